@@ -10,6 +10,8 @@ PYTHON ?= $(shell python3 -c 'import sys; sys.exit(sys.version_info[:2] != (3, 1
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
+MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
+MINIO_FOLDER := $(CURDIR)/$(VENV)/share/odf/minio
 KAFKA_JARS := $(VENV)/share/odf/kafka
 PROTO_OUT := libs/odf_common/odf_common/proto
 PROTO_FILES := $(sort $(shell find proto -name '*.proto'))
@@ -32,16 +34,19 @@ help:
 .PHONY: setup
 setup: $(STAMPS)/projects $(STAMPS)/kafka $(PROTO_OUT)/.stamp $(STAMPS)/archive $(STAMPS)/spark ## install everything into .venv; fast if nothing has changed
 
+.PHONY: testsetup
+testsetup: setup $(STAMPS)/minio ## install what only tests need: a MinIO, built once; needs Go, takes some minutes
+
 .PHONY: demo
 demo: setup ## run the demo on real data: from messages to verified derivatives
 	@python examples/demo.py
 
 .PHONY: test
-test: setup lint ## lint, then all tests, in two processes; tests of one file share its fixtures
+test: testsetup lint ## lint, then all tests, in two processes; tests of one file share its fixtures
 	@python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 .PHONY: unit
-unit: setup ## tests that need neither broker nor Spark
+unit: testsetup ## tests that need neither broker nor Spark
 	@python -m pytest --ignore=tests/integration --ignore=services/engine-spark
 
 .PHONY: engine
@@ -49,27 +54,27 @@ engine: setup ## tests of the engine, over Spark
 	@python -m pytest services/engine-spark
 
 .PHONY: integration
-integration: setup ## tests over the real broker, Redis and Spark
+integration: testsetup ## tests over the real broker, Redis and Spark
 	@python -m pytest tests/integration
 
 .PHONY: soak
-soak: setup ## the long cases that `make test` leaves out: before a release; an hour
+soak: testsetup ## the long cases that `make test` leaves out: before a release; an hour
 	@python -m pytest -n 2 --dist loadfile --timeout 1800 -m soak
 
 .PHONY: explore
-explore: setup ## property-based and model tests with random examples, and many more; half an hour or longer
+explore: testsetup ## property-based and model tests with random examples, and many more; half an hour or longer
 	@HYPOTHESIS_PROFILE=explore python -m pytest -n 2 --dist loadfile --timeout 0 -m hypothesis
 
 .PHONY: mutants
-mutants: setup ## change the code in 60 places, one at a time, and print the share that no unit test notices; SEED=2 takes others
+mutants: testsetup ## change the code in 60 places, one at a time, and print the share that no unit test notices; SEED=2 takes others
 	@python -m tests.mutants.run --seed $(or $(SEED),1)
 
 .PHONY: bench
-bench: setup ## run the benchmarks, and print the numbers
+bench: testsetup ## run the benchmarks, and print the numbers
 	@python benchmarks/run.py
 
 .PHONY: lint
-lint: setup ## ruff, mypy, import-linter and the documents' links; changes nothing
+lint: $(STAMPS)/projects $(PROTO_OUT)/.stamp ## ruff, mypy, import-linter and the documents' links; changes nothing
 	@ruff check
 	@ruff format --check
 	@mypy $(CHECKED)
@@ -132,6 +137,17 @@ $(STAMPS)/kafka: deploy/embedded/pom.xml | $(BIN)/python
 	@echo "fetching Kafka's jars"
 	@rm -rf $(KAFKA_JARS)
 	@$(MVN) -f deploy/embedded/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(KAFKA_JARS)
+	@mkdir -p $(STAMPS) && touch $@
+
+# The module proxy's checksum database checks the sources. Go's own caches make a second checkout fast.
+$(STAMPS)/minio: Makefile | $(BIN)/python
+	@if ! $(MINIO_FOLDER)/$(MINIO) --version >/dev/null 2>&1; then \
+		command -v go >/dev/null || { echo "error: Go was not found; install Go 1.21 or newer, with which the tests' MinIO is built" >&2; exit 1; }; \
+		echo "building MinIO for the tests; this takes some minutes"; \
+		rm -rf $(MINIO_FOLDER) && mkdir -p $(MINIO_FOLDER) && cd $(MINIO_FOLDER) && \
+		GOBIN=$(MINIO_FOLDER) GOFLAGS=-mod=mod CGO_ENABLED=0 go install -trimpath -ldflags "-s -w" github.com/minio/minio@$(MINIO) && \
+		mv minio $(MINIO); \
+	fi
 	@mkdir -p $(STAMPS) && touch $@
 
 # Only for speed: the node also starts without the archive.

@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 from odf_testing.coordinator import FakeBus, FakeTopics
 
+from odf_common.adapters.clock import SystemClock
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.local.reserve import Reserve
 from odf_common.chain.add_data import add_data_event
@@ -25,7 +26,7 @@ from odf_common.metadata.events import DataSlice, KnownEvent, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import ObjectKind
-from odf_common.service.environment import FreeLocks, SystemClock
+from odf_common.service.environment import FreeLocks
 from odf_coordinator.catalog.ownership import KeyStore, OwnershipCheck
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer

@@ -38,6 +38,7 @@ ALONE: Final[tuple[str, ...]] = (
     "chain",
     "many_datasets",
     "merging",
+    "bucket_commits",
     "engine",
     "transactions",
     "nexmark",
@@ -56,6 +57,7 @@ LONG: Final = (
     "nexmark_million",
     "transactions_long",
     "transaction_profile",
+    "pull_chain",
 )  # alone too, and only when they are named
 NAMES: Final = (*ALONE, *LONG, *WITH_NODE)
 RESULTS: Final = Path(__file__).with_name("results.json")

@@ -17,9 +17,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("integration")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
-    """A running node; ends with the session and leaves no process."""
+    """A running node; ends with the tests of this folder, so that it takes no time from others, and leaves no process."""
     made = EmbeddedNode(tmp_path_factory.mktemp("node"), {"ODF_FETCH_NETWORKS": "127.0.0.0/8"})
     made.up()
     yield made

@@ -24,7 +24,7 @@ SIZE: Final = "8m"
 PIECES: Final = (65_536, 4_096, 1)  # bytes: whatever is left is filled too
 BATCH: Final = 20  # records
 PAUSE: Final = 0.2  # seconds between two batches
-SERVICES: Final = ("ingest", "coordinator", "engine-spark", "verifier", "sync")
+SERVICES: Final = ("ingest", "coordinator", "verifier", "sync")
 FULL: Final = "the disk is full (No space left on device)"
 
 
@@ -48,11 +48,13 @@ def mounted(folder: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
-    """A node whose datasets lie on a small file system."""
-    node = EmbeddedNode(tmp_path_factory.mktemp("full"))
+def node(node: EmbeddedNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
+    """A node whose datasets lie on a small file system; it borrows the other tests' engine, which writes elsewhere."""
+    engine = node.node.engine
+    assert engine is not None
+    node = EmbeddedNode(tmp_path_factory.mktemp("full"), {"ODF_ENGINE": engine})
     with mounted(node.home / "datasets"):
-        node.up()
+        node.up(*SERVICES)
         try:
             yield node
         finally:

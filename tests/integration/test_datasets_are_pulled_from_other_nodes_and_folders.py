@@ -84,6 +84,40 @@ def test_a_pull_takes_only_what_is_new(story: Story, reader: Story, notes: str) 
     assert reader.summary(notes)["head"] == story.summary(notes)["head"]
 
 
+def test_a_copy_is_pulled_by_its_name_from_the_repository_it_came_from(
+    story: Story, reader: Story, notes: str
+) -> None:
+    http = story.node.node.http
+    reader.node.run(f"repo add First {http}")
+    assert "named first" in reader.node.fails(f"repo add first {http}")
+    assert reader.node.run("repo list --output json") == [
+        {"name": "first", "url": f"{http}/", "problem": None}
+    ]
+    (found,) = reader.node.run(f"search {notes} --repo first --output json")
+    assert (found["dataset"], found["id"]) == (f"first/{notes}", story.summary(notes)["id"])
+    assert reader.pull(f"first/{notes}")[notes]["records"] == 150
+    assert [one["dataset"] for one in reader.node.run(f"search {notes} --output json")] == [
+        notes,
+        f"first/{notes}",
+    ]
+    assert reader.node.run(f"alias list {notes} --output json") == [
+        {"dataset": notes, "kind": "pull", "place": f"first/{notes}"}
+    ]
+    dataset_id = story.summary(notes)["id"]
+    assert reader.pull(f"first/{dataset_id}")[notes]["state"] == "up-to-date"
+    assert reader.node.run(f"compare {notes} first/{notes} --output json")["relation"] == "equal"
+
+    for records, pulled in enumerate((notes, f"{notes[:-1]}%", dataset_id), 1):
+        story.ingest(notes, some(150 + records, 1))
+        row = reader.pull(pulled)[notes]
+        assert (row["state"], row["records"], row["blocks"]) == ("updated", 1, 1)
+
+    reader.node.run("repo delete first")
+    assert "repository first does not exist" in reader.node.fails(f"pull {notes}")
+    reader.node.run(f"alias delete {notes} --pull first/{notes}")
+    assert "is a copy of a dataset that is kept elsewhere" in reader.node.fails(f"pull {notes}")
+
+
 def test_a_folder_is_pulled_under_the_name_that_is_asked_for(
     story: Story, reader: Story, notes: str, tmp_path: Path
 ) -> None:
@@ -278,6 +312,27 @@ def test_damage_in_what_is_new_leaves_the_local_copy_as_it_was(
     assert reader.verify(notes)[0]["verdict"] == "valid"
     assert not (reader.folder(notes) / "data" / new.name).exists()
     assert reader.pull(f"{story.node.node.http}/{notes}")[notes]["records"] == 25
+
+
+def test_a_dataset_is_pushed_refused_when_it_diverged_and_replaced_by_force(
+    story: Story, reader: Story, notes: str
+) -> None:
+    there = f"odf+{reader.node.node.http}/{notes}"
+    assert "updated" in story.node.run(f"push {notes} --to {there}")
+    assert reader.tail(notes) == story.tail(notes)
+    common = story.summary(notes)["head"]
+    story.ingest(notes, some(150, 25))
+    assert "updated" in story.node.run(f"push {notes}"), "the place is remembered"
+    story.node.run(f"reset {notes} {common} --yes")
+    story.ingest(notes, some(200, 10))
+
+    assert str(common) in story.node.fails(f"push {notes} --to {there}")
+    story.node.run(f"push {notes} --to {there} --force")
+
+    assert reader.tail(notes) == story.tail(notes)
+    assert reader.verify(notes)[0]["verdict"] == "valid"
+    pulled = reader.pull(f"odf+{story.node.node.http}/{notes}")[notes]
+    assert pulled["state"] == "up-to-date"
 
 
 def test_addresses_that_name_no_repository_are_refused(reader: Story, tmp_path: Path) -> None:

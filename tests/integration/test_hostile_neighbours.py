@@ -84,6 +84,7 @@ def topic_made_again(street: Street) -> Generator[str | None, None, None]:
     topics.delete_topic(topic)
     street.node.eventually(lambda: not has_topic(street, topic))
     topics.create_push_topic(topic)
+    street.story.forget()
     street.publish(name, rows(5, 5))
     yield name
     street.node.run(f"source resume {name} --from earliest")
@@ -99,6 +100,7 @@ def topic_deleted(street: Street) -> Generator[str | None, None, None]:
     street.node.eventually(lambda: not has_topic(street, topic))
     yield name
     topics.create_push_topic(topic)
+    street.story.forget()
     street.publish(name, rows(5, 5))
     street.node.run(f"source resume {name} --from earliest")
     street.await_committed(name, 10)

@@ -18,8 +18,8 @@ class TestKafkaBus(BusContract):
     @pytest.fixture
     def bus(self, node: EmbeddedNode) -> Iterator[KafkaBus]:
         prefix = f"contract{next(numbers)}."
-        KafkaTopics(node.kafka, prefix=prefix).ensure_topics(FIXED_TOPICS)
-        bus = KafkaBus(node.kafka, prefix=prefix)
+        KafkaTopics(node.cluster, prefix=prefix).ensure_topics(FIXED_TOPICS)
+        bus = KafkaBus(node.cluster, prefix=prefix)
         yield bus
         bus.close()
 
@@ -27,7 +27,7 @@ class TestKafkaBus(BusContract):
 class TestKafkaTopics(TopicsContract):
     @pytest.fixture
     def topics(self, node: EmbeddedNode) -> KafkaTopics:
-        return KafkaTopics(node.kafka, prefix="contract.")
+        return KafkaTopics(node.cluster, prefix="contract.")
 
     @pytest.fixture
     def name(self) -> str:

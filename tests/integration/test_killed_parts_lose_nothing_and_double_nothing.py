@@ -52,20 +52,24 @@ def calm(node: EmbeddedNode, days: dict[str, list[bytes]]) -> Outcome:
 
 # The engine is killed in the middle of transforms by the stories of stateful queries too.
 @pytest.mark.parametrize(
-    "part", [pytest.param(part, marks=[pytest.mark.soak] * (part == "engine-spark")) for part in PARTS]
+    "parts",
+    [("ingest", "coordinator", "kafka"), *(pytest.param((part,), marks=pytest.mark.soak) for part in PARTS)],
+    ids="+".join,
 )
-def test_a_part_killed_twice_while_records_stream_in_changes_nothing(
-    story: Story, calm: Outcome, days: dict[str, list[bytes]], part: str
+def test_parts_killed_twice_one_after_the_other_while_records_stream_in_change_nothing(
+    story: Story, calm: Outcome, days: dict[str, list[bytes]], parts: tuple[str, ...]
 ) -> None:
-    prefix = f"killed.{part}"
-    killed: list[int] = []
+    prefix = f"killed.{'.'.join(parts)}"
+    victims = dict(zip((2, 4, 6, 8, 9, 10), 2 * parts, strict=False))
+    killed: list[tuple[str, int]] = []
     for number in streamed(story, prefix, days):
-        if number == 8:
-            story.node.await_restart(part, killed[0])
-        if number in {2, 8}:
-            killed.append(story.node.kill(part))
-    assert len(set(killed)) == 2
-    story.node.await_restart(part, killed[1])
+        if number in victims:
+            for part, old in killed[-1:]:
+                story.node.await_restart(part, old)
+            killed.append((victims[number], story.node.kill(victims[number])))
+    assert len(set(killed)) == 2 * len(parts)
+    for part, old in killed[-1:]:
+        story.node.await_restart(part, old)
     assert_same(outcome(story, prefix, days), calm, days)
 
 

@@ -125,6 +125,7 @@ def test_a_topic_that_was_replaced_stops_its_source_alone_until_it_is_accepted(s
     topics = story.node.topics()
     topics.delete_topic(topic)
     topics.create_push_topic(topic)
+    story.forget()
     story.publish("replaced", some(100, 5))
     story.publish("beside", some(0, 10))
     story.await_records({"beside": 10})

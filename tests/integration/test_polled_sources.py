@@ -131,3 +131,33 @@ def test_an_address_that_is_not_public_is_refused(story: Story) -> None:
     said = story.node.fails("pull metadata")
     assert "169.254.169.254 is not a public address" in said
     assert "ODF_FETCH_NETWORKS" in said
+
+
+def test_bad_rows_refuse_their_file_until_they_may_be_rejected(story: Story, tmp_path: Path) -> None:
+    file = tmp_path / "1.csv"
+    file.write_text("id,price\n1,2.5\n2,cheap\n,1\n4,3\n")
+    fetch = {"kind": "FilesGlob", "path": f"{tmp_path}/*.csv"}
+    read = {"kind": "Csv", "header": True, "schema": ["id BIGINT NOT NULL", "price DOUBLE"]}
+    story.add(polled("priced", fetch, read, {"kind": "Append"}))
+    said = story.node.fails("pull priced")
+    assert "1.csv, line 3: column price: 'cheap' is not a value of DOUBLE" in said
+    story.node.run("source set priced badRecords=dead-letter")
+    settings = story.node.run("inspect sources priced --output json")
+    assert {one["source"] for one in settings} == {"default"}
+    assert [(one["setting"], one["value"]) for one in settings if not one["isDefault"]] == [
+        ("badRecords", "dead-letter")
+    ]
+    pulled = story.pull("priced")["priced"]
+    assert (pulled["records"], pulled["rejected"]) == (2, 2)
+    assert story.pull("priced")["priced"]["state"] == "up-to-date"
+    assert (story.chain("priced").column("id"), story.summary("priced")["rejected"]) == ([1, 4], 2)
+    rows = story.node.run("rejected list priced --output json")
+    assert [(row["place"], row["value"]) for row in rows] == [
+        ("0/0", "id,price\n2,cheap"),
+        ("0/1", "id,price\n,1"),
+    ]
+    assert "pull again" in story.node.fails("rejected retry priced 0/0")
+    assert story.node.run("rejected drop priced 0/0 --output json")["open"] == 1
+    assert story.summary("priced")["rejectedReason"] == rows[1]["reason"]
+    assert story.node.run("rejected drop priced --all --output json")["open"] == 0
+    assert [one["verdict"] for one in story.verify("priced")] == ["valid"]

@@ -53,7 +53,7 @@ def test_a_push_is_committed_once_in_the_format_of_its_media_type(story: Story, 
     )
     assert post(story.node, path, b"at,id,name\n", "text/csv", Idempotency_Key="csv")[0] == 409
     status, refused = post(story.node, path, b'[{"id": 2}, {"id": "y"}]', "application/json")
-    assert (status, refused["message"]) == (400, "record 2: column id: 'y' is not a value of BIGINT")
+    assert (status, refused["message"]) == (400, "line 1, record 2: column id: 'y' is not a value of BIGINT")
     story.node.run(f"ingest {orders} - --input-format csv", stdin=b"id,at,name\n2,2026-01-02,y\n")
     assert story.chain(orders).column("id") == [1, 2]
     assert str(story.chain(orders).head) == story.summary(orders)["head"]

@@ -66,10 +66,11 @@ def test_a_restart_of_the_whole_node_goes_on_where_it_was(story: Story, node: Em
 
 def test_a_flushed_redis_changes_nothing(story: Story, node: EmbeddedNode) -> None:
     story.add(*kept("flushed"))
+    topics, sender = [story.topic(name) for name in ("flushed", "flushed.ledger")], Sender(node)
     client = redis.Redis.from_url(f"redis://{node.node.redis}/0")
     for first in range(0, 600, 60):
-        for name in ("flushed", "flushed.ledger"):
-            story.publish(name, some(first, 60))
+        for topic in topics:
+            sender.send(topic, [json.dumps(row).encode() for row in some(first, 60)])
         client.flushall()
     client.close()
     assert_all_there(story, "flushed", 600)

@@ -51,7 +51,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
 
 @pytest.fixture(scope="module")
 def bus(broker: EmbeddedNode) -> Iterator[KafkaBus]:
-    made = KafkaBus(broker.kafka)
+    made = KafkaBus(broker.cluster)
     yield made
     made.close()
 

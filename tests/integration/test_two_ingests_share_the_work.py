@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from odf_testing.embedded import EmbeddedNode
 from odf_testing.manifests import APPEND, root
-from odf_testing.story import Row, Story
+from odf_testing.story import Row, Sender, Story
 
 from odf_common.adapters.kafka.bus import KafkaBus
 from odf_common.ports.bus import INGEST_COMMANDS, Inbox
@@ -86,11 +86,14 @@ class Load:
         self._story = story
         self._names = names
         self._rounds = 0
+        self._sender = Sender(story.node)
         story.add(*(root(name, COLUMNS, event_time="at", merge=APPEND) for name in names))
+        self._topics = [story.topic(name) for name in names]
 
     def publish(self) -> None:
-        for name in self._names:
-            self._story.publish(name, records(self._rounds))
+        messages = [json.dumps(record).encode() for record in records(self._rounds)]
+        for topic in self._topics:
+            self._sender.send(topic, messages)
         self._rounds += 1
         time.sleep(PAUSE)
 
@@ -159,7 +162,7 @@ def test_a_storm_of_rebalances_loses_and_doubles_nothing(
 ) -> None:
     """Members of the group come and go; one of them is an ingest that reads and is killed amid it."""
     load = Load(story, tuple(f"storm.{number}" for number in range(6)))
-    bus, taken = KafkaBus(node.kafka), list[int]()
+    bus, taken = KafkaBus(node.cluster), list[int]()
     load.publish()
     second.start("storm.ingest")
     for number in range(MEMBERS):

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import pytest
 from odf_testing.actors import Actor, ActorKiller, VirtualTime, current_actor
-from odf_testing.coordinator import Coordinator, TickingClock
+from odf_testing.clocks import TickingClock
+from odf_testing.coordinator import Coordinator
 from odf_testing.killer import Inline, Killed
 from odf_testing.push_topics import PushConsumer, PushLog, PushLogs
 from odf_testing.redis import MemoryLocks, MemoryStateCache
@@ -39,6 +40,7 @@ from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.commit.propose import Proposals
+from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.control import source_control as control
 from odf_ingest.control.source_control import SourceControl
@@ -48,7 +50,6 @@ from odf_ingest.prepare.preprocess import Preprocessor
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
-from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import Limits
 from odf_ingest.push.source_record import Key
 from odf_ingest.push.source_topics import SourceTopics

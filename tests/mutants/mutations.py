@@ -79,11 +79,17 @@ class _Finder(ast.NodeVisitor):
         self._enter(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._visit_function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self._visit_function(node)
+
+    def _visit_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self._depth += 1
         self._enter(node)
         self._depth -= 1
 
-    def _enter(self, node: ast.ClassDef | ast.FunctionDef) -> None:
+    def _enter(self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self._names.append(node.name)
         for statement in node.body:
             self.visit(statement)
@@ -126,6 +132,13 @@ class _Finder(ast.NodeVisitor):
         change = OPERATORS.get(type(node.op))
         if change is not None:
             self._change_between(node.left, node.right, *change)
+        self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        change = OPERATORS.get(type(node.op))
+        if change is not None:
+            before, after = change
+            self._change_between(node.target, node.value, f"{before}=", f"{after}=")
         self.generic_visit(node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:

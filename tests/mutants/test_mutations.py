@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.mutants.mutations import mutants
 from tests.mutants.run import ROOT, equivalents, is_noticed, sample
-from tests.mutants.targets import targets
+from tests.mutants.targets import LEFT_OUT, NEAREST, SYNC, VERIFIER, targets
 
 MODULE = '''"""Nothing here: 1 + 1."""
 
@@ -21,6 +21,7 @@ def total(values: list[int], most: int = 3) -> int | None:
         if value is None:
             continue
         note(value)
+        most -= value
     return min(values) + 1
 '''
 CHANGES = {
@@ -35,6 +36,7 @@ CHANGES = {
     ("is", "is not"),
     ("continue", "break"),
     ("note(value)", "pass"),
+    ("-=", "+="),
     ("min(values) + 1", "None"),
     ("min", "max"),
     ("+", "-"),
@@ -70,6 +72,11 @@ def test_columns_are_counted_in_bytes(tmp_path: Path) -> None:
     assert 'def f(a: str) -> bool:\n    return a == "–" or a != "x"\n' in sources
 
 
+def test_coroutines_are_changed_too(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text("async def f(a: int) -> bool:\n    return a < 5\n")
+    assert ("<", "<=") in {(one.before, one.after) for one in mutants(tmp_path, "module.py")}
+
+
 def test_a_seed_draws_the_same_sample_and_another_one_another() -> None:
     first, again, other = (sample(ROOT, 20, seed) for seed in (1, 1, 2))
     assert first == again
@@ -78,10 +85,17 @@ def test_a_seed_draws_the_same_sample_and_another_one_another() -> None:
 
 
 def test_every_module_has_tests_that_exist() -> None:
-    found = dict(targets(ROOT))
-    assert len(found) > 30
-    for tests in found.values():
+    for tests in dict(targets(ROOT)).values():
         assert all((ROOT / test).exists() for test in tests)
+
+
+def test_every_pattern_fits_a_module_and_no_module_of_sync_and_the_verifier_is_forgotten() -> None:
+    found = dict(targets(ROOT))
+    assert {pattern for pattern in NEAREST if not any(ROOT.glob(pattern))} == set()
+    for service in (SYNC, VERIFIER):
+        modules = {file.relative_to(ROOT).as_posix() for file in (ROOT / service).rglob("*.py")}
+        changed = {path for path in modules - LEFT_OUT if mutants(ROOT, path)}
+        assert changed - set(found) == set()
 
 
 def test_what_is_listed_as_equivalent_is_still_a_mutant_and_has_a_reason() -> None:

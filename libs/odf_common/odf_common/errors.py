@@ -138,7 +138,7 @@ class Damaged(VerificationFailed):
     def advice(self) -> str:
         """Return what the user can do."""
         return (
-            "make it a regular file that the node's user may read and write, restore the dataset from a copy, or "
+            "restore it from a copy of the dataset, as a regular file that the node's user may read and write; or "
             "remove the dataset with `odf delete`; other datasets are not affected"
         )
 
@@ -193,6 +193,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     by_key = {one.lower(): one for one in known}
     matches = get_close_matches(name.lower(), by_key, n=1, cutoff=SIMILARITY)
     return by_key[matches[0]] if matches else None
+
+
+def with_advice(error: OdfError) -> str:
+    """Return the error and its advice as one text, for a message with one field for both."""
+    return "; ".join(filter(None, (str(error), error.advice())))
 
 
 def explained(error: OdfError) -> str:

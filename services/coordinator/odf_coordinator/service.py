@@ -13,7 +13,9 @@ from odf_common.identity.keys import PrivateKey
 from odf_common.identity.signatures import SignerId, sign_block
 from odf_common.ports.bus import COORDINATOR_COMMANDS, NOTIFICATIONS
 from odf_common.service.environment import Environment
+from odf_common.service.protection import peer_tls
 from odf_common.service.run import Service, Subscription
+from odf_common.service.settings import Settings
 from odf_coordinator.api.bus_handlers import Commands, Notifications
 from odf_coordinator.api.grpc_servicer import Parts, register
 from odf_coordinator.catalog.ownership import KeyStore, OwnershipCheck
@@ -79,7 +81,7 @@ def build(env: Environment) -> Service:
     )
     collector = Collector(catalog=env.catalog, claims=claims, staging=Staging(env.settings.home))
     importer = Importer(datasets=datasets, refs=env.refs, committer=committer, claims=claims)
-    parts = _parts(creator, importer, scheduler, IngestClient(env.settings.ingest_grpc))
+    parts = _parts(creator, importer, scheduler, _ingest(env.settings))
     return Service(
         name="coordinator",
         subscriptions=_subscriptions(importer, ownership, parts),
@@ -87,6 +89,10 @@ def build(env: Environment) -> Service:
         grpc_address=env.settings.coordinator_grpc,
         background=(ownership.run, publisher.run, collector.run, scheduler.run),
     )
+
+
+def _ingest(settings: Settings) -> IngestClient:
+    return IngestClient(settings.ingest_grpc, tls=peer_tls(settings))
 
 
 def _committer(env: Environment, owners: OwnershipCheck, waits: Problems) -> Committer:

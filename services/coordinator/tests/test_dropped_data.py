@@ -10,7 +10,7 @@ import pytest
 from odf_testing.coordinator import Coordinator, PassingEngine
 
 from odf_common.chain.walk import iterate
-from odf_common.dataset.drop_marker import dropped_blocks
+from odf_common.dataset.object_markers import dropped_blocks
 from odf_common.errors import NotFound, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId

@@ -10,7 +10,7 @@ from odf_testing.redis import MemoryLocks
 
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
-from odf_common.codec.flatbuffers import block_hash, encode_block
+from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
@@ -260,3 +260,53 @@ def test_listeners_hear_of_a_head_after_it_has_moved_and_never_of_a_reference(
 
     after = node.push("cities", "Rome", minute=1).state.head
     assert heard == [(after, after)]
+
+
+def forced(node: Coordinator, known: DatasetHandle, head: Multihash) -> Outcome:
+    expected = node.refs.head(known.id)
+    return node.importer.import_chain(
+        known.id, expected_head=expected, new_head=head, alias="", is_forced=True
+    )
+
+
+def test_a_forced_import_replaces_a_diverged_chain_and_keeps_its_blocks(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
+    ours = stored(node, cities.state, SetInfo(description="ours"))
+    theirs = stored(node, cities.state, SetInfo(description="theirs"), SetInfo(description="two"))
+    imported(node, cities.id, cities.state.head, ours.head)
+
+    assert "is not in the chain" in str(imported(node, cities.id, ours.head, theirs.head))
+    assert forced(node, cities, theirs.head) == Committed(state=theirs)
+
+    assert node.find("cities").state == theirs
+    assert node.blobs.has(cities.id, ObjectKind.BLOCK, ours.head)
+
+
+def test_a_forced_import_may_move_the_head_back(node: Coordinator, cities: DatasetHandle) -> None:
+    ahead = stored(node, cities.state, SetInfo(description="ahead"))
+    imported(node, cities.id, cities.state.head, ahead.head)
+
+    assert forced(node, cities, cities.state.head) == Committed(state=cities.state)
+
+
+def test_a_forced_import_that_was_overtaken_changes_nothing(node: Coordinator, cities: DatasetHandle) -> None:
+    ours = stored(node, cities.state, SetInfo(description="ours"))
+    theirs = stored(node, cities.state, SetInfo(description="theirs"))
+    imported(node, cities.id, cities.state.head, ours.head)
+
+    outcome = node.importer.import_chain(
+        cities.id, expected_head=cities.state.head, new_head=theirs.head, alias="", is_forced=True
+    )
+
+    assert outcome == Overtaken(expected=cities.state.head, head=ours.head)
+    assert node.refs.head(cities.id) == ours.head
+
+
+def test_a_forced_import_of_a_damaged_chain_is_refused(node: Coordinator, cities: DatasetHandle) -> None:
+    theirs = stored(node, cities.state, SetInfo(description="theirs"), SetInfo(description="two"))
+    before = decode_block(node.blobs.read(cities.id, ObjectKind.BLOCK, theirs.head)).block.prev_block_hash
+    assert before is not None
+    node.blobs.remove(cities.id, ObjectKind.BLOCK, [before])
+
+    refused(node, cities, forced(node, cities, theirs.head))

@@ -77,6 +77,22 @@ def test_others_are_listed_and_it_says_why_it_is_not(
     assert listed == {"cities": str(fault), "cities.copy": "", "rivers": ""}
 
 
+@pytest.mark.parametrize(
+    ("refs", "is_all"),
+    [([], True), (["%"], False), (["citi%", "rivers"], False), (["cities", "rivers"], False)],
+)
+def test_a_pull_of_many_names_it_and_brings_the_others_up_to_date(
+    two: Coordinator, refs: list[str], monkeypatch: pytest.MonkeyPatch, *, is_all: bool
+) -> None:
+    damage(two, two.find("cities").id, FAULTS[0], monkeypatch)
+    with capture_logs():
+        steps = [*two.puller.pull(refs, is_all=is_all, is_recursive=False, is_wanted=lambda: False)]
+    last = {step.alias: step for step in steps}
+    assert last["cities"].state == "failed"
+    assert last["cities"].error.startswith(f"cannot be read: {FAULTS[0]}; ")
+    assert last["rivers"].state == "up-to-date"
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=["damaged", "unavailable"])
 def test_its_derivatives_go_on_once_it_is_usable_again(
     two: Coordinator, fault: OdfError, monkeypatch: pytest.MonkeyPatch
@@ -203,7 +219,7 @@ def test_no_commit_extends_a_chain_whose_newest_block_cannot_be_read(
     assert not isinstance(listed["rivers"], Unreadable)
     problem = node.datasets.waits.recent(known.id, 60)
     assert problem is not None
-    assert "restore the dataset from a copy, or remove the dataset with `odf delete`" in problem.remedy
+    assert "restore it from a copy of the dataset" in problem.remedy
     assert "automatically" not in problem.remedy
     if isinstance(one := listed["cities"], Unreadable):
         assert one.remedy == problem.remedy

@@ -33,23 +33,23 @@ def told(derivative: Derivative) -> list[str]:
     return [repr(row) for row in derivative.rows()]
 
 
+@pytest.mark.parametrize("seed", [11, pytest.param(12, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_batching_does_not_matter(spark: Spark, derive: Make, kind: str) -> None:
+def test_batching_does_not_matter(spark: Spark, derive: Make, kind: str, seed: int) -> None:
     steps = KINDS[kind]
     inputs = chains(steps, back=40 * MINUTE)
     whole = derive(sql(*steps), **inputs)
     whole.pull()
     assert whole.rows()
-    source, other = random.Random(11), Transforms(spark, is_signed=False)
-    for _ in range(2):
-        cut = derive(sql(*steps), **inputs)
-        ends = [[*sorted(source.choices(range(7), k=3)), 7] for _ in inputs]
-        for until in zip(*ends, strict=True):
-            if source.random() < 0.5:
-                pull_after_a_loss(cut, other, until)
-            else:
-                cut.pull(*until)
-        assert Counter(told(cut)) == Counter(told(whole))
-        assert cut.watermark == whole.watermark
-        if len(inputs) == 1:
-            assert told(cut) == told(whole)
+    source, other = random.Random(f"{kind} {seed}"), Transforms(spark, is_signed=False)
+    cut = derive(sql(*steps), **inputs)
+    ends = [[*sorted(source.choices(range(7), k=3)), 7] for _ in inputs]
+    for until in zip(*ends, strict=True):
+        if source.random() < 0.5:
+            pull_after_a_loss(cut, other, until)
+        else:
+            cut.pull(*until)
+    assert Counter(told(cut)) == Counter(told(whole))
+    assert cut.watermark == whole.watermark
+    if len(inputs) == 1:
+        assert told(cut) == told(whole)

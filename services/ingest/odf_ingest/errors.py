@@ -379,16 +379,16 @@ class RecordRejected(OdfError):
 class TooManyRejected(OdfError):
     """A batch has more messages that are not records than the source may reject."""
 
-    topic: str
+    messages: str
     rejected: int
-    messages: int
+    count: int
     limit: float
     why: str
 
     def __str__(self) -> str:
         """Return both counts, and why the first message is not a record."""
         return (
-            f"{self.rejected} of {self.messages} messages of topic {self.topic} are not records, "
+            f"{self.rejected} of {self.count} {self.messages} are not records, "
             f"more than maxRejectedShare={self.limit:g} allows; the first: {self.why}"
         )
 
@@ -422,6 +422,7 @@ class CannotRetry(Conflict):
 
     place: str
     why: str
+    is_polled: bool = False
 
     def __str__(self) -> str:
         """Return the message, and why."""
@@ -429,6 +430,8 @@ class CannotRetry(Conflict):
 
     def advice(self) -> str:
         """Return what to do."""
+        if self.is_polled:
+            return "Correct it where it is polled from and pull again, then use `odf rejected drop`."
         return "Push its record with `odf ingest`, have its producer publish it again, or use `odf rejected drop`."
 
 

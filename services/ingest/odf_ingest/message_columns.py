@@ -7,6 +7,9 @@ from typing import ClassVar, Final, Self
 from odf_common.errors import InvalidInput
 
 NONE: Final = "none"
+KEY_SCHEMA: Final = "__key_schema_id"
+VALUE_SCHEMA: Final = "__value_schema_id"
+"""Headers with the schema ids of a message's key and value, where serializers do not put them in front of these."""
 
 
 class KeyFormat(StrEnum):
@@ -14,6 +17,7 @@ class KeyFormat(StrEnum):
 
     TEXT = "text"  # the value of one column
     JSON = "json"  # an object with the values of columns
+    REGISTRY = "registry"  # a record whose schema is in the source's schema registry
 
 
 class ColumnNames(tuple[str, ...]):
@@ -69,6 +73,8 @@ class MessageColumns:
     headers: HeaderColumns = NO_HEADERS
     timestamp: str = ""
     """The column of the message's timestamp; empty: none."""
+    has_schemas: bool = False
+    """Whether messages name schemas of a registry."""
 
     def __post_init__(self) -> None:
         names = self.names
@@ -85,6 +91,14 @@ class MessageColumns:
         """Return the columns."""
         timestamp = (self.timestamp,) if self.timestamp else ()
         return (*self.keys, *(column for _, column in self.headers), *timestamp)
+
+    @property
+    def read_headers(self) -> tuple[str, ...]:
+        """Return the headers that are read, for columns and for the ids of schemas."""
+        schemas = (VALUE_SCHEMA, *((KEY_SCHEMA,) if self.key_format is KeyFormat.REGISTRY else ()))
+        return tuple(
+            dict.fromkeys((*(name for name, _ in self.headers), *(schemas if self.has_schemas else ())))
+        )
 
 
 NO_COLUMNS: Final = MessageColumns()

@@ -15,10 +15,12 @@ from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.adapters.local.keys import has_dataset_key, is_imported
 from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.networks import Networks
 from odf_common.codec.bus import envelope
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import NOTIFICATIONS, Bus
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
+from odf_common.service.connections import kafka_cluster
 from odf_common.service.environment import Environment
 from odf_common.service.pools import ElasticPool
 from odf_common.service.request_reply import Replies
@@ -33,13 +35,13 @@ from odf_ingest.api.push_servicer import PushServicer
 from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.commit.propose import Proposals
+from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.control.drain import Drains
 from odf_ingest.control.rejected_messages import RejectedMessages
 from odf_ingest.control.source_commands import SourceCommands
 from odf_ingest.control.source_control import SourceControl
 from odf_ingest.poll.fetch import Limits as FetchLimits
-from odf_ingest.poll.fetch.networks import Networks
 from odf_ingest.poll.poller import Poller
 from odf_ingest.poll.schedule import PollSchedule
 from odf_ingest.prepare.preparer import Preparer
@@ -47,7 +49,6 @@ from odf_ingest.prepare.preprocess import Preprocessor
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
-from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import Limits
 from odf_ingest.push.source_record import Key
 from odf_ingest.push.source_topics import SourceTopics
@@ -87,7 +88,7 @@ def build(env: Environment) -> Service:
     pushes = _pushes(env, queues, preparer)
     return Service(
         name="ingest",
-        subscriptions=subscriptions(Notices(reader, owned, queues), commands, replies),
+        subscriptions=subscriptions(Notices(reader, owned, queues, schedule.look_again), commands, replies),
         grpc=_registering(
             _servicer(env, commands, queues, preparer, reader, poller, schedule).register,
             pushes.register,
@@ -143,7 +144,7 @@ def _queues(env: Environment, replies: Replies) -> CommitQueues:
 
 def _reader(env: Environment) -> PushReader:
     def client() -> KafkaRecords:
-        return KafkaRecords(env.settings.required("kafka"), prefix=env.settings.kafka_prefix)
+        return KafkaRecords(kafka_cluster(env.settings), prefix=env.settings.kafka_prefix)
 
     return PushReader(client(), env.settings.slice_max_bytes, client)
 
@@ -194,7 +195,7 @@ def _servicer(  # noqa: PLR0913, PLR0917 - the parts of one value
     schedule: PollSchedule,
 ) -> IngestServicer:
     owned = commands.owned
-    letters = KafkaLetters(env.settings.required("kafka"), prefix=env.settings.kafka_prefix)
+    letters = KafkaLetters(kafka_cluster(env.settings), prefix=env.settings.kafka_prefix)
     return IngestServicer(
         catalog=env.catalog,
         queues=queues,
@@ -228,6 +229,7 @@ def _poller(env: Environment, queues: CommitQueues, preparer: Preparer) -> Polle
     return Poller(
         queues=queues,
         preparer=preparer,
+        rejecting=RejectPolicy(env.bus, env.blobs),
         blobs=env.blobs,
         clock=env.clock,
         limits=limits,

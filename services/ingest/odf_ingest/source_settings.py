@@ -102,10 +102,11 @@ UNLIMITED: Final = Duration(-1)
 
 
 class BadRecords(StrEnum):
-    """What to do with a message that is not a record of the source."""
+    """What to do with a message that is not a record of the source, or with such a row of a polled file."""
 
+    AUTO = "auto"  # reject messages, refuse files
     DEAD_LETTER = "dead-letter"  # reject it, commit the others
-    STOP = "stop"  # stop the source before it, until a user decides
+    STOP = "stop"  # stop the source before it, until a user decides; refuse what was polled with it
 
 
 class EmptySnapshot(StrEnum):
@@ -119,7 +120,7 @@ class EmptySnapshot(StrEnum):
 class SourceSettings:
     """Policies of one source, with their defaults."""
 
-    bad_records: BadRecords = BadRecords.DEAD_LETTER
+    bad_records: BadRecords = BadRecords.AUTO
     max_rejected_share: float = 1.0
     """The source stops at a batch of which more than this share (0–1) is rejected."""
     empty_snapshot: EmptySnapshot = EmptySnapshot.RETRACT
@@ -191,18 +192,19 @@ class SourceSettings:
             key_format=self.key_format,
             headers=self.header_columns,
             timestamp=next(iter(self.timestamp_column), ""),
+            has_schemas=bool(self.schema_registry),
         )
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, object]) -> Self:
         """Build from keys such as `badRecords`; raises `InvalidInput` for an unknown key or a wrong value."""
-        known = {_key(one.name): one for one in fields(cls)}
+        known = {_key(one.name): one.name for one in fields(cls)}
         values: dict[str, object] = {}
         for key, value in plain.items():
             if key not in known:
                 text = f"unknown setting of a source; choose from {', '.join(known)}"
                 raise InvalidInput(where=key, text=text)
-            values[known[key].name] = _parsed(key, str(value), getattr(cls(), known[key].name))
+            values[known[key]] = _parsed(key, str(value), getattr(DEFAULTS, known[key]))
         return cls(**values)  # type: ignore[arg-type]  # each was parsed to its default's type
 
     def plain(self) -> dict[str, object]:
@@ -212,7 +214,7 @@ class SourceSettings:
 
     def chosen(self) -> dict[str, object]:
         """Return the settings that differ from the defaults, by key."""
-        usual = type(self)().plain()
+        usual = DEFAULTS.plain()
         return {key: value for key, value in self.plain().items() if value != usual[key]}
 
     def shown(self) -> dict[str, str]:
@@ -229,7 +231,8 @@ class SourceSettings:
 
 def load_settings(blobs: BlobStore, dataset: DatasetId, source: str) -> SourceSettings:
     """Return the settings of a source, with defaults. Raises `InvalidInput` if they are damaged."""
-    return SourceSettings.from_plain(_read(blobs, dataset).get(source, {}))
+    chosen = _read(blobs, dataset).get(source)
+    return SourceSettings.from_plain(chosen) if chosen else DEFAULTS
 
 
 def save_settings(blobs: BlobStore, dataset: DatasetId, source: str, settings: SourceSettings) -> None:
@@ -267,6 +270,8 @@ def _require_registry(settings: SourceSettings) -> None:
         if url.auth:
             text = "has credentials; set schemaRegistryUser and schemaRegistryPassword instead"
             raise InvalidInput(where=where, text=text)
+    if settings.key_format is KeyFormat.REGISTRY and not settings.schema_registry:
+        raise InvalidInput(where=_key("key_format"), text="registry needs the address in schemaRegistry")
     if settings.schema_registry_password and not settings.schema_registry_user:
         raise InvalidInput(where=_key("schema_registry_user"), text="is missing for the password")
     if ":" in settings.schema_registry_user:
@@ -300,3 +305,6 @@ def _expected(default: object) -> str:
 def _key(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(one.capitalize() for one in others)
+
+
+DEFAULTS: Final = SourceSettings()

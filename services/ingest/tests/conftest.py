@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_seed
+from odf_testing.clocks import ManualClock
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.state import ChainState
@@ -43,16 +44,6 @@ from odf_ingest.prepare.preprocess import Preprocessor
 
 VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "datasets"
 COLUMNS = ("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP")
-
-
-@dataclass
-class Clock:
-    """Stands still until told."""
-
-    ms: int = 1_800_000_000_000
-
-    def now(self) -> Timestamp:
-        return Timestamp.from_ms(self.ms)
 
 
 class NoEngine:
@@ -132,7 +123,7 @@ class Bench:
     states: ChainStates
     queues: CommitQueues
     preparer: Preparer
-    clock: Clock
+    clock: ManualClock
     pool: ThreadPoolExecutor
 
     @property
@@ -249,7 +240,7 @@ def _bench(dataset: DatasetId, *, is_signed: bool) -> tuple[Bench, ThreadPoolExe
     coordinator = Coordinator(blobs, refs)
     coordinator.replies = Replies(coordinator)  # type: ignore[arg-type]
     coordinator.replies.on_assigned(frozenset())
-    clock = Clock()
+    clock = ManualClock()
     drafter = Drafter(blobs, clock, block_version=3, is_signed=is_signed)
     pool = ThreadPoolExecutor(4)
     queues = CommitQueues(

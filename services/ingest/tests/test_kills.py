@@ -15,12 +15,15 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_push_source, a_seed
+from odf_testing.clocks import ManualClock
 from odf_testing.killer import Inline, Killed, Killer
 
 from odf_common.adapters.local import LocalBlobStore, LocalRefStore
+from odf_common.adapters.networks import Networks
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import fold, iterate
 from odf_common.data.slices import read_slice
+from odf_common.dataset.rejects import passed_of
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.physical import physical_hash
@@ -44,19 +47,19 @@ from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.commit.file_commit import FileCommit, digest_of
 from odf_ingest.commit.propose import Proposals
+from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.poll.fetch import Limits
-from odf_ingest.poll.fetch.networks import Networks
 from odf_ingest.poll.poller import Poller
 from odf_ingest.prepare.batch import FileBatch, MessageBatch, Part
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.prepare.preprocess import Preprocessor
 from odf_ingest.push.kafka_batch import KafkaBatch
-from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.read.message_buffer import MessageBuffer
+from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
-from .conftest import COLUMNS, Clock, Coordinator, NoEngine
+from .conftest import COLUMNS, Coordinator, NoEngine
 
 STEP: Final = ReadStepNdJson(ddl_schema=COLUMNS)
 KEY: Final = ("id",)
@@ -85,7 +88,7 @@ class Process:
         self.bus = CountedCoordinator(self.blobs, self.refs, killer)
         self.bus.replies = Replies(self.bus)  # type: ignore[arg-type]
         self.bus.replies.on_assigned(frozenset())
-        drafter = Drafter(self.blobs, Clock(), block_version=3, is_signed=False)
+        drafter = Drafter(self.blobs, ManualClock(), block_version=3, is_signed=False)
         committer = BatchCommitter(states, drafter, Proposals(self.bus.replies))
         self.queues = CommitQueues(self.blobs, states, committer, Pools.shared(Inline()))
         self.preparer = Preparer(Preprocessor(NoEngine(), self.blobs.scratch))  # type: ignore[arg-type]
@@ -164,7 +167,7 @@ class Process:
             catalog=SimpleNamespace(by_alias=lambda _: entry),
             queues=self.queues,
             preparer=self.preparer,
-            clock=Clock(),
+            clock=ManualClock(),
             scratch=self.blobs.scratch,
         )
         header = pb.StreamPart(header=pb.StreamHeader(ref="a", stream_id="s"))
@@ -179,8 +182,9 @@ class Process:
         poller = Poller(
             queues=self.queues,
             preparer=self.preparer,
+            rejecting=RejectPolicy(self.bus, self.blobs),  # type: ignore[arg-type]
             blobs=self.blobs,
-            clock=Clock(),
+            clock=ManualClock(),
             environ={},
             limits=Limits(networks=Networks.parse(())),
         )
@@ -370,5 +374,32 @@ def test_a_poll_of_files(world: World) -> None:
         before=poll("1.json", *FIRST),
         act=poll("2.json", *SECOND),
         after=poll("3.json", *THIRD),
+    )
+    assert [(op, id_) for op, id_, _ in rows] == AFTER[LEDGER]
+
+
+def test_a_poll_of_files_whose_bad_rows_are_rejected(world: World) -> None:
+    folder = world.folder / "polled"
+    folder.mkdir()
+
+    def poll(name: str, *rows: str) -> Act:
+        def act(process: Process) -> None:
+            settings = SourceSettings(bad_records=BadRecords.DEAD_LETTER)
+            save_settings(process.blobs, DATASET, "default", settings)
+            (folder / name).write_text("\n".join(rows))
+            process.poll()
+
+        return act
+
+    def last(process: Process) -> None:
+        poll("3.json", *THIRD)(process)
+        assert passed_of(process.state.source_states["default"]).rejected == 1
+        assert {(one.offset, one.value) for one in process.bus.letters} <= {(0, b"no JSON")}
+
+    rows = world.require_whole(
+        SetPollingSource(fetch=FetchStepFilesGlob(path=f"{folder}/*.json"), read=STEP, merge=LEDGER),
+        before=poll("1.json", *FIRST),
+        act=poll("2.json", "no JSON", *SECOND),
+        after=last,
     )
     assert [(op, id_) for op, id_, _ in rows] == AFTER[LEDGER]

@@ -2,7 +2,7 @@ import pytest
 
 from odf_common.dataset.batch_keys import key_in_run
 from odf_common.errors import InvalidInput
-from odf_ingest.commit.position import RECEIPTS, SourcePosition, TopicPosition
+from odf_ingest.commit.position import RECEIPTS, SourcePosition, TopicPosition, next_in_run
 
 
 def test_the_value_is_canonical_json() -> None:
@@ -39,11 +39,13 @@ def test_of_a_run_of_batches_the_last_one_stands_for_all() -> None:
     position = SourcePosition().with_receipt("other")
     for number in range(3 * RECEIPTS):
         key = key_in_run("run", number)
+        assert next_in_run(position, "run") == number
         assert not position.has_receipt(key)
         position = position.with_receipt(key)
     assert all(position.has_receipt(key_in_run("run", number)) for number in range(3 * RECEIPTS))
     assert not position.has_receipt(key_in_run("run", 3 * RECEIPTS))
     assert not position.has_receipt(key_in_run("rerun", 0))
+    assert next_in_run(position, "rerun") == 0
     assert not position.has_receipt("run")
     assert position.has_receipt("other")
     assert SourcePosition.parse(position.text()) == position

@@ -1,62 +1,32 @@
 """Rejected messages: found among the dead letters, retried, dropped."""
 
 import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import Any, cast
 
 import pytest
+from odf_testing.letters import StoredLetters
 
 from odf_common.dataset.rejects import HANDLED, load_reasons
 from odf_common.errors import NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SourceState
-from odf_common.ports.bus import DeadLetter, StoredLetter
+from odf_common.ports.bus import StoredLetter
 from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.position import KIND, SourcePosition, TopicPosition
+from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
 from odf_ingest.errors import CannotRetry
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
-from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.source_settings import SourceSettings, save_settings
 from odf_ingest.topic_names import ReservedTopics
-
-
-@dataclass
-class Letters:
-    """Port `DeadLetters` over what was sent in memory."""
-
-    sent: list[DeadLetter]
-    again: list[StoredLetter] = field(default_factory=list)
-    lost: int = 0
-    sizes: dict[int, int] = field(default_factory=dict)
-
-    def read(self, key: bytes) -> Iterator[StoredLetter]:
-        for letter in list(self.sent)[self.lost :]:
-            if letter.key == key:
-                yield StoredLetter(
-                    topic=letter.topic,
-                    topic_id=letter.facts["topic-id"],
-                    partition=letter.partition,
-                    offset=letter.offset,
-                    source=letter.facts["source"],
-                    reason=letter.reason,
-                    value=letter.value,
-                    size=self.sizes.get(letter.offset, len(letter.value)),
-                    ms=0,
-                )
-
-    def send_again(self, letters: Iterable[StoredLetter]) -> int:
-        before = len(self.again)
-        self.again += letters
-        return len(self.again) - before
 
 
 @pytest.fixture
 def rejected(make_bench: Any) -> Any:
     """A source that has rejected messages 1, 2, 5 of 8, one of them read twice before it was committed."""
     bench = make_bench()
-    letters = Letters(bench.coordinator.letters)
+    letters = StoredLetters(bench.coordinator.letters)
     made = RejectedMessages(queues=bench.queues, blobs=bench.blobs, letters=letters, bus=bench.coordinator)
     for offset, reason in ((1, "first"), (1, "first"), (2, "second"), (5, "third"), (9, "not passed yet")):
         bury(bench, offset, reason)

@@ -122,9 +122,10 @@ def test_a_changed_byte_anywhere_is_found_or_changes_nothing(folder: Path) -> No
             continue
         try:
             assert CurrentRows(("k",), store).current().sort_by("k").to_pylist() == expected
+            assert files[changed][place] == 0, "only padding may change without being found"
         except RunDamaged:
             found += 1
-    assert found > 0.9 * len(changes), "the rest is padding"
+    assert found > 0.8 * len(changes), "one byte in twelve is padding"
 
 
 def test_a_file_that_is_cut_off_or_gone_takes_the_later_runs_with_it(folder: Path) -> None:
@@ -143,7 +144,31 @@ def test_a_file_that_is_cut_off_or_gone_takes_the_later_runs_with_it(folder: Pat
     assert a_store(folder).heads == []
 
 
-def test_runs_of_another_equality_or_key_are_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("tiny")
+def test_rows_of_runs_with_different_columns_are_found_together(folder: Path) -> None:
+    batches = [
+        [{"k": key, "op": APPEND, column: f"{number}"} for key in range(number * 4, number * 4 + 6)]
+        for number, column in enumerate(["v", "v", "w", "w", "v"])
+    ]
+    rows = CurrentRows(("k",), a_store(folder))
+    for number, batch in enumerate(batches):
+        rows.add(pa.Table.from_pylist(batch), "op", str(number))
+    expected = {row["k"]: {"v": None, "w": None} | row for batch in batches for row in batch}
+    kept = CurrentRows(("k",), a_store(folder))
+    for chosen in (range(-1, 30), range(0, 30, 3), (5, 21)):
+        found = {row["k"]: row for row in kept.current(np.array(chosen)).to_pylist()}
+        assert {key: (row["v"], row["w"]) for key, row in found.items()} == {
+            key: (row["v"], row["w"]) for key, row in expected.items() if key in chosen
+        }
+
+
+def test_runs_of_another_format_equality_or_key_are_not_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(a_store(folder), [1], "a")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(run_store, "FORMAT", run_store.FORMAT - 1)
+        assert a_store(folder).heads == []
     add(a_store(folder), [1], "a")
     assert a_store(folder).heads == ["a"]
     assert a_store(folder, key=("other",)).heads == []

@@ -42,7 +42,7 @@ def test_only_what_is_named_changes() -> None:
     ("key", "value", "said"),
     [
         ("badRecord", "stop", "badRecord: unknown setting of a source; choose from badRecords, "),
-        ("badRecords", "ignore", "badRecords: expected one of dead-letter, stop, got 'ignore'"),
+        ("badRecords", "ignore", "badRecords: expected one of auto, dead-letter, stop, got 'ignore'"),
         ("maxRetractedShare", "most", "maxRetractedShare: expected a number, got 'most'"),
         ("maxRetractedShare", "1.5", "maxRetractedShare: expected 0 to 1, got 1.5"),
         ("retractionGuardRows", "-1", "retractionGuardRows: expected 0 or more"),
@@ -81,7 +81,7 @@ def test_a_damaged_note_is_named(tmp_path: Path, text: str) -> None:
 
 def test_only_what_differs_from_the_defaults_was_chosen() -> None:
     assert SourceSettings().chosen() == {}
-    chosen = SourceSettings().changed({"watermarkDelay": "90m", "badRecords": "dead-letter"}).chosen()
+    chosen = SourceSettings().changed({"watermarkDelay": "90m", "badRecords": "auto"}).chosen()
     assert chosen == {"watermarkDelay": "1h30m"}
 
 

@@ -1,30 +1,58 @@
-"""Copies of datasets over gRPC."""
+"""Copies of datasets over gRPC, with access and webhooks."""
 
 import threading
 from collections.abc import Iterator
+from typing import Final
 
 import grpc
 
 from odf_common.adapters.grpc.comparison import encode_comparison
+from odf_common.adapters.local.keys import has_dataset_key
+from odf_common.dataset.remote_aliases import RemoteAliases
+from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import sync_pb2 as pb
 from odf_common.proto.odf.node.v1 import sync_pb2_grpc
+from odf_common.proto.odf.node.v1.access_pb2_grpc import add_AccessServicer_to_server
 from odf_common.proto.odf.node.v1.coordinator_pb2 import Comparison
+from odf_common.proto.odf.node.v1.webhooks_pb2_grpc import add_WebhooksServicer_to_server
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
-from odf_sync.simple import Step, compare, pull
+from odf_sync.access.directory import Directory
+from odf_sync.access.grpc_servicer import NAME as ACCESS
+from odf_sync.access.grpc_servicer import AccessServicer
+from odf_sync.access.remote_login import RemoteLogins
+from odf_sync.search.search import Found, Query, search
+from odf_sync.smart.messages import Visibility
+from odf_sync.transfer import aliases
+from odf_sync.transfer.pull import Step, compare, pull
+from odf_sync.transfer.push import Push, push
+from odf_sync.webhooks.grpc_servicer import NAME as WEBHOOKS
+from odf_sync.webhooks.grpc_servicer import WebhookServicer
+
+MOST_FOUND: Final = 1000  # datasets in one answer
 
 
-def register(server: grpc.Server, env: Environment, replies: Replies) -> tuple[str, ...]:
-    """Serve copies; return the names of the gRPC services."""
-    sync_pb2_grpc.add_SyncServicer_to_server(Servicer(env, replies), server)
-    return (pb.DESCRIPTOR.services_by_name["Sync"].full_name,)
+def register(
+    server: grpc.Server,
+    env: Environment,
+    replies: Replies,
+    directory: Directory,
+    webhooks: WebhookServicer,
+) -> tuple[str, ...]:
+    """Serve copies, access and webhooks; return the names of the gRPC services."""
+    logins = RemoteLogins(directory.store)
+    sync_pb2_grpc.add_SyncServicer_to_server(Servicer(env, replies, logins), server)
+    add_AccessServicer_to_server(AccessServicer(directory, logins, env.catalog), server)
+    add_WebhooksServicer_to_server(webhooks, server)
+    return (pb.DESCRIPTOR.services_by_name["Sync"].full_name, ACCESS, WEBHOOKS)
 
 
 class Servicer(sync_pb2_grpc.SyncServicer):
-    """Serves `Pull` and `Compare`; copies of one dataset run one at a time."""
+    """Serves copies and aliases; copies of one dataset into this node run one at a time."""
 
-    def __init__(self, env: Environment, replies: Replies) -> None:
-        """Copy into this node."""
+    def __init__(self, env: Environment, replies: Replies, logins: RemoteLogins) -> None:
+        """Copy into this node, with the tokens of other nodes."""
+        self._logins = logins
         self._env = env
         self._replies = replies
         self._busy: dict[str, threading.Lock] = {}
@@ -32,14 +60,87 @@ class Servicer(sync_pb2_grpc.SyncServicer):
     def Pull(self, request: pb.SyncPullRequest, context: grpc.ServicerContext) -> Iterator[pb.SyncPullItem]:
         """Copy a dataset, and stream the progress."""
         with self._busy.setdefault(request.alias or request.url, threading.Lock()):
-            for step in pull(self._env, self._replies, request.url, request.alias):
+            steps = pull(
+                self._env,
+                self._replies,
+                request.url,
+                request.alias,
+                self._logins.token,
+                rechecks=request.rechecks,
+            )
+            for step in steps:
                 if not context.is_active():
                     return
                 yield _message(step)
 
+    def Push(self, request: pb.SyncPushRequest, context: grpc.ServicerContext) -> Iterator[pb.SyncPullItem]:
+        """Send a dataset to another node, and stream the progress."""
+        visibility = Visibility.PUBLIC if request.is_public else Visibility.PRIVATE
+        wanted = Push(
+            dataset=request.dataset, place=request.place, is_forced=request.is_forced, visibility=visibility
+        )
+        for step in push(self._env, wanted, self._logins.token):
+            if not context.is_active():
+                return
+            yield _message(step)
+
     def Compare(self, request: pb.SyncCompareRequest, context: grpc.ServicerContext) -> Comparison:
         """Compare a local dataset with one in a repository."""
-        return encode_comparison(*compare(self._env, request.ref, request.url))
+        return encode_comparison(*compare(self._env, request.ref, request.url, self._logins.token))
+
+    def ListAliases(
+        self, request: pb.ListAliasesRequest, context: grpc.ServicerContext
+    ) -> pb.ListAliasesReply:
+        """List datasets that have aliases."""
+        found = aliases.listed(self._env, request.refs, recursive=request.recursive)
+        return pb.ListAliasesReply(datasets=[self._aliases(*one) for one in found])
+
+    def ChangeAliases(
+        self, request: pb.ChangeAliasesRequest, context: grpc.ServicerContext
+    ) -> pb.DatasetAliases:
+        """Change the aliases of a dataset."""
+        wanted = aliases.AliasChange(
+            add_pull=tuple(request.add_pull),
+            add_push=tuple(request.add_push),
+            delete_pull=tuple(request.delete_pull),
+            delete_push=tuple(request.delete_push),
+        )
+        return self._aliases(*aliases.change(self._env, request.ref, wanted))
+
+    def Search(self, request: pb.SearchRequest, context: grpc.ServicerContext) -> pb.SearchReply:
+        """Find datasets of this node and of named repositories."""
+        query = Query(text=request.text, repositories=tuple(request.repositories), refresh=request.refresh)
+        found, searched = search(self._env, query, self._logins.token)
+        return pb.SearchReply(
+            datasets=[_found(one) for one in found[:MOST_FOUND]],
+            left_out=max(0, len(found) - MOST_FOUND),
+            repositories=[
+                pb.SearchedRepository(
+                    name=one.name,
+                    datasets=len(one.index.listing.datasets),
+                    read_at_ms=one.index.read_at_ms,
+                    problem=one.problem,
+                )
+                for one in searched
+            ],
+        )
+
+    def _aliases(self, entry: CatalogEntry, found: RemoteAliases) -> pb.DatasetAliases:
+        is_ours = has_dataset_key(self._env.settings.home / "keys", entry.dataset_id)
+        return pb.DatasetAliases(alias=entry.alias, pull=found.pull, push=found.push, is_ours=is_ours)
+
+
+def _found(one: Found) -> pb.FoundDataset:
+    return pb.FoundDataset(
+        repository=one.repository,
+        name=one.name,
+        dataset_id=one.dataset.id,
+        kind=one.dataset.kind,
+        description=one.dataset.description,
+        keywords=one.dataset.keywords,
+        columns=one.dataset.columns,
+        found_in=one.found_in,
+    )
 
 
 def _message(step: Step) -> pb.SyncPullItem:

@@ -1,22 +1,60 @@
-"""Wires sync: copies over gRPC, datasets over HTTP."""
+"""Wires sync: copies over gRPC, datasets over HTTP, webhooks to others."""
 
 from functools import partial
 
+from odf_common.adapters.local.keys import node_key
+from odf_common.adapters.networks import Networks
 from odf_common.ports.bus import COORDINATOR_REPLIES
 from odf_common.service.environment import Environment
+from odf_common.service.protection import require_protected
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Service
+from odf_common.service.settings import MULTI_TENANT
+from odf_sync.access.audit import Audit
+from odf_sync.access.directory import Directory
+from odf_sync.access.store import AccessStore
 from odf_sync.grpc_servicer import register
-from odf_sync.server import serve_http
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.head_watch import HeadWatch
+from odf_sync.http.server import endpoints, serve_http
+from odf_sync.webhooks.deliveries import Deliveries
+from odf_sync.webhooks.grpc_servicer import WebhookServicer
+from odf_sync.webhooks.sender import WebhookSender
+from odf_sync.webhooks.store import WebhookStore
 
 
 def build(env: Environment) -> Service:
-    """Build the service."""
+    """Build the service; raises `Unprotected` if the HTTP address would be open without TLS."""
+    settings = env.settings
+    require_protected(settings, "ODF_SYNC_HTTP", settings.required("sync_http"))
     replies = Replies(env.bus)
+    directory = Directory(
+        AccessStore(settings.home), is_multi_tenant=settings.tenancy == MULTI_TENANT, clock=env.clock
+    )
+    heads = HeadWatch()
+    authorizer = Authorizer(catalog=env.catalog, local_writers=settings.http_ingest, directory=directory)
+    audit = Audit()
+    served = tuple(endpoints(env, authorizer, replies, heads))
+    networks = Networks.parse(settings.fetch_networks)
+    deliveries = Deliveries(
+        WebhookStore(settings.home),
+        env.catalog,
+        env.states,
+        node_key=partial(node_key, settings.home / "keys"),
+        clock=env.clock,
+    )
+    sender = WebhookSender(deliveries, heads, networks)
+    webhooks = WebhookServicer(deliveries, sender, env.catalog, networks)
     return Service(
         name="sync",
-        subscriptions=(replies.subscription(COORDINATOR_REPLIES),),
-        grpc=partial(register, env=env, replies=replies),
-        grpc_address=env.settings.sync_grpc,
-        background=(partial(serve_http, env),),
+        subscriptions=(replies.subscription(COORDINATOR_REPLIES), heads.subscription()),
+        grpc=partial(register, env=env, replies=replies, directory=directory, webhooks=webhooks),
+        grpc_address=settings.sync_grpc,
+        background=(
+            partial(serve_http, authorizer, served, settings, audit=audit),
+            heads.end_streams,
+            partial(audit.write, env.bus),
+            sender.run,
+        ),
+        on_stop=partial(audit.finish, env.bus),
     )

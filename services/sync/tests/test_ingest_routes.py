@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 from odf_testing.builders import a_dataset
 from odf_testing.http import running
+from odf_testing.recorded_transfers import body_of, lines_of
 
 from odf_common.adapters.grpc.server import GrpcServer, serve
 from odf_common.adapters.local import LocalCatalog
@@ -22,9 +22,11 @@ from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.proto.odf.node.v1 import push_pb2_grpc
-from odf_sync import ingest_routes
-from odf_sync.ingest_client import IngestClient
-from odf_sync.ingest_routes import IngestRoutes, Policy
+from odf_sync.http import ingest_routes
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.endpoints import application
+from odf_sync.http.ingest_client import IngestClient
+from odf_sync.http.ingest_routes import IngestRoutes
 
 DATASET = a_dataset()
 MAX_BYTES = 1_000_000
@@ -98,14 +100,13 @@ def make_here(tmp_path: Path) -> Iterator[Any]:
         catalog.add(CatalogEntry(alias="orders", dataset_id=DATASET))
         ingest = Ingest(Staging(tmp_path))
         server = serve("127.0.0.1:0", _registering(ingest))
-        app = web.Application()
-        IngestRoutes(
-            catalog=catalog,
+        routes = IngestRoutes(
             ingest=IngestClient(f"127.0.0.1:{server.port}", patience=2.0),
             staging=Staging(tmp_path),
-            policy=Policy(who=who, max_bytes=MAX_BYTES),
-        ).add_to(app)
-        context = running(app)
+            max_bytes=MAX_BYTES,
+        )
+        authorizer = Authorizer(catalog=catalog, local_writers=who)
+        context = running(application(authorizer, routes.endpoints()))
         running_ones.append((context, server))
         return Here(context.__enter__(), ingest, tmp_path, server)
 
@@ -127,6 +128,24 @@ def _registering(ingest: Ingest) -> Any:
         return ("odf.node.v1.Push",)
 
     return register
+
+
+@pytest.mark.parametrize(("case", "state"), [("ingest-csv", "committed"), ("ingest-no-change", "unchanged")])
+def test_a_recorded_push_is_answered_as_recorded_if_the_commit_is_awaited(
+    here: Here, case: str, state: str
+) -> None:
+    request, response = lines_of(case)
+    path = request["path"].replace("alice/cities.population", "orders")
+    headers = {key: value for key, value in request["headers"].items() if key != "authorization"}
+    here.ingest.outcome = {"state": state}
+    accepted, _ = here.post(body_of(request), path, **headers)
+    status, pushed = here.post(body_of(request), f"{path}&wait=commit", **headers)
+    # The other implementation always answers after the commit.
+    assert (accepted, status, pushed["state"]) == (202, response["status"], state)
+    assert here.ingest.batches == [body_of(request)] * 2
+    first, _ = here.ingest.requests
+    assert (first.source_name, first.input_format) == ("default", "text/csv")
+    assert str(time_of(first.event_time)) == headers["odf-event-time"]
 
 
 def test_a_push_is_accepted_with_a_receipt_that_can_be_asked_for(here: Here) -> None:

@@ -18,9 +18,16 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, DataSlice, KnownEvent, OffsetInterval
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import Environment
-from odf_sync.compare import RemoteBlock
-from odf_sync.objects import ObjectDiffers, RecordsRefused, RemoteObject, by_object, declared_objects, fetch
 from odf_sync.repositories import FolderRepository
+from odf_sync.transfer.objects import (
+    ObjectDiffers,
+    RecordsRefused,
+    RemoteObject,
+    by_object,
+    declared_objects,
+    fetch,
+)
+from odf_sync.transfer.remote_blocks import RemoteBlock
 
 COLUMNS = {
     "offset": pa.array([0, 1], pa.uint64()),
@@ -57,10 +64,11 @@ def fetched(
 ) -> MemoryBlobStore:
     is_there = blobs is not None
     blobs = blobs or MemoryBlobStore()
-    scratch = blobs.scratch()
     env = cast("Environment", SimpleNamespace(blobs=blobs))
     try:
-        fetch(env, FolderRepository(folder.as_uri()), a_seed().dataset_id, (one, *others), scratch)
+        fetch(
+            env, FolderRepository(folder.as_uri()), a_seed().dataset_id, (one, *others), folder / "downloads"
+        )
     except RecordsRefused:
         assert blobs.has(a_seed().dataset_id, ObjectKind.DATA, one.name) == is_there
         raise

@@ -18,8 +18,10 @@ from odf_testing.builders import (
 )
 from odf_testing.coordinator import Coordinator
 
+from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.codec.bus import Body, Envelope, envelope
 from odf_common.codec.flatbuffers import block_hash, encode_block
+from odf_common.dataset.remote_aliases import RemoteAliases, remote_aliases
 from odf_common.errors import (
     AlreadyExists,
     ChainRuleViolated,
@@ -31,17 +33,20 @@ from odf_common.errors import (
 )
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
+from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, Checkpoint, ExecuteTransform, SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
+from odf_common.service.settings import Settings
 from odf_coordinator.api.bus_handlers import Commands
-from odf_sync import compare, repositories
-from odf_sync.objects import ObjectDiffers, RecordsRefused
-from odf_sync.repositories import FolderRepository
-from odf_sync.simple import ATTEMPTS, Step, pull
+from odf_sync.repositories import FolderRepository, folder
+from odf_sync.transfer import compare, remote_blocks
+from odf_sync.transfer.objects import ObjectDiffers, RecordsRefused
+from odf_sync.transfer.pull import ATTEMPTS, Step, pull
+from odf_sync.transfer.remote_blocks import RemoteBlock
 
 VECTOR = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / "cities.population"
 Write = tuple[ObjectKind, Multihash]
@@ -51,6 +56,7 @@ class Node:
     """A node that pulls: what it has asked its coordinator, what it has stored, and which messages are lost."""
 
     def __init__(self, home: Path, *, is_durable: bool) -> None:
+        self.home = home
         self.coordinator = Coordinator(home=home, is_durable=is_durable)
         self.commands = Commands(
             committer=self.coordinator.committer, importer=self.coordinator.importer
@@ -102,7 +108,11 @@ class Node:
 
     def pull(self, url: str, alias: str = "cities") -> list[Step]:
         env = SimpleNamespace(
-            catalog=self.catalog, refs=self.refs, blobs=self.blobs, states=self.coordinator.states
+            catalog=self.catalog,
+            refs=self.refs,
+            blobs=self.blobs,
+            states=self.coordinator.states,
+            settings=Settings(home=self.home),
         )
         return list(pull(cast("Environment", env), cast("Replies", self), url, alias))
 
@@ -123,7 +133,7 @@ def there(tmp_path: Path) -> Path:
     return folder
 
 
-def blocks_of(folder: Path) -> list[compare.RemoteBlock]:
+def blocks_of(folder: Path) -> list[RemoteBlock]:
     remote = FolderRepository(folder.as_uri())
     return list(compare.missing_blocks(remote, remote.head(), remote.block, None).blocks)
 
@@ -372,12 +382,12 @@ def test_a_chain_of_too_many_bytes_is_not_taken(
     node: Node, there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = sum(file.stat().st_size for file in (there / "blocks").iterdir())
-    monkeypatch.setattr(compare, "BYTES_LIMIT", size - 1)
+    monkeypatch.setattr(remote_blocks, "BYTES_LIMIT", size - 1)
     with pytest.raises(InvalidInput, match=f"more than {size - 1} bytes of blocks"):
         node.pull(there.as_uri())
     assert_untouched(node)
 
-    monkeypatch.setattr(compare, "BYTES_LIMIT", size)
+    monkeypatch.setattr(remote_blocks, "BYTES_LIMIT", size)
     assert node.pull(there.as_uri())[-1].state == "updated"
 
 
@@ -385,10 +395,42 @@ def test_a_block_of_too_many_bytes_is_not_taken(
     node: Node, there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = max(file.stat().st_size for file in (there / "blocks").iterdir())
-    monkeypatch.setattr(repositories, "BLOCK_LIMIT", size - 1)
+    monkeypatch.setattr(folder, "BLOCK_LIMIT", size - 1)
     with pytest.raises(InvalidInput, match=f"longer than {size - 1} bytes"):
         node.pull(there.as_uri())
     assert_untouched(node)
 
-    monkeypatch.setattr(repositories, "BLOCK_LIMIT", size)
+    monkeypatch.setattr(folder, "BLOCK_LIMIT", size)
     assert node.pull(there.as_uri())[-1].state == "updated"
+
+
+def test_a_new_copy_remembers_its_source_and_an_update_adds_none(node: Node, there: Path) -> None:
+    blocks = blocks_of(there)
+    move_head(there, blocks[-2].hash)
+    node.pull(there.as_uri())
+    expected = RemoteAliases(pull=(there.as_uri(),))
+    assert remote_aliases(node.blobs, dataset_of(there)) == expected
+
+    moved = there.rename(there.with_name("moved"))
+    move_head(moved, blocks[-1].hash)
+    node.pull(moved.as_uri())
+    assert remote_aliases(node.blobs, dataset_of(moved)) == expected
+
+
+def test_a_dataset_of_a_repository_is_pulled_by_its_name_there(node: Node, there: Path) -> None:
+    LocalRepositories(node.home).add(Name("shop"), there.parent.as_uri())
+    assert node.pull("shop/cities", "")[-1].alias == "cities"
+    assert remote_aliases(node.blobs, dataset_of(there)).pull == ("shop/cities",)
+
+
+def test_a_dataset_that_is_named_by_its_id_has_to_be_that_one(node: Node, there: Path) -> None:
+    LocalRepositories(node.home).add(Name("shop"), there.parent.as_uri())
+    dataset, other = dataset_of(there), a_dataset("other")
+    renamed = there.rename(there.with_name(other.folder))
+    with pytest.raises(InvalidInput, match=f"expected {other}, but found {dataset}"):
+        node.pull(f"shop/{other}")
+    assert_untouched(node)
+
+    renamed.rename(there.with_name(dataset.folder))
+    assert node.pull(f"shop/{dataset}")[-1].state == "updated"
+    assert node.pull(f"shop/{dataset}", "")[-1].alias == "cities", "it is known by its id"

@@ -14,13 +14,14 @@ from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
-from odf_sync.simple import Step, pull
+from odf_common.service.settings import Settings
+from odf_sync.transfer.pull import Step, pull
 
 NO_ONE = cast("Replies", None)  # nothing here is committed
 
 
 @pytest.fixture
-def env() -> Environment:
+def env(tmp_path: Path) -> Environment:
     """Have `cities`, whose reference `theirs` is a block behind its head."""
     refs, catalog = MemoryRefStore(), MemoryCatalog()
     blobs = MemoryBlobStore(refs)
@@ -32,7 +33,12 @@ def env() -> Environment:
     refs.compare_and_set(dataset, expected=None, new=chain.blocks[1].hash, ref="theirs")
     catalog.add(CatalogEntry(alias="cities", dataset_id=dataset))
     states = ChainStates(blobs, refs, NoStateCache())
-    return cast("Environment", SimpleNamespace(catalog=catalog, refs=refs, blobs=blobs, states=states))
+    return cast(
+        "Environment",
+        SimpleNamespace(
+            catalog=catalog, refs=refs, blobs=blobs, states=states, settings=Settings(home=tmp_path)
+        ),
+    )
 
 
 def elsewhere(env: Environment, folder: Path, ref: str) -> str:

@@ -8,13 +8,17 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+import yaml
+from odf_testing.builders import a_hash
 from odf_testing.damage import flip
+from odf_testing.manifests import root
+from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.chain.walk import blocks_between
 from odf_common.codec.flatbuffers import decode_block
-from odf_common.dataset.drop_marker import dropped_blocks, note_drop
+from odf_common.dataset.object_markers import complete_until, dropped_blocks, note_drop
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -22,8 +26,9 @@ from odf_common.metadata.events import AddData, Seed
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
-from odf_sync.objects import ObjectDiffers
-from odf_sync.simple import Step, pull
+from odf_common.service.settings import Settings
+from odf_sync.transfer.objects import ObjectDiffers
+from odf_sync.transfer.pull import Step, pull
 
 NAME = "cities.population"
 VECTOR = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / NAME
@@ -39,7 +44,10 @@ def env(tmp_path: Path) -> Environment:
     catalog, blobs, refs = LocalCatalog(home), LocalBlobStore(home), LocalRefStore(home)
     catalog.add(CatalogEntry(alias=NAME, dataset_id=dataset))
     states = ChainStates(blobs, refs, NoStateCache())
-    return cast("Environment", SimpleNamespace(catalog=catalog, refs=refs, blobs=blobs, states=states))
+    return cast(
+        "Environment",
+        SimpleNamespace(catalog=catalog, refs=refs, blobs=blobs, states=states, settings=Settings(home=home)),
+    )
 
 
 def dataset_of(folder: Path) -> DatasetId:
@@ -48,8 +56,8 @@ def dataset_of(folder: Path) -> DatasetId:
     return next(event.dataset_id for event in events if isinstance(event, Seed))
 
 
-def last(env: Environment, url: str) -> Step:
-    return list(pull(env, NO_ONE, url, NAME))[-1]
+def last(env: Environment, url: str, *, rechecks: bool = False) -> Step:
+    return list(pull(env, NO_ONE, url, NAME, rechecks=rechecks))[-1]
 
 
 def lose(env: Environment, count: int) -> None:
@@ -114,3 +122,43 @@ def test_an_object_that_is_another_is_not_taken(env: Environment, tmp_path: Path
         last(env, there.as_uri())
 
     assert set(env.blobs.names(dataset_of(VECTOR), ObjectKind.DATA)) == left
+
+
+def test_what_was_there_at_this_head_is_looked_for_again_only_if_asked(env: Environment) -> None:
+    url, dataset = VECTOR.as_uri(), dataset_of(VECTOR)
+    assert last(env, url).state == "up-to-date"
+    assert complete_until(env.blobs, dataset) == env.refs.head(dataset)
+    lose(env, 1)
+    read = env.blobs.read
+    env.blobs.read = None  # type: ignore[method-assign, assignment]
+    env.blobs.has = None  # type: ignore[method-assign, assignment]
+    assert last(env, url).state == "up-to-date", "no block is read, no object is looked for"
+    del env.blobs.has
+    env.blobs.read = read  # type: ignore[method-assign]
+    assert last(env, url, rechecks=True).state == "restored"
+    assert last(env, url, rechecks=True).state == "up-to-date"
+
+
+def test_a_marker_of_another_head_and_a_damaged_one_stand_for_nothing(env: Environment) -> None:
+    dataset = dataset_of(VECTOR)
+    for text in (str(a_hash("other")), "damaged"):
+        lose(env, 1)
+        env.blobs.set_note(dataset, "whole", text)
+        assert last(env, VECTOR.as_uri()).state == "restored"
+
+
+def test_a_copy_that_is_extended_stays_marked(tmp_path: Path) -> None:
+    source, copy = SyncNode(tmp_path / "source"), SyncNode(tmp_path / "copy")
+    source.coordinator.add(yaml.safe_dump(root("cities", ["event_time TIMESTAMP", "city STRING"])))
+    source.coordinator.push("cities", "Kyiv", minute=0)
+    with source.served() as base:
+        entry = source.catalog.by_alias("cities")
+        assert entry is not None
+        for minute in (1, 2):
+            source.coordinator.push("cities", "Quito", minute=minute)
+            assert copy.pull(f"{base}/cities", "cities")[-1].state == "updated"
+            assert complete_until(copy.blobs, entry.dataset_id) == source.head("cities")
+        copy.blobs.set_note(entry.dataset_id, "whole", None)
+        source.coordinator.push("cities", "Oslo", minute=3)
+        assert copy.pull(f"{base}/cities", "cities")[-1].state == "updated"
+        assert complete_until(copy.blobs, entry.dataset_id) is None, "the earlier objects were not looked for"

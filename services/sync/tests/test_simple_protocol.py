@@ -1,5 +1,6 @@
 """The Simple Transfer Protocol between our server and our client, over a real socket; repositories are not trusted."""
 
+import hashlib
 import http.client
 import shutil
 import threading
@@ -25,10 +26,12 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefStore
 from odf_common.service.environment import Environment
-from odf_sync import repositories
-from odf_sync.compare import ChainsDiverged, admit_all, missing_blocks
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.dataset_routes import SimpleProtocol
+from odf_sync.http.endpoints import application
 from odf_sync.repositories import FolderRepository, HttpRepository, Repository, repository
-from odf_sync.server import SimpleProtocol
+from odf_sync.repositories import http as http_repository
+from odf_sync.transfer.compare import ChainsDiverged, admit_all, missing_blocks
 
 VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "datasets"
 CITIES, WEATHER = "cities.population", "polled.weather"
@@ -53,7 +56,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         shutil.copytree(VECTORS / name, home / "datasets" / dataset.folder)
         catalog.add(CatalogEntry(alias=name, dataset_id=dataset))
     ports = Ports(blobs=LocalBlobStore(home), refs=LocalRefStore(home), catalog=catalog)
-    with running(SimpleProtocol(cast("Environment", ports)).application()) as base:
+    authorizer = Authorizer(catalog=catalog, local_writers="loopback")
+    with running(application(authorizer, SimpleProtocol(cast("Environment", ports)).endpoints())) as base:
         yield base
 
 
@@ -87,11 +91,20 @@ def static(folder: Path) -> Iterator[str]:
 
 
 def ask(base: str, method: str, path: str) -> tuple[int, bytes, str | None]:
+    status, content, headers = send(base, method, path)
+    return status, content, headers.get("content-type")
+
+
+def send(
+    base: str, method: str, path: str, body: bytes | None = None, **headers: str
+) -> tuple[int, bytes, dict[str, str]]:
+    """Return status, body and headers of the answer, header names in lower case."""
     connection = http.client.HTTPConnection(base.removeprefix("http://"), timeout=10)
     try:
-        connection.request(method, path)
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, body, sent)
         answer = connection.getresponse()
-        return answer.status, answer.read(), answer.getheader("Content-Type")
+        return answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()}
     finally:
         connection.close()
 
@@ -132,6 +145,43 @@ def test_head_requests_have_no_body(served: str) -> None:
     assert ask(served, "HEAD", f"/{CITIES}/refs/head")[:2] == (200, b"")
 
 
+def test_objects_are_kept_for_ever_by_caches_and_references_are_asked_for_again(served: str) -> None:
+    head = (VECTORS / CITIES / "refs" / "head").read_text()
+    for kind in ("blocks", "data"):
+        file = min((VECTORS / CITIES / kind).iterdir())
+        _, _, headers = send(served, "GET", f"/{CITIES}/{kind}/{file.name}")
+        assert headers["cache-control"] == "max-age=31536000, immutable"
+    _, _, headers = send(served, "GET", f"/{CITIES}/refs/head")
+    assert (headers["cache-control"], headers["etag"]) == ("no-cache", f'"{head}"')
+    again = send(served, "GET", f"/{CITIES}/refs/head", If_None_Match=f'"{head}"')
+    assert again[:2] == (304, b"")
+    assert send(served, "GET", f"/{CITIES}/refs/head", If_None_Match='"another"')[0] == 200
+
+
+def test_ranges_of_objects_are_served(served: str) -> None:
+    file = min((VECTORS / CITIES / "data").iterdir())
+    content, path = file.read_bytes(), f"/{CITIES}/data/{file.name}"
+    assert send(served, "GET", path, Range="bytes=4-")[:2] == (206, content[4:])
+    assert send(served, "GET", path, Range="bytes=-3")[:2] == (206, content[-3:])
+    assert send(served, "GET", path, Range=f"bytes={len(content)}-")[0] == 416
+    status, body, headers = send(served, "HEAD", path)
+    assert (status, body, headers["content-length"]) == (200, b"", str(len(content)))
+
+
+def test_an_object_is_put_only_under_its_own_hash_with_its_length(served: str) -> None:
+    content = b"not in any block yet"
+    name = Multihash.sha3(hashlib.sha3_256(content).digest())
+    path = f"/{CITIES}/data/{name}"
+    assert send(served, "PUT", path, content + b".")[0] == 400
+    assert send(served, "PUT", path, content, Transfer_Encoding="chunked")[0] != 200
+    assert send(served, "PUT", path, content, Content_Length=str(5 * 1024**3 + 1))[0] == 413
+    assert send(served, "GET", path)[0] == 404
+    for _ in range(2):
+        assert send(served, "PUT", path, content)[:2] == (200, b"")
+    assert send(served, "GET", path)[:2] == (200, content)
+    assert send(served, "PUT", path, content, Via="1.1 proxy")[:2] == (403, b""), "from elsewhere"
+
+
 @pytest.mark.parametrize("kind", ["node", "static", "folder"])
 @pytest.mark.parametrize("name", [CITIES, WEATHER])
 def test_whole_chain_comes_from_any_repository(served: str, kind: str, name: str) -> None:
@@ -163,8 +213,8 @@ def test_nothing_is_missing_when_here_is_ahead() -> None:
     there = FolderRepository((VECTORS / CITIES).as_uri())
     whole = missing_blocks(there, there.head(), nothing_here, None).blocks
     read = FolderStoreReader(VECTORS / CITIES)
-    assert missing_blocks(there, whole[-2].hash, read, whole[-1].hash).blocks == ()
-    assert missing_blocks(there, whole[-1].hash, read, whole[-1].hash).blocks == ()
+    assert not missing_blocks(there, whole[-2].hash, read, whole[-1].hash).blocks
+    assert not missing_blocks(there, whole[-1].hash, read, whole[-1].hash).blocks
 
 
 def test_another_chain_is_refused_as_diverged() -> None:
@@ -200,14 +250,14 @@ def test_no_server_is_read_further_than_a_block_or_a_head_may_be_long(
     there = repository(f"{served}/{CITIES}")
     head = there.head()
     size, length = len(there.block(head)), len(str(head))
-    monkeypatch.setattr(repositories, "BLOCK_LIMIT", size)
-    monkeypatch.setattr(repositories, "REF_LIMIT", length)
+    monkeypatch.setattr(http_repository, "BLOCK_LIMIT", size)
+    monkeypatch.setattr(http_repository, "REF_LIMIT", length)
     assert len(there.block(there.head())) == size
 
-    monkeypatch.setattr(repositories, "BLOCK_LIMIT", size - 1)
+    monkeypatch.setattr(http_repository, "BLOCK_LIMIT", size - 1)
     with pytest.raises(InvalidInput, match=f"longer than {size - 1} bytes"):
         there.block(head)
-    monkeypatch.setattr(repositories, "REF_LIMIT", length - 1)
+    monkeypatch.setattr(http_repository, "REF_LIMIT", length - 1)
     with pytest.raises(InvalidInput, match=f"longer than {length - 1} bytes"):
         there.head()
 
@@ -232,7 +282,7 @@ def test_unknown_dataset_and_unreachable_server_are_told_apart(served: str) -> N
 
 
 def test_nobody_listening_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odf_sync.repositories.RETRY", 0)
+    monkeypatch.setattr(http_repository, "RETRY", 0)
     with pytest.raises(Unavailable):
         HttpRepository("http://127.0.0.1:9/cities").head()
 
@@ -255,6 +305,7 @@ class Counting:
         self.asked: list[Multihash] = []
         self._inner = inner
         self.head = inner.head
+        self.pack = inner.pack
         self.fetch = inner.fetch
 
     def block(self, name: Multihash) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from odf_common.adapters.local.keys import has_dataset_key
-from odf_common.dataset.drop_marker import dropped_blocks
+from odf_common.dataset.object_markers import dropped_blocks
 from odf_common.identity.branch_names import split_ref
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.store import BlobStore, ObjectKind
@@ -43,7 +43,9 @@ def with_advice(env: Environment, target: Target, problems: Iterable[Problem]) -
     name = split_ref(target.name)[0]
     for place, one in enumerate(found):
         if one.kind is Damage.OBJECT_MISSING:
-            text = f"{one.text}; {name} is a copy: `odf pull URL --as {name}` fetches lost files again"
+            text = (
+                f"{one.text}; {name} is a copy: `odf pull URL --as {name} --recheck` fetches lost files again"
+            )
             found[place] = replace(one, text=text)
             break
     return found

@@ -200,9 +200,7 @@ class OnCommit:
 
     def _next(self) -> Target | None:
         with self._changed:
-            if not self._waiting:
-                self._changed.wait(0.5)
-            if not self._waiting:
+            if not self._changed.wait_for(lambda: bool(self._waiting), 0.5):
                 return None
             name = next(iter(self._waiting))
             return self._waiting.pop(name)

@@ -14,7 +14,7 @@ from odf_testing.builders import (
 )
 from odf_testing.verifier import Story
 
-from odf_common.dataset.drop_marker import dropped_blocks, forget_drop, note_drop
+from odf_common.dataset.object_markers import dropped_blocks, forget_drop, note_drop
 from odf_common.metadata.events import DatasetKind, ExecuteTransform
 from odf_verifier.dropped import dropped_input
 from odf_verifier.report import Damage
@@ -54,7 +54,9 @@ def test_lost_data_is_damage(story: Story, chain: AChain) -> None:
 
 def test_a_copy_that_lost_data_is_to_be_pulled_again(story: Story, chain: AChain) -> None:
     texts = [one.text for one in story.verify(chain, SCOPE).problems]
-    assert [text.endswith("`odf pull URL --as hourly` fetches lost files again") for text in texts] == [
+    assert [
+        text.endswith("`odf pull URL --as hourly --recheck` fetches lost files again") for text in texts
+    ] == [
         True,
         False,
     ]

@@ -17,6 +17,7 @@ from odf_testing.passing_engine import PassingEngine
 from structlog.testing import capture_logs
 
 from odf_common.codec.bus import envelope
+from odf_common.dataset.object_markers import note_drop
 from odf_common.errors import InvalidQuery, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
@@ -170,9 +171,16 @@ def no_records(_: TransformRequest, response: TransformResponseSuccess) -> Trans
     return replace(response, new_offset_interval=None)
 
 
+def one_record_more(_: TransformRequest, response: TransformResponseSuccess) -> TransformResponseSuccess:
+    interval = response.new_offset_interval
+    assert interval is not None
+    return replace(response, new_offset_interval=replace(interval, end=interval.end + 1))
+
+
 @pytest.mark.parametrize(
     ("change", "what"),
     [
+        (one_record_more, "offsets: declared"),
         (later_watermark, "watermark: declared"),
         (other_checkpoint, "checkpoint: declared"),
         (no_checkpoint, "checkpoint: declared"),
@@ -186,6 +194,22 @@ def test_a_replay_that_differs_in_one_thing_names_it(node: Node, change: Change,
 
     assert [problem.kind for problem in problems] == [Damage.REPLAY_MISMATCH] * 2
     assert all(problem.text.startswith(what) for problem in problems)
+
+
+def test_a_transform_whose_input_was_dropped_is_not_replayed_and_not_valid(node: Node) -> None:
+    entry = node.env.catalog.by_alias("cities")
+    assert entry is not None
+    head = node.env.refs.head(entry.dataset_id)
+    assert head is not None
+    slices = list(node.env.blobs.names(entry.dataset_id, ObjectKind.DATA))
+    note_drop(node.env.blobs, entry.dataset_id, head)
+    node.env.blobs.remove(entry.dataset_id, ObjectKind.DATA, slices)
+
+    verdict = node.verify("copy")
+
+    assert verdict.word == "not-replayable"
+    assert {problem.kind for problem in verdict.problems} == {Damage.INPUT_DROPPED}
+    assert "`odf pull cities` recomputes it" in verdict.problems[0].text
 
 
 def test_a_replay_with_other_records_is_a_mismatch(node: Node) -> None:

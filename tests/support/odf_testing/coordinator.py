@@ -1,6 +1,5 @@
 """A coordinator in memory, for tests: real chains and rules, an engine that passes records through."""
 
-import itertools
 import threading
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -52,21 +51,12 @@ from odf_coordinator.transforms.progress import RunningTransforms
 from odf_coordinator.transforms.runner import Transformer
 from odf_coordinator.transforms.scheduler import Scheduler
 from odf_testing.bus import MemoryBus, MemoryTopics
+from odf_testing.clocks import TickingClock
 from odf_testing.passing_engine import PassingEngine
 
-__all__ = ["Coordinator", "FakeBus", "FakeTopics", "NoIngest", "PassingEngine", "TickingClock"]
+__all__ = ["Coordinator", "FakeBus", "FakeTopics", "NoIngest", "PassingEngine"]
 
 DATA = pa.schema([("event_time", pa.timestamp("ms", "UTC")), ("city", pa.string())])
-
-
-class TickingClock:
-    """Advances by one second per call."""
-
-    def __init__(self) -> None:
-        self._seconds = itertools.count(1_600_000_000)
-
-    def now(self) -> Timestamp:
-        return Timestamp.from_ms(next(self._seconds) * 1000)
 
 
 class FakeTopics(MemoryTopics):

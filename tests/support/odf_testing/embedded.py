@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.publish import publish
 from odf_common.embedded.node_file import Node, read_node
 from odf_common.embedded.orphans import leftovers
@@ -59,7 +60,7 @@ class EmbeddedNode:
         self, line: str, *, stdin: bytes | None = None, code: int = 0, timeout: float = COMMAND_SECONDS
     ) -> Any:
         """Run `odf LINE`, assert its exit code, and return its output, parsed if it is JSON."""
-        done = self._done(line, stdin, timeout)
+        done = self.attempt(line, stdin=stdin, timeout=timeout)
         if done.returncode != code:
             said = f"{done.stdout.decode()}{done.stderr.decode()}"
             raise CommandFailed(f"odf {line}: exit code {done.returncode}, not {code}\n{said}{self.logs()}")
@@ -70,7 +71,7 @@ class EmbeddedNode:
 
     def fails(self, line: str, *, code: int = 1, stdin: bytes | None = None) -> str:
         """Run `odf LINE`, assert that it fails with this code, and return its stderr."""
-        done = self._done(line, stdin, COMMAND_SECONDS)
+        done = self.attempt(line, stdin=stdin)
         said = done.stderr.decode()
         assert done.returncode == code, f"odf {line}: exit code {done.returncode}, not {code}: {said}"
         return said
@@ -85,13 +86,16 @@ class EmbeddedNode:
             env=self._environment,
         )
 
-    def _done(self, line: str, stdin: bytes | None, timeout: float) -> "subprocess.CompletedProcess[bytes]":
+    def attempt(
+        self, line: str, *, stdin: bytes | None = None, timeout: float = COMMAND_SECONDS
+    ) -> "subprocess.CompletedProcess[bytes]":
+        """Run `odf LINE`, whatever its exit code."""
         words = shlex.split(line)
-        if self.forks_commands and stdin is None and words[0] not in COLD:
-            return run_warm(words, self._environment, timeout)
+        if self.forks_commands and words[0] not in COLD:
+            return run_warm(words, self._environment, stdin or b"", timeout)
         return subprocess.run(
             [str(ODF), *words],
-            input=b"" if stdin is None else stdin,
+            input=stdin or b"",
             capture_output=True,
             timeout=timeout,
             env=self._environment,
@@ -110,13 +114,18 @@ class EmbeddedNode:
         assert address is not None
         return address
 
+    @property
+    def cluster(self) -> KafkaCluster:
+        """Return Kafka as its clients see it."""
+        return KafkaCluster(self.kafka)
+
     def topics(self) -> KafkaTopics:
         """Return its topics."""
-        return KafkaTopics(self.kafka)
+        return KafkaTopics(self.cluster)
 
     def produce(self, topic: str, messages: Iterable[bytes], *, key: bytes | None = None) -> int:
         """Publish messages; return their number once all are durable."""
-        return publish(self.kafka, topic, messages, key=key)
+        return publish(self.cluster, topic, messages, key=key)
 
     def pid(self, name: str) -> int | None:
         """Return the process of a part, None while it is being restarted."""

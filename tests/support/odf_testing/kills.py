@@ -91,10 +91,10 @@ def done(node: EmbeddedNode, command: str) -> list[Row]:
     """Repeat a command while something that it needs is unreachable; return its rows."""
     said = b""
     for _ in range(_TRIES):
-        process = node.start(f"{command} --output json")
-        rows, said = process.communicate()
-        if process.returncode == 0:
-            return list(json.loads(rows))
+        ended = node.attempt(f"{command} --output json")
+        if ended.returncode == 0:
+            return list(json.loads(ended.stdout))
+        said = ended.stderr
         time.sleep(1)
     raise AssertionError(f"odf {command}: {said.decode()}")
 

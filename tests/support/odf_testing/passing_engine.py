@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from odf_common.data.columns import with_system_columns
 from odf_common.data.slices import read_slice, write_slice
@@ -55,10 +56,9 @@ class PassingEngine:
                 on_progress(progress)
         if self.failures:
             raise self.failures.pop(0)
-        tables = [read_slice(Path(path)) for one in request.query_inputs for path in one.data_paths]
+        paths = [path for one in request.query_inputs for path in one.data_paths]
+        tables = [read_slice(Path(path)) for path in paths or (request.query_inputs[0].schema_file,)]
         watermark = self._checkpoint(request)
-        if not tables:
-            return TransformResponseSuccess(new_watermark=watermark)
         records = pa.concat_tables(tables).drop_columns(["offset", "op", "system_time"])
         records = records if self.columns is None else records.select(self.columns)
         output = with_system_columns(
@@ -69,6 +69,9 @@ class PassingEngine:
             vocab=request.vocab,
             signed=False,
         )
+        if not len(output):
+            pq.write_table(output, request.new_data_path)
+            return TransformResponseSuccess(new_watermark=watermark)
         write_slice(output, Path(request.new_data_path))
         end = request.next_offset + len(output) - 1
         interval = OffsetInterval(start=request.next_offset, end=end)

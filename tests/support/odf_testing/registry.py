@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from fastavro import parse_schema, schemaless_writer
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
@@ -38,6 +39,8 @@ class Registry:
     url: str = ""
     schemas: dict[int, Registered] = field(default_factory=dict)
     subjects: dict[tuple[str, int], Registered] = field(default_factory=dict)
+    guids: dict[UUID, int] = field(default_factory=dict)
+    """Ids of schemas by GUID."""
     asked: list[str] = field(default_factory=list)
     login: str = ""
     """`user:password` that each request must have."""
@@ -111,6 +114,8 @@ def _answer(registry: Registry, path: str, authorization: str) -> tuple[int, byt
     match place.split("/"):
         case ["schemas", "ids", number]:
             found, missing = registry.schemas.get(int(number)), 40403
+        case ["schemas", "guids", guid] if registry.guids:
+            found, missing = registry.schemas.get(registry.guids.get(UUID(guid), 0)), 40403
         case ["subjects", subject, "versions", version]:
             found, missing = registry.subjects.get((subject, int(version))), 40401
         case _:
@@ -138,6 +143,11 @@ def descriptor_of(text: str, name: str = "made.proto", **imports: str) -> str:
 def framed(number: int, payload: bytes) -> bytes:
     """Return a message in the registry's wire format."""
     return b"\0" + number.to_bytes(4, "big") + payload
+
+
+def framed_by_guid(guid: UUID, payload: bytes) -> bytes:
+    """Return a message that names its schema by the GUID."""
+    return b"\1" + guid.bytes + payload
 
 
 def avro(number: int, schema: object, value: object) -> bytes:

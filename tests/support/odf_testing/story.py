@@ -28,6 +28,7 @@ class Story:
         """Use a running node."""
         self.node = node
         self._known: dict[str, Row] = {}
+        self._sender: Sender | None = None
 
     def add(self, *manifests: Manifest) -> list[Row]:
         """Add datasets; return the output of `odf add` for each."""
@@ -55,8 +56,9 @@ class Story:
         return [counts[dataset] for dataset in datasets]
 
     def forget(self) -> None:
-        """Forget cached facts of a dataset: it was deleted, and another may have its name."""
+        """Forget cached facts of a dataset and its topics: it was deleted, and another may have its name."""
         self._known.clear()
+        self._sender = None
 
     def topic(self, dataset: str, source: str = "default") -> str:
         """Return the push topic of a source."""
@@ -79,7 +81,8 @@ class Story:
     ) -> int:
         """Publish messages to a source's topic; return their number."""
         messages = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in records]
-        return Sender(self.node).send(self.topic(dataset, source), messages)
+        self._sender = self._sender or Sender(self.node)
+        return self._sender.send(self.topic(dataset, source), messages)
 
     def ingest(self, dataset: str, records: Iterable[bytes | Mapping[str, object]], options: str = "") -> Row:
         """Push records as one batch, and return when it is committed."""
@@ -140,7 +143,7 @@ def chunks(messages: Sequence[bytes], count: int) -> list[Sequence[bytes]]:
 
 
 class Sender:
-    """A publisher that outlives restarts of the broker; one for many messages, since it is slow to create."""
+    """A publisher that outlives restarts of the broker; one for many messages, since the first takes half a second."""
 
     def __init__(self, node: EmbeddedNode) -> None:
         """Create the producer."""

@@ -25,12 +25,13 @@ _lock: Final = threading.Lock()
 
 
 def run_warm(
-    words: Sequence[str], environment: Mapping[str, str], timeout: float
+    words: Sequence[str], environment: Mapping[str, str], stdin: bytes, timeout: float
 ) -> "subprocess.CompletedProcess[bytes]":
-    """Run `odf WORDS` without standard input; raises `TimeoutExpired` after `timeout` seconds."""
+    """Run `odf WORDS` with this standard input; raises `TimeoutExpired` after `timeout` seconds."""
     with tempfile.TemporaryDirectory() as folder:
-        said = [Path(folder, name) for name in ("stdout", "stderr")]
-        process = _SERVER.Process(target=_run, args=(words, dict(environment), *said))
+        given, *said = (Path(folder, name) for name in ("stdin", "stdout", "stderr"))
+        given.write_bytes(stdin)
+        process = _SERVER.Process(target=_run, args=(words, dict(environment), given, *said))
         with _lock:
             process.start()
         is_over = bool(wait([process.sentinel], timeout))
@@ -45,15 +46,18 @@ def run_warm(
         return subprocess.CompletedProcess(["odf", *words], process.exitcode, stdout, stderr)
 
 
-def _run(words: Sequence[str], environment: Mapping[str, str], stdout: Path, stderr: Path) -> None:
+def _run(
+    words: Sequence[str], environment: Mapping[str, str], stdin: Path, stdout: Path, stderr: Path
+) -> None:
     for number, file, flags in (
-        (0, os.devnull, os.O_RDONLY),
+        (0, stdin, os.O_RDONLY),
         (1, stdout, os.O_WRONLY | os.O_CREAT),
         (2, stderr, os.O_WRONLY | os.O_CREAT),
     ):
         handle = os.open(file, flags, 0o600)
         os.dup2(handle, number)
         os.close(handle)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - until the process ends
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["odf", *words]

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -109,6 +109,54 @@ def serving_pages() -> Iterator[PageServer]:
     served.url = f"http://127.0.0.1:{server.server_port}"
     try:
         yield served
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request, with its body."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@contextmanager
+def serving_answers(answer: Callable[[Request], Page | None]) -> Iterator[str]:
+    """Answer requests of all methods by a function inside the block; None breaks the connection. Yield the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+        def _answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            asked = Request(method=self.command, path=self.path, headers=dict(self.headers), body=body)
+            page = answer(asked)
+            if page is None:
+                self.close_connection = True
+                return
+            self.send_response(page.status)
+            for name, value in {"Content-Length": str(len(page.body)), **page.headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(page.body)
+
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer  # noqa: N815 the base class's names
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()

@@ -6,13 +6,15 @@ and a state that cannot be read is folded again.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, TypeVar, cast
 
 import redis
 from redis.exceptions import LockError
 
+from odf_common.adapters.tls import ClientTls
+from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
 
 log = logging.getLogger(__name__)
@@ -26,11 +28,13 @@ LOG_INTERVAL_SECONDS: Final = 60.0  # between log lines about refused commands
 class RedisConnection:
     """One connection pool; logs once when Redis is lost, and once when it is back."""
 
-    def __init__(self, address: str) -> None:
-        """Use `host:port` or a `redis://` URL; connects on the first call."""
+    def __init__(self, address: str, *, password: str | None = None, tls: ClientTls | None = None) -> None:
+        """Use `host:port`, or a `redis://` or `rediss://` URL, which may name a user; connects on the first call."""
         url = address if "://" in address else f"redis://{address}/0"
         self.client = redis.Redis.from_url(
             url,
+            **({} if password is None else {"password": password}),
+            **({} if tls is None else _tls(tls)),
             socket_timeout=TIMEOUT_SECONDS,
             socket_connect_timeout=TIMEOUT_SECONDS,
             health_check_interval=15,
@@ -59,6 +63,13 @@ class RedisConnection:
             log.info("redis is back")
             self._is_lost = False
         return answer
+
+    def require_answer(self) -> None:
+        """Raise `Unavailable` unless Redis answers, also to this user and password."""
+        try:
+            self.client.ping()
+        except redis.RedisError as error:
+            raise Unavailable(what="Redis", why=str(error)) from error
 
     def _complain(self, error: redis.ResponseError) -> None:
         if time.monotonic() >= self._next_complaint:
@@ -131,6 +142,15 @@ class RedisStateCache:
     def forget(self, dataset: DatasetId) -> None:
         """Drop the state of a dataset."""
         self._connection.ask(lambda client: client.delete(_state_key(dataset)), otherwise=0)
+
+
+def _tls(tls: ClientTls) -> Mapping[str, object]:
+    tls.context()  # names a file that cannot be used, before the first connection
+    return {
+        "ssl_ca_certs": tls.ca_file and str(tls.ca_file),
+        "ssl_certfile": tls.certificate_file and str(tls.certificate_file),
+        "ssl_keyfile": tls.key_file and str(tls.key_file),
+    }
 
 
 def _state_key(dataset: DatasetId) -> str:

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from odf_common.chain.walk import ReadBlock, read_link
+from odf_common.chain.walk import Place, ReadBlock, read_place
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.block import MetadataBlock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +80,7 @@ class _Walk:
     name: Multihash | None
     number: int | None = None
     steps: int = 0
-    block: MetadataBlock | None = None
+    block: Place | None = None
 
     def place(self) -> int:
         """Return the sequence number of the position, -1 before the first block."""
@@ -95,8 +94,8 @@ class _Walk:
         self.name, self.number, self.block = block.prev_block_hash, block.sequence_number - 1, None
         self.steps += 1
 
-    def _load(self) -> MetadataBlock:
+    def _load(self) -> Place:
         assert self.name is not None
         if self.block is None:
-            self.block = read_link(self.read, self.name, self.number)[1].block
+            self.block = read_place(self.read, self.name, self.number)[1]
         return self.block

@@ -13,11 +13,14 @@ from odf_common.adapters.grpc.client import RESTART_TIMEOUT_SECONDS, calling, re
 from odf_common.embedded.node_file import Node, find_node
 from odf_common.errors import OdfError, Unavailable
 from odf_common.metadata.scalars import Timestamp
+from odf_common.proto.odf.node.v1.access_pb2_grpc import AccessStub
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
 from odf_common.proto.odf.node.v1.ingest_pb2 import PollsReply, PollsRequest, StuckReply, StuckRequest
 from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 from odf_common.proto.odf.node.v1.sync_pb2_grpc import SyncStub
 from odf_common.proto.odf.node.v1.verifier_pb2_grpc import VerifierStub
+from odf_common.proto.odf.node.v1.webhooks_pb2_grpc import WebhooksStub
+from odf_common.service.protection import peer_tls
 from odf_common.service.settings import load
 
 CALL_TIMEOUT_SECONDS = 60.0  # deadline of a short call
@@ -119,10 +122,24 @@ def verifier(node: Node | None = None) -> Iterator[VerifierStub]:
 
 
 @contextmanager
-def sync(node: Node | None = None) -> Iterator[SyncStub]:
+def sync(node: Node | None = None, *, patience: float = RESTART_TIMEOUT_SECONDS) -> Iterator[SyncStub]:
     """Connect to sync; calls inside raise `OdfError`."""
-    with _service(node, "sync") as open_channel:
+    with _service(node, "sync", patience) as open_channel:
         yield SyncStub(open_channel)
+
+
+@contextmanager
+def access(node: Node | None = None) -> Iterator[AccessStub]:
+    """Connect to sync's accounts, tokens and roles; calls inside raise `OdfError`."""
+    with _service(node, "sync") as open_channel:
+        yield AccessStub(open_channel)
+
+
+@contextmanager
+def webhooks(node: Node | None = None) -> Iterator[WebhooksStub]:
+    """Connect to sync's webhooks; calls inside raise `OdfError`."""
+    with _service(node, "sync") as open_channel:
+        yield WebhooksStub(open_channel)
 
 
 @contextmanager
@@ -130,5 +147,5 @@ def _service(
     node: Node | None, name: str, patience: float = RESTART_TIMEOUT_SECONDS
 ) -> Iterator[grpc.Channel]:
     address = (node or this_node()).address(name)
-    with calling(name), reached(name, address, patience) as open_channel:
+    with calling(name), reached(name, address, patience, tls=peer_tls(load())) as open_channel:
         yield open_channel

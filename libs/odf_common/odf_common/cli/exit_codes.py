@@ -6,6 +6,7 @@ instead. This module imports nothing slow itself.
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -35,17 +36,26 @@ class ExitCode(IntEnum):
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Let Ctrl-C exit the process at once in this block, unless it is ignored or has another handler."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    """Let Ctrl-C exit the process at once in this block, unless it is ignored or has another handler.
+
+    After the block it raises `KeyboardInterrupt`, and failures of background threads are no longer shown.
+    """
+    if signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, _interrupt):
         yield
         return
     signal.signal(signal.SIGINT, _abort)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupt)
 
 
 def _abort(_number: int, _frame: FrameType | None) -> None:
     os.write(2, b"\naborted\n")
     os._exit(ExitCode.ABORTED)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    # The calls that are ended now fail in gRPC's threads, too, which would print tracebacks.
+    threading.excepthook = lambda _: None
+    signal.default_int_handler(number, frame)

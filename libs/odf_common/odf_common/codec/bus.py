@@ -7,6 +7,7 @@ from google.protobuf.message import DecodeError
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.bus.v1.bus_pb2 import (
+    AccessDecision,
     Committed,
     DatasetRemoved,
     Envelope,
@@ -33,6 +34,7 @@ Body: TypeAlias = (
     | DatasetRemoved
     | IngestProgress
     | TransformProgress
+    | AccessDecision
 )
 
 _FIELDS: Final = {

@@ -15,6 +15,7 @@ from odf_common.codec.yaml_syntax import Document, documents, write
 from odf_common.errors import InvalidInput
 from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.events import KnownEvent
+from odf_common.metadata.repository import Repository
 from odf_common.metadata.snapshot import DatasetSnapshot
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
     "block_to_yaml",
     "event_from_text",
     "from_plain",
+    "repository_from_text",
+    "repository_to_yaml",
     "snapshots_from_text",
     "sourced_snapshots",
     "to_plain",
@@ -87,6 +90,20 @@ def block_to_yaml(raw: bytes) -> str:
     """Return a block's bytes as a MetadataBlock manifest."""
     decoded = decode_block(raw)
     return write({"kind": "MetadataBlock", "version": decoded.version, "content": to_plain(decoded.block)})
+
+
+def repository_from_text(text: bytes, name: str) -> Repository:
+    """Return the content of a Repository manifest."""
+
+    def read(value: Any) -> Repository:
+        return from_plain(Repository, _content(value, "Repository", (1,))[0], "content")
+
+    return _placed(read, _only(text, name), name)
+
+
+def repository_to_yaml(repository: Repository) -> str:
+    """Return a Repository manifest."""
+    return write({"kind": "Repository", "version": 1, "content": to_plain(repository)})
 
 
 def to_yaml(value: object) -> str:

@@ -1,8 +1,9 @@
 """Rejected messages of a dataset: how many await a decision, and why the first of them was rejected.
 
 The total is part of each source's state, committed with the position of the batch they were in, so a kill neither
-loses nor doubles the count. The messages themselves are dead letters (topic `odf.dead-letters.v1`). The users'
-decisions and the first reason are notes of this node: copies of a dataset have neither.
+loses nor doubles the count. Rows of a polled file count as messages. The messages themselves are dead letters (topic
+`odf.dead-letters.v1`). The users' decisions and the first reason are notes of this node: copies of a dataset have
+neither.
 """
 
 import json
@@ -12,7 +13,7 @@ from typing import Any, Final, Self
 
 import structlog
 
-from odf_common.chain.state import ChainState
+from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SourceState
@@ -21,7 +22,8 @@ from odf_common.ports.store import BlobStore
 
 log = structlog.stdlib.get_logger(__name__)
 
-KIND: Final = "odf/kafka"  # of the source states that count rejected messages
+KIND: Final = "odf/kafka"  # of the states of push sources
+POLLED: Final = "odf/polled"  # of the states of polling sources that have rejected messages
 PUSH_TOPICS: Final = "odf.push."  # in the names of sources' own topics
 REASONS: Final = "rejected"
 HANDLED: Final = "rejected-handled"
@@ -30,7 +32,10 @@ REASON_CHARACTERS: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The position of a rejected message; its topic's `reading_id` distinguishes it from a later topic of that name."""
+    """The position of a rejected message; its topic's `reading_id` distinguishes it from a later topic of that name.
+
+    A message of a polling source has no topic, and its number among the rejected ones of the source as its offset.
+    """
 
     topic_id: str
     partition: int
@@ -116,10 +121,12 @@ def reading_id(source: str, topic: str, topic_id: str) -> str:
 
 def passed_of(state: SourceState | None) -> Passed:
     """Return the progress of a source; empty if its state does not contain it."""
-    if state is None or state.kind != KIND:
+    if state is None or state.kind not in (KIND, POLLED):
         return Passed()
     try:
         plain = json.loads(state.value)
+        if state.kind == POLLED:
+            return polled(int(plain["rejected"]))
         ends = {
             (reading_id(state.source_name, name, str(one["id"])), int(part)): int(at)
             for name, one in plain["topics"].items()
@@ -128,6 +135,21 @@ def passed_of(state: SourceState | None) -> Passed:
         return Passed(rejected=int(plain.get("rejected", 0)), ends=ends)
     except (ValueError, KeyError, TypeError, AttributeError):
         return Passed()
+
+
+def polled(rejected: int) -> Passed:
+    """Return the progress of a polling source that has rejected that many rows and messages."""
+    return Passed(rejected=rejected, ends={(reading_id(DEFAULT_SOURCE, "", ""), 0): rejected})
+
+
+def rejecting_sources(state: ChainState) -> tuple[str, ...]:
+    """Return the sources of a dataset of this node, which may have rejected messages."""
+    return (*state.push_sources, *polling_sources(state))
+
+
+def polling_sources(state: ChainState) -> tuple[str, ...]:
+    """Return the name of the polling source, if there is one."""
+    return () if state.polling_source is None else (DEFAULT_SOURCE,)
 
 
 def rejected_by_source(state: ChainState, sources: Iterable[str]) -> Mapping[str, Passed]:

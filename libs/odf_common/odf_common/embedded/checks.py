@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import socket
-import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,11 +12,15 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.adapters.local import durable
 from odf_common.errors import OdfError, Unavailable
-from odf_common.metadata.scalars import Timestamp
-from odf_common.service.settings import Settings
-from odf_common.service.topic_claim import claim_topics, require_original
+from odf_common.ports.bus import FIXED_TOPICS, NODE_CLAIMS
+from odf_common.service.connections import kafka_cluster, redis_connection, s3_access
+from odf_common.service.node_id import claim_topics, require_original
+from odf_common.service.settings import Settings, without_password
 
+STORE: Final = "store"  # the file of a home that names where its datasets are
+HOME_STORE: Final = "its folder"
 CONNECT_SECONDS: Final = 2.0
 ANSWER_SECONDS: Final = 5.0
 
@@ -73,6 +76,24 @@ class NotReachable(Unavailable):
         )
 
 
+@dataclass(eq=False, kw_only=True)
+class StoreChanged(OdfError):
+    """The datasets of this home are in another place than ODF_STORE names."""
+
+    used: str
+    configured: str
+
+    def __str__(self) -> str:
+        """Return both places."""
+        return f"the datasets of this home are in {self.used}, and ODF_STORE names {self.configured}"
+
+    def advice(self) -> str:
+        """Return the two ways out."""
+        return (
+            f"set ODF_STORE as before, or copy all objects to the new place and then remove $ODF_HOME/{STORE}"
+        )
+
+
 def require_home(home: Path) -> None:
     """Raise `HomeUnusable` unless files can be created in the home; a missing home is created."""
     probe = home / f".writable-{uuid.uuid4().hex}"
@@ -112,13 +133,18 @@ def require_kafka(settings: Settings, *, is_taking_over: bool = False) -> None:
     address = settings.required("kafka")
     require_connected("Kafka", "ODF_KAFKA", address, address.split(","))
     try:
-        KafkaTopics(address).require_answer(ANSWER_SECONDS)
+        topics = KafkaTopics(kafka_cluster(settings), prefix=settings.kafka_prefix)
+        topics.require_answer(ANSWER_SECONDS)
     except Unavailable as error:
-        why = f"a server is listening there, but it does not answer as Kafka does ({error.why})"
+        why = (
+            f"a server is listening there, but it does not answer as Kafka with the settings ODF_KAFKA_… "
+            f"does ({error.why})"
+        )
         raise NotReachable(what="Kafka", variable="ODF_KAFKA", address=address, why=why) from error
-    now = Timestamp.from_ms(time.time_ns() // 1_000_000)
+    if not settings.kafka_manage_topics:
+        topics.ensure_topics((*FIXED_TOPICS, NODE_CLAIMS))  # the error names all that are missing
     try:
-        owner = claim_topics(settings, now, is_taking_over=is_taking_over)
+        owner = claim_topics(settings, is_taking_over=is_taking_over)
     except Unavailable as error:
         why = f"{error.why}; check its advertised.listeners"
         raise NotReachable(what="Kafka", variable="ODF_KAFKA", address=address, why=why) from error
@@ -126,17 +152,43 @@ def require_kafka(settings: Settings, *, is_taking_over: bool = False) -> None:
         require_original(settings.home, owner)
 
 
-def require_redis(address: str) -> None:
-    """Raise `NotReachable` unless Redis's address accepts a connection; Unix sockets are not checked."""
-    if address.startswith("unix://"):
-        return
-    if "://" in address:
+def require_redis(settings: Settings) -> None:
+    """Raise `NotReachable` unless Redis answers; a Unix socket is only tried by its answer."""
+    address = settings.required("redis")
+    shown = without_password(address)
+    if "://" not in address:
+        require_connected("Redis", "ODF_REDIS", shown, [address])
+    elif not address.startswith("unix://"):
         url = urlsplit(address)
         host = url.hostname or "localhost"
         shown = f"[{host}]:{url.port or 6379}" if ":" in host else f"{host}:{url.port or 6379}"
-    else:
-        shown = address
-    require_connected("Redis", "ODF_REDIS", shown, [shown])
+        require_connected("Redis", "ODF_REDIS", shown, [shown])
+    connection = redis_connection(settings)
+    try:
+        connection.require_answer()
+    except Unavailable as error:
+        raise NotReachable(what="Redis", variable="ODF_REDIS", address=shown, why=error.why) from error
+    finally:
+        connection.close()
+
+
+def require_store(settings: Settings) -> None:
+    """Raise `StoreChanged` unless the home's datasets are in the configured store; remember which it is.
+
+    Raises `StorageUnavailable` unless a bucket can be read and written.
+    """
+    used, file = HOME_STORE, settings.home / STORE
+    with contextlib.suppress(FileNotFoundError):
+        used = file.read_text().strip()
+    configured = str(settings.store or HOME_STORE)
+    if used != configured and any((settings.home / "names").glob("*")):
+        raise StoreChanged(used=used, configured=configured)
+    if settings.store is not None:
+        from odf_common.adapters.s3.bucket import Bucket  # noqa: PLC0415 the SDK takes long to import
+
+        Bucket(settings.store, s3_access(settings, settings.store)).require_usable()
+    if used != configured:
+        durable.write(file, f"{configured}\n".encode())
 
 
 def require_connected(what: str, variable: str, shown: str, addresses: list[str]) -> None:

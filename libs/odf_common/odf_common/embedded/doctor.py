@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,8 @@ from typing import Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from odf_common.adapters.grpc.client import channel
+from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.embedded.checks import (
     ANSWER_SECONDS,
@@ -23,12 +25,15 @@ from odf_common.embedded.checks import (
     require_free,
     require_home,
     require_redis,
+    require_store,
 )
 from odf_common.embedded.kafka_redis import java, kafka_folder, redis_server
 from odf_common.embedded.node_file import Node, NoNode, read_node
 from odf_common.embedded.plan import installed, told_addresses
 from odf_common.errors import OdfError
-from odf_common.service.settings import Settings, child_environment
+from odf_common.service.connections import kafka_cluster
+from odf_common.service.protection import peer_tls
+from odf_common.service.settings import Settings, child_environment, without_password
 
 OK: Final = "ok"
 WARNING: Final = "warning"
@@ -136,6 +141,13 @@ def _home(settings: Settings, node: Node | None) -> Iterator[Finding]:
     yield Finding(check="home", state=OK, text=f"{settings.home} can be written")
 
 
+def _store(settings: Settings, node: Node | None) -> Iterator[Finding]:
+    del node
+    if settings.store is not None:
+        require_store(settings)
+        yield Finding(check="store", state=OK, text=f"{settings.store} can be written, with conditions")
+
+
 def _disk(settings: Settings, node: Node | None) -> Iterator[Finding]:
     del node
     for name, folder in (
@@ -208,15 +220,15 @@ def _kafka(settings: Settings, node: Node | None) -> Iterator[Finding]:
     address = settings.kafka or (node.kafka if node else None)
     if address is not None:
         require_connected("Kafka", "ODF_KAFKA", address, address.split(","))
-        KafkaTopics(address).require_answer(ANSWER_SECONDS)
+        KafkaTopics(kafka_cluster(settings, address)).require_answer(ANSWER_SECONDS)
         yield Finding(check="kafka", state=OK, text=f"answers at {address}")
 
 
 def _redis(settings: Settings, node: Node | None) -> Iterator[Finding]:
     address = settings.redis or (node.redis if node else None)
     if address is not None:
-        require_redis(address)
-        yield Finding(check="redis", state=OK, text=f"accepts connections at {address}")
+        require_redis(settings if settings.redis else replace(settings, redis=address))
+        yield Finding(check="redis", state=OK, text=f"answers at {without_password(address)}")
 
 
 def _node(settings: Settings, node: Node | None) -> Iterator[Finding]:
@@ -234,7 +246,7 @@ def _node(settings: Settings, node: Node | None) -> Iterator[Finding]:
                 text=f"{part.state} since {part.since}" + (f": {part.problem}" if part.problem else ""),
                 remedy=part.remedy or f"see the end of {log}",
             )
-        elif part.name in node.grpc and (why := _silent(node.grpc[part.name])):
+        elif part.name in node.grpc and (why := _silent(node.grpc[part.name], peer_tls(settings))):
             yield Finding(
                 check=part.name,
                 state=FAILED,
@@ -245,11 +257,11 @@ def _node(settings: Settings, node: Node | None) -> Iterator[Finding]:
             yield Finding(check=part.name, state=OK, text=f"{part.state} since {part.since}")
 
 
-def _silent(address: str) -> str:
+def _silent(address: str, tls: PeerTls | None) -> str:
     """Return why a service does not answer, empty if it does."""
-    with grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),)) as channel:
+    with channel(address, tls) as opened:
         try:
-            answer = health_pb2_grpc.HealthStub(channel).Check(
+            answer = health_pb2_grpc.HealthStub(opened).Check(
                 health_pb2.HealthCheckRequest(), timeout=ANSWER_SECONDS
             )
         except grpc.RpcError as error:
@@ -262,6 +274,7 @@ CHECKS: Final[Sequence[Check]] = (
     _java,
     _programs,
     _home,
+    _store,
     _disk,
     _memory,
     _open_files,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from odf_common.errors import Unavailable
-from odf_common.service.settings import Settings
+from odf_common.service.settings import Settings, without_password
 
 FILE: Final = "node.json"
 ADVICE: Final = "start one with `odf up --detach`"
@@ -103,9 +103,9 @@ def find_node(settings: Settings) -> Node:
     merged = asdict(node) | {
         "grpc": {**node.grpc, **told},
         "kafka": settings.kafka or node.kafka,
-        "redis": settings.redis or node.redis,
+        "redis": without_password(settings.redis) if settings.redis else node.redis,
         "engine": settings.engine or node.engine,
-        "http": f"http://{settings.sync_http}" if settings.sync_http else node.http,
+        "http": settings.http_url or node.http,
         "views": f"http://{settings.views_http}" if settings.views_http else node.views,
         "services": node.services,
         "parts": node.parts,

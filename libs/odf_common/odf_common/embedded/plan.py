@@ -18,7 +18,8 @@ from odf_common.embedded.node_file import Node
 from odf_common.embedded.readiness import grpc_serves, http_answers, listens, once_listening
 from odf_common.embedded.tcp_ports import LOOPBACK, allocate
 from odf_common.errors import InvalidInput
-from odf_common.service.settings import Settings
+from odf_common.service.protection import peer_tls, require_protected
+from odf_common.service.settings import Settings, without_password
 
 GROUP: Final = "odf.services"
 INFRASTRUCTURE: Final = ("kafka", "redis")
@@ -57,14 +58,17 @@ def make_plan(
     """Return the parts to run for these services (empty: all installed), with ports where no address is configured.
 
     Kafka and Redis are included unless their addresses are configured. Raises `InvalidInput` for an unknown service,
-    `PortTaken` and `AddressTaken` if one could not listen.
+    `PortTaken` and `AddressTaken` if one could not listen, `Unprotected` if one would be open without TLS.
     """
     modules = _modules(wanted)
-    require_free(told_addresses(settings, modules))
+    addresses = told_addresses(settings, modules)
+    for variable, address in addresses.items():
+        require_protected(settings, variable, address)
+    require_free(addresses)
     allocated = partial(allocate, settings.home, must_keep=not may_change_ports)
     told = _addressed(settings, allocated)
     base = {**environment, **_variables(told), "PYTHONUNBUFFERED": "1"}
-    metrics = {name: f"{LOOPBACK}:{port}" for name, port in _metrics_ports(allocated, modules).items()}
+    metrics = _metrics_addresses(settings, allocated, modules)
     parts = [_service(name, module, told, base, metrics) for name, module in modules.items()]
     if settings.kafka is None:
         ports = {"kafka": _port(told.kafka), **allocated(("kafka-controller",))}
@@ -129,9 +133,15 @@ def _variables(told: Settings) -> Mapping[str, str]:
     return {"ODF_HOME": str(told.home)} | {f"ODF_{field.upper()}": getattr(told, field) for field in fields}
 
 
-def _metrics_ports(allocated: Allocate, modules: Mapping[str, str]) -> Mapping[str, int]:
+def _metrics_addresses(
+    settings: Settings, allocated: Allocate, modules: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Return where each process serves its metrics; raises `Unprotected`."""
     ports = allocated([f"{name}-metrics" for name in modules])
-    return {name: ports[f"{name}-metrics"] for name in modules}
+    addresses = {name: f"{settings.metrics_host}:{ports[f'{name}-metrics']}" for name in modules}
+    for address in addresses.values():
+        require_protected(settings, "ODF_METRICS_HOST", address)
+    return addresses
 
 
 def _service(
@@ -139,7 +149,7 @@ def _service(
 ) -> PartSpec:
     temporary = told.home / TEMPORARY / name
     address = str(told.views_http) if name == VIEWS else str(getattr(told, ADDRESSES[name]))
-    answers = http_answers(address, "/health") if name == VIEWS else grpc_serves(address)
+    answers = http_answers(address, "/health") if name == VIEWS else grpc_serves(address, peer_tls(told))
     environment = {
         **base,
         "TMPDIR": str(temporary),
@@ -174,9 +184,9 @@ def _node(told: Settings, modules: Mapping[str, str], metrics: Mapping[str, str]
         home=told.home,
         pid=pid,
         kafka=told.kafka,
-        redis=told.redis,
+        redis=without_password(str(told.redis)),
         engine=told.engine,
-        http=f"http://{told.sync_http}" if "sync" in modules else None,
+        http=told.http_url if "sync" in modules else None,
         views=f"http://{told.views_http}" if VIEWS in modules else None,
         grpc={name: getattr(told, field) for name, field in ADDRESSES.items() if name in modules},
         metrics=metrics,

@@ -5,19 +5,19 @@ The kernel accepts connections for a process that is stopped or hangs, so a live
 
 import asyncio
 import struct
-import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.errors import Unavailable
-from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import FIXED_TOPICS
+from odf_common.service.node_id import claim_topics
 from odf_common.service.settings import Settings
-from odf_common.service.topic_claim import claim_topics
 
 Probe = Callable[[], Awaitable[bool]]
 PROBE_TIMEOUT_SECONDS: Final = 5.0
@@ -90,10 +90,9 @@ def kafka_has_topics(settings: Settings) -> Probe:
 
     def make() -> bool:
         try:
-            KafkaTopics(address, prefix=settings.kafka_prefix).ensure_topics(FIXED_TOPICS)
+            KafkaTopics(KafkaCluster(address), prefix=settings.kafka_prefix).ensure_topics(FIXED_TOPICS)
             # An embedded broker belongs to its home, even after the home was moved.
-            now = Timestamp.from_ms(time.time_ns() // 1_000_000)
-            claim_topics(settings, now, is_taking_over=True)
+            claim_topics(settings, is_taking_over=True)
         except Unavailable:
             return False
         return True
@@ -104,13 +103,18 @@ def kafka_has_topics(settings: Settings) -> Probe:
     return probe
 
 
-def grpc_serves(address: str) -> Probe:
+def grpc_serves(address: str, tls: PeerTls | None = None) -> Probe:
     """Return a probe: the gRPC health service reports SERVING."""
     stubs: list[health_pb2_grpc.HealthStub] = []
 
     async def probe() -> bool:
         if not stubs:
-            stubs.append(health_pb2_grpc.HealthStub(grpc.aio.insecure_channel(address, options=_OPTIONS)))
+            channel = (
+                grpc.aio.insecure_channel(address, options=_OPTIONS)
+                if tls is None
+                else grpc.aio.secure_channel(address, tls.for_client(), options=_OPTIONS)
+            )
+            stubs.append(health_pb2_grpc.HealthStub(channel))
         try:
             answer = await stubs[0].Check(health_pb2.HealthCheckRequest(), timeout=PROBE_TIMEOUT_SECONDS)
         except grpc.aio.AioRpcError:

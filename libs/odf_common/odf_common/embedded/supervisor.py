@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
 
-from odf_common.embedded.checks import require_home, require_kafka, require_redis
+from odf_common.embedded.checks import require_home, require_kafka, require_redis, require_store
 from odf_common.embedded.managed_process import PartProcess
 from odf_common.embedded.node_file import Node, Part, forget_node, write_node
 from odf_common.embedded.orphans import end_leftovers, sweep
@@ -204,10 +204,11 @@ def supervise(settings: Settings, start: Start, on_change: OnChange) -> None:
     with only_one(settings.home):
         end_leftovers(settings.home)
         sweep(settings.home)
+        require_store(settings)
         if settings.kafka is not None:
             require_kafka(settings, is_taking_over=start.take_over)
         if settings.redis is not None:
-            require_redis(settings.redis)
+            require_redis(settings)
         plan = make_plan(
             settings,
             start.services,

@@ -16,12 +16,15 @@ COORDINATOR_COMMANDS: Final = "odf.coordinator.commands.v1"
 COORDINATOR_REPLIES: Final = "odf.coordinator.replies.v1"
 NOTIFICATIONS: Final = "odf.notifications.v1"
 DEAD_LETTERS: Final = "odf.dead-letters.v1"
+AUDIT: Final = "odf.audit.v1"
+NODE_CLAIMS: Final = "odf.node.v1"  # which node owns the topics of a prefix
 FIXED_TOPICS: Final = (
     INGEST_COMMANDS,
     COORDINATOR_COMMANDS,
     COORDINATOR_REPLIES,
     NOTIFICATIONS,
     DEAD_LETTERS,
+    AUDIT,
 )
 
 OnAssigned = Callable[[frozenset[int]], None]

@@ -8,9 +8,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from odf_common.errors import HeadMoved
+from odf_common.errors import HeadMoved, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
+from odf_common.identity.dataset_refs import parse_ref
 from odf_common.identity.did import DatasetId
 
 
@@ -254,3 +255,17 @@ class Catalog(Protocol):
 
     def mend(self) -> None:
         """Repair names after damage, or after a process of an earlier release was killed."""
+
+
+def find_entry(catalog: Catalog, ref: str) -> CatalogEntry | None:
+    """Return the entry with this alias or id, None if there is none; raises `InvalidInput` if it is neither."""
+    parsed = parse_ref(ref)
+    return catalog.by_id(parsed) if isinstance(parsed, DatasetId) else catalog.by_alias(str(parsed))
+
+
+def require_entry(catalog: Catalog, ref: str) -> CatalogEntry:
+    """Return the entry with this alias or id; raises `NotFound`, and `InvalidInput` if it is neither."""
+    found = find_entry(catalog, ref)
+    if found is None:
+        raise NotFound(what=f"dataset {ref}")
+    return found

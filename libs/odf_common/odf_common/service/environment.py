@@ -1,32 +1,25 @@
 """The ports that a service uses, wired once from the settings."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from odf_common.adapters.clock import SYSTEM_CLOCK
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.bus import KafkaBus
-from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
-from odf_common.adapters.redis import RedisConnection, RedisLocks, RedisStateCache
+from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.redis import RedisLocks, RedisStateCache
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import Bus, Topics
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.locks import Lock, Locks
 from odf_common.ports.store import BlobStore, Catalog, RefStore
+from odf_common.service.connections import kafka_cluster, redis_connection, stores
+from odf_common.service.node_id import claim_topics
+from odf_common.service.protection import peer_tls
 from odf_common.service.settings import ENGINE, Settings
-from odf_common.service.topic_claim import claim_topics
-
-
-class SystemClock:
-    """The machine's clock."""
-
-    def now(self) -> Timestamp:
-        """Return now, in whole milliseconds."""
-        return Timestamp.from_ms(time.time_ns() // 1_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,18 +58,17 @@ class _FreeLock:
 def connect(settings: Settings) -> Environment:
     """Wire the real adapters; connections are opened on first use.
 
-    Raises `Unavailable` if Kafka's address is not configured.
+    Raises `Unavailable` if Kafka's address is not configured, `InvalidInput` for a file that cannot be used.
     """
-    kafka = settings.required("kafka")
+    cluster = kafka_cluster(settings)
     bus = KafkaBus(
-        kafka,
+        cluster,
         prefix=settings.kafka_prefix,
         session_timeout_ms=settings.session_timeout_ms,
         instance=settings.instance,
     )
-    blobs, refs = LocalBlobStore(settings.home), LocalRefStore(settings.home)
-    clock = SystemClock()
-    redis = RedisConnection(settings.redis) if settings.redis else None
+    blobs, refs = stores(settings)
+    redis = redis_connection(settings) if settings.redis else None
 
     def close() -> None:
         bus.close()
@@ -88,12 +80,12 @@ def connect(settings: Settings) -> Environment:
         blobs=blobs,
         refs=refs,
         catalog=LocalCatalog(settings.home),
-        clock=clock,
+        clock=SYSTEM_CLOCK,
         bus=bus,
-        topics=KafkaTopics(kafka, prefix=settings.kafka_prefix),
+        topics=KafkaTopics(cluster, prefix=settings.kafka_prefix),
         states=ChainStates(blobs, refs, RedisStateCache(redis) if redis else NoStateCache()),
         locks=RedisLocks(redis) if redis else FreeLocks(),
-        engine=EngineClient(settings.engine or ENGINE),
-        claim=lambda: claim_topics(settings, clock.now()),
+        engine=EngineClient(settings.engine or ENGINE, tls=peer_tls(settings)),
+        claim=lambda: claim_topics(settings),
         close=close,
     )

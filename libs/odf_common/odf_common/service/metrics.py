@@ -5,6 +5,8 @@ from typing import Final
 from prometheus_client import Counter, Gauge, Histogram, start_http_server
 
 from odf_common.errors import Unavailable
+from odf_common.service.protection import require_protected
+from odf_common.service.settings import Settings
 
 MESSAGES: Final = Counter("odf_messages_total", "Handled messages, by outcome.", ("topic", "outcome"))
 SECONDS: Final = Histogram(
@@ -19,9 +21,16 @@ RETRIES: Final = Counter(
 )
 
 
-def expose(port: int) -> None:
-    """Serve the metrics of this process over HTTP; raises `Unavailable` if the port is in use."""
+def expose(settings: Settings) -> None:
+    """Serve the metrics of this process over HTTP if a port is configured.
+
+    Raises `Unavailable` if the port is in use, `Unprotected` if the host is not to be listened on.
+    """
+    port, host = settings.metrics_port, settings.metrics_host
+    if port is None:
+        return
+    require_protected(settings, "ODF_METRICS_HOST", f"{host}:{port}")
     try:
-        start_http_server(port)
+        start_http_server(port, host.strip("[]"))
     except OSError as error:
         raise Unavailable(what=f"port {port} for metrics", why=error.strerror or str(error)) from error

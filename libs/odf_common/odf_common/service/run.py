@@ -20,6 +20,7 @@ from odf_common.errors import InvalidInput, OdfError
 from odf_common.service import logging, metrics
 from odf_common.service.consumer_loop import Handler, Outgoing, Reader, Subscription
 from odf_common.service.environment import Environment, connect
+from odf_common.service.protection import peer_tls, require_protected
 from odf_common.service.retry import keep_trying
 from odf_common.service.settings import Settings, load
 
@@ -97,7 +98,9 @@ class Running:
         assert self._service.grpc is not None
         if self._service.grpc_address is None:
             raise InvalidInput(where=self._service.name, text="no address to listen on is configured")
-        return serve(self._service.grpc_address, self._service.grpc, is_ready=False)
+        settings = self._environment.settings
+        require_protected(settings, "the gRPC address", self._service.grpc_address)
+        return serve(self._service.grpc_address, self._service.grpc, tls=peer_tls(settings), is_ready=False)
 
     def _announce(self, stop: threading.Event) -> None:
         for reader in self._readers:
@@ -141,8 +144,7 @@ def _run(build: Callable[[Environment], Service], settings: Settings) -> int:
     environment = connect(settings)
     service = build(environment)
     logging.configure(settings.log_level, service=service.name)
-    if settings.metrics_port is not None:
-        metrics.expose(settings.metrics_port)
+    metrics.expose(settings)
     running = Running(service, environment)
 
     def end(number: int, _: FrameType | None) -> None:

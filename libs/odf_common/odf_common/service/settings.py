@@ -3,93 +3,98 @@
 Each field is one variable: `session_timeout_ms` is `ODF_SESSION_TIMEOUT_MS`. All errors are reported together.
 """
 
-import ipaddress
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Self
 
+from odf_common.adapters.s3.location import AWS, S3Location
 from odf_common.errors import InvalidInput, Unavailable
+from odf_common.service.setting_values import (
+    address,
+    addresses,
+    endpoint,
+    folder,
+    host,
+    http_url,
+    networks,
+    number,
+    one_of,
+    prefix,
+    public_url,
+    redis_address,
+    s3_location,
+    spark_master,
+    switch,
+)
 
 PREFIX: Final = "ODF_"
 MIB: Final = 1024 * 1024
 LEVELS: Final = ("debug", "info", "warning", "error")
-_ADDRESS: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})", re.ASCII)
-_TOPIC_PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{0,64}", re.ASCII)
-_LOCAL_SPARK: Final = re.compile(r"local\[([1-9]\d{0,3}|\*)\]", re.ASCII)
-_PASSWORD: Final = re.compile(r"(?<=:)[^:@/]+(?=@)")
-_TRUE: Final = frozenset({"1", "true", "yes", "on"})
-_FALSE: Final = frozenset({"0", "false", "no", "off", ""})
+_PASSWORD: Final = re.compile(r"(?<=://)([^:@/]*):.*(?=@)")
 
 
-def _address(text: str) -> str:
-    found = _ADDRESS.fullmatch(text)
-    if found is None or not 0 < int(found[1]) < 65536:
-        raise ValueError(f"expected host:port, got {text!r}")
-    return text
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """What other settings must say for one to have an effect."""
+
+    text: str
+    is_met: Callable[["Settings"], bool]
 
 
-def _addresses(text: str) -> str:
-    return ",".join(_address(part.strip()) for part in text.split(","))
+_KAFKA: Final = Condition(text="ODF_KAFKA", is_met=lambda it: it.kafka is not None)
+_KAFKA_TLS: Final = Condition(
+    text="ODF_KAFKA_SECURITY_PROTOCOL=ssl or sasl_ssl",
+    is_met=lambda it: it.kafka_security_protocol.endswith("ssl"),
+)
+_KAFKA_CERTIFICATE: Final = Condition(
+    text="ODF_KAFKA_CERTIFICATE_FILE", is_met=lambda it: it.kafka_certificate_file is not None
+)
+_SASL: Final = Condition(
+    text="ODF_KAFKA_SECURITY_PROTOCOL=sasl_ssl or sasl_plaintext",
+    is_met=lambda it: it.kafka_security_protocol.startswith("sasl"),
+)
+_OAUTHBEARER: Final = Condition(
+    text="ODF_KAFKA_SASL_MECHANISM=oauthbearer", is_met=lambda it: it.kafka_sasl_mechanism == "oauthbearer"
+)
+GRPC_TLS: Final = Condition(
+    text="ODF_GRPC_CERTIFICATE_FILE", is_met=lambda it: it.grpc_certificate_file is not None
+)
+HTTP_TLS: Final = Condition(
+    text="ODF_HTTP_CERTIFICATE_FILE", is_met=lambda it: it.http_certificate_file is not None
+)
+_REDIS: Final = Condition(text="ODF_REDIS", is_met=lambda it: it.redis is not None)
+_REDIS_TLS: Final = Condition(
+    text="ODF_REDIS=rediss://…", is_met=lambda it: (it.redis or "").startswith("rediss://")
+)
+_REDIS_CERTIFICATE: Final = Condition(
+    text="ODF_REDIS_CERTIFICATE_FILE", is_met=lambda it: it.redis_certificate_file is not None
+)
 
 
-def _prefix(text: str) -> str:
-    if _TOPIC_PREFIX.fullmatch(text) is None:
-        raise ValueError(f"expected at most 64 letters, digits, dots, dashes and underscores, got {text!r}")
-    return text
-
-
-def _redis(text: str) -> str:
-    return text if text.startswith(("redis://", "rediss://", "unix://")) else _address(text)
-
-
-def _spark_master(text: str) -> str:
-    if _LOCAL_SPARK.fullmatch(text) is None:
-        raise ValueError(
-            f"expected local[N] or local[*], as the engine runs Spark in its own process, got {text!r}"
-        )
-    return text
-
-
-def _networks(text: str) -> tuple[str, ...]:
-    return tuple(str(ipaddress.ip_network(part.strip())) for part in text.split(","))
-
-
-def _switch(text: str) -> bool:
-    if text.lower() not in _TRUE | _FALSE:
-        raise ValueError(f"expected 1 or 0, got {text!r}")
-    return text.lower() in _TRUE
-
-
-def _number(low: int, high: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
-            raise ValueError(f"expected an integer from {low} to {high}, got {text!r}")
-        return int(text)
-
-    return parse
-
-
-def _one_of(*choices: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text.lower() not in choices:
-            raise ValueError(f"expected one of {', '.join(choices)}, got {text!r}")
-        return text.lower()
-
-    return parse
-
-
-def _folder(text: str) -> Path:
-    return Path(text).expanduser().absolute()
+_S3_KEY: Final = Condition(text="ODF_S3_ACCESS_KEY", is_met=lambda it: it.s3_access_key is not None)
 
 
 # Any: each field states its own type, and its parser returns that.
-def _option(parse: Callable[[str], object], default: object, about: str) -> Any:  # noqa: ANN401
-    return field(default=default, metadata={"parse": parse, "about": about})
+def _option(
+    parse: Callable[[str], object],
+    default: object,
+    about: str,
+    *,
+    needs: Condition | None = None,
+    is_required: bool = False,
+    is_secret: bool = False,
+) -> Any:  # noqa: ANN401
+    """Return a field; with `is_required` it must be set when the condition is met; a secret is never shown."""
+    metadata = {
+        "parse": parse, "about": about, "needs": needs, "is_required": is_required, "is_secret": is_secret
+    }  # fmt: skip
+    return field(default=default, repr=not is_secret, metadata=metadata)
 
 
+SINGLE_TENANT, MULTI_TENANT = "single", "multi"
 ENGINE: Final = "127.0.0.1:5544"  # the specification's port; the embedded node chooses a free one
 
 
@@ -97,75 +102,232 @@ ENGINE: Final = "127.0.0.1:5544"  # the specification's port; the embedded node 
 class Settings:
     """Process configuration; an address that is None is not configured."""
 
-    home: Path = field(metadata={"parse": _folder, "about": "the node's data (default ./.odf)"})
-    kafka: str | None = _option(_addresses, None, "Kafka bootstrap servers, host:port[,…]")
+    home: Path = field(metadata={"parse": folder, "about": "the node's data (default ./.odf)"})
+    store: S3Location | None = _option(
+        s3_location,
+        None,
+        "where objects and references are: s3://bucket[/prefix] or s3+http[s]://host[:port]/bucket[/prefix]; "
+        "by default in the home",
+    )
+    store_cache_max_bytes: int = _option(
+        number(MIB, 1 << 50),
+        10240 * MIB,
+        "size from which copies of a bucket's objects are removed from the home",
+    )
+    s3_endpoint: str = _option(endpoint, AWS, "http[s]://host[:port] of buckets whose URL names none")
+    s3_region: str | None = _option(str, None, "region of buckets; asked of the server if it is not set")
+    s3_addressing: str = _option(
+        one_of("auto", "path", "virtual"),
+        "auto",
+        "how a bucket is named: in the path, in the host's name (virtual), or by what the endpoint expects (auto)",
+    )
+    s3_access_key: str | None = _option(str, None, "access key; without one and without a file, anonymous")
+    s3_secret_key: str | None = _option(
+        str, None, "secret key of the access key", needs=_S3_KEY, is_required=True, is_secret=True
+    )
+    s3_session_token: str | None = _option(
+        str, None, "session token of temporary credentials", needs=_S3_KEY, is_secret=True
+    )
+    s3_credentials_file: Path | None = _option(
+        folder, None, "file with credentials in AWS's format, profile `default`; read again for each request"
+    )
+    kafka: str | None = _option(addresses, None, "Kafka bootstrap servers, host:port[,…]")
     kafka_prefix: str = _option(
-        _prefix,
+        prefix,
         "",
         "prefix of all topic and group names; nodes that share a Kafka need different ones",
     )
-    redis: str | None = _option(_redis, None, "Redis, host:port or redis://…")
-    engine: str | None = _option(
-        _address, None, "gRPC address of the engine; services default to 127.0.0.1:5544"
+    kafka_security_protocol: str = _option(
+        one_of("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"),
+        "plaintext",
+        "how to connect to ODF_KAFKA: plaintext, ssl, sasl_plaintext or sasl_ssl",
+        needs=_KAFKA,
     )
-    coordinator_grpc: str | None = _option(_address, None, "gRPC address of the coordinator")
-    ingest_grpc: str | None = _option(_address, None, "gRPC address of ingest")
-    verifier_grpc: str | None = _option(_address, None, "gRPC address of the verifier")
-    sync_grpc: str | None = _option(_address, None, "gRPC address of sync")
-    sync_http: str | None = _option(_address, None, "HTTP address that serves datasets")
+    kafka_ca_file: Path | None = _option(
+        folder, None, "CA certificates of the brokers in PEM (default: the system's)", needs=_KAFKA_TLS
+    )
+    kafka_certificate_file: Path | None = _option(
+        folder, None, "certificate to present to the brokers, in PEM", needs=_KAFKA_TLS
+    )
+    kafka_key_file: Path | None = _option(
+        folder, None, "private key of that certificate, in PEM", needs=_KAFKA_CERTIFICATE, is_required=True
+    )
+    kafka_key_password_file: Path | None = _option(
+        folder, None, "file with the password of that private key", needs=_KAFKA_CERTIFICATE
+    )
+    kafka_check_hostname: bool = _option(
+        switch, default=True, about="require that a broker's certificate names its host", needs=_KAFKA_TLS
+    )
+    kafka_sasl_mechanism: str | None = _option(
+        one_of("plain", "scram-sha-256", "scram-sha-512", "oauthbearer"),
+        None,
+        "plain, scram-sha-256, scram-sha-512 or oauthbearer",
+        needs=_SASL,
+        is_required=True,
+    )
+    kafka_username: str | None = _option(
+        str, None, "SASL user name; the client id with oauthbearer", needs=_SASL, is_required=True
+    )
+    kafka_password_file: Path | None = _option(
+        folder,
+        None,
+        "file with the SASL password; the client secret with oauthbearer",
+        needs=_SASL,
+        is_required=True,
+    )
+    kafka_token_url: str | None = _option(
+        http_url,
+        None,
+        "token endpoint of oauthbearer, asked with the client credentials grant",
+        needs=_OAUTHBEARER,
+        is_required=True,
+    )
+    kafka_token_scope: str | None = _option(
+        str, None, "scope to ask the token endpoint for", needs=_OAUTHBEARER
+    )
+    kafka_manage_topics: bool = _option(
+        switch,
+        default=True,
+        about="create and delete the node's topics; if 0, an administrator does, as `odf topics` lists them",
+        needs=_KAFKA,
+    )
+    kafka_replication_factor: int | None = _option(
+        number(1, 32767),
+        None,
+        "replicas of topics that the node creates (default: the broker's)",
+        needs=_KAFKA,
+    )
+    kafka_min_insync_replicas: int | None = _option(
+        number(1, 32767),
+        None,
+        "min.insync.replicas of topics that the node creates (default: the broker's)",
+        needs=_KAFKA,
+    )
+    redis: str | None = _option(redis_address, None, "Redis, host:port, redis://… or rediss://… (TLS)")
+    redis_password_file: Path | None = _option(folder, None, "file with the password of Redis", needs=_REDIS)
+    redis_ca_file: Path | None = _option(
+        folder, None, "CA certificates of Redis in PEM (default: the system's)", needs=_REDIS_TLS
+    )
+    redis_certificate_file: Path | None = _option(
+        folder, None, "certificate to present to Redis, in PEM", needs=_REDIS_TLS
+    )
+    redis_key_file: Path | None = _option(
+        folder, None, "private key of that certificate, in PEM", needs=_REDIS_CERTIFICATE, is_required=True
+    )
+    engine: str | None = _option(
+        address, None, "gRPC address of the engine; services default to 127.0.0.1:5544"
+    )
+    coordinator_grpc: str | None = _option(address, None, "gRPC address of the coordinator")
+    ingest_grpc: str | None = _option(address, None, "gRPC address of ingest")
+    verifier_grpc: str | None = _option(address, None, "gRPC address of the verifier")
+    sync_grpc: str | None = _option(address, None, "gRPC address of sync")
+    sync_http: str | None = _option(address, None, "HTTP address that serves datasets")
+    public_url: str | None = _option(
+        public_url,
+        None,
+        "http[s]://host[:port] by which others reach ODF_SYNC_HTTP, such as that of a proxy",
+    )
+    http_max_connections: int = _option(number(1, 100_000), 1000, "open connections of the HTTP server")
+    http_max_connections_per_address: int = _option(
+        number(1, 100_000),
+        250,
+        "open connections of one address; a proxy needs as many as all of its clients",
+    )
+    http_header_timeout_ms: int = _option(
+        number(100, 600_000), 10_000, "time in which a request's headers must arrive"
+    )
+    http_requests_per_second: int = _option(
+        number(0, 1_000_000),
+        1000,
+        "requests of one account or address, after a burst of five seconds'; 0: no limit",
+    )
     http_ingest: str = _option(
-        _one_of("loopback", "anywhere", "off"),
+        one_of("loopback", "anywhere", "off"),
         "loopback",
-        "who may push over HTTP: programs on this machine (loopback), anywhere, or off; there is no access control yet",
+        "who may push over HTTP without a token: programs on this machine (loopback), anywhere, or off; "
+        "always off on a multi-tenant node",
+    )
+    tenancy: str = _option(
+        one_of(SINGLE_TENANT, MULTI_TENANT),
+        SINGLE_TENANT,
+        "single: names without accounts, all datasets public; multi: account/name, private unless made public",
     )
     http_ingest_max_bytes: int = _option(
-        _number(1024, 65536 * MIB), 256 * MIB, "maximum bytes of one push over HTTP, decompressed"
+        number(1024, 65536 * MIB), 256 * MIB, "maximum bytes of one push over HTTP, decompressed"
     )
-    views_http: str | None = _option(_address, None, "HTTP address of the views: heads, lag, throughput")
-    metrics_port: int | None = _option(_number(1, 65535), None, "Prometheus port of this process")
+    grpc_certificate_file: Path | None = _option(
+        folder,
+        None,
+        "certificate for mutual TLS between services and with `odf`, in PEM; it names the hosts of their addresses",
+    )
+    grpc_key_file: Path | None = _option(
+        folder, None, "private key of that certificate, in PEM", needs=GRPC_TLS, is_required=True
+    )
+    grpc_ca_file: Path | None = _option(
+        folder,
+        None,
+        "CA certificates, in PEM, that sign the certificates of all services and of `odf`",
+        needs=GRPC_TLS,
+        is_required=True,
+    )
+    http_certificate_file: Path | None = _option(
+        folder, None, "certificate and chain for https at ODF_SYNC_HTTP, in PEM"
+    )
+    http_key_file: Path | None = _option(
+        folder, None, "private key of that certificate, in PEM", needs=HTTP_TLS, is_required=True
+    )
+    listen_unprotected: bool = _option(
+        switch,
+        default=False,
+        about="listen beyond the loopback address also without TLS: anyone who reaches the addresses controls the node",
+    )
+    views_http: str | None = _option(address, None, "HTTP address of the views: heads, lag, throughput")
+    metrics_port: int | None = _option(number(1, 65535), None, "Prometheus port of this process")
+    metrics_host: str = _option(host, "127.0.0.1", "address that the Prometheus port listens on")
     instance: str | None = _option(
         str, None, "stable name of this instance, so that a restart triggers no rebalance"
     )
-    block_version: int = _option(_number(2, 3), 3, "manifest version of new blocks: 2 or 3")
-    sign_blocks: bool = _option(_switch, default=False, about="sign each block with the node's key")
-    signed_columns: bool = _option(_switch, default=False, about="write offset and op as int64 and int32")
+    block_version: int = _option(number(2, 3), 3, "manifest version of new blocks: 2 or 3")
+    sign_blocks: bool = _option(switch, default=False, about="sign each block with the node's key")
+    signed_columns: bool = _option(switch, default=False, about="write offset and op as int64 and int32")
     slice_max_bytes: int = _option(
-        _number(1024, 2048 * MIB), 16 * MIB, "maximum bytes of raw messages per slice"
+        number(1024, 2048 * MIB), 16 * MIB, "maximum bytes of raw messages per slice"
     )
     slice_max_delay_ms: int = _option(
-        _number(0, 3_600_000), 100, "delay of records while a slice fills; five times as long with a backlog"
+        number(0, 3_600_000), 100, "delay of records while a slice fills; five times as long with a backlog"
     )
     lock_ttl_ms: int = _option(
-        _number(100, 3_600_000), 10_000, "time until the lock of a dead process expires"
+        number(100, 3_600_000), 10_000, "time until the lock of a dead process expires"
     )
     session_timeout_ms: int = _option(
-        _number(1000, 300_000), 6000, "time without heartbeat until a consumer is dead"
+        number(1000, 300_000), 6000, "time without heartbeat until a consumer is dead"
     )
-    log_level: str = _option(_one_of(*LEVELS), "info", "debug, info, warning or error")
+    log_level: str = _option(one_of(*LEVELS), "info", "debug, info, warning or error")
     # One thread per concurrent request of the engine: each is one task, and none waits behind a long one.
     spark_master: str = _option(
-        _spark_master, "local[12]", "Spark master: local[N] for N threads, local[*] for one per core"
+        spark_master, "local[12]", "Spark master: local[N] for N threads, local[*] for one per core"
     )
     engine_spare: bool = _option(
-        _switch, default=False, about="keep a warm standby engine that takes over at once"
+        switch, default=False, about="keep a warm standby engine that takes over at once"
     )
     engine_spare_after_ms: int = _option(
-        _number(0, 3_600_000), 30_000, "idle time of the engine before its standby is started"
+        number(0, 3_600_000), 30_000, "idle time of the engine before its standby is started"
     )
     fetch_imported: bool = _option(
-        _switch,
+        switch,
         default=False,
         about="let polling sources of datasets that were created on other nodes run commands and read files",
     )
     fetch_max_bytes: int = _option(
-        _number(1, 1 << 50), 4096 * MIB, "maximum bytes of a file that a polling source fetches or unpacks"
+        number(1, 1 << 50), 4096 * MIB, "maximum bytes of a file that a polling source fetches or unpacks"
     )
     fetch_networks: tuple[str, ...] = _option(
-        _networks,
+        networks,
         (),
-        "networks that polling sources may fetch from in addition to public addresses, such as 127.0.0.0/8[,…]",
+        "networks that polling sources, webhooks and addresses given by other nodes may reach in addition to public "
+        "addresses, such as 127.0.0.0/8[,…]",
     )
-    verify_on_commit: bool = _option(_switch, default=True, about="verify every commit as it happens")
+    verify_on_commit: bool = _option(switch, default=True, about="verify every commit as it happens")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:
@@ -181,13 +343,21 @@ class Settings:
                 values[option.name] = option.metadata["parse"](text)
             except ValueError as error:
                 faults.append(f"{name}: {error}")
+        settings = cls(**values)  # type: ignore[arg-type]
+        faults += [] if faults else _contradictions(settings)
         if faults:
             raise InvalidInput(text="; ".join(faults), where="settings")
-        return cls(**values)  # type: ignore[arg-type]
+        return settings
 
     def shown(self) -> dict[str, object]:
         """Return variable names and values, with secrets masked."""
-        return {variable(option): _masked(getattr(self, option.name)) for option in fields(self)}
+        return {variable(option): _masked(option, getattr(self, option.name)) for option in fields(self)}
+
+    @property
+    def http_url(self) -> str | None:
+        """Return where datasets are served, None if that is not configured."""
+        scheme = "https" if self.http_certificate_file else "http"
+        return None if self.sync_http is None else f"{scheme}://{self.sync_http}"
 
     def required(self, name: str) -> str:
         """Return a required address; raises `Unavailable` if it is not configured."""
@@ -214,14 +384,34 @@ def described() -> tuple[tuple[str, str, str], ...]:
     )
 
 
-def _masked(value: object) -> object:
+def _contradictions(settings: Settings) -> Iterator[str]:
+    """Yield which settings have no effect without another, and which are required by another."""
+    for option in fields(Settings):
+        condition: Condition | None = option.metadata.get("needs")
+        if condition is None:
+            continue
+        is_set = getattr(settings, option.name) != option.default
+        if is_set and not condition.is_met(settings):
+            yield f"{variable(option)} needs {condition.text}"
+        if option.metadata["is_required"] and condition.is_met(settings) and not is_set:
+            yield f"{condition.text} needs {variable(option)}"
+
+
+def _masked(option: Field[Any], value: object) -> object:
     match value:
         case None | bool() | int():
             return value
+        case _ if option.metadata.get("is_secret"):
+            return "***"
         case tuple():
             return ",".join(value)
         case _:
-            return _PASSWORD.sub("***", str(value))
+            return without_password(str(value))
+
+
+def without_password(address: str) -> str:
+    """Return an address to show: a password in a URL is masked."""
+    return _PASSWORD.sub(r"\1:***", address)
 
 
 def load() -> Settings:

@@ -6,17 +6,18 @@ from hashlib import sha3_256
 import pytest
 
 from odf_common.adapters.kafka.bus import KafkaBus
+from odf_common.adapters.kafka.client_config import producing
+from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.letters import CUTS, message_of, smaller_cuts
-from odf_common.adapters.kafka.settings import producing
 from odf_common.ports.bus import DeadLetter
 
-MOST = int(producing("")["message.max.bytes"])
+MOST = int(producing(KafkaCluster(""))["message.max.bytes"])
 
 
 @pytest.fixture
 def bus() -> Iterator[KafkaBus]:
     """A bus without a broker: what is sent is queued."""
-    made = KafkaBus("127.0.0.1:1")
+    made = KafkaBus(KafkaCluster("127.0.0.1:1"))
     yield made
     made._producer.purge()
     made.close()

@@ -8,9 +8,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from odf_common.adapters.kafka.client_config import LOGGER
+from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.quiet import Partition
 from odf_common.adapters.kafka.records import KafkaRecords
-from odf_common.adapters.kafka.settings import LOGGER
 
 COUNT = 50
 TOPICS = ("a", "b")
@@ -32,7 +33,7 @@ def bootstrap() -> Iterator[str]:
 
 @pytest.fixture
 def records(bootstrap: str) -> Iterator[KafkaRecords]:
-    made = KafkaRecords(bootstrap)
+    made = KafkaRecords(KafkaCluster(bootstrap))
     yield made
     made.close()
 

@@ -10,9 +10,10 @@ from confluent_kafka.admin import AdminClient
 
 from odf_common.adapters.kafka import quiet as watch
 from odf_common.adapters.kafka import records as product
+from odf_common.adapters.kafka.client_config import LOGGER
+from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.quiet import SETTINGS, Partition
 from odf_common.adapters.kafka.records import KafkaRecords
-from odf_common.adapters.kafka.settings import LOGGER
 
 PATIENCE = 60.0
 WAIT_MS = 200  # of the watch's fetches
@@ -29,7 +30,7 @@ class Topics:
         self.taken: dict[Partition, list[int]] = {place: [] for place in self.places}
         for place in self.places:
             self.write(place)
-        self.records = KafkaRecords(address)
+        self.records = KafkaRecords(KafkaCluster(address))
         self.records.assign(dict.fromkeys(self.places, 0))
 
     def write(self, place: Partition) -> None:

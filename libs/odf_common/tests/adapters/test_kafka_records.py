@@ -6,6 +6,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from odf_common.adapters.kafka import records
+from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.errors import Unavailable
 
@@ -48,7 +49,7 @@ A, B = ("a", 0), ("b", 1)
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> tuple[KafkaRecords, Client]:
     monkeypatch.setattr(records, "Consumer", Client)
-    made = KafkaRecords("localhost:1")
+    made = KafkaRecords(KafkaCluster("localhost:1"))
     client: Any = made._consumer
     return made, client
 

@@ -242,6 +242,15 @@ def test_an_alias_cannot_leave_the_folder(tmp_path: Path, alias: str) -> None:
         LocalCatalog(tmp_path).add(an_entry(alias))
 
 
+def test_a_name_that_is_too_long_for_a_file_names_no_dataset_and_is_refused(tmp_path: Path) -> None:
+    catalog, longest = LocalCatalog(tmp_path), an_entry("x" * 255)
+    catalog.add(longest)
+    assert catalog.by_alias(longest.alias) == longest
+    assert catalog.by_alias("x" * 256) is None
+    with pytest.raises(InvalidInput, match="at most 255"):
+        catalog.add(an_entry("x" * 256))
+
+
 def test_a_change_by_another_process_is_seen(tmp_path: Path) -> None:
     ours, theirs = LocalCatalog(tmp_path), LocalCatalog(tmp_path)
     ours.add(an_entry("a", 1))

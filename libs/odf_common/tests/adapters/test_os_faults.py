@@ -16,8 +16,10 @@ from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash, an_entry
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore, durable, keys, layout
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.adapters.local.faults import LASTING, fault, guarded, open_to_read
+from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.data.slices import CorruptSlice, read_slice
 from odf_common.errors import Damaged, NotFound, OdfError, StorageUnavailable
+from odf_common.identity.dataset_refs import Name
 from odf_common.identity.keys import generate
 from odf_common.ports.store import ObjectKind
 
@@ -51,6 +53,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     LocalCatalog(home).add(an_entry())
     keys.keep_dataset_key(home / "keys", KEY)
     keys.node_key(home / "keys")
+    LocalRepositories(home).add(Name("shop"), "https://example.org")
     (home / "moved").write_bytes(b"more")
     return home
 
@@ -148,6 +151,17 @@ def key_calls(home: Home) -> dict[str, Callable[[], object]]:
     }
 
 
+def repository_calls(home: Home) -> dict[str, Callable[[], object]]:
+    repositories = LocalRepositories(home.path)
+    return {
+        "__init__": lambda: LocalRepositories(home.path),
+        "names": repositories.names,
+        "find": lambda: repositories.find(Name("shop")),
+        "add": lambda: repositories.add(Name("other"), "https://example.org"),
+        "remove": lambda: repositories.remove(Name("shop")),
+    }
+
+
 def folder_calls(home: Home) -> dict[str, Callable[[], object]]:
     store = home.folder
     return {
@@ -167,6 +181,7 @@ STORES: dict[str, tuple[object, Callable[[Home], dict[str, Callable[[], object]]
     "refs": (LocalRefStore, ref_calls),
     "catalog": (LocalCatalog, catalog_calls),
     "keys": (keys, key_calls),
+    "repositories": (LocalRepositories, repository_calls),
     "folder": (FolderDataset, folder_calls),
 }
 

@@ -11,6 +11,8 @@ from confluent_kafka.admin import NewTopic, OffsetSpec
 
 from odf_common.adapters.kafka import admin
 from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.adapters.kafka.cluster import KafkaCluster, TopicPolicy
+from odf_common.adapters.kafka.topic_specs import push_topic
 from odf_common.errors import Unavailable
 
 
@@ -37,14 +39,14 @@ class Fenced:
 
 
 def creating(monkeypatch: pytest.MonkeyPatch, times: int) -> tuple[KafkaTopics, Fenced]:
-    topics, fenced = KafkaTopics("127.0.0.1:1"), Fenced(times)
+    topics, fenced = KafkaTopics(KafkaCluster("127.0.0.1:1")), Fenced(times)
     monkeypatch.setattr(topics, "_admin", fenced)
     monkeypatch.setattr(topics, "_are_led", lambda _: True)
     return topics, fenced
 
 
 def create(topics: Any) -> None:
-    topics._create([NewTopic("quick", 1), NewTopic("slow", 1)])
+    topics._create([push_topic(TopicPolicy(), name) for name in ("quick", "slow")])
 
 
 def test_topics_are_made_once_the_broker_is_fenced_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +68,7 @@ import gc, threading
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.adapters.kafka.cluster import KafkaCluster
 
 cluster = AdminClient({"bootstrap.servers": "none:1", "test.mock.num.brokers": 1})
 (broker,) = cluster.list_topics(timeout=30).brokers.values()
@@ -84,7 +87,7 @@ def answered(_):
 
 
 def ask():
-    topics = KafkaTopics(address)
+    topics = KafkaTopics(KafkaCluster(address))
     topics.itself = topics
     (answer,) = topics._admin.list_offsets({TopicPartition("one", 0): OffsetSpec.latest()}).values()
     answer.add_done_callback(answered)
@@ -102,6 +105,7 @@ import time
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.adapters.kafka.cluster import KafkaCluster
 
 cluster = AdminClient({"bootstrap.servers": "none:1", "test.mock.num.brokers": 1})
 (broker,) = cluster.list_topics(timeout=30).brokers.values()
@@ -110,7 +114,7 @@ producer = Producer({"bootstrap.servers": address})
 for name in ("one", "two"):
     producer.produce(name, b"", partition=0)
 assert producer.flush(30) == 0
-print(*sorted(KafkaTopics(address).list_names()))
+print(*sorted(KafkaTopics(KafkaCluster(address)).list_names()))
 """
 
 

@@ -240,6 +240,12 @@ def test_an_unreadable_source_takes_the_place_of_those_before_it() -> None:
     assert admitted(state, AddData(new_data=a_slice()), {}).last_offset == 9
 
 
+def test_an_event_of_a_later_version_leaves_all_definitions_as_they_are() -> None:
+    state = admitted(FULL, UnknownEvent(discriminator=99, reason="from the future"), {})
+    assert state.definitions == FULL.definitions
+    assert admitted(state, some_data(state), {}).schema == FULL.schema
+
+
 def test_a_chain_may_move_from_an_arrow_schema_to_the_odf_form() -> None:
     from odf_common.data.schema_evolution import schema_of_event, schema_to_event
 

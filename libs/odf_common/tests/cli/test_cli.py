@@ -58,6 +58,31 @@ sys.exit(main())
     assert (done.returncode, done.stderr, done.stdout) == (130, b"\naborted\n", b"")
 
 
+def test_ctrl_c_shows_no_traceback_of_a_background_thread() -> None:
+    code = """
+import os, signal, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from odf_common.cli.exit_codes import importing
+with importing():
+    pass
+def fail():
+    thread = threading.Thread(target=lambda: 1 / 0)
+    thread.start()
+    thread.join()
+fail()
+print(flush=True)
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+except KeyboardInterrupt:
+    fail()
+    print("ended")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout == "\nended\n"
+    assert done.stderr.count("ZeroDivisionError") == 1  # the one before Ctrl-C
+
+
 def test_help_is_quick() -> None:
     # CPU time: what else the machine does is not counted.
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -160,3 +185,15 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 def test_completion_scripts_are_printed(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["completion", shell]) == 0
     assert "_ODF_COMPLETE" in capsys.readouterr().out
+
+
+def test_topics_are_printed_without_kafka_and_without_secrets(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ODF_KAFKA", "127.0.0.1:1")
+    monkeypatch.setenv("ODF_KAFKA_PREFIX", "team.")
+    monkeypatch.setenv("ODF_KAFKA_REPLICATION_FACTOR", "3")
+    assert cli.main(["topics", "--output", "json"]) == 0
+    rows = {row.pop("topic"): row for row in json.loads(capsys.readouterr().out)}
+    assert rows["team.odf.node.v1"] == {"partitions": 1, "replication": "3", "config": "retention.ms=-1"}
+    assert all(name.startswith("team.") for name in rows)

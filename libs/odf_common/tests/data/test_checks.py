@@ -48,11 +48,13 @@ def test_records_that_are_as_declared_are_accepted_in_every_layout() -> None:
     [
         (with_column("offset", pa.array([3, 9, 5], pa.uint64())), OFFSETS, "record 2 has 9"),
         (with_column("offset", pa.array([3, 3, 5], pa.uint64())), OFFSETS, "record 2 has 3"),
+        (with_column("offset", pa.array([3, 4, 6], pa.uint64())), OFFSETS, "record 3 has 6"),
         (with_column("offset", pa.array([3, -4, 5], pa.int64())), OFFSETS, "record 2 has -4"),
         (with_column("offset", pa.array([3, None, 5], pa.uint64())), OFFSETS, "no integers"),
         (with_column("offset", pa.array(["3", "4", "5"])), OFFSETS, "no integers"),
         (pa.table(WHOLE).slice(1), OFFSETS, "has 2 records"),
         (with_column("op", pa.array([0, 7, 0], pa.uint8())), OPERATIONS, "from 0 to 7"),
+        (with_column("op", pa.array([0, 4, 0], pa.uint8())), OPERATIONS, "from 0 to 4"),
         (with_column("op", pa.array([0, -1, 0], pa.int32())), OPERATIONS, "from -1 to 0"),
         (with_column("op", pa.array([0.0, 0.0, 0.0])), OPERATIONS, "double"),
         (with_column("op", pa.array([0, None, 0], pa.uint8())), NULL, "column op has 1 nulls"),

@@ -1,9 +1,11 @@
+import re
 from pathlib import Path
 
 import pytest
 
+from odf_common.adapters.s3.location import S3Location
 from odf_common.errors import InvalidInput, Unavailable
-from odf_common.service.settings import Settings, described
+from odf_common.service.settings import Settings, described, without_password
 
 
 def test_nothing_told_gives_the_defaults() -> None:
@@ -50,3 +52,77 @@ def test_what_was_not_told_is_unavailable_by_name() -> None:
 
 def test_every_setting_says_what_it_is_for() -> None:
     assert all(meaning for _, _, meaning in described())
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("redis://:secret@host:1/0", "redis://:***@host:1/0"),
+        ("rediss://me:se:cr/et@t@host:1/0", "rediss://me:***@host:1/0"),
+        ("rediss://me@host:1/0", "rediss://me@host:1/0"),
+        ("host:1", "host:1"),
+    ],
+)
+def test_no_part_of_a_password_in_an_address_is_shown(address: str, shown: str) -> None:
+    assert without_password(address) == shown
+
+
+SASL = {
+    "ODF_KAFKA": "kafka:9093", "ODF_KAFKA_SECURITY_PROTOCOL": "SASL_SSL", "ODF_KAFKA_SASL_MECHANISM": "SCRAM-SHA-512",
+    "ODF_KAFKA_USERNAME": "odf", "ODF_KAFKA_PASSWORD_FILE": "/run/secrets/kafka",
+}  # fmt: skip
+
+
+def test_names_of_protocol_and_mechanism_are_taken_in_any_case() -> None:
+    settings = Settings.from_env(SASL)
+    assert settings.kafka_security_protocol == "sasl_ssl"
+    assert settings.kafka_sasl_mechanism == "scram-sha-512"
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"ODF_KAFKA": ""}, "ODF_KAFKA_SECURITY_PROTOCOL needs ODF_KAFKA"),
+        ({"ODF_KAFKA_USERNAME": ""}, "=sasl_ssl or sasl_plaintext needs ODF_KAFKA_USERNAME"),
+        ({"ODF_KAFKA_SASL_MECHANISM": "oauthbearer"}, "=oauthbearer needs ODF_KAFKA_TOKEN_URL"),
+        ({"ODF_KAFKA_TOKEN_URL": "https://a"}, "ODF_KAFKA_TOKEN_URL needs ODF_KAFKA_SASL_MECHANISM=oauthbearer"),
+        ({"ODF_KAFKA_SECURITY_PROTOCOL": ""}, "ODF_KAFKA_PASSWORD_FILE needs ODF_KAFKA_SECURITY_PROTOCOL=sasl_ssl"),
+        ({"ODF_KAFKA_CERTIFICATE_FILE": "c"}, "ODF_KAFKA_CERTIFICATE_FILE needs ODF_KAFKA_KEY_FILE"),
+        ({"ODF_REDIS_PASSWORD_FILE": "p"}, "ODF_REDIS_PASSWORD_FILE needs ODF_REDIS"),
+        ({"ODF_REDIS": "redis://r", "ODF_REDIS_CA_FILE": "c"}, "ODF_REDIS_CA_FILE needs ODF_REDIS=rediss://…"),
+    ],
+    ids=lambda it: next(iter(it)) if isinstance(it, dict) else "",
+)  # fmt: skip
+def test_settings_without_effect_and_missing_ones_are_refused(change: dict[str, str], text: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(text)):
+        Settings.from_env({**SASL, **change})
+
+
+def test_a_store_is_a_place_in_a_bucket_whose_secrets_are_not_shown() -> None:
+    settings = Settings.from_env({
+        "ODF_STORE": "s3+http://host:9000/bucket/a/", "ODF_S3_ACCESS_KEY": "key", "ODF_S3_SECRET_KEY": "hidden-1",
+        "ODF_S3_SESSION_TOKEN": "hidden-2", "ODF_S3_ENDPOINT": "https://storage.example/",
+    })  # fmt: skip
+    assert settings.store == S3Location(bucket="bucket", prefix="a", endpoint="http://host:9000")
+    assert settings.s3_endpoint == "https://storage.example"
+    shown = settings.shown()
+    assert (shown["ODF_S3_ACCESS_KEY"], shown["ODF_STORE"]) == ("key", "s3+http://host:9000/bucket/a")
+    assert "hidden" not in f"{shown} {settings!r}"
+
+
+@pytest.mark.parametrize(
+    ("environ", "why"),
+    [
+        ({"ODF_STORE": "http://host/bucket"}, "ODF_STORE: expected s3://bucket"),
+        ({"ODF_STORE": "s3://key:secret@host/bucket"}, "ODF_STORE: credentials do not belong in a URL"),
+        ({"ODF_S3_ENDPOINT": "host"}, "ODF_S3_ENDPOINT: expected http"),
+        ({"ODF_S3_ACCESS_KEY": "key"}, "ODF_S3_ACCESS_KEY needs ODF_S3_SECRET_KEY"),
+        ({"ODF_S3_SECRET_KEY": "secret@key"}, "ODF_S3_SECRET_KEY needs ODF_S3_ACCESS_KEY"),
+    ],
+    ids=["scheme", "credentials", "endpoint", "half a key", "other half"],
+)
+def test_unusable_settings_of_a_store_are_refused(environ: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidInput) as told:
+        Settings.from_env(environ)
+    assert why in str(told.value)
+    assert "secret@" not in str(told.value)

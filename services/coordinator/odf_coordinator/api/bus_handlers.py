@@ -72,6 +72,7 @@ class Commands:
             new_head=Multihash.from_bytes(body.new_head),
             alias=body.alias,
             ref=check_ref_name(body.ref or HEAD),
+            is_forced=body.is_forced,
         )
 
 

@@ -11,7 +11,6 @@ from odf_common.adapters.grpc.comparison import encode_comparison
 from odf_common.chain.walk import iterate
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_of
-from odf_common.dataset.rejects import current_rejects
 from odf_common.dataset.signature_check import stored_signature
 from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.errors import InvalidInput
@@ -221,7 +220,7 @@ class Servicer(CoordinatorServicer):
             # Derivatives only: a listing opens no file of a root except its head.
             is_dropped=known.is_derivative and was_dropped(self._parts.datasets, known),
             late=late_rows(self._parts.datasets.blobs, known.id) if known.is_derivative else 0,
-            rejects=current_rejects(self._parts.datasets.blobs, known.state, known.entry.push_topics),
+            rejects=self._parts.datasets.rejects(known),
         )
 
 

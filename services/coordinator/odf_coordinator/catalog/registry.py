@@ -7,16 +7,16 @@ import structlog
 
 from odf_common.chain.dependency_order import in_order
 from odf_common.chain.state import ChainState
+from odf_common.dataset.rejects import Rejects, current_rejects, polling_sources
 from odf_common.dataset.state_cache import ChainStates
 from odf_common.dataset.stored_dataset import require_stored_block
 from odf_common.errors import Damaged, NotFound, OdfError, nearest
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, split_ref
-from odf_common.identity.dataset_refs import parse_ref
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DatasetKind
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, RefReader, block_reader
+from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, RefReader, block_reader, find_entry
 from odf_coordinator.catalog.problems import Problems, remedy_of
 
 log = structlog.stdlib.get_logger(__name__)
@@ -126,6 +126,11 @@ class Datasets:
             raise DatasetUnknown(what=ref)
         return known
 
+    def rejects(self, known: DatasetHandle) -> Rejects:
+        """Return the rejected messages of a dataset that await a decision; copies have none."""
+        polled = polling_sources(known.state) if self.has_key(known.id) else ()
+        return current_rejects(self.blobs, known.state, (*known.entry.push_topics, *polled))
+
     def open_at(self, ref: str) -> DatasetHandle:
         """Return the dataset of `DATASET@NAME` at that reference; raises `DatasetUnknown`, `NotFound`."""
         text, name = split_ref(ref)
@@ -144,12 +149,7 @@ class Datasets:
 
     def entry(self, ref: str) -> CatalogEntry:
         """Return the catalog entry of this alias or id; raises `DatasetUnknown` with the nearest name."""
-        parsed = parse_ref(ref)
-        found = (
-            self.catalog.by_id(parsed)
-            if isinstance(parsed, DatasetId)
-            else self.catalog.by_alias(str(parsed))
-        )
+        found = find_entry(self.catalog, ref)
         if found is None:
             raise DatasetUnknown(what=ref, nearest=self.nearest(ref))
         return found

@@ -34,28 +34,34 @@ class Collector:
     now: Callable[[], float] = time.time
 
     def run(self, stop: threading.Event) -> None:
-        """Collect at startup and every minute, until stopped; keep disk space in reserve."""
+        """Settle at startup and every minute, until stopped; keep disk space in reserve.
+
+        What needs a look at each of perhaps thousands of datasets is done every ten minutes.
+        """
         self._attempt("cannot repair names for now", self.catalog.mend)
-        swept_at = -math.inf
+        looked_at = -math.inf
         while not stop.is_set():
-            self.collect()
+            self.settle()
             self._attempt("cannot reserve disk space for now", self.claims.reserve.refill)
-            if self.now() - swept_at >= UNFINISHED_SECONDS:
-                swept_at = self.now()
+            if self.now() - looked_at >= UNFINISHED_SECONDS:
+                looked_at = self.now()
+                self._attempt("cannot collect leftovers for now", self._collect_strays)
                 self._attempt("cannot remove unfinished writes for now", self.sweep)
             stop.wait(INTERVAL_SECONDS)
 
     def collect(self) -> None:
-        """Settle abandoned claims, and remove killed commands' files and strays older than the grace period.
+        """Settle, and remove strays older than the grace period; a failure is logged and does not stop the rest."""
+        self.settle()
+        self._attempt("cannot collect leftovers for now", self._collect_strays)
 
-        Each failure is logged and does not stop the rest.
-        """
+    def settle(self) -> None:
+        """Settle abandoned claims, finish deletions, and remove killed commands' files."""
         deletions = self.claims.datasets.blobs.finish_deletions
         self._attempt("cannot remove files of killed commands for now", self.staging.sweep)
         self._attempt("cannot finish deletions for now", deletions)
-        self._attempt("cannot collect leftovers for now", self._collect)
+        self._attempt("cannot settle claims for now", self._settle_claims)
 
-    def _collect(self) -> None:
+    def _settle_claims(self) -> None:
         unreadable = self.catalog.unreadable()
         for entry in self.catalog.claims():
             if unreadable and self.catalog.by_id(entry.dataset_id) is None:
@@ -65,7 +71,9 @@ class Collector:
                 )
                 continue
             self._settle(entry.dataset_id, entry.alias, lambda record: bool(record.alias))
-        if unreadable:
+
+    def _collect_strays(self) -> None:
+        if self.catalog.unreadable():
             return
         for dataset in self._strays():
             self._settle(dataset, "", lambda record: any(self._strays((record.dataset_id,))))

@@ -1,6 +1,6 @@
 """Drops data of derivatives that can be recomputed from the inputs: slices and checkpoints, never blocks.
 
-A marker (`dataset/drop_marker.py`) is written before anything is removed, to tell dropped data from lost data.
+A marker (`dataset/object_markers.py`) is written before anything is removed, to tell dropped data from lost data.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import structlog
 
 from odf_common.chain.input_divergence import BlockIndex
 from odf_common.chain.walk import iterate
-from odf_common.dataset.drop_marker import note_drop
+from odf_common.dataset.object_markers import note_drop
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.events import ExecuteTransform, SetTransform
 from odf_common.metadata.steps import Transform

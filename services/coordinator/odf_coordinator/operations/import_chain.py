@@ -46,14 +46,16 @@ class Importer:
         new_head: Multihash,
         alias: str,
         ref: str = HEAD,
+        is_forced: bool = False,
     ) -> Outcome:
         """Move a reference to `new_head` atomically; a new dataset gets the name `alias`.
 
-        The head only moves forward; other references, of an existing dataset, move to any block.
+        The head only moves forward unless `is_forced`; then, and other references of an existing dataset always, it
+        moves to any block. Blocks that it leaves stay in the store.
         """
         try:
             if ref == HEAD:
-                return self._import(dataset, expected_head, new_head, alias)
+                return self._import(dataset, expected_head, new_head, alias, is_forced=is_forced)
             with self.committer.lock(dataset):
                 return self._stage(dataset, ref, expected_head, new_head)
         except HeadMoved:
@@ -62,11 +64,17 @@ class Importer:
             return refusal_of(error)
 
     def _import(
-        self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash, alias: str
+        self,
+        dataset: DatasetId,
+        expected: Multihash | None,
+        new_head: Multihash,
+        alias: str,
+        *,
+        is_forced: bool,
     ) -> Committed | Overtaken:
         entry = self.datasets.catalog.by_id(dataset)
         if entry is not None:
-            return self._advance(entry, expected, new_head)
+            return self._advance(entry, expected, new_head, is_forced=is_forced)
         if not alias:
             raise InvalidInput(text=f"{dataset} is new on this node and needs a name")
         entry = CatalogEntry(alias=str(parse_alias(alias)), dataset_id=dataset)
@@ -77,7 +85,13 @@ class Importer:
         return outcome
 
     def _advance(
-        self, entry: CatalogEntry, expected: Multihash | None, new_head: Multihash, *, is_new: bool = False
+        self,
+        entry: CatalogEntry,
+        expected: Multihash | None,
+        new_head: Multihash,
+        *,
+        is_new: bool = False,
+        is_forced: bool = False,
     ) -> Committed | Overtaken:
         """Move the head; a new dataset gets its name after that, which makes it exist."""
         dataset = entry.dataset_id
@@ -86,7 +100,8 @@ class Importer:
             return Committed(state=self.datasets.states.at(dataset, head), already=True)
         if head != expected:
             return Overtaken(expected=expected, head=head)
-        state = self._admitted(dataset, expected, new_head)
+        known = self._common(dataset, expected, new_head) if is_forced and expected is not None else expected
+        state = self._admitted(dataset, known, new_head)
         with hold_inputs(self.datasets, entry, (state.transform,)), self.committer.lock(dataset):
             self.committer.move_ref(dataset, expected=expected, state=state)
         if is_new:
@@ -99,11 +114,14 @@ class Importer:
         head = self.refs.head(dataset)
         if head is None:
             raise InvalidInput(text=f"{dataset} has no head, so it cannot have a reference {ref}")
-        read = self.datasets.reader(dataset)
-        known = common_block(compare(read, head, read, block), head, block)
-        state = self._admitted(dataset, known, block)
+        state = self._admitted(dataset, self._common(dataset, head, block), block)
         self.committer.move_ref(dataset, expected=expected, state=state, ref=ref)
         return Committed(state=state)
+
+    def _common(self, dataset: DatasetId, head: Multihash, block: Multihash) -> Multihash | None:
+        """Return the last block that the chains of both have, None if there is none."""
+        read = self.datasets.reader(dataset)
+        return common_block(compare(read, head, read, block), head, block)
 
     def _admitted(self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash) -> ChainState:
         """Return the state at `new_head`, after checking the hashes and objects of its blocks."""

@@ -1,18 +1,23 @@
 """Asks ingest to drain a dataset's push sources, and to poll its polling source."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
+
+import grpc
 
 from odf_common.adapters.grpc.client import (
     RESTART_TIMEOUT_SECONDS,
     STREAM_TIMEOUT_SECONDS,
     RemoteRefused,
+    ServiceSilent,
     ServiceUnreachable,
     calling,
-    reached,
+    require_server,
+    watched_channel,
 )
-from odf_common.errors import Refused, Unavailable
+from odf_common.adapters.grpc.peer_tls import PeerTls
+from odf_common.errors import Refused, Unavailable, with_advice
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.node.v1.ingest_pb2 import DrainRequest, PollRequest
 from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
@@ -22,11 +27,16 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class IngestClient:
-    """Client of ingest; waits once while ingest restarts, not again for each dataset if it stays away."""
+    """Client of ingest; waits once while ingest restarts, not again for each dataset if it stays away.
+
+    Calls share a connection. Both calls commit nothing twice, so one that fails on a connection of before is repeated.
+    """
 
     address: str | None
     patience: float = RESTART_TIMEOUT_SECONDS  # seconds
+    tls: PeerTls | None = None
     _is_there: bool = field(default=True, init=False)
+    _kept: grpc.Channel | None = field(default=None, init=False)
 
     def poll(self, dataset: DatasetId) -> Generator[str, None, None]:
         """Iterate until all that is new at the polling source is committed; yield what is going on."""
@@ -42,18 +52,39 @@ class IngestClient:
         ):
             yield progress.waiting
 
-    def _stream(self, call: Callable[[IngestStub], Iterable[T]]) -> Iterator[T]:
+    def _stream(self, call: Callable[[IngestStub], "grpc.CallIterator[T]"]) -> Iterator[T]:
         if self.address is None:
             raise Unavailable(what="ingest", why="its address is not configured")
-        patience = self.patience if self._is_there else 0
         try:
-            with calling("ingest"), reached("ingest", self.address, patience) as channel:
-                self._is_there = True
-                yield from call(IngestStub(channel))
+            if self._kept is not None:
+                try:
+                    yield from _answers(call, self._kept)
+                except ServiceSilent:
+                    self._kept = None  # not closed, since other threads may use it too
+                else:
+                    return
+            channel = self._connected(self.address)
+            yield from _answers(call, channel)
+            self._kept = channel
+        except RemoteRefused as error:
+            raise Refused(reason=error.reason, text=with_advice(error)) from error
+
+    def _connected(self, address: str) -> grpc.Channel:
+        """Return a new channel; raises `ServiceUnreachable`."""
+        try:
+            require_server("ingest", address, self.patience if self._is_there else 0)
         except ServiceUnreachable:
             self._is_there = False
             raise
-        except RemoteRefused as error:
-            # A pull's result has only one text field, so the advice is appended.
-            text = f"{error}; {error.advice()}" if error.advice() else str(error)
-            raise Refused(reason=error.reason, text=text) from error
+        self._is_there = True
+        return watched_channel(address, self.tls)
+
+
+def _answers(call: Callable[[IngestStub], "grpc.CallIterator[T]"], channel: grpc.Channel) -> Iterator[T]:
+    """Yield the answers to a call, which is canceled if its caller leaves."""
+    with calling("ingest"):
+        answers = call(IngestStub(channel))
+        try:
+            yield from answers
+        finally:
+            answers.cancel()  # type: ignore[no-untyped-call]  # not typed by grpc

@@ -2,21 +2,27 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
 
-from odf_common.dataset.rejects import Rejects, current_rejects
-from odf_common.errors import OdfError, Unavailable
+from odf_common.dataset.rejects import Rejects
+from odf_common.errors import OdfError, Unavailable, with_advice
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import is_pattern, matching_names
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress, EngineSilent
 from odf_coordinator.catalog.ownership import KeyStore
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets, inputs_first
+from odf_coordinator.catalog.registry import (
+    DatasetHandle,
+    Datasets,
+    DatasetUnknown,
+    Unreadable,
+    inputs_first,
+)
 from odf_coordinator.commit.outcomes import retry_on_conflict
 from odf_coordinator.operations.modify import DatasetEditor
 from odf_coordinator.operations.rebuild_data import DataRebuilder
@@ -29,6 +35,8 @@ log = structlog.stdlib.get_logger(__name__)
 
 CALLER_CHECK_SECONDS: Final = 0.5  # between checks whether the caller is still connected
 ENGINE_TIMEOUT_SECONDS: Final = 300.0  # that the engine may be unavailable
+
+Found = DatasetHandle | Unreadable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +73,11 @@ class Puller:
         self, refs: Iterable[str], *, is_all: bool, is_recursive: bool, is_wanted: Callable[[], bool]
     ) -> Iterator[Pulled]:
         """Iterate over steps; stop early once `is_wanted` returns False. A failure does not stop other datasets."""
-        chosen, explicit = self._chosen(tuple(refs), is_all=is_all, is_recursive=is_recursive)
+        named, like = ([], [*self.datasets.scan()]) if is_all else self._meant(refs)
+        found = [*named, *like]
+        chosen, explicit = self._chosen(named, like, is_recursive=is_recursive)
         yield from self._pull(chosen, explicit, is_wanted)
+        yield from map(_unread, _unreadable(found))
 
     def derive_again(
         self, refs: Iterable[str], *, is_recursive: bool, is_wanted: Callable[[], bool]
@@ -77,7 +88,9 @@ class Puller:
         concurrent commits keep overtaking the rollback.
         """
         refs = tuple(refs)
-        chosen, explicit = self._chosen(refs, is_all=False, is_recursive=is_recursive)
+        named, like = self._meant(refs)
+        found = [*named, *like]
+        chosen, explicit = self._chosen(named, like, is_recursive=is_recursive)
         looked_at = self.rollback.downstream(chosen.values() if refs else self.datasets.all())
         rolled_back: dict[DatasetId, DatasetHandle] = {}
 
@@ -90,17 +103,17 @@ class Puller:
         for known in rolled_back.values():
             yield Pulled(alias=known.alias, state="reset", head=known.state.head)
         yield from self._pull(chosen | rolled_back, explicit, is_wanted)
+        yield from map(_unread, _unreadable(found))
 
     def _chosen(
-        self, refs: tuple[str, ...], *, is_all: bool, is_recursive: bool
+        self, named: Iterable[Found], like: Iterable[Found], *, is_recursive: bool
     ) -> tuple[dict[DatasetId, DatasetHandle], set[DatasetId]]:
-        """Return the datasets to pull, and the ids of those given by name."""
-        named = [self.datasets.find(ref) for ref in refs if not is_pattern(ref)]
-        like = self._like([ref for ref in refs if is_pattern(ref)])
-        chosen = {known.id: known for known in ([*self.datasets.all()] if is_all else [*named, *like])}
+        """Return the datasets to pull, and the ids of those given by name; unreadable ones are left out."""
+        explicit = {known.id: known for known in named if isinstance(known, DatasetHandle)}
+        chosen = explicit | {known.id: known for known in like if isinstance(known, DatasetHandle)}
         if is_recursive:
             chosen = self._with_inputs(chosen)
-        return chosen, set() if is_all else {known.id for known in named}
+        return chosen, set(explicit)
 
     def _pull(
         self,
@@ -121,7 +134,7 @@ class Puller:
 
     def _failure(self, known: DatasetHandle, error: OdfError) -> Pulled:
         """Return the failed pull; blocks that were committed before the failure count."""
-        failed = Pulled(alias=known.alias, state="failed", error=_with_advice(error), head=known.state.head)
+        failed = Pulled(alias=known.alias, state="failed", error=with_advice(error), head=known.state.head)
         if known.state.polling_source is None:
             return failed
         try:
@@ -138,11 +151,19 @@ class Puller:
         outcome = self._outcome(known, is_rebuilt=is_rebuilt)
         yield replace(outcome, new_late=late_rows(self.datasets.blobs, known.id) - late)
 
-    def _like(self, patterns: Sequence[str]) -> Iterator[DatasetHandle]:
-        """Iterate over the datasets whose names match; raises `NothingCovered`."""
-        if patterns:
-            known = {one.alias: one for one in self.datasets.all()}
-            yield from (known[name] for name in matching_names(patterns, known))
+    def _meant(self, refs: Iterable[str]) -> tuple[list[Found], list[Found]]:
+        """Return the datasets given by name, and those like a pattern; raises `DatasetUnknown`, `NothingCovered`."""
+        refs = tuple(refs)
+        named = [self._named(ref) for ref in refs if not is_pattern(ref)]
+        patterns = [ref for ref in refs if is_pattern(ref)]
+        known = {one.entry.alias: one for one in self.datasets.scan()} if patterns else {}
+        return named, [known[name] for name in matching_names(patterns, known)]
+
+    def _named(self, ref: str) -> Found:
+        found = self.datasets.read(self.datasets.entry(ref))
+        if found is None:
+            raise DatasetUnknown(what=ref)
+        return found
 
     def set_watermarks(self, refs: Iterable[str], watermark: Timestamp) -> Iterator[Pulled]:
         """Raise the watermarks of roots; stop at the first error."""
@@ -216,7 +237,7 @@ class Puller:
         after = self.datasets.find(str(before.id))
         now = after.state
         blocks = now.sequence_number - before.state.sequence_number
-        rejects = current_rejects(self.datasets.blobs, after.state, after.entry.push_topics)
+        rejects = self.datasets.rejects(after)
         return Pulled(
             alias=before.alias,
             state="updated" if blocks else "rebuilt" if is_rebuilt else "up-to-date",
@@ -240,6 +261,11 @@ class Puller:
         return found
 
 
-def _with_advice(error: OdfError) -> str:
-    """Return what went wrong and what to do, since a result has one field for both."""
-    return "; ".join(text for text in (str(error), error.advice()) if text)
+def _unreadable(found: Iterable[Found]) -> Iterator[Unreadable]:
+    return (one for one in found if isinstance(one, Unreadable))
+
+
+def _unread(one: Unreadable) -> Pulled:
+    """Return the failed pull of a dataset that cannot be read."""
+    text = "; ".join(text for text in (f"cannot be read: {one.why}", one.remedy) if text)
+    return Pulled(alias=one.entry.alias, state="failed", error=text)

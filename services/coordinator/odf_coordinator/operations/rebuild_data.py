@@ -13,7 +13,7 @@ import structlog
 from odf_common.adapters.local.faults import guarded
 from odf_common.chain.add_data import later
 from odf_common.chain.walk import blocks_between
-from odf_common.dataset.drop_marker import forget_drop
+from odf_common.dataset.object_markers import forget_drop
 from odf_common.dataset.replay import Replaying, Stored
 from odf_common.errors import NotFound, VerificationFailed
 from odf_common.metadata.events import DataSlice, ExecuteTransform, SetTransform

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from odf_common.chain.walk import iterate
-from odf_common.dataset.drop_marker import dropped_blocks
+from odf_common.dataset.object_markers import dropped_blocks
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import DataEvent

@@ -10,6 +10,7 @@ import os
 import signal
 import time
 import uuid
+from functools import partial
 from typing import Any, Final
 
 import faust
@@ -17,17 +18,20 @@ import structlog
 from faust.web import Request, Response, View
 
 from odf_common.adapters.kafka.admin import KafkaTopics
-from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
-from odf_common.adapters.redis import RedisConnection, RedisStateCache
+from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.keys import has_dataset_key
+from odf_common.adapters.redis import RedisStateCache
 from odf_common.codec.bus import decode
-from odf_common.dataset.rejects import current_rejects
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.service import logging, metrics
+from odf_common.service.connections import kafka_cluster, redis_connection, stores
+from odf_common.service.protection import require_protected
 from odf_common.service.settings import Settings, load
 from odf_coordinator.catalog.registry import Datasets
 from odf_coordinator.commit.bus_messages import committed
+from odf_coordinator.views.credentials import credentials_for
 from odf_coordinator.views.table import DatasetTable
 
 log = structlog.stdlib.get_logger(__name__)
@@ -37,11 +41,16 @@ SESSION_TIMEOUT_SECONDS: Final = 6.0
 
 def datasets_of(settings: Settings) -> Datasets:
     """Return the node's datasets, read-only."""
-    blobs = LocalBlobStore(settings.home)
-    cache = RedisStateCache(RedisConnection(settings.redis)) if settings.redis else NoStateCache()
-    refs = LocalRefStore(settings.home)
+    blobs, refs = stores(settings)
+    cache = RedisStateCache(redis_connection(settings)) if settings.redis else NoStateCache()
     states = ChainStates(blobs, refs, cache)
-    return Datasets(catalog=LocalCatalog(settings.home), states=states, blobs=blobs, refs=refs)
+    return Datasets(
+        catalog=LocalCatalog(settings.home),
+        states=states,
+        blobs=blobs,
+        refs=refs,
+        has_key=partial(has_dataset_key, settings.home / "keys"),
+    )
 
 
 def read_heads(table: DatasetTable, datasets: Datasets) -> None:
@@ -49,9 +58,7 @@ def read_heads(table: DatasetTable, datasets: Datasets) -> None:
     for known in datasets.all():
         try:
             table.committed(str(known.id), committed(known.state, alias=known.alias), now=None)
-            table.rejected(
-                str(known.id), current_rejects(datasets.blobs, known.state, known.entry.push_topics)
-            )
+            table.rejected(str(known.id), datasets.rejects(known))
         except Exception:
             # One bad dataset must not hide the others: it would fail again at every start.
             log.exception("cannot show dataset", dataset=known.alias)
@@ -59,12 +66,15 @@ def read_heads(table: DatasetTable, datasets: Datasets) -> None:
 
 def make_app(settings: Settings, table: DatasetTable, datasets: Datasets) -> faust.App:
     """Return the worker: one agent on the notifications, two pages."""
-    host, _, port = settings.required("views_http").rpartition(":")
-    brokers = settings.required("kafka").split(",")
+    address = settings.required("views_http")
+    require_protected(settings, "ODF_VIEWS_HTTP", address)
+    host, _, port = address.rpartition(":")
+    cluster = kafka_cluster(settings)
     app = faust.App(
         # Each process needs every notification, so each has its own group, used only once.
         f"{settings.kafka_prefix}odf-views-{uuid.uuid4().hex}",
-        broker=[f"kafka://{broker}" for broker in brokers],
+        broker=[f"kafka://{broker}" for broker in cluster.bootstrap.split(",")],
+        broker_credentials=credentials_for(cluster),
         broker_session_timeout=SESSION_TIMEOUT_SECONDS,
         broker_heartbeat_interval=SESSION_TIMEOUT_SECONDS / 3,
         consumer_auto_offset_reset="latest",
@@ -137,10 +147,10 @@ async def run(app: faust.App, settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, os._exit, 0)
-    kafka = settings.required("kafka")
-    await reachable(kafka.split(",")[0])
+    cluster = kafka_cluster(settings)
+    await reachable(cluster.bootstrap.split(",")[0])
     # Faust subscribes only to topics that exist when it starts.
-    topics = KafkaTopics(kafka, prefix=settings.kafka_prefix)
+    topics = KafkaTopics(cluster, prefix=settings.kafka_prefix)
     await loop.run_in_executor(None, topics.ensure_topics, (NOTIFICATIONS,))
     await app.start()
     await app.wait_until_stopped()
@@ -160,6 +170,5 @@ def main() -> None:
     except OdfError as error:
         log.error("cannot start", why=str(error), advice=error.advice())  # noqa: TRY400 - no traceback is needed
         raise SystemExit(1) from error
-    if settings.metrics_port is not None:
-        metrics.expose(settings.metrics_port)
+    metrics.expose(settings)
     asyncio.run(run(app, settings))

@@ -1,6 +1,6 @@
 """Handlers of bus messages."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from odf_common.codec.bus import Envelope
@@ -19,8 +19,15 @@ COMMANDS: Final = 8  # threads for commands; finding a bad message takes a while
 class Notices:
     """Passes changes made elsewhere to the reader."""
 
-    def __init__(self, reader: PushReader, owned: AssignedSources, queues: CommitQueues) -> None:
-        """All actions run on the reader's thread."""
+    def __init__(
+        self,
+        reader: PushReader,
+        owned: AssignedSources,
+        queues: CommitQueues,
+        assigned: Callable[[], None] = lambda: None,
+    ) -> None:
+        """All actions run on the reader's thread; `assigned` is called there when other partitions are owned."""
+        self._assigned = assigned
         self._queues = queues
         self._reader = reader
         self._owned = owned
@@ -42,7 +49,12 @@ class Notices:
 
     def on_assigned(self, partitions: frozenset[int]) -> None:
         """Read the sources of the assigned partitions."""
-        self._reader.request(lambda: self._owned.own(partitions))
+
+        def own() -> None:
+            self._owned.own(partitions)
+            self._assigned()
+
+        self._reader.request(own)
 
 
 def subscriptions(notices: Notices, commands: SourceCommands, replies: Replies) -> tuple[Subscription, ...]:

@@ -15,9 +15,9 @@ from odf_common.codec.times import time_of
 from odf_common.errors import InvalidInput
 from odf_common.ports.bus import StoredLetter
 from odf_common.ports.clock import Clock
-from odf_common.ports.store import Catalog, CatalogEntry
+from odf_common.ports.store import Catalog, CatalogEntry, require_entry
 from odf_common.proto.odf.node.v1 import ingest_pb2, ingest_pb2_grpc
-from odf_ingest.api.lookup import entry_of, staged_file
+from odf_ingest.api.lookup import staged_file
 from odf_ingest.api.progress import reports_of
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome
@@ -310,7 +310,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         )
 
     def _entry(self, ref: str) -> CatalogEntry:
-        return entry_of(self._catalog, ref)
+        return require_entry(self._catalog, ref)
 
 
 def _receive(parts: Iterator[ingest_pb2.PushPart], file: Path) -> None:

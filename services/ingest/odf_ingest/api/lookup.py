@@ -6,21 +6,10 @@ from typing import Final
 from odf_common.adapters.local.staging import Staging
 from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput, NotFound
-from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.metadata.events import AddPushSource
-from odf_common.ports.store import Catalog, CatalogEntry
 from odf_ingest.commit.file_commit import chosen_source
 
 MAX_KEY: Final = 200  # characters
-
-
-def entry_of(catalog: Catalog, ref: str) -> CatalogEntry:
-    """Return the dataset with a name or id; raises `NotFound`."""
-    is_id = ref.startswith(PREFIX)
-    entry = catalog.by_id(DatasetId.parse(ref)) if is_id else catalog.by_alias(ref)
-    if entry is None:
-        raise NotFound(what=f"dataset {ref}")
-    return entry
 
 
 def staged_file(staging: Staging, name: str) -> Path:

@@ -13,13 +13,13 @@ from odf_common.errors import NotFound
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
-from odf_common.ports.store import Catalog, CatalogEntry
+from odf_common.ports.store import Catalog, CatalogEntry, require_entry
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.proto.odf.node.v1 import push_pb2_grpc
 from odf_ingest.accept.accepted_pushes import AcceptedPushes
 from odf_ingest.accept.receipts import Receipt, id_of
 from odf_ingest.api.arrow_streams import ArrowStreams
-from odf_ingest.api.lookup import entry_of, require_key, source_named, staged_file
+from odf_ingest.api.lookup import require_key, source_named, staged_file
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.file_commit import digest_of
 from odf_ingest.read.input_format import InputFormat
@@ -73,7 +73,7 @@ class PushServicer(push_pb2_grpc.PushServicer):
 
     def Show(self, request: pb.ShowPushRequest, context: grpc.ServicerContext) -> pb.PushReceipt:
         """Return a receipt, waiting for its outcome if that is asked for."""
-        entry = entry_of(self.catalog, request.ref)
+        entry = require_entry(self.catalog, request.ref)
         seconds = min(request.wait_ms / 1000, MAX_WAIT_SECONDS)
         found = self.accepted.await_settled(entry.dataset_id, request.receipt, seconds, context.is_active)
         if found is None:
@@ -87,7 +87,7 @@ class PushServicer(push_pb2_grpc.PushServicer):
         return self.streams.serve(request_iterator, context.is_active)
 
     def _target(self, request: pb.PushRequest) -> tuple[CatalogEntry, AddPushSource]:
-        entry = entry_of(self.catalog, request.ref)
+        entry = require_entry(self.catalog, request.ref)
         require_key("idempotency key", request.idempotency_key)
         source = source_named(self.queues.state(entry.dataset_id), request.source_name)
         InputFormat.parse(request.input_format).step(source.read)

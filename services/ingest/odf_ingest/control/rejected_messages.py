@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from odf_common.chain.state import ChainState
+from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.codec.bus import envelope
 from odf_common.dataset.rejects import (
     Handled,
@@ -20,8 +20,10 @@ from odf_common.dataset.rejects import (
     load_handled,
     note_reason,
     open_rejects,
+    passed_of,
     reading_id,
     rejected_by_source,
+    rejecting_sources,
     save_handled,
 )
 from odf_common.errors import NotFound, Unavailable
@@ -90,7 +92,7 @@ class RejectedMessages:
     def count(self, dataset: DatasetId) -> int:
         """Return the number of messages that await a decision."""
         state = self._queues.state(dataset)
-        return open_rejects(self._blobs, state, state.push_sources).count
+        return open_rejects(self._blobs, state, rejecting_sources(state)).count
 
     def open(self, dataset: DatasetId, wanted: Sequence[Wanted] = ()) -> Iterator[StoredLetter]:
         """Iterate over the letters of open messages, oldest first, each once; only those in `wanted`, unless empty.
@@ -99,15 +101,12 @@ class RejectedMessages:
         """
         state = self._queues.state(dataset)
         handled = self._handled(state)
-        positions = {name: position_of(state, name) for name in state.push_sources}
         seen: set[Place] = set()
         missing = set(wanted)
-        for stored in self._letters.read(str(dataset).encode()):
-            if stored.source not in positions:
-                continue
-            letter = _with_topic_id(stored, positions[stored.source])
+        is_polled = state.polling_source is not None
+        for letter in self._of_polls(state) if is_polled else self._of_topics(state):
             place = place_of(letter)
-            if place in seen or handled.holds(place) or not _is_passed(positions[letter.source], letter):
+            if place in seen or handled.holds(place):
                 continue
             asked = [one for one in wanted if one.is_at(letter)]
             if asked or not wanted:
@@ -117,6 +116,29 @@ class RejectedMessages:
         if missing:
             first = min(missing, key=lambda one: (one.source, one.partition, one.offset))
             raise NotFound(what=f"open rejected message {first}")
+
+    def _of_topics(self, state: ChainState) -> Iterator[StoredLetter]:
+        """Iterate over the letters of messages that the push sources have passed; some repeat."""
+        positions = {name: position_of(state, name) for name in state.push_sources}
+        for stored in self._letters.read(str(state.dataset_id).encode()):
+            if stored.source in positions:
+                letter = _with_topic_id(stored, positions[stored.source])
+                if _is_passed(positions[letter.source], letter):
+                    yield letter
+
+    def _of_polls(self, state: ChainState) -> Iterator[StoredLetter]:
+        """Iterate over the letters of committed polls; those of a killed poll have the same numbers, and are older."""
+        rejected = passed_of(state.source_states.get(DEFAULT_SOURCE)).rejected
+
+        def read() -> Iterator[StoredLetter]:
+            for letter in self._letters.read(str(state.dataset_id).encode()):
+                if not letter.topic and letter.offset < rejected:
+                    yield letter
+
+        last = {letter.offset: place for place, letter in enumerate(read())}
+        for place, letter in enumerate(read()):
+            if last.get(letter.offset) == place:
+                yield letter
 
     def drop(self, dataset: DatasetId, wanted: Sequence[Wanted]) -> Settled:
         """Mark messages as handled; all of the dataset if `wanted` is empty."""
@@ -132,7 +154,8 @@ class RejectedMessages:
         """Publish messages again and mark them as handled; all of the dataset if `wanted` is empty.
 
         After a kill between the two, the next retry publishes up to `LETTERS_PER_CHUNK` of them again. Raises
-        `CannotRetry` for a message of a topic of others, or one whose key or headers have columns: letters lack them.
+        `CannotRetry` for what was polled, for a message of a topic of others, or one whose key or headers have columns,
+        which letters lack.
         """
         state = self._queues.state(dataset)
         before = self.count(dataset)
@@ -156,6 +179,8 @@ class RejectedMessages:
         columns = {name: load_settings(self._blobs, dataset, name).message_columns for name in sources}
         for letter in letters:
             place, of_source = f"{letter.partition}/{letter.offset}", columns[letter.source]
+            if not letter.topic:
+                raise CannotRetry(place=place, why="it was polled, and no topic has it", is_polled=True)
             if not self._is_own(letter.topic):
                 raise CannotRetry(
                     place=place, why=f"topic {letter.topic} belongs to others, and is only read here"
@@ -178,14 +203,14 @@ class RejectedMessages:
         """Record durably that all messages rejected up to a state of the chain were handled."""
         with self._queues.queue(dataset).lock, self._blobs.noting(dataset):
             handled = self._handled(state)
-            for source, passed in rejected_by_source(state, state.push_sources).items():
+            for source, passed in rejected_by_source(state, rejecting_sources(state)).items():
                 handled = handled.with_all(source, passed)
             save_handled(self._blobs, dataset, handled)
 
     def _handled(self, state: ChainState) -> Handled:
         """Return the handled messages that still count in a state of the chain."""
         handled = load_handled(self._blobs, state.dataset_id)
-        for source, passed in rejected_by_source(state, state.push_sources).items():
+        for source, passed in rejected_by_source(state, rejecting_sources(state)).items():
             handled = handled.as_of(source, passed)
         return handled
 
@@ -193,7 +218,7 @@ class RejectedMessages:
         """Announce what is open now, and return the result."""
         self._renew_reasons(dataset)
         state = self._queues.state(dataset)
-        left = open_rejects(self._blobs, state, state.push_sources)
+        left = open_rejects(self._blobs, state, rejecting_sources(state))
         progress = IngestProgress(rejected=left.count, rejected_reason=left.reason)
         try:
             self._bus.send(NOTIFICATIONS, envelope(dataset, progress, may_ignore=True))
@@ -205,14 +230,15 @@ class RejectedMessages:
     def _renew_reasons(self, dataset: DatasetId) -> None:
         """Store for each source the reason of its first open message, if its letter still exists."""
         state = self._queues.state(dataset)
-        left = {source for source in state.push_sources if open_rejects(self._blobs, state, (source,)).count}
+        sources = rejecting_sources(state)
+        left = {source for source in sources if open_rejects(self._blobs, state, (source,)).count}
         first: dict[str, str] = {}
         for letter in self.open(dataset) if left else ():
             first.setdefault(letter.source, letter.reason)
             if left <= first.keys():
                 break
         with self._queues.queue(dataset).lock:
-            for source in state.push_sources:
+            for source in sources:
                 if source not in left or source in first:
                     reason = first.get(source) if source in left else None
                     note_reason(self._blobs, dataset, source, reason, now=Timestamp(time.time_ns()))

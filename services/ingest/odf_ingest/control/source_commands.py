@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from odf_common.codec.bus import Envelope, body_of, envelope
-from odf_common.errors import InvalidInput, NotFound, OdfError, Refused, Unavailable
+from odf_common.errors import InvalidInput, NotFound, OdfError, Refused, Unavailable, with_advice
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_REPLIES, INGEST_COMMANDS
@@ -66,7 +66,7 @@ class SourceCommands:
                 raise NotFound(what=f"dataset {message.dataset_id}")
             answer = _encoded(self._here(entry, message.source_command))
         except OdfError as error:
-            answer = bus.Refused(code=error.code, text=" ".join(filter(None, (f"{error}.", error.advice()))))
+            answer = bus.Refused(code=error.code, text=with_advice(error))
         return (
             Outgoing(topic=COORDINATOR_REPLIES, envelope=envelope(message.dataset_id, answer, cause=message)),
         )

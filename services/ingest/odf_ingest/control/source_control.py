@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
-from odf_common.errors import InvalidInput, NotFound, OdfError, Refused
+from odf_common.errors import InvalidInput, NotFound, OdfError, Refused, with_advice
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore, CatalogEntry
@@ -26,6 +26,7 @@ from odf_ingest.errors import (
     TopicGone,
     TopicReplaced,
 )
+from odf_ingest.poll.polled_batch import require_rejectable
 from odf_ingest.poll.schedule import PollSchedule, seconds_of
 from odf_ingest.prepare.batch import MessagePosition, Search
 from odf_ingest.prepare.message_values import require_possible
@@ -199,9 +200,7 @@ class SourceControl:
             stuck = self._owned.stuck()
             why = next((stuck[key] for key in keys if key in stuck), None)
             held = (
-                f"push source {source} is not stopped on this instance"
-                if why is None
-                else f"{why}. {why.advice()}"  # which is a sentence
+                f"push source {source} is not stopped on this instance" if why is None else with_advice(why)
             )
             raise NoMessageToSkip(text=f"no message blocks it: {held}")
         key, search = blocked[0]
@@ -225,6 +224,7 @@ class SourceControl:
             raise InvalidInput(where="pollInterval", text=text)
         source = DEFAULT_SOURCE if is_polled else chosen_source(state, name).source_name
         settings = load_settings(self._blobs, entry.dataset_id, source).changed(changes)
+        require_rejectable(state, settings)
         if changes.get(REGISTRY_SETTING):
             if is_polled:
                 raise InvalidInput(where=REGISTRY_SETTING, text=f"{entry.alias} has no push source")

@@ -13,6 +13,7 @@ import pyarrow as pa
 from odf_common.data.columns import Operation
 from odf_common.metadata.steps import Strings
 from odf_ingest.history.keys import Keys, key_array, last_of_each, with_keys
+from odf_ingest.history.run_file import take
 from odf_ingest.history.run_store import IS_THERE, RunStore
 
 _GONE: Final = (Operation.RETRACT, Operation.CORRECT_FROM)
@@ -57,14 +58,14 @@ class CurrentRows:
         return rows
 
     def _some(self, keys: Keys) -> list[pa.Table]:
-        parts = []
+        found = []
         for run in reversed(self.store.runs):
             rows = run.find(keys)
             is_here = rows >= 0
             if is_here.any():
-                parts.append(run.take(rows[is_here]))
+                found.append((run, rows[is_here]))
                 keys = keys[~is_here]
-        return parts
+        return take(found)
 
 
 def _is_newest(runs: Sequence[Keys]) -> npt.NDArray[np.bool_]:

@@ -1,9 +1,10 @@
 """A run: distinct keys in ascending order, and a row for each if it has rows; one immutable file.
 
-Layout: row blocks (Arrow IPC record batches), the keys as fixed-width values, a directory (JSON), and a trailer with
-the directory's size and checksum. The keys are divided into chunks, the rows into blocks; each has a CRC-32, which is
+Layout: row blocks (Arrow IPC record batches), the keys as fixed-width values, a directory, and a trailer with the
+directory's size and checksum. The keys are divided into chunks, the rows into blocks; each has a CRC-32, which is
 checked before anything in it is used for the first time. So a lookup reads what it touches and no more, and damage is
-found, never used: `RunDamaged`.
+found, never used: `RunDamaged`. The directory is a few facts in JSON, then arrays that are used where they are mapped,
+so that opening a long run costs as much as opening a short one.
 """
 
 import base64
@@ -12,10 +13,9 @@ import json
 import struct
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import IO, Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +23,21 @@ import pyarrow as pa
 
 from odf_ingest.history.keys import Keys
 
-CHUNK: Final = 1024  # keys
+CHUNK: Final = 256  # keys
 CHUNKS: Final = 1024  # that are searched at a time
 BLOCK_BYTES: Final = 1 << 14  # of rows, about
 MAX_BLOCK_ROWS: Final = 8192
 STEP: Final = 1 << 17  # keys of the longest run that are merged at a time
 _ALIGNMENT: Final = 64  # of row blocks, so that Arrow uses them where they are
 _SPOOL: Final = 1 << 23  # bytes of keys that a writer holds in memory
-_TRAILER: Final = struct.Struct("<8sQI")  # magic, size and CRC-32 of the directory
-_MAGIC: Final = b"ODFRUN\x00\x02"
+_TRAILER: Final = struct.Struct(
+    "<8sQQI"
+)  # magic, size of the directory and of its JSON, CRC-32 of the directory
+_MAGIC: Final = b"ODFRUN\x00\x03"
+_BLOCK: Final = np.dtype(
+    [("at", "<i8"), ("size", "<i8"), ("checksum", "<i8")]
+)  # of rows, as in the directory
+_CHECKSUM: Final = np.dtype("<i8")
 Places = npt.NDArray[np.int64]
 
 
@@ -44,22 +50,50 @@ class RunDamaged(Exception):
         self.run = run
 
 
-@dataclass(slots=True)
-class _Directory:
-    """What the end of a file tells about the rest."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """What the directory says about all of a run."""
 
     dtype: str
-    count: int = 0
-    keys_at: int = 0
-    first: str = ""
-    """The first key of each chunk, base64."""
-    chunks: list[int] = field(default_factory=list)
-    """CRC-32 of each chunk of keys."""
-    schema: str | None = None
+    count: int
+    keys_at: int
+    schema: str | None
     """The rows' schema, base64; None: there are only keys."""
-    block_rows: int = 0
-    blocks: list[tuple[int, int, int]] = field(default_factory=list)
-    """Position, size and CRC-32 of each block of rows."""
+    block_rows: int
+    """Rows per block; only the last block has fewer."""
+    blocks: int
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Directory:
+    """The facts, the blocks of rows, the CRC-32 of each chunk of keys, the first key of each, and the last key."""
+
+    facts: _Facts
+    blocks: npt.NDArray[Any]
+    chunks: npt.NDArray[np.int64]
+    first: Keys
+    last: Keys
+
+    def raw(self) -> tuple[bytes, bytes]:
+        """Return the facts and the arrays as they are written."""
+        text = json.dumps({name: getattr(self.facts, name) for name in _Facts.__slots__}).encode()
+        text += b" " * (-len(text) % _CHECKSUM.itemsize)  # so that the arrays are aligned
+        return text, b"".join(array.tobytes() for array in (self.blocks, self.chunks, self.first, self.last))
+
+    @classmethod
+    def read(cls, content: pa.Buffer, facts_size: int) -> Self:
+        """Return the directory in `content`, without copying arrays. Raises `ValueError` or `TypeError`."""
+        facts = _Facts(**json.loads(content[:facts_size].to_pybytes()))
+        dtype: np.dtype[Any] = np.dtype(facts.dtype)
+        at = facts_size
+        arrays = []
+        counts = ((_BLOCK, facts.blocks), (_CHECKSUM, facts.chunks), (dtype, facts.chunks), (dtype, 1))
+        for kind, count in counts:
+            arrays.append(np.frombuffer(content, kind, count, at))
+            at += count * kind.itemsize
+        blocks, chunks, first, last = arrays
+        return cls(facts=facts, blocks=blocks, chunks=chunks, first=first, last=last)
 
 
 class RunWriter:
@@ -71,56 +105,79 @@ class RunWriter:
         self._dtype = dtype
         self._schema = schema
         self._keys = tempfile.SpooledTemporaryFile(_SPOOL)  # noqa: SIM115 - closed in `finish`
+        self._last: Keys = np.zeros(1, dtype)
+        self._count = 0  # keys
         self._rows: list[pa.Table] = []
         self._waiting = 0  # rows
+        self._block_rows = 0
+        self._blocks: list[tuple[int, int, int]] = []  # as `_BLOCK`
         self._at = 0
-        self._directory = _Directory(dtype.str)
-        if schema is not None:
-            self._directory.schema = _text(schema.serialize().to_pybytes())
 
     def add(self, keys: Keys, rows: pa.Table | None) -> None:
         """Add keys, all greater than those before, and their rows."""
         self._keys.write(np.ascontiguousarray(keys, self._dtype).tobytes())
-        self._directory.count += len(keys)
+        self._count += len(keys)
+        self._last = keys[-1:] if len(keys) else self._last
         if rows is None or len(rows) == 0:
             return
-        if self._directory.block_rows == 0:
+        if self._block_rows == 0:
             wanted = BLOCK_BYTES * len(rows) // max(rows.nbytes, 1)
-            self._directory.block_rows = min(max(wanted, 1), MAX_BLOCK_ROWS)
+            self._block_rows = min(max(wanted, 1), MAX_BLOCK_ROWS)
         self._rows.append(rows)
         self._waiting += len(rows)
-        if self._waiting >= self._directory.block_rows:
+        if self._waiting >= self._block_rows:
             self._write_blocks(is_last=False)
 
     def finish(self) -> None:
         """Write what is left, the keys and the directory."""
         self._write_blocks(is_last=True)
-        directory, size = self._directory, self._dtype.itemsize
         self._pad()
-        directory.keys_at = self._at
+        directory = self._keys_written()
+        self._pad()
+        facts, arrays = directory.raw()
+        self._write(facts)
+        self._write(arrays)
+        size = len(facts) + len(arrays)
+        self._write(_TRAILER.pack(_MAGIC, size, len(facts), zlib.crc32(arrays, zlib.crc32(facts))))
+        self._file.flush()
+
+    def _keys_written(self) -> _Directory:
+        """Write the keys, and return the directory."""
+        keys_at, size = self._at, self._dtype.itemsize
+        first, chunks = [], []
         self._keys.seek(0)
-        first = []
         while chunk := self._keys.read(CHUNK * size):
             first.append(chunk[:size])
-            directory.chunks.append(zlib.crc32(chunk))
+            chunks.append(zlib.crc32(chunk))
             self._write(chunk)
         self._keys.close()
-        directory.first = _text(b"".join(first))
-        text = json.dumps({name: getattr(directory, name) for name in _Directory.__slots__}).encode()
-        self._write(text)
-        self._write(_TRAILER.pack(_MAGIC, len(text), zlib.crc32(text)))
-        self._file.flush()
+        facts = _Facts(
+            dtype=self._dtype.str,
+            count=self._count,
+            keys_at=keys_at,
+            schema=None if self._schema is None else _text(self._schema.serialize().to_pybytes()),
+            block_rows=self._block_rows,
+            blocks=len(self._blocks),
+            chunks=len(chunks),
+        )
+        return _Directory(
+            facts=facts,
+            blocks=np.array(self._blocks, _BLOCK),
+            chunks=np.array(chunks, _CHECKSUM),
+            first=np.frombuffer(b"".join(first), self._dtype),
+            last=np.ascontiguousarray(self._last, self._dtype),
+        )
 
     def _write_blocks(self, *, is_last: bool) -> None:
         if not self._rows:
             return
-        rows, step = pa.concat_tables(self._rows).combine_chunks(), self._directory.block_rows
+        rows, step = pa.concat_tables(self._rows).combine_chunks(), self._block_rows
         end = len(rows) if is_last else len(rows) - len(rows) % step
         for start in range(0, end, step):
             (batch,) = rows.slice(start, min(step, end - start)).to_batches()
             content = batch.serialize()
             self._pad()
-            self._directory.blocks.append((self._at, content.size, zlib.crc32(content)))
+            self._blocks.append((self._at, content.size, zlib.crc32(content)))
             self._write(content)
         self._rows = [rows.slice(end)] if end < len(rows) else []
         self._waiting = len(rows) - end
@@ -140,18 +197,17 @@ class Run:
         """Read the directory; `is_checked`: this process has just written the content."""
         self.content = content
         directory = _directory_of(content)
-        dtype: np.dtype[Any] = np.dtype(directory.dtype)
+        facts = directory.facts
+        dtype: np.dtype[Any] = np.dtype(facts.dtype)
         self._directory = directory
-        self._keys: Keys = np.frombuffer(content, dtype, directory.count, directory.keys_at)
-        self._first: Keys = np.frombuffer(base64.b64decode(directory.first), dtype)
+        self._block_rows = max(facts.block_rows, 1)
+        self._keys: Keys = np.frombuffer(content, dtype, facts.count, facts.keys_at)
         self.schema = (
-            None
-            if directory.schema is None
-            else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(directory.schema)))
+            None if facts.schema is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(facts.schema)))
         )
-        self._unchecked = 0 if is_checked else len(directory.chunks)  # chunks
-        self._chunk_checked = np.full(len(directory.chunks), is_checked)
-        self._block_checked = np.full(len(directory.blocks), is_checked)
+        self._unchecked = 0 if is_checked else facts.chunks
+        self._chunk_checked = bytearray([is_checked]) * facts.chunks
+        self._block_checked = bytearray([is_checked]) * facts.blocks
 
     def __len__(self) -> int:
         """Return the number of keys."""
@@ -168,20 +224,21 @@ class Run:
         if len(keys) == 0 or len(self) == 0:
             return found
         # Keys that grow, as numbers and times do, are greater than all of most runs.
-        end = int(np.searchsorted(keys, self._last(), side="right")[0])
-        start = int(np.searchsorted(keys[:end], self._first[:1])[0])
+        end = int(keys.searchsorted(self._directory.last, side="right")[0])
+        start = int(keys[:end].searchsorted(self._directory.first[:1])[0])
         if start < end:
             found[start:end] = self._find(keys[start:end])
         return found
 
     def _find(self, keys: Keys) -> Places:
-        """Return the row of each key, -1 where there is none; none of them is less than all of the run's."""
+        """Return the row of each key, -1 where there is none; all are between the run's first and last."""
         if self._unchecked == 0 and self.dtype == keys.dtype:  # numpy would convert all keys to another width
-            places = np.searchsorted(self._keys, keys)
-            places[places == len(self)] = 0
+            places = self._keys.searchsorted(
+                keys
+            )  # all are below the length, as no key is greater than the last
             return np.where(self._keys[places] == keys, places, -1)
         found = np.empty(len(keys), np.int64)
-        chunks = np.searchsorted(self._first, keys, side="right") - 1
+        chunks = np.searchsorted(self._directory.first, keys, side="right") - 1
         starts = np.flatnonzero(chunks != np.append(-1, chunks[:-1]))  # of the keys of each chunk
         for first in range(0, len(starts), CHUNKS):
             begun = starts[first : first + CHUNKS]
@@ -199,7 +256,7 @@ class Run:
 
     def position(self, key: Keys) -> int:
         """Return how many keys are less than this one, an array of length 1."""
-        number = int(np.searchsorted(self._first, key, side="right")[0]) - 1
+        number = int(np.searchsorted(self._directory.first, key, side="right")[0]) - 1
         return 0 if number < 0 else number * CHUNK + int(np.searchsorted(self._chunk(number), key)[0])
 
     def keys(self, start: int = 0, end: int | None = None) -> Keys:
@@ -211,50 +268,65 @@ class Run:
 
     def rows(self, start: int = 0, end: int | None = None) -> pa.Table:
         """Return some consecutive rows, without copying them."""
-        end, step = len(self) if end is None else end, self._directory.block_rows
+        end, step = len(self) if end is None else end, self._block_rows
         if start >= end:
             return self._schema.empty_table()
         blocks = [self._block(number) for number in range(start // step, -(-end // step))]
         return pa.Table.from_batches(blocks, self._schema).slice(start % step, end - start)
 
-    def take(self, rows: Places) -> pa.Table:
-        """Return the rows at these ascending indices."""
-        step = max(self._directory.block_rows, 1)
-        blocks, places = [], []
-        before = 0  # rows in the blocks so far
-        for number, start, end in _groups(rows // step):
-            places.append(rows[start:end] + (before - number * step))
-            blocks.append(self._block(number))
-            before += len(blocks[-1])
-        table = pa.Table.from_batches(blocks, self._schema)
-        return table.take(pa.array(np.concatenate(places))) if places else table
+    def blocks_of(self, rows: Places) -> tuple[list[pa.RecordBatch], Places]:
+        """Return the blocks with these ascending rows, at least one, and where in them each row is."""
+        numbers = rows // self._block_rows
+        is_first = np.ones(len(rows), np.bool_)
+        np.not_equal(numbers[1:], numbers[:-1], out=is_first[1:])
+        blocks = [self._block(number) for number in numbers[is_first].tolist()]
+        # Only a run's last block is shorter, and then it is the last of these.
+        return blocks, (is_first.cumsum() - 1) * self._block_rows + rows % self._block_rows
 
     @property
     def _schema(self) -> pa.Schema:
         assert self.schema is not None
         return self.schema
 
-    def _last(self) -> Keys:
-        """Return the greatest key, an array of length 1."""
-        return self._chunk(len(self._chunk_checked) - 1)[-1:]
-
     def _chunk(self, number: int) -> Keys:
         chunk = self._keys[number * CHUNK : (number + 1) * CHUNK]
         if not self._chunk_checked[number]:
-            if zlib.crc32(chunk.data) != self._directory.chunks[number]:
+            if zlib.crc32(chunk.data) != self._directory.chunks.item(number):
                 raise RunDamaged(self, f"keys from {number * CHUNK}: the checksum is wrong")
             self._chunk_checked[number] = True
             self._unchecked -= 1
         return chunk
 
     def _block(self, number: int) -> pa.RecordBatch:
-        at, size, checksum = self._directory.blocks[number]
+        at, size, checksum = self._directory.blocks.item(number)
         content = self.content.slice(at, size)
         if not self._block_checked[number]:
             if zlib.crc32(content) != checksum:
                 raise RunDamaged(self, f"block {number}: the checksum is wrong")
             self._block_checked[number] = True
         return pa.ipc.read_record_batch(content, self._schema)
+
+
+def take(found: Iterable[tuple[Run, Places]]) -> list[pa.Table]:
+    """Return rows of runs by their ascending indices, at least one of each run; a table for runs of one schema.
+
+    What it costs to take rows from a table hardly depends on how many runs its blocks are from.
+    """
+    tables: list[tuple[pa.Schema, list[pa.RecordBatch], list[Places]]] = []
+    before = 0  # rows in the blocks of the last table
+    for run, rows in found:
+        if not tables or not tables[-1][0].equals(run.schema):
+            tables.append((run.schema, [], []))
+            before = 0
+        _, blocks, places = tables[-1]
+        new, there = run.blocks_of(rows)
+        blocks += new
+        places.append(there + before)
+        before += sum(map(len, new))
+    return [
+        pa.Table.from_batches(blocks, schema).take(pa.array(np.concatenate(places)))
+        for schema, blocks, places in tables
+    ]
 
 
 def write_run(file: IO[bytes], keys: Keys, rows: pa.Table | None) -> None:
@@ -307,21 +379,14 @@ def _merged(runs: Sequence[Run], schema: pa.Schema | None) -> Iterator[tuple[Key
 
 def _directory_of(content: pa.Buffer) -> _Directory:
     try:
-        magic, size, checksum = _TRAILER.unpack(content[-_TRAILER.size :].to_pybytes())
+        magic, size, facts_size, checksum = _TRAILER.unpack(content[-_TRAILER.size :].to_pybytes())
         end = len(content) - _TRAILER.size
-        text = content[end - size : end].to_pybytes() if magic == _MAGIC and size <= end else b""
-        if not text or zlib.crc32(text) != checksum:
+        found = content[end - size : end] if magic == _MAGIC and facts_size <= size <= end else b""
+        if not found or zlib.crc32(found) != checksum:
             raise RunDamaged(None, "the directory is missing, or its checksum is wrong")
-        return _Directory(**json.loads(text))
+        return _Directory.read(found, facts_size)
     except (struct.error, ValueError, TypeError, binascii.Error) as error:
         raise RunDamaged(None, error) from error
-
-
-def _groups(numbers: Places) -> Iterator[tuple[int, int, int]]:
-    """Yield each of the ascending numbers, with the start and the end of its places."""
-    starts = [*np.flatnonzero(np.diff(numbers, prepend=-2)).tolist(), len(numbers)]
-    for start, end in pairwise(starts):
-        yield int(numbers[start]), start, end
 
 
 def _text(raw: bytes) -> str:

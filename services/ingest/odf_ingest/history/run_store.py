@@ -21,7 +21,7 @@ from odf_ingest.history.run_folder import HeldRun, RunFolder, Stamp
 
 log = structlog.stdlib.get_logger(__name__)
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 FAN: Final = 8  # runs of similar length that are merged into one: each key is copied log8(keys) times
 IN_MEMORY: Final = 1 << 17  # keys; longer runs are merged from disk to disk
 MAX_LAG: Final = 64  # blocks without keys until the manifest is rewritten

@@ -57,27 +57,6 @@ class SourceRefusedRequest(Refused):
 
 
 @dataclass(eq=False, kw_only=True)
-class AddressForbidden(Refused):
-    """A source's address is neither public nor allowed in the node's settings."""
-
-    text: str = ""
-    host: str
-    address: str
-
-    def __str__(self) -> str:
-        """Return the host and its address."""
-        at = "" if self.host.strip("[]") == self.address else f" at {self.address}"
-        return f"{self.host}{at} is not a public address, and the settings do not allow it"
-
-    def advice(self) -> str:
-        """Return what to do."""
-        return (
-            "if this node may fetch from it, start it with ODF_FETCH_NETWORKS set to the networks that are allowed, "
-            "such as 127.0.0.0/8 (separated by commas)"
-        )
-
-
-@dataclass(eq=False, kw_only=True)
 class TooLarge(Refused):
     """What was fetched or unpacked is larger than the node's settings allow; nothing of it was committed."""
 

@@ -1,19 +1,28 @@
 """What was fetched, to commit: its records, and its place in the source's position."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
+from odf_common.dataset.rejects import POLLED, passed_of, polled
 from odf_common.errors import InvalidInput
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, SetPollingSource
+from odf_common.metadata.fetching import FetchStepMqtt
+from odf_common.ports.bus import DeadLetter
 from odf_common.ports.engine import IsWanted, QueryNotWanted
+from odf_ingest.commit.rejects import RejectPolicy, require_share
 from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted
+from odf_ingest.merge import takes_whole_batches
 from odf_ingest.poll.errors import PollCancelled, SourceRedefined
 from odf_ingest.poll.fetch import Fetched, FetchedMessages
-from odf_ingest.poll.position import PollPosition, ReadFiles
-from odf_ingest.prepare.batch import FileBatch
+from odf_ingest.poll.position import PollPosition, ReadFiles, without_count
+from odf_ingest.prepare.bad_rows import RejectedRows
+from odf_ingest.prepare.batch import BadRecord, FileBatch
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import Prepared, Preparer
+from odf_ingest.source_settings import BadRecords, SourceSettings
 
 
 class PolledBatch:
@@ -29,15 +38,24 @@ class PolledBatch:
         *,
         read_files: ReadFiles | None,
         preparer: Preparer,
+        rejecting: RejectPolicy,
         is_wanted: IsWanted,
     ) -> None:
         """`read_files` is for sources whose position is a set of files."""
+        self._rejecting = rejecting
         self._defined = defined
         self._fetched = fetched
         self._read_files = read_files
         self._preparer = preparer
         self._is_wanted = is_wanted
         self._read: tuple[Plan, Prepared] | None = None
+        self._dataset: DatasetId | None = None
+        self._buried: tuple[int, Sequence[BadRecord]] | None = None
+
+    @property
+    def rejected(self) -> int:
+        """Return how many of the fetched rows or messages became dead letters."""
+        return 0 if self._buried is None else len(self._buried[1])
 
     def position_in(self, state: ChainState) -> PollPosition:
         """Return what the chain says was read."""
@@ -53,6 +71,7 @@ class PolledBatch:
         """Return the records; raises `InvalidInput` with the place, `SourceRedefined`."""
         if state.polling_source != self._defined:
             raise SourceRedefined
+        self._dataset = state.dataset_id
         plan = plan_of(state, as_push_source(self._defined))
         if self._read is None or self._read[0] != plan:
             try:
@@ -67,21 +86,82 @@ class PolledBatch:
             case Fetched(is_empty=True, event_time=event_time):
                 return Prepared(source=plan.source, records=None, moment=event_time, greatest={})
             case Fetched(file=file, event_time=event_time):
-                return self._preparer.file(plan, FileBatch(file=file, event_time=event_time, key=""))
+                batch = FileBatch(file=file, event_time=event_time, key="")
+                if not self._rejects_bad():
+                    return self._preparer.file(plan, batch)
+                rows = RejectedRows(plan.source.read, file)
+                prepared = self._preparer.file(plan, batch, rows)
+                return self._admitted(prepared, "rows", rows.count)
             case FetchedMessages() as fetched:
                 prepared = self._preparer.messages(plan, fetched.batch())
-                for one in prepared.bad:
-                    raise InvalidInput(where=fetched.places[one.offset], text=one.reason)
-                return prepared
+                if prepared.bad and not self._rejects_bad():
+                    first = prepared.bad[0]
+                    raise InvalidInput(where=fetched.places[first.offset], text=first.reason)
+                bad = tuple(
+                    replace(one, reason=f"{fetched.places[one.offset]}: {one.reason}") for one in prepared.bad
+                )
+                return self._admitted(replace(prepared, bad=bad), "messages", len(fetched.values))
+
+    def _admitted(self, prepared: Prepared, what: str, count: int) -> Prepared:
+        """Raise `TooManyRejected` unless the source's settings allow what was rejected."""
+        require_share(self._settings(), f"{what} of {self._fetched.label}", prepared.bad, count)
+        return prepared
+
+    def _rejects_bad(self) -> bool:
+        """Return whether bad rows or messages become dead letters; a snapshot without some rows would retract them."""
+        choice = self._settings().bad_records
+        if isinstance(self._fetched, FetchedMessages):
+            return choice is not BadRecords.STOP
+        return choice is BadRecords.DEAD_LETTER and not takes_whole_batches(
+            as_push_source(self._defined).merge
+        )
+
+    def _settings(self) -> SourceSettings:
+        assert self._dataset is not None
+        return self._rejecting.settings(self._dataset, self.source)
 
     def left_of(self, error: InvalidInput) -> Prepared:
-        """Raise the error: what was fetched is committed as a whole or not at all."""
-        raise error
+        """Raise the error, unless one message was fetched that is an invalid batch of its own, and can be rejected."""
+        assert self._read is not None
+        plan, prepared = self._read
+        fetched = self._fetched
+        is_one = isinstance(fetched, FetchedMessages) and plan.takes_whole_batches and not prepared.bad
+        if not is_one or not self._rejects_bad():
+            raise error
+        assert isinstance(fetched, FetchedMessages)
+        reason = f"{fetched.places[0]}: {error}"
+        bad = BadRecord(partition=0, offset=0, value=fetched.values[0], reason=reason)
+        left = Prepared(source=plan.source, records=None, moment=prepared.moment, bad=(bad,), greatest={})
+        self._read = plan, self._admitted(left, "messages", 1)
+        return left
 
     def advance(self, position: PollPosition, prepared: Prepared) -> tuple[PollPosition, NewWatermark]:
-        """Return the position with what was fetched; the watermark is the greatest event time of its records."""
-        del prepared
-        return replace(position, last=self._fetched.state), None
+        """Return the position with what was fetched; the watermark is the greatest event time of its records.
+
+        Bad records are durable dead letters on return.
+        """
+        if self._buried != (position.rejected, prepared.bad):  # not if the batch is drafted again
+            self._bury(position.rejected, prepared.bad)
+            self._buried = position.rejected, prepared.bad
+        rejected = position.rejected + len(prepared.bad)
+        return replace(position, last=self._fetched.state, rejected=rejected), None
+
+    def _bury(self, before: int, bad: Sequence[BadRecord]) -> None:
+        """Write dead letters; each has its number among those of the source as its offset."""
+        assert self._dataset is not None
+        letters = [
+            DeadLetter(
+                topic="",
+                partition=0,
+                offset=number,
+                reason=f"{self._fetched.label}, {one.reason}",
+                key=str(self._dataset).encode(),
+                value=one.value or b"",
+                facts={"dataset": str(self._dataset), "source": self.source},
+            )
+            for number, one in enumerate(bad, start=before)
+        ]
+        self._rejecting.bury(self._dataset, self.source, letters, polled(before))
 
     def before_proposal(self) -> None:
         """Raise `PollCancelled` if no caller wants the poll any more."""
@@ -92,10 +172,22 @@ class PolledBatch:
             raise PollCancelled
 
 
+def require_rejectable(state: ChainState, settings: SourceSettings) -> None:
+    """Raise `InvalidInput` if bad rows of the polling source are to be left out, and cannot be."""
+    source = state.polling_source
+    if source is None or isinstance(source.fetch, FetchStepMqtt):
+        return
+    if settings.bad_records is BadRecords.DEAD_LETTER and takes_whole_batches(source.merge):
+        text = "a snapshot without its bad rows would retract them: choose auto or stop"
+        raise InvalidInput(where="badRecords", text=text)
+
+
 def position_of(state: ChainState, read_files: ReadFiles | None) -> PollPosition:
     """Return what a chain says was read; `read_files` is for sources whose position is a set of files."""
     files = {} if read_files is None else read_files.at(state.head)
-    return PollPosition(last=state.source_states.get(DEFAULT_SOURCE), files=files)
+    known = state.source_states.get(DEFAULT_SOURCE)
+    rejected = passed_of(known).rejected if known is not None and known.kind == POLLED else 0
+    return PollPosition(last=without_count(known), files=files, rejected=rejected)
 
 
 def as_push_source(defined: SetPollingSource) -> AddPushSource:

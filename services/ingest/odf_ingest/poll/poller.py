@@ -30,6 +30,7 @@ from odf_common.metadata.steps import MergeStrategyAppend
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import BlobStore, block_reader, scratch_folder
 from odf_ingest.commit.commit_queue import CommitQueues
+from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.poll.errors import ForeignSource, NotPolled, PollCancelled
 from odf_ingest.poll.event_time import event_time, usual_event_time
 from odf_ingest.poll.fetch import Context, Fetched, FetchedMessages, Limits, Note, fetch
@@ -90,11 +91,12 @@ class _Caller:
 class Poller:
     """Polls datasets; thread-safe."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all by name
         self,
         *,
         queues: CommitQueues,
         preparer: Preparer,
+        rejecting: RejectPolicy,
         blobs: BlobStore,
         clock: Clock,
         limits: Limits,
@@ -103,6 +105,7 @@ class Poller:
         """Commit through `queues`; keep fetched files in folders of `blobs`; fill in templates from `environ`."""
         self._queues = queues
         self._preparer = preparer
+        self._rejecting = rejecting
         self._blobs = blobs
         self._clock = clock
         self._limits = limits
@@ -183,11 +186,15 @@ class Poller:
                 prepared(defined.prepare or (), fetched, context),
                 read_files=kept.read_files,
                 preparer=self._preparer,
+                rejecting=self._rejecting,
                 is_wanted=context.is_wanted,
             )
             with naming(fetched):
                 outcome = self._queues.commit(dataset, batch)
             done = Polled(blocks=done.blocks + outcome.is_new, records=done.records + outcome.count)
+            if batch.rejected:
+                log.warning("rows rejected", dataset=str(dataset), rows=batch.rejected)
+                self._rejecting.announce(dataset, outcome.state)
             context.report(f"{fetched.label}: {outcome.count} records")
         log.info("polled", dataset=str(dataset), blocks=done.blocks, records=done.records)
         return done

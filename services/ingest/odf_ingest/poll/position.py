@@ -2,7 +2,7 @@
 
 A URL has one state: the validator of the content that was read last. A glob has the set of files that were read; each
 block names one, and their union is the set, so a block's state stays small however many files there are. The
-state of a broker's messages is defined in `fetch.mqtt`.
+state of a broker's messages is defined in `fetch.mqtt`. Once rows were rejected, each state also has their count.
 """
 
 import json
@@ -12,6 +12,7 @@ from typing import Final, Self
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.chain.walk import ReadBlock, iterate
+from odf_common.dataset.rejects import POLLED
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, DisablePollingSource, SetPollingSource, SourceState
@@ -71,11 +72,29 @@ class PollPosition:
 
     last: SourceState | None = None
     files: Mapping[str, ReadFile] = field(default_factory=dict)
+    rejected: int = 0
+    """Rows and messages up to here that became dead letters."""
 
     def source_state(self, source: str) -> SourceState:
-        """Return the last state."""
+        """Return the last state, with the count if there is one."""
         assert self.last is not None, f"{source} was never read"
-        return self.last
+        if not self.rejected:
+            return self.last
+        plain = {"v": VERSION, "kind": self.last.kind, "value": self.last.value, "rejected": self.rejected}
+        return state_of(POLLED, json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+
+
+def without_count(state: SourceState | None) -> SourceState | None:
+    """Return what a state says was read, without the count of what was rejected; raises `InvalidInput`."""
+    if state is None or state.kind != POLLED:
+        return state
+    try:
+        plain = json.loads(state.value)
+        if plain["v"] != VERSION:
+            raise InvalidInput(where="source state", text=f"unknown version {plain['v']!r}")
+        return state_of(str(plain["kind"]), str(plain["value"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(where="source state", text=f"cannot be read: {state.value!r}") from error
 
 
 class ReadFiles:
@@ -122,7 +141,7 @@ def last_content(state: ChainState, read: ReadBlock, step: FetchStep) -> SourceS
 
     They are compared only if the source was defined again since: usually one block is read.
     """
-    known = state.source_states.get(DEFAULT_SOURCE)
+    known = without_count(state.source_states.get(DEFAULT_SOURCE))
     if known is None or known.kind not in OF_CONTENT or _identity(step) is None:
         return None
     is_defined_again = is_found = False
@@ -156,4 +175,5 @@ def _state_in(event: object) -> SourceState | None:
     """Return the polling source's state that an event records."""
     if not isinstance(event, AddData) or event.new_source_state is None:
         return None
-    return event.new_source_state if event.new_source_state.source_name == DEFAULT_SOURCE else None
+    found = event.new_source_state
+    return without_count(found) if found.source_name == DEFAULT_SOURCE else None

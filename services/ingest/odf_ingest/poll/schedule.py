@@ -25,7 +25,9 @@ from odf_ingest.source_settings import Duration, load_settings
 
 log = structlog.stdlib.get_logger(__name__)
 
-RESCAN_SECONDS: Final = 15.0  # between looks at the settings of all datasets
+RESCAN_SECONDS: Final = (
+    120.0  # between looks at the settings files of all datasets, for changes by other processes
+)
 TICK_SECONDS: Final = 0.5
 RETRY: Final = Backoff(first=10.0, most=3600.0)
 
@@ -124,10 +126,9 @@ class PollSchedule:
         for entry in self._catalog.entries():
             dataset = entry.dataset_id
             try:
-                if not self._is_ours(dataset):
-                    continue
+                # In this order: of thousands of datasets, few have a schedule.
                 interval = seconds_of(load_settings(self._blobs, dataset, DEFAULT_SOURCE).poll_interval)
-                state = self._current(dataset) if interval else None
+                state = self._current(dataset) if interval and self._is_ours(dataset) else None
             except OdfError as error:
                 log.warning("cannot read a poll interval", dataset=entry.alias, why=str(error))
                 continue

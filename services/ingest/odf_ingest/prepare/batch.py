@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
 
+import numpy as np
+
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.message_columns import NO_COLUMNS, MessageColumns
 from odf_ingest.read.input_format import SOURCES_OWN, InputFormat
@@ -64,6 +66,15 @@ class Part:
     """Only if columns are read from them."""
     headers: Mapping[str, Sequence[bytes | None]] = field(default_factory=dict)
     """The last value of each header by name, for those that columns are read from."""
+
+    @property
+    def sizes(self) -> Places:
+        """Return the cumulative bytes of the messages, as far as they are kept, up to and including each one."""
+        sizes = self.values.sizes
+        for others in (self.keys, *self.headers.values()):
+            if others:
+                sizes = sizes + np.cumsum([len(one or b"") for one in others])
+        return sizes
 
     def between(self, start: int, stop: int) -> "Part":
         """Return the messages with indices from `start` up to `stop`."""
@@ -173,7 +184,7 @@ class MessageBatch:
                 parts.append(part.between(0, stop))
                 end[part.partition] = part.offsets[stop - 1] + 1
         cut = {number for number, at in end.items() if at != self.end[number]}
-        size = sum(int(part.values.sizes[-1]) for part in parts)
+        size = sum(int(part.sizes[-1]) for part in parts)
         return (
             replace(self, parts=tuple(parts), end=end, size=size, unread=self.unread | cut) if parts else None
         )

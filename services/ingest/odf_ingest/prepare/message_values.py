@@ -18,14 +18,17 @@ from odf_ingest.prepare.plan import Plan
 from odf_ingest.read import read_records, suspects
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import Places
-from odf_ingest.read.types.columns import TimeFormats, converted, unconvertible
+from odf_ingest.read.types.columns import DecodedJson, TimeFormats, converted, unconvertible
 from odf_ingest.read.types.numbers import require_finite
 
 TOMBSTONE: Final = (
     "is empty: a tombstone deletes its key only where the source merges as UpsertStream, without preprocessing, and "
     "keyColumns has the primary key"
 )
-_KEY: Final = ReadStepNdJson()
+_KEYS: Final[Mapping[KeyFormat, ReadStepNdJson]] = {
+    KeyFormat.JSON: ReadStepNdJson(),
+    KeyFormat.REGISTRY: DecodedJson(),  # decoded before
+}
 _FORMATS: Final = TimeFormats()
 Faults = dict[int, str]  # by row
 _Column = tuple[pa.ChunkedArray, Faults]
@@ -128,12 +131,13 @@ def _keys(plan: Plan, columns: MessageColumns, part: Part, rows: Places) -> Mapp
     if columns.key_format is KeyFormat.TEXT:
         (name,) = columns.keys
         return {name: _of_text(values, _field(plan, name), "its key")}
+    step = _KEYS[columns.key_format]
     schema = pa.schema([(name, _field(plan, name).type) for name in columns.keys])
     given = np.array([row for row, value in enumerate(values) if value is not None], np.int64)
     found = isolate_bad_records(
         [values[row] for row in given],
-        lambda some: read_records(_KEY, some, schema),
-        lambda some: suspects(_KEY, some, schema),
+        lambda some: read_records(step, some, schema),
+        lambda some: suspects(step, some, schema),
     )
     faults = {int(given[place]): f"its key: {reason}" for place, reason in found.bad.items()}
     if found.table is None:

@@ -1,6 +1,7 @@
 """From a batch to records: read, preprocess, event time (spec: phases of ingestion); independent of earlier records.
 
-Messages that are not records are separated here; a file is accepted as a whole or refused as a whole.
+Messages that are not records are separated here; a file is accepted as a whole or refused as a whole, unless its caller
+lets bad rows be rejected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.merge import operation_faults, takes_whole_batches
 from odf_ingest.message_columns import MessageColumns
+from odf_ingest.prepare.bad_rows import BadRows, RefusedRows, RejectedRows
 from odf_ingest.prepare.batch import BadRecord, FileBatch, MessageBatch, Part
 from odf_ingest.prepare.event_time import max_event_time, with_event_time
 from odf_ingest.prepare.inferred_columns import Columns, inferred_columns
@@ -45,6 +47,7 @@ from odf_ingest.read import (
 from odf_ingest.read.declared import declared_schema
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import Places
+from odf_ingest.read.types.type_names import type_name
 from odf_ingest.read.types.years import with_known_years
 
 
@@ -103,18 +106,24 @@ class Preparer:
             is_state=takes_whole_batches(plan.source.merge) and not bad,
         )
 
-    def file(self, plan: Plan, batch: FileBatch) -> Prepared:
-        """Read a file; raises `InvalidInput` for the first error."""
+    def file(self, plan: Plan, batch: FileBatch, rejected: RejectedRows | None = None) -> Prepared:
+        """Read a file; raises `InvalidInput` for the first error, or leaves out rows that can be `rejected`."""
         step = plan.source.read
         if plan.schema is None:
             columns = _inferred(plan, infer_batch(step, batch.file.read_bytes(), plan.known))
         else:
             columns = Columns(schema=plan.schema)
-        records = self._whole(plan, columns, read_file(step, batch.file, columns.schema))
+        if rejected is None:
+            table = read_file(step, batch.file, columns.schema)
+            records = self._whole(plan, columns, table, RefusedRows(step, batch.file.read_bytes))
+        else:
+            table = rejected.read(columns.schema, is_declared=plan.schema is not None)
+            records = self._whole(plan, columns, table, rejected)
         return Prepared(
             source=plan.source,
             records=records,
             moment=batch.event_time,
+            bad=() if rejected is None else rejected.bad,
             greatest={},
             is_state=takes_whole_batches(plan.source.merge),
         )
@@ -144,24 +153,30 @@ class Preparer:
         try:
             if plan.schema is None:
                 columns = _inferred(plan, infer_batch(step, value, plan.known))
-            return self._whole(plan, columns, read_batch(step, value, columns.schema)), {}
+            table = read_batch(step, value, columns.schema)
+            return self._whole(plan, columns, table, RefusedRows(step, lambda: value)), {}
         except InvalidInput as error:
             return None, {0: str(error)}
 
-    def _whole(self, plan: Plan, columns: Columns, table: pa.Table) -> pa.Table | None:
+    def _whole(self, plan: Plan, columns: Columns, table: pa.Table, bad_rows: BadRows) -> pa.Table | None:
         """Return the records of a whole batch; event times may be null."""
         if len(table) == 0:
             return None
         if columns.schema is None:
             columns = _inferred(plan, table.schema)
         table, faults = columns.admitted(table)
-        _raise_first(faults)
-        table = _without_empty_event_time(plan, table)
-        _require(table, plan.required if plan.source.preprocess is None else ())
-        records = self._preprocessed(plan, table)
-        if records is None:
-            return None
-        _require(records, plan.required)
+        table = _without_empty_event_time(plan, bad_rows.without(table, faults))
+        if plan.source.preprocess is None:
+            faults = {
+                **operation_faults(plan.source.merge, table, plan.vocab),
+                **_nulls(table, plan.required),
+            }
+            records = bad_rows.without(table, faults)
+        else:
+            records = self._preprocessed(plan, table)
+            if records is None:
+                return None
+            _require(records, plan.required)
         return _as_kept(with_event_time(records, plan.vocab.event_time_column, None))
 
     def _with_deletions(
@@ -298,18 +313,17 @@ def _nulls(table: pa.Table, columns: Sequence[str]) -> Mapping[int, str]:
         column = table.column(name)
         if column.null_count:
             rows = np.flatnonzero(pc.is_null(column).to_numpy())
-            faults |= {int(row): f"has no {name}" for row in rows if int(row) not in faults}
+            why = f"column {name}: is null; a value of {type_name(column.type)} is required"
+            faults |= {int(row): why for row in rows if int(row) not in faults}
     return faults
 
 
-def _require(table: pa.Table, columns: Sequence[str]) -> None:
-    _raise_first(_nulls(table, columns))
-
-
-def _raise_first(faults: Mapping[int, str]) -> None:
+def _require(output: pa.Table, columns: Sequence[str]) -> None:
+    """Raise `InvalidInput` unless each row of a query's output has these columns."""
+    faults = _nulls(output, columns)
     if faults:
         row = min(faults)
-        raise InvalidInput(where=f"record {row + 1}", text=faults[row])
+        raise InvalidInput(where=f"record {row + 1} of the query's output", text=faults[row])
 
 
 def _bad(part: Part, place: int, reason: str) -> BadRecord:

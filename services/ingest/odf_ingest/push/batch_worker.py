@@ -21,6 +21,7 @@ from odf_common.service.retry import keep_trying
 from odf_ingest import metrics
 from odf_ingest.commit.commit_queue import CommitQueue, CommitQueues
 from odf_ingest.commit.committer import Outcome
+from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.errors import (
     AwaitingCorrection,
     PositionChanged,
@@ -38,7 +39,6 @@ from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.prepare.preparer import Prepared, Preparer
 from odf_ingest.push.kafka_batch import KafkaBatch, Read
-from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import PushSource
 from odf_ingest.push.source_record import Trouble, as_of
 from odf_ingest.registry import Registries, decoded

@@ -10,6 +10,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition, TopicPosition
+from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.watermark import KEEP_WATERMARK, NewWatermark, greatest_counted
 from odf_ingest.errors import (
     AlreadyCommitted,
@@ -23,7 +24,6 @@ from odf_ingest.errors import (
 from odf_ingest.prepare.batch import BadRecord, MessageBatch, TopicActivity
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import Prepared
-from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.source_settings import SourceSettings
 
 Read = Callable[[Plan, MessageBatch], Prepared]

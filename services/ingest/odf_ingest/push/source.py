@@ -231,7 +231,7 @@ class PushSource:
         if self.search is not None:
             self._add_by_count(whole, self.search.count)
             return
-        sizes = whole.values.sizes
+        sizes = whole.sizes
         room = self._limits.size - self._buffer.size
         total = int(sizes[-1])
         self.last_mean = total / len(sizes)
@@ -252,7 +252,7 @@ class PushSource:
         while at < len(whole.values):
             until = min(at + most - self._buffer.count, len(whole.values))
             some = whole.between(at, until)
-            self._append(some, int(some.values.sizes[-1]))
+            self._append(some, int(some.sizes[-1]))
             at = until
             if self._buffer.count >= most:
                 self.cut()
@@ -291,7 +291,7 @@ class PushSource:
     def _part(self, chunk: Chunk) -> Part:
         columns = self.columns
         has_times = self.plan.needs_timestamps or bool(columns.timestamp)
-        headers = chunk.headers([name for name, _ in columns.headers]) if columns.headers else {}
+        headers = chunk.headers(columns.read_headers) if columns.read_headers else {}
         return Part(
             partition=chunk.partition[1],
             values=MessageBuffer.of(chunk.values),

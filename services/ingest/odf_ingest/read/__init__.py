@@ -7,17 +7,20 @@ and how a record is read depends only on that record and the schema, never on it
 from odf_ingest.read import arrow_ipc, geo, parquet
 from odf_ingest.read.csv_format import csv
 from odf_ingest.read.format import (
+    FileRecords,
     infer_batch,
     infer_records,
     read_batch,
     read_file,
     read_inferred,
     read_records,
+    split_file,
     suspects,
 )
 from odf_ingest.read.json_formats import json, ndjson
 
 __all__ = [
+    "FileRecords",
     "arrow_ipc",
     "csv",
     "geo",
@@ -30,5 +33,6 @@ __all__ = [
     "read_file",
     "read_inferred",
     "read_records",
+    "split_file",
     "suspects",
 ]

@@ -5,7 +5,6 @@ instead of their source's own.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -14,8 +13,7 @@ import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
-from odf_ingest.read.format import read_batch, read_file
-from odf_ingest.read.parquet import with_columns
+from odf_ingest.read.whole_table import decode_table, with_columns
 
 MAGIC: Final = b"ARROW1"  # begins the file format; a stream begins with its schema
 WHAT: Final = "Arrow data"
@@ -26,18 +24,8 @@ class ReadArrowIpc(ReadStepParquet):
     """Arrow IPC; declared columns are chosen as those of a Parquet file are."""
 
 
-@read_file.register(ReadArrowIpc)
-def _file(step: ReadArrowIpc, file: Path, schema: pa.Schema | None) -> pa.Table:
-    with pa.memory_map(str(file)) as source:
-        return _read(source, schema)
-
-
-@read_batch.register(ReadArrowIpc)
-def _batch(step: ReadArrowIpc, value: bytes, schema: pa.Schema | None) -> pa.Table:
-    return _read(pa.BufferReader(value), schema)
-
-
-def _read(source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
+@decode_table.register(ReadArrowIpc)
+def _decode(step: ReadArrowIpc, source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
     try:
         is_file = source.read(len(MAGIC)) == MAGIC
         source.seek(0)

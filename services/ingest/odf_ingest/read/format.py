@@ -1,6 +1,7 @@
 """The interface of a format: functions of its read step, one variant per module (spec: ReadStep)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import singledispatch
 from pathlib import Path
 
@@ -14,6 +15,31 @@ from odf_ingest.errors import UnsupportedStep
 def read_file(step: ReadStep, file: Path, schema: pa.Schema | None) -> pa.Table:
     """Return all records of a file, in order; errors have the line, if the format has lines."""
     raise UnsupportedStep(step=type(step).__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRecords:
+    """The records of a file, which `step` reads as messages."""
+
+    step: ReadStep
+    values: Sequence[bytes]
+    places: Sequence[str]
+    """Where each record is in the file, for people."""
+    header: bytes = b""
+    """Precedes each record in its message."""
+
+    def messages(self, start: int, stop: int) -> list[bytes]:
+        """Return the messages with indices from `start` up to `stop`."""
+        return [self.header + value for value in self.values[start:stop]]
+
+
+@singledispatch
+def split_file(step: ReadStep, content: bytes) -> FileRecords | None:
+    """Return the records of a file; None for formats whose records are no messages of their own.
+
+    Raises `InvalidInput` if it cannot be found where records begin and end.
+    """
+    return None
 
 
 @singledispatch

@@ -55,8 +55,11 @@ class _Type:
     python: tuple[str, ...]
 
 
-def avro_decoder(schema: Schema) -> Callable[[bytes], str]:
-    """Return a function from payload to JSON; raises `InvalidInput` if the schema cannot be used."""
+def avro_decoder(schema: Schema, *, is_key: bool = False) -> Callable[[bytes], str]:
+    """Return a function from payload to JSON; raises `InvalidInput` if the schema cannot be used.
+
+    The schema of a value is that of a record; that of a key may also be that of a single value.
+    """
     try:
         logical: dict[str, Json] = {}
         plain: dict[str, Json] = {}
@@ -66,8 +69,9 @@ def avro_decoder(schema: Schema) -> Callable[[bytes], str]:
         top = _Types(logical).of(shape, 0)
     except BAD_SCHEMA as error:
         raise InvalidInput(text=f"is not an Avro schema: {_reason(error)}") from error
-    if not all(name.startswith("record ") for name in top.python):
-        raise InvalidInput(text="is not an Avro record, so it has no columns")
+    if not all(name.startswith("record ") or (is_key and name in SINGLE) for name in top.python):
+        kinds = "neither an Avro record nor a single value" if is_key else "not an Avro record"
+        raise InvalidInput(text=f"is {kinds}, so it has no columns")
     if top.excess > MAX_CONSTANT:
         raise InvalidInput(text="has too many values that take no bytes")
     return partial(_decoded, readable, top.write)
@@ -76,12 +80,12 @@ def avro_decoder(schema: Schema) -> Callable[[bytes], str]:
 def _parsed(text: str, logical: dict[str, Json], plain: dict[str, Json]) -> tuple[Json, Json]:
     """Return a schema with and without its logical types; its names are added to both dictionaries."""
     found = json.loads(text)
-    return (
-        parse_schema(_cleaned(found, 0, {"__fastavro_parsed", "__named_schemas"}), named_schemas=logical),
-        parse_schema(
-            _cleaned(found, 0, {"__fastavro_parsed", "__named_schemas", "logicalType"}), named_schemas=plain
-        ),
-    )
+    internal = {"__fastavro_parsed", "__named_schemas"}
+    shape = parse_schema(_cleaned(found, 0, internal), named_schemas=logical)
+    readable = parse_schema(_cleaned(found, 0, {*internal, "logicalType"}), named_schemas=plain)
+    for one in plain.values():
+        _counted_from_zero(one)
+    return shape, _counted_from_zero(readable)
 
 
 def _cleaned(part: Json, depth: int, without: set[str]) -> Json:
@@ -90,6 +94,37 @@ def _cleaned(part: Json, depth: int, without: set[str]) -> Json:
     if isinstance(part, dict):
         return {key: _cleaned(inner, depth + 1, without) for key, inner in part.items() if key not in without}
     return [_cleaned(inner, depth + 1, without) for inner in part] if isinstance(part, list) else part
+
+
+class _FromZero(list[Json]):
+    """The branches of a union or the symbols of an enum, of which a payload has the index.
+
+    fastavro counts a negative index from the end. Its compiled reader adds the length first, so this list has none.
+    """
+
+    def __len__(self) -> int:
+        """Return 0, so that a negative index stays negative."""
+        return 0
+
+    def __getitem__(self, index: Any) -> Json:  # noqa: ANN401 - as of a list
+        """Return a branch or symbol; raises `IndexError`."""
+        if index < 0:
+            raise IndexError(f"{index} is not the index of a branch or symbol")
+        return super().__getitem__(index)
+
+
+def _counted_from_zero(part: Json) -> Json:
+    """Return a parsed schema with such unions and enums; its objects change in place, since names mean them too."""
+    if isinstance(part, list):
+        return _FromZero(map(_counted_from_zero, part))
+    if isinstance(part, dict):
+        if part["type"] == "enum":
+            part["symbols"] = _FromZero(part["symbols"])
+        for one in part.get("fields", ()):
+            one["type"] = _counted_from_zero(one["type"])
+        for key in part.keys() & {"type", "items", "values"}:
+            part[key] = _counted_from_zero(part[key])
+    return part
 
 
 def _decoded(schema: Json, write: Write, payload: bytes) -> str:
@@ -257,6 +292,7 @@ def _map_json(write: Write, value: Mapping[str, object]) -> str:
     return object_json([f"{text_json(key)}:{write(one)}" for key, one in value.items()])
 
 
+SINGLE: Final = frozenset({"null", "bool", "int", "float", "str", "bytes"})  # classes of values
 PRIMITIVES: Final = {
     "null": _Type(write=_null, excess=4, python=("null",)),
     "boolean": _Type(write=boolean_json, excess=5 - MAX_GROWTH, python=("bool",)),

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
+from uuid import UUID
 
 import urllib3
 from urllib3.exceptions import HTTPError
@@ -29,6 +30,7 @@ OK, UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 200, 401, 403, 404
 UNKNOWN: Final = frozenset({40401, 40402, 40403})  # the registry's codes: no such subject, version or schema
 CONNECTION: Final = re.compile(r"^(?:<[^>]*>|HTTPS?Connection(?:Pool)?\([^)]*\)): ")
 ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
+GUIDS: Final = "schemas/guids/"
 SERIALIZED: Final = "?format=serialized"  # a Protobuf schema as a compiled descriptor
 
 
@@ -61,9 +63,13 @@ class RegistryClient:
         self._address = address
         self._pool: urllib3.PoolManager | None = None
 
-    def schema(self, number: int) -> Schema:
-        """Return a schema by its id. Raises `RegistryUnavailable`, or `InvalidInput` if there is no such schema."""
-        path = f"schemas/ids/{number}"
+    def schema(self, name: int | UUID) -> Schema:
+        """Return a schema by its id or GUID.
+
+        Raises `RegistryUnavailable`, or `InvalidInput` if there is no such schema; a registry that knows no GUIDs
+        has no schema with one.
+        """
+        path = f"schemas/ids/{name}" if isinstance(name, int) else f"{GUIDS}{name}"
         found = self._get(path)
         kind = str(found.get("schemaType", "AVRO"))
         form = SERIALIZED if kind == "PROTOBUF" else ""
@@ -98,7 +104,7 @@ class RegistryClient:
         answer = answer if isinstance(answer, dict) else {}
         if status == OK and isinstance(answer.get("schema"), str):
             return answer
-        if status == NOT_FOUND and answer.get("error_code") in UNKNOWN:
+        if status == NOT_FOUND and (answer.get("error_code") in UNKNOWN or path.startswith(GUIDS)):
             raise InvalidInput(text="does not exist in the schema registry")
         if status in {UNAUTHORIZED, FORBIDDEN}:
             raise self._unavailable(f"it refuses the credentials of the source (status {status})")

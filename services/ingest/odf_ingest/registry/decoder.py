@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
+from uuid import UUID
 
 from odf_common.errors import InvalidInput
 from odf_ingest.read.message_buffer import MessageBuffer
@@ -14,8 +15,10 @@ from odf_ingest.registry.client import RegistryAddress, RegistryClient, Schema
 from odf_ingest.registry.protobuf import ProtobufDecoder
 from odf_ingest.source_settings import SourceSettings
 
-MAGIC: Final = 0
-HEADER_BYTES: Final = 5  # the magic byte and the id
+MAGIC_ID: Final = 0  # an id of four bytes follows
+MAGIC_GUID: Final = 1  # a GUID of 16 bytes follows
+ID_END: Final = 5
+GUID_END: Final = 17
 MAX_ID: Final = 2**31 - 1  # ids are positive 32-bit integers
 MAX_SCHEMAS: Final = 1000  # kept per registry
 MAX_REGISTRIES: Final = 100
@@ -39,11 +42,15 @@ class Decoder:
     def __init__(self, client: RegistryClient) -> None:
         """Fetch schemas with `client`."""
         self._client = client
-        self._known: OrderedDict[int, _Known] = OrderedDict()
+        self._known: OrderedDict[tuple[int | UUID, bool], _Known] = OrderedDict()
         self._mutex = threading.Lock()
 
-    def decode(self, values: Sequence[bytes | None]) -> tuple[MessageBuffer, dict[int, str]]:
+    def decode(
+        self, values: Sequence[bytes | None], *, is_key: bool = False
+    ) -> tuple[MessageBuffer, dict[int, str]]:
         """Return the messages as JSON, and by index why others cannot be decoded; those are tombstones then.
+
+        `is_key`: they are keys, which may be single values.
 
         Raises `RegistryUnavailable`.
         """
@@ -51,41 +58,38 @@ class Decoder:
         faults: dict[int, str] = {}
         for place, value in enumerate(values):
             try:
-                decoded.append(None if value is None else self._json(value))
+                decoded.append(None if value is None else self._json(value, is_key=is_key))
             except InvalidInput as error:
                 faults[place] = str(error)
                 decoded.append(None)
         return MessageBuffer.of(decoded), faults
 
-    def _json(self, value: bytes) -> bytes:
-        if len(value) < HEADER_BYTES or value[0] != MAGIC:
-            text = "has no schema id: a message of a schema registry begins with a zero byte and four bytes of the id"
-            raise InvalidInput(text=text)
-        number = int.from_bytes(value[1:HEADER_BYTES], "big")
+    def _json(self, value: bytes, *, is_key: bool) -> bytes:
+        name, payload = _named(value)
         try:
-            return self._schema(number)(value[HEADER_BYTES:]).encode()
+            return self._schema(name, is_key=is_key)(payload).encode()
         except InvalidInput as error:
-            raise InvalidInput(where=f"schema {number}", text=str(error)) from error
+            raise InvalidInput(where=f"schema {name}", text=str(error)) from error
 
-    def _schema(self, number: int) -> Decode:
-        if number > MAX_ID:
+    def _schema(self, name: int | UUID, *, is_key: bool) -> Decode:
+        if isinstance(name, int) and name > MAX_ID:
             raise InvalidInput(text="does not exist: the id is too large")
         with self._mutex:
-            known = self._known.get(number)
+            known = self._known.get((name, is_key))
         if known is None or (known.decode is None and known.until < time.monotonic()):
-            known = self._fetched(number)
+            known = self._fetched(name, is_key=is_key)
             with self._mutex:
-                self._known[number] = known
-                self._known.move_to_end(number)
+                self._known[name, is_key] = known
+                self._known.move_to_end((name, is_key))
                 while len(self._known) > MAX_SCHEMAS:
                     self._known.popitem(last=False)
         if known.decode is None:
             raise InvalidInput(text=known.why)
         return known.decode
 
-    def _fetched(self, number: int) -> _Known:
+    def _fetched(self, name: int | UUID, *, is_key: bool) -> _Known:
         try:
-            return _Known(decode=_decoder(self._client.schema(number)))
+            return _Known(decode=_decoder(self._client.schema(name), is_key=is_key))
         except InvalidInput as error:
             return _Known(why=str(error), until=time.monotonic() + RETRY_SECONDS)
 
@@ -116,10 +120,23 @@ class Registries:
         return decoder
 
 
-def _decoder(schema: Schema) -> Decode:
+def _named(value: bytes) -> tuple[int | UUID, bytes]:
+    """Return the id or GUID of a message's schema, and the payload. Raises `InvalidInput`."""
+    if len(value) >= ID_END and value[0] == MAGIC_ID:
+        return int.from_bytes(value[1:ID_END], "big"), value[ID_END:]
+    if len(value) >= GUID_END and value[0] == MAGIC_GUID:
+        return UUID(bytes=value[1:GUID_END]), value[GUID_END:]
+    text = (
+        "has no schema id: a message of a schema registry, or its header, begins with a zero byte and four bytes of "
+        "the id, or with the byte 1 and 16 bytes of the GUID"
+    )
+    raise InvalidInput(text=text)
+
+
+def _decoder(schema: Schema, *, is_key: bool) -> Decode:
     match schema.kind:
         case "AVRO":
-            return avro_decoder(schema)
+            return avro_decoder(schema, is_key=is_key)
         case "PROTOBUF":
             return ProtobufDecoder(schema)
         case "JSON":

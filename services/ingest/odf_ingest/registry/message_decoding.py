@@ -1,11 +1,14 @@
 """Applies a source's decoder to a batch of messages, before the pipeline and after it."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepNdJson
+from odf_ingest.message_columns import KEY_SCHEMA, VALUE_SCHEMA, KeyFormat, MessageColumns
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.prepare.preparer import Prepared
@@ -31,35 +34,82 @@ def decoded(
 ) -> Prepared:
     """Return what `prepare` makes of the decoded messages; bad ones have their original bytes.
 
+    The id of a schema that is in a header is put in front of the bytes, also of bad ones: so they can be read again.
+
     Raises `RegistryUnavailable`, and `InvalidInput` if the source does not read NdJson.
     """
     read = json_step(plan.source.read)
     reasons: dict[tuple[int, int], str] = {}
     raw: dict[tuple[int, int], bytes | None] = {}
     parts = []
-    for part in batch.parts:
-        values, faults = decoder.decode(part.values)
-        if faults:
-            # Not None, a tombstone, nor empty, a snapshot without records.
-            values = MessageBuffer.of(
-                [UNREADABLE if place in faults else value for place, value in enumerate(values)]
-            )
+    framed = [_framed(part.values, part.headers, VALUE_SCHEMA) for part in batch.parts]
+    for part, sent in zip(batch.parts, framed, strict=True):
+        values, faults = _readable(decoder.decode, sent)
+        keys = part.keys
+        if batch.columns.key_format is KeyFormat.REGISTRY:
+            framed_keys = _framed(part.keys, part.headers, KEY_SCHEMA)
+            texts, wrong = _readable(partial(decoder.decode, is_key=True), framed_keys)
+            keys = _objects(texts, batch.columns)
+            faults = {place: f"its key: {why}" for place, why in wrong.items()} | faults
         reasons |= {(part.partition, part.offsets[place]): why for place, why in faults.items()}
-        parts.append(replace(part, values=values))
+        parts.append(replace(part, values=values, keys=keys))
     json = DecodedJson(ddl_schema=read.ddl_schema, schema=read.schema)
     prepared = prepare(
         replace(plan, source=replace(plan.source, read=json)), replace(batch, parts=tuple(parts))
     )
     wanted = {(one.partition, one.offset) for one in prepared.bad}
-    for part in batch.parts if wanted else ():
+    for part, sent in zip(batch.parts, framed, strict=True) if wanted else ():
         for place, offset in enumerate(part.offsets):
             if (part.partition, offset) in wanted:
-                raw[part.partition, offset] = part.values[place]
+                raw[part.partition, offset] = sent[place]
     return replace(
         prepared,
         source=plan.source,
         bad=tuple(_original(one, raw, reasons) for one in prepared.bad),
     )
+
+
+def _framed(
+    values: Sequence[bytes | None], headers: Mapping[str, Sequence[bytes | None]], header: str
+) -> Sequence[bytes | None]:
+    """Return values with the schema ids of their headers in front of them."""
+    ids = headers.get(header, ())
+    if not any(ids):
+        return values
+    return [value if value is None else (id_ or b"") + value for value, id_ in zip(values, ids, strict=True)]
+
+
+def _objects(keys: Sequence[bytes | None], columns: MessageColumns) -> Sequence[bytes | None]:
+    """Return keys as objects: one that is a string, a number or a boolean is the value of the only column."""
+    if len(columns.keys) != 1:
+        return keys
+    name = json.dumps(columns.keys[0]).encode()
+    return [b"{%s:%s}" % (name, key) if key is not None and _is_single(key) else key for key in keys]
+
+
+def _is_single(key: bytes) -> bool:
+    """Return whether JSON is a single value; the payload of a message with a JSON schema may be anything."""
+    if key.lstrip()[:1] in {b"{", b"["}:
+        return False
+    try:
+        json.loads(key)
+    except ValueError:
+        return False
+    return True
+
+
+def _readable(
+    decode: Callable[[Sequence[bytes | None]], tuple[MessageBuffer, dict[int, str]]],
+    values: Sequence[bytes | None],
+) -> tuple[MessageBuffer, dict[int, str]]:
+    """Return values as JSON, with `UNREADABLE` for those that cannot be decoded; and by index why."""
+    found, faults = decode(values)
+    if faults:
+        # Not None, a tombstone, nor empty, a snapshot without records.
+        found = MessageBuffer.of(
+            [UNREADABLE if place in faults else value for place, value in enumerate(found)]
+        )
+    return found, faults
 
 
 def _original(

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from odf_testing.webserver import PageServer, serving_pages
 
+from odf_common.adapters.networks import Networks
+from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.poll.fetch import Limits
-from odf_ingest.poll.fetch.networks import Networks
 from odf_ingest.poll.poller import Polled, Poller
 
 LOOPBACK = Networks.parse(("127.0.0.0/8",))
@@ -36,6 +37,7 @@ def poller_of(bench: Any, environ: Mapping[str, str] | None = None, **limits: An
     return Poller(
         queues=bench.queues,
         preparer=bench.preparer,
+        rejecting=RejectPolicy(bench.coordinator, bench.blobs),
         blobs=bench.blobs,
         clock=bench.clock,
         environ=environ or {},

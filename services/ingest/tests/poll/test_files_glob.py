@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from odf_testing.builders import a_chain, a_polling_source, a_schema, a_seed
 
 from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData
 from odf_common.metadata.fetching import (
     EventTimeSourceFromPath,
@@ -22,7 +24,7 @@ from odf_ingest.commit.propose import Proposals
 from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.poll.errors import FileForbidden, NothingAtSource
 from odf_ingest.poll.poller import Polled
-from odf_ingest.poll.position import ReadFile
+from odf_ingest.poll.position import ReadFile, ReadFiles
 
 NOTHING = Polled()
 LEDGER = MergeStrategyLedger(primary_key=("id",))
@@ -245,3 +247,23 @@ def test_keys_pipes_and_folders_are_not_read(make_polled: Any, poll: Any, folder
     write(folder, "d.json", 1)
     with pytest.raises(FileForbidden):
         poll(make_polled(glob(folder)), secrets=folder)
+
+
+def test_each_block_is_read_once_for_its_files_and_all_again_after_a_reset() -> None:
+    chain, reads = a_chain(a_seed(), a_polling_source(), a_schema()), list[Multihash]()
+
+    def read(block: Multihash) -> bytes:
+        reads.append(block)
+        return chain.read(block)
+
+    files = ReadFiles(read)
+    before = chain.state.head
+    assert files.at(before) == {}
+    reads.clear()
+    for name in ("a", "b"):
+        chain.add(AddData(new_source_state=ReadFile(name=name).state()))
+        assert list(files.at(chain.state.head)) == ["a", "b"][: len(chain.blocks) - 3]
+        assert list(files.at(chain.state.head)) == ["a", "b"][: len(chain.blocks) - 3]
+    # The one before is read too: that is where it stops.
+    assert reads == [chain.blocks[at].hash for at in (3, 2, 4, 3)]
+    assert files.at(before) == {}

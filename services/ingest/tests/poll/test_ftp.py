@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from odf_testing.ftpserver import PASSWORD, USER, FolderServer, serving_ftp
 
+from odf_common.adapters.networks import AddressForbidden, Networks
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.metadata.events import AddData
 from odf_common.metadata.fetching import (
@@ -20,14 +21,12 @@ from odf_common.metadata.fetching import (
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff
 from odf_ingest.poll.errors import (
-    AddressForbidden,
     NothingAtSource,
     SourceRefusedRequest,
     SourceUnreachable,
     TooLarge,
 )
 from odf_ingest.poll.fetch import body, ftp
-from odf_ingest.poll.fetch.networks import Networks
 from odf_ingest.poll.poller import Polled
 
 NOTHING = Polled()

@@ -1,8 +1,8 @@
-import socket
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ import pytest
 from odf_testing.certificates import self_signed
 from odf_testing.mqttbroker import MqttBroker, serving_mqtt
 
-from odf_common.errors import InvalidInput, OdfError, Unavailable
+from odf_common.adapters.networks import AddressForbidden, Networks
+from odf_common.dataset.rejects import passed_of
+from odf_common.errors import InvalidInput, Unavailable
 from odf_common.metadata.events import AddData, SetPollingSource
 from odf_common.metadata.fetching import (
     CompressionFormat,
@@ -20,11 +22,11 @@ from odf_common.metadata.fetching import (
     PrepStepDecompress,
 )
 from odf_common.metadata.steps import MergeStrategyLedger, MergeStrategySnapshot, ReadStepNdJson
-from odf_ingest.poll.errors import AddressForbidden, SourceRefusedRequest, SourceUnreachable
+from odf_ingest.poll.errors import SourceRefusedRequest, SourceUnreachable
 from odf_ingest.poll.fetch import mqtt, mqtt_session
-from odf_ingest.poll.fetch.mqtt_packets import NotMqtt, Packet, PacketType, message_of, split
-from odf_ingest.poll.fetch.networks import Networks
-from odf_ingest.poll.poller import Polled
+from odf_ingest.poll.fetch.mqtt_packets import Packet, PacketType
+from odf_ingest.poll.poller import NOTE, Polled
+from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 NOTHING = Polled()
 POLLS = 100
@@ -156,6 +158,92 @@ def test_exactly_once_holds_under_kills(
     assert ids(bench) == list(range(8))
 
 
+def is_completion(sent: Callable[[], int], number: int, kind: PacketType, _: int) -> bool:
+    return kind is PacketType.PUBCOMP and sent() == number
+
+
+def checks_notes(monkeypatch: pytest.MonkeyPatch, bench: Any) -> None:
+    """Fail if an identifier is given back that no durable note says is free: its next message would be dropped."""
+    confirm = mqtt_session.Session.confirm
+
+    def checked(session: mqtt_session.Session, kind: PacketType, number: int) -> None:
+        if kind is PacketType.PUBCOMP:
+            note = mqtt._Kept.parse(bench.blobs.note(bench.dataset, NOTE))
+            batch = mqtt.Received.parse(bench.state.source_states["default"])
+            assert note.released >= batch.number or number in note.ids
+        confirm(session, kind, number)
+
+    monkeypatch.setattr(mqtt_session.Session, "confirm", checked)
+
+
+@pytest.mark.parametrize("kills", [(), (3,), (3, 12, 5)], ids=str)
+def test_a_batch_larger_than_the_window_of_a_restarted_broker_is_not_repeated(
+    make_polled: Any, poll: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: tuple[int, ...]
+) -> None:
+    """It repeats ten messages, and more only when it has the PUBCOMP of these; ingest is killed before some of them."""
+    with serving_mqtt(tmp_path, "allow_anonymous true", "max_inflight_messages 10") as broker:
+        bench = make_polled(step(broker))
+        poll(bench)
+        if not kills:
+            checks_notes(monkeypatch, bench)
+        broker.send(*map(line, range(45)), qos=2)
+        with monkeypatch.context() as patch:
+            killed_when(patch, mqtt._Subscriber, "_release", lambda batch: len(batch.ids) > 10)
+            with pytest.raises(Killed):
+                poll(bench)
+        broker.stop()
+        broker.start()
+        for number in kills:
+            with monkeypatch.context() as patch:
+                sent = partial(next, count(1))
+                killed_when(patch, mqtt_session.Session, "confirm", partial(is_completion, sent, number))
+                with pytest.raises(Killed):
+                    poll(bench)
+        broker.send(*map(line, range(45, 50)), qos=2)
+        polled(poll, bench, 50)
+        assert poll(bench) == NOTHING
+    assert ids(bench) == list(range(50))
+
+
+def test_identifiers_that_were_free_before_a_reset_are_not_in_the_next_batch(
+    make_polled: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of a batch was released when the dataset was reset; then all confirmations of a connection are lost."""
+    bench = make_polled(step(broker))
+    poll(bench)
+    note = mqtt._Kept.parse(bench.blobs.note(bench.dataset, NOTE))
+    bench.blobs.set_note(bench.dataset, NOTE, replace(note, ids=tuple(range(1, 100))).text())
+    broker.send(line(1), line(2), qos=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(mqtt, "RELEASE_SECONDS", 0.2)
+        patch.setattr(mqtt_session.Session, "confirm", lambda *_: None)
+        with pytest.raises(SourceUnreachable, match="no answer in time"):
+            polled(poll, bench, POLLS)
+    polled(poll, bench, 2)
+    assert poll(bench) == NOTHING
+    assert ids(bench) == [1, 2]
+
+
+def test_the_session_of_earlier_topics_has_identifiers_of_its_own(
+    make_polled: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ingest was killed before it released a message of other topics with the same identifier."""
+    bench = make_polled(step(broker))
+    poll(bench)
+    old = bench.state.polling_source
+    bench.propose(SetPollingSource(fetch=step(broker, path="away/#"), read=old.read, merge=old.merge))
+    poll(bench)
+    broker.send(("away/1", line(1)[1]), qos=2)
+    with monkeypatch.context() as patch:
+        killed_when(patch, mqtt._Subscriber, "_release", lambda *_: True)
+        with pytest.raises(Killed):
+            polled(poll, bench, POLLS)
+    broker.send(line(2), qos=2)
+    bench.propose(SetPollingSource(fetch=old.fetch, read=old.read, merge=old.merge))
+    polled(poll, bench, 2)
+    assert ids(bench) == [1, 2]
+
+
 @pytest.mark.parametrize("stage", list(STAGES)[:3])
 def test_at_least_once_loses_nothing_under_kills_and_keys_drop_what_is_doubled(
     make_polled: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch, stage: str
@@ -194,6 +282,21 @@ def test_a_message_with_an_identifier_that_was_released_is_new(
     assert ids(bench) == [1, 2]
 
 
+def test_batches_of_two_nodes_with_other_messages_or_topics_have_other_states(
+    make_polled: Any, poll: Any, broker: MqttBroker
+) -> None:
+    """The state says whether a batch is in the chain: those of another node must not be taken for it."""
+    states = []
+    for message in (line(1), line(4), ("home/2", line(1)[1])):
+        bench = make_polled(step(broker, LEAST))
+        poll(bench)
+        broker.send(message)
+        polled(poll, bench, 1)
+        states.append(bench.state.source_states["default"])
+    assert {mqtt.Received.parse(one).number for one in states} == {1}
+    assert len({one.value for one in states}) == 3
+
+
 def test_at_most_once_is_the_default_and_takes_what_is_published_meanwhile(
     make_polled: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,10 +321,40 @@ def test_a_retained_message_is_read_once(make_polled: Any, poll: Any, broker: Mq
     assert poll(bench) == NOTHING  # other topics are another session
 
 
-def test_a_bad_message_is_named_and_the_batch_stays_at_the_broker(
+def test_a_bad_message_is_a_dead_letter_and_does_not_hold_its_batch(
     make_polled: Any, poll: Any, broker: MqttBroker
 ) -> None:
     bench = make_polled(step(broker))
+    poll(bench)
+    broker.send(line(1), ("home/2", b"x"), line(2), qos=2)
+    polled(poll, bench, 2)
+    broker.send(("home/2", b"y"), line(3), qos=2)
+    polled(poll, bench, 3)
+    assert poll(bench) == NOTHING  # all are confirmed
+    assert ids(bench) == [1, 2, 3]
+    letters = bench.coordinator.letters
+    assert [(one.offset, one.value) for one in letters] == [(0, b"x"), (1, b"y")]
+    assert letters[0].reason.endswith(" (home/2): is not one JSON object")
+    assert passed_of(bench.state.source_states["default"]).rejected == 2
+
+
+def test_a_bad_snapshot_is_a_dead_letter_as_a_whole(make_polled: Any, poll: Any, broker: MqttBroker) -> None:
+    bench = make_polled(step(broker), MergeStrategySnapshot(primary_key=("id",)))
+    poll(bench)
+    twice, null = b'{"id":1}\n{"id":1,"v":"b"}', b'{"v":"a"}'
+    broker.send(
+        ("home/1", b'{"id":1}\n{"id":2}'), ("home/1", twice), ("home/1", null), ("home/1", b'{"id":2}'), qos=2
+    )
+    polled(poll, bench, 3)
+    assert bench.values("op", "id") == [(0, 1), (0, 2), (1, 1)]
+    assert [one.value for one in bench.coordinator.letters] == [twice, null]
+
+
+def test_a_source_that_stops_names_a_bad_message_and_the_batch_stays_at_the_broker(
+    make_polled: Any, poll: Any, broker: MqttBroker
+) -> None:
+    bench = make_polled(step(broker))
+    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
     poll(bench)
     broker.send(("home/2", b'{"id":"x"}'), qos=2)
     text = r"mqtt://127.0.0.1:\d+, message 1 \(home/2\): column id: 'x' is not a value of BIGINT"
@@ -327,68 +460,3 @@ def test_prepare_steps_and_private_addresses_are_refused(
         poll(bench)
     with pytest.raises(AddressForbidden):
         poll(make_polled(step(broker)), networks=Networks())
-
-
-@pytest.mark.parametrize(
-    ("answer", "error", "text"),
-    [
-        (b"HTTP/1.1 400 Bad Request\r\nServer: x" + bytes(100), SourceRefusedRequest, "does not speak MQTT"),
-        (b"\x20\xff\xff\xff\xff\x01", SourceRefusedRequest, "more than four bytes"),
-        (b"\x20\xff\xff\xff\x7f", SourceRefusedRequest, "more than 16777216"),
-        (b"\x20\x01\x00", SourceRefusedRequest, "CONNACK is malformed"),
-        (b"\x20\x02\x00\x01", SourceRefusedRequest, "does not speak MQTT 3.1.1"),
-        (b"\x20\x02\x00\x03", SourceUnreachable, "says that it is unavailable"),
-        (
-            b"\x20\x02\x00\x00\x90\x03\x00\x01\x80",
-            SourceRefusedRequest,
-            "refuses the subscription to 'home/#'",
-        ),
-        (b"\x20\x02\x00\x00\x90\x02\x00\x01", SourceRefusedRequest, "SUBACK is malformed"),
-        (b"\x20\x02\x00\x00\x30\x01\x00", SourceRefusedRequest, "PUBLISH is malformed"),
-        (b"\x20\x02\x00\x00\x36\x02\x00\x00", SourceRefusedRequest, "PUBLISH is malformed"),
-        (b"\x20\x02\x00\x00\x30\x04\x00\x02\xff\xfe", SourceRefusedRequest, "a topic is not UTF-8"),
-        (b"\x20\x02\x00\x00\x90\x03\x00\x01\x00\x40\x02\x00\x01", SourceRefusedRequest, "unexpected PUBACK"),
-        (b"\x20\x02\x00\x00", SourceUnreachable, "the connection broke off"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_hostile_brokers_are_errors(
-    make_polled: Any, poll: Any, answer: bytes, error: type[OdfError], text: str
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def serve() -> None:
-            connected, _ = listening.accept()
-            with connected:
-                connected.sendall(answer)
-                connected.shutdown(socket.SHUT_WR)
-                while connected.recv(1000):
-                    pass
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        topics = (MqttTopicSubscription(path="home/#"),)
-        fetch = FetchStepMqtt(host="127.0.0.1", port=listening.getsockname()[1], topics=topics)
-        with pytest.raises(error, match=text):
-            poll(make_polled(fetch))
-        thread.join()
-
-
-@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 2_097_152])
-def test_packets_are_split_wherever_they_are_cut(size: int) -> None:
-    payload = bytes(size)
-    length, rest = bytearray(), size + 3
-    while True:
-        rest, digit = rest >> 7, rest & 0x7F
-        length.append(digit | (0x80 if rest else 0))
-        if not rest:
-            break
-    raw = b"\x30" + bytes(length) + b"\x00\x01t" + payload
-    for cut in {0, 1, 2, 3, len(raw) // 2, len(raw) - 1} - {len(raw)}:
-        assert split(raw[:cut], len(raw)) is None
-    found = split(raw + b"\x30", len(raw))
-    assert found is not None
-    packet, end = found
-    assert (message_of(packet).payload, end) == (payload, len(raw))
-    with pytest.raises(NotMqtt, match="more than"):
-        split(raw, size)

@@ -3,15 +3,18 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from odf_testing.webserver import Page, PageServer
 
 from odf_common.errors import InvalidInput
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.fetching import FetchStepUrl
 from odf_common.ports.clock import Backoff
 from odf_common.ports.store import CatalogEntry
+from odf_ingest.api.bus_handlers import Notices
 from odf_ingest.poll import schedule as module
 from odf_ingest.poll.fetch import body
 from odf_ingest.poll.schedule import PollSchedule, PollState, seconds_of
@@ -40,7 +43,9 @@ def start(make_poller: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     threads = []
     pool = ThreadPoolExecutor(2)
 
-    def run(bench: Any, interval: str, *, is_ours: bool = True) -> PollSchedule:
+    def run(
+        bench: Any, interval: str, *, is_ours: Callable[[DatasetId], bool] = lambda _: True
+    ) -> PollSchedule:
         save_settings(
             bench.blobs, bench.dataset, "default", SourceSettings(poll_interval=Duration.parse(interval))
         )
@@ -49,7 +54,7 @@ def start(make_poller: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             catalog=Catalog(CatalogEntry(alias="a", dataset_id=bench.dataset)),  # type: ignore[arg-type]
             blobs=bench.blobs,
             current=bench.queues.current,
-            is_ours=lambda _: is_ours,
+            is_ours=is_ours,
             pool=pool,
         )
         thread = threading.Thread(target=schedule.run, args=(stop,))
@@ -90,7 +95,7 @@ def test_only_own_datasets_with_an_interval_are_polled(
     make_polled: Any, web: PageServer, start: Start
 ) -> None:
     bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
-    elsewhere, off = start(bench, "1s", is_ours=False), start(bench, "none")
+    elsewhere, off = start(bench, "1s", is_ours=lambda _: False), start(bench, "none")
     time.sleep(0.2)
     assert [*elsewhere.views(), *off.views()] == []
     assert web.requests == []
@@ -103,6 +108,21 @@ def test_a_changed_interval_counts_at_once(make_polled: Any, web: PageServer, st
     time.sleep(0.1)
     save_settings(bench.blobs, bench.dataset, "default", SourceSettings(poll_interval=Duration.parse("1d")))
     schedule.look_again()
+    eventually(lambda: len(bench.rows()) == 1)
+
+
+def test_datasets_of_newly_assigned_partitions_are_polled_at_once(
+    make_polled: Any, web: PageServer, start: Start
+) -> None:
+    web.pages["/a"] = Page(body=LINE)
+    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
+    owned: set[int] = set()
+    schedule = start(bench, "1d", is_ours=lambda _: bool(owned))
+    time.sleep(0.1)
+    reader = SimpleNamespace(request=lambda action: action())
+    sources = SimpleNamespace(own=owned.update)
+    notices = Notices(reader, sources, bench.queues, schedule.look_again)  # type: ignore[arg-type]
+    notices.on_assigned(frozenset({7}))
     eventually(lambda: len(bench.rows()) == 1)
 
 

@@ -1,12 +1,14 @@
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from odf_common.errors import NotFound
+from odf_common.errors import InvalidInput, NotFound
 from odf_common.metadata.fetching import FetchStepFilesGlob
 from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import MergeStrategySnapshot
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.control.source_control import SourceControl
 from odf_ingest.poll.schedule import PollSchedule
@@ -40,5 +42,10 @@ def test_a_polling_source_is_configured_and_shown_like_others(
     (shown,) = control.show(entry)
     assert (shown.name, shown.state, shown.settings.watermark_delay) == ("default", "idle", 7_200_000)
     assert (shown.late.count, shown.late.most) == (1, 4 * 3_600_000)
+    assert control.change(entry, "", {"badRecords": "dead-letter"}) == "default"
+    bench.propose(replace(bench.state.polling_source, merge=MergeStrategySnapshot(primary_key=("id",))))
+    with pytest.raises(InvalidInput, match="badRecords: a snapshot without its bad rows would retract them"):
+        control.change(entry, "", {"watermarkDelay": "0"})
+    control.change(entry, "", {"badRecords": "auto"})
     with pytest.raises(NotFound):
         control.change(entry, "other", {"watermarkDelay": "0"})

@@ -82,3 +82,10 @@ def test_a_source_of_another_node_sees_no_variables(make_polled: Any, poll: Any,
     with pytest.raises(ForeignSource, match="and uses env"):
         poll(bench, is_trusted=lambda _: False)
     assert web.requests == []
+
+
+def test_a_source_of_another_node_that_needs_nothing_of_this_one_is_polled(
+    make_polled: Any, poll: Any, web: PageServer
+) -> None:
+    web.pages["/a"] = Page(body=b'{"id":1}\n')
+    assert poll(make_polled(FetchStepUrl(url=f"{web.url}/a")), is_trusted=lambda _: False).records == 1

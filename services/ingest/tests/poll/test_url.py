@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from odf_testing.webserver import Page, PageServer, serving_pages
 
+from odf_common.adapters.networks import AddressForbidden, Networks
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.metadata.events import AddData, SetPollingSource
 from odf_common.metadata.fetching import FetchStepUrl, RequestHeader, SourceCachingForever
@@ -13,7 +14,6 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategySnapshot
 from odf_common.ports.clock import Backoff
 from odf_ingest.poll.errors import (
-    AddressForbidden,
     FileForbidden,
     NothingAtSource,
     SourceRefusedRequest,
@@ -21,7 +21,6 @@ from odf_ingest.poll.errors import (
     TooLarge,
 )
 from odf_ingest.poll.fetch import body
-from odf_ingest.poll.fetch.networks import Networks
 from odf_ingest.poll.poller import Polled
 
 NOTHING = Polled()
@@ -53,6 +52,16 @@ def test_content_is_committed_with_its_etag_and_unchanged_content_costs_one_requ
     assert bench.state.head == head
     assert states(bench) == [("odf/etag", '"one"')]
     assert [one.get("if-none-match") for one in web.requests] == [None, '"one"']
+
+
+def test_a_long_download_reports_how_far_it_is(
+    make_polled: Any, poll: Any, web: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body, "REPORT_SECONDS", -1.0)
+    web.pages["/a"] = Page(body=b'{"id":1,"v":"%s"}\n' % bytes(3 << 19).replace(b"\0", b"x"))
+    reports: list[str] = []
+    poll(make_polled(FetchStepUrl(url=f"{web.url}/a")), report=reports.append)
+    assert f"{web.url}/a: 1.5 of 1.5 MiB" in reports
 
 
 def test_the_event_time_and_the_watermark_are_the_time_of_last_modification(

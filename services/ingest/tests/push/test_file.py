@@ -168,7 +168,7 @@ def test_a_faulty_file_names_the_line_and_commits_nothing(make_bench: Any, tmp_p
     before = bench.state.head
     with pytest.raises(InvalidInput, match=r"^line 2: "):
         push(bench, tmp_path, line(1) + "junk\n" + line(3))
-    with pytest.raises(InvalidInput, match=r"record 2: has no id"):
+    with pytest.raises(InvalidInput, match=r"^line 2: column id: is null; a value of BIGINT is required"):
         push(bench, tmp_path, line(1) + '{"v":"a"}\n')
     assert bench.state.head == before
 

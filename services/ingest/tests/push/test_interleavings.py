@@ -14,6 +14,7 @@ from odf_testing.builders import a_push_source
 from odf_testing.profiles import examples
 
 from odf_common.adapters.kafka import records
+from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.quiet import Partition
 from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.adapters.memory import MemoryCatalog
@@ -22,12 +23,12 @@ from odf_common.metadata.steps import ReadStepNdJson
 from odf_common.ports.clock import Backoff
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit.commit_queue import Pools
+from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.push import assigned_sources as owned
 from odf_ingest.push import reader, source_record
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
-from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import Limits
 from odf_ingest.push.source_record import Key
 from odf_ingest.push.source_topics import SourceTopics
@@ -249,7 +250,7 @@ def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Worl
             return usual(plan, batch)
 
         bench.preparer.messages = messages
-        made = PushReader(KafkaRecords("none:1"), 200)
+        made = PushReader(KafkaRecords(KafkaCluster("none:1")), 200)
         sources = AssignedSources(
             reading=made,
             queues=bench.queues,

@@ -23,12 +23,12 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyLedger, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_common.ports.store import ObjectKind
 from odf_ingest.commit.committer import Outcome, position_of
+from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.errors import PositionChanged, RecordRejected, TooManyRejected, TopicReplaced
 from odf_ingest.prepare.batch import MessageBatch, Part
 from odf_ingest.prepare.message_values import TOMBSTONE
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.push.kafka_batch import KafkaBatch
-from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
@@ -184,8 +184,8 @@ def test_bad_messages_are_dead_letters_and_their_neighbours_go_on(make_bench: An
     assert [(letter.offset, letter.reason) for letter in bench.coordinator.letters] == [
         (1, "is not one JSON object"),
         (2, TOMBSTONE),
-        (3, "has no event_time"),
-        (4, "has no id"),
+        (3, "column event_time: is null; a value of TIMESTAMP(3) is required"),
+        (4, "column id: is null; a value of BIGINT is required"),
     ]
     assert [letter.value for letter in bench.coordinator.letters] == [values[1], b"", values[3], values[4]]
 
@@ -241,6 +241,14 @@ def test_a_batch_is_no_repeat_because_one_of_its_partitions_has_nothing_new(make
 
     assert sorted(bench.values("id")) == [(1,), (2,), (3,)]
     assert position_of(bench.state, "default").topics["topic"].next == {0: 2, 1: 1}
+
+
+def test_a_batch_of_which_one_partition_begins_elsewhere_is_not_committed(make_bench: Any) -> None:
+    bench = make_bench()
+    commit(bench, a_batch({0: [message(1)], 1: [message(2)]}, partitions=2))
+    with pytest.raises(PositionChanged):
+        commit(bench, a_batch({0: [message(3)], 1: [message(4)]}, start={0: 1, 1: 2}, partitions=2))
+    assert sorted(bench.values("id")) == [(1,), (2,)]
 
 
 def test_what_is_known_of_a_partition_stays_while_others_are_read_and_its_time_never_goes_back(

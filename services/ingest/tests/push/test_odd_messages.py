@@ -23,10 +23,10 @@ from odf_common.metadata.steps import (
     ReadStepParquet,
 )
 from odf_ingest.commit.file_commit import FileCommit
+from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.prepare.batch import FileBatch, MessageBatch, Part
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.push.kafka_batch import KafkaBatch
-from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.read.message_buffer import MessageBuffer
 
 OPEN = ReadStepNdJson()
@@ -208,7 +208,7 @@ def test_a_key_that_no_record_has_rejects_them_instead_of_stopping_the_source(ma
     topic.push(b'{"a":1}')
     topic.push(b'{"id":1,"a":1}', b'{"a":1}')
     assert topic.bench.values("id") == [(1,)]
-    assert topic.rejected == ["has no id", "has no id"]
+    assert topic.rejected == ["has no id", "column id: is null; a value of BIGINT is required"]
 
 
 def test_operations_that_are_none_are_rejected(make_bench: Any) -> None:

@@ -37,13 +37,13 @@ from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest import metrics
 from odf_ingest.commit.committer import position_of
+from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.control.drain import Drains
 from odf_ingest.errors import SourceStopped
 from odf_ingest.push import assigned_sources
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
-from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.push.source import MAX_BATCH_BYTES, Limits
 from odf_ingest.push.source_record import Key
 from odf_ingest.push.source_topics import SourceTopics

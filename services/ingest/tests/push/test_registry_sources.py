@@ -1,24 +1,34 @@
 """Sources whose messages name a schema: rows and dead letters as usual; a registry that is down pauses only them."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from odf_testing.builders import a_push_source
-from odf_testing.registry import Registry, avro, framed, serving_registry
+from odf_testing.registry import Registry, avro, framed, framed_by_guid, serving_registry
 
 from odf_common.codec.bus import body_of
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import MergeStrategySnapshot, ReadStepCsv, ReadStepNdJson
+from odf_common.metadata.steps import (
+    MergeStrategySnapshot,
+    MergeStrategyUpsertStream,
+    ReadStepCsv,
+    ReadStepNdJson,
+)
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
+from odf_ingest.prepare.plan import plan_of
+from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.push import stalls
 from odf_ingest.push.source_record import Key
 from odf_ingest.push.state_machine import Phase
-from odf_ingest.registry import json_step
+from odf_ingest.registry import Registries, decoded, json_step
 from odf_ingest.source_settings import SourceSettings, save_settings
 
+from .test_message_columns import messages
 from .test_reader import TOPIC, Broker, Running, message, running
 
 OTHER = "odf.push.a.other"
@@ -70,7 +80,7 @@ def test_rows_are_committed_and_what_cannot_be_decoded_is_a_dead_letter_as_it_wa
     bad = {
         framed(9, b"x"): "schema 9: does not exist",
         row(3)[:-1]: "schema 1: the payload",
-        row(None): "has no id",
+        row(None): "column id: is null; a value of BIGINT is required",
     }
     broker.logs[TOPIC, 0] += [row(1, "é\n"), *bad, message(7), None, row(2)]
     with running(bench, broker) as node:
@@ -83,6 +93,134 @@ def test_rows_are_committed_and_what_cannot_be_decoded_is_a_dead_letter_as_it_wa
     assert [one.offset for one in letters] == [1, 2, 3, 4, 5]
     expected = [*bad.values(), "has no schema id", "is empty"]
     assert all(one.reason.startswith(start) for one, start in zip(letters, expected, strict=True)), letters
+
+
+KEY = {
+    "type": "record",
+    "name": "Key",
+    "fields": [{"name": "id", "type": "long"}, {"name": "code", "type": "bytes"}],
+}
+
+
+def test_keys_are_decoded_too_and_those_of_tombstones(make_bench: Any, registry: Registry) -> None:
+    registry.add(2, KEY)
+    value = {"type": "record", "name": "Value", "fields": [{"name": "v", "type": "string"}]}
+    registry.add(3, value)
+    columns = ("id BIGINT NOT NULL", "code BINARY", "v STRING")
+    bench = make_bench(MergeStrategyUpsertStream(primary_key=("id",)), ReadStepNdJson(ddl_schema=columns))
+    chosen = SourceSettings.from_plain(
+        {"schemaRegistry": registry.url, "keyColumns": "id,code", "keyFormat": "registry"}
+    )
+    keys = [avro(2, KEY, {"id": number, "code": b"\xff"}) for number in (1, 2)]
+    values = [avro(3, value, {"v": text}) for text in "abc"]
+    batch = messages([*values, None, b"x"], chosen.message_columns, [*keys, framed(9, b""), keys[0], b"y"])
+    decoder = Registries().decoder(chosen)
+    assert decoder is not None
+    plan = plan_of(bench.state, bench.state.push_sources["default"])
+    prepared = decoded(decoder, plan, batch, bench.preparer.messages)
+    assert prepared.records is not None
+    found = prepared.records.select(["op", "id", "code", "v"]).to_pylist()
+    assert [tuple(one.values()) for one in found] == [
+        (0, 1, b"\xff", "a"),
+        (0, 2, b"\xff", "b"),
+        (1, 1, b"\xff", None),
+    ]
+    assert [(one.offset, one.value) for one in prepared.bad] == [(2, values[2]), (4, b"x")]
+    assert [one.reason.partition(":")[0] for one in prepared.bad] == [
+        "its key",
+        "has no schema id",
+    ]
+
+
+def test_ids_in_headers_are_those_of_value_and_key(make_bench: Any, registry: Registry) -> None:
+    guid = UUID("89791762-2336-4186-9674-299b90a802e2")
+    registry.add(3, {"type": "record", "name": "Value", "fields": [{"name": "v", "type": "string"}]})
+    registry.add(4, '"long"')
+    registry.guids |= {guid: 3, UUID(int=4): 4}
+    columns = ("id BIGINT NOT NULL", "v STRING")
+    bench = make_bench(MergeStrategyUpsertStream(primary_key=("id",)), ReadStepNdJson(ddl_schema=columns))
+    chosen = SourceSettings.from_plain(
+        {"schemaRegistry": registry.url, "keyColumns": "id", "keyFormat": "registry"}
+    )
+    assert chosen.message_columns.read_headers == ("__value_schema_id", "__key_schema_id")
+    named, by_key = framed_by_guid(guid, b""), framed_by_guid(UUID(int=4), b"")
+    # In headers; in front of the bytes; a tombstone; a damaged value.
+    values = [b"\x02a", framed(3, b"\x02b"), None, b"\x02"]
+    keys = [b"\x02", framed(4, b"\x04"), b"\x02", b"\x02"]
+    (part,) = messages(values, chosen.message_columns, keys).parts
+    headers = {
+        "__value_schema_id": [named, None, None, named],
+        "__key_schema_id": [by_key, None, by_key, by_key],
+    }
+    batch = replace(messages(values, chosen.message_columns), parts=(replace(part, headers=headers),))
+    decoder = Registries().decoder(chosen)
+    assert decoder is not None
+    plan = plan_of(bench.state, bench.state.push_sources["default"])
+    prepared = decoded(decoder, plan, batch, bench.preparer.messages)
+    assert prepared.records is not None
+    found = prepared.records.select(["op", "id", "v"]).to_pylist()
+    assert [tuple(one.values()) for one in found] == [(0, 1, "a"), (0, 2, "b"), (1, 1, None)]
+    (bad,) = prepared.bad
+    assert bad.value == named + b"\x02", "with its id, so that it can be read again without the header"
+    assert bad.reason.startswith(f"schema {guid}: the payload")
+
+
+KEYS = {
+    "string": (b'\x06a"b', "STRING", 'a"b'),
+    "long": (b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", "BIGINT", 2**63 - 1),
+    "boolean": (b"\x01", "BOOLEAN", True),
+    "bytes": (b"\x02\xff", "BINARY", b"\xff"),
+}
+
+
+@pytest.mark.parametrize("schema", KEYS)
+def test_a_key_that_is_a_single_value_is_that_of_the_only_column(
+    make_bench: Any, registry: Registry, schema: str
+) -> None:
+    payload, column, value = KEYS[schema]
+    prepared = with_keys(make_bench, registry, json.dumps(schema), column, [payload])
+    assert prepared.bad == ()
+    assert prepared.records is not None
+    assert prepared.records.column("k").to_pylist() == [value]
+
+
+def test_a_key_that_is_an_array_is_refused(make_bench: Any, registry: Registry) -> None:
+    schema = json.dumps({"type": "array", "items": "long"})
+    (bad,) = with_keys(make_bench, registry, schema, "BIGINT", [b"\x02\x02\x00"]).bad
+    assert (
+        bad.reason == "its key: schema 4: is neither an Avro record nor a single value, so it has no columns"
+    )
+
+
+def test_a_json_key_that_is_no_value_does_not_become_columns(make_bench: Any, registry: Registry) -> None:
+    texts = [b" 5", b'1,"v":"x"', b"[1]", b""]
+    prepared = with_keys(make_bench, registry, "{}", "BIGINT", texts, kind="JSON")
+    assert prepared.records is not None
+    assert prepared.records.select(["k", "v"]).to_pylist() == [{"k": 5, "v": "a"}]
+    assert [one.offset for one in prepared.bad] == [1, 2, 3]
+
+
+def with_keys(
+    make_bench: Any, registry: Registry, schema: str, column: str, payloads: list[bytes], **facts: Any
+) -> Prepared:
+    """Return what a source with `column` k as its key reads from a message per payload of a key."""
+    registry.add(3, {"type": "record", "name": "Value", "fields": [{"name": "v", "type": "string"}]})
+    registry.add(4, schema, **facts)
+    bench = make_bench(read=ReadStepNdJson(ddl_schema=(f"k {column}", "v STRING")))
+    chosen = SourceSettings.from_plain(
+        {"schemaRegistry": registry.url, "keyColumns": "k", "keyFormat": "registry"}
+    )
+    keys = [framed(4, payload) for payload in payloads]
+    batch = messages([framed(3, b"\x02a")] * len(keys), chosen.message_columns, keys)
+    decoder = Registries().decoder(chosen)
+    assert decoder is not None
+    plan = plan_of(bench.state, bench.state.push_sources["default"])
+    return decoded(decoder, plan, batch, bench.preparer.messages)
+
+
+def test_keys_of_a_registry_need_its_address() -> None:
+    with pytest.raises(InvalidInput, match="keyFormat: registry needs the address in schemaRegistry"):
+        SourceSettings.from_plain({"keyColumns": "id", "keyFormat": "registry"})
 
 
 def test_a_registry_that_is_down_pauses_only_its_source_and_loses_nothing(

@@ -2,6 +2,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from odf_testing.builders import a_dataset, a_push_source
@@ -9,6 +10,7 @@ from odf_testing.builders import a_dataset, a_push_source
 from odf_common.adapters.kafka.records import Chunk
 from odf_common.metadata.steps import MergeStrategySnapshot
 from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_ingest.message_columns import ColumnNames, HeaderColumns, MessageColumns
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.push.source import MAX_BATCH_BYTES, MAX_DELAY_SECONDS, Limits, PushSource
@@ -18,8 +20,6 @@ from odf_ingest.push.source_record import Wait
 def a_source(
     size: int = 100, delay: float = 10.0, partitions: int = 1, wait: Wait | None = None, **changes: object
 ) -> PushSource:
-    from dataclasses import replace
-
     source = replace(a_push_source(), **changes)  # type: ignore[arg-type]
     return PushSource(
         dataset=a_dataset(),
@@ -65,6 +65,22 @@ def test_a_batch_is_cut_as_soon_as_it_has_the_bytes(sizes: list[int], cut: list[
     assert shape(source.ready) == cut
     source.cut()
     assert sum(map(len, shape(source.ready))) == len(sizes)
+
+
+def test_keys_and_headers_that_become_columns_count_too() -> None:
+    source = a_source()
+    source.columns = MessageColumns(
+        keys=ColumnNames(["key"]), headers=HeaderColumns([("trace", "trace"), ("span", "span")])
+    )
+    keys: list[bytes | None] = [b"k" * 30, None, b"k" * 30, None]
+    headers: dict[str, list[bytes | None]] = {"trace": [b"t" * 10, b"t" * 80, None, None], "span": [None] * 4}
+    chunk = replace(
+        a_chunk([10] * 4), keys=lambda: keys, headers=lambda names: {one: headers[one] for one in names}
+    )
+    source.add(chunk)
+    source.cut()
+    assert shape(source.ready) == [[10, 10], [10, 10]]
+    assert [batch.size for batch in source.ready] == [140, 50]
 
 
 def test_batches_follow_on_each_other() -> None:

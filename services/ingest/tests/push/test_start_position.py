@@ -1,6 +1,7 @@
 """Where a source begins: where the chain stands, if that is still in the topic, and never past what nobody has read."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_push_source, a_schema, a_seed, a_source_state
@@ -12,10 +13,11 @@ from odf_common.ports.bus import TopicInfo
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit.position import SourcePosition, TopicPosition
 from odf_ingest.errors import PositionBeyondEnd, RecordsExpired, TopicGone, TopicReplaced
+from odf_ingest.message_columns import MessageColumns
 from odf_ingest.push.source import Limits, PushSource
 from odf_ingest.push.source_record import Key, SourceRecord
-from odf_ingest.push.source_topics import SourceTopic
-from odf_ingest.push.start_position import open_source
+from odf_ingest.push.source_topics import SourceTopic, TopicOffsets
+from odf_ingest.push.start_position import has_moved, messages_after, open_source
 
 TOPIC = "topic"
 Offsets = Mapping[int, int]
@@ -34,12 +36,16 @@ def topic(low: Offsets, high: Offsets) -> TopicInfo:
     return TopicInfo(topic_id="one", low=low, high=high)
 
 
+def of_source(described: TopicInfo | OdfError) -> SourceTopic:
+    return SourceTopic(source=DEFAULT_SOURCE, name=TOPIC, described=described)
+
+
 def opened(state: ChainState, described: TopicInfo | OdfError) -> PushSource:
     entry = CatalogEntry(alias="a", dataset_id=a_dataset(), push_topics={DEFAULT_SOURCE: TOPIC})
     return open_source(
         entry,
         state,
-        SourceTopic(source=DEFAULT_SOURCE, name=TOPIC, described=described),
+        of_source(described),
         limits=Limits(size=1, delay=0.0),
         record=SourceRecord(key=Key(a_dataset(), DEFAULT_SOURCE), alias="a"),
     )
@@ -91,3 +97,46 @@ def test_a_topic_that_was_made_again_or_is_gone_stops_the_source() -> None:
 def test_a_topic_that_cannot_be_described_yet_is_tried_again(error: OdfError) -> None:
     with pytest.raises(type(error)):
         opened(state_at(None), error)
+
+
+SEEN = of_source(topic({0: 0}, {0: 9}))
+CHOSEN = TopicOffsets(topic_id="one", next={0: 5})
+
+
+@pytest.mark.parametrize(
+    ("read", "now", "is_moved"),
+    [
+        ({0: 4}, SEEN, False),
+        ({0: 4}, replace(SEEN, described=topic({0: 2}, {0: 12})), False),
+        ({0: 4}, replace(SEEN, described=topic({0: 0, 1: 0}, {0: 9, 1: 0})), True),
+        ({0: 4}, replace(SEEN, described=replace(topic({0: 0}, {0: 9}), topic_id="two")), True),
+        ({0: 4}, replace(SEEN, name="other"), True),
+        ({0: 4}, replace(SEEN, columns=MessageColumns(timestamp="sent")), True),
+        ({0: 4}, replace(SEEN, start=CHOSEN), False),  # the chain has a position already
+        (None, replace(SEEN, start=CHOSEN), True),
+        ({0: 4}, replace(SEEN, described=NotFound(what=TOPIC)), True),
+        ({0: 4}, replace(SEEN, described=Unavailable(what="Kafka")), False),
+    ],
+)
+def test_a_source_is_opened_again_if_what_it_reads_or_how_has_changed(
+    read: Offsets | None, now: SourceTopic, *, is_moved: bool
+) -> None:
+    state = state_at(read)
+    assert has_moved(opened(state, SEEN.described), state, now) == is_moved
+
+
+@pytest.mark.parametrize(
+    ("read", "now", "count"),
+    [
+        (None, of_source(topic({0: 3, 1: 5}, {0: 9, 1: 5})), 6),
+        ({0: 4}, of_source(topic({0: 3, 1: 5}, {0: 9, 1: 7})), 7),
+        ({0: 4}, of_source(topic({0: 0}, {0: 3})), 0),  # a topic that has lost messages
+        (None, replace(SEEN, start=CHOSEN), 4),
+        (None, of_source(Unavailable(what="Kafka")), None),
+    ],
+)
+def test_messages_after_a_position_are_counted_over_all_partitions(
+    read: Offsets | None, now: SourceTopic, count: int | None
+) -> None:
+    known = None if read is None else TopicPosition(topic_id="one", next=read)
+    assert messages_after(known, now) == count

@@ -12,11 +12,11 @@ import pytest
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategySnapshot
 from odf_ingest.commit.committer import Outcome, position_of
+from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.watermark import Lateness, proposed_delay
 from odf_ingest.prepare.batch import MessageBatch, Part
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.push.kafka_batch import KafkaBatch
-from odf_ingest.push.rejects import RejectPolicy
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.source_settings import DAY, HOUR, Duration, SourceSettings, load_settings, save_settings
 
@@ -189,6 +189,15 @@ def test_one_record_from_the_far_future_freezes_no_stream_with_a_bound(
     topic.publish({number: ["2999-01-01T00:00:00Z"] for number in range(partitions)})
     assert topic.watermark == "2999-01-01T00:00:00Z"
     assert len(topic.bench.rows()) == (7 if partitions == 1 else 11)
+
+
+def test_each_partition_is_judged_by_its_own_records_where_some_do_not_count(make_bench: Any) -> None:
+    topic, far = Topic(make_bench(), 2), "2999-01-01T00:00:00Z"
+    topic.configure(maxFuture="1h")
+    topic.publish({0: [HOURS[12]], 1: [HOURS[6], far]})
+    assert topic.watermark == HOURS[6]
+    topic.publish({0: [HOURS[13], far], 1: [HOURS[14]]})
+    assert topic.watermark == HOURS[13]
 
 
 def test_a_partition_that_has_been_quiet_does_not_hold_the_watermark_for_ever(make_bench: Any) -> None:

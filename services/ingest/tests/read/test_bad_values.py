@@ -49,7 +49,7 @@ def test_a_value_that_does_not_fit_is_named(step: ReadStep, column: str, bad: st
     file = b"[" + b",".join(written) + b"]" if isinstance(step, ReadStepJson) else b"\n".join(written)
     with pytest.raises(InvalidInput) as refused:
         read_batch(step, file, SCHEMA)
-    place = "record 3" if isinstance(step, ReadStepJson) else "line 3"
+    place = "line 1, record 3" if isinstance(step, ReadStepJson) else "line 3"
     quoted = repr(bad) if len(repr(bad)) <= 80 else f"{repr(bad)[:80]}…"
     assert str(refused.value).startswith(f"{place}: column {column}: {quoted} {EXPECTED[column]}")
     with pytest.raises(InvalidInput) as alone:

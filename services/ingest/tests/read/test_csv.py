@@ -96,6 +96,13 @@ def test_a_quote_that_is_never_closed_swallows_nothing(tmp_path: Path) -> None:
         read_file(ReadStepCsv(header=True), file, SCHEMA)
 
 
+@pytest.mark.parametrize("value", [b'"a"b', b'"a"b"c', b'"" ', b'"a""b" "c"'])
+def test_text_after_a_closing_quote_is_refused(value: bytes) -> None:
+    with pytest.raises(InvalidInput, match="text follows a closing quote: '"):
+        rows(b"1," + value + b",")
+    assert rows(b'1,"a""b",') == [(1, 'a"b', None)]
+
+
 @pytest.mark.parametrize("options", [{"separator": "||"}, {"quote": "“"}, {"escape": "\\\\"}])
 def test_options_that_are_not_one_character_are_refused(options: dict[str, str]) -> None:
     with pytest.raises(InvalidInput, match="is not one ASCII character"):

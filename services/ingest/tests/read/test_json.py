@@ -27,9 +27,9 @@ def test_the_array_may_lie_inside_the_document() -> None:
 
 def test_the_bad_record_of_a_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "data.json"
-    file.write_text('[{"id": 1}, {"id": "x"}]')
-    with pytest.raises(InvalidInput, match=r"^record 2: "):
-        read_file(ReadStepJson(), file, SCHEMA)
+    file.write_text('{"rows":\n [{"id": 1}, {"id":\n 2}, {"id": 3},\n {"id": "x"}]}')
+    with pytest.raises(InvalidInput, match=r"^line 4, record 4: "):
+        read_file(ReadStepJson(sub_path="rows"), file, SCHEMA)
 
 
 def test_a_message_is_an_object_or_an_array_of_one() -> None:

@@ -280,6 +280,35 @@ def test_payloads_that_lie_about_their_size_are_refused(type_: object, payload: 
     assert "the payload is not a value" in refusal(lambda: decoder(record(a=type_))(payload))
 
 
+@pytest.mark.parametrize(
+    ("type_", "payload"),
+    [
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, b"\x01"),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, b"\x03"),
+        (["null", "int"], b"\x01\x02"),
+        (["null", "int"], b"\x03"),
+        ({"type": "array", "items": ["null", "int"]}, b"\x02\x01\x02\x00"),
+        ("Shared", b"\x01"),
+        (
+            ["null", {"type": "record", "name": "Inner", "fields": [{"name": "e", "type": "Shared"}]}],
+            b"\x02\x01",
+        ),
+    ],
+    ids=["enum", "first-symbol", "union", "first-branch", "in-array", "by-name", "nested"],
+)
+@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["inline", "referenced"])
+def test_a_negative_index_does_not_count_from_the_end(
+    type_: object, payload: bytes, *, is_elsewhere: bool
+) -> None:
+    shared = {"type": "enum", "name": "odf.Shared", "symbols": ["A", "B"]}
+    if is_elsewhere:
+        text, references = json.dumps(record(a=type_)), {"shared": json.dumps(shared)}
+        read = avro_decoder(Schema(kind="AVRO", text=text, references=references))
+    else:
+        read, payload = decoder(record(first=shared, a=type_)), b"\x00" + payload
+    assert "is not the index of a branch or symbol" in refusal(lambda: read(payload))
+
+
 NESTED: Any = "int"
 for _level in range(200):
     NESTED = {"type": "array", "items": NESTED}

@@ -2,16 +2,18 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from odf_testing.certificates import self_signed
-from odf_testing.registry import Registered, Registry, avro, framed, serving_registry
+from odf_testing.registry import Registered, Registry, avro, framed, framed_by_guid, serving_registry
 
 from odf_ingest.errors import RegistryUnavailable
 from odf_ingest.registry import Registries, client, decoder
 from odf_ingest.source_settings import Secret, SourceSettings
 
 ROW = {"type": "record", "name": "Row", "fields": [{"name": "id", "type": "long"}]}
+GUID = UUID("89791762-2336-4186-9674-299b90a802e2")
 PROTO = 'syntax = "proto3"; message Row { int64 id = 1; }'
 
 
@@ -53,6 +55,24 @@ def test_messages_of_each_kind_are_json(registry: Registry) -> None:
 def test_a_schema_is_fetched_once(registry: Registry) -> None:
     decode(registry, *[avro(1, ROW, {"id": one}) for one in range(5)], framed(9, b""), framed(9, b""))
     assert registry.asked == ["/schemas/ids/1", "/schemas/ids/9"]
+
+
+def test_a_schema_may_be_named_by_its_guid(registry: Registry) -> None:
+    registry.guids |= {GUID: 1, UUID(int=2): 2}
+    values = [framed_by_guid(GUID, b"\x0a"), framed_by_guid(UUID(int=2), b"\0\x08\x05")]
+    assert decode(registry, *values, values[0]) == ([b'{"id":5}'] * 3, {})
+    path = f"/schemas/guids/{UUID(int=2)}"
+    assert registry.asked == [f"/schemas/guids/{GUID}", path, f"{path}?format=serialized"]
+
+
+def test_a_guid_that_the_registry_does_not_know_says_nothing_about_other_messages(registry: Registry) -> None:
+    unknown = framed_by_guid(UUID(int=3), b"\x0a")
+    for guids in ({}, {GUID: 1}):  # the registry knows no GUIDs at all, or others
+        registry.guids = guids
+        texts, faults = decode(registry, unknown, unknown[:16], avro(1, ROW, {"id": 1}))
+        assert texts == [None, None, b'{"id":1}']
+        assert faults[0] == f"schema {UUID(int=3)}: does not exist in the schema registry"
+        assert faults[1].startswith("has no schema id")
 
 
 def test_what_cannot_be_decoded_is_named_by_its_schema(registry: Registry) -> None:

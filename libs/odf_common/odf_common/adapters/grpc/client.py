@@ -2,13 +2,14 @@
 
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import grpc
 
+from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.errors import (
     AlreadyExists,
     Conflict,
@@ -32,6 +33,7 @@ STREAM_TIMEOUT_SECONDS: Final = 24 * 3600.0  # for calls that report progress
 RESTART_TIMEOUT_SECONDS: Final = 8.0  # in which the supervisor restarts a part
 _CONNECT_POLL_SECONDS: Final = 0.1  # between connection attempts
 _SEE_LOG: Final = "see its log in the folder `logs` of the node's home"
+Options = Sequence[tuple[str, int]]
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -143,9 +145,11 @@ _FAMILIES: Final[Mapping[grpc.StatusCode, type[RemoteError]]] = {
 }
 
 
-def channel(address: str) -> grpc.Channel:
+def channel(address: str, tls: PeerTls | None = None, *, options: Options = _OPTIONS) -> grpc.Channel:
     """Return a channel; it connects on the first call and reconnects automatically."""
-    return grpc.insecure_channel(address, options=_OPTIONS)
+    if tls is None:
+        return grpc.insecure_channel(address, options=options)
+    return grpc.secure_channel(address, tls.for_client(), options=options)
 
 
 def _watched() -> tuple[tuple[str, int], ...]:
@@ -159,12 +163,26 @@ def _watched() -> tuple[tuple[str, int], ...]:
 
 
 @contextmanager
-def reached(what: str, address: str, patience: float = RESTART_TIMEOUT_SECONDS) -> Iterator[grpc.Channel]:
+def reached(
+    what: str, address: str, patience: float = RESTART_TIMEOUT_SECONDS, *, tls: PeerTls | None = None
+) -> Iterator[grpc.Channel]:
     """Open a channel, waiting up to `patience` seconds for a server that the supervisor may be restarting.
 
     Raises `ServiceUnreachable`. The wait comes before the call: a call that fails on its way may have been executed,
     so it must not be repeated. A call to a frozen process fails as `UNAVAILABLE` after 20 s, however long it may take.
     """
+    require_server(what, address, patience)
+    with watched_channel(address, tls) as open_channel:
+        yield open_channel
+
+
+def watched_channel(address: str, tls: PeerTls | None = None) -> grpc.Channel:
+    """Return a channel on which calls to a frozen process fail."""
+    return channel(address, tls, options=_watched())
+
+
+def require_server(what: str, address: str, patience: float) -> None:
+    """Raise `ServiceUnreachable` unless a server listens at the address within `patience` seconds."""
     host, _, port = address.rpartition(":")
     until = time.monotonic() + patience
     while True:
@@ -177,8 +195,6 @@ def reached(what: str, address: str, patience: float = RESTART_TIMEOUT_SECONDS) 
             if time.monotonic() >= until:
                 raise ServiceUnreachable(what=what, why=f"no server answers at {address}") from error
             time.sleep(_CONNECT_POLL_SECONDS)
-    with grpc.insecure_channel(address, options=_watched()) as open_channel:
-        yield open_channel
 
 
 @contextmanager

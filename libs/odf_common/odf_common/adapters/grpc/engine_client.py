@@ -18,6 +18,7 @@ from odf_common.adapters.grpc.client import (
     calling,
     channel,
 )
+from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.grpc.watchdog import Attention, Watchdog
 from odf_common.codec.flatbuffers import decode_message, encode_event, encode_message
 from odf_common.codec.times import time_message, time_of
@@ -76,6 +77,7 @@ class EngineClient:
         silence: float = SILENCE_TIMEOUT_SECONDS,
         quiet: float = REFUSE_AFTER_SILENCE_SECONDS,
         preprocessing: float = PREPROCESSING_TIMEOUT_SECONDS,
+        tls: PeerTls | None = None,
     ) -> None:
         """Use the engine at `host:port`; cancel a call without a message for `silence` seconds.
 
@@ -87,7 +89,7 @@ class EngineClient:
         self._preprocessing = preprocessing
         self._quiet = quiet
         self._attention = Attention(quiet)
-        self._channel = channel(address)
+        self._channel = channel(address, tls)
         self._stub: Any = engine_pb2_grpc.EngineStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
 

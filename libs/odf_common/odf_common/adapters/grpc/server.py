@@ -16,7 +16,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from odf_common.adapters.grpc.bulkheads import WORKERS, Bulkheads, Busy, ref_of
-from odf_common.adapters.grpc.client import ADVICE_KEY, CODE_KEY, MAX_MESSAGE_BYTES, PING_EVERY_MS
+from odf_common.adapters.grpc.client import ADVICE_KEY, CODE_KEY, MAX_MESSAGE_BYTES
+from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.errors import (
     AlreadyExists,
     ChainRuleViolated,
@@ -36,7 +37,8 @@ OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_EVERY_MS // 2),
+    # No limit: else the third ping of a command that waits breaks its connection.
+    ("grpc.http2.max_ping_strikes", 0),
 )
 TEXT_LIMIT: Final = 4000  # characters; a status is sent in a header
 # The first match counts, so subclasses come before their bases.
@@ -74,9 +76,14 @@ class GrpcServer:
 
 
 def serve(
-    address: str, register: Register, *, bulkheads: Bulkheads | None = None, is_ready: bool = True
+    address: str,
+    register: Register,
+    *,
+    tls: PeerTls | None = None,
+    bulkheads: Bulkheads | None = None,
+    is_ready: bool = True,
 ) -> GrpcServer:
-    """Listen at `host:port` (port 0: any); raises `Unavailable` if the address is in use."""
+    """Listen at `host:port` (port 0: any), with `tls` for its peers only; raises `Unavailable` if it is in use."""
     server = grpc.server(
         ThreadPoolExecutor(WORKERS, thread_name_prefix="grpc"),
         interceptors=[_Guard(Bulkheads() if bulkheads is None else bulkheads)],
@@ -87,7 +94,11 @@ def serve(
     health_pb2_grpc.add_HealthServicer_to_server(state, server)
     reflection.enable_server_reflection((*services, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     try:
-        port = server.add_insecure_port(address)
+        port = (
+            server.add_insecure_port(address)
+            if tls is None
+            else server.add_secure_port(address, tls.for_server())
+        )
     except RuntimeError as error:
         raise Unavailable(what=f"address {address}", why=str(error)) from error
     started = GrpcServer(server=server, port=port, health=state, services=services)

@@ -1,10 +1,10 @@
-"""Create, describe and delete topics (never auto-created); which partition a key belongs to."""
+"""Create, describe and delete topics (never auto-created)."""
 
 import time
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from functools import cache
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import (
@@ -20,13 +20,13 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
+from odf_common.adapters.kafka.client_config import LOGGER, common, unavailable
+from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.partitioner import partition_of
-from odf_common.adapters.kafka.settings import LOGGER, common, unavailable
+from odf_common.adapters.kafka.topic_specs import TopicSpec, missing_topics, node_topic, push_topic
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
-from odf_common.ports.bus import DEAD_LETTERS, PARTITIONS, TopicInfo
+from odf_common.ports.bus import PARTITIONS, TopicInfo
 
-DAY_MS: Final = 24 * 3600 * 1000
-RETENTION_MS: Final = {DEAD_LETTERS: 30 * DAY_MS}
 __all__ = ["KafkaTopics", "partition_of"]
 
 TIMEOUT_SECONDS: Final = 10.0
@@ -47,6 +47,7 @@ _OUTDATED: Final = frozenset(
         KafkaError.LEADER_NOT_AVAILABLE,
     }
 )
+_REFUSED: Final = frozenset({KafkaError._SSL, KafkaError._AUTHENTICATION})  # noqa: SLF001
 TOPICS_PER_REQUEST: Final = 500  # topics described by one request
 T = TypeVar("T")
 _Answers = dict[int, "Future[ListOffsetsResultInfo]"]  # by partition
@@ -55,40 +56,37 @@ _Answers = dict[int, "Future[ListOffsetsResultInfo]"]  # by partition
 class KafkaTopics:
     """Topics of one cluster (port `Topics`)."""
 
-    def __init__(self, bootstrap: str, *, prefix: str = "") -> None:
+    def __init__(self, cluster: KafkaCluster, *, prefix: str = "") -> None:
         """Connect on the first call.
 
         `prefix` applies to the fixed topics and to new push topics. Names of push topics are always given in full.
         """
         self.prefix = prefix
-        self._admin = _client(bootstrap)
+        self._policy = cluster.topics
+        self._admin, self._refusal = _client(cluster)
 
     def require_answer(self, seconds: float) -> None:
-        """Raise `Unavailable` unless the cluster describes itself in time."""
+        """Raise `Unavailable` unless the cluster describes itself in time, with the reason if TLS or SASL failed."""
         try:
             self._admin.list_topics(timeout=seconds)
         except KafkaException as error:
-            raise unavailable(error) from error
+            self._admin.poll(0)
+            raise Unavailable(what="Kafka", why=self._refusal.why or unavailable(error).why) from error
 
     def ensure_topics(self, names: Iterable[str], partitions: int = PARTITIONS) -> None:
-        """Create missing fixed topics under the prefix; they are writable on return."""
-        wanted = tuple(names)
-        there = self._described()
-        missing = [
-            NewTopic(
-                self.prefix + name,
-                num_partitions=partitions,
-                config={"retention.ms": str(RETENTION_MS.get(name, DAY_MS))},
-            )
-            for name in wanted
-            if self.prefix + name not in there
-        ]
-        if missing:
-            self._create(missing)
+        """Create missing fixed topics under the prefix; they are writable on return.
+
+        Raises `TopicsMissing` if the node may not create topics.
+        """
+        self._create_missing([node_topic(self._policy, self.prefix, name, partitions) for name in names])
 
     def create_push_topic(self, name: str, partitions: int = 1) -> None:
         """Create a topic with unlimited retention, unless it exists."""
-        self._create([NewTopic(name, num_partitions=partitions, config={"retention.ms": "-1"})])
+        spec = push_topic(self._policy, name, partitions)
+        if self._policy.is_ours:
+            self._create([spec])
+        else:
+            self._create_missing([spec])
 
     def add_partitions(self, name: str, total: int) -> None:
         """Have `total` partitions; raises `InvalidInput` if the topic has more, `NotFound`."""
@@ -150,7 +148,9 @@ class KafkaTopics:
         return self._offsets(name, range(self.partitions(name)), OffsetSpec.latest())
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic if it exists."""
+        """Delete a topic if it exists; an administrator's topics are kept."""
+        if not self._policy.is_ours:
+            return
         try:
             _outcome(self._admin.delete_topics([name], request_timeout=TIMEOUT_SECONDS)[name], name)
         except NotFound:
@@ -217,9 +217,17 @@ class KafkaTopics:
             raise unavailable(error) from error
         return {name for name, topic in metadata.topics.items() if topic.error is None}
 
-    def _create(self, topics: list[NewTopic]) -> None:
+    def _create_missing(self, specs: Iterable[TopicSpec]) -> None:
+        there = self._described()
+        missing = [spec for spec in specs if spec.name not in there]
+        if missing and not self._policy.is_ours:
+            raise missing_topics(missing)
+        if missing:
+            self._create(missing)
+
+    def _create(self, specs: list[TopicSpec]) -> None:
         deadline = time.monotonic() + TIMEOUT_SECONDS
-        left = topics
+        topics = left = [_new_topic(spec) for spec in specs]
         while left:
             answers = self._admin.create_topics(left, request_timeout=TIMEOUT_SECONDS)
             left = [topic for topic in left if not _is_made(answers[topic.topic], topic.topic, deadline)]
@@ -240,14 +248,36 @@ class KafkaTopics:
         return all(isinstance(one, TopicInfo) and one.high for one in self.describe(names).values())
 
 
+def _new_topic(spec: TopicSpec) -> NewTopic:
+    return NewTopic(
+        spec.name,
+        num_partitions=spec.partitions,
+        replication_factor=spec.replication_factor,
+        config=dict(spec.config),
+    )
+
+
 @cache
-def _client(bootstrap: str) -> AdminClient:
+def _client(cluster: KafkaCluster) -> "tuple[AdminClient, _Refusal]":
     """Return the one client of a cluster, which lives as long as the process.
 
     Late answers are delivered in a thread of the client. If the garbage collector ran there and freed the client
     itself, librdkafka would abort the whole process (confluent-kafka-python, pull request 2131).
     """
-    return AdminClient({**common(bootstrap)}, logger=LOGGER)
+    refusal = _Refusal()
+    config: dict[str, Any] = {**common(cluster), "error_cb": refusal.note}
+    return AdminClient(config, logger=LOGGER), refusal
+
+
+class _Refusal:
+    """Why TLS or SASL failed last; a request's own error says only that there is no connection."""
+
+    def __init__(self) -> None:
+        self.why = ""
+
+    def note(self, error: KafkaError) -> None:
+        if error.code() in _REFUSED:
+            self.why = error.str()
 
 
 class _AlreadyThereError(OdfError):

@@ -8,9 +8,16 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from odf_common.adapters.kafka.client_config import (
+    LOGGER,
+    SESSION_TIMEOUT_MS,
+    consuming,
+    producing,
+    unavailable,
+)
+from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.inbox import BroadcastInbox, GroupInbox
 from odf_common.adapters.kafka.letters import Headers, message_of, smaller_cuts
-from odf_common.adapters.kafka.settings import LOGGER, SESSION_TIMEOUT_MS, consuming, producing, unavailable
 from odf_common.codec.bus import Envelope, encode, stamped
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import DEAD_LETTERS, DeadLetter, Inbox, OnAssigned
@@ -57,14 +64,14 @@ class KafkaBus:
 
     def __init__(
         self,
-        bootstrap: str,
+        cluster: KafkaCluster,
         *,
         prefix: str = "",
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         instance: str | None = None,
     ) -> None:
         """Connect in the background. `prefix` is that of topics, groups and instances."""
-        self._bootstrap = bootstrap
+        self._cluster = cluster
         self._prefix = prefix
         self._session_timeout_ms = session_timeout_ms
         self._instance = instance
@@ -105,12 +112,12 @@ class KafkaBus:
         topic = self._prefix + topic
         if group is None:
             return BroadcastInbox(
-                self._bootstrap, topic, on_assigned, group=f"{self._prefix}odf.{uuid.uuid4().hex}"
+                self._cluster, topic, on_assigned, group=f"{self._prefix}odf.{uuid.uuid4().hex}"
             )
         # One static name per reader: a process may read several topics in the same group.
         instance = f"{self._instance}.{topic}" if self._instance else None
         config = consuming(
-            self._bootstrap,
+            self._cluster,
             group=self._prefix + group,
             session_timeout_ms=self._session_timeout_ms,
             instance=instance,
@@ -160,7 +167,7 @@ class KafkaBus:
         self._sent.add(delivery)
 
     def _new_producer(self) -> Producer:
-        return Producer({**producing(self._bootstrap), "error_cb": self._on_error}, logger=LOGGER)
+        return Producer({**producing(self._cluster), "error_cb": self._on_error}, logger=LOGGER)
 
     def _on_error(self, error: KafkaError) -> None:
         # After a fatal error (for example, a broker lost acknowledged data) an idempotent producer cannot continue.

@@ -6,7 +6,8 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from odf_common.adapters.kafka.admin import KafkaTopics
-from odf_common.adapters.kafka.settings import LOGGER, Config, consuming, unavailable
+from odf_common.adapters.kafka.client_config import LOGGER, Config, consuming, unavailable
+from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import OnAssigned, Received
 
@@ -64,11 +65,13 @@ class GroupInbox:
 class BroadcastInbox:
     """Port `Inbox` over all partitions from now on; nothing is committed."""
 
-    def __init__(self, bootstrap: str, topic: str, on_assigned: OnAssigned | None, *, group: str) -> None:
+    def __init__(
+        self, cluster: KafkaCluster, topic: str, on_assigned: OnAssigned | None, *, group: str
+    ) -> None:
         """Read all partitions from their current ends; every message sent after this returns will be seen."""
-        ends = KafkaTopics(bootstrap).ends(topic)
+        ends = KafkaTopics(cluster).ends(topic)
         config = {
-            **consuming(bootstrap, group=group),
+            **consuming(cluster, group=group),
             "auto.offset.reset": "latest",
         }
         self._consumer = Consumer(config, logger=LOGGER)

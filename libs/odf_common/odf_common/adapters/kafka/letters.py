@@ -13,8 +13,9 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.adapters.kafka.client_config import LOGGER, consuming, producing, unavailable
+from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.partitioner import partition_of
-from odf_common.adapters.kafka.settings import LOGGER, consuming, producing, unavailable
 from odf_common.errors import NotFound, Unavailable
 from odf_common.ports.bus import DEAD_LETTERS, DeadLetter, StoredLetter
 
@@ -57,15 +58,15 @@ def smaller_cuts(letter: DeadLetter) -> Iterator[int]:
 class KafkaLetters:
     """Port `DeadLetters`."""
 
-    def __init__(self, bootstrap: str, *, prefix: str = "") -> None:
+    def __init__(self, cluster: KafkaCluster, *, prefix: str = "") -> None:
         """Each call opens its own connection. `prefix` is that of this node's topics."""
-        self._bootstrap = bootstrap
+        self._cluster = cluster
         self._prefix = prefix
 
     def read(self, key: bytes) -> Iterator[StoredLetter]:
         """Iterate over the letters with a key that are in the topic now, oldest first; raises `Unavailable`."""
         topic = self._prefix + DEAD_LETTERS
-        topics = KafkaTopics(self._bootstrap, prefix=self._prefix)
+        topics = KafkaTopics(self._cluster, prefix=self._prefix)
         try:
             partition = partition_of(key, topics.partitions(topic))
             low, high = topics.watermarks(topic, partition)
@@ -74,7 +75,7 @@ class KafkaLetters:
         if low == high:
             return
         group = f"{self._prefix}odf.{uuid.uuid4().hex}"  # nothing is committed to it
-        config = consuming(self._bootstrap, group=group)
+        config = consuming(self._cluster, group=group)
         consumer = Consumer({**config, "enable.partition.eof": True}, logger=LOGGER)
         try:
             consumer.assign([TopicPartition(topic, partition, low)])
@@ -86,7 +87,7 @@ class KafkaLetters:
 
     def send_again(self, letters: Iterable[StoredLetter]) -> int:
         """Publish the values to their original topics and partitions; return how many once all are durable."""
-        producer = Producer({**producing(self._bootstrap), "linger.ms": 5}, logger=LOGGER)
+        producer = Producer({**producing(self._cluster), "linger.ms": 5}, logger=LOGGER)
         failed: list[KafkaError] = []
         count = 0
 

@@ -4,15 +4,16 @@ from collections.abc import Iterable
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from odf_common.adapters.kafka.settings import LOGGER, producing, unavailable
+from odf_common.adapters.kafka.client_config import LOGGER, producing, unavailable
+from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.errors import Unavailable
 
 QUEUE_FULL_PAUSE_SECONDS: float = 0.1  # before the next attempt
 
 
-def publish(bootstrap: str, topic: str, records: Iterable[bytes], *, key: bytes | None = None) -> int:
+def publish(cluster: KafkaCluster, topic: str, records: Iterable[bytes], *, key: bytes | None = None) -> int:
     """Publish records, in order within a partition; return how many once all are durable."""
-    producer = Producer({**producing(bootstrap), "linger.ms": 5}, logger=LOGGER)
+    producer = Producer({**producing(cluster), "linger.ms": 5}, logger=LOGGER)
     failed: list[KafkaError] = []
     count = 0
 

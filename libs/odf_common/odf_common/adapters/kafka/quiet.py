@@ -10,7 +10,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from odf_common.adapters.kafka.settings import LOGGER, Config, unavailable
+from odf_common.adapters.kafka.client_config import LOGGER, Config, unavailable
 
 Partition = tuple[str, int]  # topic and number
 EVENTS_PER_POLL: Final = 1000  # events per poll

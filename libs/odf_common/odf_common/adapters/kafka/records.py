@@ -15,8 +15,9 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from odf_common.adapters.kafka.client_config import LOGGER, Config, consuming, unavailable
+from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.quiet import Partition, QuietPartitions
-from odf_common.adapters.kafka.settings import LOGGER, Config, consuming, unavailable
 from odf_common.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -73,9 +74,9 @@ class Taken:
 class KafkaRecords:
     """A reader of records; used by one thread."""
 
-    def __init__(self, bootstrap: str, *, prefix: str = "") -> None:
+    def __init__(self, cluster: KafkaCluster, *, prefix: str = "") -> None:
         """Nothing is read before partitions are assigned."""
-        self._settings = _settings(bootstrap, prefix)
+        self._settings = _settings(cluster, prefix)
         self._consumer = Consumer({**self._settings}, logger=LOGGER)
         self._former = 0  # partitions that this client has fetched and no longer does
         self._next: dict[Partition, int] = {}  # of all assigned partitions
@@ -256,8 +257,8 @@ class KafkaRecords:
         return tuple(_chunk(run) for run in runs.values())
 
 
-def _settings(bootstrap: str, prefix: str) -> Config:
-    common = consuming(bootstrap, group=f"{prefix}odf.records.{uuid.uuid4().hex}")
+def _settings(cluster: KafkaCluster, prefix: str) -> Config:
+    common = consuming(cluster, group=f"{prefix}odf.records.{uuid.uuid4().hex}")
     return {
         **common,
         "auto.offset.reset": "error",

@@ -7,23 +7,24 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from odf_common.adapters.kafka.admin import KafkaTopics
-from odf_common.adapters.kafka.settings import LOGGER, consuming, unavailable
+from odf_common.adapters.kafka.client_config import LOGGER, consuming, unavailable
+from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.errors import OdfError, Unavailable
 
 PATIENCE_SECONDS: Final = 10.0  # without a message
 MESSAGES_PER_FETCH: Final = 500
 
 
-def first_messages(bootstrap: str, topic: str, most: int) -> list[bytes]:
+def first_messages(cluster: KafkaCluster, topic: str, most: int) -> list[bytes]:
     """Return the values of up to `most` of the oldest messages, in order within a partition, without empty ones.
 
     Nothing is committed. Raises `NotFound`, `Unavailable`.
     """
-    described = KafkaTopics(bootstrap).describe([topic])[topic]
+    described = KafkaTopics(cluster).describe([topic])[topic]
     if isinstance(described, OdfError):
         raise described
     left = {number: high for number, high in described.high.items() if described.low[number] < high}
-    config = consuming(bootstrap, group=f"odf.{uuid.uuid4().hex}")  # nothing is committed to it
+    config = consuming(cluster, group=f"odf.{uuid.uuid4().hex}")  # nothing is committed to it
     consumer = Consumer({**config}, logger=LOGGER)
     values: list[bytes] = []
     deadline = time.monotonic() + PATIENCE_SECONDS

@@ -14,11 +14,12 @@ from typing import Final, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.adapters.kafka.client_config import LOGGER, consuming, unavailable
+from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.publish import publish
-from odf_common.adapters.kafka.settings import LOGGER, consuming, unavailable
 from odf_common.errors import Conflict, Unavailable
+from odf_common.ports.bus import NODE_CLAIMS
 
-TOPIC: Final = "odf.node.v1"
 POLL_SECONDS: Final = 0.5
 READ_SECONDS: Final = 10.0
 # librdkafka's local errors have an underscore in their name, but are public.
@@ -92,28 +93,30 @@ def owner_of(claims: Iterable[TopicClaim]) -> TopicClaim | None:
     return owner
 
 
-def claim_prefix(kafka: str, prefix: str, mine: TopicClaim, *, is_taking_over: bool = False) -> TopicClaim:
+def claim_prefix(
+    cluster: KafkaCluster, prefix: str, mine: TopicClaim, *, is_taking_over: bool = False
+) -> TopicClaim:
     """Claim the topics of the prefix for this node, if it does not own them yet, and return its claim.
 
     Raises `TopicsTaken` if they belong to another node and are not taken over, `Unavailable` without Kafka.
     """
-    topic = prefix + TOPIC
-    KafkaTopics(kafka).create_push_topic(topic)  # a claim has to be kept as long as records
-    owner = owner_of(_claims(kafka, topic))
+    topic = prefix + NODE_CLAIMS
+    KafkaTopics(cluster).create_push_topic(topic)  # a claim has to be kept as long as records
+    owner = owner_of(_claims(cluster, topic))
     if owner is None or (is_taking_over and owner.node_id != mine.node_id):
         claim = replace(mine, replaces=None if owner is None else owner.node_id)
-        publish(kafka, topic, [claim.encode()])
-        owner = owner_of(_claims(kafka, topic))
+        publish(cluster, topic, [claim.encode()])
+        owner = owner_of(_claims(cluster, topic))
     if owner is None:
         raise Unavailable(what="Kafka", why=f"the claim in {topic} cannot be read back")
     if owner.node_id != mine.node_id:
-        raise TopicsTaken(kafka=kafka, prefix=prefix, owner=owner)
+        raise TopicsTaken(kafka=cluster.bootstrap, prefix=prefix, owner=owner)
     return owner
 
 
-def _claims(kafka: str, topic: str) -> list[TopicClaim]:
+def _claims(cluster: KafkaCluster, topic: str) -> list[TopicClaim]:
     """Return all claims, in order."""
-    config = consuming(kafka, group=f"{topic}.{uuid.uuid4().hex}")
+    config = consuming(cluster, group=f"{topic}.{uuid.uuid4().hex}")
     consumer = Consumer({**config, "enable.partition.eof": True, "fetch.wait.max.ms": 10}, logger=LOGGER)
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])

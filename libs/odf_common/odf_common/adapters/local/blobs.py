@@ -21,6 +21,9 @@ from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind
 
 NOTE_MODE: Final = 0o600  # settings of a source may have a password
+WRITTEN: Final = frozenset(
+    {*map(str, ObjectKind), "refs", "info", "notes"}
+)  # folders of a dataset that are written to
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -154,7 +157,7 @@ class LocalBlobStore(BlobStore):
         """Delete hidden folders and locks of deleted datasets that killed deletions left behind."""
         for hidden in (self._home / "datasets").glob(f"{durable.PENDING}*"):
             _discard(hidden)
-        for text in _listed(self._home / "locks"):
+        for text in set(_listed(self._home / "locks")) - set(_listed(self._home / "datasets")):
             with contextlib.suppress(InvalidInput, LockHeld):
                 self._drop_lock(DatasetId.parse(PREFIX + text))
 
@@ -172,9 +175,10 @@ class LocalBlobStore(BlobStore):
             durable.sweep(self._home / name, untouched_since)
         for dataset in self.datasets():
             folder = layout.dataset_folder(self._home, dataset)
-            for name in (*ObjectKind, "refs", "info", "notes"):
-                with contextlib.suppress(OSError):  # a damaged dataset must not stop the others
-                    durable.sweep(folder / name, untouched_since)
+            with contextlib.suppress(OSError):  # a damaged dataset must not stop the others
+                for name in WRITTEN.intersection(os.listdir(folder)):  # noqa: PTH208 - thousands of folders
+                    with contextlib.suppress(OSError):
+                        durable.sweep(folder / name, untouched_since)
 
     def _file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         return layout.object_file(self._home, dataset, kind, name)

@@ -35,6 +35,7 @@ from odf_common.ports.store import Catalog, CatalogEntry, Claim
 
 log = logging.getLogger(__name__)
 
+MAX_FILE_NAME: Final = 255  # bytes, of Linux's file systems
 RECORD: Final = "name"  # the note with a copy of the dataset's entry
 # File system timestamps are coarse: a younger folder may change again without a new mtime.
 _MTIME_SETTLED_NS: Final = 100_000_000
@@ -90,7 +91,9 @@ class LocalCatalog(Catalog):
         yield from (known[name] for name in sorted(known))
 
     def by_alias(self, alias: str) -> CatalogEntry | None:
-        """Look a name up."""
+        """Look a name up; no dataset has a name that is too long for a file."""
+        if len(_file_name(alias)) > MAX_FILE_NAME:
+            return None
         file = self._file(alias)
         try:
             return _parse(file)
@@ -262,6 +265,10 @@ class LocalCatalog(Catalog):
         name = _file_name(alias)
         if not name or name.startswith("."):
             raise InvalidInput(text=f"{alias!r} is not a dataset alias")
+        if len(name) > MAX_FILE_NAME:
+            raise InvalidInput(
+                text=f"the alias {alias[:40]}… is too long; at most {MAX_FILE_NAME} characters"
+            )
         return self._names / name
 
     def _read(self) -> _Known:

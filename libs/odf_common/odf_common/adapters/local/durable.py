@@ -5,6 +5,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Iterator
@@ -69,15 +70,16 @@ def sweep(folder: Path, untouched_since: float) -> None:
     A writer that was merely stopped that long finds its file gone, and fails harmlessly.
     """
     try:
-        found = os.scandir(folder)
+        names = os.listdir(folder)  # noqa: PTH208 - of thousands of folders, few have such a file
     except (FileNotFoundError, NotADirectoryError):
         return
-    with found:
-        for item in found:
-            if item.name.startswith(PENDING):
-                with contextlib.suppress(OSError):  # gone in the meantime, or not removable
-                    if item.is_file(follow_symlinks=False) and item.stat().st_mtime < untouched_since:
-                        Path(item.path).unlink()
+    for name in names:
+        if name.startswith(PENDING):
+            file = folder / name
+            with contextlib.suppress(OSError):  # gone in the meantime, or not removable
+                found = file.lstat()
+                if stat.S_ISREG(found.st_mode) and found.st_mtime < untouched_since:
+                    file.unlink()
 
 
 def remove(file: Path) -> None:

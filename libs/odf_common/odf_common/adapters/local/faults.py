@@ -193,7 +193,7 @@ def _relative(file: str | Path | None) -> str:
     if file is None:
         return "storage"
     parts = Path(file).parts
-    for root in ("accepted", "datasets", "names", "keys", "locks", "scratch", "staging"):
+    for root in ("accepted", "cache", "datasets", "names", "keys", "locks", "scratch", "staging"):
         if root in parts:
             return "/".join(parts[len(parts) - 1 - parts[::-1].index(root) :])
     return "/".join(parts[-2:])

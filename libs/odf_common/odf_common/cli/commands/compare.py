@@ -6,12 +6,11 @@ from odf_common.cli import clients
 from odf_common.cli.exit_codes import ExitCode
 from odf_common.cli.files import absolute_url
 from odf_common.cli.output import output_option, print_object
+from odf_common.cli.remote_names import is_remote
 from odf_common.cli.rows import comparison_row
 from odf_common.errors import InvalidInput
 from odf_common.proto.odf.node.v1.coordinator_pb2 import CompareRequest, Comparison
 from odf_common.proto.odf.node.v1.sync_pb2 import SyncCompareRequest
-
-URL = "://"
 
 
 @click.command("compare")
@@ -21,7 +20,7 @@ URL = "://"
 def command(*, left: str, right: str, output: str) -> int:
     """Show whether LEFT is equal to RIGHT, ahead, behind or diverged, and their last common block.
 
-    Each is a dataset, or one of its references as DATASET@NAME. RIGHT may be a URL (http, https, file), as for
+    Each is a dataset, or one of its references as DATASET@NAME. RIGHT may be a URL or REPO/DATASET, as for
     `odf pull`. Exit status 0: equal; 4: not equal.
 
     \b
@@ -37,10 +36,11 @@ def command(*, left: str, right: str, output: str) -> int:
 
 
 def _compared(left: str, right: str) -> Comparison:
-    if URL in left:
-        raise InvalidInput(text="a URL must be on the right; give this node's dataset first", where=left)
+    if is_remote(left):
+        text = "a dataset in another place must be on the right; give this node's dataset first"
+        raise InvalidInput(text=text, where=left)
     found: Comparison
-    if URL in right:
+    if is_remote(right):
         request = SyncCompareRequest(ref=left, url=absolute_url(right))
         with clients.sync() as sync:
             found = sync.Compare(request, timeout=clients.STREAM_TIMEOUT_SECONDS)

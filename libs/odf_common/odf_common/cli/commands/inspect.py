@@ -1,4 +1,4 @@
-"""`odf inspect schema|lineage|query|block`: one aspect of a dataset, read from its chain."""
+"""`odf inspect schema|lineage|query|block|sources`: one aspect of a dataset, from its chain or this node's settings."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,13 +7,14 @@ import click
 
 from odf_common.cli import clients
 from odf_common.cli.block_lookup import find_block, require_block_name
-from odf_common.cli.output import output_option, print_rows
+from odf_common.cli.output import output_option, print_rows, remark
 from odf_common.codec.flatbuffers import decode_event
 from odf_common.codec.manifests import block_to_yaml, to_plain
 from odf_common.errors import Refused
 from odf_common.metadata.events import DatasetKind, SetDataSchema, SetTransform
 from odf_common.proto.odf.node.v1.coordinator_pb2 import LastEventReply, LastEventRequest, LogRequest
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
+from odf_common.proto.odf.node.v1.ingest_pb2 import SourceRequest
 
 
 @dataclass(eq=False, kw_only=True)
@@ -34,6 +35,7 @@ def command() -> None:
     Example:
       odf inspect schema flights
       odf inspect lineage flights.late
+      odf inspect sources flights
     """  # noqa: D301 - click's marker for text that must not be wrapped
 
 
@@ -125,6 +127,30 @@ def block(*, dataset: str, block: str) -> None:
             coordinator.Log(LogRequest(ref=dataset), timeout=clients.STREAM_TIMEOUT_SECONDS), dataset, block
         )
     click.echo(f"# Block: {item.hash}\n{block_to_yaml(item.content)}", nl=False)
+
+
+@command.command("sources")
+@click.argument("dataset")
+@output_option
+def sources(*, dataset: str, output: str) -> None:
+    """Show the settings of a dataset's sources on this node; `odf source set` changes them.
+
+    \b
+    Example:
+      odf inspect sources flights
+    """  # noqa: D301
+    with clients.ingest() as ingest:
+        reply = ingest.ShowSources(SourceRequest(ref=dataset), timeout=clients.CALL_TIMEOUT_SECONDS)
+    by_name = {one.name: one for one in reply.sources}  # one of several topics is there for each of them
+    rows = [
+        {"source": name, "setting": key, "value": value, "isDefault": key not in one.changed}
+        for name, one in by_name.items()
+        for key, value in sorted(one.settings.items())
+    ]
+    if rows or output != "table":
+        print_rows(rows, output)
+    else:
+        remark(f"{dataset} has no sources")
 
 
 def _last(coordinator: CoordinatorStub, dataset: str, kind: type) -> LastEventReply:

@@ -9,7 +9,6 @@ import click
 from odf_common.cli.files import read_limited
 from odf_common.cli.output import output_option, print_object, remark
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, Unavailable
-from odf_common.identity.dataset_refs import parse_ref
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import PrivateKey
 
@@ -84,9 +83,9 @@ def import_(*, dataset: str, file: str, output: str) -> None:
 
 def _dataset(home: Path, ref: str) -> DatasetId:
     from odf_common.adapters.local import LocalCatalog
+    from odf_common.ports.store import find_entry
 
-    catalog, parsed = LocalCatalog(home), parse_ref(ref)
-    entry = catalog.by_id(parsed) if isinstance(parsed, DatasetId) else catalog.by_alias(str(parsed))
+    entry = find_entry(LocalCatalog(home), ref)
     if entry is None:
         raise NotFound(what=f"dataset {ref} in {home}")
     return entry.dataset_id

@@ -95,9 +95,11 @@ def _content(node: Node, sample: str) -> Iterator[bytes]:
             raise InvalidInput(where=sample, text=f"cannot be read: {error.strerror}") from error
         return
     from odf_common.adapters.kafka.sample import first_messages
+    from odf_common.service.connections import kafka_cluster
+    from odf_common.service.settings import load
 
     topic = sample.removeprefix(TOPIC)
-    messages = first_messages(node.kafka or "", topic, MESSAGES)
+    messages = first_messages(kafka_cluster(load(), node.kafka), topic, MESSAGES)
     if not messages:
         raise NotFound(what=f"message in topic {topic}")
     # A newline in JSON is a space: inside a string it would be escaped.

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,12 +19,13 @@ from odf_common.cli.output import (
     remark,
     shortened,
 )
+from odf_common.cli.remote_names import is_remote
 from odf_common.codec.times import time_message
 from odf_common.embedded.node_file import Node
-from odf_common.errors import Refused
+from odf_common.errors import OdfError, Refused
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.coordinator_pb2 import PullItem, PullRequest
-from odf_common.proto.odf.node.v1.sync_pb2 import SyncPullRequest
+from odf_common.proto.odf.node.v1.sync_pb2 import ListAliasesRequest, SyncPullRequest
 
 REPORT_INTERVAL_SECONDS: Final = 5.0  # between two remarks
 FINISHED = ("updated", "rebuilt", "restored", "up-to-date", "failed")
@@ -55,6 +56,12 @@ class PullFailed(Refused):
     is_flag=True,
     help="Roll back derivatives of reset inputs to the last consistent block, and recompute them.",
 )
+@click.option(
+    "--recheck",
+    "rechecks",
+    is_flag=True,
+    help="Copies: look for every file again, and fetch those that were lost.",
+)
 @output_option
 def command(
     *,
@@ -64,13 +71,17 @@ def command(
     reset_derivatives: bool,
     set_watermark: str | None,
     alias: str | None,
+    rechecks: bool,
     output: str,
 ) -> None:
     """Bring datasets up to date: roots from their topics, derivatives from their inputs.
 
     Derived data removed by `odf system drop-data` is recomputed first, bit for bit. --reset-derivatives also covers
-    everything derived from the given datasets, or the whole node if none are given. A URL (http, https, file) is
-    copied and fully checked; lost files are fetched again. In a name, % matches anything.
+    everything derived from the given datasets, or the whole node if none are given. A URL (http, https,
+    file; with odf+ before http: by the Smart Transfer Protocol), or REPO/DATASET of a repository that `odf repo` knows,
+    is copied and fully checked; files that `odf system drop-data` removed are fetched again, and with --recheck those
+    that were lost otherwise. The name of a copy alone pulls from where it was copied: see `odf alias`. In a name, %
+    matches anything.
 
     \b
     Example:
@@ -79,7 +90,10 @@ def command(
       odf pull flights --set-watermark 2013-02-01T00:00:00Z
       odf pull --reset-derivatives flights
       odf pull https://example.org/flights
+      odf pull shop/flights
+      odf pull flights --recheck
       odf pull https://example.org/flights --as flights@theirs
+      odf pull s3://my-bucket/shared/flights
     """  # noqa: D301 - click's marker for text that must not be wrapped
     if not datasets and not every and not reset_derivatives:
         raise click.UsageError("give DATASETs, or --all")
@@ -88,16 +102,21 @@ def command(
             "--set-watermark and --reset-derivatives cannot be combined; run one after the other"
         )
     node = clients.this_node()
-    urls = [name for name in datasets if "://" in name]
-    names = [name for name in datasets if "://" not in name]
-    if alias is not None and len(urls) != 1:
-        raise click.UsageError("--as needs exactly one URL")
-    rows = [_copy(node, url, alias or "") for url in urls]
+    sources = [name for name in datasets if is_remote(name)]
+    names = [name for name in datasets if name not in sources]
+    if alias is not None and len(sources) != 1:
+        raise click.UsageError("--as needs exactly one URL or REPO/DATASET")
+    rows = [_copy(node, source, alias or "", rechecks=rechecks) for source in sources]
+    copies: dict[str, dict[str, object]] = {}
+    if (names or every) and set_watermark is None:
+        copies = _refresh(node, [] if every else names, recursive=recursive, rechecks=rechecks)
+        rows += copies.values()
+    names = [name for name in names if name.lower() not in copies]
     if names or every or reset_derivatives:
         request = PullRequest(refs=names, all=every, recursive=recursive, reset_derivatives=reset_derivatives)
         if set_watermark is not None:
             request.set_watermark.CopyFrom(time_message(Timestamp.parse(set_watermark)))
-        rows += _pull(node, request)
+        rows += [row for row in _pull(node, request) if str(row["dataset"]).lower() not in copies]
     shown = shortened(rows, "error") if output == "table" and not is_wide() else rows
     print_rows(shown, output, columns=COLUMNS)
     failed = [of_dataset(str(row["dataset"]), str(row["error"])) for row in rows if row["state"] == "failed"]
@@ -138,7 +157,7 @@ def _pull(node: Node, request: PullRequest) -> list[dict[str, object]]:
             )
         if row["rejected"]:
             remark(
-                f"{row['dataset']}: {row['rejected']} rejected messages await a decision; the first: "
+                f"{row['dataset']}: rejected messages that await a decision: {row['rejected']}; the first: "
                 f"{row['rejectedReason']}; see `odf rejected list {row['dataset']}`"
             )
     return rows
@@ -169,12 +188,34 @@ class Remarks:
             remark(said(item))
 
 
-def _copy(node: Node, url: str, alias: str) -> dict[str, object]:
+def _refresh(
+    node: Node, names: Sequence[str], *, recursive: bool, rechecks: bool
+) -> dict[str, dict[str, object]]:
+    """Pull copies from where they were copied, each even if another one fails; rows by lower-case name."""
+    try:
+        with clients.sync(node, patience=0) as sync:
+            request = ListAliasesRequest(refs=names, recursive=recursive)
+            found = sync.ListAliases(request, timeout=clients.CALL_TIMEOUT_SECONDS).datasets
+    except OdfError as error:
+        remark(f"copies are not pulled: {error}")
+        return {}
+    rows = {}
+    for one in found:
+        if one.pull and not one.is_ours:
+            try:
+                rows[one.alias.lower()] = _copy(node, one.pull[0], one.alias, rechecks=rechecks)
+            except OdfError as error:
+                rows[one.alias.lower()] = _row(one.alias, "failed", 0, 0, "", f"{one.pull[0]}: {error}")
+    return rows
+
+
+def _copy(node: Node, url: str, alias: str, *, rechecks: bool) -> dict[str, object]:
     row: dict[str, object] = {}
     url = absolute_url(url)
     with clients.sync(node) as sync, progress() as bars:
         task = bars.add_task(url, total=None)
-        for item in sync.Pull(SyncPullRequest(url=url, alias=alias), timeout=clients.STREAM_TIMEOUT_SECONDS):
+        request = SyncPullRequest(url=url, alias=alias, rechecks=rechecks)
+        for item in sync.Pull(request, timeout=clients.STREAM_TIMEOUT_SECONDS):
             bars.update(
                 task, description=f"{item.alias}: {item.state}", completed=item.done, total=item.total or None
             )

@@ -29,9 +29,10 @@ ALL = click.option("--all", "every", is_flag=True, help="All messages that await
 def command() -> None:
     """Retry or drop messages that could not be read as records.
 
-    They are kept in the topic odf.dead-letters.v1 for 30 days, and counted by `odf list`, `odf status` and `odf pull`
-    until they are retried or dropped. PLACE is a partition and an offset as printed by `odf rejected list`, with the
-    source or the topic first if the dataset reads several: 0/1234, orders/0/1234.
+    Rows of polled files count as messages (`odf source set NAME badRecords=dead-letter`). All are kept in the topic
+    odf.dead-letters.v1 for 30 days, and counted by `odf list`, `odf status` and `odf pull` until they are retried or
+    dropped. PLACE is a partition and an offset as printed by `odf rejected list`, with the source or the topic first if
+    the dataset reads several: 0/1234, orders/0/1234.
 
     \b
     Example:
@@ -115,8 +116,9 @@ def show_rejected(*, dataset: str, place: str, output: str) -> None:
 def retry_rejected(*, dataset: str, places: tuple[str, ...], every: bool, output: str) -> None:
     """Publish rejected messages again to their topic and partition, after you have corrected the source.
 
-    A message that still cannot be read is rejected again, as a new message. A file is refused as a whole and leaves
-    no rejected messages: correct it and repeat `odf ingest`.
+    A message that still cannot be read is rejected again, as a new message. A pushed file is refused as a whole
+    and leaves no rejected messages: correct it and repeat `odf ingest`. Rows and messages that were polled cannot be
+    retried: correct them where they come from, and pull again.
 
     \b
     Example:

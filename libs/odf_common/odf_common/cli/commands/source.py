@@ -1,5 +1,6 @@
 """`odf source`: a dataset's sources: their state, resuming a stopped one, and their settings."""
 
+import sys
 import time
 from collections.abc import Iterable
 from typing import Final
@@ -7,7 +8,9 @@ from typing import Final
 import click
 
 from odf_common.cli import clients
+from odf_common.cli.files import STDIN
 from odf_common.cli.output import output_option, print_object, print_rows, remark
+from odf_common.cli.secrets import enter_secret
 from odf_common.proto.odf.node.v1.ingest_pb2 import (
     LateRecords,
     ResumeSourceRequest,
@@ -38,7 +41,7 @@ def command() -> None:
       odf source resume orders --from earliest
       odf source skip orders
       odf source set orders badRecords=stop
-      odf source set cities pollInterval=1h
+      odf source set cities pollInterval=1h badRecords=dead-letter
     """  # noqa: D301 - click's marker for text that must not be wrapped
 
 
@@ -128,14 +131,15 @@ def skip(*, dataset: str, source: str, output: str) -> None:
 def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -> None:
     """Change settings of a source, starting with its next batch. They apply to this node and are not in the chain.
 
-    badRecords (dead-letter, stop), maxRejectedShare (0 to 1), emptySnapshot (retract, refuse), maxRetractedShare
-    (0 to 1), retractionGuardRows; watermarkDelay, maxFuture, idleTimeout, and pollInterval of a polling source, are
-    durations such as 90s, 2h or 1d. partitions, which can only become more, and retention are those of its own topic.
+    badRecords (auto, dead-letter, stop), maxRejectedShare (0 to 1), emptySnapshot (retract, refuse),
+    maxRetractedShare (0 to 1), retractionGuardRows; watermarkDelay, maxFuture, idleTimeout, and pollInterval of a
+    polling source, are durations such as 90s, 2h or 1d. partitions, which can only become more, and retention are those
+    of its own topic.
 
     topics names topics that others own, to be read in place of the source's own: names separated by commas, with * for
     any characters; topicStart (earliest, latest or a time) is where they are read from.
-    keyColumns with keyFormat (text, json), headerColumns and timestampColumn name columns that are read from the key,
-    the headers and the timestamp of a message.
+    keyColumns with keyFormat (text, json, registry), headerColumns and timestampColumn name columns that are read from
+    the key, the headers and the timestamp of a message.
 
     schemaRegistry is the address of the registry with the schemas of a topic's messages; schemaRegistryUser,
     schemaRegistryPassword and schemaRegistryCa (a file) belong to it. The password `-` is asked for or read from stdin.
@@ -154,23 +158,16 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
     pairs = [one.partition("=") for one in settings]
     if not all(key and mark for key, mark, _ in pairs):
         raise click.UsageError("settings have the form KEY=VALUE")
-    changes = {
-        key: _secret(key) if (key, value) == (HIDDEN_SETTING, ASK) else value for key, _, value in pairs
-    }
+    changes = {key: _ask(key) if (key, value) == (HIDDEN_SETTING, ASK) else value for key, _, value in pairs}
     request = SetSourceRequest(ref=dataset, source_name=source, changes=changes)
     with clients.ingest() as ingest:
         reply = ingest.SetSource(request, timeout=clients.CALL_TIMEOUT_SECONDS)
     _print(reply, dataset, output)
 
 
-def _secret(key: str) -> str:
-    """Return a value that should not be in the shell's history: typed at a prompt, or the first line of a pipe."""
-    stdin = click.get_text_stream("stdin")
-    return (
-        str(click.prompt(key, hide_input=True, err=True))
-        if stdin.isatty()
-        else stdin.readline().rstrip("\r\n")
-    )
+def _ask(key: str) -> str:
+    """Return a value that should not be in the shell's history: typed at a prompt, or read from standard input."""
+    return enter_secret(None if sys.stdin.isatty() else STDIN, key)
 
 
 def _settled(ingest: IngestStub, dataset: str, source: str) -> SourcesReply:
@@ -222,7 +219,7 @@ def late_remark(late: LateRecords, dataset: str) -> str:
     """Return how many records were late, and what to do so that later ones are not."""
     command = f"odf source set {dataset} watermarkDelay={late.proposed_delay}"
     return (
-        f"{late.records} records arrived after the watermark had passed them, by up to {late.most}; "
+        f"records that arrived after the watermark had passed them: {late.records}, by up to {late.most}; "
         f"`{command}` holds the watermark back"
     )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Self
 from urllib.parse import SplitResult, unquote
 
+from odf_common.adapters.networks import Networks
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.poll.errors import NothingAtSource, SourceRefusedRequest, SourceUnreachable
@@ -25,7 +26,6 @@ from odf_ingest.poll.fetch.body import (
     Validators,
     with_retry,
 )
-from odf_ingest.poll.fetch.networks import Networks
 from odf_ingest.poll.fetch.step import CHUNK_BYTES, Context
 
 PORT: Final = 21

@@ -4,7 +4,6 @@ The address that is connected to is the one that was checked, for each redirect 
 its own origin only. A body that breaks off is requested again, and never taken for a whole one.
 """
 
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -13,11 +12,10 @@ from typing import Final
 from urllib.parse import urljoin
 
 import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError, NameResolutionError, NewConnectionError
 from urllib3.util import Url, make_headers, parse_url
 
+from odf_common.adapters.networks import restricted_pools
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.poll.errors import NothingAtSource, SourceRefusedRequest, SourceUnreachable
@@ -29,7 +27,6 @@ from odf_ingest.poll.fetch.body import (
     Validators,
     with_retry,
 )
-from odf_ingest.poll.fetch.networks import Networks
 from odf_ingest.poll.fetch.step import CHUNK_BYTES, Context
 
 TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
@@ -58,42 +55,12 @@ def download(request: Request, target: Path, context: Context) -> Downloaded | N
     """Store the content in `target`; None if it is the same as before. Retries what may pass."""
 
     def attempt() -> Downloaded | None:
-        with client(context.limits.networks) as pools:
+        with restricted_pools(
+            context.limits.networks, num_pools=MAX_REDIRECTS, timeout=TIMEOUT, retries=False
+        ) as pools:
             return _download(pools, request, target, context)
 
     return with_retry(attempt, context)
-
-
-def client(networks: Networks) -> urllib3.PoolManager:
-    """Return a client that connects only to allowed addresses."""
-
-    class Plain(HTTPConnection):
-        def _new_conn(self) -> socket.socket:
-            return _connected(self, networks)
-
-    class Secure(HTTPSConnection):
-        def _new_conn(self) -> socket.socket:
-            return _connected(self, networks)
-
-    class PlainPool(HTTPConnectionPool):
-        ConnectionCls = Plain
-
-    class SecurePool(HTTPSConnectionPool):
-        ConnectionCls = Secure
-
-    pools = urllib3.PoolManager(num_pools=MAX_REDIRECTS, timeout=TIMEOUT, retries=False)
-    pools.pool_classes_by_scheme = {"http": PlainPool, "https": SecurePool}
-    return pools
-
-
-def _connected(connection: HTTPConnection, networks: Networks) -> socket.socket:
-    host = connection.host.strip("[]")
-    try:
-        return networks.connect(host, connection.port or 80, CONNECT_SECONDS)
-    except (socket.gaierror, UnicodeError) as error:
-        raise NameResolutionError(host, connection, socket.gaierror(str(error))) from error
-    except OSError as error:
-        raise NewConnectionError(connection, f"{error.strerror or error}") from error
 
 
 def _download(

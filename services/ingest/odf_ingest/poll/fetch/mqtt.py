@@ -5,7 +5,8 @@ message is confirmed only after its block is committed.
 
 * `AtLeastOnce`: PUBACK follows the block. A process that is killed in between gets the message again.
 * `ExactlyOnce`: PUBREC follows the block. Its state has the packet identifiers, by which a repeated message is
-  recognised. PUBCOMP, after which the broker may use an identifier again, follows a durable note that they are free.
+  recognised. PUBCOMP, after which the broker may use an identifier again, follows a durable note that it is free.
+  A broker with a window repeats a large batch in parts: it sends more only after PUBCOMP of the part before.
 """
 
 import hashlib
@@ -82,18 +83,29 @@ class _Kept:
     """The client that has subscribed."""
     released: int = 0
     """The last batch whose packet identifiers the broker may use again."""
+    ids: tuple[int, ...] = ()
+    """Those of the batch after it that the broker may use again."""
+
+    @property
+    def used(self) -> int:
+        """The number of the last batch that the note knows."""
+        return self.released + bool(self.ids)
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
         """Read a note; a damaged one counts as none, so that the node subscribes again."""
         try:
             plain = json.loads(text or "{}")
-            return cls(client=str(plain.get("client", "")), released=int(plain.get("released", 0)))
+            return cls(
+                client=str(plain.get("client", "")),
+                released=int(plain.get("released", 0)),
+                ids=tuple(int(one) for one in plain.get("ids", ())),
+            )
         except (ValueError, TypeError, AttributeError):
             return cls()
 
     def text(self) -> str:
-        return json.dumps({"client": self.client, "released": self.released})
+        return json.dumps({"client": self.client, "released": self.released, "ids": self.ids})
 
 
 @fetch.register
@@ -126,12 +138,12 @@ class _Subscriber:
         self, topics: Sequence[tuple[str, MqttQos]], *, has_session: bool
     ) -> Iterator[FetchedMessages]:
         """Yield batches; each is confirmed when the next is asked for."""
-        known = self._received
-        if has_session and known.client == self._client and known.number > self._note.released:
-            # What the broker does not repeat now, it has forgotten.
-            self._await_releases(set(known.ids))
-            self._release(known)
-        if not has_session or self._note.client != self._client:
+        known, note = self._received, self._note
+        if not has_session:  # a new one, whose identifiers start anew
+            self._keep(_Kept(released=max(note.used, known.number)))
+        elif known.client == self._client and known.number > note.released and not self._release(known):
+            self._keep(_Kept(client=note.client, released=known.number))  # the broker has forgotten the rest
+        if self._note.client != self._client:
             # Not repeated in later polls: the broker would send retained messages again.
             for message in self._session.subscribe(tuple(topics)):
                 self._take(message)
@@ -174,7 +186,7 @@ class _Subscriber:
             raise NotMqtt(text=f"more than {MAX_WAITING} bytes arrived before they could be committed")
 
     def _fetched(self, messages: Sequence[Message]) -> FetchedMessages:
-        number = max(self._received.number, self._note.released) + 1
+        number = max(self._received.number, self._note.used) + 1
         exact = tuple(one.number for one in messages if one.qos is MqttQos.ExactlyOnce)
         self._received = Received(
             client=self._client, number=number, ids=exact, digest=str(_digest(messages))
@@ -199,33 +211,40 @@ class _Subscriber:
                     self._session.confirm(PacketType.PUBREC, one.number)
                 case MqttQos.AtMostOnce:
                     pass
-        if self._received.ids:
-            if self._await_releases(set(self._received.ids)):
-                raise TimeoutError
-            self._release(self._received)
+        if self._received.ids and not self._release(self._received):
+            raise TimeoutError
 
-    def _await_releases(self, open_ids: set[int]) -> set[int]:
-        """Return the committed messages that the broker did not release in time; answer those that it repeats."""
+    def _release(self, batch: Received) -> bool:
+        """Let the broker use a committed batch's packet identifiers again; confirm again the messages that it repeats.
+
+        Return False if it is silent before it has asked for all.
+        """
+        free = set(self._note.ids) if batch.number == self._note.released + 1 else set()
+        waiting, released = set(batch.ids) - free, set[int]()
         until = time.monotonic() + RELEASE_SECONDS
-        committed = frozenset(open_ids)
-        while open_ids:
+        while len(released) < len(waiting):
             self._context.require_wanted()
             packet = self._session.receive(GAP_SECONDS)
-            if packet is None:
-                if time.monotonic() > until:
-                    break
-            elif packet.kind is PacketType.PUBREL and number_of(packet) in committed:
-                open_ids.discard(number_of(packet))
-            elif packet.kind is PacketType.PUBLISH and _is_among(message_of(packet), committed):
+            if packet is not None and packet.kind is PacketType.PUBREL and number_of(packet) in waiting:
+                released.add(number_of(packet))
+            elif packet is not None and _is_among(packet, waiting):
                 self._session.confirm(PacketType.PUBREC, message_of(packet).number)
-            else:
+            elif packet is not None:
                 self._handle(packet)
-        return open_ids
+            elif released:  # it may send the others only after these
+                free |= released
+                self._keep(replace(self._note, released=batch.number - 1, ids=tuple(sorted(free))))
+                self._complete(released)
+                waiting, released = waiting - released, set()
+                until = time.monotonic() + RELEASE_SECONDS
+            if not released and time.monotonic() > until:
+                return False
+        self._keep(replace(self._note, released=batch.number, ids=()))
+        self._complete(released)
+        return True
 
-    def _release(self, batch: Received) -> None:
-        """Let the broker use a batch's packet identifiers again."""
-        self._keep(replace(self._note, released=batch.number))
-        for number in batch.ids:
+    def _complete(self, numbers: set[int]) -> None:
+        for number in sorted(numbers):
             self._session.confirm(PacketType.PUBCOMP, number)
 
     def _keep(self, note: _Kept) -> None:
@@ -233,8 +252,11 @@ class _Subscriber:
         self._context.note.write(note.text())
 
 
-def _is_among(message: Message, committed: frozenset[int]) -> bool:
-    return message.qos is MqttQos.ExactlyOnce and message.number in committed
+def _is_among(packet: Packet, numbers: set[int]) -> bool:
+    if packet.kind is not PacketType.PUBLISH:
+        return False
+    message = message_of(packet)
+    return message.qos is MqttQos.ExactlyOnce and message.number in numbers
 
 
 def _digest(messages: Sequence[Message]) -> Multihash:

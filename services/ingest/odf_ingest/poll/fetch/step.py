@@ -8,12 +8,12 @@ from typing import Final
 
 import numpy as np
 
+from odf_common.adapters.networks import Networks
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SourceState
 from odf_common.metadata.fetching import EventTimeSource, FetchStep
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.poll.errors import FetchUnsupported, PollCancelled, PolledElsewhere
-from odf_ingest.poll.fetch.networks import Networks
 from odf_ingest.poll.position import PollPosition
 from odf_ingest.prepare.batch import MessageBatch, Part
 from odf_ingest.read.message_buffer import MessageBuffer

@@ -4,6 +4,7 @@ With `header`, columns are matched by name, else by position. A message may have
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +19,17 @@ from odf_ingest.read.csv_format.csv_parse import (
     parse,
     require_distinct,
 )
-from odf_ingest.read.csv_format.csv_records import Grammar, UnclosedQuote, grammar_of, usual_width
+from odf_ingest.read.csv_format.csv_records import BadQuote, Grammar, grammar_of, usual_width
 from odf_ingest.read.encoding import decodable, require_utf8, require_utf8_lines, to_utf8
 from odf_ingest.read.format import (
+    FileRecords,
     infer_batch,
     infer_records,
     read_batch,
     read_file,
     read_inferred,
     read_records,
+    split_file,
     suspects,
 )
 from odf_ingest.read.lines import read_lines
@@ -73,6 +76,15 @@ def _batch(step: ReadStepCsv, value: bytes, schema: pa.Schema | None) -> pa.Tabl
     except InvalidInput:
         table = _by_record(step, body, order, skipped=text.count(b"\n") - body.count(b"\n"))
     return table.select(wanted.names)
+
+
+@split_file.register(ReadStepCsv)
+def _split(step: ReadStepCsv, content: bytes) -> FileRecords:
+    text = to_utf8(content, step.encoding)
+    header, body = _header_of(grammar_of(step), text) if step.header else (b"", text)
+    records, places = _placed(step, body, skipped=text.count(b"\n") - body.count(b"\n"))
+    before = header + b"\n" if step.header else b""
+    return FileRecords(step=replace(step, encoding=None), values=records, places=places, header=before)
 
 
 @suspects.register(ReadStepCsv)
@@ -245,10 +257,7 @@ def _by_record(step: ReadStepCsv, body: bytes, order: pa.Schema, *, skipped: int
 
     `skipped`: number of lines before the text.
     """
-    try:
-        found = grammar_of(step).split(body)
-    except UnclosedQuote as error:
-        raise InvalidInput(where=f"line {error.line + skipped}", text=error.text) from error
+    records, places = _placed(step, body, skipped=skipped)
 
     def read(records: Sequence[bytes]) -> pa.Table:
         table = parse(step, b"\n".join(records), order)
@@ -256,5 +265,13 @@ def _by_record(step: ReadStepCsv, body: bytes, order: pa.Schema, *, skipped: int
             raise InvalidInput(text="is not one line of values")
         return table
 
-    names = [f"line {line + skipped}" for line, _ in found]
-    return read_lines([record for _, record in found], names, read, lambda _: {})
+    return read_lines(records, places, read, lambda _: {})
+
+
+def _placed(step: ReadStepCsv, body: bytes, *, skipped: int) -> tuple[list[bytes], list[str]]:
+    """Return the records, and their lines; raises `InvalidInput` with the line of a bad quote."""
+    try:
+        found = grammar_of(step).split(body)
+    except BadQuote as error:
+        raise InvalidInput(where=f"line {error.line + skipped}", text=error.text) from error
+    return [record for _, record in found], [f"line {line + skipped}" for line, _ in found]

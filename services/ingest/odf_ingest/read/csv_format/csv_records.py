@@ -21,8 +21,8 @@ _LINE_END: Final = re.compile(rb"\r\n|\n|\r|\Z")
 
 
 @dataclass(eq=False, kw_only=True)
-class UnclosedQuote(InvalidInput):
-    """A record, starting at `line` (from 1), does not end."""
+class BadQuote(InvalidInput):
+    """A quote, in the record that begins at `line` (from 1), is never closed or has text after it."""
 
     line: int
 
@@ -49,7 +49,7 @@ class Grammar:
     def split(self, text: bytes) -> list[tuple[int, bytes]]:
         """Return the records with their first lines (from 1), without blank lines.
 
-        Raises `UnclosedQuote` with the line of a quote that is never closed.
+        Raises `BadQuote` with the line of a quote that is never closed or has text after it.
         """
         records = []
         at, line = 0, 1
@@ -64,20 +64,23 @@ class Grammar:
         return records
 
     def require_closed(self, text: bytes) -> None:
-        """Raise `InvalidInput` with the line of a quote that is never closed."""
+        """Raise `InvalidInput` with the line of a quote that is never closed or has text after it."""
         if not self.is_plain(text) and self.records.fullmatch(text) is None:
             self.split(text)
 
     def end(self, text: bytes, at: int = 0) -> int:
-        """Return the end of the record that starts at `at`; raises `UnclosedQuote` if it does not end."""
+        """Return the end of the record that starts at `at`; raises `BadQuote`."""
         found = self.record.match(text, at)
         end = at if found is None else found.end()
         if _LINE_END.match(text, end) is None:
             begin = shown(text[end : end + 40].decode(errors="replace").removeprefix(self.separator))
-            raise UnclosedQuote(
-                line=text.count(b"\n", 0, end) + 1,
-                text=f"a quote or escape is never closed, starting at {begin}",
+            is_closed = self.quote is not None and text[:end].endswith(self.quote.encode())
+            why = (
+                "text follows a closing quote:"
+                if is_closed
+                else "a quote or escape is never closed, starting at"
             )
+            raise BadQuote(line=text.count(b"\n", 0, end) + 1, text=f"{why} {begin}")
         return end
 
     def is_plain(self, text: bytes) -> bool:
@@ -168,7 +171,7 @@ def _value_pattern(separator: str, quote: str | None, escape: str | None, never:
     if quote is None:
         return outside
     closed = _closed_pattern(quote, escape, never)
-    return b"(?:" + closed + outside + b"|(?!" + re.escape(quote.encode()) + b")" + outside + b")"
+    return b"(?:" + closed + b"|(?!" + re.escape(quote.encode()) + b")" + outside + b")"
 
 
 def _closed_pattern(quote: str, escape: str | None, never: bytes) -> bytes:

@@ -8,14 +8,17 @@ import pyarrow as pa
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep
 from odf_ingest.read.format import (
+    FileRecords,
     infer_batch,
     infer_records,
     read_batch,
     read_file,
     read_inferred,
     read_records,
+    split_file,
     suspects,
 )
+from odf_ingest.read.geo.features import record_of
 from odf_ingest.read.json_formats.json_lines import (
     columns_of_batch,
     inferred_columns,
@@ -26,7 +29,7 @@ from odf_ingest.read.json_formats.json_lines import (
 from odf_ingest.read.types.columns import TimeFormats
 
 Record = Callable[[bytes], bytes]
-Named = Callable[[bytes], Mapping[str, bytes]]  # records by the names of their places in a file
+Named = Callable[[bytes], Mapping[str, bytes]]  # features by the names of their places in a file
 _FORMATS = TimeFormats()
 
 
@@ -46,9 +49,14 @@ def register_whole(step: type[ReadStep], named: Callable[[ReadStep, bytes], Mapp
         return columns_of_batch(list(named(step, value).values()), known, _FORMATS)
 
 
-def register(step: type[ReadStep], one: Record, named: Named) -> None:
-    """Make the format readable: `one` returns the record of a message, `named` those of a file."""
-    register_whole(step, lambda _, value: named(value))
+def register(step: type[ReadStep], one: Record, features: Named) -> None:
+    """Make the format readable: `one` returns the record of a message, `features` the features of a file."""
+    register_whole(step, lambda _, value: _records_of(features(value)))
+
+    @split_file.register(step)
+    def split(step: ReadStep, content: bytes) -> FileRecords:
+        found = features(content)
+        return FileRecords(step=step, values=list(found.values()), places=list(found))
 
     @read_records.register(step)
     def records(_: ReadStep, values: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
@@ -77,6 +85,17 @@ def read_named(records: Mapping[str, bytes], schema: pa.Schema | None) -> pa.Tab
         return parse_objects(lines, wanted, _FORMATS)
     except InvalidInput:
         return read_records_by_name(lines, list(records), wanted, _FORMATS)
+
+
+def _records_of(features: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """Return the records of features by their places; raises `InvalidInput` with the place of the first bad one."""
+    found = {}
+    for name, feature in features.items():
+        try:
+            found[name] = record_of(feature)
+        except InvalidInput as error:
+            raise InvalidInput(where=name, text=str(error)) from error
+    return found
 
 
 def _readable(values: Sequence[bytes], one: Record) -> list[bytes]:

@@ -18,15 +18,8 @@ def _one(value: bytes) -> bytes:
 
 
 def _named(value: bytes) -> dict[str, bytes]:
-    """Return the records of a collection by the names of their places."""
-    found = {}
-    for number, feature in enumerate(_features(value), start=1):
-        name = f"feature {number}"
-        try:
-            found[name] = record_of(feature)
-        except InvalidInput as error:
-            raise InvalidInput(where=name, text=str(error)) from error
-    return found
+    """Return the features of a collection by their places."""
+    return {f"feature {number}": feature for number, feature in enumerate(_features(value), start=1)}
 
 
 def _features(value: bytes) -> list[bytes]:
@@ -40,7 +33,7 @@ def _features(value: bytes) -> list[bytes]:
         raise InvalidInput(
             text=f"is not a GeoJSON FeatureCollection with features: its type is {shown(type_)}"
         )
-    return [feature.encode() for feature in features]
+    return [feature.encode() for _, feature in features]
 
 
 register(ReadStepGeoJson, _one, _named)

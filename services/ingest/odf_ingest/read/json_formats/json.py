@@ -1,6 +1,8 @@
 """Json: an array of objects, at `subPath` of the document if given; a single object is one record."""
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,12 +11,14 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepJson
 from odf_ingest.read.encoding import require_utf8, to_utf8
 from odf_ingest.read.format import (
+    FileRecords,
     infer_batch,
     infer_records,
     read_batch,
     read_file,
     read_inferred,
     read_records,
+    split_file,
     suspects,
 )
 from odf_ingest.read.json_formats.json_exact import Document
@@ -46,15 +50,24 @@ def _file(step: ReadStepJson, file: Path, schema: pa.Schema | None) -> pa.Table:
 
 @read_batch.register(ReadStepJson)
 def _batch(step: ReadStepJson, value: bytes, schema: pa.Schema | None) -> pa.Table:
-    lines = _lines(step, value)
+    lines, places = _placed(step, value)
     if not lines:
         return (schema or pa.schema([])).empty_table()
     wanted = columns_of_batch(lines, None, TimeFormats.of(step)) if schema is None else schema
     try:
         return parse_objects(lines, wanted, TimeFormats.of(step))
     except InvalidInput:
-        names = [f"record {number}" for number in range(1, len(lines) + 1)]
-        return read_records_by_name(lines, names, wanted, TimeFormats.of(step))
+        return read_records_by_name(lines, places, wanted, TimeFormats.of(step))
+
+
+@split_file.register(ReadStepJson)
+def _split(step: ReadStepJson, content: bytes) -> FileRecords:
+    records, places = _placed(step, content)
+    before, after = b"", b""
+    for name in reversed(_path(step)):
+        before, after = b"{" + json.dumps(name).encode() + b":" + before, after + b"}"
+    values = [before + record + after for record in records]
+    return FileRecords(step=replace(step, encoding=None), values=values, places=places)
 
 
 @suspects.register(ReadStepJson)
@@ -79,7 +92,7 @@ def _infer(step: ReadStepJson, values: Sequence[bytes], known: pa.Schema | None)
 
 @infer_batch.register(ReadStepJson)
 def _infer_batch(step: ReadStepJson, value: bytes, known: pa.Schema | None) -> pa.Schema:
-    return columns_of_batch(_lines(step, value), known, TimeFormats.of(step))
+    return columns_of_batch(_placed(step, value)[0], known, TimeFormats.of(step))
 
 
 def _one(step: ReadStepJson, value: bytes) -> bytes:
@@ -87,16 +100,27 @@ def _one(step: ReadStepJson, value: bytes) -> bytes:
     text = to_utf8(value, step.encoding)
     if step.sub_path is None and text.startswith(b"{"):
         return text
-    found = _lines(step, value)
+    found, _ = _placed(step, value)
     if len(found) != 1:
         raise InvalidInput(text=f"has {len(found)} records instead of one")
     return found[0]
 
 
-def _lines(step: ReadStepJson, value: bytes) -> list[bytes]:
-    """Return each object of the array on its own line, exactly as written."""
-    text = to_utf8(value, step.encoding)
-    require_utf8(text)
-    path = [name for name in (step.sub_path or "").split(".") if name]
-    # Newlines occur only in white space: JSON strings cannot contain them.
-    return [record.replace("\n", " ").encode() for record in Document(text.decode()).records(path)]
+def _placed(step: ReadStepJson, value: bytes) -> tuple[list[bytes], list[str]]:
+    """Return each object of the array on its own line, exactly as written, and its place in the document."""
+    raw = to_utf8(value, step.encoding)
+    require_utf8(raw)
+    text = raw.decode()
+    records, places = [], []
+    line, seen = 1, 0
+    for number, (start, record) in enumerate(Document(text).records(_path(step)), start=1):
+        line += text.count("\n", seen, start)
+        seen = start
+        places.append(f"line {line}, record {number}")
+        # Newlines occur only in white space: JSON strings cannot contain them.
+        records.append(record.replace("\n", " ").encode())
+    return records, places
+
+
+def _path(step: ReadStepJson) -> list[str]:
+    return [name for name in (step.sub_path or "").split(".") if name]

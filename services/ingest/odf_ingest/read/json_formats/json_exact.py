@@ -206,6 +206,9 @@ def _misfit(value: object, wanted: pa.DataType, where: str) -> Misfit:
     return Misfit(where=f"column {where}", text=f"{shown(quoted)} is not a value of {type_name(wanted)}")
 
 
+Placed = tuple[int, str]  # where a record begins, in characters, and its text
+
+
 class Document:
     """Scans a JSON document; its records are extracted exactly as written."""
 
@@ -215,8 +218,8 @@ class Document:
         self._at = 0
         self._skip_space()
 
-    def records(self, path: Sequence[str]) -> list[str]:
-        """Return the strings of all records at `path`; raises `InvalidInput` unless the document is JSON to its end."""
+    def records(self, path: Sequence[str]) -> list[Placed]:
+        """Return all records at `path`; raises `InvalidInput` unless the document is JSON to its end."""
         try:
             found = self._records(path)
         except (ValueError, RecursionError) as error:
@@ -225,8 +228,8 @@ class Document:
             raise InvalidInput(text=f"is not JSON: text after the document at character {self._at}")
         return found
 
-    def typed_array(self, name: str) -> tuple[object, list[str] | None]:
-        """Return the member `type` of the document's object, and the strings of the objects in its array `name`.
+    def typed_array(self, name: str) -> tuple[object, list[Placed] | None]:
+        """Return the member `type` of the document's object, and the objects in its array `name`.
 
         Either is None if it is missing; raises `InvalidInput` unless the document is JSON to its end.
         """
@@ -238,11 +241,11 @@ class Document:
             raise InvalidInput(text=f"is not JSON: text after the document at character {self._at}")
         return found
 
-    def _typed_array(self, name: str) -> tuple[object, list[str] | None]:
+    def _typed_array(self, name: str) -> tuple[object, list[Placed] | None]:
         if not self._takes("{"):
             raise InvalidInput(text="is not a JSON object")
         members: dict[str, object] = {}
-        records: list[str] | None = None
+        records: list[Placed] | None = None
         while not self._takes("}"):
             if members:
                 self._expect(",")
@@ -258,24 +261,24 @@ class Document:
                 self._value()
         return members.get("type"), records
 
-    def _records(self, path: Sequence[str]) -> list[str]:
+    def _records(self, path: Sequence[str]) -> list[Placed]:
         if path:
             return self._member(path)
         if not self._takes("["):
             return [self._object()]
-        found: list[str] = []
+        found: list[Placed] = []
         while not self._takes("]"):
             if found:
                 self._expect(",")
             found.append(self._object())
         return found
 
-    def _member(self, path: Sequence[str]) -> list[str]:
+    def _member(self, path: Sequence[str]) -> list[Placed]:
         """Read an object and return the records in its member `path[0]`."""
         nothing = InvalidInput(text=f"the document has no member {path[0]!r}")
         if not self._takes("{"):
             raise nothing
-        found: dict[str, list[str]] = {}
+        found: dict[str, list[Placed]] = {}
         while not self._takes("}"):
             if found:
                 self._expect(",")
@@ -300,10 +303,10 @@ class Document:
         self._expect(":")
         return name
 
-    def _object(self) -> str:
+    def _object(self) -> Placed:
         if not self._text.startswith("{", self._at):
             raise InvalidInput(text="expected an array of objects")
-        return self._value()
+        return self._at, self._value()
 
     def _value(self) -> str:
         start = self._at

@@ -64,7 +64,7 @@ def parse_text(text: bytes, schema: pa.Schema | None, formats: TimeFormats) -> p
     if not text or text.isspace():
         return (schema or pa.schema([])).empty_table()
     if schema is None:
-        schema = columns_of_batch(_lines_of(text)[0], None, formats)
+        schema = columns_of_batch(lines_of(text)[0], None, formats)
     try:
         require_utf8(text)
         table = _parsed(text, schema, formats, threads=True) if _is_parsable(text) else None
@@ -74,9 +74,8 @@ def parse_text(text: bytes, schema: pa.Schema | None, formats: TimeFormats) -> p
     is_one_a_line = table is not None and len(table) == _objects_begun(text)
     if is_one_a_line and not _rows_of_nulls(table).any():
         return table
-    lines, numbers = _lines_of(text)
-    names = [f"line {number}" for number in numbers]
-    return read_records_by_name(lines, names, schema, formats)
+    lines, places = lines_of(text)
+    return read_records_by_name(lines, places, schema, formats)
 
 
 def read_records_by_name(
@@ -219,10 +218,10 @@ def _objects_begun(text: bytes) -> int:
     return text.count(b"\n{") + text.startswith(b"{")
 
 
-def _lines_of(text: bytes) -> tuple[list[bytes], list[int]]:
-    """Return the lines that are not blank, and their numbers from 1."""
+def lines_of(text: bytes) -> tuple[list[bytes], list[str]]:
+    """Return the lines that are not blank, and their places, such as `line 1`."""
     found = [(number, line) for number, line in enumerate(text.split(b"\n"), start=1) if line.strip()]
-    return [line for _, line in found], [number for number, _ in found]
+    return [line for _, line in found], [f"line {number}" for number, _ in found]
 
 
 def _is_one_each(values: MessageBuffer) -> bool:

@@ -1,6 +1,7 @@
 """NdJson: one object per line, or one object per message."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,17 +9,20 @@ import pyarrow as pa
 from odf_common.metadata.steps import ReadStepNdJson
 from odf_ingest.read.encoding import decodable, to_utf8
 from odf_ingest.read.format import (
+    FileRecords,
     infer_batch,
     infer_records,
     read_batch,
     read_file,
     read_inferred,
     read_records,
+    split_file,
     suspects,
 )
 from odf_ingest.read.json_formats.json_lines import (
     columns_of_batch,
     inferred_columns,
+    lines_of,
     misfits,
     parse_inferred,
     parse_objects,
@@ -47,6 +51,12 @@ def _batch(step: ReadStepNdJson, value: bytes, schema: pa.Schema | None) -> pa.T
     return parse_text(to_utf8(value, step.encoding), schema, TimeFormats.of(step))
 
 
+@split_file.register(ReadStepNdJson)
+def _split(step: ReadStepNdJson, content: bytes) -> FileRecords:
+    lines, places = lines_of(to_utf8(content, step.encoding))
+    return FileRecords(step=replace(step, encoding=None), values=lines, places=places)
+
+
 @suspects.register(ReadStepNdJson)
 def _suspects(
     step: ReadStepNdJson, values: Sequence[bytes], schema: pa.Schema | None
@@ -63,8 +73,8 @@ def _infer(step: ReadStepNdJson, values: Sequence[bytes], known: pa.Schema | Non
 
 @infer_batch.register(ReadStepNdJson)
 def _infer_batch(step: ReadStepNdJson, value: bytes, known: pa.Schema | None) -> pa.Schema:
-    lines = to_utf8(value, step.encoding).split(b"\n")
-    return columns_of_batch([line for line in lines if line.strip()], known, TimeFormats.of(step))
+    lines, _ = lines_of(to_utf8(value, step.encoding))
+    return columns_of_batch(lines, known, TimeFormats.of(step))
 
 
 def _texts(step: ReadStepNdJson, values: Sequence[bytes]) -> Sequence[bytes]:

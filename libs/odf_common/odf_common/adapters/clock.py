@@ -1,0 +1,17 @@
+"""The machine's clock, as the port `Clock`."""
+
+import time
+from typing import Final
+
+from odf_common.metadata.scalars import Timestamp
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> Timestamp:
+        """Return the current time in whole milliseconds."""
+        return Timestamp.from_ms(time.time_ns() // 1_000_000)
+
+
+SYSTEM_CLOCK: Final = SystemClock()

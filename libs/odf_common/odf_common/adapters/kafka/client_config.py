@@ -1,0 +1,142 @@
+"""The configuration of librdkafka's clients: low latency, no loss, no auto-created topics."""
+
+import logging
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+from confluent_kafka import KafkaError, KafkaException
+
+from odf_common.adapters.kafka.cluster import OAUTHBEARER, KafkaCluster, Sasl
+from odf_common.adapters.tls import ClientTls
+from odf_common.errors import Unavailable
+
+Config: TypeAlias = Mapping[str, str | int | bool]
+
+DELIVERY_MS: Final = 10_000
+SESSION_TIMEOUT_MS: Final = 6000  # without a heartbeat; the least that brokers accept by default
+POLL_LIMIT_MS: Final = 3_600_000  # a replay may keep one handler busy for long
+QUIET_SECONDS: Final = 30.0  # between two log lines of the same kind
+
+
+class _OnceInAWhile(logging.Filter):
+    """Rate-limits lines of the same kind: a client that cannot connect logs several times a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = record.getMessage().partition(" ")[0]
+        if record.created - self._last.get(kind, 0.0) < QUIET_SECONDS:
+            return False
+        self._last[kind] = record.created
+        return True
+
+
+LOGGER: Final = logging.getLogger("kafka")
+LOGGER.addFilter(_OnceInAWhile())
+
+
+def common(cluster: KafkaCluster) -> Config:
+    """Return the configuration of all clients: security, and quick reconnects when the broker is back."""
+    return {
+        "bootstrap.servers": cluster.bootstrap,
+        **_security(cluster),
+        "allow.auto.create.topics": False,
+        "socket.nagle.disable": True,
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 500,
+        "retry.backoff.ms": 50,
+        "retry.backoff.max.ms": 500,
+        "topic.metadata.propagation.max.ms": 3000,
+        "log.connection.close": False,
+    }
+
+
+def producing(cluster: KafkaCluster) -> Config:
+    """Return a producer's configuration: acknowledged by all replicas, ordered, idempotent, without delay."""
+    return {
+        **common(cluster),
+        "enable.idempotence": True,
+        "acks": "all",
+        "linger.ms": 0,
+        "compression.type": "none",
+        "partitioner": "murmur2_random",
+        "delivery.timeout.ms": DELIVERY_MS,
+        "message.max.bytes": 16 * 1024 * 1024,
+    }
+
+
+def consuming(
+    cluster: KafkaCluster,
+    *,
+    group: str,
+    session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    instance: str | None = None,
+) -> Config:
+    """Return a consumer's configuration. A static `instance` that restarts keeps its partitions without a rebalance."""
+    return {
+        **common(cluster),
+        "group.id": group,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "earliest",
+        "partition.assignment.strategy": "cooperative-sticky",
+        "session.timeout.ms": session_timeout_ms,
+        "heartbeat.interval.ms": max(session_timeout_ms // 4, 250),
+        "max.poll.interval.ms": POLL_LIMIT_MS,
+        "coordinator.query.interval.ms": 1000,
+        "fetch.min.bytes": 1,
+        "fetch.wait.max.ms": 250,
+        "fetch.error.backoff.ms": 50,
+        "fetch.queue.backoff.ms": 50,
+        "enable.partition.eof": False,
+        **({"group.instance.id": instance} if instance else {}),
+    }
+
+
+def _security(cluster: KafkaCluster) -> Config:
+    if cluster.tls is None and cluster.sasl is None:
+        return {}
+    return {
+        "security.protocol": cluster.security_protocol,
+        **(_tls(cluster.tls) if cluster.tls else {}),
+        **(_sasl(cluster.sasl) if cluster.sasl else {}),
+    }
+
+
+def _tls(tls: ClientTls) -> Config:
+    files = {
+        "ssl.ca.location": tls.ca_file,
+        "ssl.certificate.location": tls.certificate_file,
+        "ssl.key.location": tls.key_file,
+        "ssl.key.password": tls.key_password,
+    }
+    return {
+        **{name: str(value) for name, value in files.items() if value is not None},
+        "ssl.endpoint.identification.algorithm": "https" if tls.checks_hostname else "none",
+    }
+
+
+def _sasl(sasl: Sasl) -> Config:
+    if sasl.mechanism != OAUTHBEARER:
+        return {
+            "sasl.mechanism": sasl.mechanism,
+            "sasl.username": sasl.username,
+            "sasl.password": sasl.password,
+        }
+    return {
+        "sasl.mechanism": OAUTHBEARER,
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.client.id": sasl.username,
+        "sasl.oauthbearer.client.secret": sasl.password,
+        "sasl.oauthbearer.token.endpoint.url": sasl.token_url or "",
+        **({"sasl.oauthbearer.scope": sasl.token_scope} if sasl.token_scope else {}),
+    }
+
+
+def unavailable(error: KafkaException | KafkaError) -> Unavailable:
+    """Return the project's error for a Kafka error."""
+    cause = error.args[0] if isinstance(error, KafkaException) else error
+    text = cause.str() if isinstance(cause, KafkaError) else str(cause)
+    return Unavailable(what="Kafka", why=text)

@@ -1,0 +1,85 @@
+"""The repositories that a node knows by name: a manifest each, `$ODF_HOME/repositories/<lower-case name>.yaml`.
+
+A search keeps what it found in one in `$ODF_HOME/search/<lower-case name>.json`, until the name is freed.
+"""
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from odf_common.adapters.local import durable
+from odf_common.adapters.local.faults import guarded_methods, read_file
+from odf_common.adapters.repository_urls import repository_url
+from odf_common.codec.manifests import repository_from_text, repository_to_yaml
+from odf_common.errors import AlreadyExists, InvalidInput, NotFound
+from odf_common.identity.dataset_refs import Name
+from odf_common.metadata.repository import Repository
+
+FOLDER: Final = "repositories"
+SUFFIX: Final = ".yaml"
+INDEXES: Final = "search"
+
+
+@dataclass(eq=False, kw_only=True)
+class UnknownRepository(NotFound):
+    """No repository has that name."""
+
+    def advice(self) -> str:
+        """Return how to add one."""
+        return "`odf repo list` shows those that this node knows; add one by `odf repo add NAME URL`"
+
+
+@guarded_methods
+class LocalRepositories:
+    """Repositories by name, without regard to case; several processes may use them at once."""
+
+    def __init__(self, home: Path) -> None:
+        """Use `home`, which need not exist yet."""
+        self._folder = home / FOLDER
+
+    def names(self) -> tuple[Name, ...]:
+        """Return all names, ascending; files with other names are ignored."""
+        found = []
+        if durable.exists(self._folder):
+            for file in self._folder.iterdir():
+                if file.name.endswith(SUFFIX):
+                    with contextlib.suppress(InvalidInput):
+                        found.append(Name(file.name.removesuffix(SUFFIX)))
+        return tuple(sorted(found))
+
+    def find(self, name: Name) -> Repository:
+        """Return a repository; raises `UnknownRepository`, and `InvalidInput` for a damaged manifest."""
+        file = self._file(name)
+        try:
+            text = read_file(file)
+        except FileNotFoundError as error:
+            raise UnknownRepository(what=f"repository {name}") from error
+        found = repository_from_text(text, str(file))
+        return Repository(url=repository_url(found.url))
+
+    def add(self, name: Name, url: str) -> Repository:
+        """Take a name, durably; raises `AlreadyExists`, and `InvalidInput` unless it is the URL of a repository."""
+        added = Repository(url=repository_url(url))
+        with durable.locked(self._folder.parent / "locks" / FOLDER):
+            if durable.exists(self._file(name)):
+                raise AlreadyExists(what=f"a repository named {name}")
+            durable.write(self._file(name), repository_to_yaml(added).encode())
+        return added
+
+    def remove(self, name: Name) -> None:
+        """Free a name, durably, even if its manifest is damaged; raises `UnknownRepository`."""
+        if not durable.exists(self._file(name)):
+            raise UnknownRepository(what=f"repository {name}")
+        index = index_file(self._folder.parent, name)
+        if durable.exists(index):
+            durable.remove(index)
+        durable.remove(self._file(name))
+
+    def _file(self, name: Name) -> Path:
+        return self._folder / f"{name.key}{SUFFIX}"
+
+
+def index_file(home: Path, name: Name) -> Path:
+    """Return the file of what a search found in a repository."""
+    return home / INDEXES / f"{name.key}.json"

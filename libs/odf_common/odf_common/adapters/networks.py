@@ -1,0 +1,137 @@
+"""Which addresses others may make the node connect to: public ones, and those that its settings allow.
+
+Polling sources, webhooks and other nodes name hosts. The address that is connected to is the one that was checked: a
+name may resolve to another one the next time.
+"""
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import NameResolutionError, NewConnectionError
+
+from odf_common.errors import Refused
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+CONNECT_SECONDS: Final = 10.0
+NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+@dataclass(eq=False, kw_only=True)
+class AddressForbidden(Refused):
+    """An address is neither public nor allowed in the node's settings."""
+
+    text: str = ""
+    host: str
+    address: str
+
+    def __str__(self) -> str:
+        """Return the host and its address."""
+        at = "" if self.host.strip("[]") == self.address else f" at {self.address}"
+        return f"{self.host}{at} is not a public address, and the settings do not allow it"
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return (
+            "if this node may connect to it, start it with ODF_FETCH_NETWORKS set to the networks that are allowed, "
+            "such as 127.0.0.0/8 (separated by commas)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """Networks that are allowed in addition to public addresses."""
+
+    allowed: tuple[Network, ...] = ()
+
+    @classmethod
+    def parse(cls, names: tuple[str, ...]) -> Self:
+        """Build from networks such as `10.1.0.0/16`; raises `ValueError`."""
+        return cls(tuple(ipaddress.ip_network(name) for name in names))
+
+    def addresses(self, host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
+        """Resolve a host; raises `AddressForbidden` if any of its addresses is not allowed, `OSError`."""
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for _, _, _, _, place in found:
+            self.require(host, str(place[0]))
+        return [(family, (str(place[0]), int(place[1]))) for family, _, _, _, place in found]
+
+    def connect(self, host: str, port: int, timeout: float | None) -> socket.socket:
+        """Return a connection to an address that was checked; raises `AddressForbidden`, `OSError`, `UnicodeError`."""
+        why = OSError("no address")
+        for family, address in self.addresses(host, port):
+            connected = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                connected.settimeout(timeout)
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connected.connect(address)
+            except OSError as error:
+                connected.close()
+                why = error
+            else:
+                return connected
+        raise why
+
+    def require(self, host: str, text: str) -> None:
+        """Raise `AddressForbidden` unless an address is public or allowed."""
+        address = ipaddress.ip_address(text.partition("%")[0])
+        if any(_is_in(address, network) for network in self.allowed):
+            return
+        for one in _embedded(address) or (address,):
+            is_public = one.is_global and not one.is_multicast and not one.is_reserved
+            if not is_public and not any(_is_in(one, network) for network in self.allowed):
+                raise AddressForbidden(host=host, address=str(address))
+
+
+PUBLIC: Final = Networks()
+
+
+def restricted_pools(networks: Networks, **options: Any) -> urllib3.PoolManager:
+    """Return an HTTP client that connects only to allowed addresses; raises `AddressForbidden` for others."""
+
+    class Plain(HTTPConnection):
+        def _new_conn(self) -> socket.socket:
+            return _connected(self, networks)
+
+    class Secure(HTTPSConnection):
+        def _new_conn(self) -> socket.socket:
+            return _connected(self, networks)
+
+    class PlainPool(HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class SecurePool(HTTPSConnectionPool):
+        ConnectionCls = Secure
+
+    pools = urllib3.PoolManager(**options)
+    pools.pool_classes_by_scheme = {"http": PlainPool, "https": SecurePool}
+    return pools
+
+
+def _connected(connection: HTTPConnection, networks: Networks) -> socket.socket:
+    host = connection.host.strip("[]")
+    try:
+        return networks.connect(host, connection.port or 80, CONNECT_SECONDS)
+    except (socket.gaierror, UnicodeError) as error:
+        raise NameResolutionError(host, connection, socket.gaierror(str(error))) from error
+    except OSError as error:
+        raise NewConnectionError(connection, f"{error.strerror or error}") from error
+
+
+def _is_in(address: Address, network: Network) -> bool:
+    return address.version == network.version and address in network
+
+
+def _embedded(address: Address) -> tuple[Address, ...]:
+    """Return IPv4 addresses to which an IPv6 address leads."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return ()
+    found = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    if address in NAT64:
+        found.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return tuple(one for one in found if one is not None)

@@ -1,0 +1,169 @@
+"""Objects in a bucket, read through copies in the node's home."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import BinaryIO
+
+from odf_common.adapters.local.faults import guarded_methods, open_to_read, read_file
+from odf_common.adapters.s3.bucket import Bucket
+from odf_common.adapters.s3.cache import ObjectCache
+from odf_common.errors import Damaged, InvalidInput, NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.hashing.physical import physical_hash, physical_hash_of
+from odf_common.identity.branch_names import HEAD
+from odf_common.identity.did import PREFIX, DatasetId
+from odf_common.ports.store import NAMED_BY_CONTENT, BlobStore, ObjectKind, scratch_folder
+
+
+@guarded_methods
+class S3BlobStore(BlobStore):
+    """Objects in a bucket; any number of processes and nodes may use it at once.
+
+    The bucket decides whether an object exists. Its bytes come from the cache, if this node has stored or read them
+    recently; when they are fetched they are compared with its name. What belongs to this node only, such as notes,
+    indexes, locks and scratch folders, is in the `local` store.
+    """
+
+    def __init__(self, bucket: Bucket, *, local: BlobStore, cache: ObjectCache) -> None:
+        """Use a bucket."""
+        self._bucket = bucket
+        self._local = local
+        self._cache = cache
+
+    def has(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bool:
+        """Return whether the object exists in the bucket."""
+        return self._bucket.size(_name(dataset, kind, name)) is not None
+
+    def size(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> int:
+        """Return its size in bytes; raises `NotFound`."""
+        size = self._bucket.size(_name(dataset, kind, name))
+        if size is None:
+            raise _missing(kind, name)
+        return size
+
+    def read(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
+        """Return its bytes; raises `NotFound`, and `Damaged` if they do not match its name."""
+        if kind not in NAMED_BY_CONTENT:  # a copy of it could not be checked
+            return self._read(dataset, kind, name)
+        copy = self._cache.find(_name(dataset, kind, name))
+        if copy is not None:
+            with contextlib.suppress(FileNotFoundError):  # removed in the meantime
+                return read_file(copy)
+        content = self._read(dataset, kind, name)
+        _require_named(physical_hash_of(content), dataset, kind, name)
+        self._cache.put(_name(dataset, kind, name), content)
+        return content
+
+    def open(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
+        """Open a copy for reading, which stays complete while it is open; raises `NotFound` and `Damaged`."""
+        with contextlib.suppress(FileNotFoundError):
+            return open_to_read(self.local_path(dataset, kind, name))
+        return open_to_read(self._fetched(dataset, kind, name))
+
+    def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
+        """Return a copy, which stays for some minutes; raises `NotFound` and `Damaged`."""
+        return self._cache.find(_name(dataset, kind, name)) or self._fetched(dataset, kind, name)
+
+    def names(self, dataset: DatasetId, kind: ObjectKind) -> Iterator[Multihash]:
+        """Iterate over all objects of a kind; objects not named by a hash are ignored."""
+        folder = f"{dataset.folder}/{kind.value}/"
+        for listed in self._bucket.objects(folder):
+            with contextlib.suppress(InvalidInput):
+                text = listed.name.removeprefix(folder)
+                name = Multihash.parse(text)
+                if str(name) == text:
+                    yield name
+
+    def put(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, content: bytes) -> None:
+        """Store bytes, unless the object exists."""
+        if self._bucket.put(_name(dataset, kind, name), content):
+            self._cache.put(_name(dataset, kind, name), content)
+
+    def put_file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
+        """Store a local file, unless the object exists; `file` is gone in either case."""
+        if self._bucket.upload(_name(dataset, kind, name), file):
+            self._cache.take(_name(dataset, kind, name), file)
+        else:
+            file.unlink()
+
+    def remove(self, dataset: DatasetId, kind: ObjectKind, names: Iterable[Multihash]) -> None:
+        """Remove objects, and this node's copies; missing ones are ignored."""
+        keys = [_name(dataset, kind, name) for name in names]
+        self._bucket.remove(keys)
+        for key in keys:
+            self._cache.drop(key)
+
+    def note(self, dataset: DatasetId, name: str) -> str | None:
+        """Return this node's note; None if there is none."""
+        return self._local.note(dataset, name)
+
+    def set_note(self, dataset: DatasetId, name: str, text: str | None) -> None:
+        """Write a note of this node durably, or remove it."""
+        self._local.set_note(dataset, name, text)
+
+    def noting(self, dataset: DatasetId) -> AbstractContextManager[object]:
+        """Hold this node's lock of the dataset."""
+        return self._local.noting(dataset)
+
+    def index_folder(self, dataset: DatasetId) -> Path:
+        """Return a folder in the home."""
+        return self._local.index_folder(dataset)
+
+    def scratch(self) -> Path:
+        """Return a new empty folder in the home; the caller removes it."""
+        return self._local.scratch()
+
+    def datasets(self) -> Iterator[DatasetId]:
+        """Iterate over datasets that have objects in the bucket, those of other nodes included."""
+        for text in self._bucket.folders():
+            with contextlib.suppress(InvalidInput):
+                dataset = DatasetId.parse(PREFIX + text)
+                if dataset.folder == text:
+                    yield dataset
+
+    def delete_dataset(self, dataset: DatasetId) -> None:
+        """Remove the head, then all else in the bucket, then what this node has of it."""
+        self._bucket.remove([f"{dataset.folder}/refs/{HEAD}"])
+        self._bucket.remove([listed.name for listed in self._bucket.objects(f"{dataset.folder}/")])
+        self._cache.drop(dataset.folder)
+        self._local.delete_dataset(dataset)
+
+    def sweep(self, untouched_since: float) -> None:
+        """Remove unfinished local files older than `untouched_since` (epoch seconds)."""
+        self._local.sweep(untouched_since)
+        self._cache.sweep(untouched_since)
+
+    def finish_deletions(self) -> None:
+        """Finish local deletions; in the bucket, a dataset's claim repeats its deletion."""
+        self._local.finish_deletions()
+
+    def _read(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
+        stored = self._bucket.read(_name(dataset, kind, name))
+        if stored is None:
+            raise _missing(kind, name)
+        return stored.content
+
+    def _fetched(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
+        with scratch_folder(self) as folder:
+            file = folder / str(name)
+            if not self._bucket.download(_name(dataset, kind, name), file):
+                raise _missing(kind, name)
+            if kind in NAMED_BY_CONTENT:
+                with file.open("rb") as content:
+                    _require_named(physical_hash(content), dataset, kind, name)
+            return self._cache.take(_name(dataset, kind, name), file)
+
+
+def _require_named(found: Multihash, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> None:
+    if found != name:
+        raise Damaged(file=_name(dataset, kind, name), why=f"the hash of its bytes is {found}")
+
+
+def _missing(kind: ObjectKind, name: Multihash) -> NotFound:
+    return NotFound(what=f"object {kind.value}/{name}")
+
+
+def _name(dataset: DatasetId, kind: ObjectKind, name: Multihash) -> str:
+    return f"{dataset.folder}/{kind.value}/{name}"

@@ -1,0 +1,367 @@
+"""One place in a bucket of S3: the only module that calls the SDK, and the only one that retries.
+
+The SDK's own retries are off: they would hide that a conditional PUT may have been carried out before it was refused.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
+from time import monotonic, sleep
+from typing import BinaryIO, Final, TypeVar
+from uuid import uuid4
+from xml.etree.ElementTree import ParseError
+
+import structlog
+import urllib3
+from minio import Minio
+from minio.credentials.providers import AWSConfigProvider, Provider, StaticProvider
+from minio.datatypes import Object
+from minio.deleteobjects import DeleteError, DeleteObject
+from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
+
+from odf_common.adapters.s3.location import S3Access, S3Location
+from odf_common.errors import StorageUnavailable
+from odf_common.ports.clock import Backoff
+
+PART_BYTES: Final = 16 << 20  # files above this size are uploaded in parts
+PAGE: Final = 1000  # S3 lists and deletes at most this many keys at once
+CHUNK_BYTES: Final = 1 << 20
+ATTEMPTS: Final = 5
+RETRY_SECONDS: Final = 10.0  # from the first attempt on; a server that is silent is not asked five times
+BACKOFF: Final = Backoff(first=0.1, most=2.0)
+READ_SECONDS: Final = 20.0  # between two packets
+TIMEOUT: Final = urllib3.Timeout(connect=5.0, read=READ_SECONDS)
+CONNECTIONS: Final = 32  # kept open for each process
+
+_ABSENT: Final = frozenset({"NoSuchKey"})
+_UNMET: Final = frozenset({"PreconditionFailed"})
+_REFUSED: Final = frozenset(
+    {"AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
+)
+# Not carried out, but a later attempt may be. In addition to all answers of status 429 and from 500 on.
+_PASSING: Final = frozenset(
+    {"BadDigest", "ConditionalRequestConflict", "OperationAborted", "RequestTimeout", "SlowDown"}
+)
+_ERRORS: Final = (MinioException, urllib3.exceptions.HTTPError, ParseError, ValueError)
+
+log = structlog.stdlib.get_logger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredObject:
+    """An object's bytes, and the tag of this version of it."""
+
+    content: bytes
+    etag: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedObject:
+    """A key relative to the place, and the size in bytes."""
+
+    name: str
+    size: int
+
+
+class _Absent(Exception):
+    """The object does not exist."""
+
+
+class _Unmet(Exception):
+    """The condition of a request is not met."""
+
+    def __init__(self, *, is_certain: bool) -> None:
+        super().__init__()
+        self.is_certain = is_certain  # False: an earlier attempt may have been carried out
+
+
+class _Client(Minio):
+    """The SDK, with the conditional PUT that its public methods lack."""
+
+    def put_if(self, bucket: str, key: str, content: bytes, condition: Mapping[str, str]) -> None:
+        """Store bytes in one request; the server compares them with the digest that the SDK adds."""
+        self._put_object(bucket, key, content, {"Content-Type": "application/octet-stream", **condition})
+
+
+class Bucket:
+    """Objects below one prefix; threads may share it.
+
+    All methods raise `StorageUnavailable` once their attempts are used up, and no error of the SDK.
+    """
+
+    def __init__(self, location: S3Location, access: S3Access) -> None:
+        """Use a bucket, which must exist; it is not asked for before the first call."""
+        self.location = location
+        self._endpoint = location.endpoint or access.endpoint
+        self._client = _client(location, access)
+
+    def read(self, name: str, *, limit: int | None = None) -> StoredObject | None:
+        """Return an object, at most its first `limit` bytes; None if it does not exist."""
+
+        def get() -> StoredObject:
+            with self._opened(name) as response:
+                content = response.read(limit)
+                return StoredObject(content=content, etag=response.headers.get("etag", "").strip('"'))
+
+        with contextlib.suppress(_Absent):
+            return self._retried(get, name)
+        return None
+
+    def size(self, name: str) -> int | None:
+        """Return an object's size in bytes; None if it does not exist."""
+        with contextlib.suppress(_Absent):
+            found = self._retried(
+                lambda: self._client.stat_object(self.location.bucket, self.location.key(name)), name
+            )
+            return found.size
+        return None
+
+    def chunks(self, name: str, start: int = 0) -> Iterator[bytes] | None:
+        """Return an object's bytes from a position on, in pieces as they arrive; None if it does not exist.
+
+        A connection that breaks raises `StorageUnavailable` after all that arrived; the caller continues from there.
+        """
+        key = self.location.key(name)
+        with contextlib.suppress(_Absent):
+            response = self._retried(
+                lambda: self._client.get_object(self.location.bucket, key, offset=start), name
+            )
+            return self._pieces(response, name)
+        return None
+
+    def _pieces(self, response: urllib3.BaseHTTPResponse, name: str) -> Iterator[bytes]:
+        try:
+            yield from response.stream(CHUNK_BYTES)
+        except urllib3.exceptions.HTTPError as error:
+            raise self._fault(name, error) from error
+        finally:
+            response.close()
+            response.release_conn()
+
+    def download(self, name: str, file: Path) -> bool:
+        """Write an object to a file, durably; return whether the object exists."""
+
+        def get() -> None:
+            with self._opened(name) as response, file.open("wb") as target:
+                for chunk in response.stream(CHUNK_BYTES):  # raises if it is shorter than announced
+                    target.write(chunk)
+                target.flush()
+                os.fsync(target.fileno())
+
+        with contextlib.suppress(_Absent):
+            self._retried(get, name)
+            return True
+        return False
+
+    def put(self, name: str, content: bytes, *, replacing: str | None = None) -> bool:
+        """Store bytes if the object has this tag (None: if it does not exist); return whether they were stored.
+
+        If the answer to an attempt was lost, what is stored decides.
+        """
+        condition = {"If-None-Match": "*"} if replacing is None else {"If-Match": f'"{replacing}"'}
+        bucket, key = self.location.bucket, self.location.key(name)
+        try:
+            self._retried(lambda: self._client.put_if(bucket, key, content, condition), name)
+        except _Absent:  # with If-Match
+            return False
+        except _Unmet as error:
+            if error.is_certain:
+                return False
+            stored = self.read(name)
+            return stored is not None and stored.content == content
+        return True
+
+    def upload(self, name: str, file: Path) -> bool:
+        """Store a file unless the object exists, a large one in parts; return whether it was stored.
+
+        Parts are visible only when all of them are there.
+        """
+        with file.open("rb") as content:
+            return self.upload_from(name, content, file.stat().st_size)
+
+    def upload_from(self, name: str, content: BinaryIO, size: int) -> bool:
+        """Store `size` bytes from the start of `content` as `upload` does, which has to be seekable."""
+        content.seek(0)
+        if size <= PART_BYTES:
+            return self.put(name, content.read(size))
+        if self.size(name) is not None:
+            return False
+
+        def put() -> None:
+            content.seek(0)
+            self._client.put_object(
+                self.location.bucket, self.location.key(name), content, size, part_size=PART_BYTES
+            )
+
+        self._retried(put, name)
+        stored = self.size(name)
+        if stored != size:
+            raise self._unavailable(name, f"{size} bytes were sent and {stored} are stored")
+        return True
+
+    def objects(self, prefix: str) -> Iterator[ListedObject]:
+        """Yield all objects whose names start with a prefix, ascending."""
+        start = len(self.location.key(""))
+        after: str | None = None
+        while True:
+            page = self._page(prefix, after)
+            for listed in page:
+                yield ListedObject(name=str(listed.object_name)[start:], size=listed.size or 0)
+            if len(page) < PAGE:
+                return
+            after = page[-1].object_name
+
+    def _page(self, prefix: str, after: str | None) -> list[Object]:
+        bucket, key = self.location.bucket, self.location.key(prefix)
+
+        def ask() -> list[Object]:
+            found = self._client.list_objects(bucket, key, recursive=True, start_after=after)
+            return list(islice(found, PAGE))  # one request
+
+        return self._retried(ask, prefix)
+
+    def folders(self) -> Iterator[str]:
+        """Yield the first segments of all names that have more than one."""
+        start = self.location.key("")
+        found = self._retried(lambda: list(self._client.list_objects(self.location.bucket, start)), "")
+        for listed in found:
+            name = str(listed.object_name)[len(start) :]
+            if name.endswith("/"):
+                yield name.removesuffix("/")
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove objects; missing ones are ignored."""
+        keys = [self.location.key(name) for name in names]
+        for first in range(0, len(keys), PAGE):
+            self._remove_page(keys[first : first + PAGE])
+
+    def _remove_page(self, keys: Sequence[str]) -> None:
+        def ask() -> list[DeleteError]:
+            return list(self._client.remove_objects(self.location.bucket, map(DeleteObject, keys)))
+
+        for fault in self._retried(ask, ""):
+            raise self._unavailable(str(fault.name), f"it was not removed: {fault.code} {fault.message}")
+
+    def require_usable(self) -> None:
+        """Raise `StorageUnavailable` unless the bucket can be listed and written, and conditions of a PUT are obeyed.
+
+        Without them, two writers would overwrite each other's heads.
+        """
+        self._page("", None)
+        probe = f"probe-{uuid4().hex}"
+        is_obeyed = self.put(probe, b"1")
+        try:
+            stored = self.read(probe)
+            if stored is not None and self.put(probe, b"2", replacing=stored.etag):
+                is_obeyed &= not self.put(probe, b"3") and not self.put(probe, b"3", replacing=stored.etag)
+        finally:
+            self.remove([probe])
+        if not is_obeyed:
+            why = "the server ignores the conditions of a PUT (If-Match, If-None-Match)"
+            raise self._unavailable(
+                "", why, "use a server that obeys them: without them commits would be lost"
+            )
+
+    @contextlib.contextmanager
+    def _opened(self, name: str) -> Iterator[urllib3.BaseHTTPResponse]:
+        response = self._client.get_object(self.location.bucket, self.location.key(name))
+        try:
+            yield response
+        finally:
+            response.close()
+            response.release_conn()
+
+    def _retried(self, action: Callable[[], T], name: str) -> T:
+        """Return the result of the first attempt that succeeds."""
+        is_certain = True
+        give_up_at = monotonic() + RETRY_SECONDS
+        for attempt in count(1):
+            try:
+                return action()
+            except _ERRORS as error:
+                code = error.code if isinstance(error, S3Error) else None
+                if code in _ABSENT:
+                    raise _Absent from error
+                if code in _UNMET:
+                    raise _Unmet(is_certain=is_certain) from error
+                if attempt == ATTEMPTS or monotonic() > give_up_at or not _is_passing(error):
+                    raise self._fault(name, error) from error
+                is_certain = is_certain and code in _PASSING
+                log.debug("retrying a request to the bucket", key=name, attempt=attempt, why=str(error))
+            sleep(BACKOFF.pause(attempt))
+        raise AssertionError("count never ends")
+
+    def _fault(self, name: str, error: Exception) -> StorageUnavailable:
+        match error:
+            case S3Error(code="NoSuchBucket"):
+                return self._unavailable(name, "the bucket does not exist", "create it, or correct ODF_STORE")
+            case S3Error(code=code) if code in _REFUSED:
+                remedy = "check the credentials (ODF_S3_…) and what the bucket's policy allows them"
+                return self._unavailable(name, f"access is denied ({code})", remedy)
+            case S3Error(code="RequestTimeTooSkewed"):
+                return self._unavailable(name, "this machine's clock is wrong", "set the clock")
+            case S3Error(code=code, message=message):
+                return self._unavailable(name, f"{code}: {message}")
+            case urllib3.exceptions.NewConnectionError():
+                return self._unavailable(name, f"the S3 server cannot be reached ({_cause(error)})")
+            case urllib3.exceptions.TimeoutError():
+                return self._unavailable(name, "the S3 server does not answer")
+            case urllib3.exceptions.HTTPError():
+                return self._unavailable(name, f"the connection to the S3 server broke ({_cause(error)})")
+            case _:
+                return self._unavailable(name, str(error))
+
+    def _unavailable(self, name: str, why: str, remedy: str | None = None) -> StorageUnavailable:
+        remedy = remedy or f"check that {self._endpoint} is an S3 server that runs and can be reached"
+        return StorageUnavailable(file=name or str(self.location), why=why, remedy=remedy)
+
+
+def _is_passing(error: Exception) -> bool:
+    """Return whether another attempt may succeed."""
+    match error:
+        case S3Error(code=code, response=response):
+            return code in _PASSING or response.status == 429 or response.status >= 500
+        case ServerError():
+            return error.status_code >= 500
+        case InvalidResponseError() | urllib3.exceptions.HTTPError() | ParseError():
+            return True  # an answer of a proxy, or a broken connection
+        case _:
+            return False
+
+
+def _cause(error: Exception) -> str:
+    """Return the operating system's words for what broke a connection, where there are any."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return str(error)
+
+
+def _client(location: S3Location, access: S3Access) -> _Client:
+    scheme, _, host = (location.endpoint or access.endpoint).partition("://")
+    client = _Client(
+        host,
+        secure=scheme == "https",
+        region=access.region,
+        credentials=_provider(access),
+        http_client=urllib3.PoolManager(timeout=TIMEOUT, maxsize=CONNECTIONS, retries=False),
+    )
+    if access.addressing == "path":
+        client.disable_virtual_style_endpoint()  # type: ignore[no-untyped-call]
+    elif access.addressing == "virtual":
+        client.enable_virtual_style_endpoint()  # type: ignore[no-untyped-call]
+    return client
+
+
+def _provider(access: S3Access) -> Provider | None:
+    if access.access_key is not None:
+        return StaticProvider(access.access_key, access.secret_key or "", access.session_token)
+    if access.credentials_file is not None:
+        return AWSConfigProvider(str(access.credentials_file), "default")
+    return None  # anonymous

@@ -1,0 +1,111 @@
+"""Copies of immutable objects in a local folder, the longest unused of which are removed when there are too many.
+
+Several processes share the folder. A path is handed to programs that open it later, so what was used within
+`IN_USE_SECONDS` stays, even if the cache is then larger than its limit.
+"""
+
+import contextlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from odf_common.adapters.local import durable
+from odf_common.adapters.local.faults import guarded_methods
+
+IN_USE_SECONDS: Final = 900.0
+MARK_SECONDS: Final = 60.0  # a file is marked as used at most this often
+LOW_WATER: Final = 0.9  # of the limit; eviction stops there
+SCANS: Final = 20  # the folder is measured each time this process has added a 20th of the limit
+LOCK: Final = ".lock"
+
+
+@guarded_methods
+class ObjectCache:
+    """Files by name, where a name is a relative path; the file's mtime is when it was last used."""
+
+    def __init__(self, folder: Path, max_bytes: int, clock: Callable[[], float] = time.time) -> None:
+        """Use a folder, which need not exist yet."""
+        self._folder = folder.absolute()
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._unmeasured = max_bytes  # bytes; the first file that is added measures the folder
+        self._guard = threading.Lock()
+
+    def find(self, name: str) -> Path | None:
+        """Return a copy, marked as used; None if there is none."""
+        file = self._folder / name
+        try:
+            now = self._clock()
+            if file.stat().st_mtime < now - MARK_SECONDS:
+                os.utime(file, (now, now))
+        except FileNotFoundError:
+            return None
+        return file
+
+    def put(self, name: str, content: bytes) -> Path:
+        """Store bytes; return the copy."""
+        file = self._folder / name
+        durable.write(file, content)  # an incomplete copy would be trusted after a power failure
+        self._added(file, len(content))
+        return file
+
+    def take(self, name: str, file: Path) -> Path:
+        """Move a finished file in; return where it is now."""
+        target = self._folder / name
+        size = file.stat().st_size
+        durable.move(file, target)
+        self._added(target, size)
+        return target
+
+    def drop(self, name: str) -> None:
+        """Remove one copy, or a folder of them."""
+        path = self._folder / name
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+    def sweep(self, untouched_since: float) -> None:
+        """Remove unfinished copies of killed processes that were last touched before a time (epoch seconds)."""
+        for folder, _, _ in os.walk(self._folder):
+            durable.sweep(Path(folder), untouched_since)
+
+    def _added(self, file: Path, size: int) -> None:
+        now = self._clock()
+        os.utime(file, (now, now))
+        with self._guard:
+            self._unmeasured += size
+            is_due = self._unmeasured * SCANS >= self._max_bytes
+            self._unmeasured = 0 if is_due else self._unmeasured
+        if is_due:
+            with contextlib.suppress(durable.LockHeld), durable.locked(self._folder / LOCK, wait_seconds=0):
+                self._evict()
+
+    def _evict(self) -> None:
+        """Remove the longest unused copies until the rest fits."""
+        copies = sorted(self._copies())
+        excess = sum(size for _, size, _ in copies) - self._max_bytes
+        if excess <= 0:
+            return
+        excess += int(self._max_bytes * (1 - LOW_WATER))
+        for used, size, path in copies:
+            if excess <= 0 or used > self._clock() - IN_USE_SECONDS:
+                return
+            with contextlib.suppress(FileNotFoundError):
+                if Path(path).stat().st_mtime == used:  # not used since it was measured
+                    Path(path).unlink()
+                    excess -= size
+
+    def _copies(self) -> Iterator[tuple[float, int, str]]:
+        """Yield when each copy was last used, its bytes on disk, and its path."""
+        for folder, _, files in os.walk(self._folder):
+            for file in files:
+                path = f"{folder}/{file}"
+                with contextlib.suppress(FileNotFoundError):  # removed in the meantime
+                    if not file.startswith("."):
+                        stat = Path(path).stat()
+                        yield stat.st_mtime, stat.st_blocks * 512, path

@@ -1,0 +1,97 @@
+"""Where a bucket is, and what opens it."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+from urllib.parse import SplitResult, urlsplit
+
+from odf_common.errors import InvalidInput
+
+AWS: Final = "https://s3.amazonaws.com"
+FORMS: Final = "s3://bucket[/prefix] or s3+http[s]://host[:port]/bucket[/prefix]"
+SCHEMES: Final = {"s3": None, "s3+http": "http", "s3+https": "https"}
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
+_SEGMENT: Final = re.compile(
+    r"(?!\.\.?$)[A-Za-z0-9!_.*'()=-]+", re.ASCII
+)  # safe in keys, by S3's documentation
+_HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Location:
+    """A bucket, and the place in it."""
+
+    bucket: str
+    prefix: str = ""
+    """The keys' first segments, without a slash at either end."""
+    endpoint: str | None = None
+    """`http[s]://host[:port]`; None if the URL names none."""
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """Parse `s3://bucket/prefix` or `s3+http(s)://endpoint/bucket/prefix`; raises `InvalidInput`."""
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise InvalidInput(text=f"expected {FORMS}") from error
+        if parts.scheme not in SCHEMES:
+            raise InvalidInput(text=f"expected {FORMS}, got the scheme {parts.scheme!r}")
+        if "@" in parts.netloc:  # not repeated in the message: it may have a password
+            raise InvalidInput(
+                text="credentials do not belong in a URL; set ODF_S3_ACCESS_KEY and ODF_S3_SECRET_KEY"
+            )
+        if parts.query or parts.fragment:
+            raise InvalidInput(text=f"expected {FORMS}, got a query or a fragment")
+        endpoint, path = _endpoint(parts)
+        bucket, _, prefix = path.partition("/")
+        if _BUCKET.fullmatch(bucket) is None:
+            raise InvalidInput(text=f"{bucket!r} is not the name of a bucket; expected {FORMS}")
+        segments = prefix.rstrip("/").split("/") if prefix else []
+        for segment in segments:
+            if _SEGMENT.fullmatch(segment) is None:
+                raise InvalidInput(text=f"{segment!r} cannot be a part of a prefix")
+        return cls(bucket=bucket, prefix="/".join(segments), endpoint=endpoint)
+
+    def key(self, name: str) -> str:
+        """Return the key of a name below this place."""
+        return f"{self.prefix}/{name}" if self.prefix else name
+
+    def __str__(self) -> str:
+        """Return the URL."""
+        scheme, _, host = (self.endpoint or "").partition("://")
+        start = f"s3+{scheme}://{host}/" if host else "s3://"
+        return start + self.bucket + (f"/{self.prefix}" if self.prefix else "")
+
+
+def _endpoint(parts: SplitResult) -> tuple[str | None, str]:
+    """Return the endpoint, and the bucket and prefix as one path."""
+    scheme = SCHEMES[parts.scheme]
+    if scheme is None:
+        return None, parts.netloc + parts.path
+    return checked_endpoint(f"{scheme}://{parts.netloc}"), parts.path.removeprefix("/")
+
+
+def checked_endpoint(text: str) -> str:
+    """Return an endpoint; raises `InvalidInput` unless it is `http[s]://host[:port]`."""
+    scheme, _, host = text.rstrip("/").partition("://")
+    if scheme not in {"http", "https"} or _HOST.fullmatch(host) is None:
+        raise InvalidInput(text=f"expected http[s]://host[:port], got {text!r}")
+    return f"{scheme}://{host}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Access:
+    """How buckets are reached: the defaults reach public buckets of AWS."""
+
+    endpoint: str = AWS
+    """Of locations that name none."""
+    region: str | None = None
+    """None: asked of the server once."""
+    addressing: str = "auto"
+    """`path`, `virtual` (the bucket is a part of the host's name), or `auto`: virtual at AWS, else path."""
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    credentials_file: Path | None = None
+    """In AWS's format, read again when it has changed; its profile `default` is used unless a key is given."""

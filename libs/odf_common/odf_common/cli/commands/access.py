@@ -1,0 +1,98 @@
+"""`odf access`: who may do what with a dataset."""
+
+from typing import Final
+
+import click
+
+from odf_common.cli import clients
+from odf_common.cli.output import output_option, print_object
+from odf_common.proto.odf.node.v1.access_pb2 import ChangeAccessRequest, DatasetAccess, ShowAccessRequest
+
+VISIBILITIES: Final = ("public", "private")
+ROLES: Final = ("reader", "editor", "maintainer")
+
+
+@click.group("access")
+def command() -> None:
+    """Show and change who may read and write a dataset over HTTP.
+
+    Everyone may read a public dataset; a private one, only accounts with a role. A reader may read, an editor also
+    write, a maintainer also replace history and manage access. The account in a dataset's name owns it.
+
+    \b
+    Example:
+      odf access set ann/flights --visibility public
+      odf access grant ann/flights bob editor
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+
+
+@command.command("show")
+@click.argument("dataset")
+@output_option
+def show_access(*, dataset: str, output: str) -> None:
+    """Show a dataset's visibility and roles.
+
+    \b
+    Example:
+      odf access show ann/flights
+    """  # noqa: D301
+    with clients.access() as access:
+        shown = access.ShowAccess(ShowAccessRequest(ref=dataset), timeout=clients.CALL_TIMEOUT_SECONDS)
+    print_object(_row(shown), output)
+
+
+@command.command("set")
+@click.argument("dataset")
+@click.option("--visibility", type=click.Choice(VISIBILITIES), required=True, help="Who may read it.")
+@output_option
+def set_access(*, dataset: str, visibility: str, output: str) -> None:
+    """Make a dataset public or private.
+
+    \b
+    Example:
+      odf access set ann/flights --visibility public
+    """  # noqa: D301
+    _change(ChangeAccessRequest(ref=dataset, visibility=visibility), output)
+
+
+@command.command("grant")
+@click.argument("dataset")
+@click.argument("account")
+@click.argument("role", type=click.Choice(ROLES))
+@output_option
+def grant(*, dataset: str, account: str, role: str, output: str) -> None:
+    """Give ACCOUNT a role, in place of the one it has.
+
+    \b
+    Example:
+      odf access grant ann/flights bob editor
+    """  # noqa: D301
+    _change(ChangeAccessRequest(ref=dataset, account=account, role=role), output)
+
+
+@command.command("revoke")
+@click.argument("dataset")
+@click.argument("account")
+@output_option
+def revoke(*, dataset: str, account: str, output: str) -> None:
+    """Take back the role of ACCOUNT.
+
+    \b
+    Example:
+      odf access revoke ann/flights bob
+    """  # noqa: D301
+    _change(ChangeAccessRequest(ref=dataset, account=account), output)
+
+
+def _change(request: ChangeAccessRequest, output: str) -> None:
+    with clients.access() as access:
+        shown = access.ChangeAccess(request, timeout=clients.CALL_TIMEOUT_SECONDS)
+    print_object(_row(shown), output)
+
+
+def _row(shown: DatasetAccess) -> dict[str, object]:
+    return {
+        "dataset": shown.dataset,
+        "visibility": shown.visibility,
+        "roles": {role.account: role.role for role in shown.roles},
+    }

@@ -1,0 +1,94 @@
+"""`odf alias`: where datasets are pulled from and pushed to."""
+
+import click
+
+from odf_common.cli import clients
+from odf_common.cli.output import output_option, print_rows
+from odf_common.proto.odf.node.v1.sync_pb2 import ChangeAliasesRequest, DatasetAliases, ListAliasesRequest
+
+PLACES = (
+    click.option("--pull", "pull", multiple=True, metavar="URL", help="A URL or REPO/DATASET to pull from."),
+    click.option("--push", "push", multiple=True, metavar="URL", help="A URL or REPO/DATASET to push to."),
+)
+
+
+@click.group("alias")
+def command() -> None:
+    """Keep the places that a dataset is pulled from and pushed to.
+
+    The first pull of a URL adds it. `odf pull DATASET` asks the first of them for what is new.
+
+    \b
+    Example:
+      odf alias list
+      odf alias add orders --pull https://data.example.org/orders
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+
+
+@command.command("list")
+@click.argument("datasets", nargs=-1, metavar="[DATASET]...")
+@output_option
+def list_all(*, datasets: tuple[str, ...], output: str) -> None:
+    """List the aliases of datasets, by default of all.
+
+    \b
+    Example:
+      odf alias list
+      odf alias list 'shop.%'
+    """  # noqa: D301
+    with clients.sync() as sync:
+        found = sync.ListAliases(ListAliasesRequest(refs=datasets), timeout=clients.CALL_TIMEOUT_SECONDS)
+    _print(found.datasets, output)
+
+
+@command.command("add")
+@click.argument("dataset")
+@PLACES[0]
+@PLACES[1]
+@output_option
+def add(*, dataset: str, pull: tuple[str, ...], push: tuple[str, ...], output: str) -> None:
+    """Add places. They are not asked.
+
+    \b
+    Example:
+      odf alias add orders --pull https://data.example.org/orders --push disk/orders
+    """  # noqa: D301
+    _require_places(pull, push)
+    _change(ChangeAliasesRequest(ref=dataset, add_pull=pull, add_push=push), output)
+
+
+@command.command("delete")
+@click.argument("dataset")
+@PLACES[0]
+@PLACES[1]
+@output_option
+def delete(*, dataset: str, pull: tuple[str, ...], push: tuple[str, ...], output: str) -> None:
+    """Delete places. What was copied stays.
+
+    \b
+    Example:
+      odf alias delete orders --pull https://data.example.org/orders
+    """  # noqa: D301
+    _require_places(pull, push)
+    _change(ChangeAliasesRequest(ref=dataset, delete_pull=pull, delete_push=push), output)
+
+
+def _require_places(pull: tuple[str, ...], push: tuple[str, ...]) -> None:
+    if not pull and not push:
+        raise click.UsageError("give --pull or --push")
+
+
+def _change(request: ChangeAliasesRequest, output: str) -> None:
+    with clients.sync() as sync:
+        found = sync.ChangeAliases(request, timeout=clients.CALL_TIMEOUT_SECONDS)
+    _print([found], output)
+
+
+def _print(found: "list[DatasetAliases]", output: str) -> None:
+    rows = [
+        {"dataset": one.alias, "kind": kind, "place": place}
+        for one in found
+        for kind, places in (("pull", one.pull), ("push", one.push))
+        for place in places
+    ]
+    print_rows(rows, output, columns=("dataset", "kind", "place"))

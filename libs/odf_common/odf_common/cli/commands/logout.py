@@ -1,0 +1,19 @@
+"""`odf logout URL`: forget the token of another node."""
+
+import click
+
+from odf_common.cli import clients
+from odf_common.proto.odf.node.v1.access_pb2 import LogOutRequest
+
+
+@click.command("logout")
+@click.argument("url")
+def command(*, url: str) -> None:
+    """Forget the token of the node at URL. It stays valid there until it expires or is revoked.
+
+    \b
+    Example:
+      odf logout https://node.example
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+    with clients.access() as access:
+        access.LogOut(LogOutRequest(url=url), timeout=clients.CALL_TIMEOUT_SECONDS)

@@ -1,0 +1,66 @@
+"""`odf push`: copy a dataset to another node, a folder or a bucket."""
+
+import click
+
+from odf_common.cli import clients
+from odf_common.cli.files import absolute_url
+from odf_common.cli.output import output_option, print_rows, progress, remark
+from odf_common.proto.odf.node.v1.sync_pb2 import SyncPullItem, SyncPushRequest
+
+COLUMNS = ("dataset", "state", "blocks", "records")
+PUBLIC, PRIVATE = "public", "private"
+
+
+@click.command("push")
+@click.argument("dataset")
+@click.option(
+    "--to",
+    "place",
+    metavar="PLACE",
+    help="odf+https://HOST/[ACCOUNT/]DATASET, file:///FOLDER, s3://BUCKET/PREFIX, REPO/DATASET, or REPO for the "
+    "dataset's own name there; by default where it was pushed.",
+)
+@click.option(
+    "--force",
+    "is_forced",
+    is_flag=True,
+    help="Replace the chain there if it has diverged: what only it has is lost.",
+)
+@click.option(
+    "--visibility",
+    type=click.Choice([PRIVATE, PUBLIC]),
+    default=PRIVATE,
+    show_default=True,
+    help="Who may read a dataset that this creates there.",
+)
+@output_option
+def command(*, dataset: str, place: str | None, is_forced: bool, visibility: str, output: str) -> None:
+    """Send what is new in DATASET to another node, a folder or a bucket.
+
+    A node checks everything before its head moves, and the head in a folder or a bucket moves last, so others see all
+    of it or nothing. A push that was cut off continues with the objects that had arrived. If both chains have blocks
+    of their own, it is refused.
+
+    \b
+    Example:
+      odf push flights --to odf+https://example.org/flights
+      odf push flights --to shop/flights --visibility public
+      odf push flights --to file:///srv/datasets/flights
+      odf push flights --to s3://my-bucket/shared/flights
+      odf push flights
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+    place = absolute_url(place or "")
+    request = SyncPushRequest(
+        dataset=dataset, place=place, is_forced=is_forced, is_public=visibility == PUBLIC
+    )
+    last = SyncPullItem()
+    with clients.sync() as sync, progress() as bars:
+        task = bars.add_task(dataset, total=None)
+        for last in sync.Push(request, timeout=clients.STREAM_TIMEOUT_SECONDS):
+            bars.update(
+                task, description=f"{last.alias}: {last.state}", completed=last.done, total=last.total or None
+            )
+    where = place or "the place that it is pushed to"
+    remark(f"copied to {where}" if last.state == "updated" else f"nothing new for {where}")
+    row = {"dataset": last.alias, "state": last.state, "blocks": last.new_blocks, "records": last.new_records}
+    print_rows([{**row, "head": last.head}], output, columns=COLUMNS)

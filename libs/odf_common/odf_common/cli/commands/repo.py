@@ -1,0 +1,77 @@
+"""`odf repo`: places where datasets are shared, by name."""
+
+import click
+
+from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.cli.output import output_option, print_object, print_rows
+from odf_common.errors import OdfError
+from odf_common.identity.dataset_refs import Name
+from odf_common.service.settings import load
+
+
+@click.group("repo")
+def command() -> None:
+    """Name places where datasets are shared: other nodes, static servers, folders, buckets.
+
+    NAME/DATASET, NAME/ACCOUNT/DATASET and NAME/ID are then datasets of that repository.
+
+    \b
+    Example:
+      odf repo add shop https://data.example.org/
+      odf pull shop/orders
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+
+
+@command.command("add")
+@click.argument("name")
+@click.argument("url")
+@output_option
+def add(*, name: str, url: str, output: str) -> None:
+    """Give the repository at URL a name: file://, http(s)://, odf+http(s):// or s3://. The place is not asked.
+
+    \b
+    Example:
+      odf repo add shop https://data.example.org/
+      odf repo add disk file:///srv/datasets
+    """  # noqa: D301
+    added = _repositories().add(Name(name), url)
+    print_object({"name": name, "url": added.url}, output)
+
+
+@command.command("list")
+@output_option
+def list_all(*, output: str) -> None:
+    """List the repositories that this node knows.
+
+    \b
+    Example:
+      odf repo list
+    """  # noqa: D301
+    known = _repositories()
+    rows = [_row(known, name) for name in known.names()]
+    columns = ("name", "url", "problem") if any(row["problem"] for row in rows) else ("name", "url")
+    print_rows(rows, output, columns=columns)
+
+
+@command.command("delete")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+def delete(*, names: tuple[str, ...]) -> None:
+    """Forget repositories. Datasets that were copied from them stay.
+
+    \b
+    Example:
+      odf repo delete shop
+    """  # noqa: D301
+    for name in names:
+        _repositories().remove(Name(name))
+
+
+def _repositories() -> LocalRepositories:
+    return LocalRepositories(load().home)
+
+
+def _row(known: LocalRepositories, name: Name) -> dict[str, object]:
+    try:
+        return {"name": str(name), "url": known.find(name).url, "problem": None}
+    except OdfError as error:
+        return {"name": str(name), "url": None, "problem": str(error)}

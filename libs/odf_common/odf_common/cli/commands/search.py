@@ -1,0 +1,85 @@
+"""`odf search`: find datasets of this node and of named repositories."""
+
+import time
+from collections.abc import Iterable
+from typing import Final
+
+import click
+
+from odf_common.cli import clients
+from odf_common.cli.output import is_wide, output_option, print_rows, remark, shortened
+from odf_common.metadata.scalars import Timestamp
+from odf_common.proto.odf.node.v1.sync_pb2 import FoundDataset, SearchedRepository, SearchRequest
+
+COLUMNS = ("dataset", "kind", "foundIn", "description")
+SEARCH_TIMEOUT_SECONDS: Final = 600.0  # the first reading of a large bucket takes long
+UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
+
+
+@click.command("search")
+@click.argument("words", nargs=-1, required=True, metavar="TEXT...")
+@click.option("--repo", "repositories", multiple=True, metavar="NAME", help="Search only this repository.")
+@click.option("--refresh", is_flag=True, help="Read repositories again, however young their indexes are.")
+@output_option
+def command(*, words: tuple[str, ...], repositories: tuple[str, ...], refresh: bool, output: str) -> None:
+    """Find datasets by their names, keywords, columns and descriptions, here and in the repositories of `odf repo`.
+
+    Each word of TEXT has to be in one of these, in any case. A node lists the datasets that you may read; of folders
+    and buckets the chains are read, which takes long the first time. An index of each repository is used for five
+    minutes, and while the repository cannot be reached.
+
+    \b
+    Example:
+      odf search flights
+      odf search weather station --repo shop
+      odf search orders --refresh --output json
+    """  # noqa: D301 - click's marker for text that must not be wrapped
+    request = SearchRequest(text=" ".join(words), repositories=repositories, refresh=refresh)
+    with clients.sync() as sync:
+        reply = sync.Search(request, timeout=SEARCH_TIMEOUT_SECONDS)
+    ages = {one.name: one for one in reply.repositories}
+    rows = [_row(one, ages) for one in reply.datasets]
+    if output == "table":
+        rows = [
+            {**row, "foundIn": ", ".join(one.found_in)} for row, one in zip(rows, reply.datasets, strict=True)
+        ]
+    shown = shortened(rows, "description") if output == "table" and not is_wide() else rows
+    print_rows(shown, output, columns=(*COLUMNS, "keywords", "columns", "id") if is_wide() else COLUMNS)
+    if reply.left_out:
+        remark(f"{reply.left_out} more were found; add words")
+    for text in said(reply.repositories, time.time()):
+        remark(text)
+
+
+def said(repositories: Iterable[SearchedRepository], now: float) -> list[str]:
+    """Return what was searched, how old that is, and what could not be read."""
+    return [_said(one, now) for one in repositories]
+
+
+def _said(one: SearchedRepository, now: float) -> str:
+    problem = f"; it cannot be read now: {one.problem}" if one.problem else ""
+    if not one.read_at_ms:
+        return f"{one.name}: not searched{problem}"
+    return f"{one.name}: {one.datasets} datasets as of {_age(now - one.read_at_ms / 1000)}{problem}"
+
+
+def _age(seconds: float) -> str:
+    for length, unit in UNITS:
+        if seconds >= length:
+            return f"{int(seconds / length)} {unit} ago"
+    return f"{max(0, int(seconds))} s ago"
+
+
+def _row(one: FoundDataset, searched: dict[str, SearchedRepository]) -> dict[str, object]:
+    of = searched.get(one.repository)
+    return {
+        "dataset": one.name,
+        "repository": one.repository or None,
+        "id": one.dataset_id or None,
+        "kind": one.kind or None,
+        "foundIn": list(one.found_in),
+        "description": one.description or None,
+        "keywords": list(one.keywords),
+        "columns": list(one.columns),
+        "asOf": None if of is None or not of.read_at_ms else str(Timestamp.from_ms(of.read_at_ms)),
+    }

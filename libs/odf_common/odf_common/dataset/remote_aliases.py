@@ -1,0 +1,63 @@
+"""Where a dataset of this node is pulled from and pushed to: a note next to its objects (spec: Dataset Identity)."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import BlobStore
+
+NOTE: Final = "aliases"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteAliases:
+    """URLs, or datasets of named repositories, in the order in which they were added; the first is the default."""
+
+    pull: tuple[str, ...] = ()
+    push: tuple[str, ...] = ()
+
+    def with_pull(self, place: str) -> Self:
+        """Return these with a place to pull from, unless it is known."""
+        return self if place in self.pull else replace(self, pull=(*self.pull, place))
+
+    def with_push(self, place: str) -> Self:
+        """Return these with a place to push to, unless it is known."""
+        return self if place in self.push else replace(self, push=(*self.push, place))
+
+    def without_pull(self, place: str) -> Self:
+        """Return these without a place to pull from."""
+        return replace(self, pull=tuple(one for one in self.pull if one != place))
+
+    def without_push(self, place: str) -> Self:
+        """Return these without a place to push to."""
+        return replace(self, push=tuple(one for one in self.push if one != place))
+
+
+def remote_aliases(blobs: BlobStore, dataset: DatasetId) -> RemoteAliases:
+    """Return the aliases of a dataset; none if the note is damaged, which the next change replaces."""
+    try:
+        found = json.loads(blobs.note(dataset, NOTE) or "{}")
+        return RemoteAliases(pull=_texts(found["pull"]), push=_texts(found["push"]))
+    except (ValueError, KeyError, TypeError):
+        return RemoteAliases()
+
+
+def change_aliases(
+    blobs: BlobStore, dataset: DatasetId, change: Callable[[RemoteAliases], RemoteAliases]
+) -> RemoteAliases:
+    """Change the aliases of a dataset, durably, and return them."""
+    with blobs.noting(dataset):
+        known = remote_aliases(blobs, dataset)
+        changed = change(known)
+        if changed != known:
+            text = json.dumps({"pull": changed.pull, "push": changed.push})
+            blobs.set_note(dataset, NOTE, None if changed == RemoteAliases() else text)
+    return changed
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise TypeError
+    return tuple(value)

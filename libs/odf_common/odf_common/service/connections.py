@@ -1,0 +1,110 @@
+"""How the node's Kafka, Redis and bucket are reached: the settings, and the files that they name."""
+
+from pathlib import Path
+
+from odf_common.adapters.kafka.cluster import BROKER_DEFAULT, KafkaCluster, Sasl, TopicPolicy
+from odf_common.adapters.local import LocalBlobStore, LocalRefStore
+from odf_common.adapters.redis import RedisConnection
+from odf_common.adapters.s3.location import S3Access, S3Location
+from odf_common.adapters.secrets import read_secret
+from odf_common.adapters.tls import ClientTls
+from odf_common.ports.store import BlobStore, RefStore
+from odf_common.service.settings import Settings
+
+
+def kafka_cluster(settings: Settings, bootstrap: str | None = None) -> KafkaCluster:
+    """Return the cluster at `bootstrap`, by default at the configured address.
+
+    Raises `Unavailable` without an address, `InvalidInput` for a file that cannot be used.
+    """
+    return KafkaCluster(
+        bootstrap or settings.required("kafka"),
+        tls=_kafka_tls(settings),
+        sasl=_sasl(settings),
+        topics=topic_policy(settings),
+    )
+
+
+def topic_policy(settings: Settings) -> TopicPolicy:
+    """Return who creates the node's topics, and with which replicas."""
+    return TopicPolicy(
+        is_ours=settings.kafka_manage_topics,
+        replication_factor=settings.kafka_replication_factor or BROKER_DEFAULT,
+        min_insync_replicas=settings.kafka_min_insync_replicas,
+    )
+
+
+def redis_connection(settings: Settings) -> RedisConnection:
+    """Return a connection to Redis, opened by its first use; raises as `kafka_cluster` does."""
+    address = settings.required("redis")
+    has_tls = address.startswith("rediss://")
+    tls = ClientTls(
+        ca_file=settings.redis_ca_file,
+        certificate_file=settings.redis_certificate_file,
+        key_file=settings.redis_key_file,
+    )
+    return RedisConnection(
+        address, password=_secret(settings.redis_password_file), tls=tls if has_tls else None
+    )
+
+
+def s3_access(settings: Settings, location: S3Location) -> S3Access:
+    """Return what opens a bucket; servers that the settings do not name are not sent the credentials."""
+    trusted = {None, settings.s3_endpoint, settings.store.endpoint if settings.store else None}
+    if location.endpoint not in trusted:
+        return S3Access(addressing=settings.s3_addressing)
+    return S3Access(
+        endpoint=settings.s3_endpoint,
+        region=settings.s3_region,
+        addressing=settings.s3_addressing,
+        access_key=settings.s3_access_key,
+        secret_key=settings.s3_secret_key,
+        session_token=settings.s3_session_token,
+        credentials_file=settings.s3_credentials_file,
+    )
+
+
+def stores(settings: Settings) -> tuple[BlobStore, RefStore]:
+    """Return where objects and references are: the home, or a bucket with copies in the home."""
+    local = LocalBlobStore(settings.home)
+    if settings.store is None:
+        return local, LocalRefStore(settings.home)
+    # The SDK takes long to import, and most nodes have no bucket.
+    from odf_common.adapters.s3.blobs import S3BlobStore  # noqa: PLC0415
+    from odf_common.adapters.s3.bucket import Bucket  # noqa: PLC0415
+    from odf_common.adapters.s3.cache import ObjectCache  # noqa: PLC0415
+    from odf_common.adapters.s3.refs import S3RefStore  # noqa: PLC0415
+
+    bucket = Bucket(settings.store, s3_access(settings, settings.store))
+    cache = ObjectCache(settings.home / "cache", settings.store_cache_max_bytes)
+    return S3BlobStore(bucket, local=local, cache=cache), S3RefStore(bucket)
+
+
+def _kafka_tls(settings: Settings) -> ClientTls | None:
+    if not settings.kafka_security_protocol.endswith("ssl"):
+        return None
+    tls = ClientTls(
+        ca_file=settings.kafka_ca_file,
+        certificate_file=settings.kafka_certificate_file,
+        key_file=settings.kafka_key_file,
+        key_password=_secret(settings.kafka_key_password_file),
+        checks_hostname=settings.kafka_check_hostname,
+    )
+    tls.context()  # names a file that cannot be used; librdkafka's errors do not
+    return tls
+
+
+def _sasl(settings: Settings) -> Sasl | None:
+    if not settings.kafka_security_protocol.startswith("sasl"):
+        return None
+    return Sasl(
+        mechanism=(settings.kafka_sasl_mechanism or "").upper(),
+        username=settings.kafka_username or "",
+        password=_secret(settings.kafka_password_file) or "",
+        token_url=settings.kafka_token_url,
+        token_scope=settings.kafka_token_scope,
+    )
+
+
+def _secret(file: Path | None) -> str | None:
+    return None if file is None else read_secret(file)

@@ -1,0 +1,72 @@
+"""The id of a home's node, under which it claims its Kafka topics."""
+
+import contextlib
+import os
+import socket
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from odf_common.adapters.clock import SYSTEM_CLOCK
+from odf_common.adapters.kafka.topic_claims import TopicClaim, claim_prefix
+from odf_common.adapters.local import durable
+from odf_common.errors import Conflict
+from odf_common.service.connections import kafka_cluster
+from odf_common.service.settings import Settings
+
+FILE: Final = "node-id"
+
+
+def node_id(home: Path) -> str:
+    """Return the id of the home's node, created on first use; all processes of a home share it."""
+    file = home / FILE
+    if not file.exists():
+        pending = durable.write_pending(file, f"{uuid.uuid4().hex}\n".encode())
+        with contextlib.suppress(FileExistsError):
+            os.link(pending, file)  # another process may have been first
+        pending.unlink()
+        durable.sync_folder(home)
+    return file.read_text().strip()
+
+
+@dataclass(eq=False, kw_only=True)
+class HomeCopied(Conflict):
+    """This home was copied from another node's home on this machine; both have the same id."""
+
+    home: Path
+    original: Path
+
+    def __str__(self) -> str:
+        """Return which home is a copy of which one."""
+        return f"the home {self.home} is a copy of {self.original}, whose node has the same Kafka topics"
+
+    def advice(self) -> str:
+        """Return how to run both, or only the copy."""
+        return (
+            f"to run both, delete {self.home / FILE} and set ODF_KAFKA_PREFIX for the copy; to run the copy only, "
+            f"delete {self.original}, or start with `odf up --take-over`"
+        )
+
+
+def require_original(home: Path, owner: TopicClaim) -> None:
+    """Raise `HomeCopied` if the home of the claim exists on this machine, is another folder, and has the same id."""
+    claimed = Path(owner.home) / FILE
+    if owner.host != socket.gethostname() or not claimed.is_file():
+        return
+    if not claimed.samefile(home / FILE) and claimed.read_text() == (home / FILE).read_text():
+        raise HomeCopied(home=home, original=Path(owner.home))
+
+
+def claim_topics(settings: Settings, *, is_taking_over: bool = False) -> TopicClaim:
+    """Claim the topics with the configured prefix for this node, and return the claim.
+
+    Raises `TopicsTaken` if another node has claimed them.
+    """
+    mine = TopicClaim(
+        node_id=node_id(settings.home),
+        home=str(settings.home),
+        host=socket.gethostname(),
+        at=str(SYSTEM_CLOCK.now()),
+    )
+    return claim_prefix(kafka_cluster(settings), settings.kafka_prefix, mine, is_taking_over=is_taking_over)

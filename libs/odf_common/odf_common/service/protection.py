@@ -1,0 +1,82 @@
+"""TLS of the node's own servers: beyond the loopback address they listen only with it, unless settings allow it."""
+
+import ssl
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+
+from odf_common.adapters.grpc.peer_tls import PeerTls
+from odf_common.adapters.tls import server_context
+from odf_common.errors import InvalidInput
+from odf_common.service.settings import GRPC_TLS, HTTP_TLS, Condition, Settings
+
+
+@dataclass(eq=False, kw_only=True)
+class Unprotected(InvalidInput):
+    """A server would listen beyond this machine without TLS."""
+
+    what: str
+    address: str
+    protection: str | None
+    """The setting that would protect it; None: its server has no TLS."""
+
+    def __str__(self) -> str:
+        """Return what would be open, and where."""
+        return f"{self.what} {self.address} would be open to other machines without protection"
+
+    def advice(self) -> str:
+        """Return how to protect it, or to do without."""
+        tls = (
+            f"set {self.protection}, or choose a loopback address"
+            if self.protection
+            else "choose a loopback address"
+        )
+        return f"{tls}; on a network that only trusted programs reach, set ODF_LISTEN_UNPROTECTED=1"
+
+
+def require_protected(settings: Settings, what: str, address: str) -> None:
+    """Raise `Unprotected` unless a server may listen at `host:port`; `what` is its setting, or its name."""
+    tls = _tls_of(what)
+    is_protected = tls is not None and tls.is_met(settings)
+    host = address.rpartition(":")[0].strip("[]")
+    if not (is_protected or settings.listen_unprotected or is_loopback(host)):
+        raise Unprotected(what=what, address=address, protection=tls.text if tls else None)
+
+
+def peer_tls(settings: Settings) -> PeerTls | None:
+    """Return the TLS of gRPC between services, None if it is not configured; raises `InvalidInput` for a bad file."""
+    certificate, key, authority = (
+        settings.grpc_certificate_file,
+        settings.grpc_key_file,
+        settings.grpc_ca_file,
+    )
+    if certificate is None or key is None or authority is None:
+        return None
+    return PeerTls.read(certificate=certificate, key=key, authority=authority)
+
+
+def http_tls(settings: Settings) -> ssl.SSLContext | None:
+    """Return the TLS of the HTTP server, None if it is not configured; raises `InvalidInput` for a bad file."""
+    certificate, key = settings.http_certificate_file, settings.http_key_file
+    return None if certificate is None or key is None else server_context(certificate, key)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches a host; the only name that counts is localhost."""
+    if host == "localhost":
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def _tls_of(what: str) -> Condition | None:
+    match what:
+        case "ODF_SYNC_HTTP":
+            return HTTP_TLS
+        case "ODF_VIEWS_HTTP" | "ODF_METRICS_HOST":
+            return None
+        case _:
+            return GRPC_TLS

@@ -1,0 +1,124 @@
+"""How values of settings are read from text; each function raises `ValueError` unless its text is valid."""
+
+import ipaddress
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from odf_common.adapters.s3.location import S3Location, checked_endpoint
+from odf_common.errors import InvalidInput
+
+_ADDRESS: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})", re.ASCII)
+_TOPIC_PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{0,64}", re.ASCII)
+_LOCAL_SPARK: Final = re.compile(r"local\[([1-9]\d{0,3}|\*)\]", re.ASCII)
+_TRUE: Final = frozenset({"1", "true", "yes", "on"})
+_FALSE: Final = frozenset({"0", "false", "no", "off", ""})
+
+
+def address(text: str) -> str:
+    """Return host:port."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None or not 0 < int(found[1]) < 65536:
+        raise ValueError(f"expected host:port, got {text!r}")
+    return text
+
+
+def host(text: str) -> str:
+    """Return a host."""
+    return address(f"{text}:1").removesuffix(":1")
+
+
+def addresses(text: str) -> str:
+    """Return host:port[,…]."""
+    return ",".join(address(part.strip()) for part in text.split(","))
+
+
+def prefix(text: str) -> str:
+    """Return a prefix of topics."""
+    if _TOPIC_PREFIX.fullmatch(text) is None:
+        raise ValueError(f"expected at most 64 letters, digits, dots, dashes and underscores, got {text!r}")
+    return text
+
+
+def redis_address(text: str) -> str:
+    """Return a URL of Redis, or host:port."""
+    return text if text.startswith(("redis://", "rediss://", "unix://")) else address(text)
+
+
+def http_url(text: str) -> str:
+    """Return a URL of http or https."""
+    if not text.startswith(("http://", "https://")) or "@" in text:
+        raise ValueError("expected a URL of http or https without a password")
+    return text
+
+
+def public_url(text: str) -> str:
+    """Return a URL of http or https, without slash at its end."""
+    if "?" in text or "#" in text:
+        raise ValueError("expected a URL without a query and a fragment")
+    return http_url(text).rstrip("/")
+
+
+def spark_master(text: str) -> str:
+    """Return a Spark master in the engine's own process."""
+    if _LOCAL_SPARK.fullmatch(text) is None:
+        raise ValueError(
+            f"expected local[N] or local[*], as the engine runs Spark in its own process, got {text!r}"
+        )
+    return text
+
+
+def networks(text: str) -> tuple[str, ...]:
+    """Return networks, which are separated by commas."""
+    return tuple(str(ipaddress.ip_network(part.strip())) for part in text.split(","))
+
+
+def switch(text: str) -> bool:
+    """Return whether it is on."""
+    if text.lower() not in _TRUE | _FALSE:
+        raise ValueError(f"expected 1 or 0, got {text!r}")
+    return text.lower() in _TRUE
+
+
+def number(low: int, high: int) -> Callable[[str], int]:
+    """Return what reads an integer from `low` to `high`."""
+
+    def parse(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
+            raise ValueError(f"expected an integer from {low} to {high}, got {text!r}")
+        return int(text)
+
+    return parse
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """Return what reads one of a few words, in lower case."""
+
+    def parse(text: str) -> str:
+        if text.lower() not in choices:
+            raise ValueError(f"expected one of {', '.join(choices)}, got {text!r}")
+        return text.lower()
+
+    return parse
+
+
+def folder(text: str) -> Path:
+    """Return an absolute path."""
+    return Path(text).expanduser().absolute()
+
+
+def s3_location(text: str) -> S3Location:
+    """Return a bucket, with its prefix and its endpoint."""
+    try:
+        return S3Location.parse(text)
+    except InvalidInput as error:
+        raise ValueError(error.text) from error
+
+
+def endpoint(text: str) -> str:
+    """Return the address of a server of buckets."""
+    try:
+        return checked_endpoint(text)
+    except InvalidInput as error:
+        raise ValueError(error.text) from error

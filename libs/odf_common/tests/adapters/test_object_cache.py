@@ -1,0 +1,109 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from odf_common.adapters.local import durable
+from odf_common.adapters.s3.cache import IN_USE_SECONDS, LOCK, MARK_SECONDS, ObjectCache
+
+BLOCK = 4096  # bytes of the smallest file on disk
+LIMIT = 10 * BLOCK
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000_000.0
+
+    def __call__(self) -> float:
+        self.now += 1  # no two files were used at the same time
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, clock: Clock) -> ObjectCache:
+    return ObjectCache(tmp_path / "cache", LIMIT, clock)
+
+
+def copies(tmp_path: Path) -> list[str]:
+    return sorted(path.name for path in (tmp_path / "cache").rglob("*") if not path.name.startswith("."))
+
+
+def test_copies_are_found_by_their_names(cache: ObjectCache, tmp_path: Path) -> None:
+    assert cache.find("one/data/a") is None
+    cache.put("one/data/a", b"first")
+    (tmp_path / "file").write_bytes(b"second")
+    assert cache.take("one/data/b", tmp_path / "file") == cache.find("one/data/b")
+    found = [cache.find(name) for name in ("one/data/a", "one/data/b")]
+    assert [path.read_bytes() for path in found if path is not None] == [b"first", b"second"]
+    assert not (tmp_path / "file").exists()
+
+
+def test_the_longest_unused_copies_are_removed_when_there_are_too_many(
+    cache: ObjectCache, tmp_path: Path, clock: Clock
+) -> None:
+    for number in range(10):
+        cache.put(str(number), bytes(BLOCK))
+    clock.now += IN_USE_SECONDS + MARK_SECONDS
+    assert cache.find("0") is not None
+    cache.put("10", bytes(BLOCK))
+    assert copies(tmp_path) == ["0", "10", "3", "4", "5", "6", "7", "8", "9"]
+
+
+def test_copies_in_use_stay_even_if_there_are_too_many(
+    cache: ObjectCache, tmp_path: Path, clock: Clock
+) -> None:
+    for number in range(30):
+        cache.put(f"{number:02}", bytes(BLOCK))
+    assert len(copies(tmp_path)) == 30
+    clock.now += IN_USE_SECONDS
+    cache.put("30", bytes(BLOCK))
+    assert len(copies(tmp_path)) == 9  # nine tenths of the limit
+
+
+def test_two_processes_keep_one_limit(cache: ObjectCache, tmp_path: Path, clock: Clock) -> None:
+    other = ObjectCache(tmp_path / "cache", LIMIT, clock)
+    for number in range(10):
+        cache.put(str(number), bytes(BLOCK))
+    clock.now += IN_USE_SECONDS
+    other.put("10", bytes(BLOCK))
+    assert copies(tmp_path) == ["10", *map(str, range(2, 10))]
+    assert cache.find("0") is None
+
+
+def test_the_cache_is_measured_by_one_process_at_a_time(
+    cache: ObjectCache, tmp_path: Path, clock: Clock
+) -> None:
+    with durable.locked(tmp_path / "cache" / LOCK):
+        for number in range(30):
+            cache.put(str(number), bytes(BLOCK))
+            clock.now += IN_USE_SECONDS
+    assert len(copies(tmp_path)) == 30
+
+
+def test_a_large_copy_is_kept_while_it_is_in_use(cache: ObjectCache, clock: Clock) -> None:
+    large = cache.put("large", bytes(3 * LIMIT))
+    assert large.stat().st_size == 3 * LIMIT
+    clock.now += IN_USE_SECONDS
+    cache.put("small", bytes(BLOCK))
+    assert cache.find("large") is None
+
+
+def test_dropped_and_unfinished_copies_are_removed(cache: ObjectCache, tmp_path: Path) -> None:
+    for name in ("one/data/a", "one/data/b", "two/data/a"):
+        cache.put(name, b"")
+    unfinished = tmp_path / "cache" / "two" / "data" / f"{durable.PENDING}1"
+    unfinished.write_bytes(b"")
+    os.utime(unfinished, (10, 10))
+    cache.drop("one/data/a")
+    cache.drop("one/data/none")
+    assert cache.find("one/data/b") is not None
+    cache.drop("one")
+    cache.sweep(untouched_since=20)
+    assert cache.find("one/data/b") is None
+    assert cache.find("two/data/a") is not None
+    assert not unfinished.exists()

@@ -1,0 +1,101 @@
+"""Named repositories: manifests in the node's home."""
+
+from pathlib import Path
+
+import pytest
+
+from odf_common.adapters.local.repositories import LocalRepositories, UnknownRepository, index_file
+from odf_common.adapters.repository_urls import dataset_url, repository_url
+from odf_common.errors import AlreadyExists, InvalidInput
+from odf_common.identity.dataset_refs import Name, parse_remote_alias
+from odf_common.metadata.repository import Repository
+
+SHOP = Name("shop")
+
+
+def test_a_repository_is_a_manifest_that_is_found_by_name(tmp_path: Path) -> None:
+    known = LocalRepositories(tmp_path)
+    assert known.names() == ()
+    known.add(Name("Shop"), "https://example.org/data")
+    assert known.find(SHOP) == Repository(url="https://example.org/data/")
+    assert known.names() == (SHOP,)
+    (file,) = (tmp_path / "repositories").iterdir()
+    assert file.name == "shop.yaml"
+    assert file.read_text() == "kind: Repository\nversion: 1\ncontent:\n  url: https://example.org/data/\n"
+
+
+def test_a_name_is_taken_once_and_can_be_freed(tmp_path: Path) -> None:
+    known = LocalRepositories(tmp_path)
+    known.add(SHOP, "file:///srv/data")
+    with pytest.raises(AlreadyExists, match="SHOP"):
+        known.add(Name("SHOP"), "file:///srv/other")
+    known.remove(SHOP)
+    with pytest.raises(UnknownRepository):
+        known.remove(SHOP)
+    with pytest.raises(UnknownRepository) as caught:
+        known.find(SHOP)
+    assert "odf repo add" in caught.value.advice()
+    assert known.names() == ()
+
+
+def test_what_a_search_found_goes_with_the_name(tmp_path: Path) -> None:
+    known, other = LocalRepositories(tmp_path), index_file(tmp_path, Name("other"))
+    known.add(SHOP, "file:///srv/data")
+    for file in (other, index_file(tmp_path, SHOP)):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("{}")
+    known.remove(SHOP)
+    assert list(other.parent.iterdir()) == [other]
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    ["", "kind: Repository", "kind: Repository\nversion: 1\ncontent: {url: 'gopher://example.org'}\n"],
+)
+def test_a_damaged_manifest_is_named_and_can_be_removed(tmp_path: Path, manifest: str) -> None:
+    known = LocalRepositories(tmp_path)
+    known.add(SHOP, "file:///srv/data")
+    (tmp_path / "repositories" / "shop.yaml").write_text(manifest)
+    (tmp_path / "repositories" / "not a name.yaml").touch()
+    with pytest.raises(InvalidInput):
+        known.find(SHOP)
+    assert known.names() == (SHOP,)
+    known.remove(SHOP)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "shop",
+        "/srv/data",
+        "gopher://example.org",
+        "http://",
+        "https:///path",
+        "http://example.org:port/",
+        "file://host/srv",
+        "file://srv",
+        "https://example.org/?a=b",
+        "https://example.org/#a",
+        "https://exam ple.org/",
+        "https://user:secret@example.org/",
+        "https://token@example.org/",
+    ],
+)
+def test_what_is_no_url_of_a_repository_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        repository_url(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///srv", "http://a:80/x", "odf+https://a", "s3://bucket/prefix", "s3+http://a:9/b"]
+)
+def test_urls_of_repositories_end_with_a_slash(url: str) -> None:
+    assert repository_url(url) == repository_url(url + "/") == url + "/"
+
+
+def test_a_dataset_is_below_its_repository() -> None:
+    assert dataset_url("http://a/", parse_remote_alias("shop/orders")) == "http://a/orders"
+    assert dataset_url("http://a/", parse_remote_alias("shop/alice/orders")) == "http://a/alice/orders"
+    assert dataset_url("file:///srv/", "fed01") == "file:///srv/fed01"

@@ -1,0 +1,264 @@
+"""No error of the SDK leaves a bucket, and a lost answer is neither a lost nor a doubled write."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+import urllib3
+from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash
+from odf_testing.minioserver import LARGE, SECRET_KEY, MinioServer
+from odf_testing.webserver import Page, Request, serving_answers
+
+from odf_common.adapters.s3 import bucket
+from odf_common.adapters.s3.bucket import Bucket
+from odf_common.adapters.s3.location import S3Access, S3Location
+from odf_common.adapters.s3.refs import S3RefStore
+from odf_common.errors import HeadMoved, OdfError, StorageUnavailable, explained
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.ports.clock import Backoff
+from odf_common.ports.store import ObjectKind
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry without pauses."""
+    monkeypatch.setattr(bucket, "BACKOFF", Backoff(first=0.001, most=0.001))
+
+
+def a_large_file(folder: Path) -> Path:
+    file = folder / "large"
+    file.write_bytes(LARGE)
+    return file
+
+
+def calls(stored: Bucket, folder: Path) -> dict[str, Callable[[], object]]:
+    return {
+        "read": lambda: stored.read("one"),
+        "chunks": lambda: b"".join(stored.chunks("one") or ()),
+        "size": lambda: stored.size("one"),
+        "download": lambda: stored.download("one", folder / "target"),
+        "put": lambda: stored.put("one", CONTENT),
+        "upload": lambda: stored.upload("large", a_large_file(folder)),
+        "upload_from": lambda: stored.upload_from("one", BytesIO(CONTENT), len(CONTENT)),
+        "objects": lambda: list(stored.objects("one")),
+        "folders": lambda: list(stored.folders()),
+        "remove": lambda: stored.remove(["one"]),
+        "require_usable": stored.require_usable,
+    }
+
+
+METHODS = tuple(calls(Bucket(S3Location(bucket="none"), S3Access()), Path()))
+
+
+def test_every_public_method_is_tried() -> None:
+    functions = inspect.getmembers(Bucket, inspect.isfunction)
+    assert {name for name, _ in functions if not name.startswith("_")} == set(METHODS)
+
+
+def error_of(action: Callable[[], object]) -> OdfError:
+    with pytest.raises(OdfError) as told:
+        action()
+    assert SECRET_KEY not in explained(told.value)
+    return told.value
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("method", METHODS)
+def test_no_error_of_the_sdk_leaves_a_bucket_whose_server_cannot_be_reached(
+    server: MinioServer, place: S3Location, tmp_path: Path, method: str
+) -> None:
+    nowhere = S3Location(bucket=place.bucket, endpoint="http://127.0.0.1:9")
+    error = error_of(calls(Bucket(nowhere, server.access), tmp_path)[method])
+    assert isinstance(error, StorageUnavailable)
+    assert str(error).startswith("the S3 server cannot be reached (Connection refused)")
+    assert error.advice().startswith("check that http://127.0.0.1:9 is an S3 server that runs")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_wrong_credentials_are_named_at_once(
+    server: MinioServer, place: S3Location, tmp_path: Path, method: str
+) -> None:
+    stranger = replace(server.access, secret_key="another-secret")
+    error = error_of(calls(Bucket(place, stranger), tmp_path)[method])
+    assert "access is denied" in str(error)
+    assert error.advice().startswith("check the credentials (ODF_S3_")
+
+
+@pytest.mark.parametrize("method", [each for each in METHODS if each not in {"size", "upload"}])
+def test_a_missing_bucket_is_named(server: MinioServer, tmp_path: Path, method: str) -> None:
+    nowhere = S3Location(bucket="no-such-bucket", endpoint=server.endpoint)
+    error = error_of(calls(Bucket(nowhere, server.access), tmp_path)[method])
+    assert "the bucket does not exist" in str(error)
+
+
+ODD_ANSWERS = {
+    "html": Page(body=b"<html>not S3", headers={"Content-Type": "text/html"}, status=502),
+    "broken XML": Page(body=b"<Error><Code>", headers={"Content-Type": "application/xml"}, status=400),
+    "no UTF-8": Page(body=b"<Error>\xff", headers={"Content-Type": "application/xml"}, status=400),
+    "another page": Page(body=b"hello", headers={"Content-Type": "text/plain"}, status=200),
+    "conflict": Page(status=409),
+    "redirect": Page(status=307, headers={"Location": "http://127.0.0.1:9/"}),
+    "too many": Page(status=429, body=b"<Error><Code>SlowDown</Code></Error>"),
+}
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("answer", ODD_ANSWERS)
+@pytest.mark.parametrize("method", METHODS)
+def test_no_error_of_the_sdk_leaves_a_bucket_whose_server_answers_oddly(
+    server: MinioServer, tmp_path: Path, method: str, answer: str
+) -> None:
+    with serving_answers(lambda _: ODD_ANSWERS[answer]) as endpoint:
+        stored = Bucket(S3Location(bucket="some-bucket", endpoint=endpoint), server.access)
+        with suppress(StorageUnavailable):
+            calls(stored, tmp_path)[method]()
+
+
+def forwarded(server: MinioServer, request: Request) -> Page:
+    """Return the server's own answer; the signature stays valid, since it covers the sent host name."""
+    response = urllib3.request(
+        request.method,
+        server.endpoint + request.path,
+        body=request.body,
+        headers=dict(request.headers),
+        retries=False,
+    )
+    headers = {name: value for name, value in response.headers.items() if name.lower() != "content-length"}
+    if request.method == "HEAD":
+        headers["Content-Length"] = response.headers["Content-Length"]
+    return Page(status=response.status, body=response.data, headers=headers)
+
+
+@pytest.fixture
+def losing(server: MinioServer) -> Iterator[tuple[str, list[str]]]:
+    """A server that carries out the next requests of these methods, and loses the answers."""
+    lost: list[str] = []
+
+    def answer(request: Request) -> Page | None:
+        page = forwarded(server, request)
+        if request.method in lost:
+            lost.remove(request.method)
+            return None
+        return page
+
+    with serving_answers(answer) as endpoint:
+        yield endpoint, lost
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_move_whose_answer_was_lost_succeeds_if_it_was_carried_out(
+    server: MinioServer, place: S3Location, losing: tuple[str, list[str]]
+) -> None:
+    endpoint, lost = losing
+    refs = S3RefStore(Bucket(replace(place, endpoint=endpoint), server.access))
+    for expected, new in ((None, a_hash(1)), (a_hash(1), a_hash(2))):
+        lost.append("PUT")
+        refs.compare_and_set(a_dataset(), expected=expected, new=new)
+        assert (lost, refs.head(a_dataset())) == ([], new)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_move_whose_answer_was_lost_fails_if_another_came_first(
+    server: MinioServer, place: S3Location
+) -> None:
+    refs = S3RefStore(server.bucket(place))
+    broken: list[str] = ["PUT"]
+
+    def answer(request: Request) -> Page | None:
+        if request.method in broken:
+            broken.remove(request.method)
+            refs.compare_and_set(a_dataset(), expected=None, new=a_hash(2))
+            return None
+        return forwarded(server, request)
+
+    with serving_answers(answer) as endpoint:
+        late = S3RefStore(Bucket(replace(place, endpoint=endpoint), server.access))
+        with pytest.raises(HeadMoved) as told:
+            late.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
+    assert told.value.actual == str(a_hash(2))
+    assert refs.head(a_dataset()) == a_hash(2)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("method", ["GET", "PUT", "HEAD", "POST", "DELETE"])
+def test_lost_answers_are_asked_for_again(
+    server: MinioServer, place: S3Location, losing: tuple[str, list[str]], method: str, tmp_path: Path
+) -> None:
+    endpoint, lost = losing
+    blobs = server.store(replace(place, endpoint=endpoint), tmp_path)
+    file = a_large_file(tmp_path)
+    lost.append(method)
+    blobs.put(a_dataset(), ObjectKind.SIGNATURE, NAME, CONTENT)
+    assert blobs.read(a_dataset(), ObjectKind.SIGNATURE, NAME) == CONTENT
+    blobs.put_file(a_dataset(), ObjectKind.DATA, physical_hash_of(LARGE), file)
+    assert blobs.size(a_dataset(), ObjectKind.DATA, physical_hash_of(LARGE)) == len(LARGE)
+    S3RefStore(server.bucket(place)).remove(a_dataset(), "head", expected=None)
+    blobs.delete_dataset(a_dataset())
+    assert not blobs.has(a_dataset(), ObjectKind.SIGNATURE, NAME)
+    assert set(lost) <= {"DELETE"}  # objects are removed by POST
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_object_that_arrives_cut_is_fetched_again(
+    server: MinioServer, place: S3Location, tmp_path: Path
+) -> None:
+    server.store(place, tmp_path / "writer").put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
+    cuts = [3, 0]
+
+    def answer(request: Request) -> Page:
+        page = forwarded(server, request)
+        if cuts and request.method == "GET":
+            page.headers.update({"Content-Length": str(len(page.body)), "Connection": "close"})
+            page.body = page.body[: cuts.pop()]
+        return page
+
+    with serving_answers(answer) as endpoint:
+        reader = server.store(replace(place, endpoint=endpoint), tmp_path / "reader")
+        assert reader.local_path(a_dataset(), ObjectKind.DATA, NAME).read_bytes() == CONTENT
+    assert cuts == []
+
+
+def test_a_usable_bucket_is_left_as_it_was(server: MinioServer, place: S3Location) -> None:
+    server.bucket(place).require_usable()
+    assert server.objects(place) == {}
+
+
+@pytest.mark.parametrize("ignored", ["If-None-Match", "If-Match"])
+def test_a_server_that_ignores_conditions_is_refused(
+    server: MinioServer, place: S3Location, ignored: str
+) -> None:
+    def answer(request: Request) -> Page:
+        if request.method == "PUT" and ignored in request.headers:
+            server.client().put_object(
+                place.bucket,
+                request.path.removeprefix(f"/{place.bucket}/"),
+                BytesIO(request.body),
+                len(request.body),
+            )
+            return Page(status=200)
+        return forwarded(server, request)
+
+    with serving_answers(answer) as endpoint:
+        careless = Bucket(replace(place, endpoint=endpoint), server.access)
+        with pytest.raises(StorageUnavailable, match="ignores the conditions of a PUT") as told:
+            careless.require_usable()
+    assert told.value.advice().startswith("use a server that obeys them")
+    assert server.objects(place) == {}
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_silent_server_is_given_up_after_one_attempt(
+    server: MinioServer, place: S3Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(bucket, "TIMEOUT", urllib3.Timeout(0.05))
+    with (
+        server.paused(),
+        pytest.raises(StorageUnavailable, match="the S3 server does not answer: one cannot"),
+    ):
+        server.bucket(place).read("one")
+    assert server.bucket(place).read("one") is None

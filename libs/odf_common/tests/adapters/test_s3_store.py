@@ -1,0 +1,199 @@
+"""The store on S3, over a MinIO server."""
+
+import hashlib
+import multiprocessing
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from odf_testing.contracts import (
+    CONTENT,
+    NAME,
+    BlobStoreContract,
+    RefStoreContract,
+    a_dataset,
+    a_hash,
+)
+from odf_testing.minioserver import LARGE, MinioServer
+
+from odf_common.adapters.local import CorruptRef
+from odf_common.adapters.s3 import bucket
+from odf_common.adapters.s3.blobs import S3BlobStore
+from odf_common.adapters.s3.bucket import Bucket
+from odf_common.adapters.s3.location import S3Access, S3Location
+from odf_common.adapters.s3.refs import S3RefStore
+from odf_common.errors import Damaged, HeadMoved
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.ports.store import ObjectKind
+
+
+class TestS3BlobStore(BlobStoreContract):
+    @pytest.fixture
+    def blobs(self, server: MinioServer, place: S3Location, tmp_path: Path) -> S3BlobStore:
+        return server.store(place, tmp_path / "home")
+
+
+class TestS3RefStore(RefStoreContract):
+    @pytest.fixture
+    def refs(self, server: MinioServer, place: S3Location) -> S3RefStore:
+        return S3RefStore(server.bucket(place))
+
+
+def test_keys_are_those_of_the_common_layout(server: MinioServer, place: S3Location, tmp_path: Path) -> None:
+    server.store(place, tmp_path).put(a_dataset(), ObjectKind.BLOCK, NAME, CONTENT)
+    S3RefStore(server.bucket(place)).compare_and_set(a_dataset(), expected=None, new=NAME)
+    folder = f"fed01{a_dataset().public_key.hex()}"
+    assert server.objects(place) == {
+        f"{folder}/blocks/{NAME}": CONTENT,
+        f"{folder}/refs/head": str(NAME).encode(),
+    }
+    assert set(server.objects(S3Location(bucket=place.bucket))) == {
+        f"some/prefix/{folder}/blocks/{NAME}",
+        f"some/prefix/{folder}/refs/head",
+    }
+
+
+def _race(
+    server: tuple[str, S3Location, S3Access], racer: int, rounds: int, start: object, wins: object
+) -> None:
+    refs = S3RefStore(Bucket(server[1], server[2]))
+    for number in range(rounds):
+        start.wait()  # type: ignore[attr-defined]
+        try:
+            refs.compare_and_set(a_dataset(number), expected=None, new=a_hash(racer))
+            wins.put((number, racer))  # type: ignore[attr-defined]
+        except HeadMoved:
+            pass
+
+
+def test_of_two_processes_exactly_one_moves_the_head(server: MinioServer, place: S3Location) -> None:
+    rounds, racers = 20, 2
+    spawn = multiprocessing.get_context("spawn")
+    start, wins = spawn.Barrier(racers), spawn.SimpleQueue()
+    where = (server.endpoint, place, server.access)
+    processes = [spawn.Process(target=_race, args=(where, r, rounds, start, wins)) for r in range(racers)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    won = {}
+    while not wins.empty():
+        number, racer = wins.get()
+        assert number not in won
+        won[number] = racer
+    assert sorted(won) == list(range(rounds))
+    refs = S3RefStore(server.bucket(place))
+    assert all(refs.head(a_dataset(number)) == a_hash(racer) for number, racer in won.items())
+
+
+def test_a_removed_reference_can_be_created_again_by_one_only(server: MinioServer, place: S3Location) -> None:
+    refs = S3RefStore(server.bucket(place))
+    refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1), ref="old")
+    refs.remove(a_dataset(), "old", expected=a_hash(1))
+    assert (refs.head(a_dataset(), "old"), refs.names(a_dataset())) == (None, ())
+    refs.compare_and_set(a_dataset(), expected=None, new=a_hash(2), ref="old")
+    with pytest.raises(HeadMoved):
+        refs.compare_and_set(a_dataset(), expected=None, new=a_hash(3), ref="old")
+    assert refs.head(a_dataset(), "old") == a_hash(2)
+
+
+@pytest.mark.parametrize("content", [b"not a hash", b"\xff", b"f1620" * 1000], ids=["text", "bytes", "long"])
+def test_a_damaged_reference_is_named(server: MinioServer, place: S3Location, content: bytes) -> None:
+    refs = S3RefStore(server.bucket(place))
+    server.bucket(place).put(f"{a_dataset().folder}/refs/head", content)
+    with pytest.raises(CorruptRef, match="refs/head cannot be used"):
+        refs.head(a_dataset())
+    with pytest.raises(CorruptRef):
+        refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
+    refs.remove(a_dataset(), "head", expected=None)
+    assert refs.head(a_dataset()) is None
+
+
+def test_a_large_file_is_stored_in_parts(server: MinioServer, place: S3Location, tmp_path: Path) -> None:
+    blobs = server.store(place, tmp_path / "one")
+    file = blobs.scratch() / "file"
+    file.write_bytes(LARGE)
+    name = physical_hash_of(LARGE)
+    blobs.put_file(a_dataset(), ObjectKind.DATA, name, file)
+    assert not file.exists()
+    etag = server.client().stat_object(place.bucket, place.key(f"{a_dataset().folder}/data/{name}")).etag
+    assert str(etag).endswith("-2")  # of two parts
+    other = server.store(place, tmp_path / "two")
+    assert other.size(a_dataset(), ObjectKind.DATA, name) == len(LARGE)
+    with other.open(a_dataset(), ObjectKind.DATA, name) as stored:
+        assert hashlib.sha3_256(stored.read()).digest() == hashlib.sha3_256(LARGE).digest()
+
+
+def _killed_before_completion(access: S3Access, place: S3Location, file: Path) -> None:
+    uploader = Bucket(place, access)
+    uploader._client._complete_multipart_upload = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign, assignment]
+    uploader.upload("large", file)
+
+
+def test_an_upload_that_is_killed_before_its_end_leaves_nothing_visible(
+    server: MinioServer, place: S3Location, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(LARGE)
+    spawn = multiprocessing.get_context("spawn")
+    process = spawn.Process(target=_killed_before_completion, args=(server.access, place, file))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    stored = server.bucket(place)
+    assert (stored.size("large"), list(stored.objects(""))) == (None, [])
+    assert stored.upload("large", file)
+    assert stored.size("large") == len(LARGE)
+
+
+def test_bytes_that_do_not_match_their_name_are_refused_and_not_kept(
+    server: MinioServer, place: S3Location, tmp_path: Path
+) -> None:
+    blobs = server.store(place, tmp_path)
+    server.bucket(place).put(f"{a_dataset().folder}/data/{NAME}", b"other bytes")
+    for read in (blobs.read, blobs.open, blobs.local_path):
+        with pytest.raises(Damaged, match=f"data/{NAME} cannot be used: the hash of its bytes is f1620"):
+            read(a_dataset(), ObjectKind.DATA, NAME)
+    assert not list((tmp_path / "cache").rglob("f1620*"))
+
+
+def test_an_object_is_fetched_once_and_found_by_all_processes_of_the_node(
+    server: MinioServer, place: S3Location, tmp_path: Path
+) -> None:
+    server.store(place, tmp_path / "writer").put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
+    first = server.store(place, tmp_path / "reader").local_path(a_dataset(), ObjectKind.DATA, NAME)
+    server.client().remove_object(place.bucket, place.key(f"{a_dataset().folder}/data/{NAME}"))
+    reader = server.store(place, tmp_path / "reader")
+    assert reader.local_path(a_dataset(), ObjectKind.DATA, NAME) == first
+    assert reader.read(a_dataset(), ObjectKind.DATA, NAME) == CONTENT
+    assert not reader.has(a_dataset(), ObjectKind.DATA, NAME)  # the bucket decides
+
+
+def test_a_deleted_dataset_leaves_nothing_in_the_bucket_nor_the_home(
+    server: MinioServer, place: S3Location, tmp_path: Path
+) -> None:
+    blobs, refs = server.store(place, tmp_path), S3RefStore(server.bucket(place))
+    for number in range(3):
+        blobs.put(a_dataset(), ObjectKind.BLOCK, a_hash(number), CONTENT)
+    refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
+    refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1), ref="old")
+    refs.remove(a_dataset(), "old", expected=a_hash(1))
+    blobs.delete_dataset(a_dataset())
+    assert server.objects(place) == {}
+    assert not list((tmp_path / "cache").rglob("f1620*"))
+
+
+def test_more_objects_than_one_page_are_listed_and_removed(
+    server: MinioServer, place: S3Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = server.bucket(place)
+    names = [f"folder/{number:03}" for number in range(25)]
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda name: stored.put(name, b""), names))
+    monkeypatch.setattr(bucket, "PAGE", 10)
+    assert [listed.name for listed in stored.objects("folder/")] == names
+    stored.remove(names)
+    assert list(stored.objects("")) == []

@@ -1,0 +1,93 @@
+"""What may listen beyond the loopback address."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from odf_common.cli import main as cli
+from odf_common.embedded.tcp_ports import allocate
+from odf_common.service import metrics
+from odf_common.service.protection import Unprotected, is_loopback, require_protected
+from odf_common.service.settings import Settings
+
+GRPC = {f"ODF_GRPC_{name}_FILE": "file.pem" for name in ("CERTIFICATE", "KEY", "CA")}
+HTTP = {f"ODF_HTTP_{name}_FILE": "file.pem" for name in ("CERTIFICATE", "KEY")}
+ANY = "0.0.0.0"  # noqa: S104 - refused
+OPEN = f"{ANY}:80"
+
+
+@pytest.mark.parametrize(
+    ("host", "is_ours"),
+    [
+        ("127.0.0.1", True), ("127.8.8.8", True), ("localhost", True), ("::1", True), ("::ffff:127.0.0.1", True), (ANY, False),
+        ("::", False), ("::ffff:10.0.0.1", False), ("192.168.0.1", False), ("node.example", False), ("localhost.example", False), ("", False),
+    ],
+)  # fmt: skip
+def test_only_addresses_that_no_other_machine_reaches_are_loopback(host: str, *, is_ours: bool) -> None:
+    assert is_loopback(host) == is_ours
+
+
+@pytest.mark.parametrize(
+    "what", ["ODF_INGEST_GRPC", "ODF_ENGINE", "ODF_SYNC_HTTP", "ODF_VIEWS_HTTP", "ODF_METRICS_HOST"]
+)
+def test_nothing_listens_beyond_loopback_unless_settings_say_so_in_so_many_words(what: str) -> None:
+    with pytest.raises(Unprotected, match=f"{what} 0.0.0.0:80 would be open") as refused:
+        require_protected(Settings.from_env({}), what, OPEN)
+    assert "ODF_LISTEN_UNPROTECTED=1" in refused.value.advice()
+    require_protected(Settings.from_env({}), what, "[::1]:80")
+    require_protected(Settings.from_env({"ODF_LISTEN_UNPROTECTED": "1"}), what, OPEN)
+
+
+@pytest.mark.parametrize(
+    ("what", "protected_by"),
+    [
+        ("ODF_INGEST_GRPC", "grpc"),
+        ("the gRPC address", "grpc"),
+        ("ODF_SYNC_HTTP", "http"),
+        ("ODF_VIEWS_HTTP", None),
+    ],
+)
+def test_each_server_needs_its_own_protection(what: str, protected_by: str | None) -> None:
+    for name, variables in (("grpc", GRPC), ("http", HTTP)):
+        settings = Settings.from_env(variables)
+        if name == protected_by:
+            require_protected(settings, what, OPEN)
+        else:
+            with pytest.raises(Unprotected):
+                require_protected(settings, what, OPEN)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "hint"),
+    [
+        ("ODF_SYNC_HTTP", OPEN, "set ODF_HTTP_CERTIFICATE_FILE"),
+        ("ODF_ENGINE", OPEN, "set ODF_GRPC_CERTIFICATE_FILE"),
+        ("ODF_METRICS_HOST", ANY, "choose a loopback address"),
+    ],
+)
+def test_a_node_does_not_start_with_an_open_address(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    variable: str,
+    value: str,
+    hint: str,
+) -> None:
+    monkeypatch.setenv("ODF_HOME", str(tmp_path))
+    monkeypatch.setenv(variable, value)
+    assert cli.main(["up"]) == 1
+    said = capsys.readouterr().err
+    assert f"error: {variable} {ANY}:" in said
+    assert f"hint: {hint}" in said
+
+
+def test_metrics_listen_on_loopback_only(tmp_path: Path) -> None:
+    port = allocate(tmp_path, ("metrics",))["metrics"]
+    metrics.expose(Settings(home=tmp_path, metrics_port=port))
+    socket.create_connection(("127.0.0.1", port), 5).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), 5)
+    with pytest.raises(Unprotected):
+        metrics.expose(Settings(home=tmp_path, metrics_port=port, metrics_host=ANY))

@@ -1,0 +1,154 @@
+"""Rejects messages that are not records: dead letters or a stop, according to the source's settings."""
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from odf_common.chain.state import ChainState
+from odf_common.codec.bus import envelope
+from odf_common.dataset.rejects import (
+    Passed,
+    current_rejects,
+    load_handled,
+    load_reasons,
+    note_reason,
+    reading_id,
+    rejecting_sources,
+    save_handled,
+)
+from odf_common.errors import Unavailable
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.bus import NOTIFICATIONS, Bus, DeadLetter
+from odf_common.ports.store import BlobStore
+from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
+from odf_ingest.commit.position import SourcePosition
+from odf_ingest.errors import RecordRejected, TooManyRejected
+from odf_ingest.prepare.batch import BadRecord, MessageBatch
+from odf_ingest.source_settings import BadRecords, SourceSettings, load_settings
+
+log = structlog.stdlib.get_logger(__name__)
+
+LETTERS_PER_FLUSH: Final = 1000  # dead letters per flush
+
+
+def require_share(settings: SourceSettings, messages: str, bad: Sequence[BadRecord], count: int) -> None:
+    """Raise `TooManyRejected` if more of the `count` messages are bad than the source's limit allows."""
+    if bad and len(bad) / count > settings.max_rejected_share:
+        raise TooManyRejected(
+            messages=messages,
+            rejected=len(bad),
+            count=count,
+            limit=settings.max_rejected_share,
+            why=bad[0].reason,
+        )
+
+
+class RejectPolicy:
+    """Applies the source's settings to bad messages, and writes their dead letters."""
+
+    def __init__(self, bus: Bus, blobs: BlobStore) -> None:
+        """Send dead letters over `bus`; settings and first reasons are stored as notes in `blobs`."""
+        self._bus = bus
+        self._blobs = blobs
+
+    def settings(self, dataset: DatasetId, source: str) -> SourceSettings:
+        """Return the settings of a source."""
+        return load_settings(self._blobs, dataset, source)
+
+    def allowed(
+        self, dataset: DatasetId, source: str, batch: MessageBatch, bad: Sequence[BadRecord]
+    ) -> MessageBatch:
+        """Return the messages to commit: the whole batch, or those before the first bad message.
+
+        Raises `TooManyRejected` above the source's limit, `RecordRejected` if the source stops at the first message.
+        """
+        if not bad or batch.is_skipped:
+            return batch
+        settings = load_settings(self._blobs, dataset, source)
+        require_share(settings, f"messages of topic {batch.topic}", bad, batch.count)
+        if settings.bad_records is not BadRecords.STOP:
+            return batch
+        shorter = batch.before_bad({(one.partition, one.offset) for one in bad})
+        if shorter is None:
+            first = bad[0]
+            raise RecordRejected(
+                topic=batch.topic, partition=first.partition, offset=first.offset, why=first.reason
+            )
+        return shorter
+
+    def add_to(self, progress: IngestProgress, state: ChainState) -> None:
+        """Set the number of rejected messages that await a decision; 0 if it cannot be read."""
+        waiting = current_rejects(self._blobs, state, rejecting_sources(state))
+        progress.rejected = waiting.count
+        progress.rejected_reason = waiting.reason
+
+    def write_dead_letters(
+        self,
+        dataset: DatasetId,
+        source: str,
+        batch: MessageBatch,
+        bad: Sequence[BadRecord],
+        position: SourcePosition,
+    ) -> None:
+        """Write dead letters of messages of a topic, durably. Raises `Unavailable`.
+
+        `position` is the source's position before the batch.
+        """
+        # Before the first batch the position has no offsets: use the batch's start.
+        reading = reading_id(source, batch.topic, batch.topic_id)
+        ends = {(reading, number): at for number, at in batch.start.items()}
+        for name, topic in position.topics.items():
+            reading = reading_id(source, name, topic.topic_id)
+            ends |= {(reading, number): at for number, at in topic.next.items()}
+        letters = [
+            DeadLetter(
+                topic=batch.topic,
+                partition=record.partition,
+                offset=record.offset,
+                reason=record.reason,
+                key=str(dataset).encode(),
+                value=record.value or b"",
+                facts={"dataset": str(dataset), "source": source, "topic-id": batch.topic_id},
+            )
+            for record in bad
+        ]
+        self.bury(dataset, source, letters, Passed(rejected=position.rejected, ends=ends))
+
+    def bury(self, dataset: DatasetId, source: str, letters: Sequence[DeadLetter], before: Passed) -> None:
+        """Write dead letters and store the first reason, durably. Raises `Unavailable`.
+
+        `before` is the source's progress before it. Decisions on later messages concern a chain that was reset.
+        """
+        if not letters:
+            return
+        self._forget_what_was_reset(dataset, source, before)
+        for number, letter in enumerate(letters, start=1):
+            self._bus.send_dead_letter(letter)
+            if number % LETTERS_PER_FLUSH == 0:
+                self._bus.flush()
+        self._bus.flush()
+        if source not in load_reasons(self._blobs, dataset):
+            note_reason(self._blobs, dataset, source, letters[0].reason, now=Timestamp(time.time_ns()))
+
+    def announce(self, dataset: DatasetId, state: ChainState) -> None:
+        """Tell who listens how many rejected messages await a decision, best effort."""
+        progress = IngestProgress()
+        self.add_to(progress, state)
+        try:
+            self._bus.send(NOTIFICATIONS, envelope(dataset, progress, may_ignore=True))
+            self._bus.flush()
+        except Unavailable as error:
+            log.warning("cannot send progress", why=str(error))
+
+    def _forget_what_was_reset(self, dataset: DatasetId, source: str, before: Passed) -> None:
+        """Keep only decisions valid before a batch: a message rejected again after a reset is open again."""
+        with self._blobs.noting(dataset):
+            handled = load_handled(self._blobs, dataset)
+            if source not in handled.counts:
+                return
+            now = handled.as_of(source, before)
+            if now != handled:
+                save_handled(self._blobs, dataset, now)

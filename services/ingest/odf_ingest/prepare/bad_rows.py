@@ -1,0 +1,128 @@
+"""Rows of a whole batch that are not records: the first one refuses all, or each is left out.
+
+Which of both applies is the choice of the caller, who knows the source's settings. A row is named by its line.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import ReadStep
+from odf_ingest.prepare.batch import BadRecord
+from odf_ingest.read import FileRecords, read_file, read_inferred, read_records, split_file, suspects
+from odf_ingest.read.isolate_bad_records import isolate_bad_records
+
+AT_ONCE: Final = 16_384  # records that are read together
+
+
+class BadRows(Protocol):
+    """What becomes of bad rows."""
+
+    def without(self, table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
+        """Return the table without the rows of `faults`, or raise `InvalidInput` with the place of the first."""
+
+
+class RefusedRows:
+    """A bad row refuses its batch."""
+
+    def __init__(self, step: ReadStep, content: Callable[[], bytes]) -> None:
+        """`content` returns the batch that `step` reads."""
+        self._step = step
+        self._content = content
+
+    def without(self, table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
+        """Return the table; raises `InvalidInput` with the place of the first bad row."""
+        if faults:
+            row = min(faults)
+            found = split_file(self._step, self._content())
+            where = f"record {row + 1}" if found is None else found.places[row]
+            raise InvalidInput(where=where, text=faults[row])
+        return table
+
+
+class RejectedRows:
+    """The rows of a file, of which bad ones are left out; unless all are bad, or its format has no rows of text."""
+
+    def __init__(self, step: ReadStep, file: Path) -> None:
+        """Read the file with `step`."""
+        self._step = step
+        self._file = file
+        self._kept: npt.NDArray[np.int64] | None = None
+        self._reasons: dict[int, str] = {}
+
+    def read(self, schema: pa.Schema | None, *, is_declared: bool) -> pa.Table:
+        """Return the good rows; raises `InvalidInput` if the file is refused."""
+        try:
+            return read_file(self._step, self._file, schema)
+        except InvalidInput:
+            if self._records is None:
+                raise
+            table = self._sifted(self._records, schema, is_declared=is_declared)
+            if table is None:
+                raise
+            return table
+
+    def without(self, table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
+        """Return the table without these rows; raises `InvalidInput` with the first if no others are left."""
+        if not faults:
+            return table
+        if self._records is None or len(faults) == len(table):
+            return RefusedRows(self._step, self._file.read_bytes).without(table, faults)
+        kept = np.arange(len(table)) if self._kept is None else self._kept
+        self._reasons |= {int(kept[row]): reason for row, reason in faults.items()}
+        good = np.setdiff1d(np.arange(len(table)), list(faults))
+        self._kept = kept[good]
+        return table.take(pa.array(good))
+
+    @property
+    def count(self) -> int:
+        """Return how many rows the file has; 0 if none is bad."""
+        return 0 if not self._reasons or self._records is None else len(self._records.places)
+
+    @property
+    def bad(self) -> tuple[BadRecord, ...]:
+        """Return the rows that were left out, with their numbers as offsets; reasons begin with the place."""
+        if not self._reasons:
+            return ()
+        records = self._records
+        assert records is not None
+        return tuple(
+            BadRecord(
+                partition=0,
+                offset=row,
+                value=records.messages(row, row + 1)[0],
+                reason=f"{records.places[row]}: {reason}",
+            )
+            for row, reason in sorted(self._reasons.items())
+        )
+
+    @cached_property
+    def _records(self) -> FileRecords | None:
+        return split_file(self._step, self._file.read_bytes())
+
+    def _sifted(
+        self, records: FileRecords, schema: pa.Schema | None, *, is_declared: bool
+    ) -> pa.Table | None:
+        """Return the rows that can be read; None if there are none."""
+        read, step = (read_records if is_declared else read_inferred), records.step
+        tables, kept = [], []
+        for start in range(0, len(records.places), AT_ONCE):
+            found = isolate_bad_records(
+                records.messages(start, start + AT_ONCE),
+                lambda some: read(step, some, schema),
+                lambda some: suspects(step, some, schema),
+            )
+            self._reasons |= {start + row: reason for row, reason in found.bad.items()}
+            if found.table is not None:
+                tables.append(found.table)
+                kept.append(start + found.kept)
+        if not tables:
+            return None
+        self._kept = np.concatenate(kept)
+        return pa.concat_tables(tables, promote_options="permissive")

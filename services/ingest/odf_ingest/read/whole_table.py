@@ -1,0 +1,55 @@
+"""Formats whose files and messages are each one table: Parquet, and Arrow IPC, whose step is a kind of Parquet's."""
+
+from functools import singledispatch
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.types as kind
+
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import ReadStepParquet
+from odf_ingest.errors import UnsupportedStep
+from odf_ingest.read.format import read_batch, read_file
+from odf_ingest.read.types.years import with_known_years
+
+
+@singledispatch
+def decode_table(step: ReadStepParquet, source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
+    """Return the table in `source` as `with_columns` does; raises `InvalidInput` if it is none."""
+    raise UnsupportedStep(step=type(step).__name__)
+
+
+@read_file.register(ReadStepParquet)
+def _file(step: ReadStepParquet, file: Path, schema: pa.Schema | None) -> pa.Table:
+    with pa.memory_map(str(file)) as source:
+        return decode_table(step, source, schema)
+
+
+@read_batch.register(ReadStepParquet)
+def _batch(step: ReadStepParquet, value: bytes, schema: pa.Schema | None) -> pa.Table:
+    return decode_table(step, pa.BufferReader(value), schema)
+
+
+def with_columns(table: pa.Table, schema: pa.Schema | None, what: str) -> pa.Table:
+    """Return the columns of a schema, with its types, or all that have a type; `what` names the data in errors."""
+    if schema is None:
+        # A column with only nulls has no type: it is left out until it has a value.
+        columns = [column.name for column in table.schema if not kind.is_null(column.type)]
+        return with_known_years(_without_views(table.select(columns)))
+    missing = [column for column in schema if column.name not in table.column_names]
+    for column in missing:
+        if not column.nullable or len(missing) == len(schema):
+            raise InvalidInput(where=f"column {column.name}", text=f"is missing in {what}")
+        table = table.append_column(column, pa.nulls(len(table), column.type))
+    try:
+        return with_known_years(table.select(schema.names).cast(schema))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise InvalidInput(text=f"{what} has other types: {error}") from error
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """Return the same values in layouts whose rows Arrow can select."""
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    return table.cast(
+        pa.schema([column.with_type(plain.get(column.type, column.type)) for column in table.schema])
+    )

@@ -1,0 +1,63 @@
+"""Logins that are begun by a program and completed by its user in a browser (OAuth 2.0 Device Authorization Grant).
+
+In memory: after a restart of sync, a login is begun again.
+"""
+
+import threading
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+from odf_common.adapters.clock import SYSTEM_CLOCK
+from odf_common.ports.clock import Clock
+
+EXPIRES_SECONDS: Final = 300
+INTERVAL_SECONDS: Final = 5
+MAX_LOGINS: Final = 1000  # logins at a time
+
+
+@dataclass(slots=True, kw_only=True)
+class _Login:
+    expires_ms: int
+    token: str | None = None
+
+
+class DeviceLogins:
+    """The logins that have been begun; thread-safe."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Begin with none."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._logins: dict[str, _Login] = {}
+
+    def begin(self) -> str | None:
+        """Return the code of a new login; None while there are too many."""
+        now = self._clock.now().ms
+        with self._lock:
+            self._logins = {code: login for code, login in self._logins.items() if login.expires_ms > now}
+            if len(self._logins) >= MAX_LOGINS:
+                return None
+            code = str(uuid.uuid4())  # 122 bits of the system's randomness
+            self._logins[code] = _Login(expires_ms=now + EXPIRES_SECONDS * 1000)
+            return code
+
+    def complete(self, code: str, token: str) -> bool:
+        """Hand over the token that the user got; False if no such login is pending."""
+        with self._lock:
+            login = self._logins.get(code)
+            if login is None or login.expires_ms <= self._clock.now().ms or login.token is not None:
+                return False
+            login.token = token
+            return True
+
+    def poll(self, code: str) -> str | None:
+        """Return the token, None until the user has logged in.
+
+        Raises `KeyError` for an unknown code, and `TimeoutError` for one that has expired.
+        """
+        with self._lock:
+            login = self._logins[code]
+            if login.expires_ms <= self._clock.now().ms:
+                raise TimeoutError
+            return login.token

@@ -1,0 +1,124 @@
+"""The accounts of a node: who a token stands for, who may log in, and which role an account has.
+
+On a node of one tenant, every account owns every dataset. On one of many, the account in a dataset's name owns it, and
+others have the roles that they were given.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from hmac import compare_digest
+from typing import Final
+
+from odf_common.adapters.clock import SYSTEM_CLOCK
+from odf_common.errors import InvalidInput, NotFound, OdfError
+from odf_common.identity.dataset_refs import Alias, Name, parse_alias
+from odf_common.identity.did import DatasetId
+from odf_common.identity.keys import generate
+from odf_common.ports.clock import Clock
+from odf_common.ports.store import CatalogEntry
+from odf_sync.access.passwords import hash_password, is_password
+from odf_sync.access.rules import Account, Caller, Role, Scope, Visibility
+from odf_sync.access.store import AccessStore, StoredToken
+from odf_sync.access.tokens import Token
+
+LOGIN_SECONDS: Final = 24 * 3600
+LOGIN_LABEL: Final = "login"
+MAX_LABEL: Final = 100  # characters
+NODE_ACCOUNT: Final = Name("odf")
+"""Owner of the datasets without an account, in answers to other nodes."""
+
+
+@dataclass(eq=False, kw_only=True)
+class LoginRefused(OdfError):
+    """The login or the password is wrong."""
+
+
+class Directory:
+    """Accounts, their tokens and their roles; thread-safe."""
+
+    def __init__(self, store: AccessStore, *, is_multi_tenant: bool, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Use a store."""
+        self.store = store
+        self.is_multi_tenant = is_multi_tenant
+        self._clock = clock
+
+    def add_account(self, name: Name, password: str | None) -> Account:
+        """Add an account, with a password if it may log in with one; raises `AlreadyExists`, `InvalidInput`."""
+        hashed = None if password is None else hash_password(password)
+        account = Account(id=generate().dataset_id, name=name)
+        self.store.add_account(account, hashed)
+        return account
+
+    def set_password(self, name: Name, password: str | None) -> None:
+        """Replace an account's password, or take it away; its tokens stay; raises `NotFound`, `InvalidInput`."""
+        self.store.set_password(name, None if password is None else hash_password(password))
+
+    def create_token(
+        self,
+        name: Name,
+        *,
+        label: str,
+        scope: Scope = Scope.MANAGE,
+        dataset: DatasetId | None = None,
+        seconds: int | None = LOGIN_SECONDS,
+    ) -> tuple[Token, StoredToken]:
+        """Create a token that is good for `seconds`, None: until it is revoked; raises `NotFound`, `InvalidInput`."""
+        if len(label) > MAX_LABEL or not label.isprintable():
+            raise InvalidInput(where="label", text=f"expected at most {MAX_LABEL} printable characters")
+        token, now = Token.new(), self._clock.now().ms
+        stored = StoredToken(
+            id=token.id,
+            account=self.store.account(name),
+            hash=token.hash,
+            label=label,
+            scope=scope,
+            dataset=dataset,
+            created_ms=now,
+            expires_ms=None if seconds is None else now + seconds * 1000,
+        )
+        self.store.add_token(stored)
+        return token, stored
+
+    def log_in(self, login: str, password: str) -> Token:
+        """Return a token for a day; raises `LoginRefused`, after the same time whether or not the account exists."""
+        try:
+            name = Name(login)
+        except InvalidInput:
+            name = None
+        hashed = None if name is None else self.store.password(name)
+        if not is_password(password, hashed) or name is None:
+            raise LoginRefused
+        try:
+            return self.create_token(name, label=LOGIN_LABEL, seconds=LOGIN_SECONDS)[0]
+        except NotFound as error:  # removed in the meantime
+            raise LoginRefused from error
+
+    def caller(self, text: str) -> Caller:
+        """Return whom a bearer token stands for."""
+        token = Token.parse(text)
+        for stored in () if token is None else self.store.tokens(id=token.id):
+            assert token is not None
+            if compare_digest(stored.hash, token.hash) and not stored.has_expired(self._clock.now().ms):
+                return Caller(
+                    account=stored.account, scope=stored.scope, only=stored.dataset, token_id=token.id
+                )
+        return Caller(has_invalid_token=True, token_id="" if token is None else token.id)
+
+    def role(self, account: Account, entry: CatalogEntry) -> Role | None:
+        """Return the role of an account on a dataset."""
+        if not self.is_multi_tenant or parse_alias(entry.alias).account == account.name:
+            return Role.OWNER
+        return self.store.role(entry.dataset_id, account)
+
+    def visibility(self, dataset: DatasetId) -> Visibility:
+        """Return who may read a dataset; unless set, all on a node of one tenant, and no one else on one of many."""
+        unset = Visibility.PRIVATE if self.is_multi_tenant else Visibility.PUBLIC
+        return self.store.visibility(dataset) or unset
+
+    def owner(self, alias: Alias) -> Account:
+        """Return the account that owns a dataset; its id is derived from its name if no such account exists."""
+        name = alias.account or NODE_ACCOUNT
+        try:
+            return self.store.account(name)
+        except NotFound:
+            return Account(id=DatasetId.of_key(hashlib.sha3_256(name.key.encode()).digest()), name=name)

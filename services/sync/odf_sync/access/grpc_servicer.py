@@ -1,0 +1,172 @@
+"""Accounts, tokens, roles and logins over gRPC: what the commands `odf account`, `token`, `access` and `login` ask."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import grpc
+
+from odf_common.errors import InvalidInput, Refused
+from odf_common.identity.dataset_refs import Name, parse_alias
+from odf_common.ports.store import Catalog, CatalogEntry, require_entry
+from odf_common.proto.odf.node.v1 import access_pb2 as pb
+from odf_common.proto.odf.node.v1 import access_pb2_grpc
+from odf_sync.access.directory import Directory
+from odf_sync.access.remote_login import RemoteLogins, origin_of, require_encrypted
+from odf_sync.access.rules import Account, Role, Scope, Visibility
+from odf_sync.access.store import StoredToken
+
+T = TypeVar("T", Scope, Visibility)
+NAME: Final = pb.DESCRIPTOR.services_by_name["Access"].full_name
+GIVEN: Final = (Role.READER, Role.EDITOR, Role.MAINTAINER)
+
+
+@dataclass(eq=False, kw_only=True)
+class AccountInUse(Refused):
+    """An account that owns datasets cannot be removed."""
+
+
+class AccessServicer(access_pb2_grpc.AccessServicer):
+    """Serves the directory of a node; its callers are trusted."""
+
+    def __init__(self, directory: Directory, logins: RemoteLogins, catalog: Catalog) -> None:
+        """Serve a directory."""
+        self._directory = directory
+        self._store = directory.store
+        self._logins = logins
+        self._catalog = catalog
+
+    def AddAccount(self, request: pb.AddAccountRequest, _: grpc.ServicerContext) -> pb.AccountItem:
+        """Add an account."""
+        password = request.password if request.HasField("password") else None
+        return _account(self._directory.add_account(Name(request.name), password))
+
+    def ListAccounts(self, _request: pb.ListAccountsRequest, _: grpc.ServicerContext) -> pb.ListAccountsReply:
+        """Return all accounts."""
+        return pb.ListAccountsReply(accounts=[_account(account) for account in self._store.accounts()])
+
+    def SetPassword(self, request: pb.SetPasswordRequest, _: grpc.ServicerContext) -> pb.AccountItem:
+        """Replace a password."""
+        name = Name(request.name)
+        self._directory.set_password(name, request.password if request.HasField("password") else None)
+        return _account(self._store.account(name))
+
+    def RemoveAccount(self, request: pb.RemoveAccountRequest, _: grpc.ServicerContext) -> pb.AccountItem:
+        """Remove an account, unless it owns datasets: the next account of that name would own them."""
+        account = self._store.account(Name(request.name))
+        for entry in self._catalog.entries():
+            if parse_alias(entry.alias).account == account.name:
+                raise AccountInUse(
+                    text=f"account {account.name} owns {entry.alias}; delete or rename it first"
+                )
+        self._store.remove_account(account.name)
+        return _account(account)
+
+    def CreateToken(self, request: pb.CreateTokenRequest, _: grpc.ServicerContext) -> pb.CreateTokenReply:
+        """Create a token."""
+        token, stored = self._directory.create_token(
+            Name(request.account),
+            label=request.label,
+            scope=_parsed(Scope, request.scope or Scope.MANAGE.value, "scope"),
+            dataset=require_entry(self._catalog, request.dataset).dataset_id if request.dataset else None,
+            seconds=request.seconds if request.HasField("seconds") else None,
+        )
+        return pb.CreateTokenReply(token=token.text(), item=_token(stored))
+
+    def ListTokens(self, _request: pb.ListTokensRequest, _: grpc.ServicerContext) -> pb.ListTokensReply:
+        """Return all tokens that have not been revoked."""
+        return pb.ListTokensReply(tokens=[_token(token) for token in self._store.tokens()])
+
+    def RevokeToken(self, request: pb.RevokeTokenRequest, _: grpc.ServicerContext) -> pb.RevokeTokenReply:
+        """Revoke a token."""
+        self._store.revoke(request.id)
+        return pb.RevokeTokenReply()
+
+    def ShowAccess(self, request: pb.ShowAccessRequest, _: grpc.ServicerContext) -> pb.DatasetAccess:
+        """Return who may do what with a dataset."""
+        return self._access(require_entry(self._catalog, request.ref))
+
+    def ChangeAccess(self, request: pb.ChangeAccessRequest, _: grpc.ServicerContext) -> pb.DatasetAccess:
+        """Change a dataset's visibility, or a role."""
+        entry = require_entry(self._catalog, request.ref)
+        if request.visibility:
+            visibility = _parsed(Visibility, request.visibility, "visibility")
+            self._store.set_visibility(entry.dataset_id, visibility)
+        if request.account:
+            account = self._store.account(Name(request.account))
+            self._store.set_role(entry.dataset_id, account, _role(request.role) if request.role else None)
+        return self._access(entry)
+
+    def LogIn(self, request: pb.LogInRequest, context: grpc.ServicerContext) -> Iterator[pb.LogInProgress]:
+        """Log in at another node."""
+        origin = origin_of(request.url)
+        if not request.insecure:
+            require_encrypted(origin)
+        match request.WhichOneof("with"):
+            case "password":
+                given = request.password
+                token = self._logins.with_password(origin, given.login, given.password)
+            case "token":
+                token = request.token
+            case _:
+                login = self._logins.begin(origin)
+                yield pb.LogInProgress(open=login.open)
+                token = self._logins.wait(origin, login, context.is_active)
+        account = self._logins.keep(origin, token)
+        yield pb.LogInProgress(done=pb.LogInItem(origin=origin, account=account))
+
+    def LogOut(self, request: pb.LogOutRequest, _: grpc.ServicerContext) -> pb.LogInItem:
+        """Forget the token of another node."""
+        origin = origin_of(request.url)
+        self._logins.forget(origin)
+        return pb.LogInItem(origin=origin)
+
+    def ListLogIns(self, _request: pb.ListLogInsRequest, _: grpc.ServicerContext) -> pb.ListLogInsReply:
+        """Return the origins that a token is stored for."""
+        return pb.ListLogInsReply(origins=self._logins.origins())
+
+    def _access(self, entry: CatalogEntry) -> pb.DatasetAccess:
+        owner = parse_alias(entry.alias).account
+        roles = {"" if owner is None else str(owner): Role.OWNER}
+        roles |= {str(account.name): role for account, role in self._store.roles(entry.dataset_id).items()}
+        return pb.DatasetAccess(
+            dataset=entry.alias,
+            visibility=self._directory.visibility(entry.dataset_id).value,
+            roles=[
+                pb.DatasetAccess.Role(account=name, role=role.name.lower())
+                for name, role in roles.items()
+                if name
+            ],
+        )
+
+
+def _account(account: Account) -> pb.AccountItem:
+    return pb.AccountItem(name=str(account.name), id=str(account.id))
+
+
+def _token(token: StoredToken) -> pb.TokenItem:
+    return pb.TokenItem(
+        id=token.id,
+        account=str(token.account.name),
+        label=token.label,
+        scope=token.scope.value,
+        dataset="" if token.dataset is None else str(token.dataset),
+        created=token.created_ms,
+        expires=token.expires_ms,
+    )
+
+
+def _parsed(kind: type[T], text: str, where: str) -> T:
+    try:
+        return kind(text)
+    except ValueError as error:
+        choices = ", ".join(one.value for one in kind)
+        raise InvalidInput(where=where, text=f"expected one of {choices}, got {text!r}") from error
+
+
+def _role(text: str) -> Role:
+    for role in GIVEN:
+        if role.name.lower() == text:
+            return role
+    choices = ", ".join(role.name.lower() for role in GIVEN)
+    raise InvalidInput(where="role", text=f"expected one of {choices}, got {text!r}")

@@ -1,0 +1,39 @@
+"""Passwords, hashed by Argon2id with the least costly parameters that OWASP recommends: 19 MiB, two passes."""
+
+import threading
+from functools import cache
+from typing import Final
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from odf_common.errors import InvalidInput
+
+SHORTEST, LONGEST = 8, 1024  # characters
+AT_ONCE: Final = threading.BoundedSemaphore(2)  # each takes 19 MiB and a core
+_HASHER: Final = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
+
+
+def hash_password(password: str) -> str:
+    """Return a salted hash with its parameters; raises `InvalidInput` for a password that is too short or too long."""
+    if not SHORTEST <= len(password) <= LONGEST:
+        raise InvalidInput(text=f"a password has {SHORTEST} to {LONGEST} characters")
+    with AT_ONCE:
+        return _HASHER.hash(password)
+
+
+def is_password(password: str, hashed: str | None) -> bool:
+    """Return whether a password has this hash. Without one the answer is False, after as much time as with one."""
+    if len(password) > LONGEST:
+        return False
+    with AT_ONCE:
+        try:
+            _HASHER.verify(hashed or _some_hash(), password)
+        except (VerificationError, InvalidHashError):
+            return False
+    return hashed is not None
+
+
+@cache
+def _some_hash() -> str:
+    return _HASHER.hash("the password of no account")

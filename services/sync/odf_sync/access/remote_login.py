@@ -1,0 +1,191 @@
+"""Logins at other nodes: gets tokens from them, and stores one per origin (wire-facts §8.7).
+
+A token is sent to the origin that it is from and to no other, also if a response redirects there. It is fetched over an
+unencrypted connection only if the other node is on this machine, or the user allowed it.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+import urllib3
+
+from odf_common.adapters.repository_urls import SMART_PREFIX
+from odf_common.errors import InvalidInput, NotFound, Refused, Unavailable
+from odf_common.service.protection import is_loopback
+from odf_sync.access.store import AccessStore
+
+PORTS: Final = {"http": 80, "https": 443}
+CLIENT: Final = "kamu"  # the id that other implementations expect
+GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
+TIMEOUT: Final = urllib3.Timeout(connect=10, read=30)  # seconds
+MAX_REPLY_BYTES: Final = 64 * 1024
+OK, BAD_REQUEST, UNAUTHORIZED = 200, 400, 401
+SHORTEST_INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS = 1.0, 60.0
+LONGEST_LOGIN_SECONDS: Final = 3600.0
+PENDING: Final = frozenset({"authorization_pending", "slow_down"})
+
+
+@dataclass(eq=False, kw_only=True)
+class LoginFailed(Refused):
+    """The other node did not accept the login."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLogin:
+    """A login that the user completes in a browser."""
+
+    open: str
+    """The page to open."""
+    code: str
+    expires_seconds: float
+    interval_seconds: float
+
+
+def origin_of(url: str) -> str:
+    """Return scheme, host and port of a URL, the port only if it is not the usual one; raises `InvalidInput`."""
+    try:
+        parts = urlsplit(url.removeprefix(SMART_PREFIX))
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise InvalidInput(text=f"{url!r} is not a URL: {error}") from error
+    if parts.scheme not in PORTS or not host:
+        raise InvalidInput(text=f"expected http://HOST or https://HOST, got {url!r}")
+    shown = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{shown}" + ("" if port in (None, PORTS[parts.scheme]) else f":{port}")
+
+
+def require_encrypted(origin: str) -> None:
+    """Raise `InvalidInput` unless connections are encrypted, or stay on this machine."""
+    parts = urlsplit(origin)
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        text = f"{origin} is not encrypted, so others on the network could read password and token"
+        raise InvalidInput(text=f"{text}; use https://, or give --insecure")
+
+
+class RemoteLogins:
+    """The tokens of other nodes; thread-safe."""
+
+    def __init__(self, store: AccessStore) -> None:
+        """Keep them in a store."""
+        self._store = store
+        retries = urllib3.Retry(total=2, redirect=0, backoff_factor=0.3)
+        self._pool = urllib3.PoolManager(num_pools=2, timeout=TIMEOUT, retries=retries)
+
+    def token(self, url: str) -> str | None:
+        """Return the token to send to a URL."""
+        try:
+            origin = origin_of(url)
+        except InvalidInput:
+            return None
+        return self._store.origin_token(origin)
+
+    def origins(self) -> tuple[str, ...]:
+        """Return the origins that a token is stored for."""
+        return self._store.origins()
+
+    def keep(self, origin: str, token: str) -> str:
+        """Store a token that the other node accepts; return the name of its account; raises `LoginFailed`."""
+        status, reply = self._call(
+            "GET", f"{origin}/accounts/me", headers={"Authorization": f"Bearer {token}"}
+        )
+        if status in (UNAUTHORIZED, BAD_REQUEST):
+            raise LoginFailed(text=f"the token is not valid at {origin}")
+        if status != OK:
+            raise Unavailable(what=origin, why=f"status {status}")
+        self._store.set_origin_token(origin, token)
+        return str(reply.get("accountName", ""))
+
+    def forget(self, origin: str) -> None:
+        """Forget the token of an origin; raises `NotFound`."""
+        if not self._store.set_origin_token(origin, None):
+            raise NotFound(what=f"a login at {origin}")
+
+    def with_password(self, origin: str, login: str, password: str) -> str:
+        """Return a token; raises `LoginFailed`."""
+        credentials = json.dumps({"login": login, "password": password})
+        body = json.dumps({"loginMethod": "password", "loginCredentialsJson": credentials}).encode()
+        headers = {"Content-Type": "application/json"}
+        status, reply = self._call("POST", f"{origin}/platform/login", body=body, headers=headers)
+        if status == UNAUTHORIZED:
+            raise LoginFailed(text=f"{origin} did not accept the login: wrong account or password")
+        return _text(origin, status, reply, "accessToken")
+
+    def begin(self, origin: str) -> DeviceLogin:
+        """Begin a login in a browser."""
+        url = f"{origin}/platform/token/device/authorization"
+        status, reply = self._call("POST", url, **_form({"client_id": CLIENT}))
+        code = _text(origin, status, reply, "device_code")
+        page = _text(origin, status, reply, "verification_uri")
+        if urlsplit(page).scheme not in PORTS or not page.isprintable():
+            raise LoginFailed(text=f"{origin} did not name a web page to log in on")
+        return DeviceLogin(
+            open=f"{page}?deviceCode={code}",
+            code=code,
+            expires_seconds=_seconds(reply, "expires_in", 300.0, most=LONGEST_LOGIN_SECONDS),
+            interval_seconds=_seconds(reply, "interval", 5.0, most=LONGEST_INTERVAL_SECONDS),
+        )
+
+    def wait(self, origin: str, login: DeviceLogin, is_wanted: Callable[[], bool]) -> str:
+        """Return the token once the user has logged in; raises `LoginFailed` if that takes too long or is refused."""
+        until, interval = time.monotonic() + login.expires_seconds, login.interval_seconds
+        form = _form({"client_id": CLIENT, "device_code": login.code, "grant_type": GRANT})
+        pause = threading.Event()
+        while time.monotonic() < until and is_wanted():
+            status, reply = self._call("POST", f"{origin}/platform/token/device", **form)
+            message = reply.get("message")
+            if status == OK:
+                return _text(origin, status, reply, "access_token")
+            if status != BAD_REQUEST or message not in PENDING:
+                raise LoginFailed(
+                    text=f"{origin} refused the login: {str(message)[:100]!r} (status {status})"
+                )
+            interval += 5.0 if message == "slow_down" else 0.0
+            pause.wait(interval)
+        raise LoginFailed(text="no user logged in on the page in time")
+
+    def _call(
+        self,
+        method: str,
+        url: str,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, dict[str, Any]]:
+        """Return status and JSON of a response, which is empty unless it is an object."""
+        try:
+            with self._pool.request(
+                method, url, body=body, headers=headers, preload_content=False, redirect=False
+            ) as answer:
+                content = answer.read(MAX_REPLY_BYTES)
+        except urllib3.exceptions.HTTPError as error:
+            cause = getattr(error, "reason", None) or error
+            raise Unavailable(what=url, why=str(cause).rpartition(": ")[2]) from error
+        try:
+            plain = json.loads(content)
+        except (ValueError, RecursionError):
+            plain = {}
+        return answer.status, plain if isinstance(plain, dict) else {}
+
+
+def _form(fields: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return the arguments of a call that sends a form."""
+    content_type = "application/x-www-form-urlencoded"
+    return {"body": urlencode(fields).encode(), "headers": {"Content-Type": content_type}}
+
+
+def _text(origin: str, status: int, reply: Mapping[str, Any], field: str) -> str:
+    value = reply.get(field)
+    if status != OK or not isinstance(value, str) or not value:
+        raise Unavailable(what=f"a login at {origin}", why=f"status {status}")
+    return value
+
+
+def _seconds(reply: Mapping[str, Any], field: str, default: float, *, most: float) -> float:
+    value = reply.get(field)
+    seconds = float(value) if isinstance(value, int | float) else default
+    return min(max(seconds, SHORTEST_INTERVAL_SECONDS), most)

@@ -1,0 +1,117 @@
+"""Which role may do what, and what a caller is told who may not (wire-facts §8.6). Pure."""
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum, StrEnum, auto
+from typing import Final
+
+from odf_common.identity.dataset_refs import Name
+from odf_common.identity.did import DatasetId
+
+
+class Action(StrEnum):
+    """What a request does to a dataset."""
+
+    READ = "read"
+    WRITE = "write"
+    CREATE = "create"  # write, or create the dataset if it does not exist
+    MANAGE = "manage"  # replace its history, change its visibility, give roles
+
+
+class Role(IntEnum):
+    """What an account may do with a dataset; each role includes those before it."""
+
+    READER = 1
+    EDITOR = 2
+    MAINTAINER = 3
+    OWNER = 4
+
+
+class Visibility(StrEnum):
+    """Who may read a dataset: everyone, or the accounts that have a role."""
+
+    PUBLIC = "public"
+    PRIVATE = "private"
+
+
+class Scope(StrEnum):
+    """What a token may be used for at most."""
+
+    READ = "read"
+    WRITE = "write"
+    MANAGE = "manage"
+
+
+class Verdict(Enum):
+    """The outcome of a decision."""
+
+    ALLOWED = auto()
+    FORBIDDEN = auto()
+    HIDDEN = auto()
+    """Forbidden, and the caller may not learn that the dataset exists."""
+    UNAUTHENTICATED = auto()
+    """An anonymous caller would create a dataset."""
+    NOT_OWN_ACCOUNT = auto()
+    """A caller would create a dataset in another account."""
+
+
+NEEDED: Final = {
+    Action.READ: Role.READER,
+    Action.WRITE: Role.EDITOR,
+    Action.CREATE: Role.EDITOR,
+    Action.MANAGE: Role.MAINTAINER,
+}
+AT_MOST: Final = {Scope.READ: Role.READER, Scope.WRITE: Role.EDITOR, Scope.MANAGE: Role.OWNER}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Someone who may own datasets, and log in."""
+
+    id: DatasetId
+    name: Name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who sent a request."""
+
+    account: Account | None = None
+    """None: anonymous."""
+    scope: Scope = Scope.MANAGE
+    only: DatasetId | None = None
+    """The one dataset that the token is good for; None: all."""
+    token_id: str = ""
+    """Public id of the token; of an invalid one, the id that it claims."""
+    has_invalid_token: bool = False
+    why_not_local: str | None = None
+    """Why the request is not, or may not be, from a program on the node's machine; None if it is."""
+
+    @property
+    def name(self) -> str:
+        """Return the account's name, empty if anonymous."""
+        return "" if self.account is None else str(self.account.name)
+
+    def limited(self, role: Role | None, dataset: DatasetId | None) -> Role | None:
+        """Return what remains of a role with the caller's token."""
+        if role is None or (self.only is not None and self.only != dataset):
+            return None
+        return min(role, AT_MOST[self.scope])
+
+
+def decide(action: Action, role: Role | None, visibility: Visibility) -> Verdict:
+    """Decide on an action on an existing dataset."""
+    if role is not None and role >= NEEDED[action]:
+        return Verdict.ALLOWED
+    if visibility is Visibility.PUBLIC:
+        return Verdict.ALLOWED if action is Action.READ else Verdict.FORBIDDEN
+    return Verdict.HIDDEN if role is None else Verdict.FORBIDDEN
+
+
+def decide_creation(caller: Caller, owner: Name | None) -> Verdict:
+    """Decide on the creation of a dataset in an account of a multi-tenant node."""
+    if caller.account is None:
+        return Verdict.UNAUTHENTICATED
+    role = Role.OWNER if caller.account.name == owner else None
+    limited = caller.limited(role, None)
+    may = limited is not None and limited >= Role.EDITOR
+    return Verdict.ALLOWED if may else Verdict.NOT_OWN_ACCOUNT

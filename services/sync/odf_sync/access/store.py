@@ -1,0 +1,206 @@
+"""Accounts, tokens and roles in `access.db`, a private database of sync.
+
+While it cannot be read every call fails: no request is then allowed.
+"""
+
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from odf_common.errors import AlreadyExists, Damaged, NotFound
+from odf_common.identity.dataset_refs import Name
+from odf_common.identity.did import DatasetId
+from odf_sync.access.rules import Account, Role, Scope, Visibility
+from odf_sync.private_database import Definition, PrivateDatabase
+
+FILE: Final = "access.db"
+TABLES: Final = """
+CREATE TABLE accounts (
+    id TEXT PRIMARY KEY, name TEXT NOT NULL, key TEXT NOT NULL UNIQUE, password TEXT) STRICT;
+CREATE TABLE tokens (
+    id TEXT PRIMARY KEY, account TEXT NOT NULL REFERENCES accounts ON DELETE CASCADE, hash BLOB NOT NULL,
+    label TEXT NOT NULL, scope TEXT NOT NULL, dataset TEXT, created_ms INTEGER NOT NULL, expires_ms INTEGER) STRICT;
+CREATE TABLE datasets (id TEXT PRIMARY KEY, visibility TEXT NOT NULL) STRICT;
+CREATE TABLE roles (
+    dataset TEXT NOT NULL, account TEXT NOT NULL REFERENCES accounts ON DELETE CASCADE, role INTEGER NOT NULL,
+    PRIMARY KEY (dataset, account)) STRICT;
+CREATE TABLE origins (origin TEXT PRIMARY KEY, token TEXT NOT NULL) STRICT;
+"""
+
+
+@dataclass(eq=False, kw_only=True)
+class AccessUnreadable(Damaged):
+    """The database of accounts and roles cannot be read; no request is allowed until it can."""
+
+    file: str = FILE
+
+    def advice(self) -> str:
+        """Return what the user can do."""
+        return f"stop the node, restore {FILE} from a backup, or move it away: accounts, tokens and roles are then gone"
+
+
+DATABASE: Final = Definition(
+    file=FILE, version=1, tables=TABLES, unreadable=lambda why: AccessUnreadable(why=why)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredToken:
+    """What is stored of a token."""
+
+    id: str
+    account: Account
+    hash: bytes
+    label: str
+    scope: Scope
+    dataset: DatasetId | None
+    """The one dataset that it is good for; None: all."""
+    created_ms: int
+    expires_ms: int | None
+
+    def has_expired(self, now_ms: int) -> bool:
+        """Return whether it is no longer good."""
+        return self.expires_ms is not None and self.expires_ms <= now_ms
+
+
+class AccessStore:
+    """The database; thread-safe."""
+
+    def __init__(self, home: Path | None) -> None:
+        """Open the database of a node on first use; without a home, keep everything in memory."""
+        database = PrivateDatabase(home, DATABASE)
+        self._rows, self._change = database.rows, database.change
+
+    def add_account(self, account: Account, password: str | None) -> None:
+        """Add an account, with the hash of its password; raises `AlreadyExists`."""
+        row = (str(account.id), str(account.name), account.name.key, password)
+        try:
+            self._change("INSERT INTO accounts VALUES (?, ?, ?, ?)", *row)
+        except sqlite3.IntegrityError as error:
+            raise AlreadyExists(what=f"account {account.name}") from error
+
+    def set_password(self, name: Name, password: str | None) -> None:
+        """Replace the hash of a password, None to allow none; raises `NotFound`."""
+        if not self._change("UPDATE accounts SET password = ? WHERE key = ?", password, name.key):
+            raise NotFound(what=f"account {name}")
+
+    def remove_account(self, name: Name) -> None:
+        """Remove an account with its tokens and roles; raises `NotFound`."""
+        if not self._change("DELETE FROM accounts WHERE key = ?", name.key):
+            raise NotFound(what=f"account {name}")
+
+    def accounts(self) -> tuple[Account, ...]:
+        """Return all accounts, by name."""
+        return tuple(_account(*row) for row in self._rows("SELECT id, name FROM accounts ORDER BY key"))
+
+    def account(self, name: Name) -> Account:
+        """Return an account; raises `NotFound`."""
+        for row in self._rows("SELECT id, name FROM accounts WHERE key = ?", name.key):
+            return _account(*row)
+        raise NotFound(what=f"account {name}")
+
+    def password(self, name: Name) -> str | None:
+        """Return the hash of an account's password; None if it has none, or does not exist."""
+        for (password,) in self._rows("SELECT password FROM accounts WHERE key = ?", name.key):
+            return None if password is None else str(password)
+        return None
+
+    def add_token(self, token: StoredToken) -> None:
+        """Add a token, and forget those that have expired."""
+        self._change("DELETE FROM tokens WHERE expires_ms <= ?", token.created_ms)
+        dataset = None if token.dataset is None else str(token.dataset)
+        self._change(
+            "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            *(token.id, str(token.account.id), token.hash, token.label, token.scope.value, dataset),
+            *(token.created_ms, token.expires_ms),
+        )
+
+    def tokens(self, *, id: str | None = None) -> tuple[StoredToken, ...]:
+        """Return all tokens, oldest first, or the one with an id."""
+        query = (
+            "SELECT t.id, a.id, a.name, t.hash, t.label, t.scope, t.dataset, t.created_ms, t.expires_ms "
+            "FROM tokens t JOIN accounts a ON a.id = t.account "
+        )
+        rows = (
+            self._rows(query + "ORDER BY t.created_ms, t.id")
+            if id is None
+            else self._rows(query + "WHERE t.id = ?", id)
+        )
+        return tuple(_token(*row) for row in rows)
+
+    def revoke(self, token: str) -> None:
+        """Forget a token; raises `NotFound`."""
+        if not self._change("DELETE FROM tokens WHERE id = ?", token):
+            raise NotFound(what=f"token {token}")
+
+    def visibility(self, dataset: DatasetId) -> Visibility | None:
+        """Return a dataset's visibility, None if it was never set."""
+        for (text,) in self._rows("SELECT visibility FROM datasets WHERE id = ?", str(dataset)):
+            return Visibility(text)
+        return None
+
+    def set_visibility(self, dataset: DatasetId, visibility: Visibility) -> None:
+        """Set a dataset's visibility."""
+        self._change("INSERT OR REPLACE INTO datasets VALUES (?, ?)", str(dataset), visibility.value)
+
+    def forget_roles(self, dataset: DatasetId) -> None:
+        """Take back all roles of a dataset."""
+        self._change("DELETE FROM roles WHERE dataset = ?", str(dataset))
+
+    def roles(self, dataset: DatasetId) -> dict[Account, Role]:
+        """Return the roles that accounts were given, by name."""
+        query = (
+            "SELECT a.id, a.name, r.role FROM roles r JOIN accounts a ON a.id = r.account "
+            "WHERE r.dataset = ? ORDER BY a.key"
+        )
+        return {_account(id, name): Role(role) for id, name, role in self._rows(query, str(dataset))}  # noqa: A001
+
+    def role(self, dataset: DatasetId, account: Account) -> Role | None:
+        """Return the role that an account was given."""
+        query = "SELECT role FROM roles WHERE dataset = ? AND account = ?"
+        for (role,) in self._rows(query, str(dataset), str(account.id)):
+            return Role(role)
+        return None
+
+    def set_role(self, dataset: DatasetId, account: Account, role: Role | None) -> None:
+        """Give an account a role, or take it back."""
+        key = (str(dataset), str(account.id))
+        if role is None:
+            self._change("DELETE FROM roles WHERE dataset = ? AND account = ?", *key)
+        else:
+            self._change("INSERT OR REPLACE INTO roles VALUES (?, ?, ?)", *key, int(role))
+
+    def origin_token(self, origin: str) -> str | None:
+        """Return the token that we send to another node, by the origin of its URLs."""
+        for (token,) in self._rows("SELECT token FROM origins WHERE origin = ?", origin):
+            return str(token)
+        return None
+
+    def origins(self) -> tuple[str, ...]:
+        """Return the origins that a token is stored for."""
+        return tuple(str(origin) for (origin,) in self._rows("SELECT origin FROM origins ORDER BY origin"))
+
+    def set_origin_token(self, origin: str, token: str | None) -> bool:
+        """Store the token of an origin, or forget it; return whether anything changed."""
+        if token is None:
+            return self._change("DELETE FROM origins WHERE origin = ?", origin) > 0
+        return self._change("INSERT OR REPLACE INTO origins VALUES (?, ?)", origin, token) > 0
+
+
+def _account(id: str, name: str) -> Account:
+    return Account(id=DatasetId.parse(id), name=Name(name))
+
+
+def _token(*row: Any) -> StoredToken:  # noqa: ANN401 - SQLite's values
+    id, account, name, hashed, label, scope, dataset, created, expires = row  # noqa: A001
+    return StoredToken(
+        id=id,
+        account=_account(account, name),
+        hash=hashed,
+        label=label,
+        scope=Scope(scope),
+        dataset=None if dataset is None else DatasetId.parse(dataset),
+        created_ms=created,
+        expires_ms=expires,
+    )

@@ -1,0 +1,1 @@
+"""What the node serves over HTTP: datasets, pushes; who may do what."""

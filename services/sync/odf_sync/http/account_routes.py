@@ -1,0 +1,314 @@
+"""The calls by which a client finds out who it is, and logs in (wire-facts §8.7)."""
+
+import asyncio
+import json
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Final
+from urllib.parse import parse_qsl
+
+from aiohttp import web
+
+from odf_common.errors import InvalidInput
+from odf_common.identity.dataset_refs import parse_alias
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import Catalog
+from odf_sync.access.device_flow import EXPIRES_SECONDS, INTERVAL_SECONDS, DeviceLogins
+from odf_sync.access.directory import LOGIN_SECONDS, LoginRefused
+from odf_sync.access.failed_logins import FailedLogins
+from odf_sync.http.authorization import INVALID_TOKEN, Authorizer
+from odf_sync.http.endpoints import Endpoint, caller_of, note_login
+
+PASSWORD: Final = "password"  # noqa: S105 - a method of login
+DEVICE_CODE: Final = "urn:ietf:params:oauth:grant-type:device_code"
+LOGIN_FIELDS: Final = ("loginMethod", "loginCredentialsJson")
+POLL_FIELDS: Final = ("grant_type", "client_id", "device_code")
+MAX_LOGIN: Final = 256  # characters by which failures are counted
+MAX_BODY_BYTES: Final = 64 * 1024
+HTML: Final = "text/html"
+LOGIN_PAGE: Final = "/v/login"
+FAILURES_OF_ACCOUNT, FAILURES_OF_ADDRESS = 10, 100  # per minute
+
+
+class AccountRoutes:
+    """Handlers of the calls that belong to no dataset."""
+
+    def __init__(self, authorizer: Authorizer, catalog: Catalog, *, public_url: str | None = None) -> None:
+        """Serve the accounts of a node; clients are sent to `public_url`, by default to where they sent a request."""
+        self._public_url = public_url
+        self._authorizer = authorizer
+        self._catalog = catalog
+        self._directory = authorizer.directory
+        self._devices = DeviceLogins()
+        self._failures_of_account = FailedLogins(FAILURES_OF_ACCOUNT)
+        self._failures_of_address = FailedLogins(FAILURES_OF_ADDRESS)
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        """Yield what is served."""
+        yield from self._identity_endpoints()
+        yield from self._login_endpoints()
+
+    def _identity_endpoints(self) -> Iterator[Endpoint]:
+        get = partial(Endpoint, method="GET")
+        yield get(path="/info", handler=self._info, summary="Whether dataset names have an account.")
+        yield get(
+            path="/assets/runtime-config.json", handler=self._runtime_config, summary="Where the API is."
+        )
+        yield get(path="/accounts/me", handler=self._me, summary="The caller's account.", statuses=(200, 401))
+        yield get(
+            path="/datasets/{id}",
+            handler=self._dataset,
+            summary="Name and owner of a dataset, by its id.",
+            statuses=(200, 401, 404),
+        )
+        yield get(
+            path="/platform/token/validate",
+            handler=self._validate,
+            summary="Whether the token is good.",
+            statuses=(200, 401),
+            media_type="",
+        )
+
+    def _login_endpoints(self) -> Iterator[Endpoint]:
+        form = partial(Endpoint, method="POST", body="application/x-www-form-urlencoded")
+        yield Endpoint(
+            method="POST",
+            path="/platform/login",
+            handler=self._log_in,
+            summary="Exchange a password for a token.",
+            body="application/json",
+            fields=LOGIN_FIELDS,
+            statuses=(200, 401, 413, 415, 422, 429),
+        )
+        yield form(
+            path="/platform/token/device/authorization",
+            handler=self._begin,
+            summary="Begin a login in a browser.",
+            fields=("client_id",),
+            statuses=(200, 413, 422),
+        )
+        yield form(
+            path="/platform/token/device",
+            handler=self._poll,
+            summary="Fetch the token of a login in a browser.",
+            fields=POLL_FIELDS,
+            statuses=(200, 413, 422),
+        )
+        yield Endpoint(
+            method="GET",
+            path=LOGIN_PAGE,
+            handler=self._login_page,
+            summary="The page on which a user logs in.",
+            media_type=HTML,
+        )
+        yield form(
+            path=LOGIN_PAGE,
+            handler=self._log_in_on_page,
+            summary="Complete a login in a browser.",
+            fields=("login", "password"),
+            statuses=(200, 401, 413, 422, 429),
+            media_type=HTML,
+            refusal_media_types=(HTML, "text/plain"),
+        )
+
+    async def _info(self, _: web.Request) -> web.Response:
+        return web.json_response({"isMultiTenant": self._directory.is_multi_tenant})
+
+    async def _runtime_config(self, request: web.Request) -> web.Response:
+        return web.json_response({"apiServerHttpUrl": self._origin(request)})
+
+    async def _me(self, request: web.Request) -> web.Response:
+        account = caller_of(request).account
+        if account is None:
+            return _message(401, "Unauthenticated")
+        return web.json_response({"id": str(account.id), "accountName": str(account.name)})
+
+    async def _dataset(self, request: web.Request) -> web.Response:
+        caller, text = caller_of(request), request.match_info["id"]
+        if caller.has_invalid_token:
+            return web.Response(status=401, text=INVALID_TOKEN)
+        try:
+            dataset = DatasetId.parse(text)
+        except InvalidInput:
+            return web.Response(status=400, text=f"Invalid URL: Value {text!r} is not a valid did:odf")
+        entry = await asyncio.to_thread(self._catalog.by_id, dataset)
+        if entry is None or not await asyncio.to_thread(self._authorizer.may_read, caller, entry):
+            return _message(404, "Not Found")
+        alias = parse_alias(entry.alias)
+        owner = await asyncio.to_thread(self._directory.owner, alias)
+        return web.json_response(
+            {
+                "id": str(dataset),
+                "owner": {"accountName": str(owner.name), "accountId": str(owner.id)},
+                "datasetName": str(alias.dataset),
+            }
+        )
+
+    async def _validate(self, request: web.Request) -> web.Response:
+        caller = caller_of(request)
+        if caller.has_invalid_token:
+            return _message(401, INVALID_TOKEN)
+        if caller.account is None:
+            return _message(401, "No authentication token provided")
+        return web.Response()
+
+    async def _log_in(self, request: web.Request) -> web.Response:
+        if request.content_type != "application/json":
+            return web.Response(status=415, text="Expected request with `Content-Type: application/json`")
+        try:
+            asked = json.loads(await _body(request))
+        except (ValueError, RecursionError):
+            return web.Response(status=400, text="Failed to parse the request body as JSON")
+        asked = asked if isinstance(asked, dict) else {}
+        for field in LOGIN_FIELDS:
+            if not isinstance(asked.get(field), str):
+                text = f"Failed to deserialize the JSON body into the target type: missing field `{field}`"
+                return web.Response(status=422, text=text)
+        if asked["loginMethod"] != PASSWORD:
+            return _message(400, f"Unsupported login method '{asked['loginMethod'][:100]}'")
+        credentials = _credentials(asked["loginCredentialsJson"])
+        if credentials is None:
+            return _message(401, "Invalid credentials")
+        token = await self._token(request, *credentials, device_code=asked.get("deviceCode"))
+        if token is None:
+            return _message(401, "Rejected credentials: invalid login or password")
+        return web.json_response({"accessToken": token})
+
+    async def _token(
+        self, request: web.Request, login: str, password: str, *, device_code: object
+    ) -> str | None:
+        """Return a new token, None for a wrong password; with a device code, its client gets the token too.
+
+        Raises `HTTPTooManyRequests` after too many failures.
+        """
+        note_login(request, login)
+        account = (request.remote, login.lower()[:MAX_LOGIN])
+        wait = max(
+            self._failures_of_account.wait_seconds(account),
+            self._failures_of_address.wait_seconds(request.remote),
+        )
+        if wait:
+            raise web.HTTPTooManyRequests(text="", headers={"Retry-After": str(math.ceil(wait))})
+        try:
+            token = (await asyncio.to_thread(self._directory.log_in, login, password)).text()
+        except LoginRefused:
+            self._failures_of_account.note(account)
+            self._failures_of_address.note(request.remote)
+            return None
+        if isinstance(device_code, str):
+            self._devices.complete(device_code, token)
+        return token
+
+    async def _begin(self, request: web.Request) -> web.Response:
+        form = await _form(request)
+        if "client_id" not in form:
+            return _missing("client_id")
+        code = self._devices.begin()
+        if code is None:
+            return web.Response(status=503, headers={"Retry-After": str(EXPIRES_SECONDS)})
+        return web.json_response(
+            {
+                "device_code": code,
+                "user_code": "",
+                "verification_uri": self._origin(request) + LOGIN_PAGE,
+                "verification_uri_complete": None,
+                "expires_in": EXPIRES_SECONDS,
+                "interval": INTERVAL_SECONDS,
+            }
+        )
+
+    async def _poll(self, request: web.Request) -> web.Response:
+        form = await _form(request)
+        for field in POLL_FIELDS:
+            if field not in form:
+                return _missing(field)
+        if form["grant_type"] != DEVICE_CODE:
+            return _message(400, "invalid_grant")
+        try:
+            token = self._devices.poll(form["device_code"])
+        except KeyError:
+            return _message(400, "access_denied")
+        except TimeoutError:
+            return _message(400, "expired_token")
+        if token is None:
+            return _message(400, "authorization_pending")
+        return web.json_response(
+            {
+                "access_token": token,
+                "token_type": "Bearer",
+                "expires_in": LOGIN_SECONDS,
+                "refresh_token": None,
+                "score": None,
+            }
+        )
+
+    async def _login_page(self, _: web.Request) -> web.Response:
+        return _page("Log in", FORM)
+
+    async def _log_in_on_page(self, request: web.Request) -> web.Response:
+        form = await _form(request)
+        code = request.query.get("deviceCode")
+        login, password = form.get("login", ""), form.get("password", "")
+        if await self._token(request, login, password, device_code=code) is None:
+            return _page("Wrong login or password", FORM, status=401)
+        return _page("Logged in", "<p>You may close this window and return to the terminal.</p>")
+
+    def _origin(self, request: web.Request) -> str:
+        return self._public_url or f"{request.scheme}://{request.host}"
+
+
+FORM: Final = """\
+<p>A program asks to act for you on this node. Continue only if you have just started it yourself.</p>
+<form method="post">
+<p><label>Account <input name="login" autocomplete="username" required></label></p>
+<p><label>Password <input name="password" type="password" autocomplete="current-password" required></label></p>
+<p><button>Log in</button></p>
+</form>"""
+PAGE: Final = """\
+<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><h1>{title}</h1>
+{body}</html>"""
+PAGE_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; form-action 'self'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+def _page(title: str, body: str, *, status: int = 200) -> web.Response:
+    text = PAGE.format(title=title, body=body)
+    return web.Response(status=status, text=text, content_type=HTML, headers=PAGE_HEADERS)
+
+
+def _credentials(text: str) -> tuple[str, str] | None:
+    """Return login and password; None unless they are both strings of a JSON object."""
+    try:
+        plain = json.loads(text)
+        login, password = plain["login"], plain["password"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return None
+    return (login, password) if isinstance(login, str) and isinstance(password, str) else None
+
+
+async def _body(request: web.Request) -> str:
+    content = await request.content.read(MAX_BODY_BYTES + 1)
+    while len(content) <= MAX_BODY_BYTES and (more := await request.content.read(MAX_BODY_BYTES)):
+        content += more
+    if len(content) > MAX_BODY_BYTES:
+        raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, len(content))
+    return content.decode(errors="replace")
+
+
+async def _form(request: web.Request) -> Mapping[str, str]:
+    try:
+        return dict(parse_qsl(await _body(request), keep_blank_values=True, max_num_fields=20))
+    except ValueError as error:
+        raise web.HTTPUnprocessableEntity(text="Failed to deserialize form body") from error
+
+
+def _missing(field: str) -> web.Response:
+    return web.Response(status=422, text=f"Failed to deserialize form body: missing field `{field}`")
+
+
+def _message(status: int, text: str) -> web.Response:
+    return web.json_response({"message": text}, status=status)

@@ -1,0 +1,182 @@
+"""Who sent a request, and whether they may do that to that dataset: the only module that decides (wire-facts §8.6).
+
+On a node of one tenant, every dataset may be read by all unless it is private, and be written by its accounts and by
+programs on this machine, unless settings say otherwise.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from odf_common.errors import InvalidInput, OdfError
+from odf_common.identity.dataset_refs import Alias, parse_alias
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import Catalog, CatalogEntry
+from odf_common.service.protection import is_loopback
+from odf_sync.access.directory import Directory
+from odf_sync.access.rules import Action, Caller, Role, Verdict, Visibility, decide, decide_creation
+from odf_sync.access.store import AccessStore
+
+LOOPBACK, ANYWHERE, OFF = "loopback", "anywhere", "off"  # values of ODF_HTTP_INGEST
+FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
+BEARER: Final = "bearer"
+INVALID_TOKEN: Final = "Authentication token invalid"  # noqa: S105 - a message
+
+
+@dataclass(eq=False, kw_only=True)
+class Refusal(OdfError):
+    """A request that is not allowed, with the response to it."""
+
+    status: int
+    body: str | Mapping[str, str] | None = None
+    """What other implementations send, and expect: text, JSON, or nothing."""
+    name: str = ""
+    """Name of the error, for clients of our own endpoints."""
+    text: str = ""
+    hint: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def response(self, *, is_explained: bool) -> web.Response:
+        """Return the response; `is_explained` adds JSON that says why where other implementations send nothing."""
+        if isinstance(self.body, str):
+            return web.Response(status=self.status, text=self.body, headers=self.headers)
+        plain = {"message": self.text, "code": self.name, "advice": self.hint}
+        reasons = {key: value for key, value in plain.items() if value} if is_explained else {}
+        json = self.body or reasons
+        return web.json_response(json, status=self.status) if json else web.Response(status=self.status)
+
+
+class Authorizer:
+    """Finds out who sent a request, and allows or refuses it by `access.rules`."""
+
+    def __init__(self, *, catalog: Catalog, local_writers: str, directory: Directory | None = None) -> None:
+        """Protect the datasets of a catalog. `local_writers` is the value of ODF_HTTP_INGEST.
+
+        Without a directory, the node has one tenant and no accounts.
+        """
+        self.directory = directory or Directory(AccessStore(None), is_multi_tenant=False)
+        self._catalog = catalog
+        self._local_writers = local_writers
+
+    @property
+    def dataset_paths(self) -> tuple[str, ...]:
+        """Return the paths of datasets: with an account, or also without one on a node of one tenant."""
+        with_account = "/{account}/{dataset}"
+        return (with_account,) if self.directory.is_multi_tenant else ("/{dataset}", with_account)
+
+    def caller(self, request: web.Request) -> Caller:
+        """Return who sent a request; raises `Refusal` unless it has a bearer token or none at all."""
+        header = request.headers.get("Authorization")
+        if header is None:
+            return Caller(why_not_local=_why_not_local(request))
+        scheme, _, token = header.partition(" ")
+        if scheme.lower() != BEARER or not token.strip():
+            raise Refusal(status=400, body="Invalid Bearer token header")
+        return self.directory.caller(token.strip())
+
+    def require(self, caller: Caller, name: str, action: Action) -> CatalogEntry | None:
+        """Return the dataset of a name, None if it is to be created; raises `Refusal` unless that is allowed."""
+        if caller.has_invalid_token:
+            raise Refusal(status=401, body=INVALID_TOKEN)
+        try:
+            alias = parse_alias(name)
+        except InvalidInput as error:
+            raise self._unknown(name) from error
+        entry = self._catalog.by_alias(str(alias))
+        if entry is None and action is not Action.CREATE:
+            raise self._unknown(name)
+        verdict = self._may_create(caller, alias) if entry is None else self.verdict(caller, entry, action)
+        if verdict is not Verdict.ALLOWED:
+            raise self._refusal(verdict, caller, name)
+        return entry
+
+    def verdict(self, caller: Caller, entry: CatalogEntry, action: Action) -> Verdict:
+        """Decide on an action on an existing dataset."""
+        visibility = self.directory.visibility(entry.dataset_id)
+        return decide(action, self._role(caller, entry, visibility), visibility)
+
+    def may_read(self, caller: Caller, entry: CatalogEntry) -> bool:
+        """Return whether a caller may read a dataset, and thus learn that it exists."""
+        return self.verdict(caller, entry, Action.READ) is Verdict.ALLOWED
+
+    def is_public(self, entry: CatalogEntry) -> bool:
+        """Return whether everyone may read a dataset."""
+        return self.directory.visibility(entry.dataset_id) is Visibility.PUBLIC
+
+    def note_creation(self, dataset: DatasetId, visibility: Visibility) -> None:
+        """Give a pushed dataset its visibility, and no one a role from an earlier dataset with the same id.
+
+        A node of one tenant ignores the visibility: other implementations send "private" unless configured otherwise.
+        """
+        self.directory.store.forget_roles(dataset)
+        if self.directory.is_multi_tenant:
+            self.directory.store.set_visibility(dataset, visibility)
+
+    def _role(self, caller: Caller, entry: CatalogEntry, visibility: Visibility) -> Role | None:
+        if caller.account is not None:
+            return caller.limited(self.directory.role(caller.account, entry), entry.dataset_id)
+        if self.directory.is_multi_tenant:
+            return None
+        if self._local_writers == ANYWHERE and visibility is Visibility.PUBLIC:
+            return Role.OWNER
+        if caller.why_not_local is not None:
+            return None
+        return Role.READER if self._local_writers == OFF else Role.OWNER
+
+    def _may_create(self, caller: Caller, alias: Alias) -> Verdict:
+        if self.directory.is_multi_tenant:
+            return decide_creation(caller, alias.account)
+        if caller.account is not None:
+            return decide_creation(caller, caller.account.name)
+        is_local = self._local_writers == LOOPBACK and caller.why_not_local is None
+        return Verdict.ALLOWED if is_local or self._local_writers == ANYWHERE else Verdict.UNAUTHENTICATED
+
+    def _refusal(self, verdict: Verdict, caller: Caller, name: str) -> Refusal:
+        if verdict is Verdict.HIDDEN:
+            return self._unknown(name)
+        if verdict is Verdict.UNAUTHENTICATED:
+            return Refusal(status=401, body={"message": "Unauthenticated"})
+        if verdict is Verdict.NOT_OWN_ACCOUNT:
+            return Refusal(status=403, body={"message": "Unauthorized"})
+        text, hint = self._why(caller)
+        return Refusal(status=403, name="PushForbidden", text=text, hint=hint)
+
+    def _why(self, caller: Caller) -> tuple[str, str]:
+        """Return why a caller may not write, and what to do; nothing on a node of many tenants."""
+        if self.directory.is_multi_tenant:
+            return "", ""
+        if caller.account is not None:
+            return "the token does not allow it", "create one with `odf token create --scope`"
+        if self._local_writers == OFF:
+            hint = "set ODF_HTTP_INGEST=loopback, send a token, or use `odf ingest`"
+            return "this node takes no pushes over HTTP without a token", hint
+        text = (
+            f"only programs on the node's machine may push over HTTP without a token: {caller.why_not_local}"
+        )
+        hint = "push there; or send a token; or, on a trusted network, set ODF_HTTP_INGEST=anywhere"
+        return text, hint
+
+    def _unknown(self, name: str) -> Refusal:
+        text = "" if self.directory.is_multi_tenant else f"dataset {name} does not exist"
+        return Refusal(status=404, name="NotFound" if text else "", text=text)
+
+
+def _why_not_local(request: web.Request) -> str | None:
+    """Return why a request is not, or may not be, from a program on this machine; None if it is.
+
+    The names matter too: a web page can make a browser on this machine send requests, and a proxy can forward them.
+    """
+    peer = request.transport.get_extra_info("peername") if request.transport is not None else None
+    if peer is None or not is_loopback(str(peer[0])):
+        return "the request comes from elsewhere"
+    if any(name in request.headers for name in FORWARDED):
+        return "the request was forwarded by a proxy"
+    if not is_loopback(urlsplit(f"//{request.host}").hostname or ""):
+        return f"it was sent to {request.host}, which is no loopback address"
+    origin = request.headers.get("Origin")
+    if origin is not None and not is_loopback(urlsplit(origin).hostname or ""):
+        return "a web page from elsewhere sent it"
+    return None

@@ -1,0 +1,258 @@
+"""Limits on connections: how many are open, and how long the headers of a request may take.
+
+A connection is idle while it has no request: between two, and while headers arrive. At the limit, the connection that
+has been idle for longest makes room for a new one, so clients that open connections and send nothing, or one byte a
+second, keep no one out. If none is idle, the new one is answered 503.
+"""
+
+import asyncio
+import ssl
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, cast
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.web_request import BaseRequest
+from prometheus_client import Counter, Gauge
+
+from odf_common.service.settings import Settings
+
+BACKLOG: Final = 128  # connections that the system holds until they are accepted
+HANDSHAKE_SECONDS: Final = 10.0  # of TLS
+GRACE_TURNS: Final = 10  # if the loop was busy, headers and the end of their time may be seen together
+LINGERING_SECONDS: Final = 1.0  # in which a client reads why its connection ends
+MOST_LINGERING: Final = 100  # more of them are closed at once
+
+OPEN: Final = Gauge("odf_http_connections", "Open connections of the HTTP server.")
+CLOSED: Final = Counter(
+    "odf_http_connections_closed_total",
+    "Connections closed by a limit: refused, idle for longest when another came, or with slow headers.",
+    ("reason",),
+)
+REFUSED, IDLE, SLOW = "refused", "idle", "slow"
+
+
+def _answer(status: str, more: str = "") -> bytes:
+    return f"HTTP/1.1 {status}\r\n{more}Content-Length: 0\r\nConnection: close\r\n\r\n".encode()
+
+
+BUSY: Final = _answer("503 Service Unavailable", "Retry-After: 5\r\n")
+TOO_SLOW: Final = _answer("408 Request Timeout")
+
+
+class Connections:
+    """The open connections of a server; used in its event loop only."""
+
+    def __init__(self, *, most: int, most_per_address: int, header_seconds: float) -> None:
+        """Allow `most` connections, `most_per_address` from one address."""
+        self.header_seconds = header_seconds
+        self._most = most
+        self._most_per_address = most_per_address
+        self._open: set[Connection] = set()
+        self._by_address: Tally[str] = Tally()
+        self._idle: dict[Connection, None] = {}  # longest idle first
+        self._lingering = 0
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Connections":
+        """Return the limits that are configured."""
+        return cls(
+            most=settings.http_max_connections,
+            most_per_address=settings.http_max_connections_per_address,
+            header_seconds=settings.http_header_timeout_ms / 1000,
+        )
+
+    async def listen(
+        self, make: Callable[[], asyncio.Protocol], host: str, port: int, tls: ssl.SSLContext | None
+    ) -> asyncio.Server:
+        """Accept connections, and give those that are allowed to a protocol; raises `OSError`."""
+        return await asyncio.get_running_loop().create_server(
+            lambda: Connection(self, make),
+            host,
+            port,
+            ssl=tls,
+            backlog=BACKLOG,
+            ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS,
+        )
+
+    def admit(self, connection: "Connection") -> bool:
+        """Count a connection, if there is room or an idle one makes room."""
+        address = connection.address
+        if self._by_address[address] >= self._most_per_address and not self._close_idle(address):
+            return False
+        if len(self._open) >= self._most and not self._close_idle(None):
+            return False
+        self._open.add(connection)
+        self._by_address[address] += 1
+        self.set_idle(connection, is_idle=True)
+        OPEN.set(len(self._open))
+        return True
+
+    def release(self, connection: "Connection") -> None:
+        """Count a connection no longer."""
+        self._idle.pop(connection, None)
+        if connection in self._open:
+            self._open.remove(connection)
+            self._by_address[connection.address] -= 1
+            if not self._by_address[connection.address]:
+                del self._by_address[connection.address]
+            OPEN.set(len(self._open))
+
+    def set_idle(self, connection: "Connection", *, is_idle: bool) -> None:
+        """Note that a connection has no request, or has one."""
+        self._idle.pop(connection, None)
+        if is_idle and connection in self._open:
+            self._idle[connection] = None
+
+    def end(self, transport: asyncio.Transport, answer: bytes) -> None:
+        """Send an answer, and close after its client had time to read it."""
+        if transport.is_closing():
+            return
+        transport.write(answer)
+        if self._lingering >= MOST_LINGERING:
+            transport.close()
+            return
+        self._lingering += 1
+        # Closing with unread bytes resets a connection, and its client may then never see the answer.
+        if transport.can_write_eof():
+            transport.write_eof()
+        asyncio.get_running_loop().call_later(LINGERING_SECONDS, self._close_lingering, transport)
+
+    def _close_lingering(self, transport: asyncio.Transport) -> None:
+        self._lingering -= 1
+        transport.abort()
+
+    def _close_idle(self, address: str | None) -> bool:
+        """Close what has been idle for longest, of one address or of any; return whether there was one."""
+        found = next((one for one in self._idle if address in (None, one.address)), None)
+        if found is None:
+            return False
+        self.release(found)
+        found.close_idle()
+        return True
+
+
+class Connection(asyncio.Protocol):
+    """One connection, between the transport and the protocol of the HTTP server."""
+
+    def __init__(self, limits: Connections, make: Callable[[], asyncio.Protocol]) -> None:
+        """Wait for the transport."""
+        self.address = ""
+        self._limits = limits
+        self._make = make
+        self._transport: asyncio.Transport | None = None
+        self._inner: asyncio.Protocol | None = None
+        self._requests = 0  # in flight
+        self._is_ended = False
+        self._timer: asyncio.Handle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to serve, or refuse."""
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else ""
+        if not self._limits.admit(self):
+            self._end(REFUSED, BUSY)
+            return
+        self._inner = self._make()
+        self._inner.connection_made(transport)
+        self._start_timer()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass bytes on; those that begin a request start the time for its headers."""
+        if self._inner is None or self._is_ended:
+            return
+        if not self._requests and self._timer is None:
+            self._start_timer()
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """Pass the end on."""
+        return None if self._inner is None else self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        """Pass on that the client does not read."""
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass on that the client reads."""
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop counting the connection."""
+        self._stop_timer()
+        self._limits.release(self)
+        if self._inner is not None:
+            self._inner.connection_lost(exc)
+
+    def begin(self) -> None:
+        """Note that a request has begun: its headers are complete."""
+        self._requests += 1
+        self._stop_timer()
+        self._limits.set_idle(self, is_idle=False)
+
+    def finish(self) -> None:
+        """Note that a request has been answered."""
+        self._requests -= 1
+        if not self._requests:
+            self._limits.set_idle(self, is_idle=True)
+
+    def close_idle(self) -> None:
+        """Close, because another connection needs the place."""
+        CLOSED.labels(IDLE).inc()
+        self._stop_timer()
+        self._is_ended = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def _start_timer(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._limits.header_seconds, self._expire, GRACE_TURNS)
+
+    def _expire(self, turns: int) -> None:
+        """End the connection after some turns of the event loop, in which a request that has arrived begins."""
+        if turns:
+            self._timer = asyncio.get_running_loop().call_soon(self._expire, turns - 1)
+        else:
+            self._end(SLOW, TOO_SLOW)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end(self, reason: str, answer: bytes) -> None:
+        CLOSED.labels(reason).inc()
+        self._stop_timer()
+        self._is_ended = True
+        self._limits.release(self)
+        assert self._transport is not None
+        self._limits.end(self._transport, answer)
+
+
+@contextmanager
+def in_flight(request: BaseRequest) -> Iterator[None]:
+    """Count a request; its connection is not idle meanwhile."""
+    transport = request.transport
+    found = None if transport is None else transport.get_protocol()
+    if not isinstance(found, Connection):
+        yield
+        return
+    found.begin()
+    try:
+        yield
+    finally:
+        found.finish()
+
+
+class SentFile(web.FileResponse):
+    """A file as a response: it is sent after the handler has returned, and is in flight until then."""
+
+    async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
+        """Send the file."""
+        with in_flight(request):
+            return await super().prepare(request)

@@ -1,0 +1,279 @@
+"""What the server serves: one `Endpoint` per operation, and the application that authorizes each request to one.
+
+An endpoint states what it does to the dataset in its path, and the middleware asks the `Authorizer` before the handler
+runs: no handler can forget to. A handler reads the outcome with `dataset_of` and `caller_of`, and asks `is_allowed` for
+more. What was decided is noted in the audit, apart from reads of public data.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from typing import Final
+
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from odf_common.errors import OdfError
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import CatalogEntry
+from odf_sync.access.audit import Audit, Question
+from odf_sync.access.request_rate import RequestRate
+from odf_sync.access.rules import Action, Caller
+from odf_sync.http.authorization import Authorizer, Refusal
+from odf_sync.http.connections import in_flight
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+log = structlog.stdlib.get_logger(__name__)
+
+ANY_METHOD: Final = "*"
+RETRY_AFTER_SECONDS: Final = 5
+MAX_REQUESTS: Final = 2000  # in flight, with streams; more are asked to come back
+FORWARDED_FOR: Final = "X-Forwarded-For"
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+_DATASET: Final = web.RequestKey("dataset", CatalogEntry)
+_CALLER: Final = web.RequestKey("caller", Caller)
+_QUESTION: Final = web.RequestKey("question", Question)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One operation of the server."""
+
+    method: str
+    path: str
+    """From the root; below the dataset's own path if there is an action."""
+    handler: Handler
+    summary: str
+    action: Action | None = None
+    """What it does to the dataset in its path; None if it has none there."""
+    is_explained: bool = False
+    """Whether a refusal says why, on a node of one tenant. Other implementations send, and expect, an empty body."""
+    query: Mapping[str, str] = field(default_factory=dict)
+    """Names of the query's parameters, and what they mean."""
+    body: str = ""
+    """Media type of the request's body; empty if it has none."""
+    fields: tuple[str, ...] = ()
+    """Names of the strings that a body of fields must have; empty for a body of bytes."""
+    statuses: tuple[int, ...] = (200,)
+    """What it may answer, apart from refusals."""
+    media_type: str = "application/json"
+    """Of what it answers; empty if that has no body."""
+    refusal_media_types: tuple[str, ...] = ("application/json", "text/plain")
+    """Of refusals that have a body."""
+    expect_handler: Callable[[web.Request], Awaitable[None]] | None = None
+    """What answers `Expect: 100-continue`; None asks for the body at once."""
+    on_shutdown: Callable[[web.Application], Awaitable[None]] | None = None
+    """What ends its open requests when the server stops."""
+
+    def full_paths(self, authorizer: Authorizer) -> tuple[str, ...]:
+        """Return the paths from the root."""
+        bases = ("",) if self.action is None else authorizer.dataset_paths
+        return tuple(base + self.path for base in bases)
+
+
+def dataset_of(request: web.Request) -> CatalogEntry:
+    """Return the dataset in the path of an authorized request; raises `KeyError` if it does not exist yet."""
+    return request[_DATASET]
+
+
+def caller_of(request: web.Request) -> Caller:
+    """Return who sent a request."""
+    return request[_CALLER]
+
+
+async def is_allowed(request: web.Request, action: Action) -> bool:
+    """Return whether the caller of an authorized request may also do this to its dataset."""
+    judge = request.app[_JUDGE]
+    try:
+        await asyncio.to_thread(judge.require, request, replace(request[_QUESTION], action=action))
+    except Refusal:
+        return False
+    return True
+
+
+def note_login(request: web.Request, login: str) -> None:
+    """Note for the audit which account a request tries to log in to."""
+    request[_QUESTION] = replace(request[_QUESTION], login=login)
+
+
+def application(
+    authorizer: Authorizer,
+    endpoints: Iterable[Endpoint],
+    *,
+    audit: Audit | None = None,
+    rate: RequestRate | None = None,
+) -> web.Application:
+    """Return an application that serves the endpoints to those whom `authorizer` allows it.
+
+    Without `audit`, no one reads what was decided; without `rate`, callers may send any number of requests.
+    """
+    served: dict[web.AbstractRoute, Endpoint] = {}
+    judge = _Judge(authorizer, audit or Audit(), rate or RequestRate(0))
+    app = web.Application(middlewares=[_authorizing(judge, served)])
+    app[_JUDGE] = judge
+    resources: dict[str, web.Resource] = {}
+    for endpoint in endpoints:
+        if endpoint.on_shutdown is not None:
+            app.on_shutdown.append(endpoint.on_shutdown)
+        for path in endpoint.full_paths(authorizer):
+            resource = resources.setdefault(path, app.router.add_resource(path))
+            methods = ("GET", "HEAD") if endpoint.method == "GET" else (endpoint.method,)
+            for method in methods:
+                route = resource.add_route(method, endpoint.handler, expect_handler=endpoint.expect_handler)
+                served[route] = endpoint
+    for resource in resources.values():
+        _refuse_other_methods(resource, served)
+    return app
+
+
+def _refuse_other_methods(resource: web.Resource, served: dict[web.AbstractRoute, Endpoint]) -> None:
+    """Answer 405 to other methods, but only to callers who may use such a method (wire-facts §8.2)."""
+    endpoints = {route.method: served[route] for route in resource}
+    any_of_them = next(iter(endpoints.values()))
+
+    async def refuse(request: web.Request) -> web.Response:
+        raise web.HTTPMethodNotAllowed(request.method, endpoints, text="")
+
+    route = resource.add_route(ANY_METHOD, refuse)
+    served[route] = Endpoint(
+        method=ANY_METHOD,
+        path=any_of_them.path,
+        handler=refuse,
+        summary="Not allowed.",
+        action=any_of_them.action and Action.WRITE,
+    )
+
+
+def _authorizing(judge: "_Judge", served: Mapping[web.AbstractRoute, Endpoint]) -> Middleware:
+    count = 0
+
+    @web.middleware
+    async def authorize(request: web.Request, handler: Handler) -> web.StreamResponse:
+        nonlocal count
+        endpoint = served.get(request.match_info.route)
+        if count >= MAX_REQUESTS:
+            return web.Response(status=503, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+        count += 1
+        try:
+            with in_flight(request):
+                return await answer(request, endpoint, handler)
+        finally:
+            count -= 1
+
+    async def answer(request: web.Request, endpoint: Endpoint | None, handler: Handler) -> web.StreamResponse:
+        try:
+            await asyncio.to_thread(judge.admit, request, endpoint)
+        except Refusal as error:
+            return error.response(is_explained=endpoint is not None and endpoint.is_explained)
+        except OdfError as error:
+            log.warning("cannot decide on a request", error=error.code, why=str(error), advice=error.advice())
+            return web.Response(status=503, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+        if endpoint is None:
+            raise web.HTTPNotFound(text="Not Found")
+        if endpoint.action is not None:
+            return await handler(request)
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            judge.note_answer(request, error.status)
+            raise
+        judge.note_answer(request, response.status)
+        return response
+
+    return authorize
+
+
+class _Judge:
+    """Decides on requests, and notes what was decided."""
+
+    def __init__(self, authorizer: Authorizer, audit: Audit, rate: RequestRate) -> None:
+        self._authorizer = authorizer
+        self._audit = audit
+        self._rate = rate
+
+    def admit(self, request: web.Request, endpoint: Endpoint | None) -> None:
+        """Note caller and dataset; raises `Refusal`, and other errors if that cannot be decided now."""
+        request[_QUESTION] = question = _question(request, endpoint)
+        with self._noting_refusals(question):
+            request[_CALLER] = caller = self._authorizer.caller(request)
+        request[_QUESTION] = question = replace(question, caller=caller)
+        self._limit(question)
+        if endpoint is not None and endpoint.action is not None:
+            self.require(request, question, is_served=endpoint.method != ANY_METHOD)
+
+    def require(self, request: web.Request, question: Question, *, is_served: bool = True) -> None:
+        """Note the dataset, and the decision unless it is a read of public data; raises as `admit` does."""
+        action = Action(question.action)
+        with self._noting_refusals(question):
+            dataset = self._authorizer.require(question.caller, question.dataset, action)
+            is_plain = action is Action.READ and dataset is not None and self._authorizer.is_public(dataset)
+        if dataset is not None:
+            request[_DATASET] = dataset
+        if not is_served:
+            self._audit.note(question, _id(dataset), is_allowed=False, status=HTTPStatus.METHOD_NOT_ALLOWED)
+        elif not is_plain:
+            self._audit.note(question, _id(dataset), is_allowed=True)
+
+    def note_answer(self, request: web.Request, status: int) -> None:
+        """Note how a request about no dataset was answered, unless it is anonymous and only reads."""
+        question, is_allowed = request[_QUESTION], status < HTTPStatus.BAD_REQUEST
+        is_anonymous = question.caller.account is None
+        if not (is_anonymous and is_allowed and question.method in SAFE_METHODS):
+            self._audit.note(question, None, is_allowed=is_allowed, status=status)
+
+    def _limit(self, question: Question) -> None:
+        """Raise `Refusal` if a caller sends too many requests."""
+        account = question.caller.account
+        wait = self._rate.wait_seconds(question.address if account is None else account.id)
+        if wait:
+            headers = {"Retry-After": str(wait)}
+            raise Refusal(status=HTTPStatus.TOO_MANY_REQUESTS, body="", headers=headers)
+
+    @contextmanager
+    def _noting_refusals(self, question: Question) -> Iterator[None]:
+        try:
+            yield
+        except Refusal as error:
+            self._audit.note(question, None, is_allowed=False, status=error.status)
+            raise
+        except OdfError:
+            self._audit.note(question, None, is_allowed=False, status=HTTPStatus.SERVICE_UNAVAILABLE)
+            raise
+
+
+_JUDGE: Final = web.AppKey("judge", _Judge)
+
+
+def _question(request: web.Request, endpoint: Endpoint | None) -> Question:
+    """Return what a request asks for; its caller is not known yet."""
+    resource = request.match_info.route.resource
+    has_dataset = endpoint is not None and endpoint.action is not None
+    return Question(
+        caller=Caller(),
+        address=request.remote or "",
+        forwarded_for=request.headers.get(FORWARDED_FOR, ""),
+        method=request.method,
+        route="" if resource is None else resource.canonical,
+        action=_action(endpoint, request) if endpoint is not None and has_dataset else "",
+        dataset=name_in_path(request) if has_dataset else "",
+    )
+
+
+def _id(dataset: CatalogEntry | None) -> DatasetId | None:
+    return None if dataset is None else dataset.dataset_id
+
+
+def name_in_path(request: web.Request) -> str:
+    """Return the name of the dataset in the path of a request."""
+    account, dataset = request.match_info.get("account"), request.match_info["dataset"]
+    return f"{account}/{dataset}" if account else dataset
+
+
+def _action(endpoint: Endpoint, request: web.Request) -> Action:
+    assert endpoint.action is not None
+    is_safe = endpoint.method == ANY_METHOD and request.method in SAFE_METHODS
+    return Action.READ if is_safe else endpoint.action

@@ -1,0 +1,115 @@
+"""A dataset's commits as Server-Sent Events (WHATWG HTML, 9.2; docs/formats/notifications.md).
+
+An event says where the head is now. Its id is the head's hash: a client that reconnects sends the last one it saw, and
+is told at once if the head has moved since. Commits that come faster than a client reads are merged into one event.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+import structlog
+from aiohttp import hdrs, web
+
+from odf_common.chain.state import ChainState
+from odf_common.errors import OdfError
+from odf_common.ports.store import CatalogEntry
+from odf_common.service.environment import Environment
+from odf_sync.access.rules import Action
+from odf_sync.http.authorization import Authorizer, Refusal
+from odf_sync.http.endpoints import RETRY_AFTER_SECONDS, Endpoint, dataset_of
+from odf_sync.http.head_watch import Bell, HeadWatch, head_facts
+
+log = structlog.stdlib.get_logger(__name__)
+
+HEARTBEAT_SECONDS: Final = 15.0
+WRITE_TIMEOUT_SECONDS: Final = 30.0  # a client that does not read for that long is disconnected
+MAX_STREAMS: Final = 1000  # in flight
+LAST_EVENT_ID: Final = "Last-Event-ID"
+HEADERS: Final = {
+    hdrs.CONTENT_TYPE: "text/event-stream",
+    hdrs.CACHE_CONTROL: "no-store",
+    "X-Accel-Buffering": "no",  # proxies would hold events back
+}
+HEARTBEAT: Final = b":\n\n"  # a comment
+GONE: Final = b"event: gone\ndata: {}\n\n"
+
+
+class EventRoutes:
+    """Handlers of event streams."""
+
+    def __init__(self, env: Environment, authorizer: Authorizer, heads: HeadWatch) -> None:
+        """Serve the commits of every dataset."""
+        self._env = env
+        self._authorizer = authorizer
+        self._heads = heads
+        self._streams = 0
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        """Yield what is served."""
+        yield Endpoint(
+            method="GET",
+            path="/events",
+            handler=self._events,
+            summary="Each move of the dataset's head, as Server-Sent Events.",
+            action=Action.READ,
+            media_type=HEADERS[hdrs.CONTENT_TYPE],
+        )
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        if self._streams >= MAX_STREAMS:
+            return web.Response(status=503, headers={hdrs.RETRY_AFTER: str(RETRY_AFTER_SECONDS)})
+        response = web.StreamResponse(headers=HEADERS)
+        await response.prepare(request)
+        if request.method == hdrs.METH_HEAD:
+            return response
+        self._streams += 1
+        try:
+            with self._heads.waiting(dataset_of(request).dataset_id) as bell:
+                await self._follow(request, response, bell)
+        except (TimeoutError, ConnectionError):
+            log.debug("an event stream ended: its client does not read")
+        finally:
+            self._streams -= 1
+        return response
+
+    async def _follow(self, request: web.Request, response: web.StreamResponse, bell: Bell) -> None:
+        """Send heads until the dataset may no longer be read, or the server stops."""
+        entry, last = dataset_of(request), request.headers.get(LAST_EVENT_ID, "")
+        while not self._heads.is_closed:
+            bell.clear()
+            try:
+                state = await asyncio.to_thread(self._current, request, entry)
+            except Refusal:
+                return await _send(response, GONE)
+            except OdfError as error:
+                # The client connects again, and is answered by then.
+                log.warning("an event stream ended", dataset=entry.alias, error=error.code, why=str(error))
+                return None
+            if state is None or str(state.head) == last:
+                await _send(response, HEARTBEAT)
+            else:
+                last = str(state.head)
+                await _send(response, _event(entry, state))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(bell.wait(), HEARTBEAT_SECONDS)
+        return None
+
+    def _current(self, request: web.Request, entry: CatalogEntry) -> ChainState | None:
+        """Return the state at the head; raises `Refusal` if the caller may not read it any more, or it is another's."""
+        found = self._authorizer.require(self._authorizer.caller(request), entry.alias, Action.READ)
+        if found is None or found.dataset_id != entry.dataset_id:
+            raise Refusal(status=404)
+        return self._env.states.current(entry.dataset_id)
+
+
+async def _send(response: web.StreamResponse, event: bytes) -> None:
+    async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
+        await response.write(event)
+
+
+def _event(entry: CatalogEntry, state: ChainState) -> bytes:
+    facts = head_facts(entry, state)
+    return f"id: {state.head}\nevent: head\ndata: {json.dumps(facts)}\n\n".encode()

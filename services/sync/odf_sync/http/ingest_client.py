@@ -1,0 +1,86 @@
+"""Hands pushes over to ingest. Every call may be repeated: the idempotency key identifies the push."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import grpc
+
+from odf_common.adapters.grpc.client import RemoteError, channel, error_of
+from odf_common.adapters.grpc.peer_tls import PeerTls
+from odf_common.errors import OdfError, Unavailable
+from odf_common.proto.odf.node.v1 import push_pb2 as pb
+from odf_common.proto.odf.node.v1.push_pb2_grpc import PushStub
+
+CALL_SECONDS: Final = 30.0  # of one attempt
+PATIENCE_SECONDS: Final = 20.0  # in which the supervisor restarts ingest
+PAUSE_SECONDS: Final = 0.2
+Reply = TypeVar("Reply")
+_STATUSES: Final = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.FAILED_PRECONDITION: 400,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 503,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 503,
+}
+_OF_CODE: Final = {"KeyReused": 409, "UnsupportedMediaType": 415, "NotFound": 404}
+
+
+@dataclass(eq=False, kw_only=True)
+class PushRefused(OdfError):
+    """A push was not accepted, or not committed; `status` is that of the HTTP response."""
+
+    status: int
+    error: str
+    """Name of the error."""
+    text: str
+    hint: str = ""
+
+
+def status_of(code: str, default: int = 400) -> int:
+    """Return the HTTP status of an error by its name."""
+    return _OF_CODE.get(code, default)
+
+
+class IngestClient:
+    """A client of ingest's pushes; thread-safe."""
+
+    def __init__(
+        self, address: str, patience: float = PATIENCE_SECONDS, *, tls: PeerTls | None = None
+    ) -> None:
+        """Connect on the first call; wait `patience` seconds for ingest to be restarted."""
+        self._stub = PushStub(channel(address, tls))
+        self._patience = patience
+
+    def check(self, request: pb.PushRequest) -> pb.PushTarget:
+        """Return the target of a push; raises `PushRefused`."""
+        target: pb.PushTarget = self._call(self._stub.Check, request)
+        return target
+
+    def accept(self, request: pb.PushRequest) -> pb.PushReceipt:
+        """Return the receipt of a push that is durable; raises `PushRefused`."""
+        receipt: pb.PushReceipt = self._call(self._stub.Accept, request)
+        return receipt
+
+    def show(self, ref: str, receipt: str, wait_seconds: float = 0.0) -> pb.PushReceipt:
+        """Return a receipt, waiting up to `wait_seconds` until it is settled; raises `PushRefused`."""
+        request = pb.ShowPushRequest(ref=ref, receipt=receipt, wait_ms=int(wait_seconds * 1000))
+        found: pb.PushReceipt = self._call(self._stub.Show, request)
+        return found
+
+    def _call(self, method: Callable[..., Reply], request: object) -> Reply:
+        until = time.monotonic() + self._patience
+        while True:
+            try:
+                return method(request, timeout=CALL_SECONDS)
+            except grpc.RpcError as error:
+                known = error_of(error, "ingest")
+                is_lost = isinstance(known, Unavailable) and not isinstance(known, RemoteError)
+                if not is_lost or time.monotonic() >= until:
+                    status = status_of(known.code, _STATUSES.get(error.code(), 500))
+                    raise PushRefused(
+                        status=status, error=known.code, text=str(known), hint=known.advice()
+                    ) from error
+            time.sleep(PAUSE_SECONDS)

@@ -1,0 +1,277 @@
+"""Pushes over HTTP: `POST /<dataset>/ingest` (wire-facts §8.7), and `GET /<dataset>/ingest/<receipt>`.
+
+The body is streamed into a staged file, and that is handed over to ingest by name.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import Final, ParamSpec, TypeVar
+
+from aiohttp import ClientError, web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from odf_common.adapters.local.staging import StagedFile, Staging
+from odf_common.codec.times import time_message, time_of
+from odf_common.errors import InvalidInput, OdfError, StorageUnavailable
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.store import CatalogEntry
+from odf_common.proto.odf.node.v1 import push_pb2 as pb
+from odf_common.service.environment import Environment
+from odf_common.service.protection import peer_tls
+from odf_sync.access.rules import Action
+from odf_sync.http.endpoints import Endpoint, Handler, dataset_of
+from odf_sync.http.ingest_client import IngestClient, PushRefused, status_of
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+CHUNK_BYTES: Final = 1024 * 1024
+IDLE_SECONDS: Final = 60.0  # without a byte of a body
+UPLOADS: Final = 64  # bodies received at a time
+RETRY_AFTER_SECONDS: Final = 1
+WAIT_SECONDS: Final = 300.0  # for `wait=commit`; then the answer is the receipt as it is
+WAIT_STEP_SECONDS: Final = 10.0  # of one call of ingest
+THREADS: Final = 128  # calls of ingest and writes at a time
+EVENT_TIME: Final = "odf-event-time"
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+PARAMETERS: Final = ("sourceName", "wait")
+COMMITTED: Final = ("committed", "unchanged")
+
+
+def ingest_routes(env: Environment) -> "IngestRoutes":
+    """Return the routes of a node."""
+    settings = env.settings
+    return IngestRoutes(
+        ingest=IngestClient(settings.required("ingest_grpc"), tls=peer_tls(settings)),
+        staging=Staging(settings.home),
+        max_bytes=settings.http_ingest_max_bytes,
+    )
+
+
+class IngestRoutes:
+    """Handlers of pushes."""
+
+    def __init__(self, *, ingest: IngestClient, staging: Staging, max_bytes: int) -> None:
+        """Accept pushes of up to `max_bytes`, decompressed, into every dataset of the node."""
+        self._ingest = ingest
+        self._staging = staging
+        self._max_bytes = max_bytes
+        self._uploads = 0
+        # Of their own: a push that waits for its commit takes no thread from those that are served objects.
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="push")
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        """Yield what is served."""
+        yield Endpoint(
+            method="POST",
+            path="/ingest",
+            handler=_in_json(self._push),
+            summary="Push records into a push source.",
+            query={"sourceName": "name of the push source", "wait": "commit: answer once it is committed"},
+            body="application/x-ndjson",
+            statuses=(200, 202, 408, 409, 413, 415, 507),
+            action=Action.WRITE,
+            is_explained=True,
+            expect_handler=_say_nothing_yet,
+        )
+        yield Endpoint(
+            method="GET",
+            path="/ingest/{receipt}",
+            handler=_in_json(self._show),
+            summary="The state of a push.",
+            query={"wait": "commit: answer once it is settled"},
+            statuses=(200, 507),
+            action=Action.WRITE,
+            is_explained=True,
+        )
+
+    async def _push(self, request: web.Request) -> web.Response:
+        entry = dataset_of(request)
+        is_awaited = _wants_commit(request)
+        push = _pushed(request, entry)
+        await self._run(self._ingest.check, push)
+        self._require_size(request.content_length or 0)
+        with self._counted(), self._staging.holding() as staged:
+            await _go_on(request)
+            await self._receive(request, staged)
+            push.staged = staged.name
+            receipt = await self._run(self._ingest.accept, push)
+        if is_awaited:
+            receipt = await self._settled(entry, receipt)
+            if receipt.state == "refused":
+                raise PushRefused(
+                    status=status_of(receipt.code), error=receipt.code, text=receipt.text, hint=receipt.advice
+                )
+        url = f"{request.scheme}://{request.host}{request.path}/{receipt.id}"
+        return web.json_response(
+            _plain(receipt, entry, url),
+            status=200 if is_awaited and receipt.state in COMMITTED else 202,
+            headers={"Location": url},
+        )
+
+    async def _show(self, request: web.Request) -> web.Response:
+        entry = dataset_of(request)
+        receipt = await self._run(self._ingest.show, str(entry.dataset_id), request.match_info["receipt"])
+        if _wants_commit(request):
+            receipt = await self._settled(entry, receipt)
+        url = f"{request.scheme}://{request.host}{request.path}"
+        return web.json_response(_plain(receipt, entry, url))
+
+    async def _settled(self, entry: CatalogEntry, receipt: pb.PushReceipt) -> pb.PushReceipt:
+        """Return the receipt once it is settled, or as it is after `WAIT_SECONDS` or without ingest."""
+        until = asyncio.get_running_loop().time() + WAIT_SECONDS
+        while receipt.state == "accepted" and asyncio.get_running_loop().time() < until:
+            try:
+                receipt = await self._run(
+                    self._ingest.show, str(entry.dataset_id), receipt.id, WAIT_STEP_SECONDS
+                )
+            except PushRefused as error:
+                if error.status != web.HTTPServiceUnavailable.status_code:
+                    raise
+                return receipt  # it is accepted, whoever is away
+        return receipt
+
+    async def _receive(self, request: web.Request, staged: StagedFile) -> None:
+        """Write the body to a staged file; raises `PushRefused` if it is too large or stops arriving."""
+        size = 0
+        while True:
+            try:
+                async with asyncio.timeout(IDLE_SECONDS):
+                    chunk = await request.content.readany()
+            except TimeoutError as error:
+                text = f"no byte of the body arrived for {IDLE_SECONDS:g} s; nothing was accepted"
+                raise PushRefused(status=408, error="BodyTimeout", text=text) from error
+            if not chunk:
+                return
+            size += len(chunk)
+            self._require_size(size)
+            for part in range(0, len(chunk), CHUNK_BYTES):
+                await self._run(_written, staged, chunk[part : part + CHUNK_BYTES])
+
+    def _require_size(self, size: int) -> None:
+        most = self._max_bytes
+        if size > most:
+            raise PushRefused(
+                status=413,
+                error="BodyTooLarge",
+                text=f"the body has more than {most} bytes; nothing was accepted",
+                hint="push it in parts, with `odf ingest`, or raise ODF_HTTP_INGEST_MAX_BYTES",
+            )
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count an upload while it is received; raises `PushRefused` if there are too many."""
+        if self._uploads >= UPLOADS:
+            text = f"{UPLOADS} pushes are being received; nothing was accepted"
+            raise PushRefused(status=503, error="Busy", text=text, hint="repeat the push later")
+        self._uploads += 1
+        try:
+            yield
+        finally:
+            self._uploads -= 1
+
+    async def _run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        call = partial(function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+def _in_json(handler: Handler) -> Handler:
+    """Return a handler that answers with the errors of another one as JSON."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except PushRefused as error:
+            return _error(error)
+        except InvalidInput as error:
+            return _error(PushRefused(status=400, error=error.code, text=str(error), hint=error.advice()))
+        except OdfError as error:
+            status = 507 if isinstance(error, StorageUnavailable) else 503
+            return _error(PushRefused(status=status, error=error.code, text=str(error), hint=error.advice()))
+        except (ClientError, ConnectionError, web.RequestPayloadError, HttpProcessingError) as error:
+            text = (
+                f"the body was cut off, or is not encoded as its headers say; nothing was accepted ({error})"
+            )
+            return _error(PushRefused(status=400, error="BodyCutOff", text=text))
+
+    return answer
+
+
+def _error(error: PushRefused) -> web.Response:
+    plain = {"message": error.text, "code": error.error, "advice": error.hint}
+    response = web.json_response({key: value for key, value in plain.items() if value}, status=error.status)
+    if error.status == web.HTTPServiceUnavailable.status_code:
+        response.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    if error.status in {408, 413}:
+        response.force_close()  # the rest of the body is not read
+    return response
+
+
+async def _say_nothing_yet(_: web.Request) -> None:
+    """Leave a client that expects 100-continue waiting until its headers were checked."""
+
+
+async def _go_on(request: web.Request) -> None:
+    """Ask a client that expects it for the body."""
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+def _written(staged: StagedFile, chunk: bytes) -> None:
+    for _ in staged.write((chunk,)):
+        pass
+
+
+def _wants_commit(request: web.Request) -> bool:
+    wait = request.query.get("wait")
+    if wait not in {None, "commit"}:
+        raise InvalidInput(where="parameter wait", text=f"expected commit, got {wait!r}")
+    return wait is not None
+
+
+def _pushed(request: web.Request, entry: CatalogEntry) -> pb.PushRequest:
+    """Return what the request's parameters and headers say; raises `InvalidInput`."""
+    if "uploadToken" in request.query:
+        raise InvalidInput(
+            where="parameter uploadToken", text="uploads are not supported: send the data as the body"
+        )
+    unknown = sorted(set(request.query) - set(PARAMETERS))
+    if unknown:
+        raise InvalidInput(
+            where=f"parameter {unknown[0]}", text=f"unknown; choose from {', '.join(PARAMETERS)}"
+        )
+    key = request.headers.get(IDEMPOTENCY_KEY)
+    push = pb.PushRequest(
+        ref=str(entry.dataset_id),
+        source_name=request.query.get("sourceName", ""),
+        idempotency_key=uuid.uuid4().hex if key is None else key,
+        is_key_generated=key is None,
+        input_format=request.headers.get("Content-Type", ""),
+    )
+    event_time = request.headers.get(EVENT_TIME)
+    if event_time is not None:
+        try:
+            push.event_time.CopyFrom(time_message(Timestamp.parse(event_time)))
+        except InvalidInput as error:
+            raise InvalidInput(where=f"header {EVENT_TIME}", text=str(error)) from error
+    return push
+
+
+def _plain(receipt: pb.PushReceipt, entry: CatalogEntry, url: str) -> dict[str, object]:
+    error = {"message": receipt.text, "code": receipt.code, "advice": receipt.advice}
+    return {
+        "receipt": receipt.id,
+        "url": url,
+        "dataset": entry.alias,
+        "source": receipt.source_name,
+        "state": receipt.state,
+        "acceptedAt": str(time_of(receipt.accepted_at)),
+        "size": receipt.size,
+        "records": receipt.records if receipt.HasField("records") else None,
+        "head": receipt.head or None,
+        "error": {key: value for key, value in error.items() if value} if receipt.code else None,
+    }

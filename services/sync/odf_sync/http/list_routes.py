@@ -1,0 +1,67 @@
+"""`GET /datasets`: the datasets that the caller may read, a page at a time (ADR 0060)."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from aiohttp import hdrs, web
+
+from odf_common.identity.dataset_refs import parse_alias
+from odf_common.ports.store import CatalogEntry
+from odf_common.service.environment import Environment
+from odf_sync.access.rules import Caller
+from odf_sync.http.authorization import INVALID_TOKEN, Authorizer
+from odf_sync.http.endpoints import Endpoint, caller_of
+from odf_sync.search.listing import AFTER, PATH
+from odf_sync.search.own_datasets import fingerprint, page
+
+AT_ONCE: Final = 2  # lists that are made; others wait, and take no thread from transfers
+HEADERS: Final = {hdrs.CACHE_CONTROL: "no-cache", hdrs.VARY: hdrs.AUTHORIZATION}
+
+
+class ListRoutes:
+    """The handler of the list."""
+
+    def __init__(self, env: Environment, authorizer: Authorizer) -> None:
+        """List the datasets of a node to those who may read them."""
+        self._env = env
+        self._authorizer = authorizer
+        self._makers = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="list")
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        """Yield what is served."""
+        yield Endpoint(
+            method="GET",
+            path=f"/{PATH}",
+            handler=self._list,
+            summary="The datasets that the caller may read: names, descriptions, keywords, columns.",
+            query={AFTER: "name after which the page begins"},
+            statuses=(200, 304, 401),
+        )
+
+    async def _list(self, request: web.Request) -> web.Response:
+        caller = caller_of(request)
+        if caller.has_invalid_token:
+            return web.Response(status=401, text=INVALID_TOKEN)
+        after = request.query.get(AFTER, "")
+        tags = {tag.value for tag in request.if_none_match or ()}
+        loop = asyncio.get_running_loop()
+        etag, body = await loop.run_in_executor(self._makers, self._made, caller, after, tags)
+        answer = web.Response(body=body, content_type="application/json", headers=HEADERS)
+        if body is None:
+            answer.set_status(304)
+        if etag:
+            answer.etag = etag
+        return answer
+
+    def _made(self, caller: Caller, after: str, tags: set[str]) -> tuple[str, bytes | None]:
+        """Return the tag of the whole list, on its first page, and the page; None if the tag is one of `tags`."""
+        entries = [one for one in self._env.catalog.entries() if self._is_listed(caller, one)]
+        etag = "" if after else fingerprint(self._env, entries)
+        return etag, None if etag in tags else page(self._env, entries, after).encoded()
+
+    def _is_listed(self, caller: Caller, entry: CatalogEntry) -> bool:
+        if self._authorizer.directory.is_multi_tenant and parse_alias(entry.alias).account is None:
+            return False  # it is not served
+        return self._authorizer.may_read(caller, entry)

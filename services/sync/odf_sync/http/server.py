@@ -1,0 +1,90 @@
+"""The HTTP server: puts the routes together, and serves them."""
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Iterable
+from functools import partial
+from typing import Final
+
+from aiohttp import web
+
+from odf_common.errors import Unavailable
+from odf_common.service.environment import Environment
+from odf_common.service.protection import http_tls
+from odf_common.service.request_reply import Replies
+from odf_common.service.retry import keep_trying
+from odf_common.service.settings import Settings
+from odf_sync.access.audit import Audit
+from odf_sync.access.request_rate import RequestRate
+from odf_sync.http.account_routes import AccountRoutes
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.connections import Connections
+from odf_sync.http.dataset_routes import SimpleProtocol
+from odf_sync.http.endpoints import Endpoint, application
+from odf_sync.http.event_routes import EventRoutes
+from odf_sync.http.head_watch import HeadWatch
+from odf_sync.http.ingest_routes import ingest_routes
+from odf_sync.http.list_routes import ListRoutes
+from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.http.openapi import with_description
+from odf_sync.smart.server import SmartProtocol
+
+LINGERING_SECONDS: Final = (
+    2.0  # in which the rest of a refused body is read, so that its client reads the answer
+)
+
+
+def serve_http(
+    authorizer: Authorizer,
+    served: Iterable[Endpoint],
+    settings: Settings,
+    stop: threading.Event,
+    *,
+    audit: Audit | None = None,
+) -> None:
+    """Serve until stopped, over https if that is configured; an address that is in use is retried and logged.
+
+    Raises `Unavailable` unless an address is configured.
+    """
+    address, tls, rate = settings.required("sync_http"), http_tls(settings), settings.http_requests_per_second
+    app = partial(application, authorizer, tuple(served), audit=audit, rate=RequestRate(rate))
+    limits = partial(Connections.of, settings)
+    keep_trying(lambda: asyncio.run(_serve(app(), address, stop, tls, limits())), stop)
+
+
+def endpoints(
+    env: Environment, authorizer: Authorizer, replies: Replies, heads: HeadWatch
+) -> tuple[Endpoint, ...]:
+    """Return all that the node serves over HTTP."""
+    pushes = OpenPushes()
+    rooms = (
+        AccountRoutes(authorizer, env.catalog, public_url=env.settings.public_url),
+        ListRoutes(env, authorizer),
+        SimpleProtocol(env, pushes),
+        SmartProtocol(env, replies, authorizer, pushes),
+        EventRoutes(env, authorizer, heads),
+        ingest_routes(env),
+    )
+    return with_description(authorizer, (endpoint for room in rooms for endpoint in room.endpoints()))
+
+
+async def _serve(
+    app: web.Application,
+    address: str,
+    stop: threading.Event,
+    tls: ssl.SSLContext | None,
+    connections: Connections,
+) -> None:
+    host, _, port = address.rpartition(":")
+    runner = web.AppRunner(app, access_log=None, lingering_time=LINGERING_SECONDS)
+    await runner.setup()
+    assert runner.server is not None
+    try:
+        listener = await connections.listen(runner.server, host, int(port), tls)
+    except OSError as error:
+        await runner.cleanup()
+        raise Unavailable(what=f"address {host}:{port}", why=error.strerror or str(error)) from error
+    await asyncio.to_thread(stop.wait)
+    listener.close()
+    await runner.cleanup()

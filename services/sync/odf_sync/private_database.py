@@ -1,0 +1,99 @@
+"""SQLite databases in the node's home that only sync opens, readable by the node's user only.
+
+A file is created by the first change. Each change is durable on return. A database that cannot be read makes every
+call fail.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from odf_common.adapters.local.faults import translated
+from odf_common.errors import Damaged, StorageUnavailable
+
+PRIVATE_MODE: Final = 0o600
+LOCK_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """What a database is called, and what is in it."""
+
+    file: str
+    """Its name in the home."""
+    version: int
+    tables: str
+    """Statements that create its tables."""
+    unreadable: Callable[[str], Damaged]
+    """Returns the error of a database that cannot be read, from the reason."""
+
+
+class PrivateDatabase:
+    """A database; thread-safe."""
+
+    def __init__(self, home: Path | None, definition: Definition) -> None:
+        """Open the database of a node on first use; without a home, keep everything in memory."""
+        self._definition = definition
+        self._file = None if home is None else home / definition.file
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return what a query finds; nothing if the file does not exist."""
+        with self._lock, self._translated():
+            connection = self._open(create=False)
+            return [] if connection is None else connection.execute(query, values).fetchall()
+
+    def change(self, statement: str, *values: object) -> int:
+        """Return how many rows a statement changed, durably; raises `sqlite3.IntegrityError`."""
+        with self._lock, self._translated():
+            connection = self._open(create=True)
+            assert connection is not None
+            with connection:
+                return connection.execute(statement, values).rowcount
+
+    def _open(self, *, create: bool) -> sqlite3.Connection | None:
+        if self._connection is not None:
+            return self._connection
+        if self._file is not None:
+            with translated(self._file):
+                if not create and not self._file.exists():
+                    return None
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                self._file.touch(PRIVATE_MODE)
+        connection = sqlite3.connect(self._file or ":memory:", timeout=LOCK_SECONDS, check_same_thread=False)
+        try:
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        wanted = self._definition
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA synchronous = EXTRA")  # also the folder, when a journal is removed
+        connection.execute("PRAGMA secure_delete = ON")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            connection.executescript(
+                f"BEGIN; {wanted.tables} PRAGMA user_version = {wanted.version}; COMMIT;"
+            )
+        elif version != wanted.version:
+            raise wanted.unreadable(f"it has version {version}, and this release knows {wanted.version}")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.OperationalError as error:
+            raise StorageUnavailable(file=self._definition.file, why=str(error)) from error
+        except sqlite3.DatabaseError as error:
+            raise self._definition.unreadable(str(error)) from error

@@ -1,0 +1,65 @@
+"""Sources of copies, one module per kind of place.
+
+Repositories are not trusted: reads are limited in size here, and hashed by the caller.
+"""
+
+from urllib.parse import urlparse
+
+from odf_common.adapters.networks import PUBLIC, Networks
+from odf_common.adapters.repository_urls import BUCKETS, SMART
+from odf_common.adapters.s3.location import S3Access, S3Location
+from odf_common.errors import InvalidInput
+from odf_common.service.connections import s3_access
+from odf_common.service.settings import Settings
+from odf_sync.repositories.folder import FolderRepository
+from odf_sync.repositories.folder_target import FolderTarget
+from odf_sync.repositories.http import HttpRepository
+from odf_sync.repositories.repository import Repository, Target
+from odf_sync.repositories.smart import SmartRepository
+from odf_sync.transfer.login import TokenFor, no_token
+
+__all__ = [
+    "FolderRepository",
+    "HttpRepository",
+    "Repository",
+    "SmartRepository",
+    "Target",
+    "TokenFor",
+    "no_token",
+    "repository",
+    "target",
+]
+
+
+def repository(url: str, token_for: TokenFor = no_token, *, settings: Settings | None = None) -> Repository:
+    """Return the repository at a URL; raises `InvalidInput` for a scheme that has none.
+
+    Without settings, buckets are read without credentials, and other nodes may name public addresses only.
+    """
+    scheme = urlparse(url).scheme
+    networks = PUBLIC if settings is None else Networks.parse(settings.fetch_networks)
+    if scheme in ("http", "https"):
+        return HttpRepository(url, token_for(url), networks)
+    if scheme == "file":
+        return FolderRepository(url)
+    if scheme in SMART:
+        return SmartRepository(url, token_for(url), networks)
+    if scheme in BUCKETS:
+        from odf_sync.repositories.s3 import S3Repository  # noqa: PLC0415 the SDK takes long to import
+
+        location = S3Location.parse(url)
+        return S3Repository(location, S3Access() if settings is None else s3_access(settings, location))
+    raise InvalidInput(text=f"expected http(s)://, odf+http(s)://, file:// or s3://, got {url!r}")
+
+
+def target(url: str, settings: Settings) -> Target | None:
+    """Return the place at a URL that stores what is pushed as files; None if a node is asked to take it."""
+    scheme = urlparse(url).scheme
+    if scheme == "file":
+        return FolderTarget(url)
+    if scheme in BUCKETS:
+        from odf_sync.repositories.s3_target import S3Target  # noqa: PLC0415 the SDK takes long to import
+
+        location = S3Location.parse(url)
+        return S3Target(location, s3_access(settings, location))
+    return None

@@ -1,0 +1,48 @@
+"""A dataset in a folder (wire-facts §6.1)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from odf_common.adapters.local.exported_dataset import FolderDataset
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.ports.store import ObjectKind
+from odf_sync.repositories.repository import BLOCK_LIMIT, CHUNK_BYTES, Sink
+
+
+class FolderRepository:
+    """A folder in the common layout."""
+
+    def __init__(self, url: str) -> None:
+        """Open the folder; raises `NotFound` if it does not exist."""
+        self.url = url
+        self._store = FolderDataset(Path(unquote(urlparse(url).path)))
+
+    def head(self) -> Multihash:
+        """Return the head; raises `NotFound`."""
+        found = self._store.head()
+        if found is None:
+            raise NotFound(what=f"{self.url} (it has no refs/head)")
+        return found
+
+    def block(self, name: Multihash) -> bytes:
+        """Return a block's bytes."""
+        if self._store.size(ObjectKind.BLOCK, name) > BLOCK_LIMIT:
+            raise InvalidInput(text=f"longer than {BLOCK_LIMIT} bytes", where=f"block {name}")
+        return self._store.read_block(name)
+
+    def pack(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
+        """Yield none: each block is a file."""
+        del newest, after
+        return iter(())
+
+    def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
+        """Copy an object."""
+        size = self._store.size(kind, name)
+        if size > limit:
+            raise InvalidInput(text=f"{size} bytes, but declared {limit}", where=f"{kind}/{name}")
+        with self._store.open(kind, name) as file:
+            file.seek(out.tell())
+            while chunk := file.read(CHUNK_BYTES):
+                out.write(chunk)

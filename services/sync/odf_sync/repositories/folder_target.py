@@ -1,0 +1,72 @@
+"""A folder that a dataset is pushed to, in the common layout (wire-facts §6.1): each file appears whole, or not."""
+
+import hashlib
+from pathlib import Path
+from typing import BinaryIO, Final
+from urllib.parse import unquote, urlsplit
+
+from odf_common.adapters.local import durable
+from odf_common.adapters.local.exported_dataset import FolderDataset
+from odf_common.adapters.local.faults import guarded_methods
+from odf_common.errors import Damaged
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import ObjectKind, require_unmoved
+from odf_sync.repositories.repository import CHUNK_BYTES
+
+LOCK: Final = ".lock"  # hidden, so that no reader takes it for an object
+
+
+@guarded_methods
+class FolderTarget:
+    """One dataset's folder; several processes may push to it at once."""
+
+    def __init__(self, url: str) -> None:
+        """Use the folder of a file:// URL, which need not exist yet."""
+        self.url = url
+        self._folder = Path(unquote(urlsplit(url).path))
+
+    def head(self) -> Multihash | None:
+        """Return the head; None if nothing was pushed yet."""
+        if not durable.exists(self._folder / "refs" / HEAD):
+            return None
+        return FolderDataset(self._folder).head()
+
+    def block(self, name: Multihash) -> bytes:
+        """Return a block's bytes, unchecked; raises `NotFound`."""
+        return FolderDataset(self._folder).read_block(name)
+
+    def has(self, kind: ObjectKind, name: Multihash) -> bool:
+        """Return whether an object exists."""
+        return durable.exists(self._file(kind, name))
+
+    def put(self, kind: ObjectKind, name: Multihash, content: BinaryIO) -> None:
+        """Store an object durably, unless it exists; raises `Damaged` if its bytes do not match its name."""
+        target = self._file(kind, name)
+        if durable.exists(target):
+            return
+        durable.make_folder(target.parent)
+        pending = durable.pending_beside(target)
+        digest = hashlib.sha3_256()
+        try:
+            with pending.open("xb") as out:
+                while chunk := content.read(CHUNK_BYTES):
+                    digest.update(chunk)
+                    out.write(chunk)
+            actual = Multihash.sha3(digest.digest())
+            if actual != name:
+                raise Damaged(file=f"{kind}/{name}", why=f"its bytes hash to {actual}")
+            durable.move(pending, target)
+        finally:
+            pending.unlink(missing_ok=True)
+
+    def move_head(self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash) -> None:
+        """Move the head, durably; raises `HeadMoved` if it is not `expected`, and then nothing has changed."""
+        durable.make_folder(self._folder / "refs")
+        with durable.locked(self._folder / LOCK):
+            require_unmoved(dataset, HEAD, expected, self.head())
+            durable.write(self._folder / "refs" / HEAD, str(new).encode())
+
+    def _file(self, kind: ObjectKind, name: Multihash) -> Path:
+        return self._folder / kind.value / str(name)

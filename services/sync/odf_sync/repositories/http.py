@@ -1,0 +1,171 @@
+"""A dataset served by the Simple Transfer Protocol, or by any server of static files (wire-facts §8.2)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import urllib3
+
+from odf_common.adapters.networks import PUBLIC, Networks
+from odf_common.errors import InvalidInput, NotFound, Unavailable
+from odf_common.hashing.multihash import Multihash
+from odf_common.ports.store import ObjectKind
+from odf_sync.repositories.node_client import NodeClient
+from odf_sync.repositories.repository import BLOCK_LIMIT, CHUNK_BYTES, Sink
+from odf_sync.transfer import pack_format
+from odf_sync.transfer.login import LoginRequired, TokenFor, authorization, no_token
+
+REF_LIMIT: Final = 1024  # bytes
+TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds
+RETRY: Final = urllib3.Retry(total=4, backoff_factor=0.3, status_forcelist=(502, 503, 504))
+OK, PARTIAL, UNCHANGED, UNAUTHENTICATED, UNAUTHORIZED, NOT_FOUND = 200, 206, 304, 401, 403, 404
+UNLESS: Final = "If-None-Match"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """What a server has at a path, and the tag of this version of it; empty if it gives none."""
+
+    content: bytes
+    etag: str
+
+
+class HttpRepository:
+    """A node's Simple Transfer Protocol, or any server of static files."""
+
+    def __init__(self, url: str, token: str | None = None, networks: Networks = PUBLIC) -> None:
+        """Use the repository at a URL, with a bearer token if there is one; sends no request yet.
+
+        Other origins that it redirects to have to be at public addresses, or in `networks`.
+        """
+        self.url = url
+        self._base = url.rstrip("/") + "/"
+        self.sends_packs = False
+        """Whether the server sends many blocks in one response; known once the head was read."""
+        self._client = NodeClient(self._base, networks, timeout=TIMEOUT, retries=RETRY)
+        self._headers = authorization(token)
+
+    def head(self) -> Multihash:
+        """Return the head; raises `NotFound`."""
+        with self.get("refs/head") as answer:
+            self.sends_packs = answer.headers.get(pack_format.HEADER) == pack_format.VERSION
+            text = self.content(answer, "refs/head", REF_LIMIT)
+        try:
+            return Multihash.parse(text.decode())
+        except (UnicodeDecodeError, InvalidInput) as error:
+            raise InvalidInput(text=f"not a hash: {text[:80]!r}", where=f"{self._base}refs/head") from error
+
+    def block(self, name: Multihash) -> bytes:
+        """Return a block's bytes."""
+        path = f"{ObjectKind.BLOCK}/{name}"
+        with self.get(path) as answer:
+            return self.content(answer, path, BLOCK_LIMIT)
+
+    def pack(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
+        """Yield blocks from one response, if the server announced packs with its head."""
+        if not self.sends_packs:
+            return
+        path = f"packs/{newest}" + ("" if after is None else f"?after={after}")
+        try:
+            answer = self.get(path)
+        except NotFound:
+            return
+        try:
+            yield from pack_format.blocks_in(self._chunks(answer, path), most=BLOCK_LIMIT)
+        finally:
+            answer.close()  # the connection too, unless all was read
+
+    def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
+        """Download an object, or what follows the bytes that `out` has."""
+        self.download(f"{self._base}{kind}/{name}", self._headers, out, limit)
+
+    def download(self, url: str, headers: Mapping[str, str], out: Sink, limit: int) -> None:
+        """Write what is at a URL to `out`, from its position on; raises `InvalidInput` beyond `limit` bytes."""
+        start = out.tell()
+        with self._request(url, headers, start) as answer:
+            skipped = 0 if answer.status == PARTIAL else start  # a server may ignore the range
+            at = start - skipped
+            for chunk in _Chunks(answer, url):
+                at += len(chunk)
+                if at > limit:
+                    raise InvalidInput(text=f"more than the declared {limit} bytes", where=url)
+                out.write(chunk[skipped:])
+                skipped = max(0, skipped - len(chunk))
+
+    def content(self, answer: urllib3.BaseHTTPResponse, path: str, limit: int) -> bytes:
+        """Return the body of a response; raises `InvalidInput` if it is longer than `limit` bytes."""
+        content = bytearray()
+        for chunk in self._chunks(answer, path):
+            content += chunk
+            if len(content) > limit:
+                raise InvalidInput(text=f"longer than {limit} bytes", where=self._base + path)
+        return bytes(content)
+
+    def get(self, path: str, start: int = 0) -> urllib3.BaseHTTPResponse:
+        """Return the response to a request for a path below the URL, from byte `start` on; its body is not read yet."""
+        return self._request(self._base + path, self._headers, start)
+
+    def document(self, path: str, limit: int, etag: str = "") -> Document | None:
+        """Return a document of at most `limit` bytes; None if its version is that of `etag`; raises `NotFound`."""
+        unless = {UNLESS: etag} if etag else {}
+        with self._request(self._base + path, {**self._headers, **unless}, 0) as answer:
+            if answer.status == UNCHANGED:
+                return None
+            content = self.content(answer, path, limit)
+            return Document(content=content, etag=answer.headers.get("ETag", ""))
+
+    def _request(self, url: str, headers: Mapping[str, str], start: int) -> urllib3.BaseHTTPResponse:
+        range_header = {"Range": f"bytes={start}-"} if start else {}
+        try:
+            answer = self._client.get(url, {**headers, **range_header})
+        except urllib3.exceptions.HTTPError as error:
+            raise Unavailable(what=url, why=_reason(error)) from error
+        if answer.status == OK or (answer.status == PARTIAL and _starts_at(answer, start)):
+            return answer
+        if answer.status == UNCHANGED and UNLESS in headers:
+            return answer
+        answer.release_conn()
+        if answer.status == NOT_FOUND:
+            raise NotFound(what=url)
+        if answer.status in (UNAUTHENTICATED, UNAUTHORIZED):
+            raise LoginRequired(what=url, why=f"the server requires a login (status {answer.status})")
+        raise Unavailable(what=url, why=f"status {answer.status}")
+
+    def _chunks(self, answer: urllib3.BaseHTTPResponse, path: str) -> "_Chunks":
+        return _Chunks(answer, self._base + path)
+
+
+def read_document(base: str, path: str, limit: int, token_for: TokenFor = no_token) -> bytes:
+    """Return a document of a server, of at most `limit` bytes; `base` ends with a slash. Raises `NotFound`."""
+    server = HttpRepository(base, token_for(base))
+    with server.get(path) as answer:
+        return server.content(answer, path, limit)
+
+
+class _Chunks:
+    """The body of a response as it arrives; a lost connection raises `Unavailable`, after all that arrived."""
+
+    def __init__(self, answer: urllib3.BaseHTTPResponse, url: str) -> None:
+        self._answer = answer
+        self._url = url
+
+    def __iter__(self) -> "_Chunks":
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            chunk = self._answer.read1(CHUNK_BYTES)
+        except urllib3.exceptions.HTTPError as error:
+            raise Unavailable(what=self._url, why=_reason(error)) from error
+        if not chunk:
+            raise StopIteration
+        return chunk
+
+
+def _starts_at(answer: urllib3.BaseHTTPResponse, start: int) -> bool:
+    return answer.headers.get("Content-Range", "").startswith(f"bytes {start}-")
+
+
+def _reason(error: Exception) -> str:
+    cause = getattr(error, "reason", None) or error
+    return str(cause).rpartition(": ")[2]

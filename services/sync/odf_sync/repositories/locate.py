@@ -1,0 +1,130 @@
+"""Where a dataset is that a user names: by a URL, or in a named repository by its alias or id."""
+
+import json
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.adapters.repository_urls import SMART_PREFIX, dataset_url
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.identity.dataset_refs import (
+    AmbiguousAlias,
+    Name,
+    RemoteAlias,
+    RemoteId,
+    Url,
+    parse_ref_any,
+)
+from odf_common.identity.did import DatasetId
+from odf_sync.repositories.http import read_document
+from odf_sync.transfer.login import TokenFor, no_token
+
+DOCUMENT_LIMIT: Final = 64 * 1024  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """The URL of a dataset; its id, if that was named: whatever the repository has there must be that dataset."""
+
+    url: str
+    dataset: DatasetId | None = None
+
+
+def locate(repositories: LocalRepositories, text: str, token_for: TokenFor = no_token) -> Location:
+    """Return where a dataset is; asks its repository if it is named by its id.
+
+    Raises `InvalidInput` unless the text names a dataset in another place, `UnknownRepository`, and `NotFound` if the
+    repository does not have that id.
+    """
+    match parse_ref_any(text):
+        case Url():
+            return Location(url=text)
+        case AmbiguousAlias(first=repo, dataset=dataset):
+            base = repositories.find(repo).url
+            return Location(url=dataset_url(base, RemoteAlias(repo=repo, dataset=dataset)))
+        case RemoteAlias(repo=repo) as alias:
+            return Location(url=dataset_url(repositories.find(repo).url, alias))
+        case RemoteId(repo=Name() as repo, id=dataset_id):
+            return Location(
+                url=_url_of_id(repositories.find(repo).url, dataset_id, token_for), dataset=dataset_id
+            )
+        case _:
+            raise InvalidInput(
+                text=f"{text!r} names no dataset in another place; expected a URL or REPO/DATASET"
+            )
+
+
+def name_in_repository(
+    repositories: LocalRepositories, repo: Name, dataset: DatasetId, name: Name, token_for: TokenFor
+) -> RemoteAlias:
+    """Return what a dataset is called in a repository, or may be called if it is new there.
+
+    A node knows the name that it has for the id; a new dataset goes to the account that the token is of, if the node
+    has accounts. Raises `UnknownRepository`, and `LoginRequired` without an account there.
+    """
+    base = repositories.find(repo).url
+    if not _is_node(base):
+        return RemoteAlias(repo=repo, dataset=name)
+    base = base.removeprefix(SMART_PREFIX)
+    is_multi_tenant = _is_multi_tenant(base, token_for)
+    account = _own_account(base, token_for) if is_multi_tenant else None
+    try:
+        return _name_of_id(base, repo, dataset, token_for, is_multi_tenant=is_multi_tenant)
+    except NotFound:
+        return RemoteAlias(repo=repo, account=account, dataset=name)
+
+
+def _url_of_id(base: str, dataset: DatasetId, token_for: TokenFor) -> str:
+    if not _is_node(base):
+        return dataset_url(base, dataset.folder)  # as this node keeps its own datasets
+    rest = base.removeprefix(SMART_PREFIX)
+    is_multi_tenant = _is_multi_tenant(rest, token_for)
+    try:
+        named = _name_of_id(rest, Name("any"), dataset, token_for, is_multi_tenant=is_multi_tenant)
+    except NotFound as error:
+        raise NotFound(what=f"{dataset} in {base}") from error
+    return dataset_url(base, named)
+
+
+def _is_node(base: str) -> bool:
+    return urlsplit(base).scheme.rpartition("+")[2] in ("http", "https")
+
+
+def _name_of_id(
+    base: str, repo: Name, dataset: DatasetId, token_for: TokenFor, *, is_multi_tenant: bool
+) -> RemoteAlias:
+    path = f"datasets/{dataset}"
+    match _document(base, path, token_for):
+        case {"owner": {"accountName": str(owner)}, "datasetName": str(name)}:
+            account = Name(owner) if is_multi_tenant else None
+            return RemoteAlias(repo=repo, account=account, dataset=Name(name))
+        case _:
+            raise InvalidInput(text="no name of a dataset", where=base + path)
+
+
+def _is_multi_tenant(base: str, token_for: TokenFor) -> bool:
+    """Return whether names there have accounts; a server that does not say so has none."""
+    try:
+        return _document(base, "info", token_for).get("isMultiTenant") is True
+    except NotFound:
+        return False
+
+
+def _own_account(base: str, token_for: TokenFor) -> Name:
+    match _document(base, "accounts/me", token_for):
+        case {"accountName": str(account)}:
+            return Name(account)
+        case _:
+            raise InvalidInput(text="no name of an account", where=f"{base}accounts/me")
+
+
+def _document(base: str, path: str, token_for: TokenFor) -> dict[str, object]:
+    raw = read_document(base, path, DOCUMENT_LIMIT, token_for)
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(text="not JSON", where=base + path) from error
+    if not isinstance(found, dict):
+        raise InvalidInput(text="not an object", where=base + path)
+    return found

@@ -1,0 +1,81 @@
+"""HTTP requests to a node that the user named, and to the addresses that it gives: redirects, and URLs of objects.
+
+What a node gives is not trusted. Another origin than its own gets no token of ours, and has to be at a public address,
+or at one in `ODF_FETCH_NETWORKS`: otherwise a node could make this one send requests inside its network.
+"""
+
+from collections.abc import Mapping
+from typing import BinaryIO, Final
+from urllib.parse import urljoin, urlsplit
+
+import urllib3
+
+from odf_common.adapters.networks import Networks, restricted_pools
+from odf_common.errors import InvalidInput, Unavailable
+
+MAX_REDIRECTS: Final = 3
+PORTS: Final = {"http": 80, "https": 443}
+SECRET_HEADERS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
+
+
+class NodeClient:
+    """Sends requests; one pool of connections for the node, one for all others."""
+
+    def __init__(
+        self, url: str, networks: Networks, *, timeout: urllib3.Timeout, retries: urllib3.Retry
+    ) -> None:
+        """Trust the origin of a URL."""
+        self._origin = _origin(url)
+        self._own = urllib3.PoolManager(num_pools=2, maxsize=10, timeout=timeout, retries=retries)
+        self._others = restricted_pools(networks, num_pools=4, maxsize=10, timeout=timeout, retries=retries)
+
+    def get(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
+        """Return the response that is no redirect, its body unread.
+
+        Raises `AddressForbidden`, `InvalidInput`, `Unavailable` for too many redirects, and the errors of urllib3.
+        """
+        place = url
+        for _ in range(MAX_REDIRECTS + 1):
+            answer = self._request("GET", place, headers, None)
+            target = answer.get_redirect_location()
+            if not target:
+                return answer
+            answer.close()
+            place = _redirected(place, target)
+        raise Unavailable(what=url, why=f"more than {MAX_REDIRECTS} redirects")
+
+    def put(self, url: str, headers: Mapping[str, str], content: BinaryIO) -> urllib3.BaseHTTPResponse:
+        """Send a body, and return the response, also if it is a redirect; raises as `get` does."""
+        return self._request("PUT", url, headers, content)
+
+    def _request(
+        self, method: str, url: str, headers: Mapping[str, str], content: BinaryIO | None
+    ) -> urllib3.BaseHTTPResponse:
+        pool = self._own
+        if _origin(url) != self._origin:
+            pool = self._others
+            headers = {name: value for name, value in headers.items() if name.lower() not in SECRET_HEADERS}
+        return pool.request(method, url, headers=headers, body=content, redirect=False, preload_content=False)
+
+
+def _redirected(url: str, target: str) -> str:
+    """Return where a redirect leads; raises `InvalidInput` unless that is http, and as encrypted as before."""
+    try:
+        place = urljoin(url, target)
+    except ValueError as error:
+        raise InvalidInput(text=f"redirects to {target[:200]!r}, which is not a URL", where=url) from error
+    scheme = _origin(place)[0]
+    if urlsplit(url).scheme == "https" and scheme != "https":
+        raise InvalidInput(text="redirects from https to http", where=url)
+    return place
+
+
+def _origin(url: str) -> tuple[str, str, int]:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise InvalidInput(text=f"not a URL: {error}", where=url[:200]) from error
+    if parts.scheme not in PORTS or not host:
+        raise InvalidInput(text="expected a URL of http or https", where=url[:200])
+    return parts.scheme, host, PORTS[parts.scheme] if port is None else port

@@ -1,0 +1,67 @@
+"""The other side of a copy: one dataset in another place, read without trust, or written."""
+
+from collections.abc import Iterator
+from typing import BinaryIO, Final, Protocol
+
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import ObjectKind
+
+BLOCK_LIMIT: Final = 64 * 1024 * 1024  # bytes; blocks may hold attachments
+CHUNK_BYTES: Final = 1024 * 1024
+
+
+class Sink(Protocol):
+    """Where the bytes of an object go."""
+
+    def write(self, chunk: bytes, /) -> int:
+        """Append bytes."""
+
+    def tell(self) -> int:
+        """Return the number of bytes it has."""
+
+
+class Repository(Protocol):
+    """One dataset in another place."""
+
+    url: str
+
+    def head(self) -> Multihash:
+        """Return the head; raises `NotFound` if the dataset does not exist."""
+
+    def block(self, name: Multihash) -> bytes:
+        """Return a block's bytes, unchecked; raises `NotFound`."""
+
+    def pack(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
+        """Yield blocks from `newest` back, unchecked, newest first: those that the place sends in one response.
+
+        It sends none if it cannot, and otherwise no block from `after` back. Raises `Unavailable` and `InvalidInput`
+        while it is read.
+        """
+
+    def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
+        """Write an object's bytes, unchecked, to `out`, from the position of `out` on: it may have the first ones.
+
+        Raises `NotFound`, `InvalidInput` beyond `limit` bytes in total, and `Unavailable` if it ends early.
+        """
+
+
+class Target(Protocol):
+    """One dataset in a place that stores files, and does not know what they are."""
+
+    url: str
+
+    def head(self) -> Multihash | None:
+        """Return the head; None if nothing was pushed yet."""
+
+    def block(self, name: Multihash) -> bytes:
+        """Return a block's bytes, unchecked; raises `NotFound`."""
+
+    def has(self, kind: ObjectKind, name: Multihash) -> bool:
+        """Return whether an object exists."""
+
+    def put(self, kind: ObjectKind, name: Multihash, content: BinaryIO) -> None:
+        """Store an object, unless it exists; raises `Damaged` if its bytes do not match its name."""
+
+    def move_head(self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash) -> None:
+        """Move the head; raises `HeadMoved` if it is not `expected`, and then nothing has changed."""

@@ -1,0 +1,65 @@
+"""A dataset in a bucket of S3 (wire-facts §6.1)."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from odf_common.adapters.s3.bucket import Bucket
+from odf_common.adapters.s3.location import S3Access, S3Location
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.ports.store import ObjectKind
+from odf_sync.repositories.repository import BLOCK_LIMIT, Sink
+
+REF_LIMIT: Final = 1024  # bytes
+
+
+class S3Repository:
+    """A dataset below a prefix, without credentials if its bucket is public."""
+
+    def __init__(self, location: S3Location, access: S3Access) -> None:
+        """Use the place; sends no request yet."""
+        self.url = str(location)
+        self._bucket = Bucket(location, access)
+
+    def head(self) -> Multihash:
+        """Return the head; raises `NotFound`."""
+        return parse_head(self._read("refs/head", REF_LIMIT), self.url)
+
+    def block(self, name: Multihash) -> bytes:
+        """Return a block's bytes."""
+        return self._read(f"{ObjectKind.BLOCK}/{name}", BLOCK_LIMIT)
+
+    def pack(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
+        """Yield none: each block is an object."""
+        del newest, after
+        return iter(())
+
+    def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
+        """Download an object, or what follows the bytes that `out` has."""
+        path, at = f"{kind}/{name}", out.tell()
+        if at == limit:  # no range starts at the end of an object; the hash shows whether all is there
+            return
+        chunks = self._bucket.chunks(path, at)
+        if chunks is None:
+            raise NotFound(what=f"{self.url}/{path}")
+        for chunk in chunks:
+            at += len(chunk)
+            if at > limit:
+                raise InvalidInput(text=f"more than the declared {limit} bytes", where=f"{self.url}/{path}")
+            out.write(chunk)
+
+    def _read(self, path: str, limit: int) -> bytes:
+        stored = self._bucket.read(path, limit=limit + 1)
+        if stored is None:
+            raise NotFound(what=f"{self.url}/{path}")
+        if len(stored.content) > limit:
+            raise InvalidInput(text=f"longer than {limit} bytes", where=f"{self.url}/{path}")
+        return stored.content
+
+
+def parse_head(text: bytes, url: str) -> Multihash:
+    """Return the hash in a reference; raises `InvalidInput`."""
+    try:
+        return Multihash.parse(text.decode())
+    except (UnicodeDecodeError, InvalidInput) as error:
+        raise InvalidInput(text=f"not a hash: {text[:80]!r}", where=f"{url}/refs/head") from error

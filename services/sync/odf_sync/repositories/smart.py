@@ -1,0 +1,138 @@
+"""A dataset served by the Smart Transfer Protocol (wire-facts §8.4): its new blocks come in one message.
+
+What that message does not hold is read by the Simple Transfer Protocol at the same URL: the head, the blocks down to
+the common one if the chains have diverged, and objects that were not asked for.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from typing import Final
+from urllib.parse import urlsplit
+
+from odf_common.adapters.networks import PUBLIC, Networks
+from odf_common.adapters.repository_urls import SMART, SMART_PREFIX
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.ports.store import ObjectKind
+from odf_sync.repositories.http import HttpRepository
+from odf_sync.repositories.repository import Sink
+from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_archive
+from odf_sync.smart.connection import Connection, connected
+from odf_sync.smart.exchange import PULL, TransferRefused
+from odf_sync.smart.messages import (
+    DownloadsReply,
+    DownloadsRequest,
+    InvalidInterval,
+    MetadataReply,
+    MetadataRequest,
+    ObjectFile,
+    ObjectType,
+    PullAccepted,
+    PullRequest,
+    TransferUrl,
+)
+from odf_sync.transfer.login import authorization
+
+MESSAGE_BYTES: Final = 16 * 1024**2  # of blocks in one message, which takes several times as much memory
+SUCCEEDED: Final = b"Client pull flow succeeded"
+
+
+class SmartRepository:
+    """A node's Smart Transfer Protocol."""
+
+    def __init__(self, url: str, token: str | None = None, networks: Networks = PUBLIC) -> None:
+        """Use the repository at a URL, with a bearer token if there is one; sends no request yet.
+
+        Objects at other origins have to be at public addresses, or in `networks`.
+        """
+        self.url = url
+        self._base = plain_url(url)
+        self._http = HttpRepository(self._base, token, networks)
+        self._headers = authorization(token)
+        self._blocks: dict[Multihash, bytes] = {}
+        self._urls: dict[tuple[ObjectKind, Multihash], TransferUrl] = {}
+        self._connection: Connection | None = None
+        self._refused: TransferRefused | None = None
+
+    def head(self) -> Multihash:
+        """Return the head; raises `NotFound`."""
+        return self._http.head()
+
+    @contextmanager
+    def exchange(self, begin_after: Multihash | None, *, is_forced: bool) -> Iterator[None]:
+        """Receive the blocks after one, and keep the exchange open for objects until the copy is made.
+
+        If that block is not in the chain there, no block is received unless `is_forced`: then all are.
+        """
+        with connected(f"{self._base}pull", PULL, self._headers) as connection:
+            connection.send(PullRequest(begin_after=begin_after, force_update_if_diverged=is_forced))
+            try:
+                plan = connection.expect(PullAccepted).transfer_plan
+            except TransferRefused as refused:
+                if not isinstance(refused.fault, InvalidInterval):
+                    raise
+                self._refused = refused
+                yield
+                return
+            limit = MESSAGE_BYTES if self._http.sends_packs else BLOCKS_BYTES_LIMIT
+            if 0 < plan.bytes_in_raw_blocks <= limit:  # more are read by the Simple protocol
+                connection.send(MetadataRequest())
+                batch = connection.expect(MetadataReply).blocks
+                if batch.num_blocks != plan.num_blocks:
+                    text = f"{batch.num_blocks} blocks, but {plan.num_blocks} planned"
+                    raise InvalidInput(text=text, where=self.url)
+                self._blocks = dict(read_archive(BytesIO(batch.payload), count=batch.num_blocks))
+                self._connection = connection
+            try:
+                yield
+            finally:
+                self._connection = None
+            connection.close(SUCCEEDED)
+
+    def request(self, objects: Iterable[tuple[ObjectKind, Multihash, int]]) -> None:
+        """Ask where objects, given with their sizes in bytes, are; without an exchange they are read one by one."""
+        wanted = tuple(
+            ObjectFile(object_type=ObjectType.of(kind), physical_hash=name, size=size)
+            for kind, name, size in objects
+        )
+        if self._connection is None or not wanted:
+            return
+        self._connection.send(DownloadsRequest(object_files=wanted))
+        for one in self._connection.expect(DownloadsReply).object_transfer_strategies:
+            self._urls[one.object_file.object_type.kind, one.object_file.physical_hash] = one.download_from
+
+    def block(self, name: Multihash) -> bytes:
+        """Return a block's bytes."""
+        raw = self._blocks.get(name)
+        if raw is not None:
+            return raw
+        try:
+            return self._http.block(name)
+        except NotFound as error:
+            raise self._refused or error from error
+
+    def pack(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
+        """Yield the blocks that the exchange brought, newest first; without one, those of the Simple protocol."""
+        if newest in self._blocks:
+            yield from reversed(self._blocks.values())
+            self._blocks = {}  # the caller keeps them
+        else:
+            yield from self._http.pack(newest, after)
+
+    def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
+        """Download an object."""
+        place = self._urls.get((kind, name))
+        if place is None:
+            self._http.fetch(kind, name, out, limit)
+            return
+        headers = {header.name: header.value for header in place.headers}
+        self._http.download(place.url, headers, out, limit)
+
+
+def plain_url(url: str) -> str:
+    """Return the HTTP URL of a dataset, ending in a slash; raises `InvalidInput` unless its scheme is odf+http(s)."""
+    if urlsplit(url).scheme not in SMART:
+        text = f"expected odf+http(s)://, file:// or s3://, got {url!r}: other places cannot be written to"
+        raise InvalidInput(text=text)
+    return url.removeprefix(SMART_PREFIX).rstrip("/") + "/"

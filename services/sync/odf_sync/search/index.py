@@ -1,0 +1,63 @@
+"""Indexes of repositories in the node's home: `$ODF_HOME/search/<lower-case name>.json`.
+
+An index saves asking; a lost or damaged one is read again from the repository.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from odf_common.adapters.local import durable
+from odf_common.adapters.local.faults import guarded_methods, read_file
+from odf_common.adapters.local.repositories import index_file
+from odf_common.errors import InvalidInput
+from odf_common.identity.dataset_refs import Name
+from odf_sync.search.crawl import Listing
+from odf_sync.search.summary import DatasetSummary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """What a repository had."""
+
+    listing: Listing
+    read_at_ms: int
+    """When that was last known to be right, ms since the epoch; 0: never."""
+
+
+NOTHING: Final = Index(listing=Listing(), read_at_ms=0)
+
+
+@guarded_methods
+class Indexes:
+    """Indexes by the names of their repositories; several processes may use them at once."""
+
+    def __init__(self, home: Path) -> None:
+        """Use `home`, which need not exist yet."""
+        self._home = home
+
+    def find(self, name: Name, url: str) -> Index:
+        """Return the index of a repository; an empty one if there is none of that URL, or if it is damaged."""
+        try:
+            found = json.loads(read_file(self._file(name)))
+            if found["url"] != url:
+                return NOTHING
+            datasets = tuple(map(DatasetSummary.of_json, found["datasets"]))
+            listing = Listing(datasets=datasets, etag=str(found["etag"]))
+            return Index(listing=listing, read_at_ms=int(found["readAtMs"]))
+        except (FileNotFoundError, ValueError, KeyError, TypeError, InvalidInput):
+            return NOTHING
+
+    def keep(self, name: Name, url: str, index: Index) -> None:
+        """Replace the index of a repository."""
+        document = {
+            "url": url,
+            "etag": index.listing.etag,
+            "readAtMs": index.read_at_ms,
+            "datasets": [one.json() for one in index.listing.datasets],
+        }
+        durable.write(self._file(name), json.dumps(document).encode())
+
+    def _file(self, name: Name) -> Path:
+        return index_file(self._home, name)

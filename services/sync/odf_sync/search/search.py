@@ -1,0 +1,123 @@
+"""Finds datasets of this node and of named repositories whose summaries have all the words that were asked for."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.errors import OdfError
+from odf_common.identity.dataset_refs import Name
+from odf_common.service.environment import Environment
+from odf_sync.search.crawl import read_listing
+from odf_sync.search.index import NOTHING, Index, Indexes
+from odf_sync.search.own_datasets import summaries
+from odf_sync.search.summary import DatasetSummary
+from odf_sync.transfer.login import TokenFor, no_token
+
+MAX_AGE_MS: Final = 300_000  # of an index that is used without asking
+REPOSITORIES: Final = 8  # read at a time
+FIELDS: Final = ("name", "keywords", "columns", "description")  # the best places for a word first
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What is searched for, and where."""
+
+    text: str
+    repositories: tuple[str, ...] = ()
+    """None: all, and this node."""
+    refresh: bool = False
+    """Read repositories again, however young their indexes are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A dataset with all the words."""
+
+    repository: str
+    """Empty: this node."""
+    dataset: DatasetSummary
+    found_in: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Return the name by which it is pulled, or called here."""
+        return f"{self.repository}/{self.dataset.name}" if self.repository else self.dataset.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """A repository that was searched."""
+
+    name: str
+    index: Index
+    problem: str = ""
+    """Why it could not be read now; what its index had was searched."""
+
+
+def search(
+    env: Environment, query: Query, token_for: TokenFor = no_token
+) -> tuple[tuple[Found, ...], tuple[Searched, ...]]:
+    """Return what was found, best first, and the repositories that were searched; raises `UnknownRepository`."""
+    known = LocalRepositories(env.settings.home)
+    names = [Name(one) for one in query.repositories] or known.names()
+    for name in names if query.repositories else ():
+        known.find(name)
+
+    def read(name: Name) -> Searched:
+        return _indexed(env, known, name, token_for, refresh=query.refresh)
+
+    with ThreadPoolExecutor(REPOSITORIES, thread_name_prefix="search") as pool:
+        searched = tuple(pool.map(read, names))
+    words = query.text.lower().split()
+    found: list[Found] = []
+    if not query.repositories:
+        found += matching("", summaries(env, env.catalog.entries()), words)
+    for one in searched:
+        found += matching(one.name, one.index.listing.datasets, words)
+    return tuple(sorted(found, key=_rank)), searched
+
+
+def matching(repository: str, datasets: Iterable[DatasetSummary], words: Sequence[str]) -> Iterator[Found]:
+    """Yield the datasets that have each word in one of the fields, in any case."""
+    for dataset in datasets:
+        texts = {
+            "name": dataset.name,
+            "keywords": "\n".join(dataset.keywords),
+            "columns": "\n".join(dataset.columns),
+            "description": dataset.description,
+        }
+        texts = {field: text.lower() for field, text in texts.items()}
+        if all(any(word in text for text in texts.values()) for word in words):
+            fields = tuple(field for field in FIELDS if any(word in texts[field] for word in words))
+            yield Found(repository=repository, dataset=dataset, found_in=fields)
+
+
+def _rank(found: Found) -> tuple[int, str, str]:
+    best = min((FIELDS.index(field) for field in found.found_in), default=0)
+    return best, found.repository.lower(), found.dataset.name.lower()
+
+
+def _indexed(
+    env: Environment, known: LocalRepositories, name: Name, token_for: TokenFor, *, refresh: bool
+) -> Searched:
+    """Return the index of a repository, read now if it is old; with the older one if that fails."""
+    indexes = Indexes(env.settings.home)
+    index = NOTHING
+    try:
+        url = known.find(name).url
+        index = indexes.find(name, url)
+        now = env.clock.now().ms
+        if refresh or not 0 <= now - index.read_at_ms < MAX_AGE_MS:
+            listing = read_listing(url, index.listing, token_for, env.settings)
+            index = Index(listing=listing, read_at_ms=now)
+            indexes.keep(name, url, index)
+    except OdfError as error:
+        log.info("a repository is not indexed", repository=str(name), why=str(error))
+        return Searched(name=str(name), index=index, problem=str(error))
+    return Searched(name=str(name), index=index)

@@ -1,0 +1,93 @@
+"""A WebSocket that carries the messages of one end of an exchange."""
+
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from aiohttp import ClientWebSocketResponse, WSMsgType, web
+
+from odf_common.errors import Unavailable
+from odf_sync.smart.exchange import (
+    CLOSE_OK,
+    End,
+    ProtocolViolated,
+    TransferRefused,
+    refusal_in,
+)
+from odf_sync.smart.messages import Message, Refusal
+
+M = TypeVar("M", bound=Message)
+
+ABNORMAL: Final = 1006
+PROMPT_SECONDS: Final = 60.0  # for a message that is no work for its sender
+SENDABLE_CODES: Final = (range(1000, 1004), range(1007, 1012), range(3000, 5000))
+
+
+@dataclass(eq=False, kw_only=True)
+class PeerClosed(Unavailable):
+    """The other side ended the exchange; a retry may succeed."""
+
+    what: str = "the other node"
+    close_code: int = ABNORMAL
+    """Of its close frame; `ABNORMAL` if there was none."""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """Return how it ended."""
+        if self.close_code == ABNORMAL:
+            return "the connection to the other node was lost"
+        return f"the other node ended the transfer (code {self.close_code}: {self.reason[:200]!r})"
+
+
+class Channel:
+    """Sends and receives messages in the order of the protocol."""
+
+    def __init__(self, socket: web.WebSocketResponse | ClientWebSocketResponse, end: End) -> None:
+        """Use an open WebSocket that leaves closing to its owner."""
+        self._socket = socket
+        self.end = end
+
+    async def send(self, message: Message) -> None:
+        """Send a message; raises `PeerClosed`."""
+        try:
+            await self._socket.send_str(self.end.send(message))
+        except ConnectionError as error:
+            raise PeerClosed from error
+
+    async def receive(self, seconds: float | None = None) -> Message:
+        """Return the next message, whatever it is.
+
+        Raises `PeerClosed`, `TransferRefused` for a refusal in a close frame, `ProtocolViolated`, and `TimeoutError`;
+        after that the exchange can continue.
+        """
+        frame = await self._socket.receive(seconds)
+        match frame.type:
+            case WSMsgType.TEXT:
+                return self.end.receive(frame.data)
+            case WSMsgType.CLOSE:
+                reason = frame.extra or ""
+                refusal = refusal_in(reason)
+                if refusal is not None:
+                    raise TransferRefused(fault=refusal.fault)
+                raise PeerClosed(close_code=frame.data or ABNORMAL, reason=reason)
+            case WSMsgType.BINARY:
+                raise ProtocolViolated(where="message", text="binary frames are not part of the protocol")
+            case WSMsgType.ERROR if not isinstance(frame.data, ConnectionError):
+                raise ProtocolViolated(where="message", text=str(frame.data)[:200])
+            case _:
+                raise PeerClosed
+
+    async def expect(self, kind: type[M], seconds: float | None = None) -> M:
+        """Return the next message, which is of a kind; also raises `TransferRefused` if it is a refusal."""
+        message = await self.receive(seconds)
+        if isinstance(message, Refusal):
+            raise TransferRefused(fault=message.fault)
+        if not isinstance(message, kind):
+            raise ProtocolViolated(
+                text=f"expected {kind.__name__}, got {type(message).__name__}", where="message"
+            )
+        return message
+
+    async def close(self, code: int, reason: bytes) -> None:
+        """Send a close frame, and wait a short time for that of the other side."""
+        is_sendable = any(code in codes for codes in SENDABLE_CODES)
+        await self._socket.close(code=code if is_sendable else CLOSE_OK, message=reason)

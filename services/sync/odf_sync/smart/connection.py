@@ -1,0 +1,105 @@
+"""The client's WebSocket, for code that blocks: its event loop runs only while a call waits."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+import aiohttp
+
+from odf_common.errors import NotFound, Unavailable
+from odf_sync.smart.channel import Channel
+from odf_sync.smart.exchange import CLOSE_OK, End, Side, Table
+from odf_sync.smart.messages import VERSION, VERSION_HEADER, Message
+from odf_sync.transfer.login import LoginRequired
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+CONNECT_SECONDS: Final = 10.0
+ANSWER_SECONDS: Final = 1800.0  # the other node packs or checks a whole chain
+CLOSE_SECONDS: Final = 2.0  # for its close frame
+MESSAGE_BYTES: Final = 512 * 1024**2
+GAVE_UP: Final = b"the client gave up"
+FORBIDDEN, NOT_FOUND = (401, 403), 404
+WHY: Final = {503: "it has too many transfers at a time"}
+
+
+class Connection:
+    """A client's end of an exchange."""
+
+    def __init__(self, runner: asyncio.Runner, channel: Channel) -> None:
+        """Use an open WebSocket and its loop."""
+        self._runner = runner
+        self._channel = channel
+
+    def send(self, message: Message) -> None:
+        """Send a message."""
+        self._run(self._channel.send(message))
+
+    def expect(self, kind: type[M]) -> M:
+        """Return the next message, which is of a kind; raises `TransferRefused`, and `Unavailable` if none comes."""
+        try:
+            return self._run(self._channel.expect(kind, ANSWER_SECONDS))
+        except TimeoutError as error:
+            raise Unavailable(what="the other node", why=f"no answer in {ANSWER_SECONDS:g} s") from error
+
+    def poll(self, seconds: float) -> Message | None:
+        """Return the next message, None if none comes in time."""
+        try:
+            return self._run(self._channel.receive(seconds))
+        except TimeoutError:
+            return None
+
+    def close(self, reason: bytes) -> None:
+        """End the exchange."""
+        self._run(self._channel.close(CLOSE_OK, reason))
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(call)
+
+
+@contextmanager
+def connected(url: str, table: Table, headers: Mapping[str, str]) -> Iterator[Connection]:
+    """Yield the client's end of an exchange at a URL; it is closed in any case.
+
+    Raises `NotFound` and `Unavailable` if the server does not open one.
+    """
+    with asyncio.Runner() as runner:
+        session = runner.run(_session(headers))
+        try:
+            socket = runner.run(_opened(session, url))
+            connection = Connection(runner, Channel(socket, End(side=Side.CLIENT, table=table)))
+            try:
+                yield connection
+            finally:
+                connection.close(GAVE_UP)  # nothing if it is closed
+        finally:
+            runner.run(session.close())
+
+
+async def _session(headers: Mapping[str, str]) -> aiohttp.ClientSession:
+    tracing = aiohttp.TraceConfig()
+    tracing.on_request_redirect.append(_refuse_redirect)
+    return aiohttp.ClientSession(headers={VERSION_HEADER: str(VERSION), **headers}, trace_configs=[tracing])
+
+
+async def _refuse_redirect(*_: object) -> None:
+    """Raise `aiohttp.ClientError`: the protocol has no redirects, and aiohttp would follow one to any address."""
+    raise aiohttp.ClientError("the server redirects, which the Smart Transfer Protocol does not have")
+
+
+async def _opened(session: aiohttp.ClientSession, url: str) -> aiohttp.ClientWebSocketResponse:
+    timeout = aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS)
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            return await session.ws_connect(url, autoclose=False, timeout=timeout, max_msg_size=MESSAGE_BYTES)
+    except aiohttp.WSServerHandshakeError as error:
+        if error.status == NOT_FOUND:
+            raise NotFound(what=url) from error
+        if error.status in FORBIDDEN:
+            why = f"the server requires a login (status {error.status})"
+            raise LoginRequired(what=url, why=why) from error
+        raise Unavailable(what=url, why=WHY.get(error.status, f"status {error.status}")) from error
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        raise Unavailable(what=url, why=str(error) or "no answer in time") from error

@@ -1,0 +1,267 @@
+"""The order of messages of the Smart Transfer Protocol, for both ends (wire-facts §8.4, 8.5). No IO.
+
+A table says what either side may send in each state; an end is a place in it. What an end sends and receives goes
+through it, so neither a fault of ours nor a hostile peer brings an end into a state that does not exist.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from odf_common.errors import InvalidInput
+from odf_sync.smart.message_json import decode, encode
+from odf_sync.smart.messages import (
+    BlocksAccepted,
+    CompleteRequest,
+    DownloadsReply,
+    DownloadsRequest,
+    Fault,
+    Internal,
+    InvalidHead,
+    InvalidInterval,
+    Message,
+    MetadataReply,
+    MetadataRequest,
+    NameCollision,
+    NewBlocks,
+    Phase,
+    ProgressRequest,
+    PullAccepted,
+    PullRequest,
+    PushAccepted,
+    PushConfirmed,
+    PushRequest,
+    RefCollision,
+    Refusal,
+    SeedBlockOverwriteRestricted,
+    UploadsComplete,
+    UploadsReply,
+    UploadsRequest,
+    UploadsRunning,
+)
+
+CLOSE_OK: Final = 1000
+CLOSE_FAULT: Final = 1011
+REASON_BYTES: Final = 123  # RFC 6455
+ADVICE: Final = {
+    InvalidInterval: "the chains have diverged: pull it to a reference with --as NAME@REF, and compare them",
+    InvalidHead: "the dataset was changed there meanwhile: pull it, and push again",
+    SeedBlockOverwriteRestricted: "push it under another name: the dataset there is not the same one",
+    RefCollision: "push it under the name that it has there",
+    NameCollision: "push it under another name",
+}
+
+
+class Side(Enum):
+    """The ends of an exchange."""
+
+    CLIENT = auto()
+    SERVER = auto()
+
+
+class State(Enum):
+    """What was said last."""
+
+    START = auto()
+    REQUESTED = auto()
+    ACCEPTED = auto()
+    BLOCKS_REQUESTED = auto()
+    BLOCKS_SENT = auto()
+    READY = auto()
+    OBJECTS_LISTED = auto()
+    LAST_OBJECTS_LISTED = auto()
+    UPLOADING = auto()
+    LAST_UPLOADING = auto()
+    UPLOADED = auto()
+    COMPLETING = auto()
+    DONE = auto()
+    FAILED = auto()
+
+
+@dataclass(eq=False, kw_only=True)
+class ProtocolViolated(InvalidInput):
+    """The other side sent something else than the protocol has at this place."""
+
+
+@dataclass(eq=False, kw_only=True)
+class TransferRefused(InvalidInput):
+    """The other side refused the transfer."""
+
+    fault: Fault
+
+    def __str__(self) -> str:
+        """Return the reason."""
+        match self.fault:
+            case InvalidHead(expected_head=head):
+                why = f"its head is {head}" if head is not None else "it does not have the dataset"
+            case InvalidInterval(head=head, tail=tail):
+                why = f"{tail} is not in the chain of {head}"
+            case SeedBlockOverwriteRestricted():
+                why = "it has a dataset with another id or kind under this name"
+            case RefCollision(dataset_id=dataset):
+                why = f"it has {dataset} under another name"
+            case NameCollision(dataset_alias=alias):
+                why = f"it has another dataset named {alias[:200]}"
+            case other:
+                why = f"{other.error_message[:500]} ({other.phase})"
+        return f"the other node refused: {why}"
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return ADVICE.get(type(self.fault), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turn:
+    sender: Side
+    message: type[Message]
+    then: State
+    truncated: bool | None = None  # only for such a list of objects
+
+    def fits(self, message: Message) -> bool:
+        is_listed = self.truncated is None or (
+            isinstance(message, UploadsRequest) and message.is_truncated == self.truncated
+        )
+        return isinstance(message, self.message) and is_listed
+
+
+Table = Mapping[State, tuple[_Turn, ...]]
+
+
+def _client(message: type[Message], then: State, *, truncated: bool | None = None) -> _Turn:
+    return _Turn(sender=Side.CLIENT, message=message, then=then, truncated=truncated)
+
+
+def _server(message: type[Message], then: State) -> _Turn:
+    return _Turn(sender=Side.SERVER, message=message, then=then)
+
+
+def _uploading(state: State, then: State) -> tuple[_Turn, ...]:
+    return (
+        _server(ProgressRequest, state),
+        _client(UploadsRunning, state),
+        _client(UploadsComplete, then),
+    )
+
+
+REFUSED: Final = _server(Refusal, State.FAILED)
+
+PULL: Final[Table] = {
+    State.START: (_client(PullRequest, State.REQUESTED),),
+    State.REQUESTED: (_server(PullAccepted, State.ACCEPTED), REFUSED),
+    State.ACCEPTED: (_client(MetadataRequest, State.BLOCKS_REQUESTED),),
+    State.BLOCKS_REQUESTED: (_server(MetadataReply, State.READY),),
+    State.READY: (_client(DownloadsRequest, State.OBJECTS_LISTED),),
+    State.OBJECTS_LISTED: (_server(DownloadsReply, State.READY),),
+}
+
+# A question about progress may cross with the answer that all was sent: the client still gets it in the next states.
+_LATE: Final = tuple(
+    (state, _server(ProgressRequest, state))
+    for state in (State.READY, State.OBJECTS_LISTED, State.LAST_OBJECTS_LISTED)
+)
+_PUSH: Final[Table] = {
+    State.START: (_client(PushRequest, State.REQUESTED),),
+    State.REQUESTED: (_server(PushAccepted, State.ACCEPTED), REFUSED),
+    State.ACCEPTED: (_client(NewBlocks, State.BLOCKS_SENT),),
+    State.BLOCKS_SENT: (_server(BlocksAccepted, State.READY), REFUSED),
+    State.READY: (
+        _client(UploadsRequest, State.OBJECTS_LISTED, truncated=True),
+        _client(UploadsRequest, State.LAST_OBJECTS_LISTED, truncated=False),
+        _client(CompleteRequest, State.COMPLETING),  # of no blocks
+    ),
+    State.OBJECTS_LISTED: (_server(UploadsReply, State.UPLOADING), REFUSED),
+    State.LAST_OBJECTS_LISTED: (_server(UploadsReply, State.LAST_UPLOADING), REFUSED),
+    State.UPLOADING: _uploading(State.UPLOADING, State.READY),
+    State.LAST_UPLOADING: _uploading(State.LAST_UPLOADING, State.UPLOADED),
+    State.UPLOADED: (_client(CompleteRequest, State.COMPLETING),),
+    State.COMPLETING: (_server(PushConfirmed, State.DONE),),
+    State.DONE: (_server(PushConfirmed, State.DONE),),  # what came first was a question about the progress
+}
+PUSH: Final[Table] = {
+    state: turns + tuple(turn for late, turn in _LATE if late is state) for state, turns in _PUSH.items()
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class End:
+    """One end of an exchange."""
+
+    side: Side
+    table: Table
+    state: State = field(default=State.START)
+
+    def send(self, message: Message) -> str:
+        """Return the text to send; the exchange is then one step further."""
+        turn = next((one for one in self._turns(own=True) if one.fits(message)), None)
+        assert turn is not None, f"{type(message).__name__} cannot be sent in state {self.state}"
+        self.state = turn.then
+        return encode(message)
+
+    def receive(self, text: str) -> Message:
+        """Return the message; raises `ProtocolViolated`, and then nothing more may come."""
+        try:
+            turns = tuple(self._turns(own=False))
+            if not turns:
+                raise InvalidInput(text="no message is expected", where="message")
+            message = decode(text, {one.message for one in turns})
+            turn = next(one for one in turns if one.fits(message))
+        except InvalidInput as error:
+            state, self.state = self.state, State.FAILED
+            raise ProtocolViolated(
+                where=error.where, text=f"{error.text} (state {state.name.lower()})"
+            ) from error
+        self.state = turn.then
+        return message
+
+    @property
+    def phase(self) -> Phase:
+        """Return the step that fails, if it does now."""
+        return (_PULL_PHASES if self.table is PULL else _PUSH_PHASES)[self.state]
+
+    def _turns(self, *, own: bool) -> Iterable[_Turn]:
+        return (one for one in self.table.get(self.state, ()) if (one.sender is self.side) == own)
+
+
+_PULL_PHASES: Final = dict.fromkeys(State, Phase.PULL_OBJECTS) | {
+    State.START: Phase.PULL_INITIAL,
+    State.REQUESTED: Phase.PULL_INITIAL,
+    State.ACCEPTED: Phase.PULL_METADATA,
+    State.BLOCKS_REQUESTED: Phase.PULL_METADATA,
+    State.FAILED: Phase.PULL_METADATA,
+}
+_PUSH_PHASES: Final = dict.fromkeys(State, Phase.PUSH_OBJECTS) | {
+    State.START: Phase.PUSH_INITIAL,
+    State.REQUESTED: Phase.PUSH_INITIAL,
+    State.ACCEPTED: Phase.PUSH_METADATA,
+    State.BLOCKS_SENT: Phase.PUSH_METADATA,
+    State.FAILED: Phase.PUSH_METADATA,
+    State.UPLOADING: Phase.PUSH_UPLOADS,
+    State.LAST_UPLOADING: Phase.PUSH_UPLOADS,
+    State.UPLOADED: Phase.PUSH_COMPLETE,
+    State.COMPLETING: Phase.PUSH_COMPLETE,
+}
+
+
+def close_reason(refusal: Refusal) -> bytes:
+    """Return the reason of a close frame; a message that does not fit is cut, so that the JSON stays whole."""
+    text = encode(refusal)
+    if len(text.encode()) > REASON_BYTES and not isinstance(refusal.fault, Internal):
+        refusal = Refusal(fault=Internal(phase=Phase.PUSH_TARGET, error_message=type(refusal.fault).__name__))
+        text = encode(refusal)
+    fault = refusal.fault
+    while len(text.encode()) > REASON_BYTES and isinstance(fault, Internal):
+        fault = Internal(phase=fault.phase, error_message=fault.error_message[:-1])
+        text = encode(Refusal(fault=fault))
+    return text.encode()
+
+
+def refusal_in(reason: str) -> Refusal | None:
+    """Return the refusal in the reason of a close frame, None if there is none."""
+    try:
+        found = decode(reason, (Refusal,))
+    except InvalidInput:
+        return None
+    assert isinstance(found, Refusal)
+    return found

@@ -1,0 +1,217 @@
+"""The JSON of messages (wire-facts §8.3).
+
+Nothing on the wire names the type of a message: `exchange` knows which ones may come next. Unknown fields are ignored,
+absent options may be null or missing. An archive is a list of numbers there, which is converted in parts: as a list of
+Python's it would take eight times its size.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import StrEnum
+from io import StringIO
+from types import NoneType, UnionType
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+
+from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_sync.smart.messages import (
+    Fault,
+    Message,
+    MetadataReply,
+    NewBlocks,
+    Phase,
+    Refusal,
+    UploadsComplete,
+    UploadsRunning,
+)
+
+T = TypeVar("T")
+
+UINT64_MAX: Final = (1 << 64) - 1
+PART_CHARS: Final = 1 << 16  # of an archive's numbers that are converted at a time
+_PAYLOAD: Final = re.compile(r'"payload"\s*:\s*\[([0-9,\s]*)\]')
+_NUMBERS: Final = tuple(str(number) for number in range(256))
+_FAULTS: Final[Mapping[str, type[Fault]]] = {one.__name__: one for one in get_args(Fault)}
+
+
+def encode(message: Message) -> str:
+    """Return the compact JSON of a message."""
+    match message:
+        case Refusal(fault=fault):
+            plain: object = {"Err": {type(fault).__name__: _plain(fault)}}
+        case UploadsRunning():
+            plain = {"details": {"Running": _plain(message)}}
+        case UploadsComplete():
+            plain = {"details": "Complete"}
+        case _:
+            plain = {"Ok": _plain(message)} if _is_result(type(message)) else _plain(message)
+    text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
+    if isinstance(message, MetadataReply | NewBlocks):
+        batch = message.blocks if isinstance(message, MetadataReply) else message.new_blocks
+        return text.replace('"payload":[]', f'"payload":[{_numbers(batch.payload)}]')
+    return text
+
+
+def decode(text: str, candidates: Iterable[type[Message]]) -> Message:
+    """Return the message, as that of the `candidates` whose form the JSON has; raises `InvalidInput`."""
+    plain = _parsed(text)
+    forms = {_form(kind): kind for kind in candidates}
+    for form, kind in sorted(forms.items(), reverse=True):  # an empty form fits everything: last
+        if form in plain or not form:
+            return _decoded(kind, plain)
+    raise InvalidInput(text=f"expected {' or '.join(sorted(forms))}", where="message")
+
+
+def _form(kind: type[Message]) -> str:
+    """Return the field that shows that an object is of this kind; empty if all objects may be."""
+    if kind is Refusal:
+        return "Err"
+    if kind in (UploadsRunning, UploadsComplete):
+        return "details"
+    if _is_result(kind):
+        return "Ok"
+    required = [field.name for field in fields(kind) if field.default is MISSING]
+    return required[0] if required else ""
+
+
+def _decoded(kind: type[Message], plain: Mapping[str, object]) -> Message:
+    if kind is Refusal:
+        return Refusal(fault=_fault(plain["Err"]))
+    if kind in (UploadsRunning, UploadsComplete):
+        details = plain["details"]
+        if details == "Complete":
+            return UploadsComplete()
+        return _read(UploadsRunning, _object(details, "details").get("Running"), "details.Running")
+    return _read(kind, plain["Ok"] if _is_result(kind) else plain, "Ok" if _is_result(kind) else "message")
+
+
+def _fault(plain: object) -> Fault:
+    for name, facts in _object(plain, "Err").items():
+        if name in _FAULTS:
+            return _read(_FAULTS[name], facts, f"Err.{name}")
+    raise InvalidInput(text=f"unknown error {str(plain)[:200]}", where="Err")
+
+
+def _is_result(kind: type[Message]) -> bool:
+    return getattr(kind, "is_result", False)
+
+
+def _parsed(text: str) -> Mapping[str, object]:
+    """Return the JSON object; its payload, a long list of numbers, is converted apart."""
+    found = _PAYLOAD.search(text)
+    payload = b""
+    try:
+        if found is not None:
+            payload = _bytes(text, *found.span(1))
+            text = text[: found.start(1)] + text[found.end(1) :]
+        plain = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(text=f"not a message: {str(error)[:200]}", where="message") from error
+    for batch in plain.values() if isinstance(plain, dict) else ():
+        if isinstance(batch, dict) and batch.get("payload") == []:
+            batch["payload"] = payload
+    return _object(plain, "message")
+
+
+def _numbers(payload: bytes) -> str:
+    """Return the bytes as numbers, in constant memory next to the result."""
+    text = StringIO()
+    for start in range(0, len(payload), PART_CHARS):
+        text.write("," if start else "")
+        text.write(",".join([_NUMBERS[one] for one in payload[start : start + PART_CHARS]]))
+    return text.getvalue()
+
+
+def _bytes(text: str, start: int, end: int) -> bytes:
+    """Return the numbers of `text` between two places as bytes; raises `ValueError`."""
+    found = bytearray()
+    while start < end:
+        comma = text.find(",", min(start + PART_CHARS, end), end)
+        stop = end if comma < 0 else comma
+        part = text[start:stop]
+        if part.strip() or comma >= 0:
+            found += bytes(int(one) for one in part.split(","))
+        start = stop + 1
+    return bytes(found)
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON; bytes are filled in later."""
+    match value:
+        case Phase():
+            side, _, name = value.partition("/")
+            return {side: name}
+        case Multihash():
+            return str(value)
+        case tuple():
+            return [_plain(one) for one in value]
+        case bytes():
+            return []
+        case _ if is_dataclass(value):
+            return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        case _:
+            return value
+
+
+def _read(kind: type[T], plain: object, where: str) -> T:
+    """Return a dataclass from its JSON object; raises `InvalidInput`, which names the field."""
+    given = _object(plain, where)
+    hints = get_type_hints(kind)
+    values = {
+        field.name: _value(hints[field.name], given[field.name], f"{where}.{field.name}")
+        for field in fields(kind)  # type: ignore[arg-type]
+        if _is_given(field, given, where)
+    }
+    return kind(**values)
+
+
+def _is_given(field: Field[Any], given: Mapping[str, object], where: str) -> bool:
+    if field.name in given:
+        return True
+    if field.default is MISSING:
+        raise InvalidInput(text="missing", where=f"{where}.{field.name}")
+    return False
+
+
+def _value(hint: Any, plain: object, where: str) -> object:  # noqa: ANN401 - a type, of any kind
+    if isinstance(hint, UnionType):
+        inner = next(one for one in get_args(hint) if one is not NoneType)
+        return None if plain is None else _value(inner, plain, where)
+    if get_origin(hint) is tuple:
+        if not isinstance(plain, list):
+            raise InvalidInput(text="expected a list", where=where)
+        return tuple(_value(get_args(hint)[0], one, f"{where}[{n}]") for n, one in enumerate(plain))
+    if hint is Phase:
+        return _phase(plain, where)
+    if is_dataclass(hint) and hint is not Multihash:
+        return _read(hint, plain, where)  # type: ignore[arg-type]
+    return _scalar(hint, plain, where)
+
+
+def _scalar(hint: Any, plain: object, where: str) -> object:  # noqa: ANN401 - a type
+    if hint is Multihash or issubclass(hint, StrEnum):
+        if isinstance(plain, str):
+            try:
+                return Multihash.parse(plain) if hint is Multihash else hint(plain)
+            except (InvalidInput, ValueError) as error:
+                raise InvalidInput(text=str(error)[:200], where=where) from error
+    elif type(plain) is hint and (hint is not int or 0 <= plain <= UINT64_MAX):  # type: ignore[operator]
+        return plain
+    raise InvalidInput(text=f"expected {hint.__name__}, got {str(plain)[:80]!r}", where=where)
+
+
+def _phase(plain: object, where: str) -> Phase:
+    for side, name in _object(plain, where).items():
+        try:
+            return Phase(f"{side}/{name}")
+        except ValueError as error:
+            raise InvalidInput(text=f"unknown phase {side}/{name}"[:200], where=where) from error
+    raise InvalidInput(text="expected a phase", where=where)
+
+
+def _object(plain: object, where: str) -> Mapping[str, object]:
+    if not isinstance(plain, dict):
+        raise InvalidInput(text=f"expected an object, got {str(plain)[:80]!r}", where=where)
+    return plain

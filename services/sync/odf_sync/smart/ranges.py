@@ -1,0 +1,74 @@
+"""Ranges of blocks of a local chain: which one is asked for, its plan and its archive."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from odf_common.chain.compare import Ahead, Equal, compare
+from odf_common.chain.walk import Link, ReadBlock, blocks_between
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.events import DataEvent, MetadataEvent
+from odf_sync.smart.archive import write_archive
+from odf_sync.smart.messages import ObjectFile, ObjectType, TransferPlan
+
+HasBlock = Callable[[Multihash], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """The blocks after `after` up to `head`; after None: from the first one."""
+
+    after: Multihash | None
+    head: Multihash
+
+
+def is_ancestor(read: ReadBlock, has: HasBlock, block: Multihash, head: Multihash) -> bool:
+    """Return whether a block is in the chain of `head`, also if it is `head`."""
+    return has(block) and isinstance(compare(read, head, read, block), Ahead | Equal)
+
+
+def pack(read: ReadBlock, blocks: Range, out: BinaryIO) -> TransferPlan:
+    """Write the archive of a range, and return its plan; only a few blocks are in memory at a time."""
+    count = _Count()
+    write_archive(count.through(blocks_between(read, blocks.head, blocks.after)), out)
+    return count.plan()
+
+
+def objects_of(event: MetadataEvent) -> Iterator[ObjectFile]:
+    """Yield the objects that an event names."""
+    if not isinstance(event, DataEvent):
+        return
+    for kind, one in ((ObjectType.DATA_SLICE, event.new_data), (ObjectType.CHECKPOINT, event.new_checkpoint)):
+        if one is not None:
+            yield ObjectFile(object_type=kind, physical_hash=one.physical_hash, size=one.size)
+
+
+@dataclass(slots=True)
+class _Count:
+    blocks: int = 0
+    objects: int = 0
+    records: int = 0
+    block_bytes: int = 0
+    object_bytes: int = 0
+
+    def through(self, links: Iterable[Link]) -> Iterator[tuple[Multihash, bytes]]:
+        for name, decoded, raw in links:
+            event = decoded.block.event
+            objects = tuple(objects_of(event))
+            self.blocks += 1
+            self.objects += len(objects)
+            self.block_bytes += len(raw)
+            self.object_bytes += sum(one.size for one in objects)
+            if isinstance(event, DataEvent) and event.new_data is not None:
+                interval = event.new_data.offset_interval
+                self.records += interval.end - interval.start + 1
+            yield name, raw
+
+    def plan(self) -> TransferPlan:
+        return TransferPlan(
+            num_blocks=self.blocks,
+            num_objects=self.objects,
+            num_records=self.records,
+            bytes_in_raw_blocks=self.block_bytes,
+            bytes_in_raw_objects=self.object_bytes,
+        )

@@ -1,0 +1,107 @@
+"""The server's end of a pull (wire-facts §8.4)."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import ObjectKind, block_reader, scratch_folder
+from odf_common.service.environment import Environment
+from odf_sync.smart.channel import PROMPT_SECONDS, Channel
+from odf_sync.smart.messages import (
+    VERSION,
+    VERSION_HEADER,
+    BlocksBatch,
+    Download,
+    DownloadsReply,
+    DownloadsRequest,
+    Fault,
+    HttpHeader,
+    Internal,
+    InvalidInterval,
+    MetadataReply,
+    MetadataRequest,
+    ObjectFile,
+    Phase,
+    PullAccepted,
+    PullRequest,
+    Refusal,
+    TransferPlan,
+    TransferUrl,
+)
+from odf_sync.smart.ranges import Range, is_ancestor, pack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullSource:
+    """The dataset that is pulled, with its head at the start."""
+
+    env: Environment
+    dataset: DatasetId
+    head: Multihash
+
+    def range_of(self, request: PullRequest) -> Range | Fault:
+        """Return the blocks that are asked for, or why there are none such."""
+        head = request.stop_at or self.head
+        if head != self.head and not self._is_ancestor(head, self.head):
+            text = f"no block {head}" if not self._has(head) else f"{head} is not in the chain"
+            return Internal(phase=Phase.PULL_INITIAL, error_message=text)
+        after = request.begin_after
+        if after is None or self._is_ancestor(after, head):
+            return Range(after=after, head=head)
+        if request.force_update_if_diverged:
+            return Range(after=None, head=head)
+        return InvalidInterval(head=head, tail=after)
+
+    def pack(self, blocks: Range, file: Path) -> TransferPlan:
+        """Write the archive of a range, and return its plan."""
+        with file.open("wb") as out:
+            return pack(block_reader(self.env.blobs, self.dataset), blocks, out)
+
+    def _is_ancestor(self, block: Multihash, head: Multihash) -> bool:
+        return is_ancestor(block_reader(self.env.blobs, self.dataset), self._has, block, head)
+
+    def _has(self, block: Multihash) -> bool:
+        return self.env.blobs.has(self.dataset, ObjectKind.BLOCK, block)
+
+
+async def serve_pull(
+    channel: Channel, source: PullSource, request: web.Request, *, idle_seconds: float
+) -> None:
+    """Offer a range, send its blocks, and say where objects are, until the client closes."""
+    asked = await channel.expect(PullRequest, PROMPT_SECONDS)
+    blocks = await asyncio.to_thread(source.range_of, asked)
+    if not isinstance(blocks, Range):
+        await channel.send(Refusal(fault=blocks))
+        return
+    with scratch_folder(source.env.blobs) as scratch:
+        archive = scratch / "blocks"
+        plan = await asyncio.to_thread(source.pack, blocks, archive)
+        await channel.send(PullAccepted(transfer_plan=plan))
+        await channel.expect(MetadataRequest, PROMPT_SECONDS)
+        payload = await asyncio.to_thread(archive.read_bytes)
+    await channel.send(MetadataReply(blocks=BlocksBatch(num_blocks=plan.num_blocks, payload=payload)))
+    del payload
+    while True:
+        wanted = await channel.expect(DownloadsRequest, idle_seconds)
+        downloads = tuple(_download(source, request, one) for one in wanted.object_files)
+        await channel.send(DownloadsReply(object_transfer_strategies=downloads))
+
+
+def _download(source: PullSource, request: web.Request, file: ObjectFile) -> Download:
+    return Download(object_file=file, download_from=url_of(source.env, request, file))
+
+
+def url_of(env: Environment, request: web.Request, file: ObjectFile) -> TransferUrl:
+    """Return this node's own place of an object, for the client that asks."""
+    origin = env.settings.public_url or f"{request.scheme}://{request.host}"
+    base = request.rel_url.raw_path.rpartition("/")[0]
+    url = f"{origin}{base}/{file.object_type.kind}/{file.physical_hash}"
+    headers = [HttpHeader(name=VERSION_HEADER, value=str(VERSION))]
+    token = request.headers.get("Authorization")
+    if token is not None:
+        headers.append(HttpHeader(name="authorization", value=token))
+    return TransferUrl(url=url, headers=tuple(headers))

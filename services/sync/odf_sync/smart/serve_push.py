@@ -1,0 +1,193 @@
+"""The server's end of a push (wire-facts §8.5): nothing of it is seen before the head moves."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Final
+
+from aiohttp import web
+
+from odf_common.codec.flatbuffers import decode_block
+from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import Seed
+from odf_common.ports.store import CatalogEntry
+from odf_common.service.environment import Environment
+from odf_common.service.request_reply import Replies
+from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_archive
+from odf_sync.smart.channel import PROMPT_SECONDS, Channel
+from odf_sync.smart.exchange import TransferRefused
+from odf_sync.smart.messages import (
+    BlocksAccepted,
+    BlocksBatch,
+    CompleteRequest,
+    Internal,
+    InvalidHead,
+    NewBlocks,
+    ObjectFile,
+    Phase,
+    ProgressRequest,
+    PushAccepted,
+    PushConfirmed,
+    PushRequest,
+    PushStrategy,
+    Refusal,
+    SeedBlockOverwriteRestricted,
+    Upload,
+    UploadsComplete,
+    UploadsReply,
+    UploadsRequest,
+    Visibility,
+)
+from odf_sync.smart.serve_pull import url_of
+from odf_sync.transfer.accept import PushedChain, accept
+
+PROGRESS_SECONDS: Final = 10.0
+NOT_BY_FORCE: Final = "a forced push needs the role of a maintainer or owner, and a token that may manage"
+QUESTIONS: Final = 60  # without an answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushTarget:
+    """Where a push goes: the name in its URL, the dataset that has it, and the head at the start."""
+
+    env: Environment
+    replies: Replies
+    alias: str
+    entry: CatalogEntry | None
+    head: Multihash | None
+    pushes: OpenPushes
+    on_created: Callable[[DatasetId, Visibility], None]
+    may_replace: Callable[[], Awaitable[bool]]
+    """Return whether the caller may replace the dataset's history."""
+
+    def dataset_of(self, blocks: Mapping[Multihash, bytes], *, is_forced: bool) -> DatasetId | None:
+        """Return the dataset that the blocks are for; None if it is new and they do not begin with its Seed.
+
+        Raises `TransferRefused` if a forced chain has another id or kind.
+        """
+        event = decode_block(next(iter(blocks.values()))).block.event
+        if self.entry is None:
+            return event.dataset_id if isinstance(event, Seed) else None
+        dataset = self.entry.dataset_id
+        if is_forced and isinstance(event, Seed):
+            here = self.env.states.current(dataset)
+            if here is None or (event.dataset_id, event.dataset_kind) != (dataset, here.kind):
+                raise TransferRefused(fault=SeedBlockOverwriteRestricted())
+        return dataset
+
+    def require_target(self, dataset: DatasetId | None) -> DatasetId:
+        """Return the dataset; raises `TransferRefused` if it cannot have the name."""
+        if dataset is None:
+            raise _refused(Phase.PUSH_UPLOADS, "the first block is no Seed")
+        if self.entry is None and self.env.catalog.by_id(dataset) is not None:
+            raise _refused(Phase.PUSH_TARGET, "the dataset has another name here")
+        return dataset
+
+    def uploads(
+        self, request: web.Request, dataset: DatasetId, files: tuple[ObjectFile, ...]
+    ) -> UploadsReply:
+        """Return where to send the objects that are not here."""
+        return UploadsReply(
+            object_transfer_strategies=tuple(self._upload(request, dataset, one) for one in files)
+        )
+
+    def _upload(self, request: web.Request, dataset: DatasetId, file: ObjectFile) -> Upload:
+        if self.env.blobs.has(dataset, file.object_type.kind, file.physical_hash):
+            return Upload(object_file=file, push_strategy=PushStrategy.SKIP_UPLOAD)
+        return Upload(
+            object_file=file,
+            push_strategy=PushStrategy.HTTP_UPLOAD,
+            upload_to=url_of(self.env, request, file),
+        )
+
+
+async def serve_push(
+    channel: Channel, target: PushTarget, request: web.Request, *, idle_seconds: float
+) -> None:
+    """Receive blocks and objects, check them all, and have the head moved."""
+    asked = await channel.expect(PushRequest, PROMPT_SECONDS)
+    if asked.current_head != target.head:
+        fault = InvalidHead(actual_head=asked.current_head, expected_head=target.head)
+        await channel.send(Refusal(fault=fault))
+        return
+    is_forced = asked.force_update_if_diverged
+    if is_forced and target.entry is not None and not await target.may_replace():
+        await channel.send(Refusal(fault=Internal(phase=Phase.PUSH_INITIAL, error_message=NOT_BY_FORCE)))
+        return
+    await channel.send(PushAccepted())
+    batch = (await channel.expect(NewBlocks, idle_seconds)).new_blocks
+    blocks = await asyncio.to_thread(_unpacked, batch, asked.transfer_plan.num_blocks)
+    del batch
+    if not blocks:
+        await channel.send(BlocksAccepted())
+        await channel.expect(CompleteRequest, idle_seconds)
+        await channel.send(PushConfirmed())
+        return
+    seeded = await asyncio.to_thread(target.dataset_of, blocks, is_forced=is_forced)
+    await channel.send(BlocksAccepted())
+    listed = await channel.expect(UploadsRequest, idle_seconds)
+    dataset = await asyncio.to_thread(target.require_target, seeded)
+    with target.pushes.pushing(target.alias, dataset):
+        await _receive_objects(channel, target, request, dataset, listed, idle_seconds)
+        await channel.expect(CompleteRequest, idle_seconds)
+        if (
+            target.entry is None
+        ):  # before it has a name, so that it is never visible to others than it should be
+            await asyncio.to_thread(target.on_created, dataset, asked.visibility_for_created_dataset)
+        await asyncio.to_thread(_complete, target, blocks, is_forced=is_forced)
+    await channel.send(PushConfirmed())
+
+
+def _unpacked(batch: BlocksBatch, planned: int) -> Mapping[Multihash, bytes]:
+    if batch.num_blocks != planned:
+        text = f"{batch.num_blocks} blocks, but {planned} planned"
+        raise InvalidInput(text=text, where="new_blocks")
+    if planned == 0:
+        return {}
+    return dict(read_archive(BytesIO(batch.payload), count=planned, limit=BLOCKS_BYTES_LIMIT))
+
+
+async def _receive_objects(  # noqa: PLR0917 - the parts of an exchange
+    channel: Channel,
+    target: PushTarget,
+    request: web.Request,
+    dataset: DatasetId,
+    listed: UploadsRequest,
+    idle_seconds: float,
+) -> None:
+    """Say where the objects of each list go, and wait until they have been sent."""
+    while True:
+        await channel.send(await asyncio.to_thread(target.uploads, request, dataset, listed.object_files))
+        await _uploaded(channel)
+        if not listed.is_truncated:
+            return
+        listed = await channel.expect(UploadsRequest, idle_seconds)
+
+
+async def _uploaded(channel: Channel) -> None:
+    """Return when all objects were sent; ask for the progress meanwhile."""
+    unanswered = 0
+    while unanswered < QUESTIONS:
+        try:
+            message = await channel.receive(PROGRESS_SECONDS)
+        except TimeoutError:
+            await channel.send(ProgressRequest())
+            unanswered += 1
+            continue
+        unanswered = 0
+        if isinstance(message, UploadsComplete):
+            return
+    raise TimeoutError(f"no answer to {QUESTIONS} questions about the progress")
+
+
+def _refused(phase: Phase, text: str) -> TransferRefused:
+    return TransferRefused(fault=Internal(phase=phase, error_message=text))
+
+
+def _complete(target: PushTarget, blocks: Mapping[Multihash, bytes], *, is_forced: bool) -> None:
+    chain = PushedChain(alias=target.alias, head=target.head, blocks=blocks, is_forced=is_forced)
+    accept(target.env, target.replies, chain)

@@ -1,0 +1,194 @@
+"""The server's end: the routes `pull` and `push` of a dataset, upgraded to WebSocket (wire-facts §8.3–8.6)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Final
+
+import structlog
+from aiohttp import WSCloseCode, web
+
+from odf_common.errors import OdfError
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import CatalogEntry
+from odf_common.service.environment import Environment
+from odf_common.service.request_reply import Replies
+from odf_sync.access import rules as access_rules
+from odf_sync.access.rules import Action
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.endpoints import Endpoint, caller_of, dataset_of, is_allowed, name_in_path
+from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.smart.channel import Channel, PeerClosed
+from odf_sync.smart.exchange import (
+    CLOSE_FAULT,
+    PULL,
+    PUSH,
+    End,
+    Side,
+    State,
+    Table,
+    TransferRefused,
+    close_reason,
+)
+from odf_sync.smart.messages import VERSION, VERSION_HEADER, Internal, Refusal, Visibility
+from odf_sync.smart.serve_pull import PullSource, serve_pull
+from odf_sync.smart.serve_push import PushTarget, serve_push
+
+log = structlog.stdlib.get_logger(__name__)
+
+EXCHANGES: Final = 64  # at a time
+EXCHANGES_OF_CALLER: Final = 16  # of these
+RETRY_AFTER_SECONDS: Final = 5
+IDLE_SECONDS: Final = 3600.0  # between two messages: objects travel meanwhile
+FAULT_SECONDS: Final = 10.0  # for a client to close after a refusal
+PULL_MESSAGE_BYTES: Final = 16 * 1024**2  # a client's longest message lists objects, some 60,000
+PUSH_MESSAGE_BYTES: Final = 512 * 1024**2  # all new blocks, 3.6 characters per byte
+BUSY: Final = "too many transfers at a time"
+
+Serve = Callable[[Channel, web.Request], Awaitable[None]]
+
+
+class SmartProtocol:
+    """Handlers of the routes; an exchange ends with a close frame, whatever happens in it."""
+
+    def __init__(
+        self, env: Environment, replies: Replies, authorizer: Authorizer, pushes: OpenPushes
+    ) -> None:
+        """Serve every dataset of the node; new ones get their visibility by `authorizer`."""
+        self._env = env
+        self._replies = replies
+        self._authorizer = authorizer
+        self._pushes = pushes
+        self._open: dict[web.WebSocketResponse, object] = {}
+        """Exchanges, and whose they are."""
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        """Yield what is served."""
+        yield Endpoint(
+            method="GET",
+            path="/pull",
+            handler=self._pull,
+            summary="Pull the dataset by the Smart Transfer Protocol (WebSocket).",
+            action=Action.READ,
+            statuses=(101,),
+            on_shutdown=self._close,
+        )
+        yield Endpoint(
+            method="GET",
+            path="/push",
+            handler=self._push,
+            summary="Push the dataset by the Smart Transfer Protocol (WebSocket).",
+            action=Action.CREATE,
+            statuses=(101,),
+        )
+
+    async def _close(self, _: web.Application) -> None:
+        """End all exchanges, because the node stops."""
+        for socket in tuple(self._open):
+            await socket.close(code=WSCloseCode.GOING_AWAY, message=b"the node stops")
+
+    async def _pull(self, request: web.Request) -> web.StreamResponse:
+        dataset = dataset_of(request).dataset_id
+        head = await asyncio.to_thread(self._env.refs.head, dataset)
+        if head is None:
+            raise web.HTTPNotFound(text="")
+        source = PullSource(env=self._env, dataset=dataset, head=head)
+
+        async def serve(channel: Channel, request: web.Request) -> None:
+            await serve_pull(channel, source, request, idle_seconds=IDLE_SECONDS)
+
+        return await self._upgraded(request, PULL, serve, PULL_MESSAGE_BYTES)
+
+    async def _push(self, request: web.Request) -> web.StreamResponse:
+        try:
+            entry: CatalogEntry | None = dataset_of(request)
+        except KeyError:
+            entry = None
+        head = None if entry is None else await asyncio.to_thread(self._env.refs.head, entry.dataset_id)
+        target = PushTarget(
+            env=self._env,
+            replies=self._replies,
+            alias=name_in_path(request) if entry is None else entry.alias,
+            entry=entry,
+            head=head,
+            pushes=self._pushes,
+            on_created=self._note_creation,
+            may_replace=partial(is_allowed, request, Action.MANAGE),
+        )
+
+        async def serve(channel: Channel, request: web.Request) -> None:
+            await serve_push(channel, target, request, idle_seconds=IDLE_SECONDS)
+
+        return await self._upgraded(request, PUSH, serve, PUSH_MESSAGE_BYTES)
+
+    def _note_creation(self, dataset: DatasetId, visibility: Visibility) -> None:
+        self._authorizer.note_creation(dataset, access_rules.Visibility(visibility.value.lower()))
+
+    async def _upgraded(
+        self, request: web.Request, table: Table, serve: Serve, max_bytes: int
+    ) -> web.StreamResponse:
+        """Run an exchange, if the headers ask for one of our version."""
+        refusal = _unfit(request)
+        if refusal is not None:
+            return refusal
+        caller = _caller(request)
+        if len(self._open) >= EXCHANGES or list(self._open.values()).count(caller) >= EXCHANGES_OF_CALLER:
+            headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+            return web.json_response({"message": BUSY}, status=503, headers=headers)
+        socket = web.WebSocketResponse(autoclose=False, compress=False, max_msg_size=max_bytes)
+        self._open[socket] = caller
+        try:
+            await socket.prepare(request)
+            await _run(Channel(socket, End(side=Side.SERVER, table=table)), request, serve)
+        finally:
+            del self._open[socket]
+        return socket
+
+
+def _caller(request: web.Request) -> object:
+    """Return whose exchange it is: an account's, or else an address's."""
+    account = caller_of(request).account
+    return request.remote if account is None else account.id
+
+
+def _unfit(request: web.Request) -> web.Response | None:
+    """Return the answer to a request that is no upgrade, or one of another version; None if it fits."""
+    if "upgrade" not in request.headers.get("Connection", "").lower():
+        return web.Response(status=400, text="Connection header did not include 'upgrade'")
+    if request.headers.get("Upgrade", "").lower() != "websocket":
+        return web.Response(status=400, text="`Upgrade` header did not include 'websocket'")
+    version = request.headers.get(VERSION_HEADER)
+    if version is None:
+        return web.Response(status=400, text=f"Header of type `{VERSION_HEADER}` was missing")
+    if not (version.isascii() and version.isdigit() and len(version) <= len(str(2**31))):
+        return web.Response(status=400, text=f"invalid HTTP header ({VERSION_HEADER})")
+    if int(version) != VERSION:
+        body = b'{"message":"Incompatible client version"}'
+        return web.Response(status=400, body=body, content_type="application/json")
+    return None
+
+
+async def _run(channel: Channel, request: web.Request, serve: Serve) -> None:
+    """Serve an exchange to its end; a fault is sent as a close frame's reason."""
+    facts = {"path": request.path}
+    try:
+        await serve(channel, request)
+        if channel.end.state in (State.FAILED, State.DONE):  # the client closes
+            await channel.receive(FAULT_SECONDS)
+    except PeerClosed as closed:
+        log.debug("transfer ended", code=closed.close_code, reason=closed.reason, **facts)
+        await channel.close(closed.close_code, closed.reason.encode())
+    except TransferRefused as refused:
+        log.info("transfer refused", why=str(refused), **facts)
+        await channel.close(CLOSE_FAULT, close_reason(Refusal(fault=refused.fault)))
+    except (OdfError, TimeoutError) as error:
+        text = str(error) or "no message in time"
+        log.info("transfer failed", why=text, phase=channel.end.phase, **facts)
+        reason = close_reason(Refusal(fault=Internal(phase=channel.end.phase, error_message=text)))
+        await channel.close(CLOSE_FAULT, reason)
+    except Exception:
+        log.exception("transfer failed", phase=channel.end.phase, **facts)
+        reason = close_reason(
+            Refusal(fault=Internal(phase=channel.end.phase, error_message="Internal error"))
+        )
+        await channel.close(CLOSE_FAULT, reason)

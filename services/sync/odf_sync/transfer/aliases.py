@@ -1,0 +1,105 @@
+"""Which datasets of this node have places to pull from and push to, by the names that users give."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases, remote_aliases
+from odf_common.errors import InvalidInput, NotFound, OdfError
+from odf_common.identity.dataset_refs import (
+    is_pattern,
+    parse_alias,
+    parse_pattern,
+    parse_ref,
+    parse_ref_remote,
+)
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import CatalogEntry, require_entry
+from odf_common.service.environment import Environment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AliasChange:
+    """Places that are added to and deleted from the aliases of a dataset."""
+
+    add_pull: tuple[str, ...] = ()
+    add_push: tuple[str, ...] = ()
+    delete_pull: tuple[str, ...] = ()
+    delete_push: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidInput` unless what is added names a dataset in another place."""
+        for place in (*self.add_pull, *self.add_push):
+            parse_ref_remote(place)
+
+    def applied(self, known: RemoteAliases) -> RemoteAliases:
+        """Return the aliases after the change; raises `NotFound` if one that is deleted does not exist."""
+        for place in self.add_pull:
+            known = known.with_pull(place)
+        for place in self.add_push:
+            known = known.with_push(place)
+        for place in self.delete_pull:
+            _require(place, known.pull, "pull")
+            known = known.without_pull(place)
+        for place in self.delete_push:
+            _require(place, known.push, "push")
+            known = known.without_push(place)
+        return known
+
+
+def listed(
+    env: Environment, refs: Iterable[str], *, recursive: bool
+) -> tuple[tuple[CatalogEntry, RemoteAliases], ...]:
+    """Return datasets that have aliases; all of them without `refs`, else those named and, if recursive, their inputs.
+
+    Inputs come first. Names of no dataset are ignored.
+    """
+    entries = tuple(env.catalog.entries())
+    asked = tuple(refs)
+    if asked:
+        chosen = [entry for entry in entries if any(_is_named(entry, ref) for ref in asked)]
+        entries = tuple(_with_inputs(env, chosen) if recursive else chosen)
+    found = ((entry, remote_aliases(env.blobs, entry.dataset_id)) for entry in entries)
+    return tuple((entry, aliases) for entry, aliases in found if aliases != RemoteAliases())
+
+
+def change(env: Environment, ref: str, wanted: AliasChange) -> tuple[CatalogEntry, RemoteAliases]:
+    """Change the aliases of a dataset; raises `NotFound`."""
+    entry = require_entry(env.catalog, ref)
+    return entry, change_aliases(env.blobs, entry.dataset_id, wanted.applied)
+
+
+def _is_named(entry: CatalogEntry, ref: str) -> bool:
+    try:
+        if is_pattern(ref):
+            return parse_pattern(ref).matches(parse_alias(entry.alias))
+        named = parse_ref(ref)
+    except InvalidInput:
+        return False
+    return entry.dataset_id == named if isinstance(named, DatasetId) else parse_alias(entry.alias) == named
+
+
+def _with_inputs(env: Environment, chosen: Iterable[CatalogEntry]) -> Iterator[CatalogEntry]:
+    """Yield datasets after all that they are derived from, each once; a chain that cannot be read has no inputs."""
+    seen: set[DatasetId] = set()
+    waiting = [(entry, False) for entry in reversed(tuple(chosen))]
+    while waiting:
+        entry, has_inputs_before = waiting.pop()
+        if has_inputs_before:
+            yield entry
+        elif entry.dataset_id not in seen:
+            seen.add(entry.dataset_id)
+            inputs = map(env.catalog.by_id, _inputs(env, entry.dataset_id))
+            waiting += [(entry, True), *((one, False) for one in inputs if one is not None)]
+
+
+def _inputs(env: Environment, dataset: DatasetId) -> tuple[DatasetId, ...]:
+    try:
+        state = env.states.current(dataset)
+    except OdfError:
+        return ()
+    return () if state is None else state.inputs
+
+
+def _require(place: str, known: tuple[str, ...], kind: str) -> None:
+    if place not in known:
+        raise NotFound(what=f"{kind} alias {place}")

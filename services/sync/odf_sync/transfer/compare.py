@@ -1,0 +1,97 @@
+"""Which blocks of a repository's chain are missing locally (wire-facts §8.2, pull algorithm)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from odf_common.chain.compare import Ahead, Behind, Comparison, Diverged, Equal, common_block, compare
+from odf_common.chain.rules import admit
+from odf_common.chain.state import ChainState
+from odf_common.chain.walk import ReadBlock
+from odf_common.errors import Conflict
+from odf_common.hashing.multihash import Multihash
+from odf_sync.repositories import Repository
+from odf_sync.transfer.remote_blocks import BlockSpool, RemoteBlock, RemoteBlocks
+
+
+@dataclass(eq=False, kw_only=True)
+class ChainsDiverged(Conflict):
+    """Both chains have blocks of their own after a common one; neither can follow the other."""
+
+    repository: str
+    common_block: str | None
+    blocks_here: int
+    blocks_there: int
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return (
+            "stage it at a reference with --as NAME@REF, or reset the local dataset to the common block first"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """What is missing locally: the blocks after `common`, the last block that both have, oldest first."""
+
+    common: Multihash | None
+    blocks: RemoteBlocks
+
+
+def missing_blocks(
+    there: Repository,
+    head: Multihash,
+    read_here: ReadBlock,
+    here: Multihash | None,
+    *,
+    may_diverge: bool = False,
+    spool: BinaryIO | None = None,
+) -> Missing:
+    """Return what the local chain lacks; no blocks if it has all of them. They are kept in `spool`, if it is given.
+
+    Raises `ChainsDiverged` unless `may_diverge`, `ChainBroken` for a block that is missing or does not match its hash,
+    and `InvalidInput` for a chain that is too large.
+    """
+    fetched = BlockSpool(there, after=here, file=spool)
+    try:
+        relation = compare(read_here, here, fetched.read, head)
+    finally:
+        fetched.close()
+    if isinstance(relation, Diverged) and not may_diverge:
+        common = None if relation.ancestor is None else str(relation.ancestor)
+        raise ChainsDiverged(
+            repository=there.url, common_block=common, blocks_here=relation.ours, blocks_there=relation.theirs
+        )
+    names = fetched.fetched(_only_there(relation))
+    return Missing(common=common_block(relation, here, head), blocks=RemoteBlocks(fetched, names[::-1]))
+
+
+def compare_with(
+    there: Repository, read_here: ReadBlock, here: Multihash, spool: BinaryIO | None = None
+) -> tuple[Comparison, Multihash | None]:
+    """Return how a local chain relates to that of a repository, and the last block that both have."""
+    head = there.head()
+    fetched = BlockSpool(there, after=here, file=spool)
+    try:
+        relation = compare(read_here, here, fetched.read, head)
+    finally:
+        fetched.close()
+    return relation, common_block(relation, here, head)
+
+
+def _only_there(relation: Comparison) -> int:
+    """Return how many blocks only the other chain has: the comparison reads them first, newest to oldest."""
+    match relation:
+        case Behind(blocks=count) | Diverged(theirs=count):
+            return count
+        case Ahead() | Equal():
+            return 0
+
+
+def admit_all(here: ChainState | None, blocks: Iterable[RemoteBlock]) -> ChainState:
+    """Fold the blocks onto the local state; raises `ChainRuleViolated` for the first that breaks a rule."""
+    state = here
+    for block in blocks:
+        state = admit(state, block.decoded.block, block_hash=block.hash, version=block.decoded.version)
+    assert state is not None, "at least one block is given"
+    return state

@@ -1,0 +1,212 @@
+"""Slices and checkpoints of a repository: downloaded, and refused unless they match what their blocks declare."""
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from odf_common.adapters.local.faults import guarded
+from odf_common.chain.state import ChainState
+from odf_common.data.schema_evolution import schema_of_event
+from odf_common.data.slice_checks import check_records
+from odf_common.data.slices import read_foreign_slice
+from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable, VerificationFailed
+from odf_common.hashing.logical import logical_hash
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import DataEvent, DataSlice, SetDataSchema
+from odf_common.ports.store import ObjectKind
+from odf_common.service.environment import Environment
+from odf_sync.repositories import Repository
+from odf_sync.transfer.partial_files import PartialFile, partial_file
+from odf_sync.transfer.remote_blocks import RemoteBlock
+
+READERS: Final = threading.Semaphore(2)  # slices in memory at a time
+FRUITLESS: Final = 2  # attempts without a byte, each with the retries of its connection
+
+
+@dataclass(eq=False, kw_only=True)
+class ObjectDiffers(VerificationFailed):
+    """An object in the repository differs from what its block declares."""
+
+    object: str
+    block: str
+    sequence_number: int
+    actual: str
+    repository: str
+
+
+@dataclass(eq=False, kw_only=True)
+class RecordsRefused(VerificationFailed):
+    """A slice in the repository has other records than its block declares."""
+
+    object: str
+    block: str
+    sequence_number: int
+    repository: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteObject:
+    """A slice or checkpoint to fetch; `size` in bytes as declared by its block, `schema` that of a slice."""
+
+    kind: ObjectKind
+    name: Multihash
+    size: int
+    block: Multihash
+    sequence_number: int
+    slice: DataSlice | None = None
+    schema: SetDataSchema | None = None
+
+
+def declared_objects(past: ChainState | None, blocks: Iterable[RemoteBlock]) -> Iterator[RemoteObject]:
+    """Yield all objects that blocks after `past` declare, with the schema of each slice.
+
+    An object is yielded as often as it is declared: a file may match one block's declaration and not another's.
+    """
+    schema = None if past is None else past.schema
+    for block in blocks:
+        event = block.decoded.block.event
+        if isinstance(event, SetDataSchema):
+            schema = event
+        if not isinstance(event, DataEvent):
+            continue
+        data, checkpoint = event.new_data, event.new_checkpoint
+        if data is not None:
+            yield RemoteObject(
+                kind=ObjectKind.DATA,
+                name=data.physical_hash,
+                size=data.size,
+                block=block.hash,
+                sequence_number=block.decoded.block.sequence_number,
+                slice=data,
+                schema=schema,
+            )
+        if checkpoint is not None:
+            yield RemoteObject(
+                kind=ObjectKind.CHECKPOINT,
+                name=checkpoint.physical_hash,
+                size=checkpoint.size,
+                block=block.hash,
+                sequence_number=block.decoded.block.sequence_number,
+            )
+
+
+def by_object(declared: Iterable[RemoteObject]) -> tuple[tuple[RemoteObject, ...], ...]:
+    """Return the declarations grouped by object, in the order of first declarations."""
+    found: dict[tuple[ObjectKind, Multihash], list[RemoteObject]] = {}
+    for one in declared:
+        found.setdefault((one.kind, one.name), []).append(one)
+    return tuple(tuple(group) for group in found.values())
+
+
+@guarded
+def fetch(
+    env: Environment, there: Repository, dataset: DatasetId, declared: Sequence[RemoteObject], folder: Path
+) -> None:
+    """Store one object, unless it exists, if it matches all blocks that declare it.
+
+    A download that is cut off leaves its bytes in `folder`, where the next one finds them.
+
+    Raises `ObjectDiffers`, `RecordsRefused`, and the repository's errors.
+    """
+    first = declared[0]
+    if env.blobs.has(dataset, first.kind, first.name):
+        _check(there.url, declared, env.blobs.local_path(dataset, first.kind, first.name))
+        return
+    with partial_file(folder, first.name) as file:
+        try:
+            _download(there, first, file)
+            _check(there.url, declared, file.path)
+            env.blobs.put_file(dataset, first.kind, first.name, file.path)
+        except (VerificationFailed, InvalidInput, NotFound):
+            file.path.unlink(missing_ok=True)  # nothing to continue
+            raise
+
+
+@guarded
+def check_stored(env: Environment, source: str, dataset: DatasetId, declared: Sequence[RemoteObject]) -> None:
+    """Raise `NotFound`, `ObjectDiffers` or `RecordsRefused` unless an object from `source` is stored as declared."""
+    first = declared[0]
+    _check(source, declared, env.blobs.local_path(dataset, first.kind, first.name))
+
+
+def _download(there: Repository, one: RemoteObject, file: PartialFile) -> None:
+    """Complete a file; one that was begun with other bytes, from another repository perhaps, is fetched again."""
+    begun = file.tell()
+    if begun > one.size:
+        file.clear()
+    _receive(there, one, file)
+    if file.hash() != one.name and begun:
+        file.clear()
+        _receive(there, one, file)
+    if file.hash() != one.name:
+        raise _differs(there.url, one, f"{file.hash()}, {file.tell()} bytes")
+
+
+def _receive(there: Repository, one: RemoteObject, file: PartialFile) -> None:
+    """Fetch the rest of a file; a lost connection is followed by another one, as long as bytes arrive."""
+    fruitless = 0
+    while not file.tell() or file.tell() < one.size:
+        before = file.tell()
+        try:
+            there.fetch(one.kind, one.name, file, one.size)
+        except Unavailable:
+            fruitless = 0 if file.tell() > before else fruitless + 1
+            if fruitless == FRUITLESS:
+                raise
+        else:
+            return
+
+
+def _check(source: str, declared: Sequence[RemoteObject], file: Path) -> None:
+    """Raise `ObjectDiffers` or `RecordsRefused` unless a file is what each block declares."""
+    size = file.stat().st_size
+    for one in declared:
+        if one.size != size:
+            raise _differs(source, one, f"{size} bytes")
+    _check_slices(source, declared, file)
+
+
+def _check_slices(source: str, declared: Sequence[RemoteObject], file: Path) -> None:
+    """Raise `RecordsRefused` unless the records are those that each block declares."""
+    slices = [(one, one.slice) for one in declared if one.slice is not None]
+    if not slices:
+        return
+    with READERS:
+        try:
+            table = read_foreign_slice(file)
+            actual = logical_hash(table)
+        except OdfError as error:
+            raise _refused(source, slices[0][0], str(error)) from error
+        for one, data in slices:
+            if actual != data.logical_hash:
+                why = f"records hash to {actual}, but {data.logical_hash} is declared"
+                raise _refused(source, one, why)
+            try:
+                schema = None if one.schema is None else schema_of_event(one.schema)
+                check_records(table, data.offset_interval, schema)
+            except OdfError as error:
+                raise _refused(source, one, str(error)) from error
+
+
+def _differs(source: str, one: RemoteObject, actual: str) -> ObjectDiffers:
+    return ObjectDiffers(
+        object=f"{one.kind}/{one.name}",
+        block=str(one.block),
+        sequence_number=one.sequence_number,
+        actual=actual,
+        repository=source,
+    )
+
+
+def _refused(source: str, one: RemoteObject, why: str) -> RecordsRefused:
+    return RecordsRefused(
+        object=f"{one.kind}/{one.name}",
+        block=str(one.block),
+        sequence_number=one.sequence_number,
+        repository=source,
+        why=why,
+    )

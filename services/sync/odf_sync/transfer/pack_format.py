@@ -1,0 +1,41 @@
+"""Packs: many blocks in one response, newest first, each after its length in 4 bytes, big-endian (ADR 0039)."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from odf_common.errors import InvalidInput
+
+MEDIA_TYPE: Final = "application/vnd.odf.block-pack"
+HEADER: Final = "Odf-Block-Packs"  # of the response to `refs/head`: the server sends packs
+VERSION: Final = "1"
+LENGTH_BYTES: Final = 4
+
+
+def framed(raw: bytes) -> bytes:
+    """Return a block as part of a pack."""
+    return len(raw).to_bytes(LENGTH_BYTES, "big") + raw
+
+
+def blocks_in(chunks: Iterable[bytes], *, most: int) -> Iterator[bytes]:
+    """Yield the blocks of a pack that arrives in chunks.
+
+    Raises `InvalidInput` for a block of more than `most` bytes, and for a pack that ends within one.
+    """
+    rest = bytearray()
+    for chunk in chunks:
+        rest += chunk
+        at = 0
+        while len(rest) - at >= LENGTH_BYTES:
+            start = at + LENGTH_BYTES
+            end = start + int.from_bytes(rest[at:start], "big")
+            if end - start > most:
+                raise InvalidInput(
+                    text=f"a block of {end - start} bytes; at most {most} are taken", where="pack"
+                )
+            if end > len(rest):
+                break
+            yield bytes(rest[start:end])
+            at = end
+        del rest[:at]
+    if rest:
+        raise InvalidInput(text="ends within a block", where="pack")

@@ -1,0 +1,72 @@
+"""Downloads in progress, by hash: one that was cut off is continued by the next attempt, also of another process."""
+
+import contextlib
+import hashlib
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from odf_common.adapters.local.scratch import locked_by_name
+from odf_common.hashing.multihash import Multihash
+
+CHUNK_BYTES: Final = 1024 * 1024
+KEPT_SECONDS: Final = 7 * 24 * 3600.0  # after the last byte
+
+
+class PartialFile:
+    """A file that grows, and the hash of its bytes."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        """Read what the file has."""
+        self.path = path
+        self._file = file
+        self._digest = hashlib.sha3_256()
+        while chunk := file.read(CHUNK_BYTES):
+            self._digest.update(chunk)
+
+    def write(self, chunk: bytes, /) -> int:
+        """Append bytes."""
+        self._digest.update(chunk)
+        return self._file.write(chunk)
+
+    def tell(self) -> int:
+        """Return its size in bytes."""
+        return self._file.tell()
+
+    def hash(self) -> Multihash:
+        """Return the hash of its bytes, all of which other readers see."""
+        self._file.flush()
+        return Multihash.sha3(self._digest.digest())
+
+    def clear(self) -> None:
+        """Remove all bytes."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._digest = hashlib.sha3_256()
+
+
+@contextmanager
+def partial_file(folder: Path, name: Multihash) -> Iterator[PartialFile]:
+    """Yield the partial file of an object, or one of its own while another download writes that; no two share one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / str(name)
+    handle = locked_by_name(path, os.O_CREAT)
+    if handle is None:
+        path = folder / f"{name}.{uuid.uuid4().hex}"
+        handle = locked_by_name(path, os.O_CREAT)
+        assert handle is not None, "no other process knows the name"
+    with os.fdopen(handle, "r+b") as file:
+        yield PartialFile(path, file)
+
+
+def sweep(folder: Path) -> None:
+    """Remove partial files that no attempt has continued for `KEPT_SECONDS`."""
+    with contextlib.suppress(FileNotFoundError):
+        for item in os.scandir(folder):
+            with contextlib.suppress(FileNotFoundError):
+                if item.stat().st_mtime < time.time() - KEPT_SECONDS:
+                    Path(item.path).unlink()

@@ -1,0 +1,324 @@
+"""Copies a dataset from a repository: compare, download, check, and have the coordinator move the head.
+
+Objects are written before blocks, and blocks before the head (spec: Dataset Sharing), so an interrupted copy leaves
+only objects, which the next attempt finds and reuses.
+"""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from typing import BinaryIO, Final
+from urllib.parse import unquote, urlparse
+
+import structlog
+
+from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.chain.compare import Comparison
+from odf_common.chain.state import ChainState
+from odf_common.chain.walk import ReadBlock, blocks_between
+from odf_common.codec.bus import body_of
+from odf_common.dataset.object_markers import complete_until, forget_drop, note_complete
+from odf_common.dataset.remote_aliases import change_aliases
+from odf_common.errors import (
+    AlreadyExists,
+    HeadMoved,
+    InvalidInput,
+    NotFound,
+    Refused,
+    Unavailable,
+)
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD, split_ref
+from odf_common.identity.dataset_refs import parse_alias
+from odf_common.identity.did import DatasetId
+from odf_common.ports.bus import COORDINATOR_COMMANDS
+from odf_common.ports.store import ObjectKind, block_reader, scratch_folder
+from odf_common.proto.odf.bus.v1 import bus_pb2
+from odf_common.service.environment import Environment
+from odf_common.service.request_reply import Replies
+from odf_sync.repositories import Repository, SmartRepository, TokenFor, no_token, repository
+from odf_sync.repositories.locate import Location, locate
+from odf_sync.transfer.compare import Missing, admit_all, compare_with, missing_blocks
+from odf_sync.transfer.objects import RemoteObject, by_object, declared_objects, fetch
+from odf_sync.transfer.partial_files import sweep
+from odf_sync.transfer.remote_blocks import RemoteBlock, RemoteBlocks
+
+log = structlog.stdlib.get_logger(__name__)
+
+DOWNLOADS: Final = 8  # objects at a time
+WRITES: Final = 32  # blocks at a time
+STORED_AT_ONCE: Final = 1024  # blocks in memory
+REPLY_TIMEOUT_SECONDS: Final = 60.0  # for the coordinator to admit a chain, then the request is repeated
+ATTEMPTS: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The progress of a copy: comparing, blocks, objects, committing, updated, restored, up-to-date."""
+
+    alias: str
+    state: str
+    done: int = 0
+    total: int = 0
+    head: Multihash | None = None
+    new_blocks: int = 0
+    new_records: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The target of a copy: the dataset's local name, its state if it exists, and the reference that is moved."""
+
+    name: str
+    ref: str
+    here: ChainState | None
+    wanted: DatasetId | None = None
+    """The dataset that the source was asked for by its id."""
+
+
+def pull(
+    env: Environment,
+    replies: Replies,
+    source: str,
+    alias: str,
+    token_for: TokenFor = no_token,
+    *,
+    rechecks: bool = False,
+) -> Iterator[Step]:
+    """Bring the local copy of `source` up to date; the last step is `updated`, `restored` or `up-to-date`.
+
+    `source` is a URL or a dataset of a named repository; a dataset that is new gets it as its pull alias.
+
+    If nothing is new, locally lost objects are fetched again; then the last step is `restored`. They are looked for
+    once for each head, after data was dropped, and if `rechecks`.
+
+    `alias` may be `NAME@REF`: then that reference is moved to the chain of `source`, even if it has diverged from the
+    head's. On errors nothing has moved: those of `missing_blocks`, `ObjectDiffers`, `AlreadyExists` if the name or the
+    dataset is taken under another id or name, and `Unavailable`.
+    """
+    # A URL is untrusted: an `@` in it does not select a local reference.
+    location = locate(LocalRepositories(env.settings.home), source, token_for)
+    name, ref = split_ref(alias) if alias else (_default_name(env, location), HEAD)
+    place = _place(env, str(parse_alias(name)), ref, location.dataset)
+    name, here = place.name, place.here
+    there = repository(location.url, token_for, settings=env.settings)
+    yield Step(alias=name, state="comparing")
+    head = there.head()
+    with (
+        _exchange(there, place),
+        scratch_folder(env.blobs) as scratch,
+        (scratch / "blocks").open("w+b") as spool,
+    ):
+        yield Step(alias=name, state="blocks")
+        missing = _missing(env, there, head, place, spool)
+        at = None if here is None else env.refs.head(here.dataset_id, place.ref)
+        if here is not None and (at == head or _has_all(place, missing)):
+            yield from _restore(env, there, place, head, rechecks=rechecks)
+        else:
+            yield from _update(env, replies, there, place, missing)
+    if here is None:
+        _remember(env, name, source)
+
+
+def _remember(env: Environment, alias: str, source: str) -> None:
+    """Note where a new dataset came from."""
+    entry = env.catalog.by_alias(alias)
+    if entry is not None:
+        change_aliases(env.blobs, entry.dataset_id, lambda known: known.with_pull(source))
+
+
+def _exchange(there: Repository, place: Place) -> AbstractContextManager[None]:
+    """Return a context in which a repository that needs to know it knows which blocks are here."""
+    if not isinstance(there, SmartRepository):
+        return nullcontext()
+    return there.exchange(None if place.here is None else place.here.head, is_forced=place.ref != HEAD)
+
+
+def _restore(
+    env: Environment, there: Repository, place: Place, head: Multihash, *, rechecks: bool
+) -> Iterator[Step]:
+    """Fetch objects that were lost locally, in order, the newest last."""
+    assert place.here is not None, "nothing can be lost otherwise"
+    dataset = place.here.dataset_id
+    was_whole = not rechecks and complete_until(env.blobs, dataset) == head
+    lost = () if was_whole else tuple(_lost(env, dataset, head))
+    yield from _objects(env, there, dataset, place.name, lost, downloads=1)
+    if lost:
+        forget_drop(env.blobs, dataset)
+    note_complete(env.blobs, dataset, head)
+    at = env.refs.head(dataset, place.ref)
+    yield Step(alias=place.name, state="restored" if lost else "up-to-date", head=at)
+
+
+def _update(
+    env: Environment, replies: Replies, there: Repository, place: Place, missing: Missing
+) -> Iterator[Step]:
+    name, blocks = place.name, missing.blocks
+    log.debug("copying blocks", dataset=name, ref=place.ref, blocks=len(blocks))
+    past = _past(env, place.here, missing.common)
+    state = admit_all(past, blocks)
+    if place.wanted not in (None, state.dataset_id):
+        raise InvalidInput(text=f"expected {place.wanted}, but found {state.dataset_id}", where=there.url)
+    check_identity(env, state.dataset_id, name)
+    yield from _objects(env, there, state.dataset_id, name, declared_objects(past, blocks))
+    yield Step(alias=name, state="committing")
+    _store(env, state.dataset_id, blocks)
+    commit(env, replies, state, place)
+    if place.ref == HEAD and (past is None or complete_until(env.blobs, state.dataset_id) == past.head):
+        note_complete(env.blobs, state.dataset_id, state.head)
+    records = state.next_offset - (0 if past is None else past.next_offset)
+    yield Step(alias=name, state="updated", head=state.head, new_blocks=len(blocks), new_records=records)
+
+
+def _store(env: Environment, dataset: DatasetId, blocks: RemoteBlocks) -> None:
+    """Store blocks durably, many at a time: a disk confirms them together, and a bucket answers them together."""
+    waiting = blocks.raw()
+    with ThreadPoolExecutor(WRITES, thread_name_prefix="store") as pool:
+        while some := tuple(islice(waiting, STORED_AT_ONCE)):
+            for stored in [pool.submit(env.blobs.put, dataset, ObjectKind.BLOCK, *one) for one in some]:
+                stored.result()
+
+
+def compare(
+    env: Environment, ref: str, source: str, token_for: TokenFor = no_token
+) -> tuple[Comparison, Multihash | None]:
+    """Return how a local dataset, or one of its references, relates to that of `source`; and the last common block."""
+    place = _place(env, *split_ref(ref))
+    if place.here is None:
+        raise NotFound(what=f"dataset {place.name}")
+    here = env.refs.head(place.here.dataset_id, place.ref)
+    if here is None:
+        raise NotFound(what=f"reference {place.ref} of {place.name}")
+    with scratch_folder(env.blobs) as scratch, (scratch / "blocks").open("w+b") as spool:
+        location = locate(LocalRepositories(env.settings.home), source, token_for)
+        there = repository(location.url, token_for, settings=env.settings)
+        return compare_with(there, _reader(env, place.here), here, spool)
+
+
+def _place(env: Environment, name: str, ref: str, wanted: DatasetId | None = None) -> Place:
+    here = _local_state(env, name)
+    if here is None and ref != HEAD:
+        raise NotFound(what=f"dataset {name}, for reference {ref},")
+    return Place(name=name, ref=ref, here=here, wanted=wanted)
+
+
+def _default_name(env: Environment, location: Location) -> str:
+    """Return the local name of a dataset, if its id is known, else the last segment of the URL."""
+    known = None if location.dataset is None else env.catalog.by_id(location.dataset)
+    return _last_segment(location.url) if known is None else known.alias
+
+
+def _last_segment(url: str) -> str:
+    name = unquote(urlparse(url).path.rstrip("/").rpartition("/")[2])
+    try:
+        return str(parse_alias(name))
+    except InvalidInput as error:
+        text = f"{url} does not end in a valid dataset name; choose one with --as"
+        raise InvalidInput(text=text) from error
+
+
+def _missing(env: Environment, there: Repository, head: Multihash, place: Place, spool: BinaryIO) -> Missing:
+    here = place.here
+    at = None if here is None else here.head
+    return missing_blocks(there, head, _reader(env, here), at, may_diverge=place.ref != HEAD, spool=spool)
+
+
+def _reader(env: Environment, here: ChainState | None) -> ReadBlock:
+    def read(name: Multihash) -> bytes:
+        assert here is not None, "without a local chain no block is read"
+        return env.blobs.read(here.dataset_id, ObjectKind.BLOCK, name)
+
+    return read
+
+
+def _past(env: Environment, here: ChainState | None, common: Multihash | None) -> ChainState | None:
+    """Return the state at the last block that both have."""
+    return None if here is None or common is None else env.states.state_at(here.dataset_id, common)
+
+
+def _has_all(place: Place, missing: Missing) -> bool:
+    """Return whether the head can stay: it may be ahead. Other references are always moved."""
+    return place.ref == HEAD and not missing.blocks
+
+
+def _local_state(env: Environment, alias: str) -> ChainState | None:
+    entry = env.catalog.by_alias(alias)
+    return None if entry is None else env.states.current(entry.dataset_id)
+
+
+def check_identity(env: Environment, dataset: DatasetId, alias: str) -> None:
+    """Raise `AlreadyExists` if the dataset has another name here, or the name another dataset."""
+    known = env.catalog.by_id(dataset)
+    if known is not None and known.alias.lower() != alias.lower():
+        raise AlreadyExists(what=f"this dataset, locally named {known.alias},")
+    taken = env.catalog.by_alias(alias)
+    if taken is not None and taken.dataset_id != dataset:
+        raise AlreadyExists(what=f"another dataset named {alias}")
+
+
+def _lost(env: Environment, dataset: DatasetId, head: Multihash) -> Iterator[RemoteObject]:
+    """Yield the objects that the local chain declares up to `head` but lacks, oldest first."""
+    links = blocks_between(block_reader(env.blobs, dataset), head, None)
+    blocks = (RemoteBlock(hash=name, raw=raw, decoded=decoded) for name, decoded, raw in links)
+    for one in declared_objects(None, blocks):
+        if not env.blobs.has(dataset, one.kind, one.name):
+            yield one
+
+
+def _objects(
+    env: Environment,
+    there: Repository,
+    dataset: DatasetId,
+    alias: str,
+    declared: Iterable[RemoteObject],
+    *,
+    downloads: int = DOWNLOADS,
+) -> Iterator[Step]:
+    """Fetch missing objects and check all of them; stops at the first that does not match its declaration."""
+    wanted = by_object(declared)
+    if isinstance(there, SmartRepository):
+        lacking = (one for one, *_ in wanted if not env.blobs.has(dataset, one.kind, one.name))
+        there.request((one.kind, one.name, one.size) for one in lacking)
+    folder = env.settings.home / "downloads"
+    sweep(folder)
+    with ThreadPoolExecutor(downloads, thread_name_prefix="download") as pool:
+        fetched = [pool.submit(fetch, env, there, dataset, one, folder) for one in wanted]
+        try:
+            for done, one in enumerate(as_completed(fetched), 1):
+                one.result()
+                yield Step(alias=alias, state="objects", done=done, total=len(wanted))
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def commit(
+    env: Environment, replies: Replies, state: ChainState, place: Place, *, is_forced: bool = False
+) -> None:
+    """Have the coordinator admit the chain; if its reply is lost, the reference shows the outcome.
+
+    If forced, the chain may replace another one. Raises `HeadMoved`, `Refused` and `Unavailable`.
+    """
+    dataset = state.dataset_id
+    expected = place.here.head if place.here is not None else None
+    if place.ref != HEAD:
+        expected = env.refs.head(dataset, place.ref)
+    command = bus_pb2.ImportChain(
+        expected_head=b"" if expected is None else expected.raw,
+        new_head=state.head.raw,
+        alias=place.name,
+        ref="" if place.ref == HEAD else place.ref,
+        is_forced=is_forced,
+    )
+    for _ in range(ATTEMPTS):
+        answer = replies.request(COORDINATOR_COMMANDS, dataset, command, timeout=REPLY_TIMEOUT_SECONDS)
+        body = None if answer is None else body_of(answer)
+        if isinstance(body, bus_pb2.Committed) or env.refs.head(dataset, place.ref) == state.head:
+            return
+        if isinstance(body, bus_pb2.HeadMoved):
+            actual = str(Multihash.from_bytes(body.head)) if body.head else None
+            raise HeadMoved(dataset=str(dataset), expected=str(expected), actual=actual)
+        if isinstance(body, bus_pb2.Refused):
+            raise Refused(reason=body.code, text=body.text)
+    raise Unavailable(what="the coordinator", why="no reply to the import")

@@ -1,0 +1,348 @@
+"""Sends a dataset to another node by the Smart Transfer Protocol (wire-facts §8.5), to a folder or to a bucket.
+
+The other node checks everything before its head moves. Objects that it has, from an attempt that was cut off too, are
+not sent again.
+"""
+
+import time
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Final
+
+from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.adapters.networks import Networks
+from odf_common.chain.compare import Ahead, Behind, Diverged, common_block, compare
+from odf_common.chain.state import ChainState
+from odf_common.chain.walk import blocks_between, raw_blocks
+from odf_common.dataset.remote_aliases import change_aliases, remote_aliases
+from odf_common.errors import Conflict, InvalidInput, NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.dataset_refs import Alias, parse_alias, parse_ref_any
+from odf_common.ports.store import ObjectKind, block_reader, scratch_folder
+from odf_common.service.environment import Environment
+from odf_sync.repositories import HttpRepository, Target, target
+from odf_sync.repositories.locate import locate, name_in_repository
+from odf_sync.repositories.smart import plain_url
+from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
+from odf_sync.smart.connection import Connection, connected
+from odf_sync.smart.exchange import PUSH
+from odf_sync.smart.messages import (
+    BlocksAccepted,
+    BlocksBatch,
+    CompleteRequest,
+    NewBlocks,
+    ObjectFile,
+    ProgressRequest,
+    PushAccepted,
+    PushConfirmed,
+    PushRequest,
+    PushStrategy,
+    TransferPlan,
+    Upload,
+    UploadsComplete,
+    UploadsReply,
+    UploadsRequest,
+    UploadsRunning,
+    Visibility,
+)
+from odf_sync.smart.ranges import Range, objects_of, pack
+from odf_sync.transfer.compare import ChainsDiverged
+from odf_sync.transfer.login import TokenFor, authorization, no_token
+from odf_sync.transfer.pull import Step
+from odf_sync.transfer.push_files import require_same_dataset, send_blocks, send_objects
+from odf_sync.transfer.upload import Uploader
+
+PART_BYTES: Final = 16 * 1024**2  # of blocks in one message, which takes several times as much memory
+UPLOADS: Final = 8  # objects at a time
+LISTED: Final = 10_000  # objects in one list
+POLL_SECONDS: Final = 1.0  # between two looks at the other node's questions
+GLANCE_SECONDS: Final = 0.01
+CROSSING_SECONDS: Final = (
+    9.0  # of uploads, from which on a question may cross with their end: it comes every 10 s
+)
+SUCCEEDED: Final = b"Client push flow succeeded"
+
+
+@dataclass(eq=False, kw_only=True)
+class RemoteAhead(Conflict):
+    """The other node has the same chain with more blocks."""
+
+    url: str
+    blocks: int
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return "pull it; or drop those blocks there with --force"
+
+
+@dataclass(eq=False, kw_only=True)
+class PushDiverged(ChainsDiverged):
+    """Both chains have blocks of their own after a common one; neither can follow the other."""
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return "stage theirs with `odf pull URL --as NAME@REF` and look at it; --force replaces it with this chain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Push:
+    """What is pushed, and where."""
+
+    dataset: str
+    place: str = ""
+    """URL of the dataset there, its name in a named repository, or that repository's name alone.
+
+    Empty: the first that it is pushed to by alias.
+    """
+    is_forced: bool = False
+    """Replace a chain that has diverged."""
+    visibility: Visibility = Visibility.PRIVATE
+    """Of a dataset that is created."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    env: Environment
+    alias: str
+    state: ChainState
+    place: str
+    there: HttpRepository | Target
+    token: str | None
+
+    @property
+    def head(self) -> Multihash:
+        return self.state.head
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sent:
+    blocks: int
+    records: int
+
+
+def push(env: Environment, request: Push, token_for: TokenFor = no_token) -> Iterator[Step]:
+    """Bring a dataset there up to date with the local one; the last step is `updated` or `up-to-date`.
+
+    A place that it was pushed to is remembered.
+
+    Raises `PushDiverged` and `RemoteAhead` unless forced, `NotFound`, `TransferRefused` and `Unavailable`.
+    """
+    source = _source(env, request, token_for)
+    there = source.there
+    yield Step(alias=source.alias, state="comparing")
+    head = _head(there)
+    if head == source.head:
+        yield Step(alias=source.alias, state="up-to-date", head=head)
+        return
+    blocks = _range(source, there, head, is_forced=request.is_forced)
+    yield Step(alias=source.alias, state="blocks")
+    if isinstance(there, HttpRepository):
+        sent = yield from _send_to_node(source, there, request, blocks, head)
+    else:
+        if blocks.after is None and head is not None:
+            require_same_dataset(there, head, source.state.dataset_id)
+        sent = yield from _send_files(source, there, blocks, head)
+    if request.place:
+        change_aliases(env.blobs, source.state.dataset_id, lambda known: known.with_push(source.place))
+    yield Step(
+        alias=source.alias,
+        state="updated",
+        head=source.head,
+        new_blocks=sent.blocks,
+        new_records=sent.records,
+    )
+
+
+def _send_to_node(
+    source: _Source, there: HttpRepository, request: Push, blocks: Range, head: Multihash | None
+) -> Generator[Step, None, _Sent]:
+    """Send the blocks in parts, each in an exchange of its own that moves the head there.
+
+    So both nodes hold one part in memory, and a push that is cut off continues with the part that it was at. A chain
+    is replaced in one exchange: a part would leave the other node with less than it had.
+    """
+    replaces = head is not None and blocks.after is None
+    sent = _Sent(blocks=0, records=0)
+    for part in (blocks,) if replaces else _parts(source, blocks):
+        plan = yield from _send_part(source, there, request, part, head)
+        sent = _Sent(blocks=sent.blocks + plan.num_blocks, records=sent.records + plan.num_records)
+        head = part.head
+    return sent
+
+
+def _parts(source: _Source, blocks: Range) -> Iterator[Range]:
+    """Yield a range in parts of at most `PART_BYTES`, oldest first; a block may be larger."""
+    heads, size = [blocks.head], 0
+    for name, raw, _ in raw_blocks(block_reader(source.env.blobs, source.state.dataset_id), blocks.head):
+        if name == blocks.after:
+            break
+        if size and size + len(raw) > PART_BYTES:
+            heads.append(name)
+            size = 0
+        size += len(raw)
+    after = blocks.after
+    for head in reversed(heads):
+        yield Range(after=after, head=head)
+        after = head
+
+
+def _send_part(
+    source: _Source, there: HttpRepository, request: Push, blocks: Range, head: Multihash | None
+) -> Generator[Step, None, TransferPlan]:
+    with connected(f"{there.url}push", PUSH, authorization(source.token)) as connection:
+        plan = _send_blocks(source, connection, request, blocks, head)
+        started = time.monotonic()
+        yield from _send_objects(source, connection, blocks)
+        yield Step(alias=source.alias, state="committing")
+        connection.send(CompleteRequest())
+        connection.expect(PushConfirmed)
+        if time.monotonic() - started > CROSSING_SECONDS:
+            while _head(there) != blocks.head:  # a question about the progress came, which looks the same
+                connection.expect(PushConfirmed)
+        connection.close(SUCCEEDED)
+    return plan
+
+
+def _send_files(
+    source: _Source, there: Target, blocks: Range, head: Multihash | None
+) -> Generator[Step, None, _Sent]:
+    """Send objects, then blocks, then the head."""
+    dataset, blobs = source.state.dataset_id, source.env.blobs
+    objects = [(one.object_type.kind, one.physical_hash) for one in reversed(_objects(source, blocks))]
+    for done in send_objects(blobs, dataset, there, objects):
+        yield Step(alias=source.alias, state="objects", done=done, total=len(objects))
+    yield Step(alias=source.alias, state="committing")
+    count = send_blocks(blobs, dataset, there, blocks.head, blocks.after)
+    there.move_head(dataset, expected=head, new=blocks.head)
+    past = None if blocks.after is None else source.env.states.state_at(dataset, blocks.after)
+    return _Sent(blocks=count, records=source.state.next_offset - (0 if past is None else past.next_offset))
+
+
+def _source(env: Environment, request: Push, token_for: TokenFor) -> _Source:
+    entry = env.catalog.by_alias(request.dataset)
+    state = None if entry is None else env.states.current(entry.dataset_id)
+    if entry is None or state is None:
+        raise NotFound(what=f"dataset {request.dataset}")
+    place = request.place or next(iter(remote_aliases(env.blobs, entry.dataset_id).push), "")
+    if not place:
+        raise InvalidInput(text=f"give the place to push {entry.alias} to, with --to: it has none by alias")
+    repositories = LocalRepositories(env.settings.home)
+    named = parse_ref_any(place)
+    if isinstance(named, Alias):  # a repository
+        name = parse_alias(entry.alias).dataset
+        place = str(name_in_repository(repositories, named.dataset, entry.dataset_id, name, token_for))
+    url = locate(repositories, place, token_for).url
+    token = token_for(url)
+    there = target(url, env.settings) or HttpRepository(
+        plain_url(url), token, Networks.parse(env.settings.fetch_networks)
+    )
+    return _Source(env=env, alias=entry.alias, state=state, place=place, there=there, token=token)
+
+
+def _head(there: HttpRepository | Target) -> Multihash | None:
+    try:
+        return there.head()
+    except NotFound:
+        return None
+
+
+def _range(
+    source: _Source, there: HttpRepository | Target, head: Multihash | None, *, is_forced: bool
+) -> Range:
+    """Return the blocks to send: those after the other head; all to replace the chain there."""
+    dataset, blobs = source.state.dataset_id, source.env.blobs
+    everything = Range(after=None, head=source.head)
+    if head is None:
+        return everything
+    read = block_reader(blobs, dataset)
+    if blobs.has(dataset, ObjectKind.BLOCK, head):
+        relation = compare(read, source.head, read, head)
+    elif is_forced:
+        return everything
+    else:
+        relation = compare(read, source.head, there.block, head)
+    if isinstance(relation, Ahead):
+        return Range(after=head, head=source.head)
+    if is_forced:
+        return everything
+    if isinstance(relation, Behind):
+        raise RemoteAhead(url=there.url, blocks=relation.blocks)
+    assert isinstance(relation, Diverged), "the heads differ"
+    common = common_block(relation, source.head, head)
+    raise PushDiverged(
+        repository=there.url,
+        common_block=None if common is None else str(common),
+        blocks_here=relation.ours,
+        blocks_there=relation.theirs,
+    )
+
+
+def _send_blocks(
+    source: _Source, connection: Connection, request: Push, blocks: Range, head: Multihash | None
+) -> TransferPlan:
+    with scratch_folder(source.env.blobs) as scratch:
+        archive = scratch / "blocks"
+        with archive.open("wb") as out:
+            plan = pack(block_reader(source.env.blobs, source.state.dataset_id), blocks, out)
+        if plan.bytes_in_raw_blocks > BLOCKS_BYTES_LIMIT:
+            size = plan.bytes_in_raw_blocks
+            text = f"{size} bytes of blocks; a chain of at most {BLOCKS_BYTES_LIMIT} can replace another"
+            raise InvalidInput(text=text, where=source.alias)
+        connection.send(
+            PushRequest(
+                current_head=head,
+                transfer_plan=plan,
+                force_update_if_diverged=request.is_forced,
+                visibility_for_created_dataset=request.visibility,
+            )
+        )
+        connection.expect(PushAccepted)
+        payload = archive.read_bytes()
+    connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=plan.num_blocks, payload=payload)))
+    connection.expect(BlocksAccepted)
+    return plan
+
+
+def _send_objects(source: _Source, connection: Connection, blocks: Range) -> Iterator[Step]:
+    """Send the objects of the new blocks, newest first, in lists of `LISTED`."""
+    files = _objects(source, blocks)
+    done = 0
+    for start in range(0, max(len(files), 1), LISTED):
+        part = files[start : start + LISTED]
+        is_truncated = start + LISTED < len(files)
+        connection.send(UploadsRequest(object_files=part, is_truncated=is_truncated))
+        uploads = connection.expect(UploadsReply).object_transfer_strategies
+        for count in _uploaded(source, connection, uploads):
+            yield Step(alias=source.alias, state="objects", done=done + count, total=len(files))
+        done += len(part)
+        connection.send(UploadsComplete())
+
+
+def _objects(source: _Source, blocks: Range) -> tuple[ObjectFile, ...]:
+    read = block_reader(source.env.blobs, source.state.dataset_id)
+    links = blocks_between(read, blocks.head, blocks.after)
+    files = [file for _, decoded, _ in links for file in objects_of(decoded.block.event)]
+    return tuple(dict.fromkeys(reversed(files)))
+
+
+def _uploaded(source: _Source, connection: Connection, uploads: Sequence[Upload]) -> Iterator[int]:
+    """Send objects, and answer questions about the progress meanwhile; yield how many are there."""
+    wanted = [one for one in uploads if one.push_strategy is PushStrategy.HTTP_UPLOAD]
+    done = len(uploads) - len(wanted)
+    networks = Networks.parse(source.env.settings.fetch_networks)
+    sender = Uploader(source.env.blobs, source.state.dataset_id, source.there.url, networks)
+    with ThreadPoolExecutor(UPLOADS, thread_name_prefix="upload") as pool:
+        pending: set[Future[None]] = {pool.submit(sender.send, one) for one in wanted}
+        try:
+            while pending:
+                finished, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
+                for one in finished:
+                    one.result()
+                    done += 1
+                if finished:
+                    yield done
+                if isinstance(connection.poll(GLANCE_SECONDS), ProgressRequest):
+                    connection.send(UploadsRunning(uploaded_objects_count=done))
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)

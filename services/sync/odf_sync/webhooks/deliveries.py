@@ -1,0 +1,149 @@
+"""What a webhook has to post next, and what becomes of it: read from the chain, and stored before it is sent.
+
+Blocking; `sender` calls it in threads.
+"""
+
+import json
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+from prometheus_client import Counter
+
+from odf_common.adapters.clock import SYSTEM_CLOCK
+from odf_common.dataset.state_cache import ChainStates
+from odf_common.identity.keys import PrivateKey
+from odf_common.ports.clock import Clock
+from odf_common.ports.store import Catalog
+from odf_sync.http.head_watch import head_facts
+from odf_sync.webhooks.signatures import KeySigner, SecretSigner, Signer, signed_headers
+from odf_sync.webhooks.store import WebhookStore
+from odf_sync.webhooks.webhook import HookEvent, Outcome, Webhook
+
+log = structlog.stdlib.get_logger(__name__)
+
+SECOND_MS: Final = 1000
+ATTEMPTS: Final = Counter(
+    "odf_webhook_attempts_total", "Posts to receivers of webhooks, by outcome.", ("outcome",)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A webhook, and what to post for it now."""
+
+    hook: Webhook
+    body: bytes | None = None
+    """JSON of the newest event; None: there is nothing to post."""
+
+
+class Deliveries:
+    """The events of all webhooks; thread-safe."""
+
+    def __init__(
+        self,
+        store: WebhookStore,
+        catalog: Catalog,
+        states: ChainStates,
+        *,
+        node_key: Callable[[], PrivateKey],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Read the chains of a catalog's datasets."""
+        self.store = store
+        self.clock = clock
+        self._catalog = catalog
+        self._states = states
+        self._node_key = node_key
+
+    def look(self, hook: Webhook) -> Look | None:
+        """Return what to post, stored with an id of its own; None if the webhook has ended.
+
+        The newest event replaces one that is pending. Raises `OdfError` while that cannot be decided.
+        """
+        entry = self._catalog.by_id(hook.dataset)
+        if entry is None:
+            return self._gone(hook)
+        state = self._states.current(hook.dataset)
+        if state is None or HookEvent.HEAD not in hook.events:
+            return self._without_event(hook)
+        hook = replace(hook, alias=entry.alias)
+        return self._with_event(hook, HookEvent.HEAD, str(state.head), head_facts(entry, state))
+
+    def headers(self, hook: Webhook, body: bytes) -> dict[str, str]:
+        """Return the headers of an attempt, signed now."""
+        return signed_headers(hook.url, body, self.signer(hook), created=self.clock.now().ms // SECOND_MS)
+
+    def signer(self, hook: Webhook) -> Signer:
+        """Return what signs for a webhook."""
+        return (
+            KeySigner(self._node_key())
+            if hook.secret is None
+            else SecretSigner(key_id=hook.id, secret=hook.secret)
+        )
+
+    def settle(self, hook: Webhook, outcome: Outcome) -> Webhook | None:
+        """Store the outcome of an attempt; None if the webhook has ended."""
+        delivery, now = hook.delivery, self.clock.now().ms
+        ATTEMPTS.labels("failed" if outcome.error else "delivered").inc()
+        if outcome.is_unwanted:
+            self.store.discard(hook.id)
+            log.warning("webhook ended by its receiver", webhook=hook.id, dataset=hook.alias, url=hook.url)
+            return None
+        if outcome.error:
+            spread = random.uniform(-1, 1)  # noqa: S311 - not for security
+            delivery = delivery.failed(now, outcome.error, spread=spread, pause_ms=outcome.pause_ms)
+            log.warning(
+                "webhook not delivered",
+                webhook=hook.id,
+                dataset=hook.alias,
+                why=outcome.error,
+                next_ms=delivery.next_ms,
+            )
+        else:
+            delivery = delivery.delivered(now)
+            log.debug("webhook delivered", webhook=hook.id, dataset=hook.alias, event_id=delivery.event_id)
+        hook = replace(hook, delivery=delivery)
+        if delivery.event is HookEvent.GONE and (not outcome.error or delivery.is_hopeless):
+            self._end(hook)
+            return None
+        return self._saved(hook)
+
+    def _gone(self, hook: Webhook) -> Look | None:
+        if HookEvent.GONE not in hook.events:
+            self._end(hook)
+            return None
+        facts: dict[str, object] = {"dataset": str(hook.dataset), "alias": hook.alias}
+        return self._with_event(hook, HookEvent.GONE, "", facts)
+
+    def _without_event(self, hook: Webhook) -> Look | None:
+        """Withdraw a pending event: it says that the dataset is gone, and the dataset has been pulled again."""
+        if not hook.delivery.is_pending:
+            return Look(hook=hook)
+        saved = self._saved(replace(hook, delivery=hook.delivery.withdrawn()))
+        return None if saved is None else Look(hook=saved)
+
+    def _with_event(
+        self, hook: Webhook, event: HookEvent, head: str, facts: dict[str, object]
+    ) -> Look | None:
+        if not hook.delivery.names(event, head):
+            delivery = hook.delivery.with_event(event, head, event_id=str(uuid.uuid4()))
+            saved = self._saved(replace(hook, delivery=delivery))
+            if saved is None:
+                return None
+            hook = saved
+        if not hook.delivery.is_pending:
+            return Look(hook=hook)
+        body = {"id": hook.delivery.event_id, "event": event.value, **facts}
+        return Look(hook=hook, body=json.dumps(body).encode())
+
+    def _saved(self, hook: Webhook) -> Webhook | None:
+        return hook if self.store.save_delivery(hook) else None
+
+    def _end(self, hook: Webhook) -> None:
+        """Remove a webhook whose dataset no longer exists."""
+        self.store.discard(hook.id)
+        log.info("webhook ended with its dataset", webhook=hook.id, dataset=hook.alias, url=hook.url)

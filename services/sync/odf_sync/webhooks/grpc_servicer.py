@@ -1,0 +1,135 @@
+"""Webhooks over gRPC: what the command `odf webhook` asks for. Callers are trusted."""
+
+import secrets
+from collections.abc import Iterable
+from typing import Final
+
+import grpc
+from yarl import URL
+
+from odf_common.adapters.networks import Networks
+from odf_common.errors import InvalidInput, Unavailable
+from odf_common.ports.store import Catalog, require_entry
+from odf_common.proto.odf.node.v1 import webhooks_pb2 as pb
+from odf_common.proto.odf.node.v1 import webhooks_pb2_grpc
+from odf_sync.webhooks.deliveries import Deliveries
+from odf_sync.webhooks.sender import WebhookSender
+from odf_sync.webhooks.webhook import HookEvent, Webhook
+
+NAME: Final = pb.DESCRIPTOR.services_by_name["Webhooks"].full_name
+ED25519, HMAC_SHA256 = "ed25519", "hmac-sha256"
+ALGORITHMS: Final = (ED25519, HMAC_SHA256)
+SCHEMES: Final = ("http", "https")
+MAX_URL: Final = 2000  # characters
+ID_BYTES: Final = 8
+SECRET_BYTES: Final = 32
+
+
+class WebhookServicer(webhooks_pb2_grpc.WebhooksServicer):
+    """Serves the webhooks of a node."""
+
+    def __init__(
+        self, deliveries: Deliveries, sender: WebhookSender, catalog: Catalog, networks: Networks
+    ) -> None:
+        """Add webhooks to the store of `deliveries`, for hosts that the node may connect to."""
+        self._deliveries = deliveries
+        self._store = deliveries.store
+        self._sender = sender
+        self._catalog = catalog
+        self._networks = networks
+
+    def AddWebhook(self, request: pb.AddWebhookRequest, _: grpc.ServicerContext) -> pb.AddWebhookReply:
+        """Add a webhook; it is posted the head at once."""
+        entry = require_entry(self._catalog, request.dataset)
+        algorithm = request.algorithm or ED25519
+        if algorithm not in ALGORITHMS:
+            raise InvalidInput(where="algorithm", text=f"expected one of {', '.join(ALGORITHMS)}")
+        url = _url(request.url)
+        self._require_allowed(url)
+        hook = Webhook(
+            id=secrets.token_hex(ID_BYTES),
+            dataset=entry.dataset_id,
+            alias=entry.alias,
+            url=_text(url),
+            events=_events(request.events),
+            secret=secrets.token_urlsafe(SECRET_BYTES) if algorithm == HMAC_SHA256 else None,
+            created_ms=self._deliveries.clock.now().ms,
+        )
+        item = self._item(hook)
+        self._store.add(hook)
+        self._sender.notice_change()
+        return pb.AddWebhookReply(item=item, secret=hook.secret or "")
+
+    def ListWebhooks(self, _request: pb.ListWebhooksRequest, _: grpc.ServicerContext) -> pb.ListWebhooksReply:
+        """Return all webhooks."""
+        return pb.ListWebhooksReply(webhooks=[self._item(hook) for hook in self._store.all()])
+
+    def DeleteWebhook(
+        self, request: pb.DeleteWebhookRequest, _: grpc.ServicerContext
+    ) -> pb.DeleteWebhookReply:
+        """Delete a webhook."""
+        self._store.remove(request.id)
+        self._sender.notice_change()
+        return pb.DeleteWebhookReply()
+
+    def _require_allowed(self, url: URL) -> None:
+        """Raise `AddressForbidden` or `Unavailable` unless the host has addresses that the node may connect to.
+
+        That is for people: addresses change, and each connection is checked again.
+        """
+        assert url.raw_host is not None
+        assert url.port is not None
+        try:
+            self._networks.addresses(url.raw_host, url.port)
+        except (OSError, UnicodeError) as error:
+            raise Unavailable(what=url.raw_host, why="its host name cannot be resolved") from error
+
+    def _item(self, hook: Webhook) -> pb.WebhookItem:
+        delivery, signer = hook.delivery, self._deliveries.signer(hook)
+        entry = self._catalog.by_id(hook.dataset)
+        return pb.WebhookItem(
+            id=hook.id,
+            dataset=hook.alias if entry is None else entry.alias,
+            url=hook.url,
+            events=sorted(hook.events),
+            algorithm=signer.algorithm,
+            key=signer.key_id,
+            created=hook.created_ms,
+            state=delivery.state.value,
+            event_id=delivery.event_id,
+            delivered=delivery.delivered_ms,
+            failures=delivery.failures,
+            next_attempt=delivery.next_ms if delivery.is_pending and delivery.failures else None,
+            error=delivery.error,
+        )
+
+
+def _url(text: str) -> URL:
+    """Parse where to post to; raises `InvalidInput`."""
+    if len(text) > MAX_URL:
+        raise InvalidInput(where="url", text=f"longer than {MAX_URL} characters")
+    try:
+        url = URL(text)
+    except ValueError as error:
+        raise InvalidInput(where="url", text=str(error)) from error
+    if url.scheme not in SCHEMES or not url.raw_host:
+        raise InvalidInput(where="url", text="expected http://HOST/… or https://HOST/…")
+    if url.raw_user is not None or url.raw_password is not None:
+        raise InvalidInput(
+            where="url", text="without user and password: the receiver recognizes the node by the signature"
+        )
+    return url.with_fragment(None)
+
+
+def _text(url: URL) -> str:
+    """Return a URL as it is requested, with a path."""
+    text = str(url)
+    return text + "/" if text == str(url.origin()) else text
+
+
+def _events(names: Iterable[str]) -> frozenset[HookEvent]:
+    try:
+        return frozenset(map(HookEvent, names)) or frozenset(HookEvent)
+    except ValueError as error:
+        choices = ", ".join(HookEvent)
+        raise InvalidInput(where="event", text=f"expected {choices}") from error

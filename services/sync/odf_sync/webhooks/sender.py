@@ -1,0 +1,221 @@
+"""Posts the events of webhooks: a task per webhook, so that a receiver that is slow or dead delays no other.
+
+A task looks at the chain when a notification arrives, and every minute, in case one was lost. It has one attempt in
+flight at most, of limited duration; an event that fails is tried again after a growing delay, also after a restart,
+and not before the receiver's `Retry-After`. Only 2xx is a success; 410 ends the webhook. Redirects are not followed,
+and the answer's body is not read.
+"""
+
+import asyncio
+import re
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from functools import partial
+from http import HTTPStatus
+from typing import Final, ParamSpec, TypeVar
+
+import aiohttp
+import structlog
+from aiohttp.hdrs import RETRY_AFTER
+from yarl import URL
+
+from odf_common.adapters.networks import AddressForbidden, Networks
+from odf_common.errors import OdfError, with_advice
+from odf_sync.http.head_watch import Bell, HeadWatch
+from odf_sync.webhooks.deliveries import Deliveries
+from odf_sync.webhooks.signatures import METHOD
+from odf_sync.webhooks.webhook import LONGEST_RETRY_MS, Outcome, Webhook
+
+log = structlog.stdlib.get_logger(__name__)
+
+ATTEMPT_SECONDS: Final = 10.0  # from the name's resolution to the answer's status
+LOOK_SECONDS: Final = 60.0  # between looks at a chain without a notification
+NAME_THREADS: Final = 64  # resolving names; those of a dead name server must not delay what is read here
+STORE_THREADS: Final = 8  # reading chains, and storing deliveries
+DELAY_SECONDS: Final = re.compile(r"[0-9]{1,9}")
+SUCCESS: Final = range(200, 300)
+REDIRECTS: Final = range(300, 400)
+HEADERS: Final = {"User-Agent": "odf", "Accept": "*/*", "Accept-Encoding": "identity"}
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Tasks = dict[str, asyncio.Task[None]]
+
+
+class WebhookSender:
+    """The tasks of all webhooks."""
+
+    def __init__(self, deliveries: Deliveries, heads: HeadWatch, networks: Networks) -> None:
+        """Connect only to allowed addresses."""
+        self._deliveries = deliveries
+        self._heads = heads
+        self._networks = networks
+        self._changes: Bell | None = None
+        self._threads = ThreadPoolExecutor(STORE_THREADS, "webhooks")
+
+    def run(self, stop: threading.Event) -> None:
+        """Deliver until stopped."""
+        asyncio.run(self._run(stop))
+
+    def notice_change(self) -> None:
+        """Start and stop tasks after a webhook was added or removed; callable from any thread."""
+        if self._changes is not None:
+            self._changes.ring()
+
+    async def _run(self, stop: threading.Event) -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(NAME_THREADS, "webhook-names"))
+        self._changes = changes = Bell()
+        stopping = asyncio.create_task(asyncio.to_thread(_ring_after, stop, changes))
+        tasks: Tasks = {}
+        async with self._session() as session:
+            while True:
+                changes.clear()
+                if stop.is_set():
+                    break
+                try:
+                    await self._reconcile(tasks, session)
+                except OdfError as error:
+                    log.warning("cannot read webhooks", error=error.code, why=with_advice(error))
+                await _wait(changes, LOOK_SECONDS)
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+        await stopping
+
+    async def _reconcile(self, tasks: Tasks, session: aiohttp.ClientSession) -> None:
+        """Let one task run for each webhook; raises what ended a task that should not have."""
+        hooks = {hook.id: hook for hook in await self._in_thread(self._deliveries.store.all)}
+        for id in tuple(tasks):  # noqa: A001
+            if tasks[id].done():
+                tasks.pop(id).result()
+            elif id not in hooks:
+                tasks.pop(id).cancel()
+        for id in hooks.keys() - tasks.keys():  # noqa: A001
+            tasks[id] = asyncio.create_task(self._follow(hooks[id], session))
+
+    async def _follow(self, hook: Webhook, session: aiohttp.ClientSession) -> None:
+        """Deliver the events of one webhook until it is removed."""
+        current: Webhook | None = hook
+        with self._heads.waiting(hook.dataset) as bell:
+            while current is not None:
+                # While an event is retried, moves of the head wait for the next attempt.
+                await asyncio.sleep(self._delay_seconds(current))
+                bell.clear()
+                try:
+                    current = await self._advance(current, session)
+                except OdfError as error:
+                    log.warning("webhook waits", webhook=hook.id, error=error.code, why=with_advice(error))
+                    await _wait(bell, LOOK_SECONDS)
+                else:
+                    if current is not None and not current.delivery.is_pending:
+                        await _wait(bell, LOOK_SECONDS)
+
+    async def _advance(self, hook: Webhook, session: aiohttp.ClientSession) -> Webhook | None:
+        """Attempt to deliver the newest event if there is one; return the webhook after that, None if it ended."""
+        look = await self._in_thread(self._deliveries.look, hook)
+        if look is None or look.body is None:
+            return None if look is None else look.hook
+        headers = await self._in_thread(self._deliveries.headers, look.hook, look.body)
+        outcome = await self._attempt(look.hook.url, look.body, headers, session)
+        return await self._in_thread(self._deliveries.settle, look.hook, outcome)
+
+    async def _attempt(
+        self, url: str, body: bytes, headers: dict[str, str], session: aiohttp.ClientSession
+    ) -> Outcome:
+        """Post an event."""
+        try:
+            async with (
+                asyncio.timeout(ATTEMPT_SECONDS),
+                session.request(
+                    METHOD, URL(url, encoded=True), data=body, headers=headers, allow_redirects=False
+                ) as answer,
+            ):
+                return self._outcome(answer.status, answer.headers.get(RETRY_AFTER, ""))
+        except (aiohttp.ClientError, OSError, ValueError, AddressForbidden) as error:
+            return Outcome(error=_reason(error))
+
+    def _outcome(self, status: int, retry_after: str) -> Outcome:
+        if status in SUCCESS:
+            return Outcome()
+        return Outcome(
+            error=f"status {status}" + ("; redirects are not followed" if status in REDIRECTS else ""),
+            pause_ms=pause_ms(retry_after, self._deliveries.clock.now().ms),
+            is_unwanted=status == HTTPStatus.GONE,
+        )
+
+    async def _in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        bound = partial(call, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, bound)
+
+    def _session(self) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            limit=0,  # one connection per webhook at most
+            force_close=True,
+            use_dns_cache=False,
+            resolver=aiohttp.ThreadedResolver(),
+            happy_eyeballs_delay=None,
+            socket_factory=self._socket,
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            headers=HEADERS,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            timeout=aiohttp.ClientTimeout(total=None),  # `_attempt` limits the whole
+        )
+
+    def _socket(self, target: aiohttp.AddrInfoType) -> socket.socket:
+        """Return a socket for an address that is about to be connected to; raises `AddressForbidden`."""
+        family, kind, protocol, _, address = target
+        self._networks.require(str(address[0]), str(address[0]))
+        return socket.socket(family, kind, protocol)
+
+    def _delay_seconds(self, hook: Webhook) -> float:
+        if not hook.delivery.is_pending:
+            return 0.0
+        # A clock that was set back must not suspend a webhook.
+        return min(max(hook.delivery.next_ms - self._deliveries.clock.now().ms, 0), LONGEST_RETRY_MS) / 1000
+
+
+def pause_ms(retry_after: str, now_ms: int) -> int:
+    """Return how long a `Retry-After` asks to wait, in seconds or until a date; 0 for none and for anything else."""
+    text = retry_after.strip()
+    if DELAY_SECONDS.fullmatch(text):
+        return int(text) * 1000
+    try:
+        return max(int(parsedate_to_datetime(text).timestamp() * 1000) - now_ms, 0)
+    except (ValueError, OverflowError, OSError):
+        return 0
+
+
+def _ring_after(stop: threading.Event, bell: Bell) -> None:
+    stop.wait()
+    bell.ring()
+
+
+async def _wait(bell: Bell, seconds: float) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(bell.wait(), seconds)
+
+
+def _reason(error: Exception) -> str:
+    """Return why there was no answer."""
+    match error:
+        case AddressForbidden():
+            return with_advice(error)
+        case TimeoutError():
+            return f"no answer in {ATTEMPT_SECONDS:g} s"
+        case aiohttp.ClientConnectorDNSError():
+            return "its host name cannot be resolved"
+        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError():
+            return f"TLS: {error}"
+        case aiohttp.ClientConnectorError():
+            return f"no connection: {error.os_error.strerror or error.os_error}"
+        case aiohttp.ServerDisconnectedError() | ConnectionError():
+            return "the connection broke off"
+        case _:
+            return type(error).__name__

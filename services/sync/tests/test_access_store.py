@@ -1,0 +1,161 @@
+"""`access.db` keeps what it was told, is private, and allows nothing while it cannot be read."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from odf_testing.builders import a_dataset
+
+from odf_common.adapters.local import LocalCatalog
+from odf_common.errors import AlreadyExists, InvalidInput, NotFound, StorageUnavailable
+from odf_common.identity.dataset_refs import Name
+from odf_sync import private_database
+from odf_sync.access.directory import Directory
+from odf_sync.access.rules import Role, Visibility
+from odf_sync.access.store import FILE, AccessStore, AccessUnreadable
+from odf_sync.access.tokens import ID_BYTES, SECRET_BYTES, Token
+from odf_sync.http.authorization import Authorizer
+
+ALICE, BOB = Name("alice"), Name("bob")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory(AccessStore(tmp_path), is_multi_tenant=True)
+
+
+def test_without_a_change_there_is_no_file(directory: Directory, tmp_path: Path) -> None:
+    assert directory.store.accounts() == ()
+    assert directory.visibility(a_dataset()) is Visibility.PRIVATE
+    assert not (tmp_path / FILE).exists()
+
+
+def test_everything_is_there_after_a_restart(directory: Directory, tmp_path: Path) -> None:
+    alice = directory.add_account(ALICE, None)
+    token, stored = directory.create_token(Name("Alice"), label="laptop", dataset=a_dataset())
+    directory.store.set_role(a_dataset(), alice, Role.EDITOR)
+    directory.store.set_visibility(a_dataset(), Visibility.PUBLIC)
+    directory.store.set_origin_token("https://node.example", "secret")
+    again = AccessStore(tmp_path)
+    assert again.accounts() == (alice,)
+    assert again.tokens() == again.tokens(id=token.id) == (stored,)
+    assert again.roles(a_dataset()) == {alice: Role.EDITOR}
+    assert again.visibility(a_dataset()) is Visibility.PUBLIC
+    assert again.origin_token("https://node.example") == "secret"
+    assert again.origins() == ("https://node.example",)
+
+
+def test_names_are_taken_once_without_regard_to_case(directory: Directory) -> None:
+    directory.add_account(ALICE, None)
+    with pytest.raises(AlreadyExists):
+        directory.add_account(Name("ALICE"), None)
+    with pytest.raises(NotFound):
+        directory.set_password(BOB, "long enough")
+    with pytest.raises(InvalidInput):
+        directory.add_account(BOB, "short")
+    with pytest.raises(NotFound):
+        directory.create_token(BOB, label="")
+    with pytest.raises(InvalidInput):
+        directory.create_token(ALICE, label="two\nlines")
+
+
+def test_an_account_takes_its_tokens_and_roles_with_it(directory: Directory) -> None:
+    alice = directory.add_account(ALICE, None)
+    token, _ = directory.create_token(ALICE, label="")
+    directory.store.set_role(a_dataset(), alice, Role.EDITOR)
+    directory.store.remove_account(ALICE)
+    assert directory.caller(token.text()).has_invalid_token
+    assert directory.store.roles(a_dataset()) == {}
+    assert directory.add_account(ALICE, None) != alice
+    with pytest.raises(NotFound):
+        directory.store.remove_account(BOB)
+
+
+def test_the_id_of_a_token_without_its_secret_is_no_token(directory: Directory) -> None:
+    directory.add_account(ALICE, None)
+    token, _ = directory.create_token(ALICE, label="laptop")
+    forged = Token(token.raw[:ID_BYTES] + bytes(SECRET_BYTES))
+    assert directory.caller(token.text()).name == "alice"
+    caller = directory.caller(forged.text())
+    assert (caller.has_invalid_token, caller.account, caller.token_id) == (True, None, token.id)
+
+
+@pytest.mark.parametrize("is_multi_tenant", [True, False])
+def test_a_pushed_dataset_has_no_roles_of_a_deleted_one_with_its_id(
+    tmp_path: Path, *, is_multi_tenant: bool
+) -> None:
+    directory = Directory(AccessStore(tmp_path), is_multi_tenant=is_multi_tenant)
+    directory.store.set_role(a_dataset(), directory.add_account(BOB, None), Role.OWNER)
+    authorizer = Authorizer(catalog=LocalCatalog(tmp_path), local_writers="loopback", directory=directory)
+    authorizer.note_creation(a_dataset(), Visibility.PRIVATE)
+    assert directory.store.roles(a_dataset()) == {}
+    assert directory.visibility(a_dataset()) is (Visibility.PRIVATE if is_multi_tenant else Visibility.PUBLIC)
+
+
+def test_what_is_taken_back_is_gone(directory: Directory) -> None:
+    alice = directory.add_account(ALICE, None)
+    directory.store.set_role(a_dataset(), alice, Role.EDITOR)
+    directory.store.set_role(a_dataset(), alice, None)
+    assert directory.store.role(a_dataset(), alice) is None
+    directory.store.set_role(a_dataset(), alice, Role.READER)
+    directory.store.forget_roles(a_dataset())
+    assert directory.store.roles(a_dataset()) == {}
+    directory.store.set_origin_token("https://node.example", "secret")
+    assert directory.store.set_origin_token("https://node.example", None)
+    assert not directory.store.set_origin_token("https://node.example", None)
+    with pytest.raises(NotFound):
+        directory.store.revoke("0" * 16)
+
+
+@pytest.mark.parametrize("content", [b"no database at all, and longer than a header" * 10, b""])
+def test_a_damaged_file_allows_nothing_and_an_empty_one_is_new(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    store = AccessStore(tmp_path)
+    if not content:
+        assert store.accounts() == ()
+        return
+    for _ in range(2):
+        with pytest.raises(AccessUnreadable) as caught:
+            store.visibility(a_dataset())
+        assert "backup" in caught.value.advice()
+
+
+def test_a_file_of_a_later_release_is_left_alone(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(AccessUnreadable, match="99"):
+        AccessStore(tmp_path).accounts()
+
+
+def test_a_locked_file_is_unavailable_for_now(
+    directory: Directory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private_database, "LOCK_SECONDS", 0.05)
+    other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(StorageUnavailable):
+        directory.add_account(ALICE, None)
+    other.execute("COMMIT")
+    other.close()
+    directory.add_account(ALICE, None)
+
+
+def test_a_token_with_a_typing_error_is_no_token() -> None:
+    token = Token.new()
+    text = token.text()
+    assert len(text) == 62
+    assert Token.parse(text) == token
+    assert text not in repr(token)
+    for odd in (
+        "",
+        "odf_",
+        text[:-1],
+        text + "0",
+        text[:10] + "u" + text[11:],
+        text.upper(),
+        "ka_" + text[4:],
+    ):
+        assert Token.parse(odd) is None
+    other = "1" if text[20] != "1" else "2"
+    assert Token.parse(text[:20] + other + text[21:]) is None

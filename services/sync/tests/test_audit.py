@@ -1,0 +1,225 @@
+"""What is noted of requests, and that noting neither delays a request nor fails it."""
+
+import http.client
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from aiohttp import web
+from odf_testing.builders import a_dataset
+from odf_testing.bus import MemoryBus
+from odf_testing.http import running
+
+from odf_common.adapters.local import LocalCatalog
+from odf_common.codec.bus import Envelope, decode
+from odf_common.identity.dataset_refs import Name
+from odf_common.ports.bus import AUDIT
+from odf_common.ports.store import CatalogEntry
+from odf_common.proto.odf.bus.v1.bus_pb2 import AccessDecision
+from odf_sync.access import audit as audit_module
+from odf_sync.access.audit import DROPPED, Audit, Question
+from odf_sync.access.directory import Directory
+from odf_sync.access.rules import Action, Caller, Visibility
+from odf_sync.access.store import AccessStore
+from odf_sync.http.account_routes import AccountRoutes
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.endpoints import Endpoint, application
+
+PUBLIC, SECRET = "ann/public", "ann/secret"
+PASSWORD: Final = "ann's password"
+LOGIN: Final = b'{"loginMethod": "password", "loginCredentialsJson": "{\\"login\\": \\"ann\\", \\"password\\": \\"%s\\"}"}'
+
+
+async def ok(_: web.Request) -> web.Response:
+    return web.Response()
+
+
+class Node:
+    """A server of many tenants with a public and a private dataset of `ann`, and its audit."""
+
+    def __init__(self, home: Path) -> None:
+        catalog = LocalCatalog(home)
+        self.directory = Directory(AccessStore(home), is_multi_tenant=True)
+        self.account = self.directory.add_account(Name("ann"), PASSWORD)
+        for alias, visibility in ((PUBLIC, Visibility.PUBLIC), (SECRET, Visibility.PRIVATE)):
+            catalog.add(CatalogEntry(alias=alias, dataset_id=a_dataset(alias)))
+            self.directory.store.set_visibility(a_dataset(alias), visibility)
+        authorizer = Authorizer(catalog=catalog, local_writers="loopback", directory=self.directory)
+        served = [
+            Endpoint(method="GET", path="/refs/{ref}", handler=ok, summary="", action=Action.READ),
+            Endpoint(method="POST", path="/ingest", handler=ok, summary="", action=Action.WRITE),
+        ]
+        self.audit, self.bus = Audit(), MemoryBus()
+        self.app = application(
+            authorizer, (*AccountRoutes(authorizer, catalog).endpoints(), *served), audit=self.audit
+        )
+        self.base = ""
+
+    def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> int:
+        connection = http.client.HTTPConnection(self.base.removeprefix("http://"), timeout=10)
+        try:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, body, named)
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    def noted(self) -> list[Envelope]:
+        """Return what was noted since the last call."""
+        self.audit.finish(self.bus)
+        return [decode(*message) for message in self.bus.topics.pop(AUDIT, [])]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    with running(node.app) as node.base:
+        yield node
+
+
+def plain(decision: AccessDecision) -> tuple[Any, ...]:
+    return (
+        *(decision.account, decision.method, decision.route, decision.action, decision.dataset),
+        *(decision.is_allowed, decision.status),
+    )
+
+
+REFS, INGEST = "/{account}/{dataset}/refs/{ref}", "/{account}/{dataset}/ingest"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "is_ann", "entry"),
+    [
+        ("GET", f"/{PUBLIC}/refs/head", False, None),
+        ("GET", f"/{PUBLIC}/refs/head", True, None),
+        ("GET", f"/{SECRET}/refs/head", True, ("ann", "GET", REFS, "read", SECRET, True, 0)),
+        ("GET", f"/{SECRET}/refs/head", False, ("", "GET", REFS, "read", SECRET, False, 404)),
+        ("POST", f"/{PUBLIC}/ingest", True, ("ann", "POST", INGEST, "write", PUBLIC, True, 0)),
+        ("POST", f"/{PUBLIC}/ingest", False, ("", "POST", INGEST, "write", PUBLIC, False, 403)),
+        ("DELETE", f"/{PUBLIC}/ingest", True, ("ann", "DELETE", INGEST, "write", PUBLIC, False, 405)),
+        ("GET", "/ann/nothing/refs/head", True, ("ann", "GET", REFS, "read", "ann/nothing", False, 404)),
+        ("GET", "/info", False, None),
+        ("GET", "/nowhere", False, None),
+        ("GET", "/accounts/me", True, ("ann", "GET", "/accounts/me", "", "", True, 200)),
+        ("GET", "/accounts/me", False, ("", "GET", "/accounts/me", "", "", False, 401)),
+    ],
+)
+def test_all_but_plain_reads_of_public_data_is_noted(
+    node: Node, method: str, path: str, *, is_ann: bool, entry: tuple[Any, ...] | None
+) -> None:
+    token = node.directory.create_token(Name("ann"), label="")[0]
+    headers = {"Authorization": f"Bearer {token.text()}"} if is_ann else {}
+    before = time.time_ns()
+    node.ask(method, path, b"", **headers)
+    noted = node.noted()
+    assert [plain(one.access_decision) for one in noted] == ([] if entry is None else [entry])
+    for one in noted:
+        assert before <= one.sent_at <= time.time_ns()
+        assert one.may_ignore
+        assert one.access_decision.address == "127.0.0.1"
+        if is_ann:
+            assert one.access_decision.account_id == str(node.account.id)
+            assert one.access_decision.token_id == token.id
+
+
+def test_an_entry_of_an_allowed_request_has_the_datasets_key(node: Node) -> None:
+    token = node.directory.create_token(Name("ann"), label="")[0].text()
+    node.ask("POST", f"/{SECRET}/ingest", Authorization=f"Bearer {token}")
+    assert [one.dataset_id for one in node.noted()] == [str(a_dataset(SECRET))]
+
+
+def test_a_revoked_token_is_named_and_its_secret_is_not(node: Node) -> None:
+    token, stored = node.directory.create_token(Name("ann"), label="")
+    node.directory.store.revoke(stored.id)
+    assert node.ask("GET", f"/{PUBLIC}/refs/head", Authorization=f"Bearer {token.text()}") == 401
+    (noted,) = node.noted()
+    decision = noted.access_decision
+    assert (decision.account, decision.token_id, decision.status) == ("", stored.id, 401)
+    assert token.text() not in str(noted)
+
+
+def test_logins_are_noted_with_the_name_and_without_the_password(node: Node) -> None:
+    for password in (b"wrong", PASSWORD.encode()):
+        node.ask("POST", "/platform/login", LOGIN % password, Content_Type="application/json")
+    noted = node.noted()
+    assert [plain(one.access_decision) for one in noted] == [
+        ("ann", "POST", "/platform/login", "", "", False, 401),
+        ("ann", "POST", "/platform/login", "", "", True, 200),
+    ]
+    assert PASSWORD not in str(noted)
+
+
+def test_hostile_headers_and_names_are_noted_as_bounded_text(node: Node) -> None:
+    assert node.ask("GET", f"/ann/{'%C3' * 900}/refs/head", X_Forwarded_For="\xff" * 900) == 404
+    (noted,) = node.noted()
+    assert len(noted.access_decision.dataset) == len(noted.access_decision.forwarded_for) == 300
+
+
+def a_question() -> Question:
+    return Question(caller=Caller(), address="192.0.2.1", method="GET")
+
+
+def test_a_full_queue_loses_entries_counts_them_and_delays_nothing() -> None:
+    audit, lost = Audit(most=2), DROPPED._value.get()
+    begun = time.monotonic()
+    for _ in range(5):
+        audit.note(a_question(), None, is_allowed=False, status=404)
+    assert time.monotonic() - begun < 1
+    assert DROPPED._value.get() - lost == 3
+    bus = MemoryBus()
+    audit.finish(bus)
+    assert len(bus.topics[AUDIT]) == 2
+
+
+def test_entries_are_sent_again_with_their_ids_until_kafka_has_them() -> None:
+    audit, bus, stop = Audit(), MemoryBus(), threading.Event()
+    bus.losses = 2
+    audit.note(a_question(), None, is_allowed=True)
+    writer = threading.Thread(target=audit.write, args=(bus, stop))
+    writer.start()
+    deadline = time.monotonic() + 10
+    while len(bus.topics[AUDIT]) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    stop.set()
+    writer.join(10)
+    ids = [decode(*message).message_id for message in bus.topics[AUDIT]]
+    assert len(ids) == 3
+    assert len(set(ids)) == 1
+
+
+def test_all_that_waits_is_sent_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_module, "MOST_IN_BATCH", 2)
+    audit, bus = Audit(), MemoryBus()
+    for _ in range(5):
+        audit.note(a_question(), None, is_allowed=True)
+    audit.finish(bus)
+    assert len(bus.topics[AUDIT]) == 5
+
+
+@pytest.mark.parametrize("losses", [1, 2])
+def test_a_batch_that_is_being_retried_is_sent_at_the_end_or_counted(losses: int) -> None:
+    audit, bus, stop, lost = Audit(), MemoryBus(), threading.Event(), DROPPED._value.get()
+    bus.losses = losses
+    audit.note(a_question(), None, is_allowed=True)
+    flush = bus.flush
+
+    def stopping(timeout: float = 10.0) -> None:
+        stop.set()
+        flush(timeout)
+
+    bus.flush = stopping  # type: ignore[method-assign]
+    audit.write(bus, stop)
+    assert len(bus.topics[AUDIT]) == 2
+    assert DROPPED._value.get() - lost == losses - 1
+
+
+def test_what_cannot_be_sent_at_the_end_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_module, "LAST_SECONDS", 0.1)
+    audit, bus, lost = Audit(), MemoryBus(), DROPPED._value.get()
+    bus.losses = 1
+    audit.note(a_question(), None, is_allowed=True)
+    audit.finish(bus)
+    assert DROPPED._value.get() - lost == 1

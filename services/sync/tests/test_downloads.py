@@ -1,0 +1,183 @@
+"""Objects over connections that are cut, from servers with and without ranges, over several attempts."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from aiohttp import web
+from odf_testing.builders import a_dataset, a_hash
+from odf_testing.http import running
+from urllib3 import Retry
+
+from odf_common.adapters.memory import MemoryBlobStore
+from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
+from odf_common.hashing.multihash import Multihash
+from odf_common.ports.store import ObjectKind
+from odf_common.service.environment import Environment
+from odf_sync.repositories import http, repository
+from odf_sync.transfer import partial_files
+from odf_sync.transfer.objects import ObjectDiffers, RemoteObject, fetch
+from odf_sync.transfer.partial_files import partial_file, sweep
+
+CONTENT = bytes(range(256)) * 4096
+NAME = Multihash.sha3(hashlib.sha3_256(CONTENT).digest())
+ONE = RemoteObject(
+    kind=ObjectKind.CHECKPOINT, name=NAME, size=len(CONTENT), block=a_hash("block"), sequence_number=3
+)
+
+
+@dataclass(slots=True)
+class Server:
+    """Serves one object."""
+
+    url: str = ""
+    content: bytes = CONTENT
+    has_ranges: bool = True
+    cuts: list[int] = field(default_factory=list)
+    """For each of the next requests: bytes of the body after which the connection is cut."""
+    asked: list[str | None] = field(default_factory=list)
+    """The range of each request."""
+    sent: int = 0
+    """Bytes of all bodies."""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request."""
+        asked = request.headers.get("Range")
+        self.asked.append(asked)
+        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and self.has_ranges else 0
+        body = self.content[start:]
+        response = web.StreamResponse(status=206 if start else 200)
+        if start:
+            response.headers["Content-Range"] = f"bytes {start}-{len(self.content) - 1}/{len(self.content)}"
+        response.content_length = len(body)
+        await response.prepare(request)
+        if self.cuts:
+            body = body[: self.cuts.pop(0)]
+            self.sent += len(body)
+            await response.write(body)
+            assert request.transport is not None
+            request.transport.close()
+            return response
+        self.sent += len(body)
+        await response.write(body)
+        return response
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(http, "RETRY", Retry(0, redirect=0))
+    served = Server()
+    app = web.Application()
+    app.router.add_get("/{path:.*}", served.answer)
+    with running(app) as served.url:
+        yield served
+
+
+@pytest.fixture
+def blobs() -> MemoryBlobStore:
+    return MemoryBlobStore()
+
+
+def take(blobs: MemoryBlobStore, url: str, folder: Path) -> None:
+    env = cast("Environment", SimpleNamespace(blobs=blobs))
+    fetch(env, repository(url), a_dataset(), (ONE,), folder)
+
+
+def stored(blobs: MemoryBlobStore) -> bytes:
+    return blobs.read(a_dataset(), ObjectKind.CHECKPOINT, NAME)
+
+
+@pytest.mark.parametrize("has_ranges", [True, False], ids=["ranges", "no ranges"])
+def test_a_download_continues_where_its_connection_was_cut(
+    server: Server, blobs: MemoryBlobStore, tmp_path: Path, *, has_ranges: bool
+) -> None:
+    server.has_ranges, server.cuts = has_ranges, [1, 70_000, 500_000]
+    take(blobs, server.url, tmp_path)
+    assert stored(blobs) == CONTENT
+    assert server.asked[0] is None
+    assert all(server.asked[1:])
+    if has_ranges:
+        assert server.sent == len(CONTENT), "no byte is sent twice"
+
+
+def test_the_next_attempt_continues_what_the_last_one_left(
+    server: Server, blobs: MemoryBlobStore, tmp_path: Path
+) -> None:
+    server.cuts = [300_000, 0, 0, 0]
+    with pytest.raises(Unavailable):
+        take(blobs, server.url, tmp_path)
+    server.asked.clear()
+    server.cuts.clear()
+    take(blobs, server.url, tmp_path)
+    assert stored(blobs) == CONTENT
+    assert server.asked == ["bytes=300000-"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_was_begun_with_other_bytes_is_fetched_again(
+    server: Server, blobs: MemoryBlobStore, tmp_path: Path
+) -> None:
+    for begun in (b"other bytes", CONTENT + b"and more"):
+        (tmp_path / str(NAME)).write_bytes(begun)
+        take(blobs, server.url, tmp_path)
+        assert stored(blobs) == CONTENT
+        blobs.remove(a_dataset(), ObjectKind.CHECKPOINT, [NAME])
+
+
+def test_a_complete_file_that_was_not_stored_is_not_asked_for(
+    server: Server, blobs: MemoryBlobStore, tmp_path: Path
+) -> None:
+    (tmp_path / str(NAME)).write_bytes(CONTENT)
+    take(blobs, server.url, tmp_path)
+    assert (stored(blobs), server.asked) == (CONTENT, [])
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (CONTENT[:-1] + b".", ObjectDiffers),
+        (CONTENT[:-1], ObjectDiffers),
+        (CONTENT + b".", InvalidInput),
+        (b"", ObjectDiffers),
+    ],
+    ids=["other bytes", "too short", "too long", "empty"],
+)
+def test_other_bytes_are_refused_and_not_kept(
+    server: Server, blobs: MemoryBlobStore, tmp_path: Path, content: bytes, error: type[OdfError]
+) -> None:
+    server.content = content
+    with pytest.raises(error):
+        take(blobs, server.url, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert not blobs.has(a_dataset(), ObjectKind.CHECKPOINT, NAME)
+
+
+def test_two_downloads_of_one_object_write_two_files(tmp_path: Path) -> None:
+    with partial_file(tmp_path, NAME) as one, partial_file(tmp_path, NAME) as other:
+        assert one.path != other.path
+        one.write(b"one")
+        assert (other.tell(), one.tell()) == (0, 3)
+
+
+def test_partial_files_are_kept_for_a_week(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep(tmp_path / "not there")
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.touch()
+    new.touch()
+    seconds = partial_files.KEPT_SECONDS
+    os.utime(old, (0, new.stat().st_mtime - seconds - 60))
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == [new]
+
+
+def test_a_missing_object_leaves_nothing(tmp_path: Path, blobs: MemoryBlobStore) -> None:
+    folder = tmp_path / "cities"
+    folder.mkdir()
+    with pytest.raises(NotFound):
+        take(blobs, folder.as_uri(), tmp_path / "downloads")
+    assert list((tmp_path / "downloads").iterdir()) == []

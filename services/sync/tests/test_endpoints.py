@@ -1,0 +1,103 @@
+"""The server asks the `Authorizer` before any endpoint runs, and answers what is no endpoint."""
+
+import http.client
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from odf_testing.builders import a_dataset
+from odf_testing.http import running
+
+from odf_common.adapters.local import LocalCatalog
+from odf_common.ports.store import CatalogEntry
+from odf_sync.access.directory import Directory
+from odf_sync.access.rules import Action
+from odf_sync.access.store import AccessStore
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.endpoints import Endpoint, application, dataset_of
+
+ELSEWHERE = {"X-Forwarded-For": "192.0.2.1"}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    async def name_dataset(request: web.Request) -> web.Response:
+        try:
+            return web.Response(text=dataset_of(request).alias)
+        except KeyError:
+            return web.Response(text="new")
+
+    async def greet(_: web.Request) -> web.Response:
+        return web.Response(text="hello")
+
+    catalog = LocalCatalog(tmp_path_factory.mktemp("home"))
+    for dataset, alias in enumerate(("orders", "alice/orders")):
+        catalog.add(CatalogEntry(alias=alias, dataset_id=a_dataset(dataset)))
+    endpoints = [Endpoint(method="GET", path="/info", handler=greet, summary="")]
+    endpoints += [
+        Endpoint(method="GET", path=f"/{action}", handler=name_dataset, summary="", action=action)
+        for action in Action
+    ]
+    with running(application(Authorizer(catalog=catalog, local_writers="loopback"), endpoints)) as base:
+        yield base.removeprefix("http://")
+
+
+def ask(base: str, method: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(base, timeout=10)
+    try:
+        connection.request(method, path, headers=headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "answer"),
+    [
+        ("GET", "/info", {}, (200, "hello")),
+        ("GET", "/orders/read", ELSEWHERE, (200, "orders")),
+        ("GET", "/Alice/Orders/read", ELSEWHERE, (200, "alice/orders")),
+        ("GET", "/nobody/orders/read", {}, (404, "")),
+        ("GET", "/orders/write", {}, (200, "orders")),
+        ("GET", "/orders/write", ELSEWHERE, (403, "")),
+        ("GET", "/nothing/write", {}, (404, "")),
+        ("GET", "/nothing/create", {}, (200, "new")),
+        ("GET", "/orders/create", {}, (200, "orders")),
+        ("GET", "/nothing/create", ELSEWHERE, (401, '{"message": "Unauthenticated"}')),
+        ("GET", "/b%C3%A4d/create", {}, (404, "")),
+        ("PUT", "/orders/read", {}, (405, "")),
+        ("PUT", "/orders/read", ELSEWHERE, (403, "")),
+        ("OPTIONS", "/orders/read", ELSEWHERE, (405, "")),
+        ("GET", "/nowhere", {}, (404, "Not Found")),
+        ("GET", "/orders/", {}, (404, "Not Found")),
+    ],
+)
+def test_each_request_is_authorized_before_its_handler_runs(
+    served: str, method: str, path: str, headers: dict[str, str], answer: tuple[int, str]
+) -> None:
+    assert ask(served, method, path, headers) == answer
+
+
+@pytest.mark.parametrize("header", ["Basic YTpi", "Bearer", "Bearer ", "token"])
+@pytest.mark.parametrize("path", ["/info", "/orders/read", "/nowhere"])
+def test_a_header_without_bearer_token_is_invalid_everywhere(served: str, path: str, header: str) -> None:
+    assert ask(served, "GET", path, {"Authorization": header}) == (400, "Invalid Bearer token header")
+
+
+def test_while_accounts_cannot_be_read_no_request_to_a_dataset_is_allowed(tmp_path: Path) -> None:
+    async def greet(_: web.Request) -> web.Response:
+        return web.Response(text="hello")
+
+    (tmp_path / "access.db").write_bytes(b"damaged" * 100)
+    catalog = LocalCatalog(tmp_path)
+    catalog.add(CatalogEntry(alias="orders", dataset_id=a_dataset()))
+    directory = Directory(AccessStore(tmp_path), is_multi_tenant=False)
+    authorizer = Authorizer(catalog=catalog, local_writers="anywhere", directory=directory)
+    read = Endpoint(method="GET", path="/read", handler=greet, summary="", action=Action.READ)
+    info = Endpoint(method="GET", path="/info", handler=greet, summary="")
+    with running(application(authorizer, (read, info))) as url:
+        base = url.removeprefix("http://")
+        assert ask(base, "GET", "/orders/read") == (503, "")
+        assert ask(base, "GET", "/info") == (200, "hello")

@@ -1,0 +1,210 @@
+"""Event streams over a real socket: heads as they move, resumed, authorized as long as they last."""
+
+import http.client
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from odf_testing.http import running
+
+from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
+from odf_common.chain.walk import iterate
+from odf_common.codec.bus import envelope
+from odf_common.dataset.state_cache import ChainStates, NoStateCache
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.dataset_refs import Name
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import Seed
+from odf_common.ports.store import CatalogEntry
+from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+from odf_sync.access.directory import Directory
+from odf_sync.access.rules import Visibility
+from odf_sync.access.store import AccessStore
+from odf_sync.http import event_routes
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.endpoints import application
+from odf_sync.http.event_routes import EventRoutes
+from odf_sync.http.head_watch import HeadWatch
+
+VECTOR = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / "cities.population"
+CHAIN = tuple(
+    iterate(
+        (lambda name: (VECTOR / "blocks" / str(name)).read_bytes()),
+        Multihash.parse((VECTOR / "refs" / "head").read_text()),
+    )
+)
+HEAD, PREVIOUS = (name for name, _, _ in CHAIN[:2])
+SEED = CHAIN[-1][1].block.event
+assert isinstance(SEED, Seed)
+DATASET = SEED.dataset_id
+OTHER = DatasetId.of_key(bytes(32))
+
+
+@dataclass(slots=True)
+class Node:
+    """A server of one dataset, whose head moves as a test wants."""
+
+    base: str
+    catalog: LocalCatalog
+    refs: LocalRefStore
+    directory: Directory
+    heads: HeadWatch
+    streams: "list[Stream]" = field(default_factory=list)
+
+    def move(self, new: Multihash) -> None:
+        """Move the head, and publish that."""
+        self.refs.compare_and_set(DATASET, expected=self.refs.head(DATASET), new=new)
+        self.notify(DATASET)
+
+    def notify(self, dataset: DatasetId) -> None:
+        self.heads.subscription().handler(envelope(dataset, bus.Committed()))
+
+
+@contextmanager
+def serving(home: Path, alias: str, *, is_multi_tenant: bool = False) -> Iterator[Node]:
+    catalog, refs, blobs = LocalCatalog(home), LocalRefStore(home), LocalBlobStore(home)
+    shutil.copytree(VECTOR, home / "datasets" / DATASET.folder)
+    catalog.add(CatalogEntry(alias=alias, dataset_id=DATASET))
+    states = ChainStates(blobs, refs, NoStateCache())
+    directory = Directory(AccessStore(home), is_multi_tenant=is_multi_tenant)
+    authorizer, heads = Authorizer(catalog=catalog, local_writers="off", directory=directory), HeadWatch()
+    env = cast("Any", SimpleNamespace(states=states))
+    stop = threading.Event()
+    ending = threading.Thread(target=heads.end_streams, args=(stop,))
+    ending.start()
+    with running(application(authorizer, EventRoutes(env, authorizer, heads).endpoints())) as base:
+        node = Node(base.removeprefix("http://"), catalog, refs, directory, heads)
+        yield node
+        for stream in node.streams:
+            stream.close()
+        stop.set()
+        ending.join()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with serving(tmp_path, "cities") as node:
+        yield node
+
+
+class Stream:
+    """A client of an event stream; each read fails after some seconds."""
+
+    def __init__(
+        self, node: Node, path: str = "/cities/events", *, method: str = "GET", **headers: str
+    ) -> None:
+        self._connection = http.client.HTTPConnection(node.base, timeout=10)
+        node.streams.append(self)
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        self._connection.request(method, path, headers=names)
+        self.answer = self._connection.getresponse()
+
+    def next(self) -> dict[str, str]:
+        """Return the fields of the next event, without any for a heartbeat, or of none at the stream's end."""
+        fields = {}
+        while line := self.answer.readline().decode().rstrip("\n"):
+            name, _, value = line.partition(":")
+            fields[name] = value.strip()
+        fields.pop("", None)
+        return fields
+
+    def close(self) -> None:
+        self.answer.close()
+        self._connection.close()
+
+
+def test_the_head_is_sent_at_once_and_whenever_it_moves(node: Node) -> None:
+    stream = Stream(node)
+    assert stream.answer.getheader("Content-Type") == "text/event-stream"
+    first = stream.next()
+    facts = json.loads(first["data"])
+    assert (first["event"], first["id"], facts["head"]) == ("head", str(HEAD), str(HEAD))
+    assert (facts["dataset"], facts["alias"]) == (str(DATASET), "cities")
+    assert facts["sequenceNumber"] == len(CHAIN) - 1
+    node.move(PREVIOUS)
+    assert stream.next()["id"] == str(PREVIOUS)
+    node.move(HEAD)
+    assert stream.next()["id"] == str(HEAD)
+
+
+def test_a_client_that_has_seen_the_head_is_sent_only_the_next_one(node: Node) -> None:
+    stream = Stream(node, Last_Event_ID=str(HEAD))
+    assert stream.next() == {}
+    node.move(PREVIOUS)
+    assert stream.next()["id"] == str(PREVIOUS)
+
+
+def test_a_client_that_missed_moves_is_told_where_the_head_is(node: Node) -> None:
+    node.move(PREVIOUS)
+    assert Stream(node, Last_Event_ID=str(HEAD)).next()["id"] == str(PREVIOUS)
+
+
+def test_a_lost_notification_costs_a_heartbeat(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_routes, "HEARTBEAT_SECONDS", 0.05)
+    stream = Stream(node, Last_Event_ID=str(HEAD))
+    assert [stream.next(), stream.next()] == [{}, {}]
+    node.refs.compare_and_set(DATASET, expected=HEAD, new=PREVIOUS)
+    while not (event := stream.next()):
+        pass
+    assert event["id"] == str(PREVIOUS)
+
+
+def test_a_notification_of_another_dataset_or_of_progress_wakes_up_nobody(node: Node) -> None:
+    stream = Stream(node)
+    stream.next()
+    node.notify(OTHER)
+    node.heads.subscription().handler(envelope(DATASET, bus.IngestProgress()))
+    node.move(PREVIOUS)
+    assert stream.next()["id"] == str(PREVIOUS)
+
+
+def test_the_stream_of_a_deleted_dataset_ends(node: Node) -> None:
+    stream = Stream(node)
+    stream.next()
+    node.catalog.remove("cities")
+    node.heads.subscription().handler(envelope(DATASET, bus.DatasetRemoved()))
+    assert (stream.next(), stream.next()) == ({"event": "gone", "data": "{}"}, {})
+
+
+def test_a_stream_ends_when_its_dataset_becomes_private(tmp_path: Path) -> None:
+    with serving(tmp_path, "alice/cities", is_multi_tenant=True) as node:
+        node.directory.add_account(Name("alice"), None)
+        node.directory.store.set_visibility(DATASET, Visibility.PUBLIC)
+        stream = Stream(node, "/alice/cities/events")
+        assert stream.next()["id"] == str(HEAD)
+        node.directory.store.set_visibility(DATASET, Visibility.PRIVATE)
+        node.move(PREVIOUS)
+        assert stream.next()["event"] == "gone"
+        assert Stream(node, "/alice/cities/events").answer.status == 404
+
+
+def test_streams_are_limited_and_end_with_the_server(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_routes, "MAX_STREAMS", 1)
+    stream = Stream(node)
+    stream.next()
+    refused = Stream(node).answer
+    assert (refused.status, refused.getheader("Retry-After")) == (503, "5")
+
+
+def test_a_client_that_has_gone_is_forgotten(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_routes, "HEARTBEAT_SECONDS", 0.02)
+    streams = [Stream(node) for _ in range(3)]
+    for stream in streams:
+        stream.next()
+        stream.close()
+    deadline = time.monotonic() + 10
+    while node.heads.is_watched(DATASET):
+        assert time.monotonic() < deadline
+
+
+def test_head_is_answered_without_a_stream(node: Node) -> None:
+    answer = Stream(node, method="HEAD").answer
+    assert (answer.status, answer.getheader("Cache-Control"), answer.read()) == (200, "no-store", b"")

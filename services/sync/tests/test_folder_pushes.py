@@ -1,0 +1,141 @@
+"""Pushes to folders, from which other nodes pull: in order, never over another chain unless forced."""
+
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+import yaml
+from odf_testing.chains import assert_objects_are_whole, read_chain
+from odf_testing.manifests import root
+from odf_testing.sync_node import SyncNode
+
+from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.errors import Damaged, InvalidInput, NotFound, Unavailable
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.dataset_refs import Name
+from odf_common.ports.store import ObjectKind
+from odf_sync.repositories.folder_target import FolderTarget
+from odf_sync.transfer.push import PushDiverged, RemoteAhead
+
+CITIES = root("cities", ["event_time TIMESTAMP", "city STRING"])
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> SyncNode:
+    """A node with a dataset of a few blocks and slices."""
+    node = SyncNode(tmp_path / "here")
+    node.coordinator.add(yaml.safe_dump(CITIES))
+    for minute, cities in enumerate((["Kyiv", "Osaka"], ["Quito"], ["Accra", "Turin", "Lima"])):
+        node.coordinator.push("cities", *cities, minute=minute)
+    return node
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "shared folder" / "cities"
+
+
+def head_of(folder: Path) -> str:
+    return (folder / "refs" / "head").read_text()
+
+
+def rewind(node: SyncNode, block: Multihash) -> None:
+    entry = node.catalog.by_alias("cities")
+    assert entry is not None
+    node.refs.compare_and_set(entry.dataset_id, expected=node.head("cities"), new=block)
+
+
+def test_what_is_pushed_to_a_folder_is_pulled_from_it(here: SyncNode, folder: Path, tmp_path: Path) -> None:
+    LocalRepositories(tmp_path / "here").add(Name("disk"), folder.parent.as_uri())
+    *steps, last = here.push("cities", "disk/cities")
+    assert list(dict.fromkeys(step.state for step in steps)) == [
+        "comparing",
+        "blocks",
+        "objects",
+        "committing",
+    ]
+    assert (last.state, last.head, last.new_records) == ("updated", here.head("cities"), 6)
+    assert len(read_chain(folder).rows()) == 6
+
+    here.coordinator.push("cities", "Oslo", minute=9)
+    again, third = here.push("cities", "")[-1], here.push("cities", "")[-1]
+    assert (again.state, again.new_blocks, again.new_records) == ("updated", 1, 1)
+    assert third.state == "up-to-date"
+
+    there = SyncNode(tmp_path / "there")
+    assert there.pull(folder.as_uri(), "copy")[-1].state == "updated"
+    assert there.content("copy") == here.content("cities")
+
+
+def test_a_folder_that_is_ahead_or_diverged_is_replaced_by_force_only(here: SyncNode, folder: Path) -> None:
+    url, common = folder.as_uri(), here.head("cities")
+    assert common is not None
+    here.coordinator.push("cities", "Oslo", minute=9)
+    here.push("cities", url)
+    ahead = head_of(folder)
+
+    rewind(here, common)
+    with pytest.raises(RemoteAhead):
+        here.push("cities", url)
+    here.coordinator.push("cities", "Bern", "Rome", minute=10)
+    with pytest.raises(PushDiverged) as refused:
+        here.push("cities", url)
+    assert refused.value.common_block == str(common)
+    assert head_of(folder) == ahead
+
+    assert here.push("cities", url, is_forced=True)[-1].state == "updated"
+    assert head_of(folder) == str(here.head("cities"))
+    assert [row["city"] for row in read_chain(folder).rows()][-2:] == ["Bern", "Rome"]
+
+
+def test_another_dataset_is_not_replaced_even_by_force(here: SyncNode, folder: Path, tmp_path: Path) -> None:
+    there = SyncNode(tmp_path / "there")
+    there.coordinator.add(yaml.safe_dump(CITIES))
+    there.push("cities", folder.as_uri())
+    before = head_of(folder)
+    with pytest.raises(PushDiverged):
+        here.push("cities", folder.as_uri())
+    with pytest.raises(InvalidInput, match="another dataset"):
+        here.push("cities", folder.as_uri(), is_forced=True)
+    assert head_of(folder) == before
+
+
+@pytest.mark.parametrize("kind", [ObjectKind.DATA, ObjectKind.BLOCK])
+def test_a_push_that_stops_leaves_the_old_chain_and_is_continued(
+    here: SyncNode, folder: Path, kind: ObjectKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.push("cities", folder.as_uri())
+    before = head_of(folder)
+    here.coordinator.push("cities", "Oslo", minute=9)
+    put = FolderTarget.put
+
+    def stopping(target: FolderTarget, what: ObjectKind, name: Multihash, content: BinaryIO) -> None:
+        if what is kind:
+            raise Unavailable(what="the disk", why="it was pulled out")
+        put(target, what, name, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderTarget, "put", stopping)
+        with pytest.raises(Unavailable):
+            here.push("cities", folder.as_uri())
+    assert head_of(folder) == before
+    assert len(read_chain(folder).rows()) == 6
+    assert here.push("cities", "")[-1].new_blocks == 1
+    assert_objects_are_whole(folder)
+
+
+def test_a_lost_or_damaged_object_is_named_and_the_folder_stays_without_a_head(
+    here: SyncNode, folder: Path
+) -> None:
+    entry = here.catalog.by_alias("cities")
+    assert entry is not None
+    (name, *_) = here.blobs.names(entry.dataset_id, ObjectKind.DATA)
+    file = here.blobs.local_path(entry.dataset_id, ObjectKind.DATA, name)
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])
+    with pytest.raises(Damaged, match=str(name)):
+        here.push("cities", folder.as_uri())
+    file.unlink()
+    with pytest.raises(NotFound, match=str(name)):
+        here.push("cities", folder.as_uri())
+    assert not (folder / "refs").exists()

@@ -1,0 +1,139 @@
+"""`GET /datasets` shows each caller the datasets that they may read, and no trace of others."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import urllib3
+from odf_testing.builders import AChain, a_chain, a_dataset, a_seed
+from odf_testing.http import running
+
+from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
+from odf_common.dataset.state_cache import ChainStates, NoStateCache
+from odf_common.identity.dataset_refs import Name
+from odf_common.metadata.events import SetInfo
+from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.service.environment import Environment
+from odf_sync.access.directory import Directory
+from odf_sync.access.rules import Role, Visibility
+from odf_sync.access.store import AccessStore
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.endpoints import application
+from odf_sync.http.list_routes import ListRoutes
+from odf_sync.search import own_datasets
+
+Headers = Mapping[str, str]
+DATASETS = {
+    "alice/open": Visibility.PUBLIC,
+    "alice/shared": Visibility.PRIVATE,
+    "alice/secret": Visibility.PRIVATE,
+    "orphan": Visibility.PUBLIC,
+}
+
+
+class Node:
+    """A server of the list alone."""
+
+    def __init__(self, home: Path, *, is_multi_tenant: bool) -> None:
+        self.blobs, self.refs, self.catalog = MemoryBlobStore(), MemoryRefStore(), MemoryCatalog()
+        states = ChainStates(self.blobs, self.refs, NoStateCache())
+        env = SimpleNamespace(blobs=self.blobs, refs=self.refs, catalog=self.catalog, states=states)
+        self.directory = Directory(AccessStore(home), is_multi_tenant=is_multi_tenant)
+        authorizer = Authorizer(catalog=self.catalog, local_writers="loopback", directory=self.directory)
+        routes = ListRoutes(cast("Environment", env), authorizer)
+        self.app = application(authorizer, tuple(routes.endpoints()))
+        self.base = ""
+        for name, visibility in DATASETS.items():
+            self.hold(name, a_chain(a_seed(dataset=a_dataset(name)), SetInfo(description=f"about {name}")))
+            self.directory.store.set_visibility(a_dataset(name), visibility)
+
+    def hold(self, name: str, chain: AChain) -> None:
+        dataset = chain.state.dataset_id
+        for block in chain.blocks:
+            self.blobs.put(dataset, ObjectKind.BLOCK, block.hash, block.raw)
+        self.refs.compare_and_set(dataset, expected=self.refs.head(dataset), new=chain.state.head)
+        if self.catalog.by_alias(name) is None:
+            self.catalog.add(CatalogEntry(alias=name, dataset_id=dataset))
+
+    def token(self, name: str, **limits: Any) -> Headers:
+        token, _ = self.directory.create_token(Name(name), label="", **limits)
+        return {"Authorization": f"Bearer {token.text()}"}
+
+    def ask(self, headers: Headers, query: str = "") -> urllib3.BaseHTTPResponse:
+        return urllib3.request("GET", f"{self.base}/datasets{query}", headers=dict(headers), retries=False)
+
+    def names(self, headers: Headers) -> list[str]:
+        return [one["name"] for one in json.loads(self.ask(headers).data)["datasets"]]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path, is_multi_tenant=True)
+    for name in ("alice", "reader", "stranger"):
+        node.directory.add_account(Name(name), None)
+    reader = node.directory.store.account(Name("reader"))
+    node.directory.store.set_role(a_dataset("alice/shared"), reader, Role.READER)
+    with running(node.app) as node.base:
+        yield node
+
+
+def test_each_caller_sees_what_they_may_read(node: Node) -> None:
+    everything = ["alice/open", "alice/secret", "alice/shared"]
+    assert node.names({}) == ["alice/open"]
+    assert node.names(node.token("stranger")) == ["alice/open"]
+    assert node.names(node.token("reader")) == ["alice/open", "alice/shared"]
+    assert node.names(node.token("alice")) == everything
+    assert node.names(node.token("alice", dataset=a_dataset("alice/secret"))) == [
+        "alice/open",
+        "alice/secret",
+    ]
+    assert node.ask({"Authorization": "Bearer x"}).status == 401
+    assert b"secret" not in node.ask({}).data
+
+
+def test_what_a_caller_may_not_read_does_not_change_their_tag(node: Node) -> None:
+    first, of_alice = node.ask({}), node.ask(node.token("alice"))
+    tag = first.headers["ETag"]
+    assert of_alice.headers["ETag"] != tag
+    assert (first.headers["Cache-Control"], first.headers["Vary"]) == ("no-cache", "Authorization")
+    name = "alice/secret"
+    node.hold(name, a_chain(a_seed(dataset=a_dataset(name)), SetInfo(description="changed")))
+    unchanged = node.ask({"If-None-Match": tag})
+    assert (unchanged.status, unchanged.data) == (304, b"")
+    name = "alice/open"
+    node.hold(name, a_chain(a_seed(dataset=a_dataset(name)), SetInfo(description="changed")))
+    changed = node.ask({"If-None-Match": tag})
+    assert changed.status == 200
+    assert json.loads(changed.data)["datasets"][0]["description"] == "changed"
+
+
+def test_a_page_ends_after_a_number_of_datasets_and_of_bytes(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = node.token("alice")
+    for limit in ("PAGE_DATASETS", "PAGE_BYTES"):
+        with monkeypatch.context() as patch:
+            patch.setattr(own_datasets, limit, 1)
+            page = json.loads(node.ask(alice).data)
+            assert [one["name"] for one in page["datasets"]] == ["alice/open"]
+            assert page["next"] == "alice/open"
+            rest = node.ask(alice, "?after=ALICE%2FSecret")
+            assert [one["name"] for one in json.loads(rest.data)["datasets"]] == ["alice/shared"]
+            assert json.loads(rest.data)["next"] is None
+            assert "ETag" not in rest.headers
+
+
+def test_a_node_of_one_tenant_lists_private_datasets_to_programs_on_its_machine_only(tmp_path: Path) -> None:
+    node = Node(tmp_path, is_multi_tenant=False)
+    with running(node.app) as node.base:
+        assert node.names({}) == sorted(DATASETS)
+        assert node.names({"Via": "proxy"}) == ["alice/open", "orphan"]
+
+
+def test_a_dataset_that_cannot_be_read_is_left_out(node: Node) -> None:
+    dataset = a_dataset("alice/open")
+    node.blobs.remove(dataset, ObjectKind.BLOCK, node.blobs.names(dataset, ObjectKind.BLOCK))
+    assert node.names({}) == []

@@ -1,0 +1,172 @@
+"""Datasets by the names of repositories, by id, and by their aliases."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from odf_testing.builders import a_chain, a_derivative, a_seed
+from odf_testing.webserver import Page, PageServer, serving_pages
+
+from odf_common.adapters.local.repositories import LocalRepositories, UnknownRepository
+from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
+from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases
+from odf_common.dataset.state_cache import ChainStates, NoStateCache
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.identity.dataset_refs import Name
+from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.service.environment import Environment
+from odf_sync.repositories.locate import Location, locate
+from odf_sync.transfer.aliases import AliasChange, change, listed
+
+CITIES = a_chain(a_seed())
+ID = CITIES.state.dataset_id
+URL = "https://example.org/cities"
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> LocalRepositories:
+    found = LocalRepositories(tmp_path)
+    found.add(Name("shop"), "https://data.example.org/odf")
+    found.add(Name("disk"), "file:///srv/data")
+    return found
+
+
+@pytest.fixture
+def server() -> Iterator[PageServer]:
+    with serving_pages() as pages:
+        yield pages
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        (URL, URL),
+        ("odf+https://example.org/cities", "odf+https://example.org/cities"),
+        ("shop/cities", "https://data.example.org/odf/cities"),
+        ("SHOP/alice/cities", "https://data.example.org/odf/alice/cities"),
+        ("disk/cities", "file:///srv/data/cities"),
+    ],
+)
+def test_a_dataset_is_located_by_url_or_repository(known: LocalRepositories, text: str, url: str) -> None:
+    assert locate(known, text) == Location(url=url)
+
+
+def test_a_folder_has_its_datasets_under_their_ids_too(known: LocalRepositories) -> None:
+    expected = Location(url=f"file:///srv/data/{ID.folder}", dataset=ID)
+    assert locate(known, f"disk/{ID}") == expected
+
+
+@pytest.mark.parametrize("text", ["cities", str(ID), "", "a/b/c/d", "shop/", "../cities"])
+def test_other_names_are_refused(known: LocalRepositories, text: str) -> None:
+    with pytest.raises(InvalidInput):
+        locate(known, text)
+
+
+def test_an_unknown_repository_is_named(known: LocalRepositories) -> None:
+    for text in ("depot/cities", "depot/alice/cities", f"depot/{ID}"):
+        with pytest.raises(UnknownRepository, match="repository depot"):
+            locate(known, text)
+
+
+@pytest.mark.parametrize("is_multi_tenant", [True, False])
+def test_a_node_is_asked_for_the_name_of_an_id(
+    known: LocalRepositories, server: PageServer, *, is_multi_tenant: bool
+) -> None:
+    known.add(Name("node"), server.url)
+    found = {"id": str(ID), "owner": {"accountName": "alice", "accountId": "x"}, "datasetName": "cities"}
+    server.pages[f"/datasets/{ID}"] = Page(body=json.dumps(found).encode())
+    server.pages["/info"] = Page(body=json.dumps({"isMultiTenant": is_multi_tenant}).encode())
+    path = "alice/cities" if is_multi_tenant else "cities"
+    assert locate(known, f"node/{ID}") == Location(url=f"{server.url}/{path}", dataset=ID)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"[" * 60_000,
+        b'{"datasetName": "cities"}',
+        b'{"datasetName": "../x", "owner": {"accountName": "a"}}',
+        b'{"datasetName": 1, "owner": []}',
+        b" " * 70_000,
+    ],
+    ids=["empty", "list", "deep", "no owner", "odd name", "odd types", "long"],
+)
+def test_a_node_that_answers_something_else_is_refused(
+    known: LocalRepositories, server: PageServer, body: bytes
+) -> None:
+    known.add(Name("node"), server.url)
+    server.pages[f"/datasets/{ID}"] = Page(body=body)
+    server.pages["/info"] = Page(body=b"{}")
+    with pytest.raises(InvalidInput):
+        locate(known, f"node/{ID}")
+
+
+def test_an_id_that_a_node_does_not_have_is_not_found(known: LocalRepositories, server: PageServer) -> None:
+    known.add(Name("node"), server.url)
+    with pytest.raises(NotFound, match=str(ID)):
+        locate(known, f"node/{ID}")
+
+
+@pytest.fixture
+def env() -> Environment:
+    """Have `cities`, and `big.cities` derived from it."""
+    refs, catalog = MemoryRefStore(), MemoryCatalog()
+    blobs = MemoryBlobStore(refs)
+    for name, chain in (("cities", CITIES), ("big.cities", a_derivative(ID))):
+        dataset = chain.state.dataset_id
+        for block in chain.blocks:
+            blobs.put(dataset, ObjectKind.BLOCK, block.hash, block.raw)
+        refs.compare_and_set(dataset, expected=None, new=chain.state.head)
+        catalog.add(CatalogEntry(alias=name, dataset_id=dataset))
+    states = ChainStates(blobs, refs, NoStateCache())
+    return cast("Environment", SimpleNamespace(catalog=catalog, blobs=blobs, states=states))
+
+
+def names(env: Environment, *refs: str, recursive: bool = False) -> list[str]:
+    return [entry.alias for entry, _ in listed(env, refs, recursive=recursive)]
+
+
+def test_datasets_with_aliases_are_listed_by_name_id_and_pattern(env: Environment) -> None:
+    assert names(env) == []
+    for ref in ("cities", "big.cities"):
+        change(env, ref, AliasChange(add_pull=(URL,)))
+    assert names(env) == ["big.cities", "cities"]
+    assert names(env, "CITIES") == names(env, str(ID)) == ["cities"]
+    assert names(env, "big.%", "towns", "cities@theirs", "%/") == ["big.cities"]
+
+
+def test_inputs_are_listed_first_if_asked_for(env: Environment) -> None:
+    for ref in ("cities", "big.cities"):
+        change(env, ref, AliasChange(add_pull=(URL,)))
+    assert names(env, "big.cities") == ["big.cities"]
+    assert names(env, "big.cities", recursive=True) == ["cities", "big.cities"]
+    assert names(env, "big.cities", "cities", recursive=True) == ["cities", "big.cities"]
+
+
+def test_aliases_are_added_and_deleted(env: Environment) -> None:
+    _, found = change(env, "cities", AliasChange(add_pull=(URL, "shop/cities"), add_push=(URL,)))
+    assert found == RemoteAliases(pull=(URL, "shop/cities"), push=(URL,))
+    _, found = change(env, str(ID), AliasChange(delete_pull=(URL,), delete_push=(URL,)))
+    assert found == RemoteAliases(pull=("shop/cities",))
+
+
+def test_what_is_no_alias_is_neither_added_nor_deleted(env: Environment) -> None:
+    with pytest.raises(NotFound, match="towns"):
+        change(env, "towns", AliasChange(add_pull=(URL,)))
+    with pytest.raises(NotFound, match=f"push alias {URL}"):
+        change(env, "cities", AliasChange(delete_push=(URL,)))
+    with pytest.raises(InvalidInput):
+        AliasChange(add_pull=("cities",))
+    assert names(env) == []
+
+
+def test_an_input_that_is_gone_is_left_out(env: Environment) -> None:
+    change(env, "big.cities", AliasChange(add_push=(URL,)))
+    change_aliases(env.blobs, ID, lambda aliases: aliases.with_pull(URL))
+    env.catalog.remove("cities")
+    assert names(env, "big.cities", recursive=True) == ["big.cities"]

@@ -1,0 +1,136 @@
+"""What another node makes this one request: no token of ours leaves its origin, no private address is connected to."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from odf_testing.builders import a_dataset
+from odf_testing.http import running
+from odf_testing.sync_node import SyncNode
+
+from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
+from odf_common.adapters.networks import PUBLIC, AddressForbidden, Networks
+from odf_common.errors import InvalidInput, Unavailable
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.ports.store import ObjectKind
+from odf_sync.repositories.http import HttpRepository
+from odf_sync.repositories.node_client import _redirected
+from odf_sync.smart.connection import connected
+from odf_sync.smart.exchange import PULL
+from odf_sync.smart.messages import HttpHeader, ObjectFile, ObjectType, PushStrategy, TransferUrl, Upload
+from odf_sync.transfer.upload import Uploader
+
+LOOPBACK = Networks.parse(("127.0.0.0/8",))
+TOKEN = "Bearer secret"
+
+
+@dataclass(slots=True)
+class Server:
+    """Answers all requests, by redirects if it has any."""
+
+    url: str = ""
+    redirects: dict[str, str] = field(default_factory=dict)
+    tokens: list[str | None] = field(default_factory=list)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.tokens.append(request.headers.get("Authorization"))
+        target = self.redirects.get(request.path)
+        if target is not None:
+            return web.Response(status=302, headers={"Location": target})
+        return web.Response(body=b"content")
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    yield from _serving()
+
+
+@pytest.fixture
+def other() -> Iterator[Server]:
+    yield from _serving()
+
+
+def _serving() -> Iterator[Server]:
+    found = Server()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", found.answer)
+    with running(app) as found.url:
+        yield found
+
+
+def test_a_redirect_to_a_private_address_is_refused(server: Server, other: Server) -> None:
+    server.redirects["/refs/head"] = f"{other.url}/refs/head"
+    with pytest.raises(AddressForbidden, match="is not a public address") as refused:
+        HttpRepository(server.url, "secret").head()
+    assert "ODF_FETCH_NETWORKS" in refused.value.advice()
+    assert other.tokens == []
+
+
+def test_a_token_stays_with_the_origin_that_it_is_for(server: Server, other: Server) -> None:
+    server.redirects = {"/a": "/b", "/b": f"{other.url}/c"}
+    with HttpRepository(server.url, "secret", LOOPBACK).get("a") as answer:
+        assert answer.read() == b"content"
+    assert (server.tokens, other.tokens) == ([TOKEN, TOKEN], [None])
+
+
+def test_redirects_are_limited_and_stay_encrypted(server: Server) -> None:
+    server.redirects["/a"] = "/a"
+    with pytest.raises(Unavailable, match="more than 3 redirects"):
+        HttpRepository(server.url).get("a")
+    with pytest.raises(InvalidInput, match="from https to http"):
+        _redirected("https://example.org/a", "http://example.org/a")
+    for target in ("ftp://example.org", "file:///etc/passwd", "http://[::1"):
+        with pytest.raises(InvalidInput):
+            _redirected("http://example.org/a", target)
+
+
+def test_a_given_url_gets_the_given_headers_but_no_token(server: Server, other: Server) -> None:
+    there = HttpRepository(server.url, "secret", LOOPBACK)
+    given = {"Authorization": TOKEN, "Cookie": "a=b", "X-Given": "1"}
+    there.download(f"{other.url}/object", given, out := BytesIO(), 100)
+    assert (out.getvalue(), other.tokens) == (b"content", [None])
+    with pytest.raises(AddressForbidden):
+        HttpRepository(server.url, "secret").download(f"{other.url}/object", given, BytesIO(), 100)
+
+
+@pytest.mark.parametrize("networks", [PUBLIC, LOOPBACK])
+def test_an_object_is_not_sent_to_a_private_address(
+    server: Server, other: Server, networks: Networks
+) -> None:
+    blobs, dataset, content = MemoryBlobStore(MemoryRefStore()), a_dataset(), b"object"
+    name = physical_hash_of(content)
+    blobs.put(dataset, ObjectKind.DATA, name, content)
+    file = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=name, size=len(content))
+    place = TransferUrl(url=f"{other.url}/put", headers=(HttpHeader(name="authorization", value=TOKEN),))
+    upload = Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=place)
+    sender = Uploader(blobs, dataset, server.url, networks)
+    if networks is PUBLIC:
+        with pytest.raises(AddressForbidden):
+            sender.send(upload)
+    else:
+        sender.send(upload)
+    assert other.tokens == ([] if networks is PUBLIC else [None])
+
+
+def test_a_smart_transfer_is_not_redirected(server: Server, other: Server) -> None:
+    server.redirects["/pull"] = f"{other.url}/pull"
+    with (
+        pytest.raises(Unavailable, match="redirects"),
+        connected(f"{server.url}/pull", PULL, {"Authorization": TOKEN}),
+    ):
+        pass
+    assert other.tokens == []
+
+
+def test_a_hostile_node_does_not_make_a_pull_read_private_addresses(
+    tmp_path: Path, server: Server, other: Server
+) -> None:
+    node = SyncNode(tmp_path)
+    server.redirects["/cities/refs/head"] = f"{other.url}/refs/head"
+    for url in (f"{server.url}/cities", f"odf+{server.url}/cities"):
+        with pytest.raises(AddressForbidden):
+            node.pull(url, "cities")
+    assert other.tokens == []

@@ -1,0 +1,239 @@
+"""`/openapi.json` describes what is served, and hostile requests to all of it get only the answers that it names."""
+
+import http.client
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import grpc
+import pytest
+import schemathesis
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from odf_testing.http import running
+from odf_testing.profiles import examples
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from odf_common.adapters.grpc.server import serve
+from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
+from odf_common.dataset.state_cache import ChainStates, NoStateCache
+from odf_common.errors import InvalidInput
+from odf_common.identity.dataset_refs import Name
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import CatalogEntry
+from odf_common.proto.odf.node.v1 import push_pb2_grpc
+from odf_common.service.settings import Settings
+from odf_sync.access.directory import Directory
+from odf_sync.access.failed_logins import WINDOW_SECONDS, FailedLogins
+from odf_sync.access.store import AccessStore
+from odf_sync.http import endpoints as http_endpoints
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.endpoints import application
+from odf_sync.http.head_watch import HeadWatch
+from odf_sync.http.server import endpoints
+
+CITIES: Final = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / "cities.population"
+DATASET: Final = "did:odf:fed0126cf085a18635f5d066ab74bb0284a35a86393fa950d8a91b48f88e4b6408100"
+HEAD: Final = (CITIES / "refs" / "head").read_text()
+VALUES: Final = (
+    *(
+        "ann",
+        "cities.population",
+        "head",
+        HEAD,
+        DATASET,
+        "f1620" + "0" * 64,
+        "-",
+        "..",
+        "%",
+        "a/b",
+        "\0",
+        "\n",
+    ),
+    *(
+        "ö",
+        "💥",
+        "' OR 1=1 --",
+        "<script>",
+        "{name}",
+        "z" * 3000,
+        "did:odf:",
+        "1",
+        "commit",
+        "true",
+        "🏙" * 50,
+    ),
+)
+BODIES: Final = (
+    *(b"", b"{}", b"[" * 5000, b"\xff\xfe", b"null", b"a=b&c", b"client_id=kamu", b"x" * 70_000),
+    json.dumps(
+        {"loginMethod": "password", "loginCredentialsJson": '{"login": "ann", "password": "x"}'}
+    ).encode(),
+)
+TYPES: Final = ("application/json", "application/x-www-form-urlencoded", "text/csv", "a", "\xff/x;charset=no")
+TRIES: Final = 10  # of each operation
+OWN: Final = {"account": "ann", "dataset": "cities.population", "ref": "head"}
+HEADERS: Final = {"Content-Type": TYPES, "Range": ("bytes=0-", "bytes=9-1", "x")}
+SOMETIMES: Final = st.sampled_from([True, False, False])
+CHECKS: Final = [not_a_server_error, status_code_conformance]
+CHECKS_OF_CONTENT: Final = [content_type_conformance, response_schema_conformance]
+
+
+@schemathesis.serializer("application/x-ndjson")
+def as_it_is(_: schemathesis.SerializationContext, body: Any) -> Any:
+    return body
+
+
+class Refusing(push_pb2_grpc.PushServicer):
+    def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
+        raise InvalidInput(text="no such source")
+
+    def Show(self, request: Any, context: Any) -> Any:  # noqa: N802
+        raise InvalidInput(text="no such receipt")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The server's address, and a token of the account that owns the one dataset."""
+
+    def register(server: grpc.Server) -> tuple[str, ...]:
+        push_pb2_grpc.add_PushServicer_to_server(Refusing(), server)
+        return ("odf.node.v1.Push",)
+
+    home = tmp_path_factory.mktemp("home")
+    dataset = DatasetId.parse(DATASET)
+    shutil.copytree(CITIES, home / "datasets" / dataset.folder)
+    catalog, blobs, refs = LocalCatalog(home), LocalBlobStore(home), LocalRefStore(home)
+    catalog.add(CatalogEntry(alias="ann/cities.population", dataset_id=dataset))
+    directory = Directory(AccessStore(home), is_multi_tenant=True)
+    directory.add_account(Name("ann"), None)
+    token = directory.create_token(Name("ann"), label="")[0].text()
+    authorizer = Authorizer(catalog=catalog, local_writers="loopback", directory=directory)
+    server = serve("127.0.0.1:0", register)
+    env = SimpleNamespace(
+        settings=Settings(home=home, ingest_grpc=f"127.0.0.1:{server.port}"),
+        catalog=catalog,
+        blobs=blobs,
+        refs=refs,
+        states=ChainStates(blobs, refs, NoStateCache()),
+    )
+    heads = HeadWatch()
+    heads.is_closed = True  # event streams end at once
+    with running(
+        application(authorizer, endpoints(cast("Any", env), authorizer, cast("Any", None), heads))
+    ) as base:
+        yield base.removeprefix("http://"), token
+    server.stop(0)
+
+
+def ask(base: str, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(base, timeout=10)
+    try:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def description(node: tuple[str, str]) -> Any:
+    return json.loads(ask(node[0], "GET", "/openapi.json")[1])
+
+
+def test_the_description_names_every_path_and_how_to_authenticate(description: Any) -> None:
+    assert description["openapi"] == "3.1.0"
+    assert description["components"]["securitySchemes"]["token"] == {"type": "http", "scheme": "bearer"}
+    assert {"/info", "/openapi.json", "/{account}/{dataset}/refs/{ref}"} <= description["paths"].keys()
+    push = description["paths"]["/{account}/{dataset}/ingest"]["post"]
+    assert [one["name"] for one in push["parameters"]] == ["account", "dataset", "sourceName", "wait"]
+    assert {"200", "202", "400", "401", "403", "404", "413", "503"} <= push["responses"].keys()
+    assert push["requestBody"]["content"].keys() == {"application/x-ndjson"}
+    assert push["responses"]["200"]["content"].keys() == {"application/json"}
+
+
+def test_hostile_requests_get_only_documented_answers(node: tuple[str, str], description: Any) -> None:
+    base, token = node
+    for found in schemathesis.openapi.from_dict(description).get_all_operations():
+        assert isinstance(found, Ok)
+        try_requests(f"http://{base}", token, found.ok())
+
+
+def try_requests(url: str, token: str, operation: schemathesis.APIOperation[Any, Any, Any, Any]) -> None:
+    bodies = st.sampled_from(BODIES)
+
+    @settings(max_examples=examples(TRIES))
+    @given(case=operation.as_strategy(), data=st.data())
+    def try_request(case: schemathesis.Case, data: st.DataObject) -> None:
+        case.path_parameters = data.draw(paths(case.path_parameters))
+        token_sent = data.draw(st.sampled_from([token, token, token, "x", None]))
+        headers = {"Authorization": f"Bearer {token_sent}"} if token_sent else {}
+        headers |= {
+            name: data.draw(st.sampled_from(values))
+            for name, values in HEADERS.items()
+            if data.draw(SOMETIMES)
+        }
+        has_body = operation.method == "post" and data.draw(SOMETIMES)
+        body: dict[str, Any] = {"data": data.draw(bodies)} if has_body else {}
+        answer = case.call(url, headers=headers, timeout=30, **body)
+        # A refusal of the other implementation has no body, which a description cannot say.
+        case.validate_response(answer, checks=CHECKS + (CHECKS_OF_CONTENT if answer.content else []))
+        assert b"Traceback" not in answer.content
+
+    try_request()
+
+
+@st.composite
+def paths(draw: st.DrawFn, generated: dict[str, Any]) -> dict[str, Any]:
+    """Values of a path: most get past the check that the dataset exists."""
+    values = st.sampled_from(VALUES)
+    own = {name: st.just(OWN[name]) if name in OWN else values for name in generated}
+    return {
+        name: draw(st.one_of(own[name], own[name], values, st.just(one))) for name, one in generated.items()
+    }
+
+
+def test_too_many_requests_at_a_time_are_asked_to_come_back(
+    node: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_endpoints, "MAX_REQUESTS", 0)
+    assert ask(node[0], "GET", "/info") == (503, b"")
+
+
+def test_a_password_can_be_tried_ten_times_a_minute(node: tuple[str, str]) -> None:
+    credentials = json.dumps({"login": "bea", "password": "x"})
+    body = json.dumps({"loginMethod": "password", "loginCredentialsJson": credentials}).encode()
+    headers = {"Content-Type": "application/json"}
+    found = [ask(node[0], "POST", "/platform/login", body, **headers)[0] for _ in range(11)]
+    assert found == [401] * 10 + [429]
+
+
+def test_failures_are_forgotten_after_a_minute_and_counted_in_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("odf_sync.access.failed_logins.MOST_KEYS", 3)
+    now = [0.0]
+    failed = FailedLogins(2, lambda: now[0])
+    for key in ("a", "a", "b", "c"):
+        failed.note(key)
+    assert failed.wait_seconds("a") == WINDOW_SECONDS
+    assert failed.wait_seconds("b") == failed.wait_seconds("d") == 0
+    failed.note("d")
+    failed.note("e")
+    assert failed.wait_seconds("f") == WINDOW_SECONDS, "those that are not remembered are counted together"
+    now[0] = WINDOW_SECONDS
+    assert failed.wait_seconds("a") == failed.wait_seconds("g") == 0
+    failed.note("a")
+    assert failed.wait_seconds("a") == 0, "the older of the two is forgotten"
+    now[0] += 1
+    failed.note("a")
+    assert failed.wait_seconds("a") == WINDOW_SECONDS - 1

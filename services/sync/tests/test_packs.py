@@ -1,0 +1,192 @@
+"""Many blocks in one response: between nodes that know it, and never relied on."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+import urllib3
+from aiohttp import web
+from odf_testing.builders import AChain, a_chain, a_seed
+from odf_testing.http import running
+
+from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
+from odf_common.chain.walk import ChainBroken
+from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.events import SetInfo
+from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.service.environment import Environment
+from odf_sync.http import block_packs
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.dataset_routes import SimpleProtocol
+from odf_sync.http.endpoints import application
+from odf_sync.repositories import repository
+from odf_sync.transfer.compare import missing_blocks
+from odf_sync.transfer.pack_format import blocks_in, framed
+
+CHAIN = a_chain(a_seed(), *(SetInfo(description=f"number {number}") for number in range(99)))
+RAW = [block.raw for block in CHAIN.blocks]
+HASHES = [block.hash for block in CHAIN.blocks]
+Answer = Callable[[web.Request], web.StreamResponse | None]
+
+
+class Served:
+    """A node with `CHAIN`, and what was asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.answer: Answer = lambda _: None
+        """What is answered instead of the node; None: the node's own answer."""
+        self.refs = MemoryRefStore()
+        self.blobs = MemoryBlobStore(self.refs)
+        self.url = ""
+
+    def pull(self, here: Multihash | None = None, chain: AChain = CHAIN) -> list[Multihash]:
+        """Return the blocks that are missing where `chain` is known up to `here`."""
+        self.asked.clear()
+        there = repository(self.url)
+        missing = missing_blocks(there, there.head(), chain.store.__getitem__, here, spool=BytesIO())
+        assert [raw for _, raw in missing.blocks.raw()] == [block.raw for block in missing.blocks]
+        return [block.hash for block in missing.blocks]
+
+
+@contextmanager
+def served() -> Iterator[Served]:
+    node, catalog, dataset = Served(), MemoryCatalog(), CHAIN.state.dataset_id
+    for block in CHAIN.blocks:
+        node.blobs.put(dataset, ObjectKind.BLOCK, block.hash, block.raw)
+    node.refs.compare_and_set(dataset, expected=None, new=HASHES[-1])
+    catalog.add(CatalogEntry(alias="cities", dataset_id=dataset))
+    ports = SimpleNamespace(blobs=node.blobs, refs=node.refs, catalog=catalog)
+    app = application(
+        Authorizer(catalog=catalog, local_writers="off"),
+        SimpleProtocol(cast("Environment", ports)).endpoints(),
+    )
+
+    @web.middleware
+    async def noting(request: web.Request, handler: Callable[..., object]) -> web.StreamResponse:
+        node.asked.append(request.path_qs.removeprefix("/cities/"))
+        return node.answer(request) or await handler(request)  # type: ignore[misc]
+
+    app.middlewares.append(noting)
+    with running(app) as base:
+        node.url = f"{base}/cities"
+        yield node
+
+
+@pytest.fixture(scope="module")
+def module_node() -> Iterator[Served]:
+    with served() as node:
+        yield node
+
+
+@pytest.fixture
+def node(module_node: Served) -> Served:
+    module_node.answer = lambda _: None
+    return module_node
+
+
+def test_a_chain_comes_in_one_response(node: Served) -> None:
+    assert node.pull() == HASHES
+    assert node.asked == ["refs/head", f"packs/{HASHES[-1]}"]
+
+
+def test_only_what_is_new_is_sent(node: Served) -> None:
+    assert node.pull(HASHES[-4]) == HASHES[-3:]
+    assert node.asked == ["refs/head", f"packs/{HASHES[-1]}?after={HASHES[-4]}"]
+
+
+def test_a_pack_ends_before_the_block_that_is_known(node: Served) -> None:
+    answer = urllib3.request("GET", f"{node.url}/packs/{HASHES[-1]}?after={HASHES[-4]}")
+    assert list(blocks_in([answer.data], most=max(map(len, RAW)))) == RAW[:-4:-1]
+
+
+def test_a_pack_may_end_early_and_the_rest_is_asked_for(
+    node: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_packs, "PACK_BYTES", sum(map(len, RAW[60:])))
+    assert node.pull() == HASHES
+    assert [one.partition("/")[0] for one in node.asked] == ["refs", "packs", "packs", "packs"]
+
+
+def test_a_server_that_does_not_announce_packs_is_asked_for_single_blocks(node: Served) -> None:
+    def plain(request: web.Request) -> web.StreamResponse | None:
+        return web.Response(text=str(HASHES[-1])) if request.path.endswith("head") else None
+
+    node.answer = plain
+    assert node.pull() == HASHES
+    assert node.asked == ["refs/head", *(f"blocks/{name}" for name in HASHES[::-1])]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0\0",
+        framed(RAW[5]),
+        framed(RAW[-1])[:-1],
+        b"\xff" * 100,
+        framed(RAW[-1]) + framed(RAW[3]),
+        framed(b""),
+    ],
+    ids=["empty", "cut length", "other block", "cut block", "huge block", "other second block", "no bytes"],
+)
+def test_a_pack_that_is_not_what_was_asked_for_costs_nothing_but_time(node: Served, content: bytes) -> None:
+    def hostile(request: web.Request) -> web.StreamResponse | None:
+        return web.Response(body=content) if "/packs/" in request.path else None
+
+    node.answer = hostile
+    assert node.pull(HASHES[-10]) == HASHES[-9:]
+    packs = [one for one in node.asked if one.startswith("packs/")]
+    assert len(packs) <= 2, "a place that fails once is not asked for packs again"
+
+
+def test_packs_that_are_refused_are_not_asked_for_again(node: Served) -> None:
+    node.answer = lambda request: web.Response(status=403) if "/packs/" in request.path else None
+    assert node.pull(HASHES[-10]) == HASHES[-9:]
+    assert len(node.asked) == 2 + 9
+
+
+def test_a_damaged_block_is_named() -> None:
+    with served() as node:
+        node.blobs.remove(CHAIN.state.dataset_id, ObjectKind.BLOCK, [HASHES[50]])
+        with pytest.raises(ChainBroken) as caught:
+            node.pull()
+    assert (caught.value.block, caught.value.kind) == (str(HASHES[50]), "missing")
+
+
+def test_a_chain_that_diverged_is_seen_at_the_common_block(node: Served) -> None:
+    other = a_chain(a_seed(), *(SetInfo(description=f"number {number}") for number in range(90)))
+    other.add(SetInfo(description="ours"))
+    there = repository(node.url)
+    missing = missing_blocks(there, there.head(), other.store.__getitem__, other.state.head, may_diverge=True)
+    assert missing.common == HASHES[90]
+    assert [block.hash for block in missing.blocks] == HASHES[91:]
+
+
+@pytest.mark.parametrize("path", ["packs/nonsense", f"packs/{HASHES[-1]}?after=nonsense"])
+def test_a_pack_is_named_by_hashes(node: Served, path: str) -> None:
+    answer = urllib3.request("GET", f"{node.url}/{path}")
+    assert answer.status == 400
+    assert b"nonsense" in answer.data
+
+
+def test_a_pack_of_an_unknown_block_does_not_exist(node: Served) -> None:
+    assert urllib3.request("GET", f"{node.url}/packs/f1620{'0' * 64}").status == 404
+    answer = urllib3.request("HEAD", f"{node.url}/packs/{HASHES[-1]}")
+    assert (answer.status, answer.data) == (200, b"")
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 1000, 10**6])
+def test_packs_are_read_in_chunks_of_any_size(size: int) -> None:
+    whole = b"".join(framed(raw) for raw in RAW)
+    chunks = (whole[at : at + size] for at in range(0, len(whole), size))
+    assert list(blocks_in(chunks, most=10**6)) == RAW
+
+
+def test_a_pack_with_too_long_a_block_is_refused_before_that_arrives() -> None:
+    with pytest.raises(InvalidInput, match="at most 10"):
+        next(blocks_in([framed(b"x" * 11)[:5]], most=10))

@@ -1,0 +1,158 @@
+"""What a server does not take on trust from a node that pushes or pulls: each check by itself."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import urllib3
+import yaml
+from odf_testing.builders import AChain, a_chain, a_dataset, a_hash, a_seed
+from odf_testing.manifests import root
+from odf_testing.sync_node import SyncNode
+
+from odf_common.codec.flatbuffers import block_hash
+from odf_common.errors import HeadMoved, InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.metadata.events import DatasetKind, Seed, SetInfo
+from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.smart.exchange import TransferRefused
+from odf_sync.smart.messages import BlocksBatch, Internal, InvalidInterval, PullRequest
+from odf_sync.smart.ranges import Range
+from odf_sync.smart.serve_pull import PullSource
+from odf_sync.smart.serve_push import PushTarget, _unpacked
+from odf_sync.transfer.accept import PushedChain, accept
+
+CITIES = yaml.safe_dump(root("cities", ["event_time TIMESTAMP", "city STRING"]))
+CONTENT = b"records"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> SyncNode:
+    return SyncNode(tmp_path / "there")
+
+
+def held(node: SyncNode, *chains: AChain) -> CatalogEntry:
+    """Return a dataset with the head of the first chain, and the blocks of all."""
+    entry = CatalogEntry(alias="cities", dataset_id=chains[0].state.dataset_id)
+    for one in (block for chain in chains for block in chain.blocks):
+        node.blobs.put(entry.dataset_id, ObjectKind.BLOCK, one.hash, one.raw)
+    node.refs.compare_and_set(entry.dataset_id, expected=None, new=chains[0].state.head)
+    node.catalog.add(entry)
+    return entry
+
+
+@pytest.mark.parametrize("kind", [ObjectKind.DATA, ObjectKind.CHECKPOINT])
+def test_an_object_is_stored_under_its_own_hash_only(node: SyncNode, kind: ObjectKind) -> None:
+    node.coordinator.add(CITIES)
+    (dataset,) = (one.dataset_id for one in node.catalog.entries())
+    right, wrong = physical_hash_of(CONTENT), a_hash("other")
+    with node.served() as base:
+        answers = [
+            urllib3.request("PUT", f"{base}/cities/{kind.value}/{name}", body=CONTENT)
+            for name in (wrong, right)
+        ]
+    assert [one.status for one in answers] == [400, 200]
+    assert answers[0].json() == {"message": f"the body hashes to {right}, not to {wrong}"}
+    assert not node.blobs.has(dataset, kind, wrong)
+    assert node.blobs.read(dataset, kind, right) == CONTENT
+
+
+@pytest.mark.parametrize(("count", "planned"), [(1, 0), (1, 2), (2, 1)])
+def test_blocks_are_as_many_as_were_planned(count: int, planned: int) -> None:
+    with pytest.raises(InvalidInput, match=f"{count} blocks, but {planned} planned"):
+        _unpacked(BlocksBatch(num_blocks=count, payload=b""), planned)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [a_seed(DatasetKind.Derivative), a_seed(dataset=a_dataset("another"))],
+    ids=["kind", "id"],
+)
+def test_force_replaces_no_dataset_of_another_id_or_kind(node: SyncNode, seed: Seed) -> None:
+    chain = a_chain(a_seed())
+    target = PushTarget(
+        env=node.env,
+        replies=node.replies,
+        alias="cities",
+        entry=held(node, chain),
+        head=chain.state.head,
+        pushes=OpenPushes(),
+        on_created=lambda *_: None,
+        may_replace=cast("Any", None),
+    )
+    assert target.dataset_of(a_chain(a_seed()).store, is_forced=True) == chain.state.dataset_id
+    with pytest.raises(TransferRefused, match="another id or kind"):
+        target.dataset_of(a_chain(seed).store, is_forced=True)
+
+
+def test_a_block_that_does_not_match_its_hash_is_not_stored(node: SyncNode) -> None:
+    chain, another = a_chain(a_seed()), a_chain(a_seed(), SetInfo(description="other"))
+    blocks = {chain.state.head: chain.read(chain.state.head), a_hash("x"): another.blocks[1].raw}
+    pushed = PushedChain(alias="cities", head=None, blocks=blocks, is_forced=False)
+    with pytest.raises(InvalidInput, match=f"its bytes hash to {block_hash(another.blocks[1].raw)}"):
+        accept(node.env, node.replies, pushed)
+    assert list(node.blobs.names(chain.state.dataset_id, ObjectKind.BLOCK)) == []
+    assert node.head("cities") is None
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_a_commit_since_the_push_began_is_not_replaced(node: SyncNode, *, is_forced: bool) -> None:
+    theirs = a_chain(a_seed(), SetInfo(description="theirs"))
+    ours = a_chain(a_seed(), SetInfo(description="ours"))
+    held(node, theirs)
+    begun_at, blocks = ours.blocks[0].hash, {ours.blocks[1].hash: ours.blocks[1].raw}
+    pushed = PushedChain(alias="cities", head=begun_at, blocks=blocks, is_forced=is_forced)
+    with pytest.raises(HeadMoved) as moved:
+        accept(node.env, node.replies, pushed)
+    assert (moved.value.expected, moved.value.actual) == (str(begun_at), str(theirs.state.head))
+    assert node.head("cities") == theirs.state.head
+
+
+def test_a_new_dataset_has_its_visibility_before_it_has_its_name(
+    node: SyncNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = SyncNode(tmp_path / "here")
+    here.coordinator.add(CITIES)
+    seen: list[CatalogEntry | None] = []
+    monkeypatch.setattr(
+        Authorizer, "note_creation", lambda _, dataset, __: seen.append(node.catalog.by_id(dataset))
+    )
+    with node.served() as base:
+        for _ in range(2):
+            here.push("cities", f"odf+{base}/cities")
+            here.coordinator.push("cities", "Oslo", minute=9)
+    assert seen == [None]
+
+
+@pytest.fixture
+def source(node: SyncNode) -> tuple[PullSource, AChain, Multihash]:
+    """Return a dataset, its chain, and a block that is stored, but in no chain of the head."""
+    chain = a_chain(a_seed(), *(SetInfo(description=text) for text in "abc"))
+    left = a_chain(a_seed(), SetInfo(description="left"))
+    entry = held(node, chain, left)
+    return PullSource(env=node.env, dataset=entry.dataset_id, head=chain.state.head), chain, left.state.head
+
+
+def test_only_ranges_of_the_chain_are_sent(source: tuple[PullSource, AChain, Multihash]) -> None:
+    served, chain, left = source
+    head, first = chain.state.head, chain.blocks[1].hash
+    whole = PullRequest(begin_after=None, stop_at=None, force_update_if_diverged=False)
+    assert served.range_of(whole) == Range(after=None, head=head)
+    assert served.range_of(replace(whole, begin_after=head)) == Range(after=head, head=head)
+    assert served.range_of(replace(whole, begin_after=first)) == Range(after=first, head=head)
+    assert served.range_of(replace(whole, stop_at=first)) == Range(after=None, head=first)
+    for one, why in ((left, "is not in the chain"), (a_hash("x"), "no block")):
+        fault = served.range_of(replace(whole, stop_at=one))
+        assert isinstance(fault, Internal)
+        assert why in fault.error_message
+    diverged = replace(whole, begin_after=left)
+    assert served.range_of(diverged) == InvalidInterval(head=head, tail=left)
+    assert served.range_of(replace(whole, begin_after=head, stop_at=first)) == InvalidInterval(
+        head=first, tail=head
+    )
+    forced = replace(diverged, force_update_if_diverged=True)
+    assert served.range_of(forced) == Range(after=None, head=head)

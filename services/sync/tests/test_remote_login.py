@@ -1,0 +1,232 @@
+"""The gRPC methods behind `odf account`, `token`, `access` and `login`: a real server, which logs in at a real node."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import pytest
+from aiohttp import web
+from odf_testing.builders import a_dataset
+from odf_testing.http import running
+
+from odf_common.adapters.grpc.client import calling, channel
+from odf_common.adapters.grpc.server import serve
+from odf_common.adapters.local import LocalCatalog
+from odf_common.errors import AlreadyExists, InvalidInput, NotFound, OdfError
+from odf_common.identity.dataset_refs import Name
+from odf_common.ports.store import CatalogEntry
+from odf_common.proto.odf.node.v1 import access_pb2 as pb
+from odf_common.proto.odf.node.v1.access_pb2_grpc import AccessStub, add_AccessServicer_to_server
+from odf_common.service.settings import Settings
+from odf_sync.access.directory import Directory
+from odf_sync.access.grpc_servicer import NAME, AccessServicer
+from odf_sync.access.remote_login import RemoteLogins, origin_of, require_encrypted
+from odf_sync.access.rules import Action
+from odf_sync.access.store import AccessStore
+from odf_sync.http.account_routes import AccountRoutes
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.endpoints import Endpoint, application
+from odf_sync.repositories import repository
+from odf_sync.transfer.login import LoginRequired
+
+PASSWORD: Final = "long enough"
+HEAD: Final = "f1620" + "0" * 64
+
+
+class Here:
+    """A node's servicer, over gRPC; and another node, over HTTP."""
+
+    def __init__(self, home: Path, there: str, theirs: Directory) -> None:
+        self.catalog = LocalCatalog(home)
+        self.directory = Directory(AccessStore(home), is_multi_tenant=True)
+        self.logins = RemoteLogins(self.directory.store)
+        self.there = there
+        self.theirs = theirs
+        self.server = serve("127.0.0.1:0", self.register)
+        self.stub = AccessStub(channel(f"127.0.0.1:{self.server.port}"))
+
+    def register(self, server: grpc.Server) -> tuple[str, ...]:
+        add_AccessServicer_to_server(AccessServicer(self.directory, self.logins, self.catalog), server)
+        return (NAME,)
+
+    def log_in(self, **how: Any) -> list[pb.LogInProgress]:
+        with calling("sync"):
+            return list(
+                self.stub.LogIn(pb.LogInRequest(**{"url": f"odf+{self.there}/ann/x", **how}), timeout=20)
+            )
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
+    async def head(_: web.Request) -> web.Response:
+        return web.Response(text=HEAD)
+
+    home = tmp_path_factory.mktemp("there")
+    theirs = Directory(AccessStore(home), is_multi_tenant=True)
+    theirs.add_account(Name("ann"), PASSWORD)
+    catalog = LocalCatalog(home)
+    catalog.add(CatalogEntry(alias="ann/secret", dataset_id=a_dataset("secret")))
+    authorizer = Authorizer(catalog=catalog, local_writers="off", directory=theirs)
+    refs = Endpoint(method="GET", path="/refs/{ref}", handler=head, summary="", action=Action.READ)
+    with running(application(authorizer, (*AccountRoutes(authorizer, catalog).endpoints(), refs))) as there:
+        here = Here(tmp_path_factory.mktemp("here"), there, theirs)
+        yield here
+        here.server.stop(0)
+
+
+def test_a_login_by_password_is_stored_and_opens_what_is_private(here: Here) -> None:
+    with pytest.raises(NotFound):
+        repository(f"{here.there}/ann/secret", here.logins.token).head()
+    (progress,) = here.log_in(password=pb.LogInRequest.Password(login="ann", password=PASSWORD))
+    assert (progress.done.origin, progress.done.account) == (here.there, "ann")
+    assert list(here.stub.ListLogIns(pb.ListLogInsRequest()).origins) == [here.there]
+    assert str(repository(f"{here.there}/ann/secret", here.logins.token).head()) == HEAD
+    here.stub.LogOut(pb.LogOutRequest(url=here.there))
+    with pytest.raises(NotFound):
+        repository(f"{here.there}/ann/secret", here.logins.token).head()
+    with pytest.raises(NotFound), calling("sync"):
+        here.stub.LogOut(pb.LogOutRequest(url=here.there))
+
+
+def test_a_login_in_a_browser_waits_for_the_user(here: Here) -> None:
+    import urllib.parse
+    import urllib.request
+
+    account = ""
+    for progress in here.stub.LogIn(pb.LogInRequest(url=here.there), timeout=20):
+        if progress.open:
+            form = urllib.parse.urlencode({"login": "ann", "password": PASSWORD}).encode()
+            with urllib.request.urlopen(progress.open, form) as page:
+                assert b"return to the terminal" in page.read()
+        account = progress.done.account
+    assert account == "ann"
+    assert here.directory.store.origin_token(here.there) is not None
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"password": pb.LogInRequest.Password(login="ann", password="wrong")}, "wrong account or password"),
+        ({"token": "odf_x"}, "not valid at"),
+        ({"url": "http://node.example"}, "not encrypted"),
+        ({"url": "ftp://node.example"}, "expected http://HOST"),
+        ({"url": "http://[::1"}, "not a URL"),
+        ({"url": "http://127.0.0.1:1", "token": "t"}, "cannot be reached"),
+    ],
+)
+def test_a_login_that_fails_says_why_and_keeps_nothing(here: Here, how: dict[str, Any], words: str) -> None:
+    before = here.logins.origins()
+    with pytest.raises(OdfError, match=words):
+        here.log_in(**how)
+    assert here.logins.origins() == before
+
+
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("https://Node.Example:443/ann/x?y#z", "https://node.example"),
+        ("odf+https://node.example:8443", "https://node.example:8443"),
+        ("http://user:secret@[::1]:80/", "http://[::1]"),
+    ],
+)
+def test_logins_are_by_origin(url: str, origin: str) -> None:
+    assert origin_of(url) == origin
+
+
+def test_only_this_machine_is_trusted_without_encryption() -> None:
+    for origin in ("http://localhost:1", "http://127.0.0.1", "http://[::1]", "https://node.example"):
+        require_encrypted(origin)
+    with pytest.raises(InvalidInput):
+        require_encrypted("http://localhost.example")
+
+
+def test_a_token_does_not_follow_a_redirect_to_another_origin(tmp_path: Path) -> None:
+    seen = []
+
+    async def take(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("Authorization"))
+        return web.Response(text=HEAD)
+
+    async def send_on(_: web.Request) -> web.Response:
+        raise web.HTTPFound(f"{other}/x/refs/head".replace("127.0.0.1", "localhost"))
+
+    allowing = Settings(home=tmp_path, fetch_networks=("127.0.0.0/8", "::1/128"))
+    taker, sender = web.Application(), web.Application()
+    taker.router.add_get("/x/refs/head", take)
+    sender.router.add_get("/x/refs/head", send_on)
+    with running(taker) as other, running(sender) as base:
+        for url in (base, other):
+            repository(f"{url}/x", lambda _: "secret", settings=allowing).head()
+    assert seen == [None, "Bearer secret"]
+
+
+def test_a_repository_that_wants_another_token_says_how_to_log_in(here: Here) -> None:
+    with pytest.raises(LoginRequired) as caught:
+        repository(f"{here.there}/ann/secret", lambda _: "odf_expired").head()
+    assert "odf login" in caught.value.advice()
+
+
+def test_accounts_tokens_and_roles_are_managed(here: Here) -> None:
+    stub = here.stub
+    here.catalog.add(CatalogEntry(alias="bob/notes", dataset_id=a_dataset("notes")))
+    for name in ("bob", "eve"):
+        stub.AddAccount(pb.AddAccountRequest(name=name))
+    assert [item.name for item in stub.ListAccounts(pb.ListAccountsRequest()).accounts] == ["bob", "eve"]
+    stub.SetPassword(pb.SetPasswordRequest(name="bob", password=PASSWORD))
+    created = stub.CreateToken(
+        pb.CreateTokenRequest(account="bob", label="l", dataset="bob/notes", seconds=60)
+    )
+    assert created.item.dataset == str(a_dataset("notes"))
+    assert list(stub.ListTokens(pb.ListTokensRequest()).tokens) == [created.item]
+    assert here.directory.caller(created.token).name == "bob"
+    stub.RevokeToken(pb.RevokeTokenRequest(id=created.item.id))
+    assert here.directory.caller(created.token).has_invalid_token
+    changed = stub.ChangeAccess(
+        pb.ChangeAccessRequest(ref="bob/notes", visibility="public", account="eve", role="editor")
+    )
+    assert changed == stub.ShowAccess(pb.ShowAccessRequest(ref=str(a_dataset("notes"))))
+    assert changed.visibility == "public"
+    assert [(role.account, role.role) for role in changed.roles] == [("bob", "owner"), ("eve", "editor")]
+    stub.RemoveAccount(pb.RemoveAccountRequest(name="eve"))
+    assert len(stub.ShowAccess(pb.ShowAccessRequest(ref="bob/notes")).roles) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "error", "words"),
+    [
+        ("AddAccount", pb.AddAccountRequest(name="ann/x"), InvalidInput, "ann/x"),
+        ("AddAccount", pb.AddAccountRequest(name="x", password="short"), InvalidInput, "8 to 1024"),
+        ("SetPassword", pb.SetPasswordRequest(name="nobody"), NotFound, "account nobody"),
+        ("RemoveAccount", pb.RemoveAccountRequest(name="nobody"), NotFound, "account nobody"),
+        ("RemoveAccount", pb.RemoveAccountRequest(name="owner"), OdfError, "owner/data"),
+        ("AddAccount", pb.AddAccountRequest(name="OWNER"), AlreadyExists, "account OWNER"),
+        (
+            "CreateToken",
+            pb.CreateTokenRequest(account="owner", scope="all"),
+            InvalidInput,
+            "read, write, manage",
+        ),
+        ("CreateToken", pb.CreateTokenRequest(account="owner", dataset="none"), NotFound, "dataset none"),
+        ("RevokeToken", pb.RevokeTokenRequest(id="x"), NotFound, "token x"),
+        ("ShowAccess", pb.ShowAccessRequest(ref="none"), NotFound, "dataset none"),
+        ("ChangeAccess", pb.ChangeAccessRequest(ref="owner/data", visibility="x"), InvalidInput, "public"),
+        (
+            "ChangeAccess",
+            pb.ChangeAccessRequest(ref="owner/data", account="owner", role="owner"),
+            InvalidInput,
+            "reader, editor, maintainer",
+        ),
+    ],
+)
+def test_what_cannot_be_done_says_why(
+    here: Here, method: str, request_: Any, error: type[OdfError], words: str
+) -> None:
+    if here.catalog.by_alias("owner/data") is None:
+        here.directory.add_account(Name("owner"), None)
+        here.catalog.add(CatalogEntry(alias="owner/data", dataset_id=a_dataset("owner/data")))
+    with pytest.raises(OdfError, match=words) as caught, calling("sync"):
+        getattr(here.stub, method)(request_)
+    assert error is OdfError or caught.value.code == error.__name__
+    assert "short" not in json.dumps(str(caught.value))

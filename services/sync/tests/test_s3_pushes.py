@@ -1,0 +1,205 @@
+"""Pushes to buckets, from which other nodes pull: in order, never over another chain unless forced."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+import yaml
+from odf_testing.builders import a_dataset, a_hash
+from odf_testing.manifests import root
+from odf_testing.minioserver import ACCESS_KEY, SECRET_KEY, MinioServer, serving_s3
+from odf_testing.sync_node import SyncNode
+
+from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.adapters.s3.bucket import PART_BYTES
+from odf_common.adapters.s3.location import S3Location
+from odf_common.errors import Damaged, HeadMoved, InvalidInput, Unavailable
+from odf_common.hashing.multihash import Multihash
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.identity.dataset_refs import Name
+from odf_common.ports.store import ObjectKind
+from odf_common.service.settings import Settings
+from odf_sync.repositories.s3_target import S3Target
+from odf_sync.search.search import Query, search
+from odf_sync.transfer.push import PushDiverged, RemoteAhead
+
+CITIES = root("cities", ["event_time TIMESTAMP", "city STRING"])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinioServer]:
+    with serving_s3(tmp_path_factory.mktemp("minio")) as server:
+        yield server
+
+
+@pytest.fixture
+def place(server: MinioServer) -> S3Location:
+    return server.new_bucket("shared/cities")
+
+
+@pytest.fixture
+def target(server: MinioServer, place: S3Location) -> S3Target:
+    return S3Target(place, server.access)
+
+
+def node_at(home: Path, server: MinioServer) -> SyncNode:
+    node = SyncNode(home)
+    environment = {"ODF_HOME": str(home), "ODF_S3_ENDPOINT": server.endpoint}
+    keys = {"ODF_S3_ACCESS_KEY": ACCESS_KEY, "ODF_S3_SECRET_KEY": SECRET_KEY}
+    node.env.settings = Settings.from_env(environment | keys)  # type: ignore[misc]
+    return node
+
+
+@pytest.fixture
+def here(tmp_path: Path, server: MinioServer) -> SyncNode:
+    """A node with a dataset of a few blocks and slices."""
+    node = node_at(tmp_path / "here", server)
+    node.coordinator.add(yaml.safe_dump(CITIES))
+    for minute, cities in enumerate((["Kyiv", "Osaka"], ["Quito"])):
+        node.coordinator.push("cities", *cities, minute=minute)
+    return node
+
+
+def rewind(node: SyncNode, block: Multihash) -> None:
+    entry = node.catalog.by_alias("cities")
+    assert entry is not None
+    node.refs.compare_and_set(entry.dataset_id, expected=node.head("cities"), new=block)
+
+
+def test_what_is_pushed_to_a_bucket_is_pulled_from_it(
+    here: SyncNode, place: S3Location, tmp_path: Path, server: MinioServer
+) -> None:
+    *steps, last = here.push("cities", str(place))
+    assert list(dict.fromkeys(step.state for step in steps)) == [
+        "comparing",
+        "blocks",
+        "objects",
+        "committing",
+    ]
+    assert (last.state, last.head, last.new_records) == ("updated", here.head("cities"), 3)
+
+    here.coordinator.push("cities", "Oslo", minute=9)
+    again, third = here.push("cities", "")[-1], here.push("cities", "")[-1]
+    assert (again.state, again.new_blocks, again.new_records) == ("updated", 1, 1)
+    assert third.state == "up-to-date"
+
+    there = node_at(tmp_path / "there", server)
+    assert there.pull(str(place), "copy")[-1].state == "updated"
+    assert there.content("copy") == here.content("cities")
+
+
+def test_a_bucket_that_is_ahead_or_diverged_is_replaced_by_force_only(
+    here: SyncNode, place: S3Location, target: S3Target
+) -> None:
+    url, common = str(place), here.head("cities")
+    assert common is not None
+    here.coordinator.push("cities", "Oslo", minute=9)
+    here.push("cities", url)
+    ahead = target.head()
+
+    rewind(here, common)
+    with pytest.raises(RemoteAhead):
+        here.push("cities", url)
+    here.coordinator.push("cities", "Bern", "Rome", minute=10)
+    with pytest.raises(PushDiverged) as refused:
+        here.push("cities", url)
+    assert refused.value.common_block == str(common)
+    assert target.head() == ahead
+
+    assert here.push("cities", url, is_forced=True)[-1].state == "updated"
+    assert target.head() == here.head("cities")
+
+
+def test_another_dataset_is_not_replaced_even_by_force(
+    here: SyncNode, place: S3Location, target: S3Target, tmp_path: Path, server: MinioServer
+) -> None:
+    there = node_at(tmp_path / "there", server)
+    there.coordinator.add(yaml.safe_dump(CITIES))
+    there.push("cities", str(place))
+    with pytest.raises(InvalidInput, match="another dataset"):
+        here.push("cities", str(place), is_forced=True)
+    assert target.head() == there.head("cities")
+
+
+@pytest.mark.parametrize("kind", [ObjectKind.DATA, ObjectKind.BLOCK])
+def test_a_push_that_stops_leaves_the_old_chain_and_is_continued(
+    here: SyncNode, place: S3Location, target: S3Target, kind: ObjectKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.push("cities", str(place))
+    before = target.head()
+    here.coordinator.push("cities", "Oslo", minute=9)
+    put = S3Target.put
+
+    def stopping(target: S3Target, what: ObjectKind, name: Multihash, content: BinaryIO) -> None:
+        if what is kind:
+            raise Unavailable(what="the server", why="it was stopped")
+        put(target, what, name, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(S3Target, "put", stopping)
+        with pytest.raises(Unavailable):
+            here.push("cities", str(place))
+    assert target.head() == before
+    assert here.push("cities", "")[-1].new_blocks == 1
+    assert target.head() == here.head("cities")
+
+
+@pytest.mark.parametrize("size", [0, 1000, PART_BYTES + 1], ids=["empty", "small", "in parts"])
+def test_an_object_is_stored_under_its_hash_and_only_there(
+    target: S3Target, server: MinioServer, place: S3Location, size: int
+) -> None:
+    content = bytes(size)
+    name = physical_hash_of(content)
+    assert not target.has(ObjectKind.DATA, name)
+    for _ in range(2):
+        target.put(ObjectKind.DATA, name, BytesIO(content))
+    assert target.has(ObjectKind.DATA, name)
+    with pytest.raises(Damaged, match=str(a_hash("other"))):
+        target.put(ObjectKind.DATA, a_hash("other"), BytesIO(content))
+    stored = [(one.name, one.size) for one in server.bucket(place).objects("")]
+    assert stored == [(f"data/{name}", size)]
+
+
+def test_the_head_moves_only_from_where_it_is_expected(target: S3Target) -> None:
+    dataset = a_dataset()
+    target.move_head(dataset, expected=None, new=a_hash("one"))
+    for expected in (None, a_hash("other")):
+        with pytest.raises(HeadMoved):
+            target.move_head(dataset, expected=expected, new=a_hash("two"))
+    assert target.head() == a_hash("one")
+
+
+def test_of_many_pushes_at_once_one_moves_the_head(server: MinioServer, place: S3Location) -> None:
+    def move(number: int) -> bool:
+        try:
+            S3Target(place, server.access).move_head(a_dataset(), expected=None, new=a_hash(str(number)))
+        except HeadMoved:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        moved = [number for number, is_moved in enumerate(pool.map(move, range(8))) if is_moved]
+    assert [S3Target(place, server.access).head()] == [a_hash(str(number)) for number in moved]
+
+
+def test_a_head_that_is_no_hash_is_not_replaced(
+    target: S3Target, server: MinioServer, place: S3Location
+) -> None:
+    server.bucket(place).put("refs/head", b"damaged")
+    with pytest.raises(InvalidInput, match="not a hash"):
+        target.move_head(a_dataset(), expected=None, new=a_hash("one"))
+    assert server.bucket(place).read("refs/head") is not None
+
+
+def test_what_was_pushed_to_a_bucket_is_found_in_it(
+    here: SyncNode, server: MinioServer, tmp_path: Path
+) -> None:
+    base = server.new_bucket("shared")
+    here.push("cities", f"{base}/alice/cities")
+    there = node_at(tmp_path / "there", server)
+    LocalRepositories(tmp_path / "there").add(Name("s3"), str(base))
+    (found,), (searched,) = search(there.env, Query(text="city"))
+    assert (found.name, found.found_in, searched.problem) == ("s3/alice/cities", ("columns",), "")

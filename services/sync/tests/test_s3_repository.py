@@ -1,0 +1,118 @@
+"""Datasets are pulled from buckets, of which nothing is trusted."""
+
+import re
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from odf_testing.minioserver import ACCESS_KEY, SECRET_KEY, MinioServer, serving_s3
+from odf_testing.webserver import Page, Request, serving_answers
+
+from odf_common.adapters.s3.location import AWS, S3Access, S3Location
+from odf_common.errors import InvalidInput, NotFound, StorageUnavailable
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.ports.store import ObjectKind
+from odf_common.service.connections import s3_access
+from odf_common.service.settings import Settings
+from odf_sync.repositories import repository
+from odf_sync.repositories.s3 import S3Repository
+
+NO_SUCH_KEY = b"<Error><Code>NoSuchKey</Code></Error>"
+DATA = bytes(range(256)) * 10_000
+NAME = physical_hash_of(DATA)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinioServer]:
+    with serving_s3(tmp_path_factory.mktemp("minio")) as server:
+        yield server
+
+
+@pytest.fixture
+def place(server: MinioServer) -> S3Location:
+    location = server.new_bucket("datasets/cities")
+    stored = server.bucket(location)
+    stored.put("refs/head", str(NAME).encode())
+    stored.put(f"blocks/{NAME}", b"a block")
+    stored.put(f"data/{NAME}", DATA)
+    return location
+
+
+@pytest.fixture
+def there(server: MinioServer, place: S3Location) -> S3Repository:
+    return S3Repository(place, server.access)
+
+
+def test_head_blocks_and_objects_are_read(there: S3Repository) -> None:
+    out = BytesIO()
+    there.fetch(ObjectKind.DATA, NAME, out, len(DATA))
+    assert (there.head(), there.block(NAME), out.getvalue()) == (NAME, b"a block", DATA)
+    assert list(there.pack(NAME, None)) == []
+
+
+@pytest.mark.parametrize("start", [0, 1, len(DATA) - 1, len(DATA)])
+def test_a_download_continues_where_it_was_cut_off(there: S3Repository, start: int) -> None:
+    out = BytesIO()
+    out.write(DATA[:start])
+    there.fetch(ObjectKind.DATA, NAME, out, len(DATA))
+    assert out.getvalue() == DATA
+
+
+def test_what_does_not_exist_is_named(server: MinioServer, place: S3Location) -> None:
+    empty = S3Repository(server.new_bucket(), server.access)
+    for ask in (empty.head, lambda: empty.block(NAME)):
+        with pytest.raises(
+            NotFound, match=rf"{re.escape(empty.url)}/(refs/head|blocks/{NAME}) does not exist"
+        ):
+            ask()
+    with pytest.raises(NotFound, match="checkpoints/f1620"):
+        S3Repository(place, server.access).fetch(ObjectKind.CHECKPOINT, NAME, BytesIO(), 1)
+
+
+def test_more_than_was_declared_is_refused(there: S3Repository) -> None:
+    with pytest.raises(InvalidInput, match=f"more than the declared {len(DATA) - 1} bytes"):
+        there.fetch(ObjectKind.DATA, NAME, BytesIO(), len(DATA) - 1)
+
+
+@pytest.mark.parametrize("head", [b"not a hash", b"\xff", b"x" * 5000], ids=["text", "bytes", "long"])
+def test_a_head_that_is_no_hash_is_refused(server: MinioServer, head: bytes) -> None:
+    location = server.new_bucket()
+    server.bucket(location).put("refs/head", head)
+    with pytest.raises(InvalidInput, match=r"refs/head: (not a hash|longer than 1024 bytes)"):
+        S3Repository(location, server.access).head()
+
+
+def test_private_buckets_ask_for_credentials(place: S3Location) -> None:
+    with pytest.raises(StorageUnavailable, match="access is denied"):
+        S3Repository(place, S3Access()).head()
+
+
+def settings(home: Path, server: MinioServer) -> Settings:
+    return Settings.from_env({
+        "ODF_HOME": str(home), "ODF_S3_ENDPOINT": server.endpoint, "ODF_S3_ACCESS_KEY": ACCESS_KEY,
+        "ODF_S3_SECRET_KEY": SECRET_KEY, "ODF_S3_SESSION_TOKEN": "token",
+    })  # fmt: skip
+
+
+def test_credentials_are_sent_to_configured_servers_only(server: MinioServer, tmp_path: Path) -> None:
+    requests: list[Request] = []
+
+    def answer(request: Request) -> Page:
+        requests.append(request)
+        return Page(status=404, body=NO_SUCH_KEY, headers={"Content-Type": "application/xml"})
+
+    known = settings(tmp_path, server)
+    with serving_answers(answer) as elsewhere, pytest.raises(NotFound):
+        repository(f"s3+{elsewhere}/some-bucket", settings=known).head()
+    assert requests
+    assert all("Authorization" not in request.headers for request in requests)
+    assert all("token" not in str(request) for request in requests)
+    for endpoint in (None, server.endpoint):
+        assert s3_access(known, S3Location(bucket="some-bucket", endpoint=endpoint)).access_key == ACCESS_KEY
+    assert s3_access(known, S3Location(bucket="some-bucket", endpoint=AWS)).access_key is None
+
+
+def test_a_url_that_names_no_bucket_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="is not the name of a bucket"):
+        repository("s3://B/cities", settings=Settings(home=tmp_path))

@@ -1,0 +1,297 @@
+"""Datasets are found by words, here and in repositories, of which an index is kept."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pyarrow as pa
+import pytest
+from odf_testing.builders import AChain, a_chain, a_dataset, a_seed
+from odf_testing.clocks import ManualClock
+from odf_testing.http import running
+from odf_testing.webserver import Page, PageServer, serving_pages
+
+from odf_common.adapters.local.repositories import LocalRepositories, UnknownRepository
+from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
+from odf_common.data.schema_evolution import schema_to_event
+from odf_common.dataset.state_cache import ChainStates, NoStateCache
+from odf_common.errors import StorageUnavailable
+from odf_common.identity.dataset_refs import Name
+from odf_common.metadata.events import SetInfo
+from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.service.environment import Environment
+from odf_common.service.settings import Settings
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.endpoints import application
+from odf_sync.http.list_routes import ListRoutes
+from odf_sync.repositories import http
+from odf_sync.repositories.folder import FolderRepository
+from odf_sync.search import crawl, own_datasets
+from odf_sync.search import search as searching
+from odf_sync.search.index import Indexes
+from odf_sync.search.search import Found, Query, Searched, search
+
+SCHEMA = schema_to_event(pa.schema([("station", pa.string()), ("temperature", pa.float64())]))
+
+
+def a_dataset_about(description: str, *keywords: str) -> AChain:
+    return a_chain(
+        a_seed(dataset=a_dataset(description)), SetInfo(description=description, keywords=keywords)
+    )
+
+
+def node_env(home: Path, **chains: AChain) -> Environment:
+    """Return the ports of a node with these datasets; a double underscore is the slash of an account."""
+    blobs, refs, catalog = MemoryBlobStore(), MemoryRefStore(), MemoryCatalog()
+    env = SimpleNamespace(
+        blobs=blobs,
+        refs=refs,
+        catalog=catalog,
+        states=ChainStates(blobs, refs, NoStateCache()),
+        settings=Settings(home=home),
+        clock=ManualClock(),
+    )
+    for name, chain in chains.items():
+        hold(cast("Environment", env), name.replace("__", "/"), chain)
+    return cast("Environment", env)
+
+
+def hold(env: Environment, name: str, chain: AChain) -> None:
+    dataset = chain.state.dataset_id
+    for block in chain.blocks:
+        env.blobs.put(dataset, ObjectKind.BLOCK, block.hash, block.raw)
+    env.refs.compare_and_set(dataset, expected=env.refs.head(dataset), new=chain.state.head)
+    if env.catalog.by_alias(name) is None:
+        env.catalog.add(CatalogEntry(alias=name, dataset_id=dataset))
+
+
+@contextmanager
+def listing(env: Environment) -> Iterator[str]:
+    authorizer = Authorizer(catalog=env.catalog, local_writers="loopback")
+    with running(application(authorizer, tuple(ListRoutes(env, authorizer).endpoints()))) as base:
+        yield base
+
+
+def write_folder(folder: Path, chain: AChain) -> None:
+    for block in chain.blocks:
+        file = folder / "blocks" / str(block.hash)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(block.raw)
+    (folder / "refs").mkdir(exist_ok=True)
+    (folder / "refs" / "head").write_text(str(chain.state.head))
+
+
+WEATHER = a_dataset_about("Measured at airports", "weather", "hourly")
+CITIES = a_dataset_about("Cities and their weather stations")
+READINGS = a_chain(a_seed(dataset=a_dataset("readings")), SCHEMA)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Environment:
+    return node_env(tmp_path / "here", **{"local.weather": WEATHER})
+
+
+def known(env: Environment, name: str, url: str) -> None:
+    LocalRepositories(env.settings.home).add(Name(name), url)
+
+
+def found(env: Environment, text: str, **options: object) -> list[tuple[str, tuple[str, ...]]]:
+    return [(one.name, one.found_in) for one in results(env, text, **options)[0]]
+
+
+def results(env: Environment, text: str, **options: object) -> tuple[tuple[Found, ...], tuple[Searched, ...]]:
+    return search(env, Query(text=text, **options))  # type: ignore[arg-type]
+
+
+def test_names_keywords_columns_and_descriptions_are_searched_best_first(
+    here: Environment, tmp_path: Path
+) -> None:
+    there = node_env(tmp_path / "there", airports=WEATHER, alice__cities=CITIES, readings=READINGS)
+    with listing(there) as base:
+        known(here, "shop", base)
+        assert found(here, "WEATHER") == [
+            ("local.weather", ("name", "keywords")),
+            ("shop/airports", ("keywords",)),
+            ("shop/alice/cities", ("description",)),
+        ]
+        assert found(here, "weather stations") == [("shop/alice/cities", ("description",))]
+        assert found(here, "temperature") == [("shop/readings", ("columns",))]
+        assert found(here, "hourly airports", repositories=("shop",)) == [
+            ("shop/airports", ("name", "keywords", "description"))
+        ]
+        assert found(here, "nothing of that") == []
+        (one,) = results(here, "readings")[0]
+    assert one.dataset.id == str(READINGS.state.dataset_id)
+    assert (one.dataset.kind, one.dataset.columns[-2:]) == ("root", ("station", "temperature"))
+
+
+def test_an_index_is_used_while_it_is_young_and_while_the_repository_is_away(
+    here: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = cast("ManualClock", here.clock)
+    monkeypatch.setattr(http, "RETRY", False)
+    there = node_env(tmp_path / "there", airports=WEATHER)
+    with listing(there) as base:
+        known(here, "shop", base)
+        assert len(found(here, "weather")) == 2
+        hold(there, "cities", CITIES)
+        clock.ms += searching.MAX_AGE_MS - 1
+        assert len(found(here, "weather")) == 2, "the index is young"
+        assert len(found(here, "weather", refresh=True)) == 3
+        hold(there, "readings", READINGS)
+        clock.ms += searching.MAX_AGE_MS
+        assert len(found(here, "station")) == 2, "the index was old"
+    clock.ms += searching.MAX_AGE_MS
+    datasets, (searched,) = results(here, "station")
+    assert len(datasets) == 2
+    assert "Connection refused" in searched.problem
+    assert searched.index.read_at_ms == clock.ms - searching.MAX_AGE_MS
+
+
+def test_a_list_that_has_not_changed_is_not_sent_again(
+    here: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = node_env(tmp_path / "there", airports=WEATHER)
+    with listing(there) as base:
+        known(here, "shop", base)
+        before = found(here, "weather")
+        monkeypatch.setattr(own_datasets, "PAGE_DATASETS", None)  # making a page would fail
+        (_, (searched,)) = results(here, "weather", refresh=True)
+        assert (found(here, "weather"), searched.problem) == (before, "")
+
+
+def test_long_lists_come_in_pages(here: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_datasets, "PAGE_DATASETS", 2)
+    names = ["Ant", "bee", "Cow", "dog", "eel"]
+    there = node_env(tmp_path / "there", **{name: a_dataset_about(f"an animal: {name}") for name in names})
+    with listing(there) as base:
+        known(here, "zoo", base)
+        assert [name for name, _ in found(here, "animal")] == [f"zoo/{name}" for name in names]
+
+
+def test_folders_are_searched_and_only_new_blocks_are_read(
+    here: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "shared folder"
+    write_folder(shared / "airports", WEATHER)
+    write_folder(shared / "alice" / "cities", CITIES)
+    (shared / "no name!").mkdir()
+    (shared / "broken" / "refs").mkdir(parents=True)
+    (shared / "broken" / "refs" / "head").write_text("damaged")
+    known(here, "disk", shared.as_uri())
+    assert found(here, "weather", repositories=("disk",)) == [
+        ("disk/airports", ("keywords",)),
+        ("disk/alice/cities", ("description",)),
+    ]
+    longer = a_chain(
+        a_seed(dataset=a_dataset("Measured at airports")),
+        SetInfo(description="Measured at airports", keywords=("weather", "hourly")),
+        SCHEMA,
+    )
+    write_folder(shared / "airports", longer)
+    read: list[str] = []
+    block = FolderRepository.block
+
+    def noted(there: FolderRepository, name: object) -> bytes:
+        read.append(str(name))
+        return block(there, name)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FolderRepository, "block", noted)
+    assert found(here, "weather temperature", refresh=True) == [("disk/airports", ("keywords", "columns"))]
+    assert set(read) <= {str(one.hash) for one in longer.blocks[-2:]}
+
+
+def test_chains_are_read_up_to_a_limit(
+    here: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crawl, "BLOCKS_LIMIT", 1)
+    write_folder(tmp_path / "shared" / "airports", WEATHER)
+    known(here, "disk", (tmp_path / "shared").as_uri())
+    (one,) = results(here, "hourly", repositories=("disk",))[0]
+    assert (one.dataset.id, one.dataset.head) == ("", "")
+
+
+@pytest.fixture
+def server() -> Iterator[PageServer]:
+    with serving_pages() as pages:
+        yield pages
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b"<html>", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[]", "no list of datasets"),
+        (b'{"datasets": [1]}', "not a listed dataset"),
+        (b'{"datasets": [{"name": "../x"}]}', "../x"),
+        (b'{"datasets": [], "next": "b"}', "do not continue"),
+        (b'{"datasets": [{"name": "b"}], "next": "b"}', "do not continue"),
+    ],
+)
+def test_lists_are_not_trusted(here: Environment, server: PageServer, body: bytes, problem: str) -> None:
+    server.pages["/datasets"] = server.pages["/datasets?after=b"] = Page(body=body)
+    known(here, "odd", server.url)
+    datasets, (searched,) = results(here, "weather")
+    assert [one.name for one in datasets] == ["local.weather"]
+    assert problem in searched.problem
+
+
+def test_text_of_others_cannot_control_a_terminal(here: Environment, server: PageServer) -> None:
+    listed = {
+        "name": "x",
+        "description": "a\x1b[2Jb\ud800" + "c" * 5000,
+        "keywords": ["k\n", 3] * 100,
+        "columns": 7,
+    }
+    server.pages["/datasets"] = Page(body=json.dumps({"datasets": [listed]}).encode())
+    known(here, "odd", server.url)
+    (one,) = results(here, "x", repositories=("odd",))[0]
+    assert one.dataset.description.startswith("a [2Jb ccc")
+    assert len(one.dataset.description) == 1000
+    assert set(one.dataset.keywords) == {"k "}
+    assert one.dataset.columns == ()
+
+
+def test_a_server_that_lists_nothing_says_so(here: Environment, server: PageServer) -> None:
+    known(here, "static", server.url)
+    (searched,) = results(here, "weather")[1]
+    assert searched.problem == f"a list of datasets at {server.url}/datasets does not exist"
+    with pytest.raises(UnknownRepository):
+        results(here, "weather", repositories=("nowhere",))
+
+
+@pytest.mark.parametrize("text", ["damaged", "[]", "{}", '{"url": "x"}', '{"url": 1, "datasets": 2}'])
+def test_a_damaged_index_is_read_again(here: Environment, tmp_path: Path, text: str) -> None:
+    write_folder(tmp_path / "shared" / "airports", WEATHER)
+    known(here, "disk", (tmp_path / "shared").as_uri())
+    before = found(here, "weather")
+    (here.settings.home / "search" / "disk.json").write_text(text)
+    assert found(here, "weather") == before
+
+
+def test_an_index_of_another_url_is_not_used(here: Environment, tmp_path: Path) -> None:
+    write_folder(tmp_path / "one" / "airports", WEATHER)
+    write_folder(tmp_path / "two" / "cities", CITIES)
+    known(here, "disk", (tmp_path / "one").as_uri())
+    assert len(found(here, "airports", repositories=("disk",))) == 1
+    LocalRepositories(here.settings.home).remove(Name("disk"))
+    known(here, "disk", (tmp_path / "two").as_uri())
+    assert found(here, "weather", repositories=("disk",)) == [("disk/cities", ("description",))]
+
+
+def test_an_index_that_cannot_be_kept_does_not_prevent_the_search(
+    here: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise StorageUnavailable(file="search/disk.json", why="no space left", remedy="free some")
+
+    write_folder(tmp_path / "shared" / "airports", WEATHER)
+    known(here, "disk", (tmp_path / "shared").as_uri())
+    monkeypatch.setattr(Indexes, "keep", full)
+    datasets, (searched,) = results(here, "weather", repositories=("disk",))
+    assert [one.name for one in datasets] == ["disk/airports"]
+    assert "no space left" in searched.problem

@@ -1,0 +1,264 @@
+"""Messages, their order, and archives: whatever comes, an end fails by a protocol error, and is not in no state."""
+
+import gzip
+import io
+import tarfile
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_common.hashing.physical import physical_hash_of
+from odf_sync.smart.archive import read_archive, write_archive
+from odf_sync.smart.exchange import (
+    PULL,
+    PUSH,
+    REASON_BYTES,
+    End,
+    ProtocolViolated,
+    Side,
+    State,
+    close_reason,
+    refusal_in,
+)
+from odf_sync.smart.message_json import decode, encode
+from odf_sync.smart.messages import (
+    BlocksAccepted,
+    BlocksBatch,
+    CompleteRequest,
+    DownloadsReply,
+    DownloadsRequest,
+    HttpHeader,
+    Internal,
+    InvalidHead,
+    Message,
+    MetadataReply,
+    MetadataRequest,
+    NameCollision,
+    NewBlocks,
+    ObjectFile,
+    ObjectType,
+    Phase,
+    ProgressRequest,
+    PullAccepted,
+    PullRequest,
+    PushAccepted,
+    PushConfirmed,
+    PushRequest,
+    PushStrategy,
+    RefCollision,
+    Refusal,
+    TransferPlan,
+    TransferUrl,
+    Upload,
+    UploadsComplete,
+    UploadsReply,
+    UploadsRequest,
+    UploadsRunning,
+    Visibility,
+)
+
+HASH = physical_hash_of(b"a block")
+FILE = ObjectFile(object_type=ObjectType.CHECKPOINT, physical_hash=HASH, size=7)
+BATCH = BlocksBatch(num_blocks=1, payload=bytes(range(256)) * 300)
+MESSAGES: tuple[Message, ...] = (
+    PullRequest(begin_after=HASH, force_update_if_diverged=False),
+    PullAccepted(transfer_plan=TransferPlan(num_blocks=1)),
+    MetadataRequest(),
+    MetadataReply(blocks=BATCH),
+    DownloadsRequest(object_files=(FILE,)),
+    DownloadsReply(object_transfer_strategies=()),
+    PushRequest(
+        transfer_plan=TransferPlan(), force_update_if_diverged=True, visibility_for_created_dataset=Visibility.PUBLIC
+    ),
+    PushAccepted(),
+    NewBlocks(new_blocks=BATCH),
+    BlocksAccepted(),
+    UploadsRequest(object_files=(FILE, FILE), is_truncated=True),
+    UploadsRequest(object_files=(), is_truncated=False),
+    UploadsReply(
+        object_transfer_strategies=(
+            Upload(object_file=FILE, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=TransferUrl(url="http://x")),
+        )
+    ),
+    ProgressRequest(),
+    UploadsRunning(uploaded_objects_count=2),
+    UploadsComplete(),
+    CompleteRequest(),
+    PushConfirmed(),
+    Refusal(fault=InvalidHead(actual_head=None, expected_head=HASH)),
+)  # fmt: skip
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["Ok", "Err", "details", "blocks", "payload", "begin_after"]), inner
+        )
+    ),
+    max_leaves=6,
+)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda one: type(one).__name__)
+def test_a_message_is_read_as_it_was_written(message: Message) -> None:
+    assert decode(encode(message), (type(message),)) == message
+
+
+def test_absent_options_may_be_missing_and_unknown_fields_are_ignored() -> None:
+    text = '{"force_update_if_diverged":true,"later":[{}]}'
+    assert decode(text, (PullRequest,)) == PullRequest(force_update_if_diverged=True)
+
+
+def test_a_visibility_may_be_in_lower_case() -> None:
+    text = encode(MESSAGES[6]).replace('"Public"', '"public"')
+    assert decode(text, (PushRequest,)) == MESSAGES[6]
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("{", "message"),
+        ("[" * 100_000, "message"),
+        ("[]", "message"),
+        ('{"begin_after":"f1620","force_update_if_diverged":false}', "message.begin_after"),
+        ('{"begin_after":null}', "message"),
+        ('{"force_update_if_diverged":1}', "message.force_update_if_diverged"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_named(text: str, where: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        End(side=Side.SERVER, table=PULL).receive(text)
+    assert refused.value.where == where
+
+
+@pytest.mark.parametrize("payload", ["[1,2,256]", "[1,,2]", "[,]", '["a"]', "[1.0]", "[-1]", "7", "[1 2]"])
+def test_an_archive_that_is_no_list_of_bytes_is_refused(payload: str) -> None:
+    text = encode(MetadataReply(blocks=BlocksBatch(num_blocks=1, payload=b"\1"))).replace("[1]", payload)
+    with pytest.raises(InvalidInput):
+        decode(text, (MetadataReply,))
+
+
+@given(
+    st.lists(st.sampled_from(range(len(MESSAGES))) | JSON.map(repr), max_size=12), st.sampled_from(list(Side))
+)
+def test_messages_in_any_order_raise_nothing_but_a_protocol_error(steps: list[int | str], side: Side) -> None:
+    for table in (PULL, PUSH):
+        end = End(side=side, table=table)
+        for step in steps:
+            text = encode(MESSAGES[step]) if isinstance(step, int) else step
+            try:
+                end.receive(text)
+            except ProtocolViolated:
+                assert end.state is State.FAILED
+            assert isinstance(end.phase, Phase)
+
+
+@given(st.data())
+def test_two_ends_agree_on_the_state_after_every_message(data: st.DataObject) -> None:
+    table = data.draw(st.sampled_from([PULL, PUSH]))
+    ends = {side: End(side=side, table=table) for side in Side}
+    for _ in range(20):
+        turns = table.get(ends[Side.CLIENT].state, ())
+        if not turns:
+            return
+        turn = data.draw(st.sampled_from(turns))
+        message = next(one for one in MESSAGES if turn.fits(one))
+        other = Side.SERVER if turn.sender is Side.CLIENT else Side.CLIENT
+        assert ends[other].receive(ends[turn.sender].send(message)) == message
+        assert ends[Side.CLIENT].state is ends[Side.SERVER].state
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Internal(phase=Phase.PUSH_TARGET, error_message="Straße " * 100),
+        Internal(phase=Phase.PULL_INITIAL, error_message='"\\' * 100),
+        RefCollision(dataset_id="did:odf:f" + "0" * 68),
+        NameCollision(dataset_alias="a" * 300),
+    ],
+    ids=["long", "escaped", "id", "name"],
+)
+def test_the_reason_of_a_close_frame_is_whole_and_fits(
+    fault: Internal | RefCollision | NameCollision,
+) -> None:
+    reason = close_reason(Refusal(fault=fault))
+    assert len(reason) <= REASON_BYTES
+    assert refusal_in(reason.decode()) is not None
+
+
+def archive_of(*contents: bytes) -> bytes:
+    out = io.BytesIO()
+    write_archive([(physical_hash_of(one), one) for one in contents], out)
+    return out.getvalue()
+
+
+def read(archive: bytes, count: int, limit: int = 10_000) -> list[tuple[Multihash, bytes]]:
+    return list(read_archive(io.BytesIO(archive), count=count, limit=limit))
+
+
+def test_an_archive_holds_the_blocks_in_their_order() -> None:
+    contents = [b"", b"x" * 511, b"y" * 512, b"z" * 513]
+    archive = archive_of(*contents)
+    assert [raw for _, raw in read(archive, 4)] == contents
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        assert tar.getnames() == [str(physical_hash_of(one)) for one in contents]
+
+
+def other_file(name: str, kind: bytes = tarfile.REGTYPE) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as tar:
+        entry = tarfile.TarInfo(name)
+        entry.type = kind
+        tar.addfile(entry)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("archive", "why"),
+    [
+        (lambda: archive_of(b"a"), "1 blocks, but 2 announced"),
+        (lambda: archive_of(b"a", b"b", b"c"), "more than the 2 blocks"),
+        (lambda: archive_of(b"a" * 9000, b"b" * 9000), "more than 10000 bytes"),
+        (lambda: archive_of(b"a" * 20_000), "more than 10000 bytes"),
+        (lambda: archive_of(b"a")[:-20], "not a gzipped tar"),
+        (lambda: gzip.compress(b"x" * 2000), "not a gzipped tar"),
+        (lambda: gzip.compress(gzip.decompress(archive_of(b"a" * 3000))[:1000]), "cut off"),
+        (lambda: b"tar", "not a gzipped tar"),
+        (lambda: other_file("../../etc/passwd"), "is not a hash"),
+        (lambda: other_file(str(HASH), tarfile.SYMTYPE), "is not a plain file"),
+        (lambda: other_file("x" * 300), "is not a plain file"),
+    ],
+)  # fmt: skip
+def test_a_hostile_archive_is_refused(archive: Callable[[], bytes], why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        read(archive(), 2)
+
+
+def test_a_header_that_promises_gigabytes_is_not_believed() -> None:
+    with tarfile.open(fileobj=(out := io.BytesIO()), mode="w:gz") as tar:
+        entry = tarfile.TarInfo(str(HASH))
+        entry.size = 1 << 40
+        tar.fileobj.write(entry.tobuf(tarfile.GNU_FORMAT))
+    with pytest.raises(InvalidInput, match="more than 10000 bytes"):
+        read(out.getvalue(), 1)
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "http://", "http://[::1", "http://a:99999/", "/data/x", ""]
+)
+def test_an_object_is_fetched_from_and_sent_to_http_urls_only(url: str) -> None:
+    with pytest.raises(InvalidInput, match="HTTP URL"):
+        TransferUrl(url=url)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("a\nb", "x"), ("", "x"), ("a b", "x"), ("a", "x\r\nHost: y"), ("a", "\u20ac")]
+)
+def test_a_header_that_cannot_be_sent_is_refused(name: str, value: str) -> None:
+    with pytest.raises(InvalidInput, match="not a header"):
+        HttpHeader(name=name, value=value)

@@ -1,0 +1,225 @@
+"""Hostile clients of the Smart Transfer Protocol, in raw frames over sockets: each gets a code, others are served."""
+
+import base64
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from odf_testing.profiles import examples
+from odf_testing.recorded_transfers import Pool, all_recorded
+from odf_testing.sync_node import SyncNode
+
+from odf_common.hashing.multihash import Multihash
+from odf_sync.smart import serve_pull, serve_push
+from odf_sync.smart import server as smart_server
+from odf_sync.smart.messages import VERSION, VERSION_HEADER
+
+CITIES: Final = "alice/cities.population"
+HEAD: Final = "f16205b32358ba1169824af9f5f71d362beb5f58932cfca42013f210e16672a94399f"
+TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
+CONTINUATION: Final = 0
+TOO_LARGE: Final = 1009
+PROTOCOL_ERROR: Final = 1002
+FAULT: Final = 1011
+PULL: Final = json.dumps({"begin_after": None, "stop_at": None, "force_update_if_diverged": False}).encode()
+
+
+class Client:
+    """One WebSocket, frame by frame."""
+
+    def __init__(self, base: str, action: str = "pull") -> None:
+        host, _, port = base.removeprefix("http://").partition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=20)
+        key = base64.b64encode(os.urandom(16)).decode()
+        headers = {
+            "Host": host,
+            "Connection": "Upgrade",
+            "Upgrade": "websocket",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": key,
+            VERSION_HEADER: str(VERSION),
+        }
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self.socket.sendall(f"GET /{CITIES}/{action} HTTP/1.1\r\n{lines}\r\n".encode())
+        self._received = b""
+        while b"\r\n\r\n" not in self._received:
+            self._received += self._read()
+        head, _, self._received = self._received.partition(b"\r\n\r\n")
+        self.status = int(head.split()[1])
+
+    def send(self, opcode: int, payload: bytes, *, is_last: bool = True, length: int | None = None) -> None:
+        """Send a frame; `length` is what it says about its payload."""
+        self.socket.sendall(frame(opcode, payload, is_last=is_last, length=length))
+
+    def receive(self) -> tuple[int, bytes]:
+        """Return opcode and payload of the next frame; of a close frame, once the connection has ended."""
+        first, second = self._take(2)
+        length = second & 127
+        if length > 125:
+            length = int.from_bytes(self._take(2 if length == 126 else 8))
+        return first & 15, self._take(length)
+
+    def close_code(self) -> int:
+        """Return the code of the next frame but pongs, which closes; 0 if the connection ends without one."""
+        try:
+            opcode, payload = self.receive()
+            while opcode == PONG:
+                opcode, payload = self.receive()
+        except (EOFError, ConnectionError):
+            return 0
+        assert opcode == CLOSE, (opcode, payload[:200])
+        return int(struct.unpack(">H", payload[:2])[0])
+
+    def _take(self, count: int) -> bytes:
+        while len(self._received) < count:
+            self._received += self._read()
+        taken, self._received = self._received[:count], self._received[count:]
+        return taken
+
+    def _read(self) -> bytes:
+        got = self.socket.recv(1 << 16)
+        if not got:
+            raise EOFError
+        return got
+
+
+def frame(opcode: int, payload: bytes, *, is_last: bool = True, length: int | None = None) -> bytes:
+    """Return a masked frame; the mask is zero."""
+    size = len(payload) if length is None else length
+    short = size if size < 126 else 126 if size < 1 << 16 else 127
+    more = b"" if short < 126 else size.to_bytes(2 if short == 126 else 8)
+    return bytes([opcode | (128 if is_last else 0), 128 | short]) + more + b"\0\0\0\0" + payload
+
+
+@contextmanager
+def connected(base: str, action: str = "pull") -> Iterator[Client]:
+    client = Client(base, action)
+    try:
+        yield client
+    finally:
+        client.socket.close()
+
+
+def require_served(base: str) -> None:
+    """Another client opens an exchange, and gets an answer."""
+    with connected(base) as client:
+        assert client.status == 101
+        client.send(TEXT, PULL)
+        opcode, payload = client.receive()
+        assert opcode == TEXT
+        assert "transfer_plan" in json.loads(payload)["Ok"]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Pool:
+    return all_recorded()
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory, pool: Pool) -> Iterator[str]:
+    node = SyncNode(tmp_path_factory.mktemp("node"))
+    node.hold(CITIES, Multihash.parse(HEAD), pool)
+    with node.served() as url:
+        yield url
+
+
+@pytest.mark.parametrize("action", ["pull", "push"])
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        pytest.param(frame(TEXT, b"garbage"), FAULT, id="no JSON"),
+        pytest.param(frame(TEXT, b"[" * 100_000), FAULT, id="deep JSON"),
+        pytest.param(frame(TEXT, b'{"object_files": []}'), FAULT, id="wrong order"),
+        pytest.param(frame(BINARY, b"{}"), FAULT, id="binary"),
+        pytest.param(frame(TEXT, b"\xff\xfe"), 1007, id="no UTF-8"),
+        pytest.param(frame(3, b""), PROTOCOL_ERROR, id="unknown opcode"),
+        pytest.param(frame(TEXT | 64, b"x"), PROTOCOL_ERROR, id="compressed"),
+        pytest.param(frame(CONTINUATION, b"x"), PROTOCOL_ERROR, id="continues nothing"),
+        pytest.param(
+            frame(TEXT, b"{", is_last=False) + frame(TEXT, b"}"), PROTOCOL_ERROR, id="two messages mixed"
+        ),
+        pytest.param(frame(PING, b"x" * 126), PROTOCOL_ERROR, id="long ping"),
+        pytest.param(frame(PING, b"x", is_last=False), PROTOCOL_ERROR, id="fragmented ping"),
+        pytest.param(frame(TEXT, b"", length=1 << 40), TOO_LARGE, id="huge"),
+        pytest.param(frame(TEXT, b"", length=(1 << 63) + 1), TOO_LARGE, id="huger than huge"),
+        pytest.param(frame(TEXT, b"x", is_last=False) * 70_000, PROTOCOL_ERROR, id="endless fragments"),
+        pytest.param(frame(CLOSE, b"x"), PROTOCOL_ERROR, id="close without a code"),
+        pytest.param(frame(CLOSE, b"\0\1"), PROTOCOL_ERROR, id="close with no code of the protocol"),
+    ],
+)
+def test_what_is_no_message_in_order_ends_with_a_code(base: str, action: str, sent: bytes, code: int) -> None:
+    with connected(base, action) as client:
+        client.socket.sendall(sent)
+        assert client.close_code() == code
+    require_served(base)
+
+
+@settings(max_examples=examples(30))
+@given(
+    parts=st.lists(st.binary(min_size=1, max_size=200), min_size=1, max_size=5),
+    action=st.sampled_from(["pull", "push"]),
+)
+def test_any_bytes_end_an_exchange_or_leave_it_waiting(base: str, parts: list[bytes], action: str) -> None:
+    with connected(base, action) as client:
+        with suppress(ConnectionError):  # it may be ended by an early part
+            for part in parts:
+                client.socket.sendall(part)
+            client.socket.shutdown(socket.SHUT_WR)
+        code = client.close_code()
+        assert code == 0 or 1000 <= code <= 1011
+    require_served(base)
+
+
+def test_a_client_that_sends_a_byte_at_a_time_or_nothing_is_ended(
+    base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (serve_pull, serve_push):
+        monkeypatch.setattr(module, "PROMPT_SECONDS", 0.5)
+    with connected(base) as slow, connected(base, "push") as silent:
+        slow.socket.settimeout(0.05)
+        ended = None
+        for byte in frame(TEXT, PULL):
+            slow.socket.sendall(bytes([byte]))
+            require_served(base)
+            try:
+                ended = slow.close_code()
+                break
+            except TimeoutError:
+                continue
+        assert ended == FAULT
+        assert silent.close_code() == FAULT
+
+
+def test_one_caller_cannot_take_all_exchanges(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smart_server, "EXCHANGES_OF_CALLER", 3)
+    with ExitStack() as opened:
+        found = [opened.enter_context(connected(base)) for _ in range(200)]
+        assert [one.status for one in found] == [101] * 3 + [503] * 197
+    wait_until_served(base)
+
+
+def test_half_closed_connections_leave_nothing_behind(base: str) -> None:
+    for _ in range(smart_server.EXCHANGES_OF_CALLER + 5):
+        with connected(base) as client:
+            assert client.status == 101
+            client.socket.shutdown(socket.SHUT_WR)
+            assert client.close_code() in {0, 1000, 1006, FAULT}
+
+
+def wait_until_served(base: str) -> None:
+    deadline = time.monotonic() + 20
+    while True:
+        with connected(base) as client:
+            if client.status == 101:
+                break
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    require_served(base)

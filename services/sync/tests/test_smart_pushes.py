@@ -1,0 +1,387 @@
+"""Pushes between two nodes over real sockets: what is refused, replaced and continued, and that nothing half is seen."""
+
+import asyncio
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+import urllib3
+import yaml
+from odf_testing.manifests import root
+from odf_testing.sync_node import SyncNode
+
+from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.dataset_refs import Name
+from odf_common.ports.store import ObjectKind
+from odf_sync.access.directory import Directory
+from odf_sync.access.rules import Scope
+from odf_sync.access.store import AccessStore
+from odf_sync.http.authorization import Authorizer
+from odf_sync.smart import archive, ranges, serve_push
+from odf_sync.smart.exchange import TransferRefused
+from odf_sync.smart.messages import Upload
+from odf_sync.transfer import push as push_module
+from odf_sync.transfer import upload
+from odf_sync.transfer.push import PushDiverged, RemoteAhead
+from odf_sync.transfer.upload import Uploader
+
+CITIES = root("cities", ["event_time TIMESTAMP", "city STRING"])
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> SyncNode:
+    """A node with a dataset of a few blocks and slices."""
+    node = SyncNode(tmp_path / "here")
+    node.coordinator.add(yaml.safe_dump(CITIES))
+    for minute, cities in enumerate((["Kyiv", "Osaka"], ["Quito"], ["Accra", "Turin", "Lima"])):
+        node.coordinator.push("cities", *cities, minute=minute)
+    return node
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> SyncNode:
+    return SyncNode(tmp_path / "there")
+
+
+def test_a_dataset_is_the_same_on_the_other_node(here: SyncNode, there: SyncNode) -> None:
+    with there.served() as base:
+        *steps, last = here.push("cities", f"odf+{base}/copy")
+        here.coordinator.push("cities", "Oslo", minute=9)
+        *_, again = here.push("cities", f"odf+{base}/copy")
+        *_, third = here.push("cities", f"odf+{base}/copy")
+
+    states = dict.fromkeys(step.state for step in steps)  # objects that arrive together are one step
+    assert list(states) == ["comparing", "blocks", "objects", "committing"]
+    assert (last.state, again.state, third.state) == ("updated", "updated", "up-to-date")
+    assert (again.new_blocks, again.new_records) == (1, 1)
+    assert there.head("copy") == here.head("cities") == third.head
+    assert there.content("copy") == here.content("cities")
+
+
+def test_a_place_is_remembered(here: SyncNode, there: SyncNode) -> None:
+    with pytest.raises(InvalidInput, match="with --to"):
+        here.push("cities", "")
+    with there.served() as base:
+        here.push("cities", f"odf+{base}/copy")
+        here.coordinator.push("cities", "Oslo", minute=9)
+        assert here.push("cities", "")[-1].state == "updated"
+    assert there.head("copy") == here.head("cities")
+
+
+def test_a_node_that_is_ahead_is_not_pushed_to(here: SyncNode, there: SyncNode) -> None:
+    with there.served() as base:
+        url = f"odf+{base}/cities"
+        here.push("cities", url)
+        before = here.head("cities")
+        here.coordinator.push("cities", "Oslo", minute=9)
+        here.push("cities", url)
+        rewind(here, before)
+
+        with pytest.raises(RemoteAhead) as refused:
+            here.push("cities", url)
+
+        assert refused.value.blocks == 1
+        here.push("cities", url, is_forced=True)
+    assert there.head("cities") == before
+
+
+def rewind(node: SyncNode, block: object) -> None:
+    entry = node.catalog.by_alias("cities")
+    assert entry is not None
+    node.refs.compare_and_set(entry.dataset_id, expected=node.head("cities"), new=block)  # type: ignore[arg-type]
+
+
+def diverge(here: SyncNode, there: SyncNode, url: str) -> object:
+    """Push, and have both nodes continue with other records; return the common block."""
+    here.push("cities", url)
+    common = here.head("cities")
+    here.coordinator.push("cities", "Oslo", minute=9)
+    here.push("cities", url)
+    rewind(here, common)
+    here.coordinator.push("cities", "Bern", "Rome", minute=10)
+    return common
+
+
+def test_a_diverged_chain_is_refused_with_the_common_block_and_replaced_by_force(
+    here: SyncNode, there: SyncNode
+) -> None:
+    with there.served() as base:
+        url = f"odf+{base}/cities"
+        common = diverge(here, there, url)
+        theirs = there.head("cities")
+
+        with pytest.raises(PushDiverged) as refused:
+            here.push("cities", url)
+        assert refused.value.common_block == str(common)
+        assert there.head("cities") == theirs
+
+        *_, last = here.push("cities", url, is_forced=True)
+
+    assert last.state == "updated"
+    assert there.head("cities") == here.head("cities")
+
+
+def test_force_needs_more_than_an_editors_role(here: SyncNode, there: SyncNode, tmp_path: Path) -> None:
+    directory = Directory(AccessStore(tmp_path), is_multi_tenant=False)
+    directory.add_account(Name("ann"), None)
+    editor, maintainer = (
+        directory.create_token(Name("ann"), label="", scope=scope)[0].text()
+        for scope in (Scope.WRITE, Scope.MANAGE)  # what a token may do at most is a role
+    )
+    authorizer = Authorizer(catalog=there.catalog, local_writers="off", directory=directory)
+    with there.served(authorizer) as base:
+        here.push("cities", f"odf+{base}/cities", is_forced=True, token=editor)  # new: nothing is replaced
+    with there.served() as base:
+        diverge(here, there, f"odf+{base}/cities")
+    theirs = there.head("cities")
+    with there.served(authorizer) as base:
+        with pytest.raises(TransferRefused, match="maintainer or owner"):
+            here.push("cities", f"odf+{base}/cities", is_forced=True, token=editor)
+        assert there.head("cities") == theirs
+        here.push("cities", f"odf+{base}/cities", is_forced=True, token=maintainer)
+    assert there.head("cities") == here.head("cities")
+
+
+def test_another_dataset_is_not_replaced_even_by_force(here: SyncNode, there: SyncNode) -> None:
+    there.coordinator.add(yaml.safe_dump(CITIES))
+    head = there.head("cities")
+    with there.served() as base:
+        with pytest.raises(PushDiverged):
+            here.push("cities", f"odf+{base}/cities")
+        with pytest.raises(TransferRefused, match="another id or kind"):
+            here.push("cities", f"odf+{base}/cities", is_forced=True)
+    assert there.head("cities") == head
+
+
+def test_a_dataset_has_one_name_there(here: SyncNode, there: SyncNode) -> None:
+    with there.served() as base:
+        here.push("cities", f"odf+{base}/cities")
+        with pytest.raises(TransferRefused, match="another name here"):
+            here.push("cities", f"odf+{base}/towns")
+    assert there.head("towns") is None
+
+
+def test_a_chain_whose_object_was_not_sent_is_refused_and_nothing_has_the_name(
+    here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Uploader, "send", lambda *_: None)
+    with there.served() as base, pytest.raises(TransferRefused, match="not sent"):
+        here.push("cities", f"odf+{base}/cities")
+    assert there.head("cities") is None
+    assert list(there.catalog.entries()) == []
+
+
+def test_a_commit_there_during_a_push_wins(
+    here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with there.served() as base:
+        url = f"odf+{base}/cities"
+        here.push("cities", url)
+        before = here.head("cities")
+        here.coordinator.push("cities", "Oslo", minute=9)
+        theirs = here.head("cities")
+        here.push("cities", url)
+        rewind(there, before)
+        rewind(here, before)
+        here.coordinator.push("cities", "Bern", minute=10)
+        send = Uploader.send
+
+        def overtaken(uploader: Uploader, one: Upload) -> None:
+            send(uploader, one)
+            rewind(there, theirs)
+
+        monkeypatch.setattr(Uploader, "send", overtaken)
+        with pytest.raises(TransferRefused):
+            here.push("cities", url)
+    assert there.head("cities") == theirs
+
+
+def test_lists_of_objects_may_be_truncated(
+    here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push_module, "LISTED", 1)
+    with there.served() as base:
+        here.push("cities", f"odf+{base}/cities")
+    assert there.content("cities") == here.content("cities")
+
+
+def test_a_long_chain_is_pushed_in_parts_and_an_interrupted_push_continues_with_its_part(
+    here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    write = archive.write_archive
+
+    def counted(blocks: Iterable[tuple[Multihash, bytes]], out: BinaryIO) -> None:
+        part = list(blocks)
+        sizes.append(sum(len(raw) for _, raw in part))
+        write(part, out)
+
+    monkeypatch.setattr(ranges, "write_archive", counted)
+    monkeypatch.setattr(push_module, "PART_BYTES", limit := 700)
+    blocks = [raw for (kind, _), raw in here.content("cities").items() if kind is ObjectKind.BLOCK]
+    assert sum(map(len, blocks)) > 2 * limit
+    send = Uploader.send
+    seen: list[Multihash | None] = []
+
+    def lost(uploader: Uploader, one: Upload) -> None:
+        if there.head("cities") is not None and not seen:
+            seen.append(there.head("cities"))
+            raise Unavailable(what="the network")
+        send(uploader, one)
+
+    with there.served() as base:
+        monkeypatch.setattr(Uploader, "send", lost)
+        with pytest.raises(Unavailable):
+            here.push("cities", f"odf+{base}/cities")
+        assert seen == [there.head("cities")]
+        parts = len(sizes)
+        *_, last = here.push("cities", f"odf+{base}/cities")
+
+    assert last.new_blocks < len(blocks)
+    assert sum(sizes) - sizes[parts - 1] == sum(map(len, blocks))  # only one part was sent twice
+    assert max(sizes) <= max(limit, *map(len, blocks))
+    assert there.content("cities") == here.content("cities")
+
+
+def test_a_chain_is_replaced_in_one_exchange(
+    here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an interruption would leave the other node with a beginning of the new chain, and without its own."""
+    ranges = []
+    send = push_module._send_part
+
+    def noted(source: Any, to: Any, request: Any, blocks: Any, head: Any) -> Any:
+        ranges.append((blocks.after, blocks.head))
+        return send(source, to, request, blocks, head)
+
+    monkeypatch.setattr(push_module, "_send_part", noted)
+    monkeypatch.setattr(push_module, "PART_BYTES", 1)
+    with there.served() as base:
+        diverge(here, there, f"odf+{base}/cities")
+        ranges.clear()
+        *_, last = here.push("cities", f"odf+{base}/cities", is_forced=True)
+        assert ranges == [(None, here.head("cities"))]
+        assert (last.state, there.head("cities")) == ("updated", here.head("cities"))
+        diverge(here, there, f"odf+{base}/cities")
+        monkeypatch.setattr(push_module, "BLOCKS_BYTES_LIMIT", 100)
+        with pytest.raises(InvalidInput, match="at most 100 can replace another"):
+            here.push("cities", f"odf+{base}/cities", is_forced=True)
+
+
+def test_questions_about_the_progress_are_answered(
+    here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve_push, "PROGRESS_SECONDS", 0.02)
+    monkeypatch.setattr(push_module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(push_module, "CROSSING_SECONDS", 0.0)
+    send, asked = Uploader.send, threading.Event()
+
+    def slow(uploader: Uploader, one: Upload) -> None:
+        asked.wait(0.3)
+        send(uploader, one)
+
+    monkeypatch.setattr(Uploader, "send", slow)
+    with there.served() as base:
+        here.push("cities", f"odf+{base}/cities")
+    assert there.content("cities") == here.content("cities")
+
+
+def test_an_object_that_is_lost_here_is_named(here: SyncNode, there: SyncNode) -> None:
+    entry = here.catalog.by_alias("cities")
+    assert entry is not None
+    lost = next(here.blobs.names(entry.dataset_id, ObjectKind.DATA))
+    here.blobs.remove(entry.dataset_id, ObjectKind.DATA, [lost])
+    with there.served() as base, pytest.raises(NotFound, match=str(lost)):
+        here.push("cities", f"odf+{base}/cities")
+    assert there.head("cities") is None
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/x", "ftp://x/y", "odf+ftp://x"])
+def test_other_places_cannot_be_pushed_to(here: SyncNode, url: str) -> None:
+    with pytest.raises(InvalidInput, match="odf\\+http"):
+        here.push("cities", url)
+
+
+class Proxy:
+    """Forwards connections to a server, and cuts all of them after a number of bytes towards it."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.left = 1 << 60
+        self.sent = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to_server = await asyncio.open_connection("127.0.0.1", self._port)
+        await asyncio.gather(
+            self._forward(reader, to_server[1], counts=True),
+            self._forward(to_server[0], writer, counts=False),
+        )
+
+    async def _forward(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, counts: bool
+    ) -> None:
+        try:
+            while chunk := await reader.read(1024):
+                if counts:
+                    chunk = chunk[: max(self.left, 0)]
+                    self.left -= len(chunk)
+                    self.sent += len(chunk)
+                if self.left <= 0:
+                    break
+                writer.write(chunk)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+
+@contextmanager
+def proxied(base: str) -> Iterator[tuple[str, Proxy]]:
+    """Yield the URL of a proxy of a server, and the proxy."""
+    proxy = Proxy(int(base.rpartition(":")[2]))
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(asyncio.start_server(proxy.serve, "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", proxy
+    finally:
+        loop.call_soon_threadsafe(server.close)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.run_until_complete(_drained())
+        loop.close()
+
+
+async def _drained() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_a_push_that_is_cut_at_any_byte_continues(
+    here: SyncNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "RETRY", urllib3.Retry(total=0))
+    whole = SyncNode(tmp_path / "whole")
+    with whole.served() as base, proxied(base) as (url, proxy):
+        here.push("cities", f"odf+{url}/cities")
+        length = proxy.sent
+    for number, cut in enumerate(range(50, length, length // 5)):
+        node = SyncNode(tmp_path / f"there{number}")
+        with node.served() as base, proxied(base) as (url, proxy):
+            proxy.left = cut
+            try:
+                here.push("cities", f"odf+{url}/cities")
+            except OdfError:
+                assert node.head("cities") in (None, here.head("cities"))
+            proxy.left = 1 << 60
+            *_, last = here.push("cities", f"odf+{url}/cities")
+        assert last.state in ("updated", "up-to-date")
+        assert node.content("cities") == here.content("cities")

@@ -1,0 +1,107 @@
+"""A node as far as transfers go: its stores, a coordinator that answers at once, and the HTTP server."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from odf_common.adapters.clock import SYSTEM_CLOCK
+from odf_common.codec.bus import Body, Envelope, envelope
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.service.environment import Environment
+from odf_common.service.request_reply import Replies
+from odf_common.service.settings import Settings
+from odf_coordinator.api.bus_handlers import Commands
+from odf_sync.http.account_routes import AccountRoutes
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.dataset_routes import SimpleProtocol
+from odf_sync.http.endpoints import application
+from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.smart.server import SmartProtocol
+from odf_sync.transfer.pull import Step, pull
+from odf_sync.transfer.push import Push, push
+from odf_testing.coordinator import Coordinator
+from odf_testing.http import running
+from odf_testing.recorded_transfers import Pool, dataset_of
+
+
+class SyncNode:
+    """A node in one process."""
+
+    def __init__(self, home: Path) -> None:
+        self.coordinator = Coordinator(home=home, is_durable=True)
+        self.blobs, self.refs = self.coordinator.blobs, self.coordinator.refs
+        self.catalog = self.coordinator.catalog
+        self._commands = Commands(
+            committer=self.coordinator.committer, importer=self.coordinator.importer
+        ).handle
+        self.env = cast(
+            "Environment",
+            SimpleNamespace(
+                catalog=self.catalog,
+                refs=self.refs,
+                blobs=self.blobs,
+                states=self.coordinator.states,
+                settings=Settings(home=home),
+                clock=SYSTEM_CLOCK,
+            ),
+        )
+        self.replies = cast("Replies", self)
+
+    def request(self, topic: str, dataset: DatasetId, body: Body, *, timeout: float) -> Envelope | None:
+        """Answer as the coordinator does over the bus."""
+        del topic, timeout
+        (outgoing,) = self._commands(envelope(dataset, body))
+        return outgoing.envelope
+
+    def hold(self, alias: str, head: Multihash, pool: Pool) -> None:
+        """Have a dataset, with all of its objects that are in the pool."""
+        chain = pool.chain(head)
+        dataset = dataset_of(chain)
+        for name, raw in chain:
+            self.blobs.put(dataset, ObjectKind.BLOCK, name, raw)
+        for name, content in pool.objects.items():
+            if any(name.raw in raw for _, raw in chain):
+                self.blobs.put(dataset, ObjectKind.DATA, name, content)
+        self.refs.compare_and_set(dataset, expected=self.refs.head(dataset), new=head)
+        if self.catalog.by_alias(alias) is None:
+            self.catalog.add(CatalogEntry(alias=alias, dataset_id=dataset))
+
+    def head(self, alias: str) -> Multihash | None:
+        entry = self.catalog.by_alias(alias)
+        return None if entry is None else self.refs.head(entry.dataset_id)
+
+    def content(self, alias: str) -> dict[tuple[ObjectKind, str], bytes]:
+        """Return all blocks and objects of a dataset."""
+        entry = self.catalog.by_alias(alias)
+        assert entry is not None, alias
+        return {
+            (kind, str(name)): self.blobs.read(entry.dataset_id, kind, name)
+            for kind in (ObjectKind.BLOCK, ObjectKind.DATA, ObjectKind.CHECKPOINT)
+            for name in self.blobs.names(entry.dataset_id, kind)
+        }
+
+    def pull(self, url: str, alias: str) -> list[Step]:
+        return list(pull(self.env, self.replies, url, alias))
+
+    def push(self, dataset: str, place: str, **options: Any) -> list[Step]:
+        """Push with the options of `Push`, and with a `token`."""
+        token = options.pop("token", None)
+        return list(push(self.env, Push(dataset=dataset, place=place, **options), lambda _: token))
+
+    @contextmanager
+    def served(self, authorizer: Authorizer | None = None) -> Iterator[str]:
+        """Serve the datasets, by default to local programs as their owner; yield the URL of the server."""
+        authorizer = authorizer or Authorizer(catalog=self.catalog, local_writers="loopback")
+        pushes = OpenPushes()
+        rooms = (
+            AccountRoutes(authorizer, self.catalog),
+            SimpleProtocol(self.env, pushes),
+            SmartProtocol(self.env, self.replies, authorizer, pushes),
+        )
+        app = application(authorizer, tuple(one for room in rooms for one in room.endpoints()))
+        with running(app) as base:
+            yield base

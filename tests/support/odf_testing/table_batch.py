@@ -1,0 +1,48 @@
+"""A batch of records in memory, for tests that commit without any format or transport."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from odf_common.chain.state import ChainState
+from odf_common.errors import InvalidInput
+from odf_common.metadata.scalars import Timestamp
+from odf_ingest.commit.committer import position_of
+from odf_ingest.commit.position import SourcePosition
+from odf_ingest.commit.watermark import NewWatermark
+from odf_ingest.merge import takes_whole_batches
+from odf_ingest.prepare.preparer import Prepared
+
+
+@dataclass
+class TableBatch:
+    """Port `Batch` for records in memory; None is a batch without any."""
+
+    source: str
+    records: pa.Table | None
+    may_be_empty: bool = False
+
+    def position_in(self, state: ChainState) -> SourcePosition:
+        return position_of(state, self.source)
+
+    def check(self, position: SourcePosition) -> None:
+        pass
+
+    def prepare(self, state: ChainState) -> Prepared:
+        source = state.push_sources[self.source]
+        return Prepared(
+            source=source,
+            records=self.records,
+            moment=Timestamp.from_ms(0),
+            greatest={},
+            is_state=takes_whole_batches(source.merge),
+        )
+
+    def left_of(self, error: InvalidInput) -> Prepared:
+        raise error
+
+    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, NewWatermark]:
+        return position, None
+
+    def before_proposal(self) -> None:
+        pass
