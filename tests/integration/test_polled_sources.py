@@ -156,8 +156,13 @@ def test_bad_rows_refuse_their_file_until_they_may_be_rejected(story: Story, tmp
         ("0/0", "id,price\n2,cheap"),
         ("0/1", "id,price\n,1"),
     ]
-    assert "pull again" in story.node.fails("rejected retry priced 0/0")
-    assert story.node.run("rejected drop priced 0/0 --output json")["open"] == 1
+    assert "'cheap' is not a value of DOUBLE" in story.node.fails("rejected retry priced 0/0")
+    changed = {"kind": "SetPollingSource", "fetch": fetch, "merge": {"kind": "Append"}}
+    changed |= {"read": read | {"nullValue": "cheap"}}
+    story.node.run("commit priced -", stdin=json.dumps(changed).encode())
+    answer = story.node.run("rejected retry priced --all --output json")
+    assert (answer["retried"], answer["open"]) == (1, 1)
+    assert story.chain("priced").column("id") == [1, 4, 2]
     assert story.summary("priced")["rejectedReason"] == rows[1]["reason"]
     assert story.node.run("rejected drop priced --all --output json")["open"] == 0
     assert [one["verdict"] for one in story.verify("priced")] == ["valid"]

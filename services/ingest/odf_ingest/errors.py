@@ -418,7 +418,7 @@ def pauses_source(error: Exception) -> TypeGuard[OdfError]:
 
 @dataclass(eq=False, kw_only=True)
 class CannotRetry(Conflict):
-    """A rejected message cannot be published again as it was."""
+    """A rejected message cannot be published again as it was, or read again where it was polled."""
 
     place: str
     why: str
@@ -431,7 +431,10 @@ class CannotRetry(Conflict):
     def advice(self) -> str:
         """Return what to do."""
         if self.is_polled:
-            return "Correct it where it is polled from and pull again, then use `odf rejected drop`."
+            return (
+                "Change how the source reads (`odf commit` a SetPollingSource) and retry again, or correct the row "
+                "where it is polled from, pull again, and use `odf rejected drop`."
+            )
         return "Push its record with `odf ingest`, have its producer publish it again, or use `odf rejected drop`."
 
 

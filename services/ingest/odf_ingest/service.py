@@ -208,6 +208,7 @@ def _servicer(  # noqa: PLR0913, PLR0917 - the parts of one value
             queues=queues,
             blobs=env.blobs,
             letters=letters,
+            preparer=preparer,
             bus=env.bus,
             is_own=ReservedTopics(env.topics.prefix).is_own,
         ),

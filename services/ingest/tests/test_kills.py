@@ -17,6 +17,7 @@ import pytest
 from odf_testing.builders import a_chain, a_dataset, a_push_source, a_seed
 from odf_testing.clocks import ManualClock
 from odf_testing.killer import Inline, Killed, Killer
+from odf_testing.letters import StoredLetters
 
 from odf_common.adapters.local import LocalBlobStore, LocalRefStore
 from odf_common.adapters.networks import Networks
@@ -37,6 +38,7 @@ from odf_common.metadata.steps import (
     MergeStrategyUpsertStream,
     ReadStepNdJson,
 )
+from odf_common.ports.bus import DeadLetter
 from odf_common.ports.store import CatalogEntry, ObjectKind, block_reader
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.service.request_reply import Replies
@@ -49,6 +51,7 @@ from odf_ingest.commit.file_commit import FileCommit, digest_of
 from odf_ingest.commit.propose import Proposals
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.slice_writer import Drafter
+from odf_ingest.control.rejected_messages import RejectedMessages
 from odf_ingest.poll.fetch import Limits
 from odf_ingest.poll.poller import Poller
 from odf_ingest.prepare.batch import FileBatch, MessageBatch, Part
@@ -403,3 +406,40 @@ def test_a_poll_of_files_whose_bad_rows_are_rejected(world: World) -> None:
         after=last,
     )
     assert [(op, id_) for op, id_, _ in rows] == AFTER[LEDGER]
+
+
+def test_a_retry_of_rejected_rows(world: World) -> None:
+    folder = world.folder / "polled"
+    folder.mkdir()
+    polled = SetPollingSource(
+        fetch=FetchStepFilesGlob(path=f"{folder}/*.json"), read=STEP, merge=MergeStrategyAppend()
+    )
+
+    def before(process: Process) -> None:
+        save_settings(process.blobs, DATASET, "default", SourceSettings(bad_records=BadRecords.DEAD_LETTER))
+        (folder / "1.json").write_text("\n".join((*FIRST, "no JSON")))
+        process.poll()
+
+    def retry(process: Process) -> None:
+        # What a bus in memory kept is lost with its process: the letter says what the file has.
+        letter = DeadLetter(
+            topic="",
+            partition=0,
+            offset=0,
+            reason="",
+            key=str(DATASET).encode(),
+            value=SECOND[0].encode(),
+            facts={"source": "default", "event-time": "0"},
+        )
+        made = RejectedMessages(
+            queues=process.queues,
+            blobs=process.blobs,
+            letters=StoredLetters([letter]),
+            preparer=process.preparer,
+            bus=process.bus,  # type: ignore[arg-type]
+        )
+        made.retry(DATASET, [])
+        assert made.count(DATASET) == 0
+
+    rows = world.require_whole(polled, before=before, act=retry, after=retry)
+    assert len(rows) == len(FIRST) + 1

@@ -27,7 +27,13 @@ def rejected(make_bench: Any) -> Any:
     """A source that has rejected messages 1, 2, 5 of 8, one of them read twice before it was committed."""
     bench = make_bench()
     letters = StoredLetters(bench.coordinator.letters)
-    made = RejectedMessages(queues=bench.queues, blobs=bench.blobs, letters=letters, bus=bench.coordinator)
+    made = RejectedMessages(
+        queues=bench.queues,
+        blobs=bench.blobs,
+        letters=letters,
+        preparer=bench.preparer,
+        bus=bench.coordinator,
+    )
     for offset, reason in ((1, "first"), (1, "first"), (2, "second"), (5, "third"), (9, "not passed yet")):
         bury(bench, offset, reason)
     position = SourcePosition(
@@ -183,7 +189,9 @@ def test_what_is_rejected_again_after_a_reset_to_the_beginning_is_open_again(rej
 def test_what_two_instances_decide_at_the_same_time_is_kept(rejected: Any, monkeypatch: Any) -> None:
     made, letters, bench = rejected
     queues = CommitQueues(bench.blobs, bench.states, cast("Any", None), Pools.shared(bench.pool))
-    other = RejectedMessages(queues=queues, blobs=bench.blobs, letters=letters, bus=bench.coordinator)
+    other = RejectedMessages(
+        queues=queues, blobs=bench.blobs, letters=letters, preparer=bench.preparer, bus=bench.coordinator
+    )
     usual, others = bench.blobs.note, list[threading.Thread]()
 
     def note(dataset: DatasetId, name: str) -> str | None:
@@ -214,6 +222,7 @@ def test_what_cannot_be_published_as_it_was_is_not_retried(rejected: Any) -> Non
         queues=bench.queues,
         blobs=bench.blobs,
         letters=letters,
+        preparer=bench.preparer,
         bus=bench.coordinator,
         is_own=ReservedTopics("north.").is_own,
     )

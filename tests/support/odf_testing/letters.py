@@ -28,6 +28,7 @@ class StoredLetters:
                     value=letter.value,
                     size=self.sizes.get(letter.offset, len(letter.value)),
                     ms=0,
+                    event_ms=None if (at := letter.facts.get("event-time")) is None else int(at),
                 )
 
     def send_again(self, letters: Iterable[StoredLetter]) -> int:

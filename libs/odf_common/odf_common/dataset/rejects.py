@@ -1,14 +1,15 @@
 """Rejected messages of a dataset: how many await a decision, and why the first of them was rejected.
 
 The total is part of each source's state, committed with the position of the batch they were in, so a kill neither
-loses nor doubles the count. Rows of a polled file count as messages. The messages themselves are dead letters (topic
-`odf.dead-letters.v1`). The users' decisions and the first reason are notes of this node: copies of a dataset have
-neither.
+loses nor doubles the count. Rows of a polled file count as messages; which of them were retried is part of the state
+too. The messages themselves are dead letters (topic `odf.dead-letters.v1`). The users' other decisions and the first
+reason are notes of this node: copies of a dataset have neither.
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Final, Self
 
 import structlog
@@ -24,6 +25,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 KIND: Final = "odf/kafka"  # of the states of push sources
 POLLED: Final = "odf/polled"  # of the states of polling sources that have rejected messages
+POLLED_PART: Final = (f"{DEFAULT_SOURCE} ", 0)  # in place of topic id and partition
 PUSH_TOPICS: Final = "odf.push."  # in the names of sources' own topics
 REASONS: Final = "rejected"
 HANDLED: Final = "rejected-handled"
@@ -62,11 +64,61 @@ class FirstReject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """Numbers of rejected rows, as intervals with an exclusive end: ascending, with a gap between each two."""
+
+    intervals: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, numbers: Iterable[int]) -> Self:
+        """Return these numbers."""
+        found: list[tuple[int, int]] = []
+        for number in sorted(set(numbers)):
+            if found and found[-1][1] == number:
+                found[-1] = found[-1][0], number + 1
+            else:
+                found.append((number, number + 1))
+        return cls(intervals=tuple(found))
+
+    @classmethod
+    def parse(cls, plain: Any) -> Self:  # noqa: ANN401 - JSON
+        """Read what a source state has; raises `ValueError`, `TypeError`."""
+        intervals = tuple((int(start), int(end)) for start, end in plain)
+        ends = [end for interval in intervals for end in interval]
+        if any(end <= before for before, end in pairwise((-1, *ends))):
+            raise ValueError(plain)
+        return cls(intervals=intervals)
+
+    def __contains__(self, number: int) -> bool:
+        """Return whether a number is one of these."""
+        return any(start <= number < end for start, end in self.intervals)
+
+    def __or__(self, other: Self) -> Self:
+        """Return the numbers of both."""
+        found: list[tuple[int, int]] = []
+        for start, end in sorted((*self.intervals, *other.intervals)):
+            if found and found[-1][1] >= start:
+                found[-1] = found[-1][0], max(found[-1][1], end)
+            else:
+                found.append((start, end))
+        return replace(self, intervals=tuple(found))
+
+    def count_from(self, first: int) -> int:
+        """Return how many are `first` or greater."""
+        return sum(max(end - max(start, first), 0) for start, end in self.intervals)
+
+
+NO_NUMBERS: Final = Numbers()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
     """The progress of a source: messages rejected so far, and the next offset by topic id and partition."""
 
     rejected: int = 0
     ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    retried: Numbers = NO_NUMBERS
+    """What a polling source has rejected, and was committed since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +151,16 @@ class Handled:
         counts = {**self.counts, source: passed.rejected}
         return replace(self, counts=counts, through=through, places=left)
 
+    def open_count(self, source: str, passed: Passed) -> int:
+        """Return how many of a source's rejected messages await a decision."""
+        known = self.as_of(source, passed)
+        dropped = sum(
+            (one.topic_id, one.partition) == POLLED_PART and one.offset in passed.retried
+            for one in known.places
+        )
+        retried = passed.retried.count_from(known.through.get(POLLED_PART, 0)) - dropped
+        return passed.rejected - known.counts[source] - retried
+
     def as_of(self, source: str, passed: Passed) -> Self:
         """Return what still applies at the source's position: messages read again after a reset need a new decision."""
         behind = {
@@ -126,7 +188,7 @@ def passed_of(state: SourceState | None) -> Passed:
     try:
         plain = json.loads(state.value)
         if state.kind == POLLED:
-            return polled(int(plain["rejected"]))
+            return polled_in(plain)
         ends = {
             (reading_id(state.source_name, name, str(one["id"])), int(part)): int(at)
             for name, one in plain["topics"].items()
@@ -137,9 +199,14 @@ def passed_of(state: SourceState | None) -> Passed:
         return Passed()
 
 
-def polled(rejected: int) -> Passed:
-    """Return the progress of a polling source that has rejected that many rows and messages."""
-    return Passed(rejected=rejected, ends={(reading_id(DEFAULT_SOURCE, "", ""), 0): rejected})
+def polled_in(plain: Any) -> Passed:  # noqa: ANN401 - JSON
+    """Return the progress in a state of a polling source; raises `ValueError`, `KeyError`, `TypeError`."""
+    return polled(int(plain["rejected"]), Numbers.parse(plain.get("retried", ())))
+
+
+def polled(rejected: int, retried: Numbers) -> Passed:
+    """Return the progress of a polling source that has rejected that many rows and messages, and retried some."""
+    return Passed(rejected=rejected, ends={POLLED_PART: rejected}, retried=retried)
 
 
 def rejecting_sources(state: ChainState) -> tuple[str, ...]:
@@ -164,9 +231,7 @@ def open_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str]) ->
     if not by_source:
         return Rejects()
     handled = load_handled(blobs, state.dataset_id)
-    left = {
-        name: passed.rejected - handled.as_of(name, passed).counts[name] for name, passed in by_source.items()
-    }
+    left = {name: handled.open_count(name, passed) for name, passed in by_source.items()}
     waiting = {name: count for name, count in left.items() if count > 0}
     if not waiting:
         return Rejects()

@@ -56,7 +56,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLetter:
-    """A dead letter of a push source as it is stored in its topic; `ms` is its timestamp in ms since the epoch."""
+    """A dead letter of a source as it is stored in its topic; `ms` is its timestamp in ms since the epoch."""
 
     topic: str
     topic_id: str
@@ -68,6 +68,8 @@ class StoredLetter:
     size: int
     """Bytes of the whole value; `value` has only the beginning where it was too large for a letter."""
     ms: int
+    event_ms: int | None = None
+    """Event time of its records that have none, in ms since the epoch; None if it is the letter's of a topic."""
 
     @property
     def is_whole(self) -> bool:
@@ -76,7 +78,7 @@ class StoredLetter:
 
 
 class DeadLetters(Protocol):
-    """Reads and resends dead letters of push sources."""
+    """Reads dead letters of sources, and resends those of topics."""
 
     def read(self, key: bytes) -> Iterator[StoredLetter]:
         """Yield the letters with a key that are in the topic now, oldest first; raises `Unavailable`."""

@@ -1,5 +1,7 @@
 """What is counted of rejected messages, and how their places are written."""
 
+import json
+
 import pytest
 from odf_testing.builders import a_dataset
 
@@ -7,9 +9,11 @@ from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.cli.commands.rejected import _place
 from odf_common.dataset.rejects import (
     HANDLED,
+    POLLED,
     REASONS,
     FirstReject,
     Handled,
+    Numbers,
     Passed,
     Place,
     load_first_rejects,
@@ -46,6 +50,24 @@ def test_what_is_no_place_is_refused(text: str) -> None:
 @pytest.mark.parametrize("value", ["", "null", "[]", "{}", '{"topics": {"t": {}}, "rejected": 3}'])
 def test_a_source_state_that_says_nothing_of_this_counts_as_nothing(kind: str, value: str) -> None:
     assert passed_of(SourceState(source_name="a", kind=kind, value=value)) == Passed()
+
+
+def test_numbers_are_kept_as_intervals() -> None:
+    some, more = Numbers.of([7, 2, 3]), Numbers.of([4, 9])
+    assert (some.intervals, (some | more).intervals) == (((2, 4), (7, 8)), ((2, 5), (7, 8), (9, 10)))
+    assert [number for number in range(12) if number in some | more] == [2, 3, 4, 7, 9]
+    assert [(some | more).count_from(first) for first in (0, 3, 7, 10)] == [5, 4, 2, 0]
+    assert Numbers.parse([[2, 4], [7, 8]]) == some == some | some
+
+
+@pytest.mark.parametrize(
+    "plain", [[[2, 2]], [[3, 2]], [[0, 2], [2, 3]], [[-1, 1]], [[1]], [1], 1, [["a", "b"]]]
+)
+def test_what_are_no_intervals_is_refused(plain: object) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        Numbers.parse(plain)
+    state = {"rejected": 3, "retried": plain}
+    assert passed_of(SourceState(source_name="a", kind=POLLED, value=json.dumps(state))) == Passed()
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "7"])

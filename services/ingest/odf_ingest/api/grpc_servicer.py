@@ -186,7 +186,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def SettleRejected(
         self, request: ingest_pb2.SettleRejectedRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.SettleRejectedReply:
-        """Publish rejected messages again, or drop them."""
+        """Let rejected messages be read again, or drop them."""
         dataset = self._entry(request.ref).dataset_id
         wanted = [_wanted(one) for one in request.places]
         match request.action:
@@ -196,7 +196,13 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 settled = self._rejected.drop(dataset, wanted)
             case _:
                 raise InvalidInput(text="specify whether to retry or drop rejected messages")
-        return ingest_pb2.SettleRejectedReply(settled=settled.count, cut=settled.cut, open=settled.open)
+        return ingest_pb2.SettleRejectedReply(
+            settled=settled.count,
+            cut=settled.cut,
+            open=settled.open,
+            unfit=settled.unfit,
+            unfit_reason=settled.why,
+        )
 
     def ShowSources(
         self, request: ingest_pb2.SourceRequest, context: grpc.ServicerContext

@@ -7,7 +7,7 @@ the batch is committed, so a kill in between duplicates some, and they expire af
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import groupby, islice
 from typing import Final
 
 import structlog
@@ -36,6 +36,8 @@ from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.errors import CannotRetry
+from odf_ingest.poll.retried_rows import RetriedRows
+from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.source_settings import load_settings
 
 log = structlog.stdlib.get_logger(__name__)
@@ -63,11 +65,16 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """The number of settled messages, of truncated ones that could not be retried, and of open ones."""
+    """The number of settled messages, and of open ones; of those, some could not be retried."""
 
     count: int
-    cut: int
     open: int
+    cut: int = 0
+    """Only their beginning was kept."""
+    unfit: int = 0
+    """Polled, and still no records of the source."""
+    why: str = ""
+    """Of the first of `unfit`."""
 
 
 class RejectedMessages:
@@ -79,14 +86,19 @@ class RejectedMessages:
         queues: CommitQueues,
         blobs: BlobStore,
         letters: DeadLetters,
+        preparer: Preparer,
         bus: Bus,
         is_own: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """Read `letters`; announce changes over `bus`. `is_own` says which topics belong to this node."""
+        """Read `letters`, those of polls with `preparer`; announce changes over `bus`.
+
+        `is_own` says which topics belong to this node.
+        """
         self._is_own = is_own
         self._queues = queues
         self._blobs = blobs
         self._letters = letters
+        self._preparer = preparer
         self._bus = bus
 
     def count(self, dataset: DatasetId) -> int:
@@ -104,9 +116,10 @@ class RejectedMessages:
         seen: set[Place] = set()
         missing = set(wanted)
         is_polled = state.polling_source is not None
+        retried = passed_of(state.source_states.get(DEFAULT_SOURCE)).retried
         for letter in self._of_polls(state) if is_polled else self._of_topics(state):
             place = place_of(letter)
-            if place in seen or handled.holds(place):
+            if place in seen or handled.holds(place) or (is_polled and letter.offset in retried):
                 continue
             asked = [one for one in wanted if one.is_at(letter)]
             if asked or not wanted:
@@ -121,7 +134,7 @@ class RejectedMessages:
         """Iterate over the letters of messages that the push sources have passed; some repeat."""
         positions = {name: position_of(state, name) for name in state.push_sources}
         for stored in self._letters.read(str(state.dataset_id).encode()):
-            if stored.source in positions:
+            if stored.topic and stored.source in positions:
                 letter = _with_topic_id(stored, positions[stored.source])
                 if _is_passed(positions[letter.source], letter):
                     yield letter
@@ -151,13 +164,16 @@ class RejectedMessages:
         return self._settled(dataset, before)
 
     def retry(self, dataset: DatasetId, wanted: Sequence[Wanted]) -> Settled:
-        """Publish messages again and mark them as handled; all of the dataset if `wanted` is empty.
+        """Let messages be read again, and no longer be open; all of the dataset if `wanted` is empty.
 
-        After a kill between the two, the next retry publishes up to `LETTERS_PER_CHUNK` of them again. Raises
-        `CannotRetry` for what was polled, for a message of a topic of others, or one whose key or headers have columns,
-        which letters lack.
+        What was polled is committed once. Messages of topics are published again; after a kill before they are marked,
+        the next retry publishes up to `LETTERS_PER_CHUNK` of them again. Raises `CannotRetry` if nothing that was
+        polled fits the source now, for a message of a topic of others, or one whose key or headers have columns, which
+        letters lack.
         """
         state = self._queues.state(dataset)
+        if state.polling_source is not None:
+            return self._retry_polled(dataset, wanted)
         before = self.count(dataset)
         count = cut = 0
         # A message rejected again is a new message, after all of these.
@@ -173,14 +189,30 @@ class RejectedMessages:
             self._mark_all(dataset, state)  # one mark in place of many
         return replace(self._settled(dataset, count), cut=cut)
 
+    def _retry_polled(self, dataset: DatasetId, wanted: Sequence[Wanted]) -> Settled:
+        """Commit what was polled and fits now; the rest stays open. Raises `CannotRetry` if nothing was committed."""
+        refusals: list[CannotRetry] = []
+        count = cut = 0
+        letters = self.open(dataset, wanted)
+        while chunk := list(islice(letters, LETTERS_PER_CHUNK)):
+            whole = [letter for letter in chunk if letter.is_whole]
+            cut += len(chunk) - len(whole)
+            for _, same in groupby(whole, key=lambda letter: letter.event_ms):
+                batch = RetriedRows(list(same), self._preparer)
+                self._queues.commit(dataset, batch)
+                count += batch.count
+                refusals += batch.refusals
+        if refusals and not count:
+            raise refusals[0]
+        why = refusals[0].why if refusals else ""
+        return replace(self._settled(dataset, count), cut=cut, unfit=len(refusals), why=why)
+
     def _require_retriable(self, dataset: DatasetId, letters: Sequence[StoredLetter]) -> None:
         """Raise `CannotRetry` unless all messages can be published again from their values, to topics of this node."""
         sources = {letter.source for letter in letters}
         columns = {name: load_settings(self._blobs, dataset, name).message_columns for name in sources}
         for letter in letters:
             place, of_source = f"{letter.partition}/{letter.offset}", columns[letter.source]
-            if not letter.topic:
-                raise CannotRetry(place=place, why="it was polled, and no topic has it", is_polled=True)
             if not self._is_own(letter.topic):
                 raise CannotRetry(
                     place=place, why=f"topic {letter.topic} belongs to others, and is only read here"
@@ -225,7 +257,7 @@ class RejectedMessages:
             self._bus.flush()
         except Unavailable as error:
             log.warning("cannot send progress", why=str(error))
-        return Settled(count=count, cut=0, open=left.count)
+        return Settled(count=count, open=left.count)
 
     def _renew_reasons(self, dataset: DatasetId) -> None:
         """Store for each source the reason of its first open message, if its letter still exists."""

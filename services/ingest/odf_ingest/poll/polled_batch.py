@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
-from odf_common.dataset.rejects import POLLED, passed_of, polled
+from odf_common.dataset.rejects import POLLED, Passed, passed_of
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, SetPollingSource
@@ -141,12 +141,12 @@ class PolledBatch:
         Bad records are durable dead letters on return.
         """
         if self._buried != (position.rejected, prepared.bad):  # not if the batch is drafted again
-            self._bury(position.rejected, prepared.bad)
+            self._bury(position, prepared.bad)
             self._buried = position.rejected, prepared.bad
         rejected = position.rejected + len(prepared.bad)
         return replace(position, last=self._fetched.state, rejected=rejected), None
 
-    def _bury(self, before: int, bad: Sequence[BadRecord]) -> None:
+    def _bury(self, position: PollPosition, bad: Sequence[BadRecord]) -> None:
         """Write dead letters; each has its number among those of the source as its offset."""
         assert self._dataset is not None
         letters = [
@@ -157,11 +157,15 @@ class PolledBatch:
                 reason=f"{self._fetched.label}, {one.reason}",
                 key=str(self._dataset).encode(),
                 value=one.value or b"",
-                facts={"dataset": str(self._dataset), "source": self.source},
+                facts={
+                    "dataset": str(self._dataset),
+                    "source": self.source,
+                    "event-time": str(self._fetched.event_time.ms),
+                },
             )
-            for number, one in enumerate(bad, start=before)
+            for number, one in enumerate(bad, start=position.rejected)
         ]
-        self._rejecting.bury(self._dataset, self.source, letters, polled(before))
+        self._rejecting.bury(self._dataset, self.source, letters, position.passed)
 
     def before_proposal(self) -> None:
         """Raise `PollCancelled` if no caller wants the poll any more."""
@@ -186,8 +190,10 @@ def position_of(state: ChainState, read_files: ReadFiles | None) -> PollPosition
     """Return what a chain says was read; `read_files` is for sources whose position is a set of files."""
     files = {} if read_files is None else read_files.at(state.head)
     known = state.source_states.get(DEFAULT_SOURCE)
-    rejected = passed_of(known).rejected if known is not None and known.kind == POLLED else 0
-    return PollPosition(last=without_count(known), files=files, rejected=rejected)
+    passed = passed_of(known) if known is not None and known.kind == POLLED else Passed()
+    return PollPosition(
+        last=without_count(known), files=files, rejected=passed.rejected, retried=passed.retried
+    )
 
 
 def as_push_source(defined: SetPollingSource) -> AddPushSource:

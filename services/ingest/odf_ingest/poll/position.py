@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.chain.walk import ReadBlock, iterate
-from odf_common.dataset.rejects import POLLED
+from odf_common.dataset.rejects import NO_NUMBERS, POLLED, Numbers, Passed, polled, polled_in
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, DisablePollingSource, SetPollingSource, SourceState
@@ -74,13 +74,27 @@ class PollPosition:
     files: Mapping[str, ReadFile] = field(default_factory=dict)
     rejected: int = 0
     """Rows and messages up to here that became dead letters."""
+    retried: Numbers = NO_NUMBERS
+    """Those of them that were committed since."""
+
+    @property
+    def passed(self) -> Passed:
+        """Return what was rejected and retried."""
+        return polled(self.rejected, self.retried)
 
     def source_state(self, source: str) -> SourceState:
         """Return the last state, with the count if there is one."""
         assert self.last is not None, f"{source} was never read"
         if not self.rejected:
             return self.last
-        plain = {"v": VERSION, "kind": self.last.kind, "value": self.last.value, "rejected": self.rejected}
+        plain: dict[str, object] = {
+            "v": VERSION,
+            "kind": self.last.kind,
+            "value": self.last.value,
+            "rejected": self.rejected,
+        }
+        if self.retried.intervals:
+            plain["retried"] = self.retried.intervals
         return state_of(POLLED, json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
 
 
@@ -92,6 +106,7 @@ def without_count(state: SourceState | None) -> SourceState | None:
         plain = json.loads(state.value)
         if plain["v"] != VERSION:
             raise InvalidInput(where="source state", text=f"unknown version {plain['v']!r}")
+        polled_in(plain)  # a count that cannot be read must not begin again
         return state_of(str(plain["kind"]), str(plain["value"]))
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidInput(where="source state", text=f"cannot be read: {state.value!r}") from error

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from odf_common.errors import InvalidInput
@@ -46,75 +45,22 @@ class RefusedRows:
         return table
 
 
-class RejectedRows:
-    """The rows of a file, of which bad ones are left out; unless all are bad, or its format has no rows of text."""
+class TextRows:
+    """Rows of text that are read together; bad ones are left out, and collected with the reason."""
 
-    def __init__(self, step: ReadStep, file: Path) -> None:
-        """Read the file with `step`."""
-        self._step = step
-        self._file = file
-        self._kept: npt.NDArray[np.int64] | None = None
+    def __init__(self, records: FileRecords) -> None:
+        """Read `records`."""
+        self.records = records
+        self._kept = np.arange(len(records.places))
         self._reasons: dict[int, str] = {}
 
-    def read(self, schema: pa.Schema | None, *, is_declared: bool) -> pa.Table:
-        """Return the good rows; raises `InvalidInput` if the file is refused."""
-        try:
-            return read_file(self._step, self._file, schema)
-        except InvalidInput:
-            if self._records is None:
-                raise
-            table = self._sifted(self._records, schema, is_declared=is_declared)
-            if table is None:
-                raise
-            return table
-
-    def without(self, table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
-        """Return the table without these rows; raises `InvalidInput` with the first if no others are left."""
-        if not faults:
-            return table
-        if self._records is None or len(faults) == len(table):
-            return RefusedRows(self._step, self._file.read_bytes).without(table, faults)
-        kept = np.arange(len(table)) if self._kept is None else self._kept
-        self._reasons |= {int(kept[row]): reason for row, reason in faults.items()}
-        good = np.setdiff1d(np.arange(len(table)), list(faults))
-        self._kept = kept[good]
-        return table.take(pa.array(good))
-
-    @property
-    def count(self) -> int:
-        """Return how many rows the file has; 0 if none is bad."""
-        return 0 if not self._reasons or self._records is None else len(self._records.places)
-
-    @property
-    def bad(self) -> tuple[BadRecord, ...]:
-        """Return the rows that were left out, with their numbers as offsets; reasons begin with the place."""
-        if not self._reasons:
-            return ()
-        records = self._records
-        assert records is not None
-        return tuple(
-            BadRecord(
-                partition=0,
-                offset=row,
-                value=records.messages(row, row + 1)[0],
-                reason=f"{records.places[row]}: {reason}",
-            )
-            for row, reason in sorted(self._reasons.items())
-        )
-
-    @cached_property
-    def _records(self) -> FileRecords | None:
-        return split_file(self._step, self._file.read_bytes())
-
-    def _sifted(
-        self, records: FileRecords, schema: pa.Schema | None, *, is_declared: bool
-    ) -> pa.Table | None:
+    def read(self, schema: pa.Schema | None, *, is_declared: bool) -> pa.Table | None:
         """Return the rows that can be read; None if there are none."""
-        read, step = (read_records if is_declared else read_inferred), records.step
+        read, step = (read_records if is_declared else read_inferred), self.records.step
         tables, kept = [], []
-        for start in range(0, len(records.places), AT_ONCE):
+        for start in range(0, len(self.records.places), AT_ONCE):
             found = isolate_bad_records(
-                records.messages(start, start + AT_ONCE),
+                self.records.messages(start, start + AT_ONCE),
                 lambda some: read(step, some, schema),
                 lambda some: suspects(step, some, schema),
             )
@@ -126,3 +72,72 @@ class RejectedRows:
             return None
         self._kept = np.concatenate(kept)
         return pa.concat_tables(tables, promote_options="permissive")
+
+    def without(self, table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
+        """Return the table, which has the rows left so far, without those of `faults`."""
+        if not faults:
+            return table
+        self._reasons |= {int(self._kept[row]): reason for row, reason in faults.items()}
+        good = np.setdiff1d(np.arange(len(table)), list(faults))
+        self._kept = self._kept[good]
+        return table.take(pa.array(good))
+
+    @property
+    def bad(self) -> tuple[BadRecord, ...]:
+        """Return the rows that were left out, with their numbers as offsets; reasons begin with the place, if known."""
+        return tuple(
+            BadRecord(
+                partition=0,
+                offset=row,
+                value=self.records.messages(row, row + 1)[0],
+                reason=f"{self.records.places[row]}: {reason}".removeprefix(": "),
+            )
+            for row, reason in sorted(self._reasons.items())
+        )
+
+
+class RejectedRows:
+    """The rows of a file, of which bad ones are left out; unless all are bad, or its format has no rows of text."""
+
+    def __init__(self, step: ReadStep, file: Path) -> None:
+        """Read the file with `step`."""
+        self._step = step
+        self._file = file
+        self._has_bad = False
+
+    def read(self, schema: pa.Schema | None, *, is_declared: bool) -> pa.Table:
+        """Return the good rows; raises `InvalidInput` if the file is refused."""
+        try:
+            return read_file(self._step, self._file, schema)
+        except InvalidInput:
+            if self._rows is None:
+                raise
+            self._has_bad = True
+            table = self._rows.read(schema, is_declared=is_declared)
+            if table is None:
+                raise
+            return table
+
+    def without(self, table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
+        """Return the table without these rows; raises `InvalidInput` with the first if no others are left."""
+        if not faults:
+            return table
+        if self._rows is None or len(faults) == len(table):
+            return RefusedRows(self._step, self._file.read_bytes).without(table, faults)
+        self._has_bad = True
+        return self._rows.without(table, faults)
+
+    @property
+    def count(self) -> int:
+        """Return how many rows the file has; 0 if none is bad."""
+        return len(self._rows.records.places) if self._has_bad and self._rows is not None else 0
+
+    @property
+    def bad(self) -> tuple[BadRecord, ...]:
+        """Return the rows that were left out, with their numbers as offsets; reasons begin with the place."""
+        return self._rows.bad if self._has_bad and self._rows is not None else ()
+
+    @cached_property
+    def _rows(self) -> TextRows | None:
+        records = split_file(self._step, self._file.read_bytes())
+        return None if records is None else TextRows(records)

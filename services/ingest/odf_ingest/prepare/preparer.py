@@ -20,7 +20,7 @@ from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.merge import operation_faults, takes_whole_batches
 from odf_ingest.message_columns import MessageColumns
-from odf_ingest.prepare.bad_rows import BadRows, RefusedRows, RejectedRows
+from odf_ingest.prepare.bad_rows import BadRows, RefusedRows, RejectedRows, TextRows
 from odf_ingest.prepare.batch import BadRecord, FileBatch, MessageBatch, Part
 from odf_ingest.prepare.event_time import max_event_time, with_event_time
 from odf_ingest.prepare.inferred_columns import Columns, inferred_columns
@@ -127,6 +127,16 @@ class Preparer:
             greatest={},
             is_state=takes_whole_batches(plan.source.merge),
         )
+
+    def rows(self, plan: Plan, rows: TextRows, event_time: Timestamp) -> Prepared:
+        """Read rows of a file that come without it, and leave out bad ones; `event_time` is the file's."""
+        columns = Columns(schema=plan.schema)
+        if plan.schema is None:
+            values = rows.records.messages(0, len(rows.records.places))
+            columns = _inferred(plan, infer_records(rows.records.step, values, plan.known))
+        table = rows.read(columns.schema, is_declared=plan.schema is not None)
+        records = None if table is None else self._whole(plan, columns, table, rows)
+        return Prepared(source=plan.source, records=records, moment=event_time, bad=rows.bad, greatest={})
 
     def _columns(self, plan: Plan, batch: MessageBatch) -> Columns:
         """Return the columns to read messages with; for whole batches they are inferred per batch."""

@@ -30,7 +30,6 @@ from odf_common.metadata.steps import (
 )
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
-from odf_ingest.errors import CannotRetry
 from odf_ingest.poll.polled_batch import PolledBatch, require_rejectable
 from odf_ingest.poll.poller import Polled
 from odf_ingest.prepare import bad_rows
@@ -263,12 +262,15 @@ def test_of_a_killed_poll_and_the_next_one_only_what_was_committed_is_open(
     web.pages["/a"] = Page(body=b'{"id":1}\nnew\n', etag='"2"')
     poll(bench)
     letters = StoredLetters(bench.coordinator.letters)
-    made = RejectedMessages(queues=bench.queues, blobs=bench.blobs, letters=letters, bus=bench.coordinator)
+    made = RejectedMessages(
+        queues=bench.queues,
+        blobs=bench.blobs,
+        letters=letters,
+        preparer=bench.preparer,
+        bus=bench.coordinator,
+    )
     assert [one.value for one in letters.sent] == [b"old", b"new"]
     assert [(one.offset, one.value) for one in made.open(bench.dataset)] == [(0, b"new")]
-    with pytest.raises(CannotRetry, match=r"0/0 cannot be retried: it was polled") as refused:
-        made.retry(bench.dataset, [])
-    assert "pull again" in refused.value.advice()
     assert made.drop(bench.dataset, [Wanted(source="", partition=0, offset=0)]).open == 0
     assert list(made.open(bench.dataset)) == []
     web.pages["/a"] = Page(body=b"third\n" + b'{"id":4}', etag='"3"')

@@ -155,7 +155,12 @@ def _stored(message: Message) -> StoredLetter:
         value=value,
         size=_number(facts.get("size", str(len(value)))),
         ms=ms,
+        event_ms=_event_ms(facts.get("event-time")),
     )
+
+
+def _event_ms(text: str | None) -> int | None:
+    return int(text) if text is not None and text.removeprefix("-").isdecimal() else None
 
 
 def _number(text: str | None) -> int:

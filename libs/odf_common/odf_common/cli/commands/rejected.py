@@ -114,11 +114,12 @@ def show_rejected(*, dataset: str, place: str, output: str) -> None:
 @ALL
 @output_option
 def retry_rejected(*, dataset: str, places: tuple[str, ...], every: bool, output: str) -> None:
-    """Publish rejected messages again to their topic and partition, after you have corrected the source.
+    """Let rejected messages be read again, after you have corrected the source.
 
-    A message that still cannot be read is rejected again, as a new message. A pushed file is refused as a whole
-    and leaves no rejected messages: correct it and repeat `odf ingest`. Rows and messages that were polled cannot be
-    retried: correct them where they come from, and pull again.
+    A message of a topic is published again, to its partition; if it still cannot be read, it is rejected again, as a
+    new message. Rows and messages that were polled are read as the source reads now, and committed once; those that
+    still do not fit stay open. A pushed file is refused as a whole and leaves no rejected messages: correct it and
+    repeat `odf ingest`.
 
     \b
     Example:
@@ -131,6 +132,8 @@ def retry_rejected(*, dataset: str, places: tuple[str, ...], every: bool, output
             f"{answer.cut} messages were not retried: they were too large for the dead-letter topic, which has only "
             "their beginning; send them again from their origin, or drop them"
         )
+    if answer.unfit:
+        remark(f"{answer.unfit} messages still do not fit the source, the first: {answer.unfit_reason}")
 
 
 @command.command("drop")

@@ -1,6 +1,6 @@
 """The interface of a fetch step: one function, a variant per module (spec: FetchStep)."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
 from pathlib import Path
@@ -110,24 +110,7 @@ class FetchedMessages:
 
     def batch(self) -> MessageBatch:
         """Return the messages as a batch of one partition, with their indices as offsets."""
-        count = len(self.values)
-        part = Part(
-            partition=0,
-            values=MessageBuffer.of(self.values),
-            offsets=range(count),
-            timestamps=np.full(count, self.event_time.ms),
-        )
-        return MessageBatch(
-            topic=self.label,
-            topic_id="",
-            partitions=1,
-            parts=(part,),
-            start={0: 0},
-            end={0: count},
-            beginning={0: 0},
-            begun=0.0,
-            size=sum(map(len, self.values)),
-        )
+        return as_batch(self.label, self.values, self.event_time)
 
 
 @singledispatch
@@ -137,3 +120,25 @@ def fetch(step: FetchStep, context: Context) -> Generator[Fetched | FetchedMessa
     Each is committed before the next is asked for. Raises what is wrong with the source: `Unavailable` may pass.
     """
     raise FetchUnsupported(step=type(step).__name__.removeprefix("FetchStep"))
+
+
+def as_batch(label: str, values: Sequence[bytes], event_time: Timestamp) -> MessageBatch:
+    """Return messages as a batch of one partition, with their indices as offsets."""
+    count = len(values)
+    part = Part(
+        partition=0,
+        values=MessageBuffer.of(values),
+        offsets=range(count),
+        timestamps=np.full(count, event_time.ms),
+    )
+    return MessageBatch(
+        topic=label,
+        topic_id="",
+        partitions=1,
+        parts=(part,),
+        start={0: 0},
+        end={0: count},
+        beginning={0: 0},
+        begun=0.0,
+        size=sum(map(len, values)),
+    )

@@ -1,0 +1,231 @@
+"""Rejected rows of a polling source are read again by its present reader, and committed exactly once."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from odf_testing.letters import StoredLetters
+from odf_testing.webserver import Page, PageServer
+
+from odf_common.chain.add_data import add_data_event
+from odf_common.dataset.rejects import Numbers, open_rejects, rejecting_sources
+from odf_common.errors import NotFound
+from odf_common.metadata.fetching import (
+    EventTimeSourceFromPath,
+    FetchStepFilesGlob,
+    FetchStepMqtt,
+    FetchStepUrl,
+    MqttTopicSubscription,
+)
+from odf_common.metadata.steps import (
+    MergeStrategyLedger,
+    MergeStrategySnapshot,
+    ReadStepCsv,
+    ReadStepJson,
+    ReadStepNdJson,
+)
+from odf_ingest.commit.committer import BatchCommitter
+from odf_ingest.control.rejected_messages import RejectedMessages, Settled, Wanted
+from odf_ingest.errors import CannotRetry
+from odf_ingest.poll.polled_batch import position_of
+from odf_ingest.poll.poller import Polled
+from odf_ingest.poll.retried_rows import RetriedRows
+from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
+
+DDL = ("id BIGINT NOT NULL", "day DATE")
+GERMAN = "d.M.yyyy"
+LINES = ReadStepNdJson(ddl_schema=DDL)
+GERMAN_LINES = replace(LINES, date_format=GERMAN)
+PAGE = '{"id":1,"day":"2024-01-01"}\n{"id":2,"day":"2.1.2024"}\n{"id":3,"day":"3.1.2024"}\nx\n'
+
+
+class Retrying:
+    """A dataset whose bad rows are rejected, and what retries them."""
+
+    def __init__(self, bench: Any, poll: Callable[[Any], Polled]) -> None:
+        settings = SourceSettings(bad_records=BadRecords.DEAD_LETTER)
+        save_settings(bench.blobs, bench.dataset, "default", settings)
+        self.bench = bench
+        self._poll = poll
+        self.letters = StoredLetters(bench.coordinator.letters)
+        self.made = RejectedMessages(
+            queues=bench.queues,
+            blobs=bench.blobs,
+            letters=self.letters,
+            preparer=bench.preparer,
+            bus=bench.coordinator,
+        )
+
+    def poll(self) -> Polled:
+        return self._poll(self.bench)
+
+    def read_as(self, **changed: Any) -> None:
+        """Change the source."""
+        self.bench.propose(replace(self.bench.state.polling_source, **changed))
+
+    def retry(self, *numbers: int) -> Settled:
+        return self.made.retry(self.bench.dataset, [place(number) for number in numbers])
+
+    @property
+    def open(self) -> list[int]:
+        """Return the numbers of open rows; they are as many as are counted."""
+        found = [one.offset for one in self.made.open(self.bench.dataset)]
+        state = self.bench.state
+        assert open_rejects(self.bench.blobs, state, rejecting_sources(state)).count == len(found)
+        return found
+
+    @property
+    def ids(self) -> list[object]:
+        return [id_ for (id_,) in self.bench.values("id")]
+
+
+def place(number: int) -> Wanted:
+    return Wanted(source="", partition=0, offset=number)
+
+
+@pytest.fixture
+def retrying(make_polled: Any, poll: Any, web: PageServer) -> Any:
+    """Return what makes a source of a page with bad rows, and polls it."""
+
+    def make(body: str | bytes = PAGE, **more: Any) -> Retrying:
+        made = Retrying(make_polled(FetchStepUrl(url=f"{web.url}/a"), **{"read": LINES} | more), poll)
+        web.pages["/a"] = Page(body=body if isinstance(body, bytes) else body.encode(), etag='"1"')
+        made.poll()
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("read", "body"),
+    [
+        (LINES, PAGE.encode()),
+        (
+            ReadStepCsv(header=True, encoding="utf-16", separator=";", ddl_schema=DDL),
+            "day;id\n2024-01-01;1\n2.1.2024;2\n3.1.2024;3\nx;4\n".encode("utf-16"),
+        ),
+        (
+            ReadStepJson(sub_path="a", ddl_schema=DDL),
+            b'{"a":[{"id":1,"day":"2024-01-01"},{"id":2,"day":"2.1.2024"},\n{"id":3,"day":"3.1.2024"},{}]}',
+        ),
+    ],
+    ids=["lines", "csv", "array"],
+)
+def test_rows_that_fit_now_are_committed_and_the_rest_stays_open(
+    retrying: Any, read: Any, body: bytes
+) -> None:
+    made = retrying(body, read=read)
+    assert (made.open, made.ids) == ([0, 1, 2], [1])
+    made.read_as(read=replace(read, date_format=GERMAN))
+    settled = made.retry()
+    assert (settled.count, settled.unfit, settled.open) == (2, 1, 1)
+    assert settled.why
+    assert (made.open, made.ids) == ([2], [1, 2, 3])
+    assert made.bench.values("day")[1] == (date(2024, 1, 2),)
+    head = made.bench.state.head
+    with pytest.raises(CannotRetry, match="message 0/2 cannot be retried: ") as refused:
+        made.retry()
+    assert "odf rejected drop" in refused.value.advice()
+    assert made.poll() == Polled()  # the state still has the condition of the next request
+    assert made.bench.state.head == head
+
+
+def test_what_was_retried_is_known_to_the_chain(retrying: Any, web: PageServer) -> None:
+    made = retrying()
+    before = made.bench.state.head
+    made.read_as(read=GERMAN_LINES)
+    assert made.retry(1).count == 1
+    assert made.made.drop(made.bench.dataset, [place(2)]).open == 1
+    web.pages["/a"] = Page(body=b'y\n{"id":9}\n', etag='"2"')
+    made.poll()
+    assert (made.open, made.ids) == ([0, 3], [1, 3, 9])
+    with pytest.raises(NotFound, match="open rejected message 0/1 does not exist"):
+        made.retry(1)
+    # A reset takes the row back, and opens it again.
+    made.bench.refs.compare_and_set(made.bench.dataset, expected=made.bench.state.head, new=before)
+    assert (made.open, made.ids) == ([0, 1], [1])
+    made.read_as(read=GERMAN_LINES)
+    assert made.retry().count == 2
+    assert (made.open, made.ids) == ([], [1, 2, 3])
+    assert made.made.drop(made.bench.dataset, []) == Settled(count=0, open=0)
+    assert made.open == []
+
+
+def test_a_retry_leaves_out_what_another_process_has_committed_meanwhile(
+    retrying: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = retrying()
+    made.read_as(read=GERMAN_LINES)
+    letters = list(made.made.open(made.bench.dataset))
+    propose, overtaking = BatchCommitter._is_committed, [True]
+
+    def overtaken(*given: Any) -> bool:
+        if overtaking and overtaking.pop():
+            state = made.bench.state
+            position = replace(position_of(state, None), retried=Numbers.of([0]))
+            made.bench.propose(
+                add_data_event(
+                    state, new_data=None, watermark=None, source_state=position.source_state("default")
+                )
+            )
+            return False
+        return propose(*given)
+
+    first = RetriedRows(letters, made.bench.preparer)
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchCommitter, "_is_committed", overtaken)
+        outcome = made.bench.queues.commit(made.bench.dataset, first)
+    assert (outcome.count, first.count, made.ids) == (1, 1, [1, 3])
+    again = RetriedRows(letters[:2], made.bench.preparer)
+    assert made.bench.queues.commit(made.bench.dataset, again).is_new is False
+    assert (again.count, made.ids, made.open) == (0, [1, 3], [2])
+
+
+def test_a_row_has_the_event_time_of_its_file(make_polled: Any, poll: Any, tmp_path: Path) -> None:
+    for year in (1951, 2024):
+        (tmp_path / f"{year}.json").write_text(PAGE)
+    event_time = EventTimeSourceFromPath(pattern=r"(\d+)\.json", timestamp_format="yyyy")
+    fetch = FetchStepFilesGlob(path=f"{tmp_path}/*.json", event_time=event_time)
+    made = Retrying(make_polled(fetch, read=LINES), poll)
+    assert made.poll() == Polled(blocks=2, records=2)
+    made.read_as(read=GERMAN_LINES)
+    assert made.retry().count == 4
+    times = [(id_, time.year) for id_, time in made.bench.values("id", "event_time")]
+    assert times == [(1, 1951), (1, 2024), (2, 1951), (3, 1951), (2, 2024), (3, 2024)]
+    assert made.poll() == Polled()
+
+
+def test_a_row_that_came_otherwise_meanwhile_is_settled(retrying: Any, web: PageServer) -> None:
+    made = retrying(merge=MergeStrategyLedger(primary_key=("id",)))
+    web.pages["/a"] = Page(body=b'{"id":2,"day":"2024-01-02"}\n', etag='"2"')
+    made.poll()
+    made.read_as(read=GERMAN_LINES)
+    assert made.retry(0).count == 1
+    assert (made.open, made.ids) == ([1, 2], [1, 2])
+
+
+def test_messages_of_a_broker_are_retried_as_messages(retrying: Any) -> None:
+    made = retrying()
+    made.read_as(
+        read=GERMAN_LINES,
+        fetch=FetchStepMqtt(host="h", port=1, topics=(MqttTopicSubscription(path="a"),)),
+    )
+    assert (made.retry().count, made.open, made.ids) == (2, [2], [1, 2, 3])
+    made.read_as(merge=MergeStrategySnapshot(primary_key=("id",)))
+    with pytest.raises(CannotRetry, match="takes only whole files or messages"):
+        made.retry()
+
+
+def test_a_letter_that_lacks_something_stays_open(retrying: Any) -> None:
+    made = retrying()
+    made.read_as(read=GERMAN_LINES)
+    made.letters.sizes[0] = 1000
+    sent = made.letters.sent
+    sent[1] = replace(sent[1], facts={"source": "default"})
+    with pytest.raises(CannotRetry, match="0/1 cannot be retried: an earlier release rejected it"):
+        made.retry(0, 1)
+    assert made.retry(0) == Settled(count=0, open=3, cut=1)
+    assert (made.open, made.ids) == ([0, 1, 2], [1])
