@@ -51,7 +51,7 @@ class UnsupportedMediaType(InvalidInput):
 
 @dataclass(eq=False, kw_only=True)
 class TooManyPending(Unavailable):
-    """As many pushes of a dataset as the node keeps wait to be committed."""
+    """The limit of pushes that wait to be committed to a dataset is reached."""
 
     why: str | None = "none more is accepted until some are committed"
 

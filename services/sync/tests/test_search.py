@@ -225,7 +225,7 @@ def server() -> Iterator[PageServer]:
     [
         (b"<html>", "not JSON"),
         (b"[" * 100_000, "not JSON"),
-        (b"[]", "no list of datasets"),
+        (b"[]", "not a list of datasets"),
         (b'{"datasets": [1]}', "not a listed dataset"),
         (b'{"datasets": [{"name": "../x"}]}', "../x"),
         (b'{"datasets": [], "next": "b"}', "do not continue"),

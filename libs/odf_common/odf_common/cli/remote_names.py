@@ -7,7 +7,7 @@ from odf_common.service.settings import load
 
 
 def is_remote(name: str) -> bool:
-    """Return whether a name is that of a dataset in another place; `a/b` is, if `a` is a repository."""
+    """Return whether a name is that of a remote dataset; `a/b` is, if `a` is a repository."""
     try:
         ref = parse_ref_any(name)
     except InvalidInput:

@@ -78,13 +78,13 @@ class NotReachable(Unavailable):
 
 @dataclass(eq=False, kw_only=True)
 class StoreChanged(OdfError):
-    """The datasets of this home are in another place than ODF_STORE names."""
+    """ODF_STORE names another store than the one that has the datasets of this home."""
 
     used: str
     configured: str
 
     def __str__(self) -> str:
-        """Return both places."""
+        """Return both stores."""
         return f"the datasets of this home are in {self.used}, and ODF_STORE names {self.configured}"
 
     def advice(self) -> str:

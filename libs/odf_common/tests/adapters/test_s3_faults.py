@@ -246,7 +246,7 @@ def test_a_server_that_ignores_conditions_is_refused(
         careless = Bucket(replace(place, endpoint=endpoint), server.access)
         with pytest.raises(StorageUnavailable, match="ignores the conditions of a PUT") as told:
             careless.require_usable()
-    assert told.value.advice().startswith("use a server that obeys them")
+    assert told.value.advice().startswith("use a server that supports them")
     assert server.objects(place) == {}
 
 

@@ -23,10 +23,10 @@ class NotPolled(Refused):
 
 @dataclass(eq=False, kw_only=True)
 class PollCancelled(Refused):
-    """A poll ended because no caller wants it any more; each of its blocks is complete."""
+    """A poll was cancelled because its caller is gone; the blocks that it committed are complete."""
 
     reason: str = "Cancelled"
-    text: str = "cancelled; what was committed before stays"
+    text: str = "cancelled; blocks already committed are kept"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -35,16 +35,16 @@ class SourceUnreachable(Unavailable):
 
     def advice(self) -> str:
         """Return what to do."""
-        return "pull again; if it stays like this, check the address in the SetPollingSource (`odf inspect`)"
+        return "pull again; if that does not help, check the address in the SetPollingSource (`odf inspect`)"
 
 
 @dataclass(eq=False, kw_only=True)
 class NothingAtSource(NotFound):
-    """There is nothing at the place that a polling source names."""
+    """A polling source names a URL, file or image that does not exist."""
 
     def advice(self) -> str:
         """Return what to do."""
-        return "check the place in the SetPollingSource; change it with `odf commit`"
+        return "check the address or path in the SetPollingSource; change it with `odf commit`"
 
 
 @dataclass(eq=False, kw_only=True)

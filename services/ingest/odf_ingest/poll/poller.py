@@ -118,7 +118,7 @@ class Poller:
         """Commit all that is new, and return how much that was; `report` takes what is going on.
 
         Waits for a poll of the same dataset that is running, since that may have looked before the caller asked. Raises
-        what is wrong with the source or its files; what was committed before stays. `PollCancelled` once `is_wanted`
+        what is wrong with the source or its files; what was committed before is kept. `PollCancelled` once `is_wanted`
         returns False.
         """
         kept = self._kept(dataset)

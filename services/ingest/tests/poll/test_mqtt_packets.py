@@ -19,7 +19,7 @@ from odf_ingest.poll.fetch.mqtt_packets import NotMqtt, message_of, split
         (b"\x20\xff\xff\xff\x7f", SourceRefusedRequest, "more than 16777216"),
         (b"\x20\x01\x00", SourceRefusedRequest, "CONNACK is malformed"),
         (b"\x20\x02\x00\x01", SourceRefusedRequest, "does not speak MQTT 3.1.1"),
-        (b"\x20\x02\x00\x03", SourceUnreachable, "says that it is unavailable"),
+        (b"\x20\x02\x00\x03", SourceUnreachable, "reports that it is unavailable"),
         (
             b"\x20\x02\x00\x00\x90\x03\x00\x01\x80",
             SourceRefusedRequest,

@@ -34,7 +34,7 @@ LAST_SECONDS: Final = 2.0  # for what is still in the queue when the service sto
 WRITTEN: Final = Counter("odf_audit_entries_total", "Audit entries written to Kafka.")
 DROPPED: Final = Counter(
     "odf_audit_dropped_total",
-    "Audit entries lost: the queue was full, or Kafka was away when the service stopped.",
+    "Audit entries lost: the queue was full, or Kafka was unavailable when the service stopped.",
 )
 
 

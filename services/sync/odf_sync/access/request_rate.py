@@ -12,7 +12,9 @@ from prometheus_client import Counter
 BURST_SECONDS: Final = 5  # a caller that was quiet may send so many seconds' requests at once
 MOST_CALLERS: Final = 10_000  # remembered; more of them share one bucket
 
-LIMITED: Final = Counter("odf_http_rate_limited_total", "Requests answered 429: their caller sends too many.")
+LIMITED: Final = Counter(
+    "odf_http_rate_limited_total", "Requests answered 429 because their caller exceeded the rate limit."
+)
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ class Location:
 def locate(repositories: LocalRepositories, text: str, token_for: TokenFor = no_token) -> Location:
     """Return where a dataset is; asks its repository if it is named by its id.
 
-    Raises `InvalidInput` unless the text names a dataset in another place, `UnknownRepository`, and `NotFound` if the
+    Raises `InvalidInput` unless the text names a remote dataset, `UnknownRepository`, and `NotFound` if the
     repository does not have that id.
     """
     match parse_ref_any(text):
@@ -50,9 +50,7 @@ def locate(repositories: LocalRepositories, text: str, token_for: TokenFor = no_
                 url=_url_of_id(repositories.find(repo).url, dataset_id, token_for), dataset=dataset_id
             )
         case _:
-            raise InvalidInput(
-                text=f"{text!r} names no dataset in another place; expected a URL or REPO/DATASET"
-            )
+            raise InvalidInput(text=f"{text!r} is not a remote dataset; expected a URL or REPO/DATASET")
 
 
 def name_in_repository(
@@ -100,7 +98,7 @@ def _name_of_id(
             account = Name(owner) if is_multi_tenant else None
             return RemoteAlias(repo=repo, account=account, dataset=Name(name))
         case _:
-            raise InvalidInput(text="no name of a dataset", where=base + path)
+            raise InvalidInput(text="not the name of a dataset", where=base + path)
 
 
 def _is_multi_tenant(base: str, token_for: TokenFor) -> bool:
@@ -116,7 +114,7 @@ def _own_account(base: str, token_for: TokenFor) -> Name:
         case {"accountName": str(account)}:
             return Name(account)
         case _:
-            raise InvalidInput(text="no name of an account", where=f"{base}accounts/me")
+            raise InvalidInput(text="not the name of an account", where=f"{base}accounts/me")
 
 
 def _document(base: str, path: str, token_for: TokenFor) -> dict[str, object]:

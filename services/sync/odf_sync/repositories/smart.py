@@ -133,6 +133,6 @@ class SmartRepository:
 def plain_url(url: str) -> str:
     """Return the HTTP URL of a dataset, ending in a slash; raises `InvalidInput` unless its scheme is odf+http(s)."""
     if urlsplit(url).scheme not in SMART:
-        text = f"expected odf+http(s)://, file:// or s3://, got {url!r}: other places cannot be written to"
+        text = f"expected odf+http(s)://, file:// or s3://, got {url!r}: other URLs cannot be pushed to"
         raise InvalidInput(text=text)
     return url.removeprefix(SMART_PREFIX).rstrip("/") + "/"

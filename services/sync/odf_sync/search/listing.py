@@ -40,4 +40,4 @@ def parse_page(raw: bytes, where: str) -> Page:
             listed = tuple(map(DatasetSummary.of_json, datasets))
             return Page(datasets=listed, next=after if isinstance(after, str) else "")
         case _:
-            raise InvalidInput(text="no list of datasets", where=where)
+            raise InvalidInput(text="not a list of datasets", where=where)

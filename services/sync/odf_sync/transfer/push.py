@@ -226,7 +226,7 @@ def _source(env: Environment, request: Push, token_for: TokenFor) -> _Source:
         raise NotFound(what=f"dataset {request.dataset}")
     place = request.place or next(iter(remote_aliases(env.blobs, entry.dataset_id).push), "")
     if not place:
-        raise InvalidInput(text=f"give the place to push {entry.alias} to, with --to: it has none by alias")
+        raise InvalidInput(text=f"{entry.alias} has no push alias: give its destination with --to")
     repositories = LocalRepositories(env.settings.home)
     named = parse_ref_any(place)
     if isinstance(named, Alias):  # a repository

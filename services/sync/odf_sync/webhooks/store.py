@@ -41,7 +41,7 @@ class WebhooksUnreadable(Damaged):
 
 @dataclass(eq=False, kw_only=True)
 class TooManyWebhooks(Refused):
-    """The node has as many webhooks as it serves."""
+    """The node's limit of webhooks is reached."""
 
     text: str = f"there are {MAX_WEBHOOKS} webhooks already; delete one first"
 

@@ -92,7 +92,7 @@ class KafkaTopics:
         """Have `total` partitions; raises `InvalidInput` if the topic has more, `NotFound`."""
         there = self.partitions(name)
         if total < there:
-            text = f"topic {name} has {there} already, and Kafka removes none"
+            text = f"topic {name} already has {there}, and Kafka cannot remove partitions"
             raise InvalidInput(where="partitions", text=text)
         if total > there:
             wanted = [NewPartitions(name, total)]

@@ -1,6 +1,6 @@
-"""The repositories that a node knows by name: a manifest each, `$ODF_HOME/repositories/<lower-case name>.yaml`.
+"""Named repositories: one manifest per repository, `$ODF_HOME/repositories/<lower-case name>.yaml`.
 
-A search keeps what it found in one in `$ODF_HOME/search/<lower-case name>.json`, until the name is freed.
+The search index of a repository is `$ODF_HOME/search/<lower-case name>.json`; it is deleted with the name.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ class UnknownRepository(NotFound):
 
     def advice(self) -> str:
         """Return how to add one."""
-        return "`odf repo list` shows those that this node knows; add one by `odf repo add NAME URL`"
+        return "`odf repo list` shows the named repositories; add one with `odf repo add NAME URL`"
 
 
 @guarded_methods

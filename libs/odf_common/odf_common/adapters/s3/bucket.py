@@ -263,7 +263,7 @@ class Bucket:
         if not is_obeyed:
             why = "the server ignores the conditions of a PUT (If-Match, If-None-Match)"
             raise self._unavailable(
-                "", why, "use a server that obeys them: without them commits would be lost"
+                "", why, "use a server that supports them: without them, commits would be lost"
             )
 
     @contextlib.contextmanager

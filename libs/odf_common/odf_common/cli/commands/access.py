@@ -61,7 +61,7 @@ def set_access(*, dataset: str, visibility: str, output: str) -> None:
 @click.argument("role", type=click.Choice(ROLES))
 @output_option
 def grant(*, dataset: str, account: str, role: str, output: str) -> None:
-    """Give ACCOUNT a role, in place of the one it has.
+    """Give ACCOUNT a role, replacing its current one.
 
     \b
     Example:
@@ -75,7 +75,7 @@ def grant(*, dataset: str, account: str, role: str, output: str) -> None:
 @click.argument("account")
 @output_option
 def revoke(*, dataset: str, account: str, output: str) -> None:
-    """Take back the role of ACCOUNT.
+    """Revoke the role of ACCOUNT.
 
     \b
     Example:

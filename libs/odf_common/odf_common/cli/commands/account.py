@@ -23,9 +23,9 @@ NO_PASSWORD = click.option("--no-password", is_flag=True, help="The account uses
 
 @click.group("account")
 def command() -> None:
-    """Add and remove accounts: who may log in at this node, and own datasets.
+    """Manage accounts, which can log in to this node and own datasets.
 
-    On a node of many tenants (ODF_TENANCY=multi), account ann owns the datasets named ann/…; on a node of one tenant,
+    On a multi-tenant node (ODF_TENANCY=multi), account ann owns the datasets named ann/…; on a single-tenant node,
     every account may write every dataset.
 
     \b
@@ -41,7 +41,7 @@ def command() -> None:
 @NO_PASSWORD
 @output_option
 def add_account(*, name: str, password_file: str | None, no_password: bool, output: str) -> None:
-    """Add an account; asks for its password.
+    """Add an account; prompts for its password.
 
     \b
     Example:
@@ -90,7 +90,7 @@ def set_password(*, name: str, password_file: str | None, no_password: bool, out
 @click.argument("name")
 @output_option
 def remove_account(*, name: str, output: str) -> None:
-    """Remove an account with its tokens and roles; refused while it owns datasets.
+    """Remove an account with its tokens and roles. Refused while it owns datasets.
 
     \b
     Example:

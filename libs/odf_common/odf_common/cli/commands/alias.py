@@ -1,4 +1,4 @@
-"""`odf alias`: where datasets are pulled from and pushed to."""
+"""`odf alias`: the URLs that datasets are pulled from and pushed to."""
 
 import click
 
@@ -14,9 +14,9 @@ PLACES = (
 
 @click.group("alias")
 def command() -> None:
-    """Keep the places that a dataset is pulled from and pushed to.
+    """Manage the URLs that a dataset is pulled from and pushed to.
 
-    The first pull of a URL adds it. `odf pull DATASET` asks the first of them for what is new.
+    The first pull from a URL adds it. `odf pull DATASET` pulls from the first one.
 
     \b
     Example:
@@ -29,7 +29,7 @@ def command() -> None:
 @click.argument("datasets", nargs=-1, metavar="[DATASET]...")
 @output_option
 def list_all(*, datasets: tuple[str, ...], output: str) -> None:
-    """List the aliases of datasets, by default of all.
+    """List the aliases of the given datasets, or of all.
 
     \b
     Example:
@@ -47,7 +47,7 @@ def list_all(*, datasets: tuple[str, ...], output: str) -> None:
 @PLACES[1]
 @output_option
 def add(*, dataset: str, pull: tuple[str, ...], push: tuple[str, ...], output: str) -> None:
-    """Add places. They are not asked.
+    """Add URLs, without contacting them.
 
     \b
     Example:
@@ -63,7 +63,7 @@ def add(*, dataset: str, pull: tuple[str, ...], push: tuple[str, ...], output: s
 @PLACES[1]
 @output_option
 def delete(*, dataset: str, pull: tuple[str, ...], push: tuple[str, ...], output: str) -> None:
-    """Delete places. What was copied stays.
+    """Delete URLs. Data copied from them is kept.
 
     \b
     Example:

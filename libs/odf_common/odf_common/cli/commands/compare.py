@@ -37,7 +37,7 @@ def command(*, left: str, right: str, output: str) -> int:
 
 def _compared(left: str, right: str) -> Comparison:
     if is_remote(left):
-        text = "a dataset in another place must be on the right; give this node's dataset first"
+        text = "a remote dataset must be on the right; give this node's dataset first"
         raise InvalidInput(text=text, where=left)
     found: Comparison
     if is_remote(right):

@@ -10,11 +10,11 @@ from odf_common.proto.odf.node.v1.access_pb2 import ListLogInsRequest, LogInItem
 
 @click.command("login")
 @click.argument("url", required=False)
+@click.option("--user", metavar="ACCOUNT", help="Log in with the password of this account; prompts for it.")
+@click.option("--password-file", metavar="FILE", help="Read the password from FILE; - is standard input.")
 @click.option(
-    "--user", metavar="ACCOUNT", help="Log in with the password of this account, which is asked for."
+    "--token-file", metavar="FILE", help="Store the token in FILE instead of logging in; - is standard input."
 )
-@click.option("--password-file", metavar="FILE", help="Read that password from FILE; - is standard input.")
-@click.option("--token-file", metavar="FILE", help="Store the token in FILE instead; - is standard input.")
 @click.option("--insecure", is_flag=True, help="Allow an unencrypted connection to another machine.")
 @output_option
 def command(
@@ -26,7 +26,7 @@ def command(
     insecure: bool,
     output: str,
 ) -> None:
-    """Log in at the node at URL, in a browser unless options say otherwise; without URL, list the logins.
+    """Log in to the node at URL, by default in a browser; without URL, list the logins.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`odf logout URL`: forget the token of another node."""
+"""`odf logout URL`: delete the stored token of another node."""
 
 import click
 
@@ -9,7 +9,7 @@ from odf_common.proto.odf.node.v1.access_pb2 import LogOutRequest
 @click.command("logout")
 @click.argument("url")
 def command(*, url: str) -> None:
-    """Forget the token of the node at URL. It stays valid there until it expires or is revoked.
+    """Delete the stored token of the node at URL. It stays valid there until it expires or is revoked.
 
     \b
     Example:

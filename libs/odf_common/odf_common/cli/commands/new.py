@@ -37,14 +37,16 @@ FORMATS: Final = {
     "--input-format",
     metavar="FORMAT",
     default="",
-    help="Format of the file, if its name does not say it: csv, json, ndjson, parquet, geojson, …",
+    help="Format of the file. Default: from its extension. One of csv, json, ndjson, parquet, geojson, …",
 )
-@click.option("-o", "--out", metavar="FILE", help="Write the manifest to a new file instead of the screen.")
+@click.option(
+    "-o", "--out", metavar="FILE", help="Write the manifest to a new file instead of standard output."
+)
 def command(*, name: str, sample: str, input_format: str, out: str | None) -> None:
     """Write the manifest of a root dataset NAME from a sample of its data. Nothing is added to the node.
 
-    Types and columns are those that the whole file has, or the first 10,000 messages of the topic. Look at it, change
-    what is wrong, and create the dataset with `odf add`.
+    Columns and types are inferred from the whole file, or from the first 10,000 messages of the topic. Check and edit
+    the manifest, then create the dataset with `odf add`.
 
     \b
     Example:

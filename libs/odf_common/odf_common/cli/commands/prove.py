@@ -17,10 +17,10 @@ from odf_common.identity.signatures import prove_ownership, proves_ownership
 @click.option("--check", "signature", metavar="SIGNATURE", help="Check a proof; DATASET must be an id.")
 @output_option
 def command(*, dataset: str, challenge: str, signature: str | None, output: str) -> int:
-    """Prove that a dataset is ours, by signing a challenge with its private key.
+    """Prove ownership of a dataset by signing a challenge with its private key.
 
-    The other side chooses a CHALLENGE that was never used before, and checks the proof with the dataset's id alone,
-    on any machine. Exit status 3: the proof is not valid for that dataset and challenge. Needs no running node.
+    The verifying party chooses a CHALLENGE that was never used before, and checks the proof with the dataset's id
+    alone, on any machine. Exit status 3: the proof is not valid for that dataset and challenge. Needs no running node.
 
     \b
     Example:

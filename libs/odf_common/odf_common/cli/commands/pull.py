@@ -60,7 +60,7 @@ class PullFailed(Refused):
     "--recheck",
     "rechecks",
     is_flag=True,
-    help="Copies: look for every file again, and fetch those that were lost.",
+    help="Copies: check that every file exists, and fetch missing ones again.",
 )
 @output_option
 def command(
@@ -77,11 +77,11 @@ def command(
     """Bring datasets up to date: roots from their topics, derivatives from their inputs.
 
     Derived data removed by `odf system drop-data` is recomputed first, bit for bit. --reset-derivatives also covers
-    everything derived from the given datasets, or the whole node if none are given. A URL (http, https,
-    file; with odf+ before http: by the Smart Transfer Protocol), or REPO/DATASET of a repository that `odf repo` knows,
-    is copied and fully checked; files that `odf system drop-data` removed are fetched again, and with --recheck those
-    that were lost otherwise. The name of a copy alone pulls from where it was copied: see `odf alias`. In a name, %
-    matches anything.
+    everything derived from the given datasets, or the whole node if none are given. In a name, % matches anything.
+
+    A URL (http, https, file, s3; odf+http and odf+https use the Smart Transfer Protocol), or REPO/DATASET of a
+    repository added with `odf repo`, is copied and fully checked; files removed by `odf system drop-data` are fetched
+    again, and with --recheck other missing files too. The name of a copy pulls from its source: see `odf alias`.
 
     \b
     Example:

@@ -16,30 +16,29 @@ PUBLIC, PRIVATE = "public", "private"
 @click.option(
     "--to",
     "place",
-    metavar="PLACE",
+    metavar="URL",
     help="odf+https://HOST/[ACCOUNT/]DATASET, file:///FOLDER, s3://BUCKET/PREFIX, REPO/DATASET, or REPO for the "
-    "dataset's own name there; by default where it was pushed.",
+    "dataset's own name there. Default: where it was pushed last.",
 )
 @click.option(
     "--force",
     "is_forced",
     is_flag=True,
-    help="Replace the chain there if it has diverged: what only it has is lost.",
+    help="Replace the remote chain if it has diverged; its own blocks are lost.",
 )
 @click.option(
     "--visibility",
     type=click.Choice([PRIVATE, PUBLIC]),
     default=PRIVATE,
     show_default=True,
-    help="Who may read a dataset that this creates there.",
+    help="Who may read the dataset if this push creates it there.",
 )
 @output_option
 def command(*, dataset: str, place: str | None, is_forced: bool, visibility: str, output: str) -> None:
-    """Send what is new in DATASET to another node, a folder or a bucket.
+    """Copy new blocks and data of DATASET to another node, a folder or a bucket.
 
-    A node checks everything before its head moves, and the head in a folder or a bucket moves last, so others see all
-    of it or nothing. A push that was cut off continues with the objects that had arrived. If both chains have blocks
-    of their own, it is refused.
+    Readers see all of a push or nothing: a node checks everything before its head moves, and in a folder or a bucket
+    the head moves last. An interrupted push continues where it stopped. It is refused if the chains have diverged.
 
     \b
     Example:
@@ -60,7 +59,7 @@ def command(*, dataset: str, place: str | None, is_forced: bool, visibility: str
             bars.update(
                 task, description=f"{last.alias}: {last.state}", completed=last.done, total=last.total or None
             )
-    where = place or "the place that it is pushed to"
+    where = place or "its push alias"
     remark(f"copied to {where}" if last.state == "updated" else f"nothing new for {where}")
     row = {"dataset": last.alias, "state": last.state, "blocks": last.new_blocks, "records": last.new_records}
     print_rows([{**row, "head": last.head}], output, columns=COLUMNS)

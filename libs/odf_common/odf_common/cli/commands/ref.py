@@ -16,13 +16,13 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import (
 EXPECTED = click.option(
     "--expected",
     metavar="BLOCK",
-    help="Only if the reference is at this block; 'none': only if it does not exist. Default: in any case.",
+    help="Only if the reference is at this block; 'none': only if it does not exist. Default: unconditionally.",
 )
 
 
 @click.group("ref")
 def command() -> None:
-    """Keep references next to the head: stage blocks, inspect and verify them, then move the head.
+    """Manage references other than the head: stage blocks, inspect and verify them, then move the head.
 
     DATASET@NAME is the dataset at that reference: log, inspect, tail, verify, compare, commit and reset accept it,
     and `odf pull URL --as DATASET@NAME` copies a chain to it.

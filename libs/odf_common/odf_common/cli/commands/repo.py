@@ -1,4 +1,4 @@
-"""`odf repo`: places where datasets are shared, by name."""
+"""`odf repo`: named repositories, where datasets are shared."""
 
 import click
 
@@ -11,9 +11,9 @@ from odf_common.service.settings import load
 
 @click.group("repo")
 def command() -> None:
-    """Name places where datasets are shared: other nodes, static servers, folders, buckets.
+    """Manage named repositories: other nodes, static servers, folders, buckets.
 
-    NAME/DATASET, NAME/ACCOUNT/DATASET and NAME/ID are then datasets of that repository.
+    NAME/DATASET, NAME/ACCOUNT/DATASET and NAME/ID refer to datasets of the repository NAME.
 
     \b
     Example:
@@ -27,7 +27,7 @@ def command() -> None:
 @click.argument("url")
 @output_option
 def add(*, name: str, url: str, output: str) -> None:
-    """Give the repository at URL a name: file://, http(s)://, odf+http(s):// or s3://. The place is not asked.
+    """Add the repository at URL under NAME: file://, http(s)://, odf+http(s):// or s3://. It is not contacted.
 
     \b
     Example:
@@ -41,7 +41,7 @@ def add(*, name: str, url: str, output: str) -> None:
 @command.command("list")
 @output_option
 def list_all(*, output: str) -> None:
-    """List the repositories that this node knows.
+    """List the named repositories.
 
     \b
     Example:
@@ -56,7 +56,7 @@ def list_all(*, output: str) -> None:
 @command.command("delete")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 def delete(*, names: tuple[str, ...]) -> None:
-    """Forget repositories. Datasets that were copied from them stay.
+    """Remove named repositories. Datasets copied from them are kept.
 
     \b
     Example:

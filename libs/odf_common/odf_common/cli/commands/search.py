@@ -19,14 +19,14 @@ UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 @click.command("search")
 @click.argument("words", nargs=-1, required=True, metavar="TEXT...")
 @click.option("--repo", "repositories", multiple=True, metavar="NAME", help="Search only this repository.")
-@click.option("--refresh", is_flag=True, help="Read repositories again, however young their indexes are.")
+@click.option("--refresh", is_flag=True, help="Rebuild the indexes of repositories now.")
 @output_option
 def command(*, words: tuple[str, ...], repositories: tuple[str, ...], refresh: bool, output: str) -> None:
     """Find datasets by their names, keywords, columns and descriptions, here and in the repositories of `odf repo`.
 
-    Each word of TEXT has to be in one of these, in any case. A node lists the datasets that you may read; of folders
-    and buckets the chains are read, which takes long the first time. An index of each repository is used for five
-    minutes, and while the repository cannot be reached.
+    Every word of TEXT must occur in one of these; case is ignored. A node lists the datasets that you may read; in
+    folders and buckets the chains themselves are read, which is slow the first time. The index of a repository is
+    used for five minutes, and for as long as the repository cannot be reached.
 
     \b
     Example:
@@ -52,7 +52,7 @@ def command(*, words: tuple[str, ...], repositories: tuple[str, ...], refresh: b
 
 
 def said(repositories: Iterable[SearchedRepository], now: float) -> list[str]:
-    """Return what was searched, how old that is, and what could not be read."""
+    """Return one line per repository: its number of datasets, the age of its index, and why it cannot be read."""
     return [_said(one, now) for one in repositories]
 
 

@@ -74,7 +74,7 @@ def show(*, dataset: str, source: str, output: str) -> None:
     "start",
     metavar="earliest|latest|OFFSET|PARTITION:OFFSET,...|keep",
     default="",
-    help="Accept the topic as it is now and continue from there; keep: from the same offsets as before.",
+    help="Accept the topic as it is now and continue at this position; keep: at the same offsets as before.",
 )
 @click.option("--topic", metavar="NAME", default="", help="Only this topic, if the source reads several.")
 @output_option
@@ -82,7 +82,7 @@ def resume(*, dataset: str, source: str, start: str, topic: str, output: str) ->
     """Resume a stopped source after fixing the cause.
 
     If the topic was replaced, deleted or lost messages, --from sets where to continue; only this choice is recorded in
-    the chain. The source's own topic is created if it is missing; one that others own is forgotten instead.
+    the chain. The source's own topic is created if it is missing; an external one is no longer read.
 
     \b
     Example:
@@ -133,16 +133,16 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
 
     badRecords (auto, dead-letter, stop), maxRejectedShare (0 to 1), emptySnapshot (retract, refuse),
     maxRetractedShare (0 to 1), retractionGuardRows; watermarkDelay, maxFuture, idleTimeout, and pollInterval of a
-    polling source, are durations such as 90s, 2h or 1d. partitions, which can only become more, and retention are those
-    of its own topic.
+    polling source, are durations such as 90s, 2h or 1d. partitions (which can only be increased) and retention apply to
+    the source's own topic.
 
-    topics names topics that others own, to be read in place of the source's own: names separated by commas, with * for
-    any characters; topicStart (earliest, latest or a time) is where they are read from.
-    keyColumns with keyFormat (text, json, registry), headerColumns and timestampColumn name columns that are read from
-    the key, the headers and the timestamp of a message.
+    topics lists external topics to read instead of the source's own: names separated by commas, * matches any
+    characters; topicStart (earliest, latest or a time) is where reading starts. keyColumns with keyFormat (text, json,
+    registry), headerColumns and timestampColumn name columns that are read from the key, the headers and the timestamp
+    of a message.
 
-    schemaRegistry is the address of the registry with the schemas of a topic's messages; schemaRegistryUser,
-    schemaRegistryPassword and schemaRegistryCa (a file) belong to it. The password `-` is asked for or read from stdin.
+    schemaRegistry is the address of the schema registry of the topic's messages, with schemaRegistryUser,
+    schemaRegistryPassword and schemaRegistryCa (a file). With the password `-`, it is prompted for or read from stdin.
 
     \b
     Example:

@@ -24,7 +24,7 @@ COLUMNS: Final = ("id", "account", "label", "scope", "dataset", "created", "expi
 
 @click.group("token")
 def command() -> None:
-    """Create and revoke tokens, by which programs act for an account of this node.
+    """Create and revoke the tokens with which programs act as an account of this node.
 
     \b
     Example:
@@ -42,15 +42,15 @@ def command() -> None:
     type=click.Choice(SCOPES),
     default="manage",
     show_default=True,
-    help="What it may be used for at most; the account's roles limit it too.",
+    help="The most that the token allows; the account's roles still apply.",
 )
-@click.option("--dataset", default="", metavar="DATASET", help="The only dataset that it is good for.")
+@click.option("--dataset", default="", metavar="DATASET", help="Restrict the token to this dataset.")
 @click.option(
     "--expires",
     default="90d",
     show_default=True,
     metavar="DURATION",
-    help="When it ends: minutes, hours or days (30m, 12h, 90d), or never.",
+    help="Lifetime in minutes, hours or days (30m, 12h, 90d), or never.",
 )
 @output_option
 def create_token(*, account: str, label: str, scope: str, dataset: str, expires: str, output: str) -> None:
@@ -73,7 +73,7 @@ def create_token(*, account: str, label: str, scope: str, dataset: str, expires:
 @command.command("list")
 @output_option
 def list_tokens(*, output: str) -> None:
-    """List the tokens that have not been revoked, also those from logins.
+    """List the tokens that have not been revoked, including those from logins.
 
     \b
     Example:
@@ -87,7 +87,7 @@ def list_tokens(*, output: str) -> None:
 @command.command("revoke")
 @click.argument("token", metavar="ID")
 def revoke_token(*, token: str) -> None:
-    """Revoke the token with ID, as `odf token list` prints it; it is invalid at once.
+    """Revoke the token with this ID, as printed by `odf token list`; it is invalid at once.
 
     \b
     Example:

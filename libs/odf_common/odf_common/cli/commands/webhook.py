@@ -1,4 +1,4 @@
-"""`odf webhook`: URLs to which this node posts where a dataset's head is."""
+"""`odf webhook`: URLs that this node notifies when a dataset's head moves."""
 
 from typing import Final
 
@@ -33,7 +33,7 @@ COLUMNS: Final = (
 
 @click.group("webhook")
 def command() -> None:
-    """Post where a dataset's head is to URLs, signed, whenever it moves.
+    """Notify URLs, by a signed POST, whenever a dataset's head moves.
 
     \b
     Example:
@@ -51,18 +51,18 @@ def command() -> None:
     "events",
     type=click.Choice(EVENTS),
     multiple=True,
-    help="What to post: head, the head is at another block; gone, the dataset was deleted. Repeatable; default: all.",
+    help="Event to post: head, the head moved; gone, the dataset was deleted. May be repeated. Default: all.",
 )
 @click.option(
     "--sign",
     type=click.Choice(ALGORITHMS),
     default="ed25519",
     show_default=True,
-    help="With the node's key, or with a new secret, which is printed once.",
+    help="Sign with the node's key, or with a new secret, which is printed once.",
 )
 @output_option
 def add_webhook(*, dataset: str, url: str, events: tuple[str, ...], sign: str, output: str) -> None:
-    """Post the events of DATASET to URL, beginning with where its head is now.
+    """Post the events of DATASET to URL, starting with its current head.
 
     \b
     Example:
@@ -83,7 +83,7 @@ def add_webhook(*, dataset: str, url: str, events: tuple[str, ...], sign: str, o
 @command.command("list")
 @output_option
 def list_webhooks(*, output: str) -> None:
-    """List the webhooks, and what became of the newest event of each.
+    """List the webhooks, each with the delivery of its newest event.
 
     \b
     Example:
@@ -97,7 +97,7 @@ def list_webhooks(*, output: str) -> None:
 @command.command("delete")
 @click.argument("webhook", metavar="ID")
 def delete_webhook(*, webhook: str) -> None:
-    """Delete the webhook with ID, as `odf webhook list` prints it.
+    """Delete the webhook with this ID, as printed by `odf webhook list`.
 
     \b
     Example:

@@ -58,7 +58,7 @@ class Message:
 
 
 class NotMqtt(InvalidInput):
-    """What arrived is not what a broker sends."""
+    """A server sent a packet that no MQTT broker sends."""
 
 
 def connect(client: str, username: str | None, password: str | None) -> bytes:

@@ -73,7 +73,7 @@ class Session:
         if len(body) != 2:
             raise NotMqtt(text="a CONNACK is malformed")
         if body[1] == NOT_NOW:
-            raise SourceUnreachable(what=str(self._broker), why="it says that it is unavailable")
+            raise SourceUnreachable(what=str(self._broker), why="it reports that it is unavailable")
         if body[1]:
             why = REFUSALS.get(body[1], f"reason {body[1]}")
             raise SourceRefusedRequest(text=f"{self._broker} refuses the connection: {why}")
