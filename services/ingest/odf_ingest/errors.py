@@ -76,7 +76,7 @@ class SourceStopped(Refused):
     source: str
     dataset: str
     topic: str = ""
-    """The topic at which it is stopped, if it reads topics of others."""
+    """The topic at which it is stopped, if it reads external topics."""
 
     def __str__(self) -> str:
         """Return the source, the error's message and its name."""

@@ -177,7 +177,7 @@ class Handled:
 
 
 def reading_id(source: str, topic: str, topic_id: str) -> str:
-    """Return what identifies a source's reading of a topic: other sources may read a topic of others too."""
+    """Return what identifies a source's reading of a topic: other sources may read an external topic too."""
     return topic_id if PUSH_TOPICS in topic else f"{source} {topic_id}"
 
 

@@ -168,7 +168,7 @@ class RejectedMessages:
 
         What was polled is committed once. Messages of topics are published again; after a kill before they are marked,
         the next retry publishes up to `LETTERS_PER_CHUNK` of them again. Raises `CannotRetry` if nothing that was
-        polled fits the source now, for a message of a topic of others, or one whose key or headers have columns, which
+        polled fits the source now, for a message of an external topic, or one whose key or headers have columns, which
         letters lack.
         """
         state = self._queues.state(dataset)

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Key(NamedTuple):
-    """What is read: a source's own topic, or one of other owners."""
+    """What is read: a source's own topic, or an external one."""
 
     dataset: DatasetId
     source: str
     topic: str = ""
-    """The name of a topic of others; empty for the source's own."""
+    """The name of an external topic; empty for the source's own."""
 
 
 RETRY: Final = Backoff(first=0.2, most=10.0)
@@ -173,7 +173,7 @@ class SourceRecord:
 def as_of(state: ChainState, key: Key) -> object:
     """Return the chain's definition and state of a source: while they are unchanged, so is the reason for a stop.
 
-    Of a topic of others only its own position counts: the source continues to read the rest.
+    For an external topic only its own position counts: the source continues to read the others.
     """
     source = state.push_sources.get(key.source)
     if not key.topic:

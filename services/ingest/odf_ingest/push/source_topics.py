@@ -1,7 +1,7 @@
-"""The topics that a push source reads: its own, or those of others that its settings name.
+"""The topics that a push source reads: its own, or external ones that its settings name.
 
-Topics of others are only read: nothing here creates, changes or deletes them. Where their reading starts is a note of
-this node until the chain has a position. An offset is noted when it is chosen, so a restart does not choose again.
+External topics belong to other applications: nothing here creates, changes or deletes them. The start offset is a note
+of this node until the chain has a position. It is stored when it is resolved, so a restart does not resolve it again.
 """
 
 import json
