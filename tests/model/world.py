@@ -50,7 +50,7 @@ from odf_ingest.prepare.preprocess import Preprocessor
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
-from odf_ingest.push.source import Limits
+from odf_ingest.push.source import BatchLimits
 from odf_ingest.push.source_record import Key
 from odf_ingest.push.source_topics import SourceTopics
 from odf_ingest.registry import Registries
@@ -111,7 +111,7 @@ class Ingest:
             queues=self.queues,
             catalog=LocalCatalog(world.home),
             topics=SourceTopics(world.kafka, blobs),
-            limits=Limits(size=1000, delay=0.0),
+            limits=BatchLimits(size=1000, delay=0.0),
             partition_of=lambda _: 0,
             pool=Inline(),
         )

@@ -3,7 +3,7 @@
 from odf_testing.coordinator import Coordinator
 
 from odf_common.codec.signature import encode_signature
-from odf_common.dataset.signature_check import Standing, judge, stored_signature
+from odf_common.dataset.signature_check import SignatureStatus, check_signature, stored_signature
 from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.keys import generate
@@ -64,8 +64,10 @@ def test_each_block_of_a_commit_is_signed(node: Coordinator, root: str) -> None:
     assert len(new) == 2
     assert signatures(node, known) == new
     for block in new:
-        judged = judge(block, stored_signature(StoredDataset(known.id, node.blobs, node.refs), block))
-        assert (judged.standing, judged.signer) == (Standing.VALID, str(SignerId.of_key(KEY)))
+        checked = check_signature(
+            block, stored_signature(StoredDataset(known.id, node.blobs, node.refs), block)
+        )
+        assert (checked.status, checked.signer) == (SignatureStatus.VALID, str(SignerId.of_key(KEY)))
 
 
 def test_without_a_key_none_is_written(node: Coordinator, root: str) -> None:
@@ -77,8 +79,8 @@ def test_without_a_key_none_is_written(node: Coordinator, root: str) -> None:
     assert signatures(node, known) == set()
     head = node.find("cities").state.head
     assert (
-        judge(head, stored_signature(StoredDataset(known.id, node.blobs, node.refs), head)).standing
-        is Standing.NONE
+        check_signature(head, stored_signature(StoredDataset(known.id, node.blobs, node.refs), head)).status
+        is SignatureStatus.NONE
     )
 
 

@@ -14,7 +14,7 @@ from odf_common.metadata.engine import TransformRequest, TransformResponseSucces
 from odf_common.ports.engine import OnProgress
 from odf_common.service.pools import STALLED_SECONDS
 from odf_coordinator.transforms.progress import SILENCE_SECONDS
-from odf_coordinator.transforms.scheduler import AT_A_TIME
+from odf_coordinator.transforms.scheduler import MAX_RUNS
 
 SLOW = tuple(f"cities.slow.{number}" for number in range(5))
 QUICK = ("cities.copy", "cities.other")
@@ -84,10 +84,10 @@ def test_transforms_that_take_their_time_hold_up_no_other(fan: Coordinator, engi
 
 
 def test_few_transforms_are_begun_at_a_time_while_none_takes_long(fan: Coordinator) -> None:
-    taken = [fan.scheduler._take() for _ in range(AT_A_TIME + 1)]
+    taken = [fan.scheduler._take() for _ in range(MAX_RUNS + 1)]
     fan.now += STALLED_SECONDS
-    taken += [fan.scheduler._take() for _ in range(AT_A_TIME + 1)]
-    assert [one is not None for one in taken] == [*[True] * AT_A_TIME, False] * 2
+    taken += [fan.scheduler._take() for _ in range(MAX_RUNS + 1)]
+    assert [one is not None for one in taken] == [*[True] * MAX_RUNS, False] * 2
 
 
 def test_a_transform_of_which_the_engine_says_nothing_is_named(fan: Coordinator, engine: SlowEngine) -> None:

@@ -49,7 +49,7 @@ from odf_ingest.prepare.preprocess import Preprocessor
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
-from odf_ingest.push.source import Limits
+from odf_ingest.push.source import BatchLimits
 from odf_ingest.push.source_record import Key
 from odf_ingest.push.source_topics import SourceTopics
 from odf_ingest.registry import Registries
@@ -158,7 +158,7 @@ def _owned(
         queues=queues,
         catalog=env.catalog,
         topics=topics,
-        limits=Limits(size=settings.slice_max_bytes, delay=settings.slice_max_delay_ms / 1000),
+        limits=BatchLimits(size=settings.slice_max_bytes, delay=settings.slice_max_delay_ms / 1000),
         partition_of=lambda dataset: partition_of(str(dataset).encode()),
         pool=ElasticPool(INSPECTORS, name="inspect"),
         report_waiting=partial(_send_waiting, env.bus),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from odf_common.dataset.signature_check import Standing, judge, stored_signature
+from odf_common.dataset.signature_check import SignatureStatus, check_signature, stored_signature
 from odf_common.ports.store import ObjectKind
 from odf_verifier.integrity import Link
 from odf_verifier.report import Damage, Problem
@@ -12,13 +12,13 @@ from odf_verifier.targets import Target
 def check_signatures(target: Target, links: Iterable[Link]) -> Iterator[Problem]:
     """Yield a problem for each block with an invalid signature, in chain order."""
     for link in links:
-        judged = judge(link.hash, stored_signature(target.reader, link.hash))
-        if judged.standing is Standing.INVALID:
-            claimed = f", claimed by {judged.signer}" if judged.signer else ""
+        checked = check_signature(link.hash, stored_signature(target.reader, link.hash))
+        if checked.status is SignatureStatus.INVALID:
+            claimed = f", claimed by {checked.signer}" if checked.signer else ""
             yield Problem(
                 kind=Damage.SIGNATURE_INVALID,
                 block=link.hash,
                 sequence_number=link.block.sequence_number,
                 object=link.hash,
-                text=f"{ObjectKind.SIGNATURE}/{link.hash}: {judged.fault}{claimed}",
+                text=f"{ObjectKind.SIGNATURE}/{link.hash}: {checked.fault}{claimed}",
             )

@@ -1,4 +1,4 @@
-"""Signatures of stored blocks: bytes stored next to a block, if any, judged here for `odf log` and the verifier."""
+"""Signatures of stored blocks: bytes stored next to a block, if any, checked here for `odf log` and the verifier."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +9,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import DatasetReader, ObjectKind
 
 
-class Standing(StrEnum):
+class SignatureStatus(StrEnum):
     """Whether a block's signature is valid; `valid` means that the signer signed it, not that the signer is trusted."""
 
     VALID = "valid"
@@ -18,10 +18,10 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class SignatureCheck:
     """A block's signature: its claimed signer, and why it is invalid, if it is."""
 
-    standing: Standing
+    status: SignatureStatus
     signer: str | None = None
     fault: str | None = None
 
@@ -37,15 +37,15 @@ def stored_signature(reader: DatasetReader, block: Multihash) -> bytes | None:
         return None
 
 
-def judge(block: Multihash, raw: bytes | None) -> Judged:
+def check_signature(block: Multihash, raw: bytes | None) -> SignatureCheck:
     """Check `raw` as the signature of `block`."""
     if raw is None:
-        return Judged(standing=Standing.NONE)
+        return SignatureCheck(status=SignatureStatus.NONE)
     try:
         found = decode_signature(raw)
     except InvalidInput as error:
-        return Judged(standing=Standing.INVALID, fault=f"not a signature: {error}")
+        return SignatureCheck(status=SignatureStatus.INVALID, fault=f"not a signature: {error}")
     if found.is_valid_for(block):
-        return Judged(standing=Standing.VALID, signer=str(found.signer))
+        return SignatureCheck(status=SignatureStatus.VALID, signer=str(found.signer))
     fault = "the signature does not match the signer and this block"
-    return Judged(standing=Standing.INVALID, signer=str(found.signer), fault=fault)
+    return SignatureCheck(status=SignatureStatus.INVALID, signer=str(found.signer), fault=fault)

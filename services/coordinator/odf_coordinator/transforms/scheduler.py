@@ -1,7 +1,7 @@
 """Runs transforms: after every commit those of its readers, at most one per derivative at a time.
 
 A run that waits for the engine does not block others: once it has stalled it no longer counts among the
-`AT_A_TIME` concurrent runs, so a slow engine gets more and more concurrent requests, up to `AT_A_TIME_WITH_STALLED`.
+`MAX_RUNS` concurrent runs, so a slow engine gets more and more concurrent requests, up to `MAX_RUNS_WITH_STALLED`.
 
 A derivative is owned by the instance with its partition of the coordinator's commands. That only avoids wasted work:
 if two instances transform the same derivative, one fails at the compare-and-set and plans again.
@@ -33,8 +33,8 @@ from odf_coordinator.transforms.work_queue import ReaderGraph, Result, WorkQueue
 log = structlog.stdlib.get_logger(__name__)
 
 IDLE_SECONDS: Final = 0.5
-AT_A_TIME: Final = 2  # concurrent runs, not counting stalled ones
-AT_A_TIME_WITH_STALLED: Final = 64  # concurrent runs in total
+MAX_RUNS: Final = 2  # concurrent runs, not counting stalled ones
+MAX_RUNS_WITH_STALLED: Final = 64  # concurrent runs in total
 ROOM_SECONDS: Final = 0.1  # between checks whether a run has stalled
 UNAVAILABLE: Final = Backoff(first=0.2, most=5.0)  # after a run that a dependency has prevented
 FAILED: Final = Backoff(first=0.2, most=15.0)  # after a run that has failed
@@ -64,7 +64,7 @@ class Scheduler:
         self._queue = WorkQueue()
         self._problems = Problems()
         self._lost = Problems()
-        self._limit = ElasticLimit(AT_A_TIME, most=AT_A_TIME_WITH_STALLED, now=now)
+        self._limit = ElasticLimit(MAX_RUNS, most=MAX_RUNS_WITH_STALLED, now=now)
         self._changed = threading.Condition(threading.RLock())
 
     def on_committed(self, state: ChainState) -> None:
@@ -138,7 +138,7 @@ class Scheduler:
 
     def run(self, stop: threading.Event) -> None:
         """Run transforms until stopped; running ones are finished."""
-        with ThreadPoolExecutor(AT_A_TIME_WITH_STALLED, thread_name_prefix="transform") as pool:
+        with ThreadPoolExecutor(MAX_RUNS_WITH_STALLED, thread_name_prefix="transform") as pool:
             while not stop.is_set():
                 taken = self._take()
                 if taken is None:

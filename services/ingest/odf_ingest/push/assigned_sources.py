@@ -26,7 +26,7 @@ from odf_ingest.errors import SourceStopped
 from odf_ingest.prepare.batch import Search
 from odf_ingest.push import stalls
 from odf_ingest.push.inspector import Inspection, Inspector
-from odf_ingest.push.source import Limits, PushSource
+from odf_ingest.push.source import BatchLimits, PushSource
 from odf_ingest.push.source_record import RETRY, Key, SourceRecord, Span, Stop, Trouble, Wait, as_of
 from odf_ingest.push.source_topics import SourceTopic, SourceTopics, existing
 from odf_ingest.push.start_position import has_moved, is_elsewhere, open_source
@@ -78,7 +78,7 @@ class AssignedSources:
         queues: CommitQueues,
         catalog: Catalog,
         topics: SourceTopics,
-        limits: Limits,
+        limits: BatchLimits,
         partition_of: PartitionOf,
         pool: Executor,
         report_waiting: ReportWaiting = lambda _key, _count: None,

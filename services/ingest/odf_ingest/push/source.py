@@ -1,4 +1,4 @@
-"""One push source being read: its buffered messages, cut into batches by size and time."""
+"""One push source being read: its buffered messages, cut into batches by size and time (`BatchLimits`)."""
 
 import math
 import time
@@ -27,7 +27,7 @@ MAX_DELAY_SECONDS = 10.0  # that such a batch waits for more messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class BatchLimits:
     """When a batch is full: bytes of raw messages, or seconds after its first message."""
 
     size: int
@@ -39,13 +39,13 @@ class Limits:
         """Return the bytes of the largest batch."""
         return max(self.size, self.most)
 
-    def after(self, tries: int) -> "Limits":
+    def after(self, tries: int) -> "BatchLimits":
         """Return the limits after `tries` batches that were too short: doubled each time."""
         if tries == 0:
             return self
         times = 2 ** min(tries, 32)
         delay = max(self.delay, min(max(self.delay, 0.05) * times, MAX_DELAY_SECONDS))
-        return Limits(size=min(self.size * times, self.top), delay=delay, most=self.most)
+        return BatchLimits(size=min(self.size * times, self.top), delay=delay, most=self.most)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class PushSource:
         topic_id: str,
         positions: Mapping[int, int],
         beginning: Mapping[int, int],
-        limits: Limits,
+        limits: BatchLimits,
         wait: Wait | None = None,
         search: Search | None = None,
         is_own: bool = True,

@@ -18,7 +18,7 @@ from odf_ingest.control.source_commands import SourceCommands
 from odf_ingest.control.source_control import SourceControl
 from odf_ingest.errors import SourceStopped
 from odf_ingest.push.assigned_sources import AssignedSources
-from odf_ingest.push.source import Limits
+from odf_ingest.push.source import BatchLimits
 from odf_ingest.push.source_record import Key
 from odf_ingest.push.source_topics import SourceTopics
 from odf_ingest.push.state_machine import Phase
@@ -388,7 +388,7 @@ def instances(node: Running) -> tuple[SourceCommands, Wire]:
         queues=bench.queues,
         catalog=node.catalog,
         topics=SourceTopics(node.broker, bench.blobs),  # type: ignore[arg-type]
-        limits=Limits(size=1, delay=0),
+        limits=BatchLimits(size=1, delay=0),
         partition_of=lambda _: 3,
         pool=bench.pool,
     )

@@ -29,7 +29,7 @@ from odf_ingest.push import reader, source_record
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
-from odf_ingest.push.source import Limits
+from odf_ingest.push.source import BatchLimits
 from odf_ingest.push.source_record import Key
 from odf_ingest.push.source_topics import SourceTopics
 from odf_ingest.push.state_machine import LIVE, Phase
@@ -256,7 +256,7 @@ def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Worl
             queues=bench.queues,
             catalog=catalog,
             topics=SourceTopics(broker, bench.blobs),  # type: ignore[arg-type]
-            limits=Limits(size=200, delay=0.0),
+            limits=BatchLimits(size=200, delay=0.0),
             partition_of=lambda _: 3,
             pool=inspections,
         )

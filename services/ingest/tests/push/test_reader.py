@@ -44,7 +44,7 @@ from odf_ingest.push import assigned_sources
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
-from odf_ingest.push.source import MAX_BATCH_BYTES, Limits
+from odf_ingest.push.source import MAX_BATCH_BYTES, BatchLimits
 from odf_ingest.push.source_record import Key
 from odf_ingest.push.source_topics import SourceTopics
 from odf_ingest.registry import Registries
@@ -221,7 +221,7 @@ def running(
         queues=bench.queues,
         catalog=catalog,
         topics=SourceTopics(broker, bench.blobs),  # type: ignore[arg-type]
-        limits=Limits(size=size, delay=0.01, most=most),
+        limits=BatchLimits(size=size, delay=0.01, most=most),
         partition_of=lambda _: 3,
         pool=bench.pool,
         report_waiting=lambda key, count: bench.coordinator.send(

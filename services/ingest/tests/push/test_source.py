@@ -13,7 +13,7 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.message_columns import ColumnNames, HeaderColumns, MessageColumns
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.prepare.plan import Plan
-from odf_ingest.push.source import MAX_BATCH_BYTES, MAX_DELAY_SECONDS, Limits, PushSource
+from odf_ingest.push.source import MAX_BATCH_BYTES, MAX_DELAY_SECONDS, BatchLimits, PushSource
 from odf_ingest.push.source_record import Wait
 
 
@@ -29,7 +29,7 @@ def a_source(
         topic_id="id",
         positions=dict.fromkeys(range(partitions), 0),
         beginning=dict.fromkeys(range(partitions), 0),
-        limits=Limits(size=size, delay=delay),
+        limits=BatchLimits(size=size, delay=delay),
         wait=wait,
     )
 
@@ -150,11 +150,13 @@ def test_a_source_that_waits_is_not_cut_before_something_new_has_come() -> None:
 
 
 def test_limits_double_with_each_try_up_to_a_top() -> None:
-    usual = Limits(size=MAX_BATCH_BYTES // 3, delay=0.1)
+    usual = BatchLimits(size=MAX_BATCH_BYTES // 3, delay=0.1)
     assert usual.after(0) == usual
-    assert usual.after(1) == Limits(size=2 * (MAX_BATCH_BYTES // 3), delay=0.2)
-    assert usual.after(9999) == Limits(size=MAX_BATCH_BYTES, delay=MAX_DELAY_SECONDS)
-    assert Limits(size=2 * MAX_BATCH_BYTES, delay=60).after(3) == Limits(size=2 * MAX_BATCH_BYTES, delay=60)
+    assert usual.after(1) == BatchLimits(size=2 * (MAX_BATCH_BYTES // 3), delay=0.2)
+    assert usual.after(9999) == BatchLimits(size=MAX_BATCH_BYTES, delay=MAX_DELAY_SECONDS)
+    assert BatchLimits(size=2 * MAX_BATCH_BYTES, delay=60).after(3) == BatchLimits(
+        size=2 * MAX_BATCH_BYTES, delay=60
+    )
 
 
 def test_tombstones_count_no_bytes() -> None:

@@ -14,7 +14,7 @@ from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit.position import SourcePosition, TopicPosition
 from odf_ingest.errors import PositionBeyondEnd, RecordsExpired, TopicGone, TopicReplaced
 from odf_ingest.message_columns import MessageColumns
-from odf_ingest.push.source import Limits, PushSource
+from odf_ingest.push.source import BatchLimits, PushSource
 from odf_ingest.push.source_record import Key, SourceRecord
 from odf_ingest.push.source_topics import SourceTopic, TopicOffsets
 from odf_ingest.push.start_position import has_moved, messages_after, open_source
@@ -46,7 +46,7 @@ def opened(state: ChainState, described: TopicInfo | OdfError) -> PushSource:
         entry,
         state,
         of_source(described),
-        limits=Limits(size=1, delay=0.0),
+        limits=BatchLimits(size=1, delay=0.0),
         record=SourceRecord(key=Key(a_dataset(), DEFAULT_SOURCE), alias="a"),
     )
 

@@ -10,7 +10,7 @@ from odf_common.cli.output import output_option, print_rows
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.codec.manifests import block_to_yaml, to_plain
 from odf_common.codec.model_schema import EVENTS
-from odf_common.dataset.signature_check import judge
+from odf_common.dataset.signature_check import check_signature
 from odf_common.errors import nearest
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import DataEvent, UnknownEvent
@@ -92,8 +92,10 @@ def _of_kinds(items: Iterable[BlockItem], kinds: tuple[str, ...]) -> Iterator[Bl
 
 
 def _signature(item: BlockItem) -> dict[str, object]:
-    found = judge(Multihash.parse(item.hash), item.signature if item.HasField("signature") else None)
-    return {"signature": found.standing, "signer": found.signer}
+    found = check_signature(
+        Multihash.parse(item.hash), item.signature if item.HasField("signature") else None
+    )
+    return {"signature": found.status, "signer": found.signer}
 
 
 def _signature_comment(item: BlockItem) -> str:
