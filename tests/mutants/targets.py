@@ -60,7 +60,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{VERIFIER}/*.py": ("services/verifier/tests",),
     f"{SYNC}/access/audit.py": (f"{_SYNC_TESTS}/test_audit.py",),
-    f"{SYNC}/access/request_rate.py": (f"{_SYNC_TESTS}/test_connection_limits.py",),
+    f"{SYNC}/access/rate_limits.py": (f"{_SYNC_TESTS}/test_connection_limits.py",),
     f"{SYNC}/access/*.py": (
         f"{_SYNC_TESTS}/test_access_store.py",
         f"{_SYNC_TESTS}/test_who_may_do_what.py",

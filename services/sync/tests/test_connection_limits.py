@@ -20,9 +20,9 @@ from odf_common.adapters.local import LocalCatalog
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.settings import Settings
-from odf_sync.access import request_rate
+from odf_sync.access import rate_limits
 from odf_sync.access.directory import Directory
-from odf_sync.access.request_rate import RequestRate
+from odf_sync.access.rate_limits import RequestRate
 from odf_sync.access.rules import Action
 from odf_sync.access.store import AccessStore
 from odf_sync.http.authorization import Authorizer
@@ -246,7 +246,7 @@ def test_a_caller_that_sends_too_many_requests_waits_and_others_do_not(tmp_path:
 
 
 def test_a_bucket_fills_again_up_to_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_rate, "MOST_CALLERS", 2)
+    monkeypatch.setattr(rate_limits, "MOST_CALLERS", 2)
     now = [0.0]
     rate = RequestRate(1, lambda: now[0])
     assert [rate.wait_seconds("a") for _ in range(6)] == [0] * 5 + [1]

@@ -33,7 +33,7 @@ from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import push_pb2_grpc
 from odf_common.service.settings import Settings
 from odf_sync.access.directory import Directory
-from odf_sync.access.failed_logins import WINDOW_SECONDS, FailedLogins
+from odf_sync.access.rate_limits import WINDOW_SECONDS, FailedLogins
 from odf_sync.access.store import AccessStore
 from odf_sync.http import endpoints as http_endpoints
 from odf_sync.http.authorization import Authorizer
@@ -220,7 +220,7 @@ def test_a_password_can_be_tried_ten_times_a_minute(node: tuple[str, str]) -> No
 def test_failures_are_forgotten_after_a_minute_and_counted_in_bounded_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("odf_sync.access.failed_logins.MOST_KEYS", 3)
+    monkeypatch.setattr("odf_sync.access.rate_limits.MOST_CALLERS", 3)
     now = [0.0]
     failed = FailedLogins(2, lambda: now[0])
     for key in ("a", "a", "b", "c"):

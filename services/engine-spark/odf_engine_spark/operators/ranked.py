@@ -1,7 +1,9 @@
 """Top N per partition, `row_number() <= limit`, as a changelog keyed by partition and rank (RFC-015)."""
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Final
 
 import numpy as np
@@ -17,7 +19,6 @@ from odf_engine_spark.operators.changes import (
     positional,
     steps,
 )
-from odf_engine_spark.operators.top_n import Places
 from odf_engine_spark.values.equality_codes import (
     combined,
     compact,
@@ -40,6 +41,40 @@ class Order:
     column: int
     is_ascending: bool = True
     nulls_first: bool = True
+
+
+@dataclass(slots=True)
+class Places:
+    """The sorted rows of one partition, as numbers that sort like the rows; only the first `limit` are emitted."""
+
+    limit: int
+    first: list[int] = field(default_factory=list)
+    others: list[int] = field(default_factory=list)  # a heap; may contain removed rows
+    gone: set[int] = field(default_factory=set)
+
+    def add(self, key: int) -> None:
+        """Insert a row."""
+        if len(self.first) < self.limit:
+            insort(self.first, key)
+        elif self.limit and key < self.first[-1]:
+            insort(self.first, key)
+            heappush(self.others, self.first.pop())
+        else:
+            heappush(self.others, key)
+
+    def take(self, key: int) -> None:
+        """Remove an existing row; another one may move up into the first rows."""
+        at = bisect_left(self.first, key)
+        if at == len(self.first) or self.first[at] != key:
+            self.gone.add(key)
+            return
+        del self.first[at]
+        while self.others:
+            following = heappop(self.others)
+            if following not in self.gone:
+                self.first.append(following)
+                return
+            self.gone.discard(following)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,6 +1,11 @@
-"""Calls of aggregate functions in a plan, and the aggregates that implement them."""
+"""Calls of aggregate functions in a plan: the aggregates that implement them, and DISTINCT in Spark's own.
 
-from collections.abc import Iterable
+Next to a DISTINCT, Spark computes partial sums for each of its values and merges them in the order of a hash table. If
+the DISTINCT has a filter, Spark does not: it then computes all other functions over the rows in their order.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import pyarrow as pa
 
@@ -8,7 +13,11 @@ from odf_common.errors import InvalidQuery
 from odf_engine_spark.aggregates.functions import Aggregate
 from odf_engine_spark.analysis.windowing import FUNCTIONS, Function
 from odf_engine_spark.spark.jvm import Java
-from odf_engine_spark.spark.logical_plans import items
+from odf_engine_spark.spark.logical_plans import Plans, items
+
+_OF_ANY: Final = ("Count", "CountIf", "Min", "Max", "BoolAnd", "BoolOr")
+_OF_EXACT: Final = ("Sum", "Average")
+_INEXACT: Final = ("float", "double")
 
 
 def kind_of(expression: Java) -> str:
@@ -60,3 +69,30 @@ def unique(calls: Iterable[Java]) -> list[Java]:
         if not any(call.semanticEquals(other) for other in found):
             found.append(call)
     return found
+
+
+def in_order_of_rows(plans: Plans, columns: Sequence[Java], never_null: Java) -> list[Java]:
+    """Return an aggregate's columns, with an always-true filter added to each DISTINCT.
+
+    Raises `InvalidQuery` for functions of distinct values whose result depends on the order of the values.
+    """
+
+    def filtered(expression: Java) -> Java | None:
+        if kind_of(expression) != "AggregateExpression" or not expression.isDistinct():
+            return None
+        _require_exact(expression)
+        if expression.filter().isDefined():
+            return expression
+        return plans.with_filter(expression, never_null)
+
+    return [plans.rebuilt(column, filtered) for column in columns]
+
+
+def _require_exact(call: Java) -> None:
+    function = call.aggregateFunction()
+    types = {str(each.dataType().typeName()) for each in items(function.children())}
+    is_exact = kind_of(function) in _OF_EXACT and not types & set(_INEXACT)
+    if kind_of(function) not in _OF_ANY and not is_exact:
+        raise InvalidQuery(
+            text=f"{call.sql()} depends on the order of the values: use DISTINCT of DECIMAL, or in count, min or max"
+        )

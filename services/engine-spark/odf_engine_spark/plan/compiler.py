@@ -1,4 +1,4 @@
-"""Compiles an analysed plan (`nodes`) to segments that Spark runs and stages that keep state (`stateful_steps`)."""
+"""Compiles an analysed plan (`plan_shape`) to segments that Spark runs and stages with state (`stateful_steps`)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ import pyarrow as pa
 from odf_engine_spark.analysis.flow import Flow
 from odf_engine_spark.analysis.joins import join_kind
 from odf_engine_spark.analysis.node import Node
-from odf_engine_spark.plan.distinct import in_order_of_rows
+from odf_engine_spark.plan.aggregate_calls import in_order_of_rows
 from odf_engine_spark.plan.matching import matching_of
 from odf_engine_spark.plan.segments import Segment
 from odf_engine_spark.plan.stages import Stage

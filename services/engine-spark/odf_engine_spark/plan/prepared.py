@@ -13,7 +13,7 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_engine_spark.analysis.columns import AsOf, InputColumns, checked, output
 from odf_engine_spark.analysis.dialect import check_depth, check_moments, check_windows, lateness, read_text
 from odf_engine_spark.analysis.emission_fingerprint import Skeleton, skeleton_of
-from odf_engine_spark.analysis.nodes import shape_of
+from odf_engine_spark.analysis.plan_shape import shape_of
 from odf_engine_spark.analysis.sandbox import check_transform, check_written
 from odf_engine_spark.analysis.times import Time
 from odf_engine_spark.plan.compiler import Compiler

@@ -12,13 +12,13 @@ from odf_engine_spark.operators.ranked import Order
 from odf_engine_spark.plan.aggregate_calls import (
     aggregate_calls,
     aggregate_of,
+    in_order_of_rows,
     is_alias,
     kind_of,
     unique,
     window_function,
 )
 from odf_engine_spark.plan.compiler import Compiler, grouping_of
-from odf_engine_spark.plan.distinct import in_order_of_rows
 from odf_engine_spark.plan.segments import Segment
 from odf_engine_spark.plan.stages import AsOf, Call, Grouped, Ranked, Running, Session
 from odf_engine_spark.spark.jvm import Java

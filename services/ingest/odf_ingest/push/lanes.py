@@ -4,14 +4,43 @@ Sources of different topics share the first client. Each further source of a top
 read the topic yet; there are as many as sources of the topic with the most of them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from odf_common.adapters.kafka.quiet import Partition
 from odf_common.adapters.kafka.records import Taken
 from odf_common.errors import Unavailable
-from odf_ingest.push.kafka_records import Records
 from odf_ingest.push.source import PushSource
+
+
+class Records(Protocol):
+    """What a lane needs of the Kafka adapter: batches of messages from assigned partitions; used by one thread."""
+
+    def assign(self, positions: Mapping[Partition, int]) -> None:
+        """Also read these partitions, starting at these offsets."""
+
+    def unassign(self, partitions: Iterable[Partition]) -> None:
+        """Stop reading these partitions; none of their messages is returned after this."""
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """Pause partitions."""
+
+    def resume(self, partitions: Iterable[Partition]) -> None:
+        """Continue paused partitions where they were paused."""
+
+    def take(self, count: int, timeout: float) -> Taken:
+        """Return up to `count` messages, waiting at most `timeout` seconds for that many."""
+
+    def high(self, partition: Partition) -> int | None:
+        """Return the partition's end as of the last fetch; None before the first."""
+
+    def renew(self) -> None:
+        """Continue at the same positions with a new client."""
+
+    def close(self) -> None:
+        """Close the client."""
+
 
 NewClient = Callable[[], Records]
 

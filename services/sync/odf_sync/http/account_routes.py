@@ -16,7 +16,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import Catalog
 from odf_sync.access.device_flow import EXPIRES_SECONDS, INTERVAL_SECONDS, DeviceLogins
 from odf_sync.access.directory import LOGIN_SECONDS, LoginRefused
-from odf_sync.access.failed_logins import FailedLogins
+from odf_sync.access.rate_limits import FailedLogins
 from odf_sync.http.authorization import INVALID_TOKEN, Authorizer
 from odf_sync.http.endpoints import Endpoint, caller_of, note_login
 

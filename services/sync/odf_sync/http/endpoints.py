@@ -20,7 +20,7 @@ from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry
 from odf_sync.access.audit import Audit, Question
-from odf_sync.access.request_rate import RequestRate
+from odf_sync.access.rate_limits import RequestRate
 from odf_sync.access.rules import Action, Caller
 from odf_sync.http.authorization import Authorizer, Refusal
 from odf_sync.http.connections import in_flight

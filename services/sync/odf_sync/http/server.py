@@ -16,7 +16,7 @@ from odf_common.service.request_reply import Replies
 from odf_common.service.retry import keep_trying
 from odf_common.service.settings import Settings
 from odf_sync.access.audit import Audit
-from odf_sync.access.request_rate import RequestRate
+from odf_sync.access.rate_limits import RequestRate
 from odf_sync.http.account_routes import AccountRoutes
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.connections import Connections

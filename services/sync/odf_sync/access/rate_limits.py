@@ -1,0 +1,89 @@
+"""Limits per caller, in bounded memory: requests per second, and failed logins per minute."""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import Counter
+
+BURST_SECONDS: Final = 5  # an idle caller may send the requests of this many seconds at once
+MOST_CALLERS: Final = 10_000  # remembered; more of them are counted together
+WINDOW_SECONDS: Final = 60.0  # in which failed logins are counted
+
+LIMITED: Final = Counter(
+    "odf_http_rate_limited_total", "Requests answered 429 because their caller exceeded the rate limit."
+)
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    filled_at: float
+
+
+class RequestRate:
+    """A token bucket per caller; thread-safe."""
+
+    def __init__(self, per_second: int, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Allow each caller `per_second` requests, 0: any number."""
+        self._per_second = per_second
+        self._most = float(per_second * BURST_SECONDS)
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._buckets: dict[Hashable, _Bucket] = {}
+
+    def wait_seconds(self, caller: Hashable) -> int:
+        """Count a request; return 0 if it is allowed, else the number of seconds until the next one is."""
+        if not self._per_second:
+            return 0
+        with self._lock:
+            bucket = self._bucket(caller)
+            if bucket.tokens >= 1:
+                bucket.tokens -= 1
+                return 0
+        LIMITED.inc()
+        return math.ceil((1 - bucket.tokens) / self._per_second)
+
+    def _bucket(self, caller: Hashable) -> _Bucket:
+        now = self._monotonic()
+        if caller not in self._buckets and len(self._buckets) >= MOST_CALLERS:
+            since = now - BURST_SECONDS  # a bucket that was last used before is full, as a new one is
+            self._buckets = {key: one for key, one in self._buckets.items() if one.filled_at > since}
+            if len(self._buckets) >= MOST_CALLERS:
+                caller = None
+        bucket = self._buckets.setdefault(caller, _Bucket(self._most, now))
+        bucket.tokens = min(self._most, bucket.tokens + (now - bucket.filled_at) * self._per_second)
+        bucket.filled_at = now
+        return bucket
+
+
+class FailedLogins:
+    """Counts failures in the last minute by key, such as an address, in bounded memory."""
+
+    def __init__(self, most: int, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Allow `most` failures per key and minute."""
+        self._most = most
+        self._monotonic = monotonic
+        self._failures: dict[Hashable, deque[float]] = {}  # the times of the last `most`, oldest first
+
+    def wait_seconds(self, key: Hashable) -> float:
+        """Return how long the next attempt has to wait, 0 if it need not."""
+        times = self._failures.get(self._counted(key), deque())
+        return max(0.0, times[0] + WINDOW_SECONDS - self._monotonic()) if len(times) == self._most else 0.0
+
+    def note(self, key: Hashable) -> None:
+        """Note a failure."""
+        key = self._counted(key)
+        self._failures.setdefault(key, deque(maxlen=self._most)).append(self._monotonic())
+
+    def _counted(self, key: Hashable) -> Hashable:
+        """Return the key, or the one of all others while there are too many keys."""
+        if key in self._failures or len(self._failures) < MOST_CALLERS:
+            return key
+        since = self._monotonic() - WINDOW_SECONDS
+        self._failures = {known: times for known, times in self._failures.items() if times[-1] > since}
+        return key if len(self._failures) < MOST_CALLERS else None
