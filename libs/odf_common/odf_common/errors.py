@@ -76,7 +76,7 @@ class ChainRuleViolated(OdfError):
     sequence_number: int | None = None
 
     def __str__(self) -> str:
-        """Return the block's place, what is wrong, and the rule's name."""
+        """Return the block, what is wrong, and the rule's name."""
         at = "" if self.sequence_number is None else f"block {self.sequence_number}: "
         return f"{at}{self.text} (rule {self.rule})"
 
@@ -103,7 +103,7 @@ class AlreadyExists(Conflict):
     what: str
 
     def __str__(self) -> str:
-        """Return what is already there."""
+        """Return what already exists."""
         return f"{self.what} already exists"
 
 

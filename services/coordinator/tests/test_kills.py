@@ -115,7 +115,7 @@ def test_a_rename_is_one_step_and_may_be_repeated(world: World, root: str) -> No
         (before,) = node.catalog.entries()
         assert before.alias in ("Cities", "Towns")
         node.editor.rename("cities", "Towns")
-        node.catalog.mend()
+        node.catalog.repair_names()
         assert require_nothing_left_over(node) == {
             "Towns": CatalogEntry(
                 alias="Towns",
@@ -358,7 +358,7 @@ def test_a_dataset_left_with_two_names_keeps_the_later_one(world: World, root: s
     first = node.find("cities").entry
     node.catalog.add(CatalogEntry(alias="towns", dataset_id=first.dataset_id, push_topics=first.push_topics))
 
-    node.catalog.mend()
+    node.catalog.repair_names()
 
     assert require_nothing_left_over(node).keys() == {"towns"}
 

@@ -1,4 +1,4 @@
-"""The columns of a sample, with the types that records without a declared schema would get."""
+"""Infers the columns of a sample, with the types that records without a declared schema would get."""
 
 from pathlib import Path
 

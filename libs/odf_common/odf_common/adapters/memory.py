@@ -252,7 +252,7 @@ class MemoryCatalog(Catalog):
         del untouched_since, among
         return iter(())
 
-    def mend(self) -> None:
+    def repair_names(self) -> None:
         """Do nothing: no file is damaged."""
 
 

@@ -1,7 +1,7 @@
-"""Which addresses others may make the node connect to: public ones, and those that its settings allow.
+"""Allowed destinations of requests to hosts that others name: public addresses, and those allowed by the settings.
 
-Polling sources, webhooks and other nodes name hosts. The address that is connected to is the one that was checked: a
-name may resolve to another one the next time.
+Polling sources, webhooks and other nodes name hosts. The connection uses the address that was checked, since a name
+may resolve to another one the next time (DNS rebinding; server-side request forgery).
 """
 
 import ipaddress

@@ -1,4 +1,4 @@
-"""Secrets in files, such as passwords and tokens: one rule for those of connections and those that commands read.
+"""Secrets in files, such as passwords and tokens: the same rule for settings and for commands.
 
 A file holds its secret as its only line. Its end of line is not part of the secret, other white space is. The file's
 permissions are not checked: containers mount secrets as readable by all users of the container.

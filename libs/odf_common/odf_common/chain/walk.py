@@ -115,7 +115,7 @@ def raw_blocks(read: ReadBlock, head: Multihash) -> Iterator[tuple[Multihash, by
 
 
 def read_place(read: ReadBlock, name: Multihash, sequence_number: int | None = None) -> tuple[bytes, Place]:
-    """Return a block's bytes and its place in the chain, checked as by `read_link`."""
+    """Return a block's bytes and its position in the chain, checked as by `read_link`."""
     raw = _read_raw(read, name, sequence_number)
     try:
         place = decode_message(Place, decode_message(Manifest, raw).content)

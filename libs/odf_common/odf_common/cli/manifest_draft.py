@@ -62,7 +62,7 @@ def draft(name: str, input_format: str, columns: pa.Schema) -> Draft:
 
 
 def _event_time(columns: pa.Schema) -> str | None:
-    """Return the column with the time of what a record tells: one with a usual name, else the first with times."""
+    """Return the likely event time column: one with a usual name, else the first column of times."""
     times = [one.name for one in columns if kind.is_timestamp(one.type)] or [
         one.name for one in columns if kind.is_date(one.type)
     ]

@@ -1,4 +1,4 @@
-"""Datasets in other places, as users name them: URLs, and datasets of named repositories."""
+"""Names of remote datasets: URLs, and datasets of named repositories."""
 
 from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.errors import InvalidInput

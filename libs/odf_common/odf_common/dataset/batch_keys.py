@@ -7,7 +7,7 @@ _DIGITS: Final = 9
 
 
 def key_in_run(run: str, place: int) -> str:
-    """Return the key of the batch at index `place` (from 0) of a run."""
+    """Return the key of the batch at index `place` (counted from 0) of a run."""
     return f"{run}{_MARK}{place}"
 
 

@@ -1,4 +1,4 @@
-"""Notes next to a dataset's objects on which of them should exist: what was dropped on purpose, and what was complete.
+"""Notes next to a dataset's objects: which were dropped on purpose, and up to which block all were complete.
 
 The drop marker tells dropped data from lost data. It holds the head at that time and covers the objects of all blocks
 up to it, even if the chain is reset later. It is written before the first object is deleted, and removed when all are

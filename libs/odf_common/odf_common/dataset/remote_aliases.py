@@ -1,4 +1,4 @@
-"""Where a dataset of this node is pulled from and pushed to: a note next to its objects (spec: Dataset Identity)."""
+"""The URLs that a dataset is pulled from and pushed to: a note next to its objects (spec: Dataset Identity)."""
 
 import json
 from collections.abc import Callable
@@ -19,19 +19,19 @@ class RemoteAliases:
     push: tuple[str, ...] = ()
 
     def with_pull(self, place: str) -> Self:
-        """Return these with a place to pull from, unless it is known."""
+        """Return these with a URL to pull from added, unless it is listed."""
         return self if place in self.pull else replace(self, pull=(*self.pull, place))
 
     def with_push(self, place: str) -> Self:
-        """Return these with a place to push to, unless it is known."""
+        """Return these with a URL to push to added, unless it is listed."""
         return self if place in self.push else replace(self, push=(*self.push, place))
 
     def without_pull(self, place: str) -> Self:
-        """Return these without a place to pull from."""
+        """Return these without a URL to pull from."""
         return replace(self, pull=tuple(one for one in self.pull if one != place))
 
     def without_push(self, place: str) -> Self:
-        """Return these without a place to push to."""
+        """Return these without a URL to push to."""
         return replace(self, push=tuple(one for one in self.push if one != place))
 
 

@@ -29,7 +29,7 @@ from odf_common.embedded.checks import (
 )
 from odf_common.embedded.kafka_redis import java, kafka_folder, redis_server
 from odf_common.embedded.node_file import Node, NoNode, read_node
-from odf_common.embedded.plan import installed, told_addresses
+from odf_common.embedded.plan import configured_addresses, installed
 from odf_common.errors import OdfError
 from odf_common.service.connections import kafka_cluster
 from odf_common.service.protection import peer_tls
@@ -210,10 +210,10 @@ def _clock(settings: Settings, node: Node | None) -> Iterator[Finding]:
 def _addresses(settings: Settings, node: Node | None) -> Iterator[Finding]:
     if node is not None:
         return
-    told = told_addresses(settings, installed())
-    require_free(told)
-    if told:
-        yield Finding(check="addresses", state=OK, text=f"{', '.join(told)}: free")
+    configured = configured_addresses(settings, installed())
+    require_free(configured)
+    if configured:
+        yield Finding(check="addresses", state=OK, text=f"{', '.join(configured)}: free")
 
 
 def _kafka(settings: Settings, node: Node | None) -> Iterator[Finding]:

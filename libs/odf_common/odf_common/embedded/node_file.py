@@ -89,7 +89,7 @@ def find_node(settings: Settings) -> Node:
 
     On several machines there is no `node.json`; then the settings must contain every address that is used.
     """
-    told = {
+    configured = {
         name: address
         for name in ("coordinator", "ingest", "verifier", "sync")
         if (address := getattr(settings, f"{name}_grpc")) is not None
@@ -97,11 +97,11 @@ def find_node(settings: Settings) -> Node:
     try:
         node = read_node(settings.home)
     except NoNode:
-        if not told:
+        if not configured:
             raise
         node = Node(home=settings.home, pid=os.getpid())
     merged = asdict(node) | {
-        "grpc": {**node.grpc, **told},
+        "grpc": {**node.grpc, **configured},
         "kafka": settings.kafka or node.kafka,
         "redis": without_password(settings.redis) if settings.redis else node.redis,
         "engine": settings.engine or node.engine,

@@ -61,24 +61,24 @@ def make_plan(
     `PortTaken` and `AddressTaken` if one could not listen, `Unprotected` if one would be open without TLS.
     """
     modules = _modules(wanted)
-    addresses = told_addresses(settings, modules)
+    addresses = configured_addresses(settings, modules)
     for variable, address in addresses.items():
         require_protected(settings, variable, address)
     require_free(addresses)
     allocated = partial(allocate, settings.home, must_keep=not may_change_ports)
-    told = _addressed(settings, allocated)
-    base = {**environment, **_variables(told), "PYTHONUNBUFFERED": "1"}
+    addressed = _addressed(settings, allocated)
+    base = {**environment, **_variables(addressed), "PYTHONUNBUFFERED": "1"}
     metrics = _metrics_addresses(settings, allocated, modules)
-    parts = [_service(name, module, told, base, metrics) for name, module in modules.items()]
+    parts = [_service(name, module, addressed, base, metrics) for name, module in modules.items()]
     if settings.kafka is None:
-        ports = {"kafka": _port(told.kafka), **allocated(("kafka-controller",))}
+        ports = {"kafka": _port(addressed.kafka), **allocated(("kafka-controller",))}
         environment = {**base, "ODF_PART": "kafka"}
         parts.append(kafka_part(settings.home, ports, environment, prefix=settings.kafka_prefix))
     if settings.redis is None:
-        parts.append(redis_part(settings.home, _port(told.redis), {**base, "ODF_PART": "redis"}))
+        parts.append(redis_part(settings.home, _port(addressed.redis), {**base, "ODF_PART": "redis"}))
     # Kafka first: the others wait for it.
     parts.sort(key=lambda part: part.name not in INFRASTRUCTURE)
-    return Plan(node=_node(told, modules, metrics, pid), parts=tuple(parts))
+    return Plan(node=_node(addressed, modules, metrics, pid), parts=tuple(parts))
 
 
 def installed() -> Mapping[str, str]:
@@ -105,13 +105,13 @@ def _modules(wanted: Sequence[str]) -> Mapping[str, str]:
     return {name: module for name, module in there.items() if name in with_views}
 
 
-def told_addresses(settings: Settings, modules: Mapping[str, str]) -> Mapping[str, str]:
+def configured_addresses(settings: Settings, modules: Mapping[str, str]) -> Mapping[str, str]:
     """Return the configured listen addresses of these services, by variable."""
     fields = [field for name, field in ADDRESSES.items() if name in modules]
     fields += ["sync_http"] if "sync" in modules else []
     fields += ["views_http"] if VIEWS in modules else []
-    told = {f"ODF_{field.upper()}": getattr(settings, field) for field in fields}
-    return {variable: address for variable, address in told.items() if address is not None}
+    addresses = {f"ODF_{field.upper()}": getattr(settings, field) for field in fields}
+    return {variable: address for variable, address in addresses.items() if address is not None}
 
 
 def _addressed(settings: Settings, allocated: Allocate) -> Settings:
@@ -128,9 +128,11 @@ def _shown(field: str) -> str:
     return "engine-spark" if field == "engine" else field.removesuffix("_grpc").replace("_", "-")
 
 
-def _variables(told: Settings) -> Mapping[str, str]:
+def _variables(addressed: Settings) -> Mapping[str, str]:
     fields = ("kafka", "redis", *ADDRESSES.values(), "sync_http", "views_http")
-    return {"ODF_HOME": str(told.home)} | {f"ODF_{field.upper()}": getattr(told, field) for field in fields}
+    return {"ODF_HOME": str(addressed.home)} | {
+        f"ODF_{field.upper()}": getattr(addressed, field) for field in fields
+    }
 
 
 def _metrics_addresses(
@@ -145,11 +147,11 @@ def _metrics_addresses(
 
 
 def _service(
-    name: str, module: str, told: Settings, base: Mapping[str, str], metrics: Mapping[str, str]
+    name: str, module: str, addressed: Settings, base: Mapping[str, str], metrics: Mapping[str, str]
 ) -> PartSpec:
-    temporary = told.home / TEMPORARY / name
-    address = str(told.views_http) if name == VIEWS else str(getattr(told, ADDRESSES[name]))
-    answers = http_answers(address, "/health") if name == VIEWS else grpc_serves(address, peer_tls(told))
+    temporary = addressed.home / TEMPORARY / name
+    address = str(addressed.views_http) if name == VIEWS else str(getattr(addressed, ADDRESSES[name]))
+    answers = http_answers(address, "/health") if name == VIEWS else grpc_serves(address, peer_tls(addressed))
     environment = {
         **base,
         "TMPDIR": str(temporary),
@@ -165,7 +167,7 @@ def _service(
         liveness=answers,
         prepare=emptied(temporary),
         is_service=name != VIEWS,
-        is_elsewhere=partial(is_in_foreground, told.home, name),
+        is_elsewhere=partial(is_in_foreground, addressed.home, name),
     )
 
 
@@ -179,16 +181,16 @@ def emptied(folder: Path) -> Callable[[], Awaitable[None]]:
     return lambda: asyncio.to_thread(make)
 
 
-def _node(told: Settings, modules: Mapping[str, str], metrics: Mapping[str, str], pid: int) -> Node:
+def _node(addressed: Settings, modules: Mapping[str, str], metrics: Mapping[str, str], pid: int) -> Node:
     return Node(
-        home=told.home,
+        home=addressed.home,
         pid=pid,
-        kafka=told.kafka,
-        redis=without_password(str(told.redis)),
-        engine=told.engine,
-        http=told.http_url if "sync" in modules else None,
-        views=f"http://{told.views_http}" if VIEWS in modules else None,
-        grpc={name: getattr(told, field) for name, field in ADDRESSES.items() if name in modules},
+        kafka=addressed.kafka,
+        redis=without_password(str(addressed.redis)),
+        engine=addressed.engine,
+        http=addressed.http_url if "sync" in modules else None,
+        views=f"http://{addressed.views_http}" if VIEWS in modules else None,
+        grpc={name: getattr(addressed, field) for name, field in ADDRESSES.items() if name in modules},
         metrics=metrics,
     )
 

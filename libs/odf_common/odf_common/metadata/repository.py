@@ -1,10 +1,10 @@
-"""The content of a manifest that names a place where datasets are shared (spec: Repository)."""
+"""The content of a manifest that names a repository (spec: Repository)."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repository:
-    """Where a repository is; its datasets are below that URL."""
+    """The URL of a repository; its datasets are below it."""
 
     url: str

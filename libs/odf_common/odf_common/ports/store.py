@@ -253,7 +253,7 @@ class Catalog(Protocol):
         Considers all datasets, or only those `among`.
         """
 
-    def mend(self) -> None:
+    def repair_names(self) -> None:
         """Repair names after damage, or after a process of an earlier release was killed."""
 
 

@@ -279,7 +279,7 @@ def test_names_are_mended_past_a_dataset_that_cannot_be(tmp_path: Path, damaged:
     notes[damaged].rmdir()
     notes[damaged].write_bytes(b"")  # in place of the folder
 
-    catalog.mend()
+    catalog.repair_names()
 
     assert [(folder / "name").exists() for folder in notes] == [number != damaged for number in range(3)]
 
@@ -305,7 +305,7 @@ def test_a_rename_that_finds_the_disk_full_has_not_renamed(
             catalog.rename("cities", renamed)
     assert [entry.alias for entry in LocalCatalog(tmp_path).entries()] == ["cities"]
     again = LocalCatalog(tmp_path)
-    again.mend()
+    again.repair_names()
     again.rename("cities", renamed)
     assert list(LocalCatalog(tmp_path).entries()) == [renamed]
 

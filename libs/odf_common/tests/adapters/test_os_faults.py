@@ -121,7 +121,7 @@ def catalog_calls(home: Home) -> dict[str, Callable[[], object]]:
         "claims": catalog.claims,
         "unreadable": catalog.unreadable,
         "strays": lambda: list(catalog.strays(0.0)),
-        "mend": catalog.mend,
+        "repair_names": catalog.repair_names,
         "locked": lambda: _hold(catalog),
     }
 

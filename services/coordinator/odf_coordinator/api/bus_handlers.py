@@ -85,7 +85,7 @@ class Notifications:
     slices: Slices
 
     def handle(self, message: Envelope) -> Iterable[Outgoing]:
-        """Enqueue what may be stale now; sends no reply."""
+        """Enqueue derivatives that may be stale now; sends no reply."""
         match message.WhichOneof("body"):
             case "committed":
                 self.scheduler.on_announced(DatasetId.parse(message.dataset_id))

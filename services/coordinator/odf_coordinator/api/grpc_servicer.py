@@ -76,7 +76,7 @@ class Servicer(CoordinatorServicer):
     def List(self, request: wire.ListRequest, context: grpc.ServicerContext) -> wire.ListReply:
         """Return all datasets by name."""
         listed = self._parts.datasets.scan()
-        return wire.ListReply(datasets=[self._told(one) for one in listed])
+        return wire.ListReply(datasets=[self._summary_or_problem(one) for one in listed])
 
     def Describe(self, request: wire.DescribeRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:
         """Return one dataset, with the size of its data."""
@@ -144,7 +144,7 @@ class Servicer(CoordinatorServicer):
 
     def Rename(self, request: wire.RenameRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:
         """Rename a dataset."""
-        return self._told(self._parts.editor.rename(request.ref, request.new_alias))
+        return self._summary_or_problem(self._parts.editor.rename(request.ref, request.new_alias))
 
     def Delete(self, request: wire.DeleteRequest, context: grpc.ServicerContext) -> wire.DeleteReply:
         """Remove a dataset."""
@@ -201,7 +201,7 @@ class Servicer(CoordinatorServicer):
         compared = self._parts.references.compare(request.left, request.right)
         return encode_comparison(compared.relation, compared.common)
 
-    def _told(self, one: DatasetHandle | Unreadable) -> wire.DatasetSummary:
+    def _summary_or_problem(self, one: DatasetHandle | Unreadable) -> wire.DatasetSummary:
         """Return the summary of a dataset, or its problem; one bad dataset must not hide the others."""
         if isinstance(one, Unreadable):
             return unreadable_summary(one)

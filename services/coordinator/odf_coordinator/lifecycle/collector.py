@@ -38,7 +38,7 @@ class Collector:
 
         What needs a look at each of perhaps thousands of datasets is done every ten minutes.
         """
-        self._attempt("cannot repair names for now", self.catalog.mend)
+        self._attempt("cannot repair names for now", self.catalog.repair_names)
         looked_at = -math.inf
         while not stop.is_set():
             self.settle()

@@ -39,7 +39,7 @@ class IngestClient:
     _kept: grpc.Channel | None = field(default=None, init=False)
 
     def poll(self, dataset: DatasetId) -> Generator[str, None, None]:
-        """Iterate until all that is new at the polling source is committed; yield what is going on."""
+        """Iterate until all new data of the polling source is committed; yield its progress."""
         for progress in self._stream(
             lambda stub: stub.Poll(PollRequest(ref=str(dataset)), timeout=STREAM_TIMEOUT_SECONDS)
         ):

@@ -26,14 +26,14 @@ class RunningTransform:
         self._announce = announce
         self._clock = clock
         self._begun = self._heard = clock()
-        self._is_told = False
+        self._is_reported = False
 
     def note(self, now: EngineProgress) -> None:
         """Record a report; it is forwarded once the transform has run for `REPORT_AFTER_SECONDS` seconds."""
         self.now = now
         self._heard = self._clock()
         if self._heard - self._begun >= REPORT_AFTER_SECONDS:
-            self._is_told = True
+            self._is_reported = True
             self._announce(now)
 
     @property
@@ -43,7 +43,7 @@ class RunningTransform:
 
     def end(self) -> None:
         """Report the end, if progress was reported."""
-        if self._is_told:
+        if self._is_reported:
             self._announce(EngineProgress())
 
 

@@ -68,7 +68,7 @@ class Scheduler:
         self._changed = threading.Condition(threading.RLock())
 
     def on_committed(self, state: ChainState) -> None:
-        """Enqueue what may be stale after this commit."""
+        """Enqueue derivatives that may be stale after this commit."""
         with self._changed:
             is_new = self._readers.note(state)
             if state.transform is not None and (is_new or not self._queue.is_running(state.dataset_id)):
@@ -77,7 +77,7 @@ class Scheduler:
                 self._enqueue(dependant)
 
     def on_announced(self, dataset: DatasetId) -> None:
-        """Enqueue what may be stale after another instance's commit."""
+        """Enqueue derivatives that may be stale after another instance's commit."""
         try:
             known = self._datasets.by_id(dataset)
         except OdfError as error:

@@ -34,7 +34,7 @@ RETRY: Final = Backoff(first=0.2, most=10.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What settling needs."""
+    """The components that settling needs."""
 
     receipts: Receipts
     queues: CommitQueues
@@ -43,7 +43,7 @@ class Parts:
 
 
 class AcceptedPushes:
-    """The pushes accepted by this process, and those that a killed one has left; thread-safe."""
+    """The pushes accepted by this process, and those left by a killed one; thread-safe."""
 
     def __init__(self, parts: Parts) -> None:
         """Settle on the threads of `parts.pool`, once `run` was started."""
@@ -59,7 +59,7 @@ class AcceptedPushes:
         return self._parts.receipts
 
     def run(self, stop: threading.Event) -> None:
-        """Settle what was accepted before this start, and what other processes leave behind, until stopped."""
+        """Settle pushes accepted before this start, and those left by other processes, until stopped."""
         self._stop = stop
         tidy_due = 0.0
         while not stop.is_set():
@@ -84,7 +84,7 @@ class AcceptedPushes:
     def await_settled(
         self, dataset: DatasetId, id_: str, seconds: float, is_there: Callable[[], bool]
     ) -> Receipt | None:
-        """Return a receipt when it is settled, as it is after `seconds`, or at once if the caller has gone."""
+        """Return a receipt once it is settled, after `seconds` in any state, or at once if the caller is gone."""
         until = time.monotonic() + seconds
         with self._settled:
             while True:

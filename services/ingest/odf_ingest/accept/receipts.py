@@ -44,7 +44,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """An accepted push; from `state` on what became of it."""
+    """An accepted push; `state` and the fields after it are its outcome."""
 
     id: str
     source: str
@@ -101,7 +101,7 @@ class Receipts:
         self._folder = home / FOLDER
 
     def find(self, dataset: DatasetId, id_: str) -> Receipt | None:
-        """Return a receipt; None if there is none; raises `InvalidInput` for what is no id."""
+        """Return a receipt; None if it does not exist; raises `InvalidInput` unless `id_` is a valid id."""
         if _ID.fullmatch(id_) is None:
             raise InvalidInput(text=f"not a receipt: {id_[:64]!r}")
         file = self._of(dataset) / f"{id_}{_RECEIPT}"
@@ -153,7 +153,7 @@ class Receipts:
         return found
 
     def settle(self, dataset: DatasetId, receipt: Receipt) -> None:
-        """Store what became of a push, and drop its batch."""
+        """Store the outcome of a push, and delete its batch."""
         folder = self._of(dataset)
         self._write(folder, receipt)
         self._drop_batches(folder, receipt.id)
@@ -173,7 +173,7 @@ class Receipts:
         return [one for one in self._all() if self._batches(self._of(one))]
 
     def tidy(self) -> None:
-        """Remove settled receipts that are older than a week, and batches whose acceptance was cut off by a kill."""
+        """Remove settled receipts older than a week, and batches whose acceptance was interrupted by a kill."""
         oldest = time.time() - KEPT_SECONDS
         for dataset in self._all():
             folder = self._of(dataset)

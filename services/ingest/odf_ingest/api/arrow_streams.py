@@ -1,6 +1,6 @@
 """Streams of Arrow record batches over gRPC: each batch is committed, then acknowledged, then the next one is read.
 
-A stream is a run of numbered batches (`batch_keys`), so the source state in the chain says how far it came.
+A stream is a run of numbered batches (`batch_keys`), so the source state in the chain records its progress.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""What requests name: datasets, sources, keys and staged files."""
+"""Looks up what requests name: datasets, sources, keys and staged files."""
 
 from pathlib import Path
 from typing import Final

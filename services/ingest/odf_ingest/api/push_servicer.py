@@ -1,4 +1,4 @@
-"""The gRPC service `Push`: accepts pushes, and reports what became of them."""
+"""The gRPC service `Push`: accepts pushes, and reports their outcomes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The position of a push source: the value of its source state.
+"""The position of a push source, committed with its records for exactly-once ingestion: the value of its source state.
 
 `{"v":1,"topics":{"<topic>":{"id":"<topic uuid>","next":{"0":123}}}}`; topics with several
 partitions also have `greatest`, each partition's greatest event time (ms). Pushed files leave their keys in

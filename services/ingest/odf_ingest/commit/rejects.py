@@ -134,7 +134,7 @@ class RejectPolicy:
             note_reason(self._blobs, dataset, source, letters[0].reason, now=Timestamp(time.time_ns()))
 
     def announce(self, dataset: DatasetId, state: ChainState) -> None:
-        """Tell who listens how many rejected messages await a decision, best effort."""
+        """Publish how many rejected messages await a decision, best effort."""
         progress = IngestProgress()
         self.add_to(progress, state)
         try:

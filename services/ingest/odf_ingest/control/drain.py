@@ -65,15 +65,15 @@ class Drains:
         ends = self._ends(entry, state, topics)
         if any(self._owned.record(key) is None for key in topics):
             self._reader.request(lambda: self._owned.look(dataset))  # for example a topic that is new
-        told = moved = time.monotonic()
+        reported_at = moved = time.monotonic()
         try:
             while True:
                 waiting = self._waiting(state, topics, ends)
                 if waiting == 0:
                     yield Progress(waiting=0, head=self._queues.state(dataset).head)
                     return
-                if time.monotonic() - told > REPORT_INTERVAL_SECONDS:
-                    told = time.monotonic()
+                if time.monotonic() - reported_at > REPORT_INTERVAL_SECONDS:
+                    reported_at = time.monotonic()
                     yield Progress(waiting=waiting)
                 stuck = self._owned.stuck()
                 found = [stuck[key] for key in topics if key in stuck]

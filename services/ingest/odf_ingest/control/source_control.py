@@ -77,7 +77,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """The place of a skipped message; None if no message failed this time."""
+    """The position of a skipped message; None if no message failed this time."""
 
     source: str
     topic: str

@@ -1,7 +1,7 @@
-"""Clients of the broker for all sources: a client has one position per partition, so each reader of it has its own.
+"""Kafka clients for all sources: a client has one position per partition, so sources of one topic need several clients.
 
-Sources of different topics share the first client. Each further source of a topic takes the next client that does not
-read the topic yet; there are as many as sources of the topic with the most of them.
+Sources of different topics share the first client. Each further source of a topic uses the next client that does not
+read the topic yet, so there are as many clients as sources of the most shared topic.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

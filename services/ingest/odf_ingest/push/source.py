@@ -201,7 +201,7 @@ class PushSource:
 
     @property
     def activity(self) -> TopicActivity:
-        """Return what a batch of another topic of the same source has to know."""
+        """Return what a batch from another topic of the same source needs to know of this one."""
         unread = {number for number, at in self.next.items() if self.ends.get(number) != at}
         if not self.is_idle:
             unread |= {number for number, at in self.next.items() if at != self._opened_at[number]}

@@ -1,4 +1,4 @@
-"""Reads records one by one, after they could not be read together."""
+"""Reads records one by one, after reading them together has failed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final

@@ -15,7 +15,7 @@ from odf_ingest.read.types.years import with_known_years
 
 @singledispatch
 def decode_table(step: ReadStepParquet, source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
-    """Return the table in `source` as `with_columns` does; raises `InvalidInput` if it is none."""
+    """Return the table in `source` as `with_columns` does; raises `InvalidInput` unless it is a table."""
     raise UnsupportedStep(step=type(step).__name__)
 
 

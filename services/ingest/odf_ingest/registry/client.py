@@ -1,7 +1,7 @@
 """Fetches schemas from a registry over http and https (Confluent's REST API); the server is not trusted.
 
-What may pass, and what only the user can mend (address, credentials, certificates), is `RegistryUnavailable`: it says
-nothing about the messages. A schema that does not exist or is malformed is `InvalidInput`.
+Transient errors, and those that only the user can fix (address, credentials, certificates), raise
+`RegistryUnavailable`: the messages are not at fault. A schema that does not exist or is malformed is `InvalidInput`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Decodes messages by the schemas that they name, which are fetched once and kept."""
+"""Decodes messages with the schemas that they name, which are fetched once and cached."""
 
 import threading
 import time
@@ -29,7 +29,7 @@ Decode: TypeAlias = Callable[[bytes], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """A schema's decoder, or why there is none and until when that is believed (seconds, monotonic)."""
+    """A schema's decoder, or the cached error of fetching it, and until when that is cached (seconds, monotonic)."""
 
     decode: Decode | None = None
     why: str = ""

@@ -86,7 +86,7 @@ class ProtobufDecoder:
 
 
 def message_indexes(payload: bytes) -> tuple[tuple[int, ...], int]:
-    """Return the place of the message's type in its file, by level, and where the message begins.
+    """Return the indexes of the message's type in its file, by nesting level, and the offset of the message.
 
     Raises `InvalidInput`. A single zero byte stands for the first type.
     """

@@ -1,4 +1,4 @@
-"""Accounts, tokens, roles: who may do what with which dataset. `rules` decides, `store` remembers.
+"""Accounts, tokens, roles: who may do what with which dataset. `rules` decides, `store` stores.
 
-Only sync changes what is stored; commands ask it over gRPC. HTTP requests are judged in `odf_sync.http.authorization`.
+Only sync changes the database; commands call it over gRPC. `odf_sync.http.authorization` authorizes HTTP requests.
 """

@@ -1,7 +1,7 @@
-"""Who asked for what, and whether it was allowed: the topic `odf.audit.v1` (docs/formats/audit.md).
+"""The audit of HTTP requests, who did what and whether it was allowed: topic `odf.audit.v1` (docs/formats/audit.md).
 
-A request only puts an entry into a bounded queue, and one thread sends them. While Kafka is away the queue fills; what
-does not fit is lost, and counted. If entries held requests back, an outage of Kafka would stop the node's readers.
+A request only puts an entry into a bounded queue, and one thread sends them. During an outage of Kafka the queue fills;
+further entries are dropped and counted. If requests waited for entries, that outage would stop the node's readers.
 """
 
 import queue
@@ -40,11 +40,11 @@ DROPPED: Final = Counter(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a request asks for."""
+    """What a request wants to do."""
 
     caller: Caller
     address: str
-    """The other end of the connection."""
+    """The remote address of the connection."""
     forwarded_for: str = ""
     method: str
     route: str = ""
@@ -61,7 +61,7 @@ class Audit:
     """A bounded queue of entries; thread-safe."""
 
     def __init__(self, most: int = MOST_ENTRIES) -> None:
-        """Keep at most so many entries until they are sent."""
+        """Queue at most this many entries."""
         self._waiting: queue.Queue[Envelope] = queue.Queue(most)
 
     def note(
@@ -97,7 +97,7 @@ class Audit:
                 _try_last(bus, batch)
 
     def finish(self, bus: Bus) -> None:
-        """Send what is left, for a short time."""
+        """Send queued entries, for a short time at most."""
         while batch := self._batch(0.0):
             _try_last(bus, batch)
 

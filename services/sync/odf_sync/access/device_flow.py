@@ -1,6 +1,6 @@
-"""Logins that are begun by a program and completed by its user in a browser (OAuth 2.0 Device Authorization Grant).
+"""Logins started by a program and completed by its user in a browser (OAuth 2.0 Device Authorization Grant).
 
-In memory: after a restart of sync, a login is begun again.
+Pending logins are kept in memory: after a restart of sync, a login has to be started again.
 """
 
 import threading
@@ -23,10 +23,10 @@ class _Login:
 
 
 class DeviceLogins:
-    """The logins that have been begun; thread-safe."""
+    """Pending logins; thread-safe."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Begin with none."""
+        """Start without logins."""
         self._clock = clock
         self._lock = threading.Lock()
         self._logins: dict[str, _Login] = {}
@@ -43,7 +43,7 @@ class DeviceLogins:
             return code
 
     def complete(self, code: str, token: str) -> bool:
-        """Hand over the token that the user got; False if no such login is pending."""
+        """Complete a pending login with the user's token; False if it is not pending."""
         with self._lock:
             login = self._logins.get(code)
             if login is None or login.expires_ms <= self._clock.now().ms or login.token is not None:

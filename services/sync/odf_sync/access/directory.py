@@ -1,7 +1,7 @@
-"""The accounts of a node: who a token stands for, who may log in, and which role an account has.
+"""The accounts of a node: whose a token is, who may log in, and which role an account has.
 
-On a node of one tenant, every account owns every dataset. On one of many, the account in a dataset's name owns it, and
-others have the roles that they were given.
+On a single-tenant node, every account owns every dataset. On a multi-tenant one, the account in a dataset's name owns
+it, and others have the roles granted to them.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ class Directory:
         return account
 
     def set_password(self, name: Name, password: str | None) -> None:
-        """Replace an account's password, or take it away; its tokens stay; raises `NotFound`, `InvalidInput`."""
+        """Replace or remove an account's password; its tokens stay valid; raises `NotFound`, `InvalidInput`."""
         self.store.set_password(name, None if password is None else hash_password(password))
 
     def create_token(
@@ -62,7 +62,7 @@ class Directory:
         dataset: DatasetId | None = None,
         seconds: int | None = LOGIN_SECONDS,
     ) -> tuple[Token, StoredToken]:
-        """Create a token that is good for `seconds`, None: until it is revoked; raises `NotFound`, `InvalidInput`."""
+        """Create a token, valid for `seconds` (None: until revoked); raises `NotFound`, `InvalidInput`."""
         if len(label) > MAX_LABEL or not label.isprintable():
             raise InvalidInput(where="label", text=f"expected at most {MAX_LABEL} printable characters")
         token, now = Token.new(), self._clock.now().ms
@@ -94,7 +94,7 @@ class Directory:
             raise LoginRefused from error
 
     def caller(self, text: str) -> Caller:
-        """Return whom a bearer token stands for."""
+        """Return the caller that a bearer token identifies."""
         token = Token.parse(text)
         for stored in () if token is None else self.store.tokens(id=token.id):
             assert token is not None
@@ -111,7 +111,7 @@ class Directory:
         return self.store.role(entry.dataset_id, account)
 
     def visibility(self, dataset: DatasetId) -> Visibility:
-        """Return who may read a dataset; unless set, all on a node of one tenant, and no one else on one of many."""
+        """Return a dataset's visibility; by default public on a single-tenant node, private on a multi-tenant one."""
         unset = Visibility.PRIVATE if self.is_multi_tenant else Visibility.PUBLIC
         return self.store.visibility(dataset) or unset
 

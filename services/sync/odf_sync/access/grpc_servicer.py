@@ -1,4 +1,4 @@
-"""Accounts, tokens, roles and logins over gRPC: what the commands `odf account`, `token`, `access` and `login` ask."""
+"""Accounts, tokens, roles and logins over gRPC, for the commands `odf account`, `token`, `access` and `login`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -98,7 +98,7 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
         return self._access(entry)
 
     def LogIn(self, request: pb.LogInRequest, context: grpc.ServicerContext) -> Iterator[pb.LogInProgress]:
-        """Log in at another node."""
+        """Log in to another node."""
         origin = origin_of(request.url)
         if not request.insecure:
             require_encrypted(origin)
@@ -116,7 +116,7 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
         yield pb.LogInProgress(done=pb.LogInItem(origin=origin, account=account))
 
     def LogOut(self, request: pb.LogOutRequest, _: grpc.ServicerContext) -> pb.LogInItem:
-        """Forget the token of another node."""
+        """Delete the token of another node."""
         origin = origin_of(request.url)
         self._logins.forget(origin)
         return pb.LogInItem(origin=origin)

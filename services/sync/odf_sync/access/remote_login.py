@@ -1,6 +1,6 @@
-"""Logins at other nodes: gets tokens from them, and stores one per origin (wire-facts §8.7).
+"""Logins to other nodes: gets tokens from them, and stores one per origin (wire-facts §8.7).
 
-A token is sent to the origin that it is from and to no other, also if a response redirects there. It is fetched over an
+A token is only sent to the origin that issued it, never to another one after a redirect. It is fetched over an
 unencrypted connection only if the other node is on this machine, or the user allowed it.
 """
 
@@ -101,7 +101,7 @@ class RemoteLogins:
         return str(reply.get("accountName", ""))
 
     def forget(self, origin: str) -> None:
-        """Forget the token of an origin; raises `NotFound`."""
+        """Delete the token of an origin; raises `NotFound`."""
         if not self._store.set_origin_token(origin, None):
             raise NotFound(what=f"a login at {origin}")
 
@@ -116,7 +116,7 @@ class RemoteLogins:
         return _text(origin, status, reply, "accessToken")
 
     def begin(self, origin: str) -> DeviceLogin:
-        """Begin a login in a browser."""
+        """Start a login in a browser."""
         url = f"{origin}/platform/token/device/authorization"
         status, reply = self._call("POST", url, **_form({"client_id": CLIENT}))
         code = _text(origin, status, reply, "device_code")

@@ -1,4 +1,4 @@
-"""Which role may do what, and what a caller is told who may not (wire-facts §8.6). Pure."""
+"""Which role may do what, and the response to a caller who may not (wire-facts §8.6). Pure."""
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum, auto
@@ -34,7 +34,7 @@ class Visibility(StrEnum):
 
 
 class Scope(StrEnum):
-    """What a token may be used for at most."""
+    """The most that a token allows."""
 
     READ = "read"
     WRITE = "write"
@@ -65,7 +65,7 @@ AT_MOST: Final = {Scope.READ: Role.READER, Scope.WRITE: Role.EDITOR, Scope.MANAG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Someone who may own datasets, and log in."""
+    """An account, which can own datasets and log in."""
 
     id: DatasetId
     name: Name
@@ -79,7 +79,7 @@ class Caller:
     """None: anonymous."""
     scope: Scope = Scope.MANAGE
     only: DatasetId | None = None
-    """The one dataset that the token is good for; None: all."""
+    """The only dataset that the token is valid for; None: all."""
     token_id: str = ""
     """Public id of the token; of an invalid one, the id that it claims."""
     has_invalid_token: bool = False
@@ -92,7 +92,7 @@ class Caller:
         return "" if self.account is None else str(self.account.name)
 
     def limited(self, role: Role | None, dataset: DatasetId | None) -> Role | None:
-        """Return what remains of a role with the caller's token."""
+        """Return a role as restricted by the scope of the caller's token."""
         if role is None or (self.only is not None and self.only != dataset):
             return None
         return min(role, AT_MOST[self.scope])

@@ -47,7 +47,7 @@ DATABASE: Final = Definition(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredToken:
-    """What is stored of a token."""
+    """A token as it is stored."""
 
     id: str
     account: Account
@@ -55,12 +55,12 @@ class StoredToken:
     label: str
     scope: Scope
     dataset: DatasetId | None
-    """The one dataset that it is good for; None: all."""
+    """The only dataset that it is valid for; None: all."""
     created_ms: int
     expires_ms: int | None
 
     def has_expired(self, now_ms: int) -> bool:
-        """Return whether it is no longer good."""
+        """Return whether it has expired."""
         return self.expires_ms is not None and self.expires_ms <= now_ms
 
 
@@ -107,7 +107,7 @@ class AccessStore:
         return None
 
     def add_token(self, token: StoredToken) -> None:
-        """Add a token, and forget those that have expired."""
+        """Add a token, and delete expired ones."""
         self._change("DELETE FROM tokens WHERE expires_ms <= ?", token.created_ms)
         dataset = None if token.dataset is None else str(token.dataset)
         self._change(
@@ -130,7 +130,7 @@ class AccessStore:
         return tuple(_token(*row) for row in rows)
 
     def revoke(self, token: str) -> None:
-        """Forget a token; raises `NotFound`."""
+        """Delete a token; raises `NotFound`."""
         if not self._change("DELETE FROM tokens WHERE id = ?", token):
             raise NotFound(what=f"token {token}")
 
@@ -145,11 +145,11 @@ class AccessStore:
         self._change("INSERT OR REPLACE INTO datasets VALUES (?, ?)", str(dataset), visibility.value)
 
     def forget_roles(self, dataset: DatasetId) -> None:
-        """Take back all roles of a dataset."""
+        """Revoke all roles of a dataset."""
         self._change("DELETE FROM roles WHERE dataset = ?", str(dataset))
 
     def roles(self, dataset: DatasetId) -> dict[Account, Role]:
-        """Return the roles that accounts were given, by name."""
+        """Return the roles granted to accounts, by account name."""
         query = (
             "SELECT a.id, a.name, r.role FROM roles r JOIN accounts a ON a.id = r.account "
             "WHERE r.dataset = ? ORDER BY a.key"
@@ -157,14 +157,14 @@ class AccessStore:
         return {_account(id, name): Role(role) for id, name, role in self._rows(query, str(dataset))}  # noqa: A001
 
     def role(self, dataset: DatasetId, account: Account) -> Role | None:
-        """Return the role that an account was given."""
+        """Return the role granted to an account."""
         query = "SELECT role FROM roles WHERE dataset = ? AND account = ?"
         for (role,) in self._rows(query, str(dataset), str(account.id)):
             return Role(role)
         return None
 
     def set_role(self, dataset: DatasetId, account: Account, role: Role | None) -> None:
-        """Give an account a role, or take it back."""
+        """Grant a role to an account, or revoke it."""
         key = (str(dataset), str(account.id))
         if role is None:
             self._change("DELETE FROM roles WHERE dataset = ? AND account = ?", *key)
@@ -172,7 +172,7 @@ class AccessStore:
             self._change("INSERT OR REPLACE INTO roles VALUES (?, ?, ?)", *key, int(role))
 
     def origin_token(self, origin: str) -> str | None:
-        """Return the token that we send to another node, by the origin of its URLs."""
+        """Return the token to send to another node, identified by its origin."""
         for (token,) in self._rows("SELECT token FROM origins WHERE origin = ?", origin):
             return str(token)
         return None
@@ -182,7 +182,7 @@ class AccessStore:
         return tuple(str(origin) for (origin,) in self._rows("SELECT origin FROM origins ORDER BY origin"))
 
     def set_origin_token(self, origin: str, token: str | None) -> bool:
-        """Store the token of an origin, or forget it; return whether anything changed."""
+        """Store or delete the token of an origin; return whether anything changed."""
         if token is None:
             return self._change("DELETE FROM origins WHERE origin = ?", origin) > 0
         return self._change("INSERT OR REPLACE INTO origins VALUES (?, ?)", origin, token) > 0

@@ -1,1 +1,1 @@
-"""What the node serves over HTTP: datasets, pushes; who may do what."""
+"""The node's HTTP server: datasets, pushes, and authorization of requests."""

@@ -1,4 +1,4 @@
-"""The calls by which a client finds out who it is, and logs in (wire-facts §8.7)."""
+"""Endpoints to log in and to identify the caller (wire-facts §8.7)."""
 
 import asyncio
 import json
@@ -53,7 +53,9 @@ class AccountRoutes:
         get = partial(Endpoint, method="GET")
         yield get(path="/info", handler=self._info, summary="Whether dataset names have an account.")
         yield get(
-            path="/assets/runtime-config.json", handler=self._runtime_config, summary="Where the API is."
+            path="/assets/runtime-config.json",
+            handler=self._runtime_config,
+            summary="The addresses of the API.",
         )
         yield get(path="/accounts/me", handler=self._me, summary="The caller's account.", statuses=(200, 401))
         yield get(
@@ -65,7 +67,7 @@ class AccountRoutes:
         yield get(
             path="/platform/token/validate",
             handler=self._validate,
-            summary="Whether the token is good.",
+            summary="Check whether the token is valid.",
             statuses=(200, 401),
             media_type="",
         )

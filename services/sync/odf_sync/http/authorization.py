@@ -1,7 +1,7 @@
-"""Who sent a request, and whether they may do that to that dataset: the only module that decides (wire-facts §8.6).
+"""Authentication and authorization of requests: the only module that allows or refuses them (wire-facts §8.6).
 
-On a node of one tenant, every dataset may be read by all unless it is private, and be written by its accounts and by
-programs on this machine, unless settings say otherwise.
+On a single-tenant node, everyone may read every dataset that is not private, and its accounts and programs on this
+machine may write, unless configured otherwise.
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ class Authorizer:
     def __init__(self, *, catalog: Catalog, local_writers: str, directory: Directory | None = None) -> None:
         """Protect the datasets of a catalog. `local_writers` is the value of ODF_HTTP_INGEST.
 
-        Without a directory, the node has one tenant and no accounts.
+        Without a directory, the node is single-tenant and has no accounts.
         """
         self.directory = directory or Directory(AccessStore(None), is_multi_tenant=False)
         self._catalog = catalog
@@ -63,7 +63,7 @@ class Authorizer:
 
     @property
     def dataset_paths(self) -> tuple[str, ...]:
-        """Return the paths of datasets: with an account, or also without one on a node of one tenant."""
+        """Return the paths of datasets: with an account, and on a single-tenant node also without one."""
         with_account = "/{account}/{dataset}"
         return (with_account,) if self.directory.is_multi_tenant else ("/{dataset}", with_account)
 
@@ -78,7 +78,7 @@ class Authorizer:
         return self.directory.caller(token.strip())
 
     def require(self, caller: Caller, name: str, action: Action) -> CatalogEntry | None:
-        """Return the dataset of a name, None if it is to be created; raises `Refusal` unless that is allowed."""
+        """Return the dataset of a name, None if it would be created; raises `Refusal` unless the action is allowed."""
         if caller.has_invalid_token:
             raise Refusal(status=401, body=INVALID_TOKEN)
         try:
@@ -99,7 +99,7 @@ class Authorizer:
         return decide(action, self._role(caller, entry, visibility), visibility)
 
     def may_read(self, caller: Caller, entry: CatalogEntry) -> bool:
-        """Return whether a caller may read a dataset, and thus learn that it exists."""
+        """Return whether a caller may read a dataset, and therefore may learn that it exists."""
         return self.verdict(caller, entry, Action.READ) is Verdict.ALLOWED
 
     def is_public(self, entry: CatalogEntry) -> bool:
@@ -107,9 +107,9 @@ class Authorizer:
         return self.directory.visibility(entry.dataset_id) is Visibility.PUBLIC
 
     def note_creation(self, dataset: DatasetId, visibility: Visibility) -> None:
-        """Give a pushed dataset its visibility, and no one a role from an earlier dataset with the same id.
+        """Set the visibility of a newly pushed dataset, and drop roles left from an earlier dataset with the same id.
 
-        A node of one tenant ignores the visibility: other implementations send "private" unless configured otherwise.
+        A single-tenant node ignores the visibility: other implementations send "private" unless configured otherwise.
         """
         self.directory.store.forget_roles(dataset)
         if self.directory.is_multi_tenant:
@@ -145,7 +145,7 @@ class Authorizer:
         return Refusal(status=403, name="PushForbidden", text=text, hint=hint)
 
     def _why(self, caller: Caller) -> tuple[str, str]:
-        """Return why a caller may not write, and what to do; nothing on a node of many tenants."""
+        """Return why a caller may not write, and what to do; nothing on a multi-tenant node."""
         if self.directory.is_multi_tenant:
             return "", ""
         if caller.account is not None:

@@ -1,6 +1,6 @@
 """Many blocks in one response: `GET <dataset>/packs/<hash>?after=<hash>` (ADR 0039).
 
-Only clients that know the header of `refs/head` ask for one. A pack may end early; the client asks for the rest.
+Only clients that support the header of `refs/head` request packs. A pack may end early; the client requests the rest.
 """
 
 import asyncio

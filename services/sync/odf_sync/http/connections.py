@@ -1,8 +1,8 @@
 """Limits on connections: how many are open, and how long the headers of a request may take.
 
 A connection is idle while it has no request: between two, and while headers arrive. At the limit, the connection that
-has been idle for longest makes room for a new one, so clients that open connections and send nothing, or one byte a
-second, keep no one out. If none is idle, the new one is answered 503.
+has been idle for longest is closed for a new one, so clients that open connections and send nothing, or one byte a
+second, cannot lock others out. If none is idle, the new one is answered 503.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Datasets over HTTP by the Simple Transfer Protocol (spec; wire-facts §8.2).
 
-A block is sent as the committed bytes, never encoded again. What is named by its hash may be cached for ever; a
-reference is asked for each time.
+A block is sent as the committed bytes, never encoded again. Blocks and objects, named by hash, may be cached forever;
+references must be revalidated.
 """
 
 import asyncio

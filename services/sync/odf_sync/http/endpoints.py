@@ -1,8 +1,8 @@
-"""What the server serves: one `Endpoint` per operation, and the application that authorizes each request to one.
+"""Endpoints of the HTTP server, one per operation, and the application that authorizes each request to one.
 
-An endpoint states what it does to the dataset in its path, and the middleware asks the `Authorizer` before the handler
-runs: no handler can forget to. A handler reads the outcome with `dataset_of` and `caller_of`, and asks `is_allowed` for
-more. What was decided is noted in the audit, apart from reads of public data.
+An endpoint states its action on the dataset in its path, and the middleware calls the `Authorizer` before the handler
+runs, so no handler can forget to. A handler gets the result from `dataset_of` and `caller_of`, and calls `is_allowed`
+for further checks. Decisions are recorded in the audit, except for reads of public data.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class Endpoint:
     action: Action | None = None
     """What it does to the dataset in its path; None if it has none there."""
     is_explained: bool = False
-    """Whether a refusal says why, on a node of one tenant. Other implementations send, and expect, an empty body."""
+    """Whether refusals give a reason on a single-tenant node. Other implementations send and expect an empty body."""
     query: Mapping[str, str] = field(default_factory=dict)
     """Names of the query's parameters, and what they mean."""
     body: str = ""
@@ -107,9 +107,9 @@ def application(
     audit: Audit | None = None,
     rate: RequestRate | None = None,
 ) -> web.Application:
-    """Return an application that serves the endpoints to those whom `authorizer` allows it.
+    """Return an application that serves the endpoints to the callers that `authorizer` allows.
 
-    Without `audit`, no one reads what was decided; without `rate`, callers may send any number of requests.
+    Without `audit`, decisions are not recorded; without `rate`, callers may send any number of requests.
     """
     served: dict[web.AbstractRoute, Endpoint] = {}
     judge = _Judge(authorizer, audit or Audit(), rate or RequestRate(0))
@@ -188,7 +188,7 @@ def _authorizing(judge: "_Judge", served: Mapping[web.AbstractRoute, Endpoint]) 
 
 
 class _Judge:
-    """Decides on requests, and notes what was decided."""
+    """Authorizes requests, and records the decisions."""
 
     def __init__(self, authorizer: Authorizer, audit: Audit, rate: RequestRate) -> None:
         self._authorizer = authorizer
@@ -249,7 +249,7 @@ _JUDGE: Final = web.AppKey("judge", _Judge)
 
 
 def _question(request: web.Request, endpoint: Endpoint | None) -> Question:
-    """Return what a request asks for; its caller is not known yet."""
+    """Return what a request wants to do; its caller is not known yet."""
     resource = request.match_info.route.resource
     has_dataset = endpoint is not None and endpoint.action is not None
     return Question(

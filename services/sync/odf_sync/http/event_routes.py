@@ -1,7 +1,7 @@
 """A dataset's commits as Server-Sent Events (WHATWG HTML, 9.2; docs/formats/notifications.md).
 
-An event says where the head is now. Its id is the head's hash: a client that reconnects sends the last one it saw, and
-is told at once if the head has moved since. Commits that come faster than a client reads are merged into one event.
+An event has the current head. Its id is the head's hash: a client that reconnects sends the last id it received, and
+gets an event at once if the head has moved since. If commits arrive faster than a client reads, they are merged.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ class EventRoutes:
         return None
 
     def _current(self, request: web.Request, entry: CatalogEntry) -> ChainState | None:
-        """Return the state at the head; raises `Refusal` if the caller may not read it any more, or it is another's."""
+        """Return the state at the head; raises `Refusal` if the caller may no longer read it, or the id has changed."""
         found = self._authorizer.require(self._authorizer.caller(request), entry.alias, Action.READ)
         if found is None or found.dataset_id != entry.dataset_id:
             raise Refusal(status=404)

@@ -1,7 +1,7 @@
-"""Wakes up the event streams and webhooks of a dataset when a notification says that something has happened to it.
+"""Wakes up the event streams and webhooks of a dataset when a notification reports a change of it.
 
-A notification is only a doorbell: a stream then looks at the chain itself. So a lost or repeated one is harmless, and a
-slow client needs no queue: it is sent the newest head.
+A notification is only a doorbell: streams read the chain themselves. So a lost or repeated notification is harmless,
+and slow clients need no queue: they get the newest head.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ MOVES: Final = frozenset({"committed", "dataset_removed"})
 
 
 class Bell(asyncio.Event):
-    """Set when its dataset should be looked at; of one event loop."""
+    """An event that is set when a dataset has changed; belongs to one event loop."""
 
     def __init__(self) -> None:
         """Belong to the running loop."""
@@ -89,7 +89,7 @@ class HeadWatch:
 
 
 def head_facts(entry: CatalogEntry, state: ChainState) -> dict[str, object]:
-    """Return what is said about a head (docs/formats/notifications.md)."""
+    """Return the facts that notifications have about a head (docs/formats/notifications.md)."""
     return {
         "dataset": str(entry.dataset_id),
         "alias": entry.alias,

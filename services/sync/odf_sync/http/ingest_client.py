@@ -1,4 +1,4 @@
-"""Hands pushes over to ingest. Every call may be repeated: the idempotency key identifies the push."""
+"""Passes pushes to ingest. Every call may be repeated: the idempotency key identifies the push."""
 
 import time
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Pushes over HTTP: `POST /<dataset>/ingest` (wire-facts §8.7), and `GET /<dataset>/ingest/<receipt>`.
 
-The body is streamed into a staged file, and that is handed over to ingest by name.
+The body is streamed into a staged file, whose name is passed to ingest.
 """
 
 import asyncio

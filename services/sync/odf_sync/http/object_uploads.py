@@ -1,6 +1,6 @@
 """Objects that clients send: `PUT data/<hash>` and `PUT checkpoints/<hash>` (wire-facts §8.2).
 
-An object belongs to a dataset once a block names it; until then it is not seen.
+An object belongs to a dataset once a block refers to it; until then it is invisible.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Datasets that are being pushed, and have no name yet: their objects are accepted already."""
+"""New datasets that are being pushed: they have no name yet, but their objects are already accepted."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

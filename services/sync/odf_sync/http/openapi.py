@@ -1,4 +1,4 @@
-"""`/openapi.json`: the description of what the server serves, from the same endpoints (OpenAPI 3.1)."""
+"""`/openapi.json`: the OpenAPI 3.1 description of the server, generated from its endpoints."""
 
 import re
 from collections.abc import Iterable, Mapping

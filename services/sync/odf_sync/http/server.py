@@ -1,4 +1,4 @@
-"""The HTTP server: puts the routes together, and serves them."""
+"""The HTTP server: combines the routes, and serves them."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""Sources of copies, one module per kind of place.
+"""Remote datasets to pull from and push to, one module per kind of repository.
 
 Repositories are not trusted: reads are limited in size here, and hashed by the caller.
 """
@@ -53,7 +53,7 @@ def repository(url: str, token_for: TokenFor = no_token, *, settings: Settings |
 
 
 def target(url: str, settings: Settings) -> Target | None:
-    """Return the place at a URL that stores what is pushed as files; None if a node is asked to take it."""
+    """Return the store of files at a URL to push to; None if the URL is that of a node."""
     scheme = urlparse(url).scheme
     if scheme == "file":
         return FolderTarget(url)

@@ -1,4 +1,4 @@
-"""Where a dataset is that a user names: by a URL, or in a named repository by its alias or id."""
+"""Locates remote datasets: by URL, or by alias or id in a named repository."""
 
 import json
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ DOCUMENT_LIMIT: Final = 64 * 1024  # bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """The URL of a dataset; its id, if that was named: whatever the repository has there must be that dataset."""
+    """The URL of a dataset, and the id that it must have if the user gave one."""
 
     url: str
     dataset: DatasetId | None = None
 
 
 def locate(repositories: LocalRepositories, text: str, token_for: TokenFor = no_token) -> Location:
-    """Return where a dataset is; asks its repository if it is named by its id.
+    """Return the location of a dataset; sends a request to the repository if the dataset is named by id.
 
     Raises `InvalidInput` unless the text names a remote dataset, `UnknownRepository`, and `NotFound` if the
     repository does not have that id.
@@ -56,10 +56,10 @@ def locate(repositories: LocalRepositories, text: str, token_for: TokenFor = no_
 def name_in_repository(
     repositories: LocalRepositories, repo: Name, dataset: DatasetId, name: Name, token_for: TokenFor
 ) -> RemoteAlias:
-    """Return what a dataset is called in a repository, or may be called if it is new there.
+    """Return the name of a dataset in a repository, or the name for a new one.
 
-    A node knows the name that it has for the id; a new dataset goes to the account that the token is of, if the node
-    has accounts. Raises `UnknownRepository`, and `LoginRequired` without an account there.
+    A node returns its name for the id; a new dataset is created in the token's account if the node has accounts.
+    Raises `UnknownRepository`, and `LoginRequired` without an account there.
     """
     base = repositories.find(repo).url
     if not _is_node(base):

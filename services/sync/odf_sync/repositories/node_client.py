@@ -1,7 +1,7 @@
-"""HTTP requests to a node that the user named, and to the addresses that it gives: redirects, and URLs of objects.
+"""HTTP requests to a node that the user named, and to URLs in its responses: redirects and URLs of objects.
 
-What a node gives is not trusted. Another origin than its own gets no token of ours, and has to be at a public address,
-or at one in `ODF_FETCH_NETWORKS`: otherwise a node could make this one send requests inside its network.
+These URLs are not trusted. Origins other than the node's own get no token of ours and must have a public address, or
+one in `ODF_FETCH_NETWORKS`: otherwise a node could make this one send requests inside its network.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The other side of a copy: one dataset in another place, read without trust, or written."""
+"""Protocols of remote datasets: `Repository` is read (and not trusted), `Target` is written to."""
 
 from collections.abc import Iterator
 from typing import BinaryIO, Final, Protocol
@@ -22,7 +22,7 @@ class Sink(Protocol):
 
 
 class Repository(Protocol):
-    """One dataset in another place."""
+    """One remote dataset, to read from."""
 
     url: str
 
@@ -33,21 +33,21 @@ class Repository(Protocol):
         """Return a block's bytes, unchecked; raises `NotFound`."""
 
     def pack(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
-        """Yield blocks from `newest` back, unchecked, newest first: those that the place sends in one response.
+        """Yield blocks from `newest` back, unchecked, newest first: those that one response contains.
 
-        It sends none if it cannot, and otherwise no block from `after` back. Raises `Unavailable` and `InvalidInput`
-        while it is read.
+        None if the repository has no packs; never `after` or older blocks. Raises `Unavailable` and `InvalidInput`
+        during iteration.
         """
 
     def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
-        """Write an object's bytes, unchecked, to `out`, from the position of `out` on: it may have the first ones.
+        """Write an object's bytes, unchecked, to `out`, starting at the position of `out`, which resumes a download.
 
         Raises `NotFound`, `InvalidInput` beyond `limit` bytes in total, and `Unavailable` if it ends early.
         """
 
 
 class Target(Protocol):
-    """One dataset in a place that stores files, and does not know what they are."""
+    """One remote dataset in a store of files, such as a folder or a bucket, to push to."""
 
     url: str
 

@@ -17,7 +17,7 @@ class S3Repository:
     """A dataset below a prefix, without credentials if its bucket is public."""
 
     def __init__(self, location: S3Location, access: S3Access) -> None:
-        """Use the place; sends no request yet."""
+        """Use a prefix in a bucket; sends no request yet."""
         self.url = str(location)
         self._bucket = Bucket(location, access)
 

@@ -1,6 +1,6 @@
-"""A place in a bucket that a dataset is pushed to, in the common layout (wire-facts §6.1).
+"""A prefix in a bucket that a dataset is pushed to, in the common layout (wire-facts §6.1).
 
-The head moves by conditional PUT, so of two pushes at once one wins, on servers that obey conditions.
+The head moves by conditional PUT, so one of two concurrent pushes succeeds, if the server supports conditions.
 """
 
 import os
@@ -23,7 +23,7 @@ class S3Target:
     """One dataset's prefix; several processes may push to it at once."""
 
     def __init__(self, location: S3Location, access: S3Access) -> None:
-        """Use the place, whose bucket must exist; sends no request yet."""
+        """Use a prefix in an existing bucket; sends no request yet."""
         self.url = str(location)
         self._there = S3Repository(location, access)
         self._bucket = Bucket(location, access)

@@ -1,7 +1,7 @@
 """A dataset served by the Smart Transfer Protocol (wire-facts §8.4): its new blocks come in one message.
 
-What that message does not hold is read by the Simple Transfer Protocol at the same URL: the head, the blocks down to
-the common one if the chains have diverged, and objects that were not asked for.
+Everything else is read over the Simple Transfer Protocol at the same URL: the head, the blocks down to the common one
+if the chains have diverged, and objects that were not requested.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,1 +1,1 @@
-"""Finding datasets by words: what is said of each, an index of each repository, and the search itself."""
+"""Finding datasets by words: their summaries, an index of each repository, and the search itself."""

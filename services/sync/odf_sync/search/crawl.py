@@ -1,4 +1,4 @@
-"""Lists the datasets of a repository: a node is asked, the chains of a folder or a bucket are read.
+"""Lists the datasets of a repository: by a request to a node, or by reading the chains in a folder or a bucket.
 
 Repositories are not trusted: the number of datasets, of blocks and of bytes is limited.
 """
@@ -78,7 +78,7 @@ def _from_node(base: str, known: Listing, token_for: TokenFor) -> Listing:
     while page.next and len(found) < DATASETS_LIMIT:
         last, path = page.next, f"{PATH}?{AFTER}={quote(page.next, safe='')}"
         following = server.document(path, left)
-        assert following is not None, "it was not asked for on a condition"
+        assert following is not None, "only a conditional request is answered 304"
         page = parse_page(following.content, base + path)
         if not page.datasets or (page.next and page.next.lower() <= last.lower()):
             raise InvalidInput(text="its pages do not continue each other", where=base + path)
@@ -132,7 +132,7 @@ def _has_head(url: str, settings: Settings) -> bool:
 def _from_chain(
     url: str, name: str, known: DatasetSummary | None, settings: Settings
 ) -> DatasetSummary | None:
-    """Return the summary of a dataset; None if it is none, or cannot be read."""
+    """Return the summary of a dataset; None if it is not a dataset, or cannot be read."""
     try:
         there = repository(url, settings=settings)
         head = there.head()

@@ -1,6 +1,6 @@
 """Indexes of repositories in the node's home: `$ODF_HOME/search/<lower-case name>.json`.
 
-An index saves asking; a lost or damaged one is read again from the repository.
+An index is a cache; a lost or damaged one is rebuilt from the repository.
 """
 
 import json
@@ -19,7 +19,7 @@ from odf_sync.search.summary import DatasetSummary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """What a repository had."""
+    """The datasets of a repository when it was last read."""
 
     listing: Listing
     read_at_ms: int
@@ -38,7 +38,7 @@ class Indexes:
         self._home = home
 
     def find(self, name: Name, url: str) -> Index:
-        """Return the index of a repository; an empty one if there is none of that URL, or if it is damaged."""
+        """Return the index of a repository; empty if there is none for that URL, or if it is damaged."""
         try:
             found = json.loads(read_file(self._file(name)))
             if found["url"] != url:

@@ -1,4 +1,4 @@
-"""Finds datasets of this node and of named repositories whose summaries have all the words that were asked for."""
+"""Finds datasets of this node and of named repositories whose summaries contain all words of a query."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +32,7 @@ class Query:
     repositories: tuple[str, ...] = ()
     """None: all, and this node."""
     refresh: bool = False
-    """Read repositories again, however young their indexes are."""
+    """Rebuild the indexes of repositories now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What is said of a dataset where datasets are listed, and its JSON; what comes from elsewhere is cut and checked."""
+"""The summary of a dataset in lists of datasets, and its JSON; summaries from other nodes are truncated and checked."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -18,7 +18,7 @@ KINDS: Final = {DatasetKind.Root: "root", DatasetKind.Derivative: "derivative"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSummary:
-    """A dataset as it is listed."""
+    """A dataset in a list of datasets."""
 
     name: str
     """`[account/]dataset`, in its repository."""

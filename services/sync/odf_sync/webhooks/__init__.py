@@ -1,4 +1,4 @@
-"""Webhooks: posts where a dataset's head is to URLs that the node's operator gave (docs/formats/notifications.md).
+"""Webhooks: notify URLs, chosen by the node's operator, when a dataset's head moves (docs/formats/notifications.md).
 
-`store` remembers them, `sender` delivers, `signatures` signs.
+`store` stores them, `sender` delivers, `signatures` signs.
 """

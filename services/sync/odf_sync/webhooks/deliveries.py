@@ -1,4 +1,4 @@
-"""What a webhook has to post next, and what becomes of it: read from the chain, and stored before it is sent.
+"""The next event of each webhook and the outcome of its delivery: read from the chain, stored before it is sent.
 
 Blocking; `sender` calls it in threads.
 """
@@ -33,7 +33,7 @@ ATTEMPTS: Final = Counter(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A webhook, and what to post for it now."""
+    """A webhook, and the event to post now."""
 
     hook: Webhook
     body: bytes | None = None

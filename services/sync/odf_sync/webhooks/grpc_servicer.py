@@ -1,4 +1,4 @@
-"""Webhooks over gRPC: what the command `odf webhook` asks for. Callers are trusted."""
+"""Webhooks over gRPC, for the command `odf webhook`. Callers are trusted."""
 
 import secrets
 from collections.abc import Iterable

@@ -1,9 +1,9 @@
-"""Posts the events of webhooks: a task per webhook, so that a receiver that is slow or dead delays no other.
+"""Posts the events of webhooks: one task per webhook, so that a slow or dead receiver does not delay the others.
 
-A task looks at the chain when a notification arrives, and every minute, in case one was lost. It has one attempt in
-flight at most, of limited duration; an event that fails is tried again after a growing delay, also after a restart,
-and not before the receiver's `Retry-After`. Only 2xx is a success; 410 ends the webhook. Redirects are not followed,
-and the answer's body is not read.
+A task reads the chain when a notification arrives, and every minute in case one was lost. It has at most one attempt in
+flight, of limited duration; a failed event is retried with growing delays, also after a restart, and not before the
+receiver's `Retry-After`. Only 2xx is a success; 410 removes the webhook. Redirects are not followed, and the response's
+body is not read.
 """
 
 import asyncio
@@ -182,7 +182,7 @@ class WebhookSender:
 
 
 def pause_ms(retry_after: str, now_ms: int) -> int:
-    """Return how long a `Retry-After` asks to wait, in seconds or until a date; 0 for none and for anything else."""
+    """Return the delay of a `Retry-After` header (seconds or a date), in ms; 0 if it is missing or malformed."""
     text = retry_after.strip()
     if DELAY_SECONDS.fullmatch(text):
         return int(text) * 1000

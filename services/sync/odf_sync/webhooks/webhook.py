@@ -17,13 +17,13 @@ class HookEvent(StrEnum):
     """What a webhook reports."""
 
     HEAD = "head"
-    """The head is at another block."""
+    """The head has moved."""
     GONE = "gone"
     """The dataset was deleted."""
 
 
 class State(StrEnum):
-    """What became of the newest event."""
+    """The delivery state of the newest event."""
 
     IDLE = "idle"
     """There has been no event."""
@@ -53,14 +53,14 @@ class Delivery:
 
     @property
     def state(self) -> State:
-        """Return what became of the event."""
+        """Return the delivery state of the event."""
         if self.is_pending:
             return State.RETRYING if self.failures else State.PENDING
         return State.DELIVERED if self.event_id else State.IDLE
 
     @property
     def is_hopeless(self) -> bool:
-        """Return whether the dataset is gone, and its receiver too."""
+        """Return whether the dataset was deleted and its receiver keeps failing, so that delivery is given up."""
         return self.is_pending and self.event is HookEvent.GONE and self.failures >= MAX_GONE_FAILURES
 
     def names(self, event: HookEvent, head: str) -> bool:
@@ -97,12 +97,12 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of an attempt."""
+    """The outcome of an attempt."""
 
     error: str = ""
     """Why it failed; empty for a success."""
     pause_ms: int = 0
-    """How long the receiver asks to be left alone (`Retry-After`)."""
+    """The delay that the receiver requests (`Retry-After`)."""
     is_unwanted: bool = False
     """Whether the receiver wants no more events, ever (`410 Gone`)."""
 

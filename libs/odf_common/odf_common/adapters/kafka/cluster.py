@@ -1,4 +1,4 @@
-"""A Kafka cluster: where it is, how clients authenticate, and what the topics that we create there look like.
+"""A Kafka cluster: its address, how clients authenticate, and the configuration of topics that we create.
 
 Every client of the cluster is configured from this value: librdkafka's in `client_config.py`, Faust's in the views.
 """

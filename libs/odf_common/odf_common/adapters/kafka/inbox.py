@@ -1,4 +1,4 @@
-"""Readers of one topic: as a member of a consumer group, or alone from now on."""
+"""Readers of one topic: as a member of a consumer group, or without a group from the end of the topic."""
 
 import logging
 from typing import Final

@@ -1,4 +1,4 @@
-"""The first messages of a topic, for a look at them."""
+"""Reads the first messages of a topic as a sample."""
 
 import time
 import uuid

@@ -1,4 +1,4 @@
-"""What a node's topics look like: partitions, replicas, configuration. Created by the node, or by an administrator."""
+"""Specifications of a node's topics: partitions, replicas, configuration. The node or an administrator creates them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -182,7 +182,7 @@ class LocalCatalog(Catalog):
             ):
                 yield dataset
 
-    def mend(self) -> None:
+    def repair_names(self) -> None:
         """Restore damaged and missing records, and reduce each dataset to one name: the one recorded in its folder.
 
         A dataset whose files cannot be read or written is logged and left unchanged.
@@ -195,16 +195,16 @@ class LocalCatalog(Catalog):
                 with translated():
                     if len(found) > 1 or not self._is_sound(found[0]):
                         with self.locked():
-                            self._mend(dataset)
+                            self._repair_names_of(dataset)
             except (Damaged, StorageUnavailable, NotFound) as error:  # skip only this dataset
                 log.warning("cannot repair the name of dataset %s for now: %s", dataset, error)
 
-    def _mend(self, dataset: DatasetId) -> None:
+    def _repair_names_of(self, dataset: DatasetId) -> None:
         """Repair one dataset's names; the caller holds the lock."""
-        told = _file_name(self._told(dataset))
+        recorded = _file_name(self._recorded_alias(dataset))
         entries = self._read().entries
         found = [name for name, entry in entries.items() if entry.dataset_id == dataset]
-        found.sort(key=lambda name: (name == told, (self._names / name).stat().st_mtime_ns))
+        found.sort(key=lambda name: (name == recorded, (self._names / name).stat().st_mtime_ns))
         for name in found[:-1]:
             log.warning("dataset %s had two names: freed %s", dataset, entries[name].alias)
             self.remove(entries[name].alias)
@@ -222,23 +222,23 @@ class LocalCatalog(Catalog):
             record = _parse(layout.note_file(self._home, entry.dataset_id, RECORD), name)
         except (CorruptName, FileNotFoundError):
             return False
-        return record == entry and self._told(entry.dataset_id) == entry.alias
+        return record == entry and self._recorded_alias(entry.dataset_id) == entry.alias
 
     def _restored(self, name: str, named: Collection[DatasetId]) -> CatalogEntry | None:
         """Return a damaged name's entry: of the only dataset whose folder records it and that has no other name."""
         found = [
             dataset
             for dataset in self._folders()
-            if dataset not in named and _file_name(self._told(dataset)) == name
+            if dataset not in named and _file_name(self._recorded_alias(dataset)) == name
         ]
         if len(found) != 1:
             return None
         try:
             return _parse(layout.note_file(self._home, found[0], RECORD), name)
         except (CorruptName, FileNotFoundError):  # made by an earlier release
-            return CatalogEntry(alias=self._told(found[0]), dataset_id=found[0])
+            return CatalogEntry(alias=self._recorded_alias(found[0]), dataset_id=found[0])
 
-    def _told(self, dataset: DatasetId) -> str:
+    def _recorded_alias(self, dataset: DatasetId) -> str:
         """Return the name that a dataset's folder publishes to other nodes; empty if there is none."""
         try:
             file = layout.dataset_folder(self._home, dataset) / "info" / "alias"

@@ -1,4 +1,4 @@
-"""The one place that maps an `OSError` of the store to an error of this project.
+"""Maps an `OSError` of the store to an error of this project; no other module does.
 
 An error that lasts until someone repairs it (`EISDIR`, `ENOTDIR`, `ELOOP`, …) is `Damaged`. So is a missing permission:
 waiting does not restore access rights. All others may be transient (`EIO`, `ENOSPC`, `EMFILE`, `ESTALE`, `EROFS`, …)

@@ -1,4 +1,4 @@
-"""A little disk space kept back, `$ODF_HOME/reserve`, so that a dataset can be deleted when the disk is full.
+"""Reserved disk space, `$ODF_HOME/reserve`, so that a dataset can be deleted when the disk is full.
 
 Deleting a dataset frees space, but first records what it removes. The file is allocated, not sparse. Once released it
 is allocated again when the disk has room.

@@ -1,4 +1,4 @@
-"""Files that commands hand over to the node by name; each is locked by its command while that is running."""
+"""Files that commands pass to the node by name; each is locked by its command while that is running."""
 
 import contextlib
 import os
@@ -54,7 +54,7 @@ class Staging:
 
 @guarded_methods
 class StagedFile:
-    """A file that is handed over by its `name` once it is written."""
+    """A file that is passed to the node by its `name` once it is written."""
 
     def __init__(self, folder: Path) -> None:
         """Create and lock a file; retry if another process swept it before it was locked."""

@@ -1,4 +1,4 @@
-"""Objects in a bucket, read through copies in the node's home."""
+"""Objects in a bucket, read through a cache in the node's home."""
 
 import contextlib
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""One place in a bucket of S3: the only module that calls the SDK, and the only one that retries.
+"""A prefix in an S3 bucket: the only module that calls the SDK, and the only one that retries.
 
 The SDK's own retries are off: they would hide that a conditional PUT may have been carried out before it was refused.
 """
@@ -61,7 +61,7 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedObject:
-    """A key relative to the place, and the size in bytes."""
+    """A key relative to the prefix, and the size in bytes."""
 
     name: str
     size: int
@@ -94,7 +94,7 @@ class Bucket:
     """
 
     def __init__(self, location: S3Location, access: S3Access) -> None:
-        """Use a bucket, which must exist; it is not asked for before the first call."""
+        """Use a bucket, which must exist; the first request is sent by the first call."""
         self.location = location
         self._endpoint = location.endpoint or access.endpoint
         self._client = _client(location, access)

@@ -1,7 +1,7 @@
-"""Copies of immutable objects in a local folder, the longest unused of which are removed when there are too many.
+"""A cache of immutable objects in a local folder; the least recently used are removed when it is too large.
 
-Several processes share the folder. A path is handed to programs that open it later, so what was used within
-`IN_USE_SECONDS` stays, even if the cache is then larger than its limit.
+Several processes share the folder. Paths are passed to programs that open them later, so objects used within
+`IN_USE_SECONDS` are kept, even if the cache then exceeds its limit.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class ObjectCache:
         self._guard = threading.Lock()
 
     def find(self, name: str) -> Path | None:
-        """Return a copy, marked as used; None if there is none."""
+        """Return a cached object, marked as used; None if it is not cached."""
         file = self._folder / name
         try:
             now = self._clock()

@@ -1,4 +1,4 @@
-"""Where a bucket is, and what opens it."""
+"""Locations of buckets, and the credentials for them."""
 
 import re
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Location:
-    """A bucket, and the place in it."""
+    """A bucket, and a prefix in it."""
 
     bucket: str
     prefix: str = ""
@@ -54,7 +54,7 @@ class S3Location:
         return cls(bucket=bucket, prefix="/".join(segments), endpoint=endpoint)
 
     def key(self, name: str) -> str:
-        """Return the key of a name below this place."""
+        """Return the key of a name below this prefix."""
         return f"{self.prefix}/{name}" if self.prefix else name
 
     def __str__(self) -> str:

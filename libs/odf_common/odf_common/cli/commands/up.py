@@ -59,54 +59,58 @@ def command(
       ODF_KAFKA=kafka:9092 ODF_KAFKA_PREFIX=staging. odf up --detach
     """  # noqa: D301 - click's marker for text that must not be wrapped
     settings = load()
-    begun = time.monotonic()
-    told = _Teller(settings.home / "logs", lambda node: _where(node, output, time.monotonic() - begun))
+    started_at = time.monotonic()
+    report = _StartReport(
+        settings.home / "logs", lambda node: _where(node, output, time.monotonic() - started_at)
+    )
     require_home(settings.home)
     running = _running(settings.home)
     if running is not None:
         remark(f"a node is already running for {settings.home}")
-        _await_ready(settings.home, told, lambda: _running(settings.home) is not None)
-        if not told.is_complete:
+        _await_ready(settings.home, report, lambda: _running(settings.home) is not None)
+        if not report.is_complete:
             raise UpFailed(text=f"the running node of {settings.home} stopped before it was ready")
         return
     start = Start(services=services, new_ports=new_ports, take_over=take_over)
     remark(f"starting a node in {settings.home}")
     if detach:
-        _detached(settings, start, told)
+        _detached(settings, start, report)
     else:
-        supervise(settings, start, told)
+        supervise(settings, start, report)
 
 
-class _Teller:
+class _StartReport:
     """Reports each part once when it is ready, then at intervals the missing ones, and finally all addresses."""
 
     def __init__(self, logs: Path, when_ready: Callable[[Node], None]) -> None:
         self._logs = logs
         self._when_ready = when_ready
-        self._begun = self._said = time.monotonic()
-        self._told: set[str] = set()
+        self._started_at = self._reported_at = time.monotonic()
+        self._ready: set[str] = set()
         self.is_complete = False
 
     def __call__(self, node: Node) -> None:
         parts = (*node.parts, *node.services)
         now = time.monotonic()
         for part in parts:
-            if part.state == "ready" and part.name not in self._told:
-                self._told.add(part.name)
-                self._said = now
-                seconds = now - self._begun
-                remark(f"  {part.name:<14} ready after {seconds:4.1f} s  ({len(self._told)} of {len(parts)})")
-        if not self.is_complete and len(self._told) == len(parts) > 0:
+            if part.state == "ready" and part.name not in self._ready:
+                self._ready.add(part.name)
+                self._reported_at = now
+                seconds = now - self._started_at
+                remark(
+                    f"  {part.name:<14} ready after {seconds:4.1f} s  ({len(self._ready)} of {len(parts)})"
+                )
+        if not self.is_complete and len(self._ready) == len(parts) > 0:
             self.is_complete = True
             self._when_ready(node)
-        elif not self.is_complete and now - self._said >= REPORT_INTERVAL_SECONDS:
-            self._said = now
-            self._tell_waiting([part for part in parts if part.name not in self._told])
+        elif not self.is_complete and now - self._reported_at >= REPORT_INTERVAL_SECONDS:
+            self._reported_at = now
+            self._report_waiting([part for part in parts if part.name not in self._ready])
 
-    def _tell_waiting(self, parts: Sequence[Part]) -> None:
+    def _report_waiting(self, parts: Sequence[Part]) -> None:
         """Report the parts that are not ready, later with the last log line of each."""
         remark(f"  waiting for {', '.join(part.name for part in parts)}")
-        if self._said - self._begun < SHOW_LOG_AFTER_SECONDS:
+        if self._reported_at - self._started_at < SHOW_LOG_AFTER_SECONDS:
             return
         width = shutil.get_terminal_size().columns
         for part in parts:
@@ -115,7 +119,7 @@ class _Teller:
                     remark(f"    {part.name}: {line}"[:width])
 
 
-def _detached(settings: Settings, start: Start, told: _Teller) -> None:
+def _detached(settings: Settings, start: Start, report: _StartReport) -> None:
     log = settings.home / "logs" / "node.log"
     rotate(log)
     with log.open("ab") as file:
@@ -128,7 +132,7 @@ def _detached(settings: Settings, start: Start, told: _Teller) -> None:
             env=child_environment(),
         )
     try:
-        _await_ready(settings.home, told, lambda: supervisor.poll() is None)
+        _await_ready(settings.home, report, lambda: supervisor.poll() is None)
     except BaseException:
         # For example Ctrl-C: a failed start leaves no process running.
         supervisor.terminate()
@@ -136,20 +140,20 @@ def _detached(settings: Settings, start: Start, told: _Teller) -> None:
             supervisor.wait(STOP_TIMEOUT_SECONDS)
         supervisor.kill()
         raise
-    if not told.is_complete:
+    if not report.is_complete:
         text = log.read_text(errors="replace").strip()
         raise UpFailed(text=text.removeprefix("error: ") or f"the supervisor stopped; its log is {log}")
 
 
-def _await_ready(home: Path, told: _Teller, goes_on: Callable[[], bool]) -> None:
-    """Return once the node is ready, or `goes_on` returns False."""
-    while not told.is_complete:
+def _await_ready(home: Path, report: _StartReport, is_running: Callable[[], bool]) -> None:
+    """Return once the node is ready, or `is_running` returns False."""
+    while not report.is_complete:
         node = _running(home)
         if node is not None:
-            told(node)
-        elif not goes_on():
+            report(node)
+        elif not is_running():
             return
-        if not told.is_complete:
+        if not report.is_complete:
             time.sleep(POLL_SECONDS)
 
 

@@ -219,7 +219,7 @@ def _objects_begun(text: bytes) -> int:
 
 
 def lines_of(text: bytes) -> tuple[list[bytes], list[str]]:
-    """Return the lines that are not blank, and their places, such as `line 1`."""
+    """Return the lines that are not blank, and their locations, such as `line 1`."""
     found = [(number, line) for number, line in enumerate(text.split(b"\n"), start=1) if line.strip()]
     return [line for _, line in found], [f"line {number}" for number, _ in found]
 
