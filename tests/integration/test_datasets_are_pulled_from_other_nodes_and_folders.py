@@ -115,7 +115,7 @@ def test_a_copy_is_pulled_by_its_name_from_the_repository_it_came_from(
     reader.node.run("repo delete first")
     assert "repository first does not exist" in reader.node.fails(f"pull {notes}")
     reader.node.run(f"alias delete {notes} --pull first/{notes}")
-    assert "is a copy of a dataset that is kept elsewhere" in reader.node.fails(f"pull {notes}")
+    assert "is a copy; only the node that has" in reader.node.fails(f"pull {notes}")
 
 
 def test_a_folder_is_pulled_under_the_name_that_is_asked_for(

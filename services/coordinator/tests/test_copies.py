@@ -19,7 +19,7 @@ from odf_coordinator.catalog.ownership import NotOwned
 from odf_coordinator.commit.outcomes import Committed
 
 WIDER = ("city STRING", "city STRING, people BIGINT")
-WORDS = "cities is a copy of a dataset that is kept elsewhere; only that node commits to it"
+WORDS = "cities is a copy; only the node that has the dataset's private key can commit to it"
 
 
 @pytest.fixture

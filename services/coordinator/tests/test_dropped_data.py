@@ -227,7 +227,7 @@ def test_a_copy_that_lost_its_data_is_to_be_pulled_again(story: Story) -> None:
         with pytest.raises(CopyLost, match=rf"{ref} is a copy; `odf pull URL --as {ref}` fetches it again"):
             story.node.record_reader.tail(ref, 1)
 
-        assert f"{ref} is a copy of a dataset that is kept elsewhere" in story.pull(ref)[ref].error
+        assert f"{ref} is a copy; only the node" in story.pull(ref)[ref].error
 
 
 def test_what_an_input_could_not_give_again_is_kept(story: Story) -> None:

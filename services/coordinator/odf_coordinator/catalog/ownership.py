@@ -59,5 +59,5 @@ class OwnershipCheck:
         if not self.keys.has(dataset):
             entry = self.catalog.by_id(dataset)
             name = str(dataset) if entry is None else entry.alias
-            text = f"{name} is a copy of a dataset that is kept elsewhere; only that node commits to it"
+            text = f"{name} is a copy; only the node that has the dataset's private key can commit to it"
             raise NotOwned(text=text)
