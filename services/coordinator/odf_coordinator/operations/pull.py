@@ -64,7 +64,7 @@ class Puller:
     drain: Callable[[DatasetId], Iterator[int]]
     """Commits all messages that are now in a dataset's sources; yields the number still waiting."""
     poll: Callable[[DatasetId], Generator[str, None, None]]
-    """Commits all that is new at a dataset's polling source; yields what is going on."""
+    """Commits all new data of a dataset's polling source; yields its progress."""
     keys: KeyStore
     rollback: DerivativeRollback
     rebuilder: DataRebuilder

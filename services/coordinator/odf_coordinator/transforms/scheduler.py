@@ -305,5 +305,5 @@ class _StillBroken(InvalidQuery):
     remedy: str
 
     def advice(self) -> str:
-        """Return what was advised then."""
+        """Return the advice of the original error."""
         return self.remedy
