@@ -24,7 +24,7 @@ from odf_ingest.merge.ordering import key_order
 from odf_ingest.merge.strategy import DEFAULT, History, Merged, key_columns, merge, operation_faults
 from odf_ingest.source_settings import SourceSettings
 
-Places = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 
 
 @key_columns.register(MergeStrategyChangelogStream)
@@ -46,8 +46,8 @@ def _(
     records = new.drop_columns([vocab.operation_type_column]).combine_chunks()
     _check_halves(records, ops, strategy.primary_key)
     order = key_order(records, strategy.primary_key).to_numpy()
-    places = pa.array(order[_paired(ops.to_numpy(zero_copy_only=False)[order])])
-    return Merged(records=records.take(places), ops=ops.take(places))
+    indices = pa.array(order[_paired(ops.to_numpy(zero_copy_only=False)[order])])
+    return Merged(records=records.take(indices), ops=ops.take(indices))
 
 
 def _check_halves(records: pa.Table, ops: pa.Array, key: Strings) -> None:
@@ -66,8 +66,8 @@ def _check_halves(records: pa.Table, ops: pa.Array, key: Strings) -> None:
         return
     half = _first_half(keys, steps)
     raise IncompleteCorrection(
-        where=f"record {rows[half.place] + 1}",
-        text="a -C without a +C after it" if steps[half.place] > 0 else "a +C without a -C before it",
+        where=f"record {rows[half.position] + 1}",
+        text="a -C without a +C after it" if steps[half.position] > 0 else "a +C without a -C before it",
         whole=int(rows[half.whole]),
         may_come=half.may_come,
     )
@@ -79,31 +79,31 @@ class _Half(NamedTuple):
     The first `whole` of them are complete corrections; `may_come`: only +C are missing.
     """
 
-    place: int
+    position: int
     whole: int
     may_come: bool
 
 
-def _first_half(keys: Places, steps: Places) -> _Half:
+def _first_half(keys: Indices, steps: Indices) -> _Half:
     waiting: dict[int, deque[int]] = {}
     whole = 0
-    for place, (key, step) in enumerate(zip(keys.tolist(), steps.tolist(), strict=True)):
+    for index, (key, step) in enumerate(zip(keys.tolist(), steps.tolist(), strict=True)):
         if step > 0:
-            waiting.setdefault(key, deque()).append(place)
+            waiting.setdefault(key, deque()).append(index)
         elif key not in waiting:
             # An earlier -C may lack its +C too.
-            lacking = [places[0] for one, places in waiting.items() if steps[keys == one].sum() > 0]
-            return _Half(min([place, *lacking]), whole, may_come=False)
+            lacking = [indices[0] for one, indices in waiting.items() if steps[keys == one].sum() > 0]
+            return _Half(min([index, *lacking]), whole, may_come=False)
         else:
             waiting[key].popleft()
             if not waiting[key]:
                 del waiting[key]
         if not waiting:
-            whole = place + 1
-    return _Half(min(places[0] for places in waiting.values()), whole, may_come=True)
+            whole = index + 1
+    return _Half(min(indices[0] for indices in waiting.values()), whole, may_come=True)
 
 
-def _paired(ops: npt.NDArray[np.uint8]) -> Places:
+def _paired(ops: npt.NDArray[np.uint8]) -> Indices:
     """Return the order of operations, already grouped by key, with each +C moved after its -C."""
     froms = np.flatnonzero(ops == Operation.CORRECT_FROM)
     tos = np.flatnonzero(ops == Operation.CORRECT_TO)

@@ -14,7 +14,7 @@ from odf_ingest.history.keys import Keys, key_array, key_order
 from odf_ingest.merge.ordering import by_key
 from odf_ingest.merge.strategy import Merged
 
-Places = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 
 
 def difference(
@@ -42,9 +42,9 @@ def difference(
     ]
     if retracts_missing:
         parts.append((known, _others(len(known), match.old), Operation.RETRACT))
-    records = pa.concat_tables([table.take(pa.array(places)) for table, places, _ in parts])
+    records = pa.concat_tables([table.take(pa.array(indices)) for table, indices, _ in parts])
     ops = pa.concat_arrays(
-        [pa.repeat(pa.scalar(int(op), pa.uint8()), len(places)) for _, places, op in parts]
+        [pa.repeat(pa.scalar(int(op), pa.uint8()), len(indices)) for _, indices, op in parts]
     )
     ordered, ops = by_key(records.combine_chunks(), ops, key)
     return Merged(records=ordered, ops=ops)
@@ -67,14 +67,14 @@ class _Sorted(NamedTuple):
     """Keys, ascending, and the row of each."""
 
     keys: Keys
-    rows: Places
+    rows: Indices
 
 
 class _Match(NamedTuple):
     """The rows of equal keys in both tables, ordered by key."""
 
-    old: Places
-    new: Places
+    old: Indices
+    new: Indices
 
 
 def _sorted(keys: Keys) -> _Sorted:
@@ -97,15 +97,15 @@ def _distinct(keys: Keys, names: Strings) -> _Sorted:
 def _matched(old_keys: Keys, new: _Sorted) -> _Match:
     old = _sorted(old_keys)
     if len(old.keys) == 0 or len(new.keys) == 0:
-        none: Places = np.empty(0, dtype=np.int64)
+        none: Indices = np.empty(0, dtype=np.int64)
         return _Match(none, none)
-    places = np.searchsorted(old.keys, new.keys)
-    places[places == len(old.keys)] = 0
-    is_same = old.keys[places] == new.keys
-    return _Match(old.rows[places[is_same]], new.rows[is_same])
+    indices = np.searchsorted(old.keys, new.keys)
+    indices[indices == len(old.keys)] = 0
+    is_same = old.keys[indices] == new.keys
+    return _Match(old.rows[indices[is_same]], new.rows[is_same])
 
 
-def _others(count: int, rows: Places) -> Places:
+def _others(count: int, rows: Indices) -> Indices:
     """Return the rows below `count` that are not among `rows`, ascending."""
     is_other = np.ones(count, dtype=np.bool_)
     is_other[rows] = False
@@ -128,7 +128,7 @@ def _changed(
     return changed
 
 
-def _picked(column: pa.ChunkedArray, rows: Places) -> pa.Array:
+def _picked(column: pa.ChunkedArray, rows: Indices) -> pa.Array:
     values = column.combine_chunks()
     if len(rows) == len(values) and bool(np.all(rows[1:] > rows[:-1])):
         return values  # all rows in their order

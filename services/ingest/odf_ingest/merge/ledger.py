@@ -24,6 +24,6 @@ def _(
     settings: SourceSettings = DEFAULT,
 ) -> Merged:
     keys = key_array(new, strategy.primary_key)
-    places, fresh = history.fresh(strategy.primary_key, keys)
-    kept = new if len(places) == len(new) else new.take(pa.array(places))
+    indices, fresh = history.fresh(strategy.primary_key, keys)
+    kept = new if len(indices) == len(new) else new.take(pa.array(indices))
     return Merged(records=by_event_time(kept, vocab.event_time_column), keys={strategy.primary_key: fresh})

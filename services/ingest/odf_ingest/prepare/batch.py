@@ -12,7 +12,7 @@ import numpy as np
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.message_columns import NO_COLUMNS, MessageColumns
 from odf_ingest.read.input_format import SOURCES_OWN, InputFormat
-from odf_ingest.read.message_buffer import MessageBuffer, Places
+from odf_ingest.read.message_buffer import Int64Array, MessageBuffer
 
 MessagePosition = tuple[int, int]  # partition and offset
 
@@ -61,14 +61,14 @@ class Part:
     partition: int
     values: MessageBuffer
     offsets: Sequence[int]
-    timestamps: Places | None
+    timestamps: Int64Array | None
     keys: Sequence[bytes | None] = ()
     """Only if columns are read from them."""
     headers: Mapping[str, Sequence[bytes | None]] = field(default_factory=dict)
     """The last value of each header by name, for those that columns are read from."""
 
     @property
-    def sizes(self) -> Places:
+    def sizes(self) -> Int64Array:
         """Return the cumulative bytes of the messages, as far as they are kept, up to and including each one."""
         sizes = self.values.sizes
         for others in (self.keys, *self.headers.values()):
@@ -156,7 +156,7 @@ class MessageBatch:
         """
         stops: list[int] = []
         for part in self.parts:
-            good = [place for place, at in enumerate(part.offsets) if (part.partition, at) not in bad]
+            good = [index for index, at in enumerate(part.offsets) if (part.partition, at) not in bad]
             stops.append(good[record] if record < len(good) else len(part.values))
             if stops[-1] < len(part.values):
                 break
@@ -168,7 +168,7 @@ class MessageBatch:
         return self._until(
             [
                 next(
-                    (place for place, at in enumerate(part.offsets) if (part.partition, at) in bad),
+                    (index for index, at in enumerate(part.offsets) if (part.partition, at) in bad),
                     len(part.values),
                 )
                 for part in self.parts

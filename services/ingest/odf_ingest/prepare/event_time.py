@@ -66,8 +66,8 @@ def fill_event_time(records: pa.Table, name: str, moment: Timestamp) -> pa.Table
     if column.null_count == 0:
         return records
     value = pa.scalar(moment.ms, pa.int64()).cast(TIMESTAMP).cast(column.type, safe=False)
-    place = records.column_names.index(name)
-    return records.set_column(place, name, pc.fill_null(column, value))
+    index = records.column_names.index(name)
+    return records.set_column(index, name, pc.fill_null(column, value))
 
 
 def event_times(records: pa.Table, name: str) -> pa.ChunkedArray:

@@ -17,7 +17,7 @@ from odf_ingest.prepare.batch import Part
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.read import read_records, suspects
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
-from odf_ingest.read.message_buffer import Places
+from odf_ingest.read.message_buffer import Int64Array
 from odf_ingest.read.types.columns import DecodedJson, TimeFormats, converted, unconvertible
 from odf_ingest.read.types.numbers import require_finite
 
@@ -64,7 +64,7 @@ def without_message_columns(schema: pa.Schema | None, columns: MessageColumns) -
 
 
 def with_message_columns(
-    table: pa.Table, plan: Plan, columns: MessageColumns, part: Part, rows: Places
+    table: pa.Table, plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array
 ) -> tuple[pa.Table, Faults]:
     """Return records with the columns of their messages, `rows` of the part, and why some of them are not records."""
     if not columns.names:
@@ -94,7 +94,7 @@ def deletes_by_tombstone(plan: Plan, columns: MessageColumns) -> bool:
     return bool(merge.primary_key) and set(merge.primary_key) <= set(columns.keys)
 
 
-def deletions(plan: Plan, columns: MessageColumns, part: Part, rows: Places) -> tuple[pa.Table, Faults]:
+def deletions(plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array) -> tuple[pa.Table, Faults]:
     """Return a retraction per tombstone, `rows` of the part: its key, else nulls; and why some of them are none."""
     assert isinstance(plan.source.merge, MergeStrategyUpsertStream)
     operation = plan.vocab.operation_type_column
@@ -112,7 +112,7 @@ def deletions(plan: Plan, columns: MessageColumns, part: Part, rows: Places) -> 
 
 
 def in_order(
-    table: pa.Table | None, rows: Places, deleted: pa.Table, deleted_rows: Places, operation: str
+    table: pa.Table | None, rows: Int64Array, deleted: pa.Table, deleted_rows: Int64Array, operation: str
 ) -> pa.Table:
     """Return records and deletions together, in the order of their messages."""
     if table is None or len(table) == 0:
@@ -124,7 +124,7 @@ def in_order(
     return pa.concat_tables([table, deleted], promote_options="permissive").take(pa.array(order))
 
 
-def _keys(plan: Plan, columns: MessageColumns, part: Part, rows: Places) -> Mapping[str, _Column]:
+def _keys(plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array) -> Mapping[str, _Column]:
     if not columns.keys:
         return {}
     values = [part.keys[row] for row in rows]
@@ -139,13 +139,13 @@ def _keys(plan: Plan, columns: MessageColumns, part: Part, rows: Places) -> Mapp
         lambda some: read_records(step, some, schema),
         lambda some: suspects(step, some, schema),
     )
-    faults = {int(given[place]): f"its key: {reason}" for place, reason in found.bad.items()}
+    faults = {int(given[index]): f"its key: {reason}" for index, reason in found.bad.items()}
     if found.table is None:
         return {field.name: (pa.chunked_array([pa.nulls(len(rows), field.type)]), faults) for field in schema}
-    places: list[int | None] = [None] * len(values)
-    for place, row in enumerate(given[found.kept]):
-        places[row] = place
-    taken = found.table.take(pa.array(places, pa.int64()))
+    indices: list[int | None] = [None] * len(values)
+    for index, row in enumerate(given[found.kept]):
+        indices[row] = index
+    taken = found.table.take(pa.array(indices, pa.int64()))
     return {name: (taken.column(name), faults) for name in columns.keys}
 
 
@@ -189,7 +189,7 @@ def _infinite(texts: Sequence[str | None], column: pa.ChunkedArray, field: pa.Fi
     return faults
 
 
-def _of_times(part: Part, rows: Places, field: pa.Field) -> pa.ChunkedArray:
+def _of_times(part: Part, rows: Int64Array, field: pa.Field) -> pa.ChunkedArray:
     assert part.timestamps is not None
     moments = pa.array(part.timestamps[rows])
     is_number = kind.is_integer(field.type)

@@ -46,7 +46,7 @@ from odf_ingest.read import (
 )
 from odf_ingest.read.declared import declared_schema
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
-from odf_ingest.read.message_buffer import Places
+from odf_ingest.read.message_buffer import Int64Array
 from odf_ingest.read.types.type_names import type_name
 from odf_ingest.read.types.years import with_known_years
 
@@ -342,7 +342,7 @@ def _bad(part: Part, place: int, reason: str) -> BadRecord:
     )
 
 
-def _moments(part: Part) -> Places:
+def _moments(part: Part) -> Int64Array:
     if part.timestamps is None:
         raise TypeError("the plan says that it needs no timestamps")
     return part.timestamps

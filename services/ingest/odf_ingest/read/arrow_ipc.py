@@ -67,13 +67,13 @@ def _unstorable(type_: pa.DataType) -> str | None:
 
 def _decoded(table: pa.Table) -> pa.Table:
     """Return the table with plain columns instead of encoded ones."""
-    for place, column in enumerate(table.schema):
-        held = table.column(place)
+    for index, column in enumerate(table.schema):
+        held = table.column(index)
         if kind.is_run_end_encoded(column.type):
             chunks = [pc.run_end_decode(chunk) for chunk in held.chunks]
             held = pa.chunked_array(chunks, column.type.value_type)
         if kind.is_dictionary(held.type):
             held = held.cast(held.type.value_type)
         if held.type != column.type:
-            table = table.set_column(place, column.with_type(held.type), held)
+            table = table.set_column(index, column.with_type(held.type), held)
     return table

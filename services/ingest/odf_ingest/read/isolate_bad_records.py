@@ -39,14 +39,14 @@ def isolate_bad_records(
     values is split into groups of `chunk`, a smaller one into halves.
     """
     bad: dict[int, str] = {}
-    places = np.arange(len(values))
+    indices = np.arange(len(values))
     empty = _empty(values)
     if empty:
         bad |= dict.fromkeys(empty, "is empty")
-        places = np.array([place for place in range(len(values)) if place not in empty], dtype=np.int64)
+        indices = np.array([index for index in range(len(values)) if index not in empty], dtype=np.int64)
     sieve = _Bisection(values, read, suspects, bad)
     sieve.chunk = chunk
-    sieve.take(places)
+    sieve.take(indices)
     kept = np.concatenate(sieve.kept) if sieve.kept else np.empty(0, dtype=np.int64)
     table = pa.concat_tables(sieve.tables, promote_options="permissive") if sieve.tables else None
     return ReadOutcome(table=table, kept=kept, bad=bad)
@@ -66,57 +66,57 @@ class _Bisection(Generic[T]):
         self.kept: list[npt.NDArray[np.int64]] = []
         self.tables: list[pa.Table] = []
 
-    def take(self, places: npt.NDArray[np.int64]) -> None:
+    def take(self, indices: npt.NDArray[np.int64]) -> None:
         """Read a group, recursively in halves if it has bad values."""
-        error = self._whole(places)
+        error = self._whole(indices)
         if error is None:
             return
-        if len(places) == 1:
-            self._bad[int(places[0])] = str(error)
-        elif len(places) > self.chunk:
-            for start in range(0, len(places), self.chunk):
-                self._chunk(places[start : start + self.chunk])
+        if len(indices) == 1:
+            self._bad[int(indices[0])] = str(error)
+        elif len(indices) > self.chunk:
+            for start in range(0, len(indices), self.chunk):
+                self._chunk(indices[start : start + self.chunk])
         else:
-            middle = len(places) // 2
-            self.take(places[:middle])
-            self.take(places[middle:])
+            middle = len(indices) // 2
+            self.take(indices[:middle])
+            self.take(indices[middle:])
 
-    def _chunk(self, places: npt.NDArray[np.int64]) -> None:
-        error = self._whole(places)
+    def _chunk(self, indices: npt.NDArray[np.int64]) -> None:
+        error = self._whole(indices)
         if error is None:
             return
         found = {}
-        for number, reason in self._suspects(self._of(places)).items():
+        for number, reason in self._suspects(self._of(indices)).items():
             if reason is not None:
                 found[number] = reason
                 continue
             try:
-                self._read(self._of(places[number : number + 1]))
+                self._read(self._of(indices[number : number + 1]))
             except InvalidInput as error:
                 found[number] = str(error)
-        self._bad |= {int(places[number]): reason for number, reason in found.items()}
-        self.take(np.delete(places, list(found)))
+        self._bad |= {int(indices[number]): reason for number, reason in found.items()}
+        self.take(np.delete(indices, list(found)))
 
-    def _whole(self, places: npt.NDArray[np.int64]) -> InvalidInput | None:
-        if len(places) == 0:
+    def _whole(self, indices: npt.NDArray[np.int64]) -> InvalidInput | None:
+        if len(indices) == 0:
             return None
         try:
-            table = self._read(self._of(places))
+            table = self._read(self._of(indices))
         except InvalidInput as error:
             return error
         self.tables.append(table)
-        self.kept.append(places)
+        self.kept.append(indices)
         return None
 
-    def _of(self, places: npt.NDArray[np.int64]) -> Sequence[T]:
-        if len(places) == len(self._values):
-            return self._values  # type: ignore[return-value]  # nulls are not among the places
+    def _of(self, indices: npt.NDArray[np.int64]) -> Sequence[T]:
+        if len(indices) == len(self._values):
+            return self._values  # type: ignore[return-value]  # nulls are not among the indices
         if isinstance(self._values, MessageBuffer):
-            return self._values.take(places)  # type: ignore[return-value]  # as above
-        return [self._values[place] for place in places]
+            return self._values.take(indices)  # type: ignore[return-value]  # as above
+        return [self._values[index] for index in indices]
 
 
 def _empty(values: Sequence[object]) -> AbstractSet[int]:
     if isinstance(values, MessageBuffer):
         return values.empty
-    return {place for place, value in enumerate(values) if value is None}
+    return {index for index, value in enumerate(values) if value is None}

@@ -10,7 +10,7 @@ from typing import Final, Self, overload
 import numpy as np
 import numpy.typing as npt
 
-Places = npt.NDArray[np.int64]
+Int64Array = npt.NDArray[np.int64]
 _SEPARATOR: Final = b"\n"
 
 
@@ -22,7 +22,7 @@ class MessageBuffer(Sequence[bytes | None]):
 
     __slots__ = ("empty", "ends", "text")
 
-    def __init__(self, text: bytes, ends: Places, empty: frozenset[int] = frozenset()) -> None:
+    def __init__(self, text: bytes, ends: Int64Array, empty: frozenset[int] = frozenset()) -> None:
         """Use these arrays without checks."""
         self.text = text
         self.ends = ends
@@ -36,7 +36,7 @@ class MessageBuffer(Sequence[bytes | None]):
         try:
             text, empty = _SEPARATOR.join(values), frozenset[int]()  # type: ignore[arg-type]  # tombstones are rare
         except TypeError:
-            empty = frozenset(place for place, value in enumerate(values) if value is None)
+            empty = frozenset(index for index, value in enumerate(values) if value is None)
             values = [value or b"" for value in values]
             text = _SEPARATOR.join(values)  # type: ignore[arg-type]  # none are left
         lengths = np.fromiter(map(len, values), np.int64, len(values))  # type: ignore[arg-type]
@@ -50,45 +50,45 @@ class MessageBuffer(Sequence[bytes | None]):
         ends, empty, at, count = [], set[int](), 0, 0
         for part in parts:
             ends.append(part.ends + at)
-            empty |= {count + place for place in part.empty}
+            empty |= {count + index for index in part.empty}
             at, count = at + len(part.text) + 1, count + len(part)
         return cls(_SEPARATOR.join(part.text for part in parts), np.concatenate(ends), frozenset(empty))
 
     @property
-    def sizes(self) -> Places:
+    def sizes(self) -> Int64Array:
         """Return the cumulative bytes of the values, up to and including each one."""
         return self.ends - np.arange(len(self.ends))
 
-    def take(self, places: Iterable[int]) -> list[bytes | None]:
+    def take(self, indices: Iterable[int]) -> list[bytes | None]:
         """Return the values at these indices."""
-        return [self[int(place)] for place in places]
+        return [self[int(index)] for index in indices]
 
     def __len__(self) -> int:
         """Return the number of values."""
         return len(self.ends)
 
     @overload
-    def __getitem__(self, place: int) -> bytes | None: ...
+    def __getitem__(self, index: int) -> bytes | None: ...
 
     @overload
-    def __getitem__(self, place: slice) -> Self: ...
+    def __getitem__(self, index: slice) -> Self: ...
 
-    def __getitem__(self, place: int | slice) -> "bytes | MessageBuffer | None":
+    def __getitem__(self, index: int | slice) -> "bytes | MessageBuffer | None":
         """Return one value, or those of a range without steps."""
-        if isinstance(place, slice):
-            start, stop, _ = place.indices(len(self))
+        if isinstance(index, slice):
+            start, stop, _ = index.indices(len(self))
             return self if (start, stop) == (0, len(self)) else self._range(start, stop)
-        place = range(len(self))[place]
-        return None if place in self.empty else self.text[self._start(place) : int(self.ends[place])]
+        index = range(len(self))[index]
+        return None if index in self.empty else self.text[self._start(index) : int(self.ends[index])]
 
-    def _start(self, place: int) -> int:
-        return int(self.ends[place - 1]) + 1 if place else 0
+    def _start(self, index: int) -> int:
+        return int(self.ends[index - 1]) + 1 if index else 0
 
     def _range(self, start: int, stop: int) -> "MessageBuffer":
         if start >= stop:
             return MessageBuffer(b"", self.ends[:0])
         first = self._start(start)
-        empty = frozenset(place - start for place in self.empty if start <= place < stop)
+        empty = frozenset(index - start for index in self.empty if start <= index < stop)
         return MessageBuffer(
             self.text[first : int(self.ends[stop - 1])], self.ends[start:stop] - first, empty
         )
