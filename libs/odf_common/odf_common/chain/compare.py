@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from odf_common.chain.walk import Place, ReadBlock, read_place
+from odf_common.chain.walk import BlockHeader, ReadBlock, read_header
 from odf_common.hashing.multihash import Multihash
 
 
@@ -60,10 +60,10 @@ def compare(
         return Equal()
     left, right = _Walk(read_ours, ours), _Walk(read_theirs, theirs)
     while left.name != right.name:
-        here, there = left.place(), right.place()
-        if here >= there:
+        ours_at, theirs_at = left.sequence_number(), right.sequence_number()
+        if ours_at >= theirs_at:
             left.step_back()
-        if there >= here:
+        if theirs_at >= ours_at:
             right.step_back()
     if left.steps == 0:
         return Behind(blocks=right.steps)
@@ -80,9 +80,9 @@ class _Walk:
     name: Multihash | None
     number: int | None = None
     steps: int = 0
-    block: Place | None = None
+    block: BlockHeader | None = None
 
-    def place(self) -> int:
+    def sequence_number(self) -> int:
         """Return the sequence number of the position, -1 before the first block."""
         if self.name is None:
             return -1
@@ -94,8 +94,8 @@ class _Walk:
         self.name, self.number, self.block = block.prev_block_hash, block.sequence_number - 1, None
         self.steps += 1
 
-    def _load(self) -> Place:
+    def _load(self) -> BlockHeader:
         assert self.name is not None
         if self.block is None:
-            self.block = read_place(self.read, self.name, self.number)[1]
+            self.block = read_header(self.read, self.name, self.number)[1]
         return self.block

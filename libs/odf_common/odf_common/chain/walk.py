@@ -42,7 +42,7 @@ class ChainBroken(VerificationFailed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class BlockHeader:
     """The first fields of `MetadataBlock`: enough for walking, at a tenth of the cost of decoding all of it."""
 
     system_time: Timestamp
@@ -109,20 +109,22 @@ def raw_blocks(read: ReadBlock, head: Multihash) -> Iterator[tuple[Multihash, by
     name: Multihash | None = head
     number: int | None = None
     while name is not None:
-        raw, place = read_place(read, name, number)
-        yield name, raw, place.prev_block_hash
-        name, number = place.prev_block_hash, place.sequence_number - 1
+        raw, header = read_header(read, name, number)
+        yield name, raw, header.prev_block_hash
+        name, number = header.prev_block_hash, header.sequence_number - 1
 
 
-def read_place(read: ReadBlock, name: Multihash, sequence_number: int | None = None) -> tuple[bytes, Place]:
-    """Return a block's bytes and its position in the chain, checked as by `read_link`."""
+def read_header(
+    read: ReadBlock, name: Multihash, sequence_number: int | None = None
+) -> tuple[bytes, BlockHeader]:
+    """Return a block's bytes and its header, checked as by `read_link`."""
     raw = _read_raw(read, name, sequence_number)
     try:
-        place = decode_message(Place, decode_message(Manifest, raw).content)
+        header = decode_message(BlockHeader, decode_message(Manifest, raw).content)
     except InvalidInput as error:
         raise _broken("unreadable", name, sequence_number, f"cannot be read: {error}") from error
-    _check_place(name, place, sequence_number)
-    return raw, place
+    _check_header(name, header, sequence_number)
+    return raw, header
 
 
 def _read_raw(read: ReadBlock, name: Multihash, number: int | None) -> bytes:
@@ -141,11 +143,11 @@ def _decoded(name: Multihash, raw: bytes, number: int | None) -> Link:
         decoded = decode_block(raw)
     except InvalidInput as error:
         raise _broken("unreadable", name, number, f"cannot be read: {error}") from error
-    _check_place(name, decoded.block, number)
+    _check_header(name, decoded.block, number)
     return name, decoded, raw
 
 
-def _check_place(name: Multihash, block: MetadataBlock | Place, number: int | None) -> None:
+def _check_header(name: Multihash, block: MetadataBlock | BlockHeader, number: int | None) -> None:
     actual, before = block.sequence_number, block.prev_block_hash
     if number is not None and actual != number:
         raise _broken("misplaced", name, number, f"has sequence number {actual}")

@@ -45,15 +45,15 @@ class SourcedSnapshot:
     snapshot: DatasetSnapshot
     document: Document
 
-    def place(self, path: str) -> str:
+    def location(self, path: str) -> str:
         """Return `name:line:column` of a path such as `content.metadata[0].read`, or of the nearest enclosing value."""
-        return _place(self.document, self.name, path)
+        return _location(self.document, self.name, path)
 
 
 def sourced_snapshots(text: bytes, name: str) -> tuple[SourcedSnapshot, ...]:
     """Return every snapshot in `text`; raises `InvalidInput` with file, line, column and path of the error."""
     return tuple(
-        SourcedSnapshot(name=name, snapshot=_placed(_snapshot, document, name), document=document)
+        SourcedSnapshot(name=name, snapshot=_located(_snapshot, document, name), document=document)
         for document in _some(text, name)
     )
 
@@ -71,7 +71,7 @@ def event_from_text(text: bytes, name: str) -> KnownEvent:
             return _event(_content(value, "MetadataEvent", (1,))[0], "content")
         return _event(value, "")
 
-    return _placed(read, _only(text, name), name)
+    return _located(read, _only(text, name), name)
 
 
 def block_from_text(text: bytes, name: str) -> tuple[MetadataBlock, int | None]:
@@ -83,7 +83,7 @@ def block_from_text(text: bytes, name: str) -> tuple[MetadataBlock, int | None]:
             return from_plain(MetadataBlock, content, "content"), version
         return from_plain(MetadataBlock, value), None
 
-    return _placed(read, _only(text, name), name)
+    return _located(read, _only(text, name), name)
 
 
 def block_to_yaml(raw: bytes) -> str:
@@ -98,7 +98,7 @@ def repository_from_text(text: bytes, name: str) -> Repository:
     def read(value: Any) -> Repository:
         return from_plain(Repository, _content(value, "Repository", (1,))[0], "content")
 
-    return _placed(read, _only(text, name), name)
+    return _located(read, _only(text, name), name)
 
 
 def repository_to_yaml(repository: Repository) -> str:
@@ -159,20 +159,20 @@ def _only(text: bytes, name: str) -> Document:
     return first
 
 
-def _place(document: Document, name: str, path: str) -> str:
+def _location(document: Document, name: str, path: str) -> str:
     """Return where a path is; fields that were renamed may have their former names in the text."""
     former = re.sub(rf"\.({'|'.join(_FORMERLY_SCHEMA)})\b", ".schema", path)
-    places = [place for place in map(document.place_of, (path, former)) if place is not None]
-    if not places:
+    locations = [location for location in map(document.location_of, (path, former)) if location is not None]
+    if not locations:
         return name
-    line, column = max(places)  # an inner value comes after the one that contains it
+    line, column = max(locations)  # an inner value comes after the one that contains it
     return f"{name}:{line}:{column}"
 
 
-def _placed(read: Callable[[Any], T], document: Document, name: str) -> T:
+def _located(read: Callable[[Any], T], document: Document, name: str) -> T:
     """Return what `read` makes of the document; its errors get file, line and column in front of the path."""
     try:
         return read(document.value)
     except InvalidInput as error:
-        at = _place(document, name, error.where or "")
+        at = _location(document, name, error.where or "")
         raise InvalidInput(text=error.text, where=f"{at}: {error.where}" if error.where else at) from error

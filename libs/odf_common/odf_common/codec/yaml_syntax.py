@@ -31,24 +31,26 @@ _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(slots=True)
-class _Place:
+class _Location:
     """A value's position, and those of inner values by the last steps of their paths: full paths would be quadratic."""
 
     line: int
     column: int
-    below: "dict[str, _Place]"
+    below: "dict[str, _Location]"
 
-    def nearest(self, path: str) -> "_Place":
+    def nearest(self, path: str) -> "_Location":
         """Return the position of the value at `path`, or of the innermost one that contains it."""
-        place = self
+        location = self
         while path:
             path = path.removeprefix(".")
-            steps = [step for step in place.below if path.startswith(step) and path[len(step) :][:1] in _ENDS]
+            steps = [
+                step for step in location.below if path.startswith(step) and path[len(step) :][:1] in _ENDS
+            ]
             if not steps:
-                return place
+                return location
             step = max(steps, key=len)
-            place, path = place.below[step], path[len(step) :]
-        return place
+            location, path = location.below[step], path[len(step) :]
+        return location
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +58,15 @@ class Document:
     """One document: its value and, on demand, the positions in it."""
 
     value: Any
-    root: Callable[[], _Place | None]
+    root: Callable[[], _Location | None]
 
-    def place_of(self, path: str) -> tuple[int, int] | None:
+    def location_of(self, path: str) -> tuple[int, int] | None:
         """Return line and column (from 1) of `path`, or of the nearest enclosing value; None if unknown."""
         root = self.root()
         if root is None:
             return None
-        place = root.nearest(path)
-        return place.line, place.column
+        location = root.nearest(path)
+        return location.line, location.column
 
 
 def documents(text: bytes, name: str) -> tuple[Document, ...]:
@@ -141,7 +143,7 @@ def _json_document(text: str, name: str) -> Document | None:
     except InvalidInput:
         _refuse_as_yaml(text, name)
         raise
-    return Document(value, lambda: _place_in_json(text))
+    return Document(value, lambda: _locations_in_json(text))
 
 
 def json_value(text: str, name: str) -> Any:
@@ -178,7 +180,7 @@ def _refuse_as_yaml(text: str, name: str) -> None:
         _Reader(text, name).read()
 
 
-def _place_in_json(text: str) -> _Place | None:
+def _locations_in_json(text: str) -> _Location | None:
     try:
         return _Reader(text, "").read()[0].root()
     except (yaml.YAMLError, InvalidInput, IndexError):
@@ -212,11 +214,11 @@ class _Reader:
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
                 first = next(self._events)
-                root = _place(first)
+                root = _location(first)
                 found.append(Document(self._value(first, root, 0), partial(_same, root)))
         return found
 
-    def _value(self, event: Any, place: _Place, depth: int) -> Any:
+    def _value(self, event: Any, location: _Location, depth: int) -> Any:
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
             raise self._refused("anchors and aliases are not allowed", event)
         if event.tag is not None:
@@ -226,17 +228,17 @@ class _Reader:
         if isinstance(event, yaml.ScalarEvent):
             return event.value if event.style else scalar_of(event.value)
         if isinstance(event, yaml.SequenceStartEvent):
-            return self._items(place, depth)
-        return self._entries(place, depth)
+            return self._items(location, depth)
+        return self._entries(location, depth)
 
-    def _items(self, place: _Place, depth: int) -> list[Any]:
+    def _items(self, location: _Location, depth: int) -> list[Any]:
         items: list[Any] = []
         while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-            below = place.below[child("", len(items))] = _place(event)
+            below = location.below[child("", len(items))] = _location(event)
             items.append(self._value(event, below, depth + 1))
         return items
 
-    def _entries(self, place: _Place, depth: int) -> dict[str, Any]:
+    def _entries(self, location: _Location, depth: int) -> dict[str, Any]:
         entries: dict[str, Any] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent) or event.anchor is not None or event.tag is not None:
@@ -244,18 +246,18 @@ class _Reader:
             key = event.value
             if key in entries:
                 raise self._refused(f"key {key!r} is given twice", event)
-            below = place.below[key] = _place(event)
+            below = location.below[key] = _location(event)
             entries[key] = self._value(next(self._events), below, depth + 1)
         return entries
 
     def _refused(self, text: str, event: Any) -> InvalidInput:
-        place = _place(event)
-        return InvalidInput(text=text, where=f"{self._name}:{place.line}:{place.column}")
+        location = _location(event)
+        return InvalidInput(text=text, where=f"{self._name}:{location.line}:{location.column}")
 
 
-def _place(event: Any) -> _Place:
-    return _Place(event.start_mark.line + 1, event.start_mark.column + 1, {})
+def _location(event: Any) -> _Location:
+    return _Location(event.start_mark.line + 1, event.start_mark.column + 1, {})
 
 
-def _same(place: _Place) -> _Place:
-    return place
+def _same(location: _Location) -> _Location:
+    return location

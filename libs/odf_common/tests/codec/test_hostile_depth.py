@@ -78,16 +78,16 @@ def test_places_below_a_very_long_key_take_little_memory() -> None:
     key = "a" * 50_000
     tracemalloc.start()
     (document,) = documents(f"? {key}\n: [{'1,' * 5_000}]".encode(), "file")
-    assert document.place_of(f"{key}[4999]") == (2, 4 + 2 * 4999)
+    assert document.location_of(f"{key}[4999]") == (2, 4 + 2 * 4999)
     assert tracemalloc.get_traced_memory()[1] < 20_000_000
     tracemalloc.stop()
 
 
 def test_places_of_keys_with_dots_and_brackets_are_found() -> None:
     (document,) = documents(b"a.b:\n  c[0]: [1, 2]\na:\n  b: 3\n", "file")
-    assert document.place_of("a.b.c[0][1]") == (2, 13)
-    assert document.place_of("a.b.d") == (1, 1)
-    assert document.place_of("nothing") == (1, 1)
+    assert document.location_of("a.b.c[0][1]") == (2, 13)
+    assert document.location_of("a.b.d") == (1, 1)
+    assert document.location_of("nothing") == (1, 1)
 
 
 @pytest.mark.parametrize(("count", "width"), [(8, 1), (2, 4), (1, 8), (0, 8)])

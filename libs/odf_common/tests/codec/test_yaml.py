@@ -293,6 +293,6 @@ content:
 """
     (written,) = sourced_snapshots(text.encode(), "a.yaml")
 
-    assert written.place("content.name") == "a.yaml:5:3"
-    assert written.place("content.metadata[0].read.ddlSchema[1]") == "a.yaml:11:37"
-    assert written.place("content.metadata[0].preprocess") == "a.yaml:8:7"
+    assert written.location("content.name") == "a.yaml:5:3"
+    assert written.location("content.metadata[0].read.ddlSchema[1]") == "a.yaml:11:37"
+    assert written.location("content.metadata[0].preprocess") == "a.yaml:8:7"

@@ -105,7 +105,7 @@ def _placed(written: SourcedSnapshot) -> Iterator[None]:
         yield
     except InvalidInput as error:
         path = error.where or ""
-        where = ": ".join(part for part in (written.place(path), written.snapshot.name, path) if part)
+        where = ": ".join(part for part in (written.location(path), written.snapshot.name, path) if part)
         raise replace(error, where=where) from error
 
 
@@ -135,7 +135,7 @@ def _resolved(draft: Draft, drafts: Mapping[str, Draft], catalog: Catalog) -> Dr
             for event in draft.events
         )
     except DatasetUnknown as error:
-        place = draft.written.place(_path_of_input(draft, error.what))
+        place = draft.written.location(_path_of_input(draft, error.what))
         raise InputUnknown(what=error.what, nearest=error.nearest, reader=draft.name, where=place) from error
     return replace(draft, snapshot=replace(draft.snapshot, metadata=events))
 
