@@ -30,6 +30,7 @@ OTHER = {
     "odf_ingest/registry/client.py": "sockets, and a file of certificates",
     "odf_sync/http/event_routes.py": "a client's socket",
     "odf_sync/http/ingest_routes.py": "a client's socket",
+    "odf_sync/http/object_uploads.py": "a client's socket",
     "odf_sync/http/server.py": "the listening socket",
     "odf_sync/search/index.py": "an index that is fetched again",
     "odf_sync/smart/channel.py": "a peer's socket",

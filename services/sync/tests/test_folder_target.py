@@ -1,5 +1,6 @@
 """A folder that is pushed to: whole files, in order, under their own hashes; a head that is moved by compare-and-set."""
 
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
 from odf_sync.repositories import FolderRepository
 from odf_sync.repositories.folder_target import FolderTarget
+from odf_sync.smart.messages import ObjectFile, ObjectType
 from odf_sync.transfer.push_files import send_blocks, send_objects
 
 CONTENT = b"a checkpoint"
@@ -77,9 +79,9 @@ def test_blocks_of_a_range_are_sent_and_make_a_repository(tmp_path: Path) -> Non
 def test_objects_are_sent_unless_they_are_there(tmp_path: Path) -> None:
     blobs, target = MemoryBlobStore(), FolderTarget((tmp_path / "cities").as_uri())
     blobs.put(DATASET, ObjectKind.CHECKPOINT, NAME, CONTENT)
-    one = (ObjectKind.CHECKPOINT, NAME)
+    one = ObjectFile(object_type=ObjectType.CHECKPOINT, physical_hash=NAME, size=len(CONTENT))
     assert list(send_objects(blobs, DATASET, target, [one])) == [1]
     blobs.remove(DATASET, ObjectKind.CHECKPOINT, [NAME])
     assert list(send_objects(blobs, DATASET, target, [one])) == [1], "it is there"
     with pytest.raises(NotFound):
-        list(send_objects(blobs, DATASET, target, [(ObjectKind.DATA, NAME)]))
+        list(send_objects(blobs, DATASET, target, [replace(one, object_type=ObjectType.DATA_SLICE)]))

@@ -29,6 +29,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.environment import Environment
+from odf_common.service.settings import Settings
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.dataset_routes import SimpleProtocol
 from odf_sync.http.endpoints import application
@@ -81,7 +82,12 @@ def served(tmp_path: Path) -> Iterator[str]:
     (folder / "refs" / "head").write_bytes(recorded("refs-blocks-objects")[0].body())
     catalog = LocalCatalog(tmp_path)
     catalog.add(CatalogEntry(alias="alice/cities.population", dataset_id=dataset))
-    ports = SimpleNamespace(blobs=LocalBlobStore(tmp_path), refs=LocalRefStore(tmp_path), catalog=catalog)
+    ports = SimpleNamespace(
+        blobs=LocalBlobStore(tmp_path),
+        refs=LocalRefStore(tmp_path),
+        catalog=catalog,
+        settings=Settings(home=tmp_path),
+    )
     authorizer = Authorizer(catalog=catalog, local_writers="loopback")
     with running(application(authorizer, SimpleProtocol(cast("Environment", ports)).endpoints())) as base:
         yield base

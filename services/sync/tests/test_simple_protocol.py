@@ -26,6 +26,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefStore
 from odf_common.service.environment import Environment
+from odf_common.service.settings import Settings
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.dataset_routes import SimpleProtocol
 from odf_sync.http.endpoints import application
@@ -44,6 +45,7 @@ class Ports:
     blobs: BlobStore
     refs: RefStore
     catalog: Catalog
+    settings: Settings
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         dataset = seed_of(VECTORS / name)
         shutil.copytree(VECTORS / name, home / "datasets" / dataset.folder)
         catalog.add(CatalogEntry(alias=name, dataset_id=dataset))
-    ports = Ports(blobs=LocalBlobStore(home), refs=LocalRefStore(home), catalog=catalog)
+    ports = Ports(
+        blobs=LocalBlobStore(home),
+        refs=LocalRefStore(home),
+        catalog=catalog,
+        settings=Settings(home=home),
+    )
     authorizer = Authorizer(catalog=catalog, local_writers="loopback")
     with running(application(authorizer, SimpleProtocol(cast("Environment", ports)).endpoints())) as base:
         yield base

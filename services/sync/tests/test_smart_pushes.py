@@ -1,19 +1,16 @@
 """Pushes between two nodes over real sockets: what is refused, replaced and continued, and that nothing half is seen."""
 
-import asyncio
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
-import urllib3
 import yaml
 from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
-from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
+from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import ObjectKind
@@ -25,7 +22,6 @@ from odf_sync.smart import archive, ranges, serve_push
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import Upload
 from odf_sync.transfer import push as push_module
-from odf_sync.transfer import upload
 from odf_sync.transfer.push import PushDiverged, RemoteAhead
 from odf_sync.transfer.upload import Uploader
 
@@ -304,84 +300,3 @@ def test_an_object_that_is_lost_here_is_named(here: SyncNode, there: SyncNode) -
 def test_other_places_cannot_be_pushed_to(here: SyncNode, url: str) -> None:
     with pytest.raises(InvalidInput, match="odf\\+http"):
         here.push("cities", url)
-
-
-class Proxy:
-    """Forwards connections to a server, and cuts all of them after a number of bytes towards it."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self.left = 1 << 60
-        self.sent = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        to_server = await asyncio.open_connection("127.0.0.1", self._port)
-        await asyncio.gather(
-            self._forward(reader, to_server[1], counts=True),
-            self._forward(to_server[0], writer, counts=False),
-        )
-
-    async def _forward(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, counts: bool
-    ) -> None:
-        try:
-            while chunk := await reader.read(1024):
-                if counts:
-                    chunk = chunk[: max(self.left, 0)]
-                    self.left -= len(chunk)
-                    self.sent += len(chunk)
-                if self.left <= 0:
-                    break
-                writer.write(chunk)
-                await writer.drain()
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
-
-
-@contextmanager
-def proxied(base: str) -> Iterator[tuple[str, Proxy]]:
-    """Yield the URL of a proxy of a server, and the proxy."""
-    proxy = Proxy(int(base.rpartition(":")[2]))
-    loop = asyncio.new_event_loop()
-    server = loop.run_until_complete(asyncio.start_server(proxy.serve, "127.0.0.1", 0))
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", proxy
-    finally:
-        loop.call_soon_threadsafe(server.close)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.run_until_complete(_drained())
-        loop.close()
-
-
-async def _drained() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def test_a_push_that_is_cut_at_any_byte_continues(
-    here: SyncNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upload, "RETRY", urllib3.Retry(total=0))
-    whole = SyncNode(tmp_path / "whole")
-    with whole.served() as base, proxied(base) as (url, proxy):
-        here.push("cities", f"odf+{url}/cities")
-        length = proxy.sent
-    for number, cut in enumerate(range(50, length, length // 5)):
-        node = SyncNode(tmp_path / f"there{number}")
-        with node.served() as base, proxied(base) as (url, proxy):
-            proxy.left = cut
-            try:
-                here.push("cities", f"odf+{url}/cities")
-            except OdfError:
-                assert node.head("cities") in (None, here.head("cities"))
-            proxy.left = 1 << 60
-            *_, last = here.push("cities", f"odf+{url}/cities")
-        assert last.state in ("updated", "up-to-date")
-        assert node.content("cities") == here.content("cities")

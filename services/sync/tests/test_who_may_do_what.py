@@ -52,6 +52,7 @@ ROWS: Final = {
     ("GET", "/push"): Action.CREATE,
     ("PUT", "/data/{name}"): Action.CREATE,
     ("PUT", "/checkpoints/{name}"): Action.CREATE,
+    ("PUT", "/archives/{name}"): Action.CREATE,
     ("GET", "/events"): Action.READ,
     ("POST", "/ingest"): Action.WRITE,
     ("GET", "/ingest/{receipt}"): Action.WRITE,

@@ -6,8 +6,9 @@ references must be revalidated.
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from aiohttp import hdrs, web
@@ -21,8 +22,9 @@ from odf_sync.access.rules import Action
 from odf_sync.http.block_packs import AFTER, BlockPacks, hash_in_url
 from odf_sync.http.connections import SentFile
 from odf_sync.http.endpoints import Endpoint, dataset_of, name_in_path
-from odf_sync.http.object_uploads import ObjectUploads
+from odf_sync.http.object_uploads import ObjectUploads, Place, upload_file
 from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.smart.archive import ARCHIVE_BYTES_LIMIT
 from odf_sync.transfer import pack_format
 
 # Not `public`: a shared cache must not keep what was sent for one token.
@@ -46,7 +48,7 @@ class SimpleProtocol:
         self._env = env
         self._pushes = pushes or OpenPushes()
         self._packs = BlockPacks(env.blobs)
-        self._uploads = ObjectUploads(env.blobs)
+        self._uploads = ObjectUploads()
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Yield what is served."""
@@ -79,16 +81,10 @@ class SimpleProtocol:
             media_type=pack_format.MEDIA_TYPE,
         )
         for kind in (ObjectKind.DATA, ObjectKind.CHECKPOINT):
-            yield Endpoint(
-                method="PUT",
-                path=f"/{kind}/{{name}}",
-                handler=partial(self._upload, kind),
-                summary=f"Store one of the dataset's {kind}, if its bytes match its hash.",
-                action=Action.CREATE,  # objects come before the head that makes a new dataset
-                body="application/octet-stream",
-                statuses=(200, 408, 411, 413),
-                media_type="",
-            )
+            summary = f"Store one of the dataset's {kind}, if its bytes match its hash."
+            yield _upload_endpoint(kind.value, partial(self._upload, kind), summary)
+        summary = "Keep an archive of blocks for a push, if its bytes match its hash."
+        yield _upload_endpoint("archives", self._archive, summary)
 
     async def _ref(self, request: web.Request) -> web.Response:
         entry = dataset_of(request)
@@ -119,7 +115,41 @@ class SimpleProtocol:
             dataset = self._pushes.dataset(name)
         if dataset is None:
             raise web.HTTPNotFound(text="")
-        return await self._uploads.receive(request, dataset, kind, hash_in_url(request.match_info["name"]))
+        hashed = hash_in_url(request.match_info["name"])
+        blobs, home = self._env.blobs, self._env.settings.home
+        place = Place(
+            file=upload_file(home, name, hashed),
+            name=hashed,
+            has=partial(blobs.has, dataset, kind, hashed),
+            take=partial(blobs.put_file, dataset, kind, hashed),
+        )
+        return await self._uploads.receive(request, place)
+
+    async def _archive(self, request: web.Request) -> web.Response:
+        hashed = hash_in_url(request.match_info["name"])
+        file = upload_file(self._env.settings.home, name_in_path(request), hashed)
+        place = Place(file=file, name=hashed, has=lambda: False, take=_keep, most=ARCHIVE_BYTES_LIMIT)
+        return await self._uploads.receive(request, place)
+
+
+def _upload_endpoint(
+    folder: str, handler: Callable[[web.Request], Awaitable[web.StreamResponse]], summary: str
+) -> Endpoint:
+    return Endpoint(
+        method="PUT",
+        path=f"/{folder}/{{name}}",
+        handler=handler,
+        summary=summary,
+        action=Action.CREATE,  # objects come before the head that makes a new dataset
+        body="application/octet-stream",
+        statuses=(200, 204, 408, 409, 411, 413),
+        media_type="",
+    )
+
+
+def _keep(file: Path) -> None:
+    """Leave an archive where the push finds it."""
+    del file
 
 
 def _not_found(text: str) -> web.Response:

@@ -1,68 +1,139 @@
-"""Objects that clients send: `PUT data/<hash>` and `PUT checkpoints/<hash>` (wire-facts §8.2).
+"""Objects that clients send: `PUT data/<hash>` and `PUT checkpoints/<hash>` (wire-facts §8.2), and archives of blocks.
 
-An object belongs to a dataset once a block refers to it; until then it is invisible.
+An object belongs to a dataset once a block refers to it; until then it is invisible. What has arrived of an upload that
+was cut off is kept: a client that knows it asks for its size, by an empty body with `Content-Range: bytes */SIZE`, and
+continues there, with `Content-Range: bytes FIRST-LAST/SIZE`.
 """
 
 import asyncio
 import hashlib
+import re
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
-from odf_common.ports.store import BlobStore, ObjectKind, scratch_folder
+from odf_sync.transfer.partial_files import PartialFile, own_partial_file, partial_file
+from odf_sync.transfer.upload import OFFSET
 
 CHUNK_BYTES: Final = 1024 * 1024
 MAX_BYTES: Final = 5 * 1024**3  # of one object, as in object stores
 UPLOADS: Final = 64  # received at a time
 IDLE_SECONDS: Final = 60.0  # without a byte of a body
 RETRY_AFTER: Final = {"Retry-After": "1"}
+UPLOADED: Final = "uploads"  # folder of the home, for what is not complete
+_RANGE: Final = re.compile(
+    r"bytes (?:(?P<first>\d{1,15})-(?P<last>\d{1,15})|\*)/(?P<size>\d{1,15})", re.ASCII
+)
+
+
+def upload_file(home: Path, alias: str, name: Multihash) -> Path:
+    """Return where what has arrived of an object is kept: for each dataset apart, whose editors trust each other."""
+    return home / UPLOADED / f"{hashlib.sha3_256(alias.lower().encode()).hexdigest()[:32]}-{name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an upload is kept until it is complete, and who takes it then."""
+
+    file: Path
+    name: Multihash
+    has: Callable[[], bool]
+    """Return whether an upload of this name was taken before."""
+    take: Callable[[Path], None]
+    most: int = MAX_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Which bytes a body has; `first` is None if it has none, and asks how many have arrived."""
+
+    first: int | None
+    size: int
+
+    @property
+    def is_continued(self) -> bool:
+        return self.first != 0
 
 
 class ObjectUploads:
     """Receives objects: one is stored if its bytes hash to its name, and if so durably."""
 
-    def __init__(self, blobs: BlobStore) -> None:
-        """Store into `blobs`."""
-        self._blobs = blobs
+    def __init__(self) -> None:
+        """Receive nothing yet."""
         self._places = asyncio.Semaphore(UPLOADS)
 
-    async def receive(
-        self, request: web.Request, dataset: DatasetId, kind: ObjectKind, name: Multihash
-    ) -> web.Response:
-        """Store the body of a request; an object that exists stays as it is."""
+    async def receive(self, request: web.Request, place: Place) -> web.Response:
+        """Take in the body of a request, or say how much of an earlier one has arrived."""
         length = request.content_length
         if length is None:
             return _refused(411, "Content-Length is required")
-        if length > MAX_BYTES:
-            return _refused(413, f"an object may have {MAX_BYTES} bytes, not {length}")
+        part = _part(request, length)
+        if part is None:
+            return _refused(400, f"{hdrs.CONTENT_RANGE} does not match Content-Length")
+        if part.size > place.most:
+            return _refused(413, f"it may have {place.most} bytes, not {part.size}")
         if self._places.locked():
             return _refused(503, f"{UPLOADS} objects are being received; try again", RETRY_AFTER)
         async with self._places:
-            with scratch_folder(self._blobs) as folder:
-                file = folder / str(name)
-                actual = await _written(request, file)
-                if actual is None:
-                    return _refused(408, f"no byte of the body for {IDLE_SECONDS:g} s")
-                if actual != name:
-                    return _refused(400, f"the body hashes to {actual}, not to {name}")
-                await asyncio.to_thread(self._blobs.put_file, dataset, kind, name, file)
-        return web.Response()
+            if part.first is None and await asyncio.to_thread(place.has):
+                return web.Response()
+            return await _received(request, place, part)
 
 
-async def _written(request: web.Request, file: Path) -> Multihash | None:
-    """Write the body to a new file and return its hash; None if the client stopped sending."""
-    digest = hashlib.sha3_256()
-    with file.open("xb") as out:
-        try:
-            while chunk := await asyncio.wait_for(request.content.read(CHUNK_BYTES), IDLE_SECONDS):
-                await asyncio.to_thread(digest.update, chunk)
-                await asyncio.to_thread(out.write, chunk)
-        except TimeoutError:
-            return None
-    return Multihash.sha3(digest.digest())
+async def _received(request: web.Request, place: Place, part: _Part) -> web.Response:
+    opened = own_partial_file if part.is_continued else partial_file
+    with ExitStack() as stack:
+        file = await asyncio.to_thread(stack.enter_context, opened(place.file.parent, place.file.name))
+        if file is None:
+            return _refused(503, "it is being received from another client", RETRY_AFTER)
+        if part.first is None and file.tell() < part.size:
+            return web.Response(status=204, headers={OFFSET: str(file.tell())})
+        if part.first == 0:
+            file.clear()
+        elif part.first is not None and part.first != file.tell():
+            return _refused(409, f"{file.tell()} bytes have arrived", {OFFSET: str(file.tell())})
+        if not await _written(request, file):
+            return _refused(408, f"no byte of the body for {IDLE_SECONDS:g} s")
+        actual = file.hash()
+        if actual != place.name:
+            file.path.unlink()
+            return _refused(400, f"the body hashes to {actual}, not to {place.name}")
+        await asyncio.to_thread(place.take, file.path)
+    return web.Response()
+
+
+def _part(request: web.Request, length: int) -> _Part | None:
+    """Return which bytes the body has; None if the headers contradict each other."""
+    text = request.headers.get(hdrs.CONTENT_RANGE)
+    if text is None:
+        return _Part(0, length)
+    found = _RANGE.fullmatch(text)
+    if found is None:
+        return None
+    size = int(found["size"])
+    if found["first"] is None:
+        return None if length else _Part(None, size)
+    first, last = int(found["first"]), int(found["last"])
+    return _Part(first, size) if last + 1 == size == first + length else None
+
+
+async def _written(request: web.Request, file: PartialFile) -> bool:
+    """Append the body to a file; return False if the client stopped sending."""
+    try:
+        while chunk := await asyncio.wait_for(request.content.read(CHUNK_BYTES), IDLE_SECONDS):
+            await asyncio.to_thread(file.write, chunk)
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        request.content.set_exception(None)  # type: ignore[arg-type] # else it hides what has arrived
+        file.write(request.content.read_nowait())
+        raise
+    return True
 
 
 def _refused(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:

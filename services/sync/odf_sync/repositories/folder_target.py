@@ -1,6 +1,7 @@
 """A folder that a dataset is pushed to, in the common layout (wire-facts §6.1): each file appears whole, or not."""
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import unquote, urlsplit
@@ -25,6 +26,7 @@ class FolderTarget:
     def __init__(self, url: str) -> None:
         """Use the folder of a file:// URL, which need not exist yet."""
         self.url = url
+        self.held_bytes = 0
         self._folder = Path(unquote(urlsplit(url).path))
 
     def head(self) -> Multihash | None:
@@ -40,6 +42,10 @@ class FolderTarget:
     def has(self, kind: ObjectKind, name: Multihash) -> bool:
         """Return whether an object exists."""
         return durable.exists(self._file(kind, name))
+
+    def blocks(self) -> Iterator[Multihash]:
+        """Yield none: `put` itself looks."""
+        return iter(())
 
     def put(self, kind: ObjectKind, name: Multihash, content: BinaryIO) -> None:
         """Store an object durably, unless it exists; raises `Damaged` if its bytes do not match its name."""

@@ -44,15 +44,21 @@ class NodeClient:
             place = _redirected(place, target)
         raise Unavailable(what=url, why=f"more than {MAX_REDIRECTS} redirects")
 
-    def put(self, url: str, headers: Mapping[str, str], content: BinaryIO) -> urllib3.BaseHTTPResponse:
+    def is_own(self, url: str) -> bool:
+        """Return whether a URL is at the node itself."""
+        return _origin(url) == self._origin
+
+    def put(
+        self, url: str, headers: Mapping[str, str], content: BinaryIO | bytes
+    ) -> urllib3.BaseHTTPResponse:
         """Send a body, and return the response, also if it is a redirect; raises as `get` does."""
         return self._request("PUT", url, headers, content)
 
     def _request(
-        self, method: str, url: str, headers: Mapping[str, str], content: BinaryIO | None
+        self, method: str, url: str, headers: Mapping[str, str], content: BinaryIO | bytes | None
     ) -> urllib3.BaseHTTPResponse:
         pool = self._own
-        if _origin(url) != self._origin:
+        if not self.is_own(url):
             pool = self._others
             headers = {name: value for name, value in headers.items() if name.lower() not in SECRET_HEADERS}
         return pool.request(method, url, headers=headers, body=content, redirect=False, preload_content=False)

@@ -50,6 +50,8 @@ class Target(Protocol):
     """One remote dataset in a store of files, such as a folder or a bucket, to push to."""
 
     url: str
+    held_bytes: int
+    """Of an object, at most, that are sent again if a push is cut off in it."""
 
     def head(self) -> Multihash | None:
         """Return the head; None if nothing was pushed yet."""
@@ -59,6 +61,9 @@ class Target(Protocol):
 
     def has(self, kind: ObjectKind, name: Multihash) -> bool:
         """Return whether an object exists."""
+
+    def blocks(self) -> Iterator[Multihash]:
+        """Yield the blocks that are there."""
 
     def put(self, kind: ObjectKind, name: Multihash, content: BinaryIO) -> None:
         """Store an object, unless it exists; raises `Damaged` if its bytes do not match its name."""

@@ -4,11 +4,13 @@ The head moves by conditional PUT, so one of two concurrent pushes succeeds, if 
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import BinaryIO
 
-from odf_common.adapters.s3.bucket import Bucket
+from odf_common.adapters.s3.bucket import PART_BYTES, Bucket
 from odf_common.adapters.s3.location import S3Access, S3Location
-from odf_common.errors import Damaged, NotFound
+from odf_common.errors import Damaged, InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
 from odf_common.identity.branch_names import HEAD
@@ -25,6 +27,7 @@ class S3Target:
     def __init__(self, location: S3Location, access: S3Access) -> None:
         """Use a prefix in an existing bucket; sends no request yet."""
         self.url = str(location)
+        self.held_bytes = PART_BYTES
         self._there = S3Repository(location, access)
         self._bucket = Bucket(location, access)
 
@@ -42,6 +45,13 @@ class S3Target:
     def has(self, kind: ObjectKind, name: Multihash) -> bool:
         """Return whether an object exists."""
         return self._bucket.size(f"{kind}/{name}") is not None
+
+    def blocks(self) -> Iterator[Multihash]:
+        """Yield the blocks that are there."""
+        start = f"{ObjectKind.BLOCK}/"
+        for one in self._bucket.objects(start):
+            with suppress(InvalidInput):  # a file of somebody else
+                yield Multihash.parse(one.name.removeprefix(start))
 
     def put(self, kind: ObjectKind, name: Multihash, content: BinaryIO) -> None:
         """Store an object, unless it exists; raises `Damaged` if its bytes do not match its name.

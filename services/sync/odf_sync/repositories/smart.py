@@ -34,7 +34,8 @@ from odf_sync.smart.messages import (
 )
 from odf_sync.transfer.login import authorization
 
-MESSAGE_BYTES: Final = 16 * 1024**2  # of blocks in one message, which takes several times as much memory
+# Of blocks in one message, which is sent again as a whole if it is cut off, and is twice as long. A pack is continued.
+MESSAGE_BYTES: Final = 64 * 1024
 SUCCEEDED: Final = b"Client pull flow succeeded"
 
 

@@ -15,6 +15,9 @@ from odf_common.hashing.multihash import Multihash
 
 LEVEL: Final = 6
 BLOCKS_BYTES_LIMIT: Final = 128 * 1024**2  # of all blocks of an archive, which one message has to hold
+ARCHIVE_BYTES_LIMIT: Final = (
+    2 * BLOCKS_BYTES_LIMIT
+)  # compressed; headers of small blocks are as long as blocks
 WHERE: Final = "archive of blocks"
 _BROKEN: Final = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError)
 

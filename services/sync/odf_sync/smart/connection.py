@@ -10,7 +10,7 @@ import aiohttp
 from odf_common.errors import NotFound, Unavailable
 from odf_sync.smart.channel import Channel
 from odf_sync.smart.exchange import CLOSE_OK, End, Side, Table
-from odf_sync.smart.messages import VERSION, VERSION_HEADER, Message
+from odf_sync.smart.messages import CONTINUES, CONTINUES_HEADER, VERSION, VERSION_HEADER, Message
 from odf_sync.transfer.login import LoginRequired
 
 T = TypeVar("T")
@@ -28,8 +28,10 @@ WHY: Final = {503: "it has too many transfers at a time"}
 class Connection:
     """A client's end of an exchange."""
 
-    def __init__(self, runner: asyncio.Runner, channel: Channel) -> None:
+    def __init__(self, runner: asyncio.Runner, channel: Channel, *, continues_uploads: bool = False) -> None:
         """Use an open WebSocket and its loop."""
+        self.continues_uploads = continues_uploads
+        """Whether the server continues uploads that were cut off, and takes archives of blocks by upload."""
         self._runner = runner
         self._channel = channel
 
@@ -66,10 +68,12 @@ def connected(url: str, table: Table, headers: Mapping[str, str]) -> Iterator[Co
     Raises `NotFound` and `Unavailable` if the server does not open one.
     """
     with asyncio.Runner() as runner:
-        session = runner.run(_session(headers))
+        offers: list[str | None] = []
+        session = runner.run(_session(headers, offers))
         try:
             socket = runner.run(_opened(session, url))
-            connection = Connection(runner, Channel(socket, End(side=Side.CLIENT, table=table)))
+            channel = Channel(socket, End(side=Side.CLIENT, table=table))
+            connection = Connection(runner, channel, continues_uploads=CONTINUES in offers)
             try:
                 yield connection
             finally:
@@ -78,9 +82,15 @@ def connected(url: str, table: Table, headers: Mapping[str, str]) -> Iterator[Co
             runner.run(session.close())
 
 
-async def _session(headers: Mapping[str, str]) -> aiohttp.ClientSession:
+async def _session(headers: Mapping[str, str], offers: list[str | None]) -> aiohttp.ClientSession:
+    """Return a session that notes what servers offer in their answers."""
+
+    async def note_offer(_: object, __: object, ended: aiohttp.TraceRequestEndParams) -> None:
+        offers.append(ended.response.headers.get(CONTINUES_HEADER))
+
     tracing = aiohttp.TraceConfig()
     tracing.on_request_redirect.append(_refuse_redirect)
+    tracing.on_request_end.append(note_offer)
     return aiohttp.ClientSession(headers={VERSION_HEADER: str(VERSION), **headers}, trace_configs=[tracing])
 
 

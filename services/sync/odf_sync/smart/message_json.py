@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_sync.smart.messages import (
+    EXTENSION,
     Fault,
     Message,
     MetadataReply,
@@ -150,9 +151,15 @@ def _plain(value: object) -> object:
         case bytes():
             return []
         case _ if is_dataclass(value):
-            return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+            given = {one.name: getattr(value, one.name) for one in fields(value) if _is_written(one, value)}
+            return {name: _plain(inner) for name, inner in given.items()}
         case _:
             return value
+
+
+def _is_written(field: Field[Any], value: object) -> bool:
+    """Return whether others know a field, or it has a value."""
+    return dict(field.metadata) != EXTENSION or getattr(value, field.name) is not None
 
 
 def _read(kind: type[T], plain: object, where: str) -> T:

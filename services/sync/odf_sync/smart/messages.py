@@ -4,7 +4,8 @@ A message is a dataclass whose fields are those of its JSON object; `message_jso
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Final
 from urllib.parse import urlsplit
@@ -19,6 +20,10 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 VERSION_HEADER: Final = "x-odf-smtp-version"
 VERSION: Final = 1
+# Of the server's answer to the upgrade for a push: uploads that were cut off are continued, also of archives of blocks.
+CONTINUES_HEADER: Final = "odf-continued-uploads"
+CONTINUES: Final = "1"
+EXTENSION: Final[Mapping[str, bool]] = {"extension": True}  # of a field that is not in the specification
 
 
 class ObjectType(StrEnum):
@@ -95,6 +100,8 @@ class BlocksBatch:
     media_type: str = MEDIA_TYPE
     encoding: str = ENCODING
     payload: bytes
+    archive: Multihash | None = field(default=None, metadata=EXTENSION)
+    """The hash of an archive that was uploaded, if the payload is empty."""
 
     def __post_init__(self) -> None:
         """Raise `InvalidInput` unless the archive is of the only kind there is."""

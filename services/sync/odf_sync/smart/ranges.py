@@ -27,6 +27,14 @@ def is_ancestor(read: ReadBlock, has: HasBlock, block: Multihash, head: Multihas
     return has(block) and isinstance(compare(read, head, read, block), Ahead | Equal)
 
 
+def plan_of(read: ReadBlock, blocks: Range) -> TransferPlan:
+    """Return what a range amounts to."""
+    count = _Count()
+    for _ in count.through(blocks_between(read, blocks.head, blocks.after)):
+        pass
+    return count.plan()
+
+
 def pack(read: ReadBlock, blocks: Range, out: BinaryIO) -> TransferPlan:
     """Write the archive of a range, and return its plan; only a few blocks are in memory at a time."""
     count = _Count()

@@ -2,13 +2,13 @@
 
 import asyncio
 from dataclasses import dataclass
-from pathlib import Path
+from io import BytesIO
 
 from aiohttp import web
 
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import ObjectKind, block_reader, scratch_folder
+from odf_common.ports.store import ObjectKind, block_reader
 from odf_common.service.environment import Environment
 from odf_sync.smart.channel import PROMPT_SECONDS, Channel
 from odf_sync.smart.messages import (
@@ -32,7 +32,7 @@ from odf_sync.smart.messages import (
     TransferPlan,
     TransferUrl,
 )
-from odf_sync.smart.ranges import Range, is_ancestor, pack
+from odf_sync.smart.ranges import Range, is_ancestor, pack, plan_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +56,15 @@ class PullSource:
             return Range(after=None, head=head)
         return InvalidInterval(head=head, tail=after)
 
-    def pack(self, blocks: Range, file: Path) -> TransferPlan:
-        """Write the archive of a range, and return its plan."""
-        with file.open("wb") as out:
-            return pack(block_reader(self.env.blobs, self.dataset), blocks, out)
+    def plan(self, blocks: Range) -> TransferPlan:
+        """Return what a range amounts to."""
+        return plan_of(block_reader(self.env.blobs, self.dataset), blocks)
+
+    def pack(self, blocks: Range) -> bytes:
+        """Return the archive of a range."""
+        with BytesIO() as out:
+            pack(block_reader(self.env.blobs, self.dataset), blocks, out)
+            return out.getvalue()
 
     def _is_ancestor(self, block: Multihash, head: Multihash) -> bool:
         return is_ancestor(block_reader(self.env.blobs, self.dataset), self._has, block, head)
@@ -77,12 +82,10 @@ async def serve_pull(
     if not isinstance(blocks, Range):
         await channel.send(Refusal(fault=blocks))
         return
-    with scratch_folder(source.env.blobs) as scratch:
-        archive = scratch / "blocks"
-        plan = await asyncio.to_thread(source.pack, blocks, archive)
-        await channel.send(PullAccepted(transfer_plan=plan))
-        await channel.expect(MetadataRequest, PROMPT_SECONDS)
-        payload = await asyncio.to_thread(archive.read_bytes)
+    plan = await asyncio.to_thread(source.plan, blocks)
+    await channel.send(PullAccepted(transfer_plan=plan))
+    await channel.expect(MetadataRequest, PROMPT_SECONDS)  # not sent by clients that read packs
+    payload = await asyncio.to_thread(source.pack, blocks)
     await channel.send(MetadataReply(blocks=BlocksBatch(num_blocks=plan.num_blocks, payload=payload)))
     del payload
     while True:

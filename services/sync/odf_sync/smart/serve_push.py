@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
+from pathlib import Path
 from typing import Final
 
 from aiohttp import web
@@ -16,6 +17,7 @@ from odf_common.metadata.events import Seed
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
+from odf_sync.http.object_uploads import UPLOADED, upload_file
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_archive
 from odf_sync.smart.channel import PROMPT_SECONDS, Channel
@@ -24,6 +26,7 @@ from odf_sync.smart.messages import (
     BlocksAccepted,
     BlocksBatch,
     CompleteRequest,
+    HttpHeader,
     Internal,
     InvalidHead,
     NewBlocks,
@@ -44,6 +47,8 @@ from odf_sync.smart.messages import (
 )
 from odf_sync.smart.serve_pull import url_of
 from odf_sync.transfer.accept import PushedChain, accept
+from odf_sync.transfer.partial_files import sweep
+from odf_sync.transfer.upload import OFFSET
 
 PROGRESS_SECONDS: Final = 10.0
 NOT_BY_FORCE: Final = "a forced push needs the role of a maintainer or owner, and a token that may manage"
@@ -98,17 +103,22 @@ class PushTarget:
     def _upload(self, request: web.Request, dataset: DatasetId, file: ObjectFile) -> Upload:
         if self.env.blobs.has(dataset, file.object_type.kind, file.physical_hash):
             return Upload(object_file=file, push_strategy=PushStrategy.SKIP_UPLOAD)
-        return Upload(
-            object_file=file,
-            push_strategy=PushStrategy.HTTP_UPLOAD,
-            upload_to=url_of(self.env, request, file),
-        )
+        place, kept = url_of(self.env, request, file), self.kept(file.physical_hash)
+        arrived = kept.stat().st_size if kept.exists() else 0
+        if arrived:  # other clients send this header with the whole object
+            place = replace(place, headers=(*place.headers, HttpHeader(name=OFFSET, value=str(arrived))))
+        return Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=place)
+
+    def kept(self, name: Multihash) -> Path:
+        """Return where what was uploaded is kept."""
+        return upload_file(self.env.settings.home, self.alias, name)
 
 
 async def serve_push(
     channel: Channel, target: PushTarget, request: web.Request, *, idle_seconds: float
 ) -> None:
     """Receive blocks and objects, check them all, and have the head moved."""
+    await asyncio.to_thread(sweep, target.env.settings.home / UPLOADED)
     asked = await channel.expect(PushRequest, PROMPT_SECONDS)
     if asked.current_head != target.head:
         fault = InvalidHead(actual_head=asked.current_head, expected_head=target.head)
@@ -120,7 +130,8 @@ async def serve_push(
         return
     await channel.send(PushAccepted())
     batch = (await channel.expect(NewBlocks, idle_seconds)).new_blocks
-    blocks = await asyncio.to_thread(_unpacked, batch, asked.transfer_plan.num_blocks)
+    archive = None if batch.archive is None else target.kept(batch.archive)
+    blocks = await asyncio.to_thread(_unpacked, batch, asked.transfer_plan.num_blocks, archive)
     del batch
     if not blocks:
         await channel.send(BlocksAccepted())
@@ -139,16 +150,21 @@ async def serve_push(
         ):  # before it has a name, so that it is never visible to others than it should be
             await asyncio.to_thread(target.on_created, dataset, asked.visibility_for_created_dataset)
         await asyncio.to_thread(_complete, target, blocks, is_forced=is_forced)
+    if archive is not None:
+        archive.unlink(missing_ok=True)
     await channel.send(PushConfirmed())
 
 
-def _unpacked(batch: BlocksBatch, planned: int) -> Mapping[Multihash, bytes]:
+def _unpacked(batch: BlocksBatch, planned: int, archive: Path | None = None) -> Mapping[Multihash, bytes]:
     if batch.num_blocks != planned:
         text = f"{batch.num_blocks} blocks, but {planned} planned"
         raise InvalidInput(text=text, where="new_blocks")
     if planned == 0:
         return {}
-    return dict(read_archive(BytesIO(batch.payload), count=planned, limit=BLOCKS_BYTES_LIMIT))
+    if archive is not None and not archive.is_file():
+        raise InvalidInput(text=f"archive {batch.archive} was not sent", where="new_blocks")
+    with BytesIO(batch.payload) if archive is None else archive.open("rb") as packed:
+        return dict(read_archive(packed, count=planned, limit=BLOCKS_BYTES_LIMIT))
 
 
 async def _receive_objects(  # noqa: PLR0917 - the parts of an exchange

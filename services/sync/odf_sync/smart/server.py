@@ -30,7 +30,15 @@ from odf_sync.smart.exchange import (
     TransferRefused,
     close_reason,
 )
-from odf_sync.smart.messages import VERSION, VERSION_HEADER, Internal, Refusal, Visibility
+from odf_sync.smart.messages import (
+    CONTINUES,
+    CONTINUES_HEADER,
+    VERSION,
+    VERSION_HEADER,
+    Internal,
+    Refusal,
+    Visibility,
+)
 from odf_sync.smart.serve_pull import PullSource, serve_pull
 from odf_sync.smart.serve_push import PushTarget, serve_push
 
@@ -136,6 +144,8 @@ class SmartProtocol:
             headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
             return web.json_response({"message": BUSY}, status=503, headers=headers)
         socket = web.WebSocketResponse(autoclose=False, compress=False, max_msg_size=max_bytes)
+        if table is PUSH:
+            socket.headers[CONTINUES_HEADER] = CONTINUES
         self._open[socket] = caller
         try:
             await socket.prepare(request)

@@ -1,4 +1,4 @@
-"""Downloads in progress, by hash: one that was cut off is continued by the next attempt, also of another process."""
+"""Transfers in progress: one that was cut off is continued by the next attempt, also of another process."""
 
 import contextlib
 import hashlib
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from odf_common.adapters.local.scratch import locked_by_name
+from odf_common.errors import OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 
 CHUNK_BYTES: Final = 1024 * 1024
@@ -50,17 +51,50 @@ class PartialFile:
 
 
 @contextmanager
-def partial_file(folder: Path, name: Multihash) -> Iterator[PartialFile]:
-    """Yield the partial file of an object, or one of its own while another download writes that; no two share one."""
+def partial_file(folder: Path, name: object) -> Iterator[PartialFile]:
+    """Yield the partial file of an object, or one of its own while another transfer writes that; no two share one."""
+    with _opened(folder, str(name)) as (path, file):
+        yield PartialFile(path, file)
+
+
+@contextmanager
+def own_partial_file(folder: Path, name: object) -> Iterator[PartialFile | None]:
+    """Yield the partial file of an object, None while another transfer writes that."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / str(name)
+    handle = locked_by_name(path, os.O_CREAT)
+    if handle is None:
+        yield None
+        return
+    with os.fdopen(handle, "r+b") as file:
+        yield PartialFile(path, file)
+
+
+@contextmanager
+def kept_blocks(folder: Path, url: str) -> Iterator[BinaryIO]:
+    """Yield a file for blocks from a URL, with those that an interrupted attempt left; other outcomes remove it."""
+    name = f"blocks-{hashlib.sha3_256(url.encode()).hexdigest()}"
+    with _opened(folder, name) as (path, file):
+        try:
+            yield file
+        except OdfError as error:
+            if not isinstance(error, Unavailable):
+                path.unlink(missing_ok=True)
+            raise
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _opened(folder: Path, name: str) -> Iterator[tuple[Path, BinaryIO]]:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
     handle = locked_by_name(path, os.O_CREAT)
     if handle is None:
         path = folder / f"{name}.{uuid.uuid4().hex}"
         handle = locked_by_name(path, os.O_CREAT)
         assert handle is not None, "no other process knows the name"
     with os.fdopen(handle, "r+b") as file:
-        yield PartialFile(path, file)
+        yield path, file
 
 
 def sweep(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Copies a dataset from a repository: compare, download, check, and have the coordinator move the head.
 
 Objects are written before blocks, and blocks before the head (spec: Dataset Sharing), so an interrupted copy leaves
-only objects, which the next attempt finds and reuses.
+only objects and what `downloads` keeps, which the next attempt finds and reuses.
 """
 
 from collections.abc import Iterable, Iterator
@@ -42,12 +42,13 @@ from odf_sync.repositories import Repository, SmartRepository, TokenFor, no_toke
 from odf_sync.repositories.locate import Location, locate
 from odf_sync.transfer.compare import Missing, admit_all, compare_with, missing_blocks
 from odf_sync.transfer.objects import RemoteObject, by_object, declared_objects, fetch
-from odf_sync.transfer.partial_files import sweep
+from odf_sync.transfer.partial_files import kept_blocks, sweep
 from odf_sync.transfer.remote_blocks import RemoteBlock, RemoteBlocks
 
 log = structlog.stdlib.get_logger(__name__)
 
 DOWNLOADS: Final = 8  # objects at a time
+DOWNLOADED: Final = "downloads"  # folder of the home, for what is not complete
 WRITES: Final = 32  # blocks at a time
 STORED_AT_ONCE: Final = 1024  # blocks in memory
 REPLY_TIMEOUT_SECONDS: Final = 60.0  # for the coordinator to admit a chain, then the request is repeated
@@ -106,11 +107,7 @@ def pull(
     there = repository(location.url, token_for, settings=env.settings)
     yield Step(alias=name, state="comparing")
     head = there.head()
-    with (
-        _exchange(there, place),
-        scratch_folder(env.blobs) as scratch,
-        (scratch / "blocks").open("w+b") as spool,
-    ):
+    with _exchange(there, place), kept_blocks(env.settings.home / DOWNLOADED, location.url) as spool:
         yield Step(alias=name, state="blocks")
         missing = _missing(env, there, head, place, spool)
         at = None if here is None else env.refs.head(here.dataset_id, place.ref)
@@ -281,7 +278,7 @@ def _objects(
     if isinstance(there, SmartRepository):
         lacking = (one for one, *_ in wanted if not env.blobs.has(dataset, one.kind, one.name))
         there.request((one.kind, one.name, one.size) for one in lacking)
-    folder = env.settings.home / "downloads"
+    folder = env.settings.home / DOWNLOADED
     sweep(folder)
     with ThreadPoolExecutor(downloads, thread_name_prefix="download") as pool:
         fetched = [pool.submit(fetch, env, there, dataset, one, folder) for one in wanted]

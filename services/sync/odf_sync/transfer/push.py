@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from odf_common.adapters.local.repositories import LocalRepositories
@@ -18,6 +19,7 @@ from odf_common.chain.walk import blocks_between, raw_blocks
 from odf_common.dataset.remote_aliases import change_aliases, remote_aliases
 from odf_common.errors import Conflict, InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
+from odf_common.hashing.physical import physical_hash
 from odf_common.identity.dataset_refs import Alias, parse_alias, parse_ref_any
 from odf_common.ports.store import ObjectKind, block_reader, scratch_folder
 from odf_common.service.environment import Environment
@@ -51,8 +53,11 @@ from odf_sync.transfer.compare import ChainsDiverged
 from odf_sync.transfer.login import TokenFor, authorization, no_token
 from odf_sync.transfer.pull import Step
 from odf_sync.transfer.push_files import require_same_dataset, send_blocks, send_objects
-from odf_sync.transfer.upload import Uploader
+from odf_sync.transfer.upload import File, Uploader, at_a_time
 
+MESSAGE_BYTES: Final = (
+    32 * 1024
+)  # of an archive in a message, which is sent again as a whole if it is cut off
 PART_BYTES: Final = 16 * 1024**2  # of blocks in one message, which takes several times as much memory
 UPLOADS: Final = 8  # objects at a time
 LISTED: Final = 10_000  # objects in one list
@@ -209,7 +214,7 @@ def _send_files(
 ) -> Generator[Step, None, _Sent]:
     """Send objects, then blocks, then the head."""
     dataset, blobs = source.state.dataset_id, source.env.blobs
-    objects = [(one.object_type.kind, one.physical_hash) for one in reversed(_objects(source, blocks))]
+    objects = _objects(source, blocks)[::-1]
     for done in send_objects(blobs, dataset, there, objects):
         yield Step(alias=source.alias, state="objects", done=done, total=len(objects))
     yield Step(alias=source.alias, state="committing")
@@ -298,10 +303,29 @@ def _send_blocks(
             )
         )
         connection.expect(PushAccepted)
-        payload = archive.read_bytes()
-    connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=plan.num_blocks, payload=payload)))
+        batch = _batch(source, connection, archive, plan.num_blocks)
+    connection.send(NewBlocks(new_blocks=batch))
     connection.expect(BlocksAccepted)
     return plan
+
+
+def _batch(source: _Source, connection: Connection, archive: Path, count: int) -> BlocksBatch:
+    """Return what the message has of an archive: its bytes, or its hash if it is long and could be uploaded."""
+    size = archive.stat().st_size
+    if not connection.continues_uploads or size <= MESSAGE_BYTES:
+        return BlocksBatch(num_blocks=count, payload=archive.read_bytes())
+    with archive.open("rb") as content:
+        name = physical_hash(content)
+        url, headers = f"{source.there.url}archives/{name}", authorization(source.token)
+        _uploader(source, connection).complete(File(url=url, headers=headers, content=content, size=size))
+    return BlocksBatch(num_blocks=count, payload=b"", archive=name)
+
+
+def _uploader(source: _Source, connection: Connection) -> Uploader:
+    networks, dataset = Networks.parse(source.env.settings.fetch_networks), source.state.dataset_id
+    return Uploader(
+        source.env.blobs, dataset, source.there.url, networks, may_continue=connection.continues_uploads
+    )
 
 
 def _send_objects(source: _Source, connection: Connection, blocks: Range) -> Iterator[Step]:
@@ -330,9 +354,9 @@ def _uploaded(source: _Source, connection: Connection, uploads: Sequence[Upload]
     """Send objects, and answer questions about the progress meanwhile; yield how many are there."""
     wanted = [one for one in uploads if one.push_strategy is PushStrategy.HTTP_UPLOAD]
     done = len(uploads) - len(wanted)
-    networks = Networks.parse(source.env.settings.fetch_networks)
-    sender = Uploader(source.env.blobs, source.state.dataset_id, source.there.url, networks)
-    with ThreadPoolExecutor(UPLOADS, thread_name_prefix="upload") as pool:
+    sender = _uploader(source, connection)
+    workers = at_a_time([one.object_file.size for one in wanted], UPLOADS)
+    with ThreadPoolExecutor(workers, thread_name_prefix="upload") as pool:
         pending: set[Future[None]] = {pool.submit(sender.send, one) for one in wanted}
         try:
             while pending:

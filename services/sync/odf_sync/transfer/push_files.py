@@ -4,7 +4,7 @@ A reader there sees the old chain or the new one, whole. What an attempt that wa
 by the next one.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from itertools import islice
@@ -18,10 +18,11 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import BlobReader, ObjectKind, block_reader
 from odf_sync.repositories.repository import Target
+from odf_sync.smart.messages import ObjectFile
+from odf_sync.transfer.upload import at_a_time
 
 WRITES: Final = 16  # files at a time
-AT_ONCE: Final = 256  # blocks in memory
-Named = tuple[ObjectKind, Multihash]
+AT_ONCE: Final = 256  # waiting
 T = TypeVar("T")
 
 
@@ -34,41 +35,54 @@ def require_same_dataset(there: Target, head: Multihash, dataset: DatasetId) -> 
 
 
 def send_objects(
-    blobs: BlobReader, dataset: DatasetId, there: Target, objects: Iterable[Named]
+    blobs: BlobReader, dataset: DatasetId, there: Target, objects: Sequence[ObjectFile]
 ) -> Iterator[int]:
     """Copy objects, and yield how many are there; raises `NotFound` for one that is not available locally."""
 
-    def send(one: Named) -> None:
-        if not there.has(*one):
-            with blobs.open(dataset, *one) as content:
-                there.put(*one, content)
+    def send(one: ObjectFile) -> None:
+        kind, name = one.object_type.kind, one.physical_hash
+        if not there.has(kind, name):
+            with blobs.open(dataset, kind, name) as content:
+                there.put(kind, name, content)
 
-    yield from _together(send, objects)
+    yield from _together(send, objects, at_a_time([one.size for one in objects], WRITES, there.held_bytes))
 
 
 def send_blocks(
     blobs: BlobReader, dataset: DatasetId, there: Target, head: Multihash, after: Multihash | None
 ) -> int:
-    """Copy the blocks after `after` up to `head`, and return how many these are."""
+    """Copy the blocks after `after` up to `head`, and return how many these are.
 
-    def blocks() -> Iterator[tuple[Multihash, bytes]]:
-        for name, raw, _ in raw_blocks(block_reader(blobs, dataset), head):
-            if name == after:
-                return
-            yield name, raw
+    They are sent oldest first; if the first one is there, from an attempt that was cut off, others are looked for too.
+    """
+    names: list[Multihash] = []
+    for name, _, _ in raw_blocks(block_reader(blobs, dataset), head):
+        if name == after:
+            break
+        names.append(name)
+    names.reverse()
+    stored = frozenset(there.blocks()) if names and there.has(ObjectKind.BLOCK, names[0]) else frozenset()
 
-    def send(one: tuple[Multihash, bytes]) -> None:
-        there.put(ObjectKind.BLOCK, one[0], BytesIO(one[1]))
+    def send(name: Multihash) -> None:
+        if name not in stored:
+            there.put(ObjectKind.BLOCK, name, BytesIO(blobs.read(dataset, ObjectKind.BLOCK, name)))
 
-    return max(_together(send, blocks()), default=0)
+    for _ in _together(send, names, WRITES):
+        pass
+    return len(names)
 
 
-def _together(send: Callable[[T], None], items: Iterable[T]) -> Iterator[int]:
-    """Send items, up to `WRITES` at a time, and yield how many were sent; stops at the first error."""
+def _together(send: Callable[[T], None], items: Iterable[T], workers: int) -> Iterator[int]:
+    """Send items, up to `workers` at a time, and yield how many were sent; stops at the first error."""
     waiting, done = iter(items), 0
-    with ThreadPoolExecutor(WRITES, thread_name_prefix="push") as pool:
+    with ThreadPoolExecutor(workers, thread_name_prefix="push") as pool:
         while some := tuple(islice(waiting, AT_ONCE)):
-            for sent in [pool.submit(send, one) for one in some]:
-                sent.result()
-                done += 1
-                yield done
+            pending = [pool.submit(send, one) for one in some]
+            try:
+                for sent in pending:
+                    sent.result()
+                    done += 1
+                    yield done
+            finally:
+                for one in pending:
+                    one.cancel()

@@ -1,10 +1,13 @@
 """Blocks of a repository: fetched once, many in one response where the repository can, and kept in a file.
 
-A chain may be longer than memory, so only the position of each block in that file is held.
+A chain may be longer than memory, so only the position of each block in that file is held. The file is a pack: what
+an attempt that was cut off has left in it is not fetched again, by its hash.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from typing import BinaryIO, Final, overload
 
@@ -13,6 +16,8 @@ from odf_common.codec.flatbuffers import DecodedBlock, block_hash
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_sync.repositories import Repository
+from odf_sync.repositories.repository import BLOCK_LIMIT, CHUNK_BYTES
+from odf_sync.transfer.pack_format import LENGTH_BYTES, blocks_in, framed
 
 BYTES_LIMIT: Final = 16 * 1024**3  # of all blocks; a chain with more is refused
 
@@ -35,7 +40,9 @@ class BlockSpool:
         self._after = after
         self._file = BytesIO() if file is None else file
         self._size = 0
-        self._places: dict[Multihash, tuple[int, int]] = {}  # first byte and length, in the order of fetching
+        self._places: dict[Multihash, tuple[int, int]] = {}  # first byte and length
+        self._asked: dict[Multihash, None] = {}  # in that order
+        self._find()
         self._pack: Iterator[bytes] = iter(())
         self._may_have_packs = True
 
@@ -43,26 +50,39 @@ class BlockSpool:
         """Return a block's bytes, which need not match its name; raises the errors of the repository."""
         if name not in self._places:
             self._keep(name, self._fetched(name))
+        self._asked.setdefault(name)
         start, length = self._places[name]
         self._file.seek(start)
         return self._file.read(length)
 
     def fetched(self, count: int) -> tuple[Multihash, ...]:
         """Return the names of the blocks that were asked for first, in that order."""
-        return tuple(self._places)[:count]
+        return tuple(self._asked)[:count]
 
     def close(self) -> None:
         """End a response that is not read to its end."""
         self._pack = iter(())
 
+    def _find(self) -> None:
+        """Take in what the file has; one that was cut off ends within a block."""
+        self._file.seek(0)
+        chunks = iter(partial(self._file.read, CHUNK_BYTES), b"")
+        with suppress(InvalidInput):
+            for raw in blocks_in(chunks, most=BLOCK_LIMIT):
+                self._note(block_hash(raw), raw)
+        self._file.truncate(self._size)
+
+    def _note(self, name: Multihash, raw: bytes) -> None:
+        self._places[name] = (self._size + LENGTH_BYTES, len(raw))
+        self._size += LENGTH_BYTES + len(raw)
+
     def _keep(self, name: Multihash, raw: bytes) -> None:
-        if self._size + len(raw) > BYTES_LIMIT:
+        if self._size - LENGTH_BYTES * len(self._places) + len(raw) > BYTES_LIMIT:
             text = f"the chain has more than {BYTES_LIMIT} bytes of blocks"
             raise InvalidInput(text=text, where=self._there.url)
         self._file.seek(self._size)
-        self._file.write(raw)
-        self._places[name] = (self._size, len(raw))
-        self._size += len(raw)
+        self._file.write(framed(raw))
+        self._note(name, raw)
 
     def _fetched(self, name: Multihash) -> bytes:
         """Return the next block of the pack if that is the one, else of a new pack, else the single block."""

@@ -1,6 +1,11 @@
-"""Sends objects where the other node wants them: an HTTP PUT of each (wire-facts §8.5)."""
+"""Sends objects where the other node wants them: an HTTP PUT of each (wire-facts §8.5).
 
-from typing import Final
+A node that continues uploads is sent only what it lacks: it says how much has arrived, with the URL or when asked.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Final
 
 import urllib3
 
@@ -21,18 +26,62 @@ RETRY: Final = urllib3.Retry(
     status_forcelist=(502, 503, 504),
     raise_on_status=False,
 )
+ONCE: Final = urllib3.Retry(0, redirect=0)
+FRUITLESS: Final = 2  # attempts in a row without a byte, each after the retries of the question
 SUCCESS: Final = range(200, 300)
+INCOMPLETE, WRONG_BYTES, WRONG_OFFSET, BUSY = 204, 400, 409, 503
 REASON_BYTES: Final = 300  # of an answer
+RANGE: Final = "Content-Range"
+OFFSET: Final = "Upload-Offset"  # how many bytes of an upload have arrived
+HELD_BYTES: Final = 256 * 1024  # of an upload may be on the way, and are lost if it is cut off
+LOST: Final = 0.02  # of all bytes, at most, or those of one upload
+
+
+def at_a_time(sizes: Sequence[int], most: int, held: int = HELD_BYTES) -> int:
+    """Return how many objects of these sizes to send at a time, so that a cut loses little of them."""
+    loss = min(held, max(sizes, default=0))
+    return max(1, min(most, int(LOST * sum(sizes)) // max(loss, 1)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """Bytes that are sent, and where to."""
+
+    url: str
+    headers: Mapping[str, str]
+    content: BinaryIO
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    status: int
+    arrived: int
+    """Bytes of the upload, by what the node says."""
+    text: str
 
 
 class Uploader:
     """Sends objects of one dataset."""
 
-    def __init__(self, blobs: BlobReader, dataset: DatasetId, url: str, networks: Networks = PUBLIC) -> None:
-        """Send to the node at a URL, and to public addresses that it gives, or addresses in `networks`."""
+    def __init__(
+        self,
+        blobs: BlobReader,
+        dataset: DatasetId,
+        url: str,
+        networks: Networks = PUBLIC,
+        *,
+        may_continue: bool = False,
+    ) -> None:
+        """Send to the node at a URL, and to public addresses that it gives, or addresses in `networks`.
+
+        `may_continue`: that node continues uploads that were cut off.
+        """
         self._blobs = blobs
         self._dataset = dataset
-        self._client = NodeClient(url, networks, timeout=TIMEOUT, retries=RETRY)
+        self._may_continue = may_continue
+        self._patient = NodeClient(url, networks, timeout=TIMEOUT, retries=RETRY)
+        self._once = NodeClient(url, networks, timeout=TIMEOUT, retries=ONCE)
 
     def send(self, upload: Upload) -> None:
         """Send an object; raises `NotFound` if it is not available here, and `Unavailable` if it is not taken."""
@@ -41,18 +90,69 @@ class Uploader:
         if place is None:
             raise InvalidInput(text="the other node gives no URL to send it to", where=name)
         headers = {header.name: header.value for header in place.headers}
-        headers |= {"Content-Type": "application/octet-stream", "Content-Length": str(file.size)}
+        arrived = headers.pop(OFFSET, "0")
         try:
             content = self._blobs.open(self._dataset, file.object_type.kind, file.physical_hash)
         except NotFound as error:
             raise NotFound(what=f"{name}, which the chain declares,") from error
         with content:
+            sent = File(url=place.url, headers=headers, content=content, size=file.size)
+            if self._may_continue and self._patient.is_own(place.url):
+                self.complete(sent, int(arrived) if arrived.isdecimal() else 0)
+            else:
+                _require_taken(sent, self._send(self._patient, sent, 0))
+
+    def complete(self, file: File, arrived: int | None = None) -> None:
+        """Send what a node lacks of a file, of which it has `arrived` bytes; None: it is asked.
+
+        A lost connection is followed by another one, as long as bytes arrive. Raises `Unavailable`.
+        """
+        reached, fruitless, why = -1, 0, "no byte arrives"
+        while fruitless < FRUITLESS:
+            if arrived is None or arrived >= file.size > 0:
+                answer = self._request(self._patient, file, {RANGE: f"bytes */{file.size}"}, b"")
+                if answer.status not in (INCOMPLETE, WRONG_BYTES):  # it has all
+                    _require_taken(file, answer)
+                    return
+                arrived = answer.arrived
+            fruitless = 0 if arrived > reached else fruitless + 1
+            reached = arrived
             try:
-                answer = self._client.put(place.url, headers, content)
-                body = answer.read(REASON_BYTES)
-                answer.drain_conn()
-            except urllib3.exceptions.HTTPError as error:
-                raise Unavailable(what=place.url, why=str(error)[:REASON_BYTES]) from error
-        if answer.status not in SUCCESS:
-            why = f"status {answer.status}: {body.decode(errors='replace')}"
-            raise Unavailable(what=place.url, why=why)
+                answer = self._send(self._once, file, arrived)
+            except Unavailable as error:
+                arrived, why = None, error.why or why
+                continue
+            if answer.status == WRONG_BYTES and arrived:
+                arrived = 0  # it had other bytes, and has dropped them
+            elif answer.status in (WRONG_OFFSET, BUSY):
+                arrived, why = None, answer.text
+            else:
+                _require_taken(file, answer)
+                return
+        raise Unavailable(what=file.url, why=why)
+
+    def _send(self, client: NodeClient, file: File, start: int) -> _Answer:
+        """Send the bytes from `start` on."""
+        file.content.seek(start)
+        part = {RANGE: f"bytes {start}-{file.size - 1}/{file.size}"} if start else {}
+        headers = {"Content-Length": str(file.size - start), **part}
+        return self._request(client, file, headers, file.content)
+
+    @staticmethod
+    def _request(client: NodeClient, file: File, more: Mapping[str, str], body: BinaryIO | bytes) -> _Answer:
+        headers = {**file.headers, "Content-Type": "application/octet-stream", **more}
+        try:
+            answer = client.put(file.url, headers, body)
+            text = answer.read(REASON_BYTES).decode(errors="replace")
+            answer.drain_conn()
+        except urllib3.exceptions.HTTPError as error:
+            raise Unavailable(what=file.url, why=str(error)[:REASON_BYTES]) from error
+        arrived = answer.headers.get(OFFSET, "")
+        is_number = arrived.isdecimal() and int(arrived) < file.size
+        return _Answer(status=answer.status, arrived=int(arrived) if is_number else 0, text=text)
+
+
+def _require_taken(file: File, answer: _Answer) -> None:
+    """Raise `Unavailable` unless the other node has stored it."""
+    if answer.status not in SUCCESS:
+        raise Unavailable(what=file.url, why=f"status {answer.status}: {answer.text}")

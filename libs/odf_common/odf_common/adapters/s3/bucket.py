@@ -4,6 +4,7 @@ The SDK's own retries are off: they would hide that a conditional PUT may have b
 """
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import structlog
 import urllib3
 from minio import Minio
 from minio.credentials.providers import AWSConfigProvider, Provider, StaticProvider
-from minio.datatypes import Object
+from minio.datatypes import Object, Part
 from minio.deleteobjects import DeleteError, DeleteObject
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
 
@@ -43,7 +44,14 @@ _REFUSED: Final = frozenset(
 )
 # Not carried out, but a later attempt may be. In addition to all answers of status 429 and from 500 on.
 _PASSING: Final = frozenset(
-    {"BadDigest", "ConditionalRequestConflict", "OperationAborted", "RequestTimeout", "SlowDown"}
+    {
+        "BadDigest",
+        "ConditionalRequestConflict",
+        "NoSuchUpload",
+        "OperationAborted",
+        "RequestTimeout",
+        "SlowDown",
+    }
 )
 _ERRORS: Final = (MinioException, urllib3.exceptions.HTTPError, ParseError, ValueError)
 
@@ -85,6 +93,25 @@ class _Client(Minio):
     def put_if(self, bucket: str, key: str, content: bytes, condition: Mapping[str, str]) -> None:
         """Store bytes in one request; the server compares them with the digest that the SDK adds."""
         self._put_object(bucket, key, content, {"Content-Type": "application/octet-stream", **condition})
+
+    def put_parts(self, bucket: str, key: str, content: BinaryIO) -> None:
+        """Store a file in parts; those that an upload which was cut off has are not sent again."""
+        upload = self._begun(bucket, key) or self._create_multipart_upload(bucket, key, {})
+        stored = {one.part_number: one for one in self._list_parts(bucket, key, upload).parts}
+        parts: list[Part] = []
+        while part := content.read(PART_BYTES):
+            number = len(parts) + 1
+            tag = hashlib.md5(part, usedforsecurity=False).hexdigest()  # with encryption, tags are others
+            known = stored.get(number)
+            if known is None or (known.etag, known.size) != (tag, len(part)):
+                tag = self._upload_part(bucket, key, part, None, upload, number)
+            parts.append(Part(number, tag))
+        self._complete_multipart_upload(bucket, key, upload, parts)
+
+    def _begun(self, bucket: str, key: str) -> str | None:
+        """Return an upload of an object that was not completed."""
+        found = self._list_multipart_uploads(bucket, prefix=key).uploads
+        return next((one.upload_id for one in reversed(found) if one.object_name == key), None)
 
 
 class Bucket:
@@ -135,7 +162,8 @@ class Bucket:
 
     def _pieces(self, response: urllib3.BaseHTTPResponse, name: str) -> Iterator[bytes]:
         try:
-            yield from response.stream(CHUNK_BYTES)
+            while chunk := response.read1(CHUNK_BYTES):  # what has arrived before the connection breaks, too
+                yield chunk
         except urllib3.exceptions.HTTPError as error:
             raise self._fault(name, error) from error
         finally:
@@ -193,9 +221,7 @@ class Bucket:
 
         def put() -> None:
             content.seek(0)
-            self._client.put_object(
-                self.location.bucket, self.location.key(name), content, size, part_size=PART_BYTES
-            )
+            self._client.put_parts(self.location.bucket, self.location.key(name), content)
 
         self._retried(put, name)
         stored = self.size(name)
