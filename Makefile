@@ -42,8 +42,8 @@ demo: setup ## run the demo on real data: from messages to verified derivatives
 	@python examples/demo.py
 
 .PHONY: test
-test: testsetup lint ## lint, then all tests, in two processes; tests of one file share its fixtures
-	@python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20
+test: testsetup lint ## lint, then all tests, in four processes, as tests wait a lot; tests of one file share its fixtures
+	@python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 20
 
 .PHONY: unit
 unit: testsetup ## tests that need neither broker nor Spark

@@ -1,4 +1,5 @@
 import subprocess
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -52,8 +53,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MqttBroker]:
 @pytest.fixture
 def broker(running: MqttBroker, monkeypatch: pytest.MonkeyPatch) -> MqttBroker:
     """Return the broker; clients of each test have names of their own, as all benches have one dataset."""
-    client, salt = mqtt._client, object()
-    monkeypatch.setattr(mqtt, "_client", lambda dataset, topics: client(f"{dataset}{id(salt)}", topics))  # type: ignore[arg-type]
+    client, salt = mqtt._client, uuid.uuid4().hex
+    monkeypatch.setattr(mqtt, "_client", lambda dataset, topics: client(f"{dataset}{salt}", topics))  # type: ignore[arg-type]
     return running
 
 
