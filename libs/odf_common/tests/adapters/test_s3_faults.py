@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import urllib3
+from minio.error import S3Error
 from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash
 from odf_testing.minioserver import LARGE, SECRET_KEY, MinioServer
 from odf_testing.webserver import Page, Request, serving_answers
@@ -220,6 +221,19 @@ def test_an_object_that_arrives_cut_is_fetched_again(
         reader = server.store(replace(place, endpoint=endpoint), tmp_path / "reader")
         assert reader.local_path(a_dataset(), ObjectKind.DATA, NAME).read_bytes() == CONTENT
     assert cuts == []
+
+
+@pytest.mark.parametrize("code", ["AccessDenied", "NotImplemented"])
+def test_a_large_object_is_stored_where_uploads_cannot_be_listed(
+    server: MinioServer, place: S3Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise S3Error(urllib3.HTTPResponse(), code, None, None, None, None)
+
+    monkeypatch.setattr(bucket._Client, "_list_multipart_uploads", refused)
+    stored = Bucket(place, server.access)
+    stored.upload("large", a_large_file(tmp_path))
+    assert b"".join(stored.chunks("large") or ()) == LARGE
 
 
 def test_a_usable_bucket_is_left_as_it_was(server: MinioServer, place: S3Location) -> None:

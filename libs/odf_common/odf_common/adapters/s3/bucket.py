@@ -58,6 +58,8 @@ _ERRORS: Final = (MinioException, urllib3.exceptions.HTTPError, ParseError, Valu
 log = structlog.stdlib.get_logger(__name__)
 T = TypeVar("T")
 
+_NO_LISTING: Final = frozenset({"AccessDenied", "NotImplemented"})  # of uploads: each is started anew
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
@@ -96,8 +98,8 @@ class _Client(Minio):
 
     def put_parts(self, bucket: str, key: str, content: BinaryIO) -> None:
         """Store a file in parts; those that an upload which was cut off has are not sent again."""
-        upload = self._begun(bucket, key) or self._create_multipart_upload(bucket, key, {})
-        stored = {one.part_number: one for one in self._list_parts(bucket, key, upload).parts}
+        upload, stored = self._interrupted(bucket, key)
+        upload = upload or self._create_multipart_upload(bucket, key, {})
         parts: list[Part] = []
         while part := content.read(PART_BYTES):
             number = len(parts) + 1
@@ -108,10 +110,17 @@ class _Client(Minio):
             parts.append(Part(number, tag))
         self._complete_multipart_upload(bucket, key, upload, parts)
 
-    def _begun(self, bucket: str, key: str) -> str | None:
-        """Return an upload of an object that was not completed."""
-        found = self._list_multipart_uploads(bucket, prefix=key).uploads
-        return next((one.upload_id for one in reversed(found) if one.object_name == key), None)
+    def _interrupted(self, bucket: str, key: str) -> tuple[str | None, Mapping[int, Part]]:
+        """Return the upload of an object that was not completed, and its parts; none where listing is not allowed."""
+        try:
+            found = self._list_multipart_uploads(bucket, prefix=key).uploads
+            upload = next((one.upload_id for one in reversed(found) if one.object_name == key), None)
+            parts = () if upload is None else self._list_parts(bucket, key, upload).parts
+        except S3Error as error:
+            if error.code not in _NO_LISTING:
+                raise
+            return None, {}
+        return upload, {one.part_number: one for one in parts}
 
 
 class Bucket:
