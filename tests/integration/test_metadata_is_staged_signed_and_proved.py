@@ -100,7 +100,9 @@ def test_only_its_owner_commits_to_a_dataset_and_proves_that_it_is_his(story: St
     name = added(story, "owned.here")
     identity = story.summary(name)["id"]
     signing.pull(f"{story.node.node.http}/{name}")
-    assert "only that node commits" in signing.node.fails(f"commit {name} -", stdin=INFO)
+    assert "only the node that has the dataset's private key can commit" in signing.node.fails(
+        f"commit {name} -", stdin=INFO
+    )
 
     proof = story.node.run(f"prove {name} 'of today' -o json")
     assert proof["dataset"] == identity

@@ -97,6 +97,7 @@ class MinioServer:
         """Let it accept connections and answer nothing."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)  # until then some of its threads still answer
         try:
             yield
         finally:
