@@ -1,29 +1,19 @@
 """The node and its model as a state machine: what may be done to it, and what has to hold after each step."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Final
 
-import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
-from odf_testing.actors import Actor
+from hypothesis.stateful import initialize, precondition, rule
 from odf_testing.coordinator import Coordinator
-from tests.model.expected import Content, Expected, File, Move
+from tests.model.expected import File, Move
+from tests.model.observed_node import RUN, Fate, ObservedNode
 from tests.model.records import SHAPES, file_of, manifest_of, messages_of
-from tests.model.world import RESCAN_SECONDS, Ingest, World
+from tests.model.world import RESCAN_SECONDS
 
 from odf_common.chain.walk import iterate
-from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import CatalogEntry
 from odf_ingest.push.source_record import Key
 from odf_ingest.source_settings import BadRecords
 
@@ -32,17 +22,7 @@ QUIET_TURNS: Final = 12
 MAX_TURNS: Final = 200
 FAR_FUTURE: Final = 1e12  # seconds since the epoch
 
-
-@dataclass(frozen=True)
-class Fate:
-    """What becomes of an operation: it runs, or is killed or stopped before a write."""
-
-    kind: str
-    writes: int
-
-
 writes = st.one_of(st.integers(0, 6), st.integers(0, 14), st.integers(0, 45))
-RUN: Final = Fate("run", 0)
 picks = st.integers(0, 7)
 counts = st.integers(1, 3)
 names = st.sampled_from(NAMES)
@@ -64,42 +44,14 @@ operations = st.one_of(
 )
 
 
-Doubt = tuple[object, ...]
-
-
-@dataclass
-class Paused:
-    """An operation that is stopped in its midst; `end` is called when it is over."""
-
-    actor: Actor
-    end: Callable[[], None]
-
-
-class Node(RuleBasedStateMachine):
+class Node(ObservedNode):
     """The node and its model."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patch = pytest.MonkeyPatch()
-        self.world = World(self.patch)
-        self.named: dict[DatasetId, str] = {}
-        self.expected: dict[DatasetId, Expected] = {}
-        self.doubts: list[Doubt] = []  # what may happen, or not
-        self.paused: Paused | None = None
-        self.count = 0
 
     def teardown(self) -> None:
         try:
             self.settle()
         finally:
             self.end()
-
-    def end(self) -> None:
-        """Leave nothing of this run."""
-        if self.paused is not None:
-            self.paused.actor.kill()
-        self.world.close()
-        self.patch.undo()
 
     @initialize(shape=shapes, count=st.integers(1, 3))
     def begin(self, shape: str, count: int) -> None:
@@ -130,21 +82,21 @@ class Node(RuleBasedStateMachine):
 
     @rule(operation=operations, count=writes, others=st.lists(operations, min_size=1, max_size=4))
     def race(self, operation: Operation, count: int, others: list[Operation]) -> None:
-        """Stop a process that does something, let others act, and let it go on."""
+        """Stop a process that does something, let others act, and let it continue."""
         self.perform(operation, Fate("pause", count))
         for other in others:
             self.perform(other, RUN)
         self.world.free().collector.collect()
         if self.paused is not None:
-            self.go_on()
+            self.finish_paused()
 
     @rule(operation=operations, count=writes, other=operations, others_count=writes)
     def kill_in_race(self, operation: Operation, count: int, other: Operation, others_count: int) -> None:
-        """Stop a process, have another one killed meanwhile, and let the first go on."""
+        """Stop a process, have another one killed meanwhile, and let the first continue."""
         self.perform(operation, Fate("pause", count))
         self.perform(other, Fate("kill", others_count))
         if self.paused is not None:
-            self.go_on()
+            self.finish_paused()
         self.push_again(RUN)
 
     def perform(self, operation: Operation, fate: Fate) -> None:
@@ -270,7 +222,7 @@ class Node(RuleBasedStateMachine):
         )
 
     def read(self, turns: int, fate: Fate) -> None:
-        """Let ingest go on for some turns."""
+        """Let ingest run for some turns."""
         ingest = self.world.ingest
         self.world.tell_ingest()
         self.world.time.sleep(RESCAN_SECONDS)
@@ -289,14 +241,6 @@ class Node(RuleBasedStateMachine):
                 self.pause_ingest(ingest, actor)
                 return
         actor.pause_after = actor.kill_after = None
-
-    def go_on(self) -> None:
-        """Let what was stopped go on to its end."""
-        paused, self.paused = self.paused, None
-        assert paused is not None
-        paused.actor.pause_after = None
-        paused.actor.go()
-        paused.end()
 
     @rule(pick=st.integers(0, 1))
     def collect(self, pick: int) -> None:
@@ -335,52 +279,10 @@ class Node(RuleBasedStateMachine):
 
     # Checks
 
-    @invariant()
-    def observe(self) -> None:
-        """Whatever has happened was wanted, and what is in the datasets is what may be there."""
-        entries = self.world.entries()
-        for dataset, entry in entries.items():
-            if dataset not in self.named:
-                self.expect("add", entry.alias)
-                self.expected[dataset] = Expected(topics=entry.push_topics)
-            elif self.named[dataset] != entry.alias:
-                self.expect("rename", dataset, entry.alias)
-            self.named[dataset] = entry.alias
-            self.observe_topics(dataset, entry)
-        for dataset in self.named.keys() - entries.keys():
-            self.expect("delete", dataset)
-            del self.named[dataset]
-        for dataset in self.named:
-            self.observe_content(dataset)
-
-    def observe_topics(self, dataset: DatasetId, entry: CatalogEntry) -> None:
-        expected = self.expected[dataset]
-        for source, topic in entry.push_topics.items():
-            if source not in expected.topics:
-                self.expect("extend", dataset, source)
-            else:
-                assert expected.topics[source] == topic, "a source has another topic"
-        assert expected.topics.keys() <= entry.push_topics.keys(), "a source has lost its topic"
-        expected.topics = entry.push_topics
-
-    def observe_content(self, dataset: DatasetId) -> Content:
-        expected, world = self.expected[dataset], self.world
-        content = expected.content(world.chain(dataset), world.kafka.values, world.letters)
-        head = world.head(dataset)
-        lost = expected.answered - content.files
-        if head in expected.heads and lost:  # the head is back where it was
-            self.expect("reset", dataset, head)
-        elif lost:
-            self.expect("reset", dataset)
-        expected.answered -= lost
-        if head not in expected.heads:
-            expected.heads.append(head)
-        return content
-
     def settle(self) -> None:
         """Bring all to rest: then everything is there once, and nothing else."""
         if self.paused is not None:
-            self.go_on()
+            self.finish_paused()
         self.world.restart_ingest()
         for node in list(self.world.coordinators):
             self.world.replaced(node)
@@ -399,7 +301,7 @@ class Node(RuleBasedStateMachine):
             self.remedy(dataset)
 
     def remedy(self, dataset: DatasetId) -> None:
-        """Have each source go on that needs a person for that, until all that was published is read."""
+        """Resume each source that needs a person for that, until all that was published is read."""
         topics = self.expected[dataset].topics
         for source in sorted(self.world.sources(dataset)):
             for _ in range(MAX_TURNS):
@@ -411,7 +313,7 @@ class Node(RuleBasedStateMachine):
                         done = self.resume_source(dataset, source, topics[source], "earliest", RUN)
                     case _:
                         done = self.skip_in(dataset, source, RUN)
-                assert done, f"{source} does not go on"
+                assert done, f"{source} does not continue"
                 self.drain()
 
     def drain(self) -> None:
@@ -426,120 +328,6 @@ class Node(RuleBasedStateMachine):
             now = {dataset: self.world.refs.head(dataset) for dataset in self.named}
             quiet = quiet + 1 if now == before else 0
             before = now
-
-    # The machinery
-
-    def act(
-        self, operation: Callable[[Coordinator], object], fate: Fate, doubts: Sequence[Doubt], *, must: bool
-    ) -> bool:
-        """Run an operation on a coordinator; True when it came to its end without an error."""
-        node = self.world.free()
-        actor = Actor(lambda: operation(node))
-        self.world.busy.append(node)
-
-        def end() -> None:
-            self.world.busy.remove(node)
-            if actor.is_dead:
-                self.world.replaced(node)
-
-        is_alone = self.paused is None
-        return self.play(actor, fate, doubts, end, must=must and is_alone)
-
-    def send_file(self, dataset: DatasetId, key: str, fate: Fate) -> None:
-        expected, ingest = self.expected[dataset], self.world.ingest
-        resets = expected.resets
-        actor = Actor(lambda: self.world.push(ingest, dataset, key, expected.files[key]))
-
-        def answered() -> None:
-            is_done = actor.is_over and not actor.is_dead and actor.error is None
-            if is_done and expected.resets == resets:
-                expected.answered.add(key)
-
-        self.on_ingest(actor, ("push", dataset, key), answered, fate)
-
-    def command(
-        self, run: Callable[[Ingest, CatalogEntry], object], dataset: DatasetId, doubt: Doubt, fate: Fate
-    ) -> bool:
-        """Run a command about a source; True when it came to its end without an error."""
-        ingest, entry = self.world.ingest, self.world.entries()[dataset]
-        return self.on_ingest(Actor(lambda: run(ingest, entry)), doubt, lambda: None, fate)
-
-    def on_ingest(self, actor: Actor, doubt: Doubt, answered: Callable[[], None], fate: Fate) -> bool:
-        ingest = self.world.ingest
-
-        def end() -> None:
-            answered()
-            if actor.is_dead or ingest is not self.world.ingest:
-                self.leave(ingest)
-            elif ingest.reading.is_over:
-                self.require_no_bug(ingest.reading)
-                self.world.restart_ingest()
-
-        is_done = self.play(actor, fate, [doubt], end, must=False)
-        if self.paused is not None and self.paused.actor is actor:
-            self.world.ingest = Ingest(self.world)
-        return is_done
-
-    def leave(self, ingest: Ingest) -> None:
-        """Kill a process of ingest, which has been replaced or died."""
-        if ingest is self.world.ingest:
-            self.world.restart_ingest()
-        elif not ingest.reading.is_over:
-            ingest.reading.kill()
-
-    def pause_ingest(self, ingest: Ingest, actor: Actor) -> None:
-        """Leave ingest stopped in its midst; another one takes over."""
-
-        def end() -> None:
-            if not actor.is_over:
-                actor.kill()
-            self.require_no_bug(actor)
-
-        self.world.zombies.append(ingest)
-        self.paused = Paused(actor, end)
-        self.world.ingest = Ingest(self.world)
-
-    def play(
-        self, actor: Actor, fate: Fate, doubts: Sequence[Doubt], end: Callable[[], None], *, must: bool
-    ) -> bool:
-        self.doubts += doubts
-        if fate.kind == "kill":
-            actor.kill_after = fate.writes
-        elif fate.kind == "pause" and self.paused is None:
-            actor.pause_after = fate.writes
-        actor.go()
-        if not actor.is_over:
-
-            def over() -> None:
-                self.require_no_bug(actor)
-                end()
-                self.observe()
-                self.forget(doubts)
-
-            self.paused = Paused(actor, over)
-            self.observe()
-            return False
-        end()
-        self.require_no_bug(actor)
-        self.observe()
-        self.forget(doubts)
-        if must and actor.error is not None:
-            raise actor.error
-        return not actor.is_dead and actor.error is None
-
-    def forget(self, doubts: Sequence[Doubt]) -> None:
-        for doubt in doubts:
-            self.doubts.remove(doubt)
-
-    def require_no_bug(self, actor: Actor) -> None:
-        if actor.error is not None and not isinstance(actor.error, OdfError):
-            raise actor.error
-
-    def expect(self, kind: str, *what: object) -> None:
-        """Have what happened be among what may."""
-        assert any(doubt[0] == kind and doubt[1 : 1 + len(what)] == what for doubt in self.doubts), (
-            f"{kind} {what} was not asked for: {self.doubts}"
-        )
 
     def is_in_chain(self, dataset: DatasetId, target: Multihash) -> bool:
         node = self.world.free()

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from odf_testing.profiles import examples, is_repeatable
-from tests.model.node import RUN, Fate, Node, Operation
+from tests.model.node import Node, Operation
+from tests.model.observed_node import RUN, Fate
 
 from odf_ingest.source_settings import BadRecords
 
@@ -115,7 +116,7 @@ def test_an_operation_is_stopped_before_each_write_while_another_runs(
             is_stopped = node.paused is not None
             node.perform(other, RUN)
             if is_stopped:
-                node.go_on()
+                node.finish_paused()
             node.push_again(RUN)
         writes += 1
     assert writes > 1

@@ -22,7 +22,7 @@ from odf_ingest.history.run_file import Run, RunDamaged
 from odf_ingest.push import stalls
 from odf_ingest.push.source_record import Key
 
-from .test_reader import TOPIC, Broker, Running, message, running
+from .in_memory_broker import TOPIC, Broker, Running, message, running
 
 COLUMNS = ("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP")
 STEP = ReadStepNdJson(ddl_schema=COLUMNS)

@@ -24,7 +24,7 @@ from odf_ingest.push.source_topics import SourceTopics
 from odf_ingest.push.state_machine import Phase
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
-from .test_reader import TOPIC, Broker, Running, message, running
+from .in_memory_broker import TOPIC, Broker, Running, message, running
 
 
 @pytest.fixture

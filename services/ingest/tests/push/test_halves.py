@@ -16,7 +16,7 @@ from odf_ingest.errors import SourceStopped, SourceWaiting
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.push.source_record import Key
 
-from .test_reader import TOPIC, Broker, Running, running
+from .in_memory_broker import TOPIC, Broker, Running, running
 
 ADD, RETRACT, FROM, TO = range(4)
 Change = tuple[int, int, str]  # op, id, v

@@ -35,7 +35,7 @@ from odf_ingest.push.source_topics import SourceTopics
 from odf_ingest.push.state_machine import LIVE, Phase
 from odf_ingest.registry import Registries
 
-from .test_reader import Broker, message
+from .in_memory_broker import Broker, message
 
 NAMES = ("default", "other")
 OWNED = frozenset({3})

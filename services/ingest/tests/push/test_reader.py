@@ -1,273 +1,30 @@
 import errno
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from structlog.testing import capture_logs
 
-from odf_common.adapters.kafka.quiet import Partition
-from odf_common.adapters.kafka.records import Chunk, Taken
-from odf_common.adapters.memory import MemoryCatalog
-from odf_common.codec.bus import envelope
 from odf_common.errors import (
     Damaged,
-    InvalidInput,
-    NotFound,
-    OdfError,
     Refused,
     StorageUnavailable,
-    Unavailable,
 )
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, DisablePushSource, SetVocab
 from odf_common.metadata.steps import (
     MergeStrategyAppend,
     MergeStrategyChangelogStream,
-    MergeStrategyLedger,
     MergeStrategySnapshot,
     ReadStepNdJson,
 )
-from odf_common.ports.bus import NOTIFICATIONS, TopicInfo
-from odf_common.ports.store import CatalogEntry
-from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest import metrics
 from odf_ingest.commit.committer import position_of
-from odf_ingest.commit.rejects import RejectPolicy
-from odf_ingest.control.drain import Drains
 from odf_ingest.errors import SourceStopped
-from odf_ingest.push import assigned_sources
-from odf_ingest.push.assigned_sources import AssignedSources
-from odf_ingest.push.batch_worker import BatchWorker
-from odf_ingest.push.reader import PushReader
-from odf_ingest.push.source import MAX_BATCH_BYTES, BatchLimits
 from odf_ingest.push.source_record import Key
-from odf_ingest.push.source_topics import SourceTopics
-from odf_ingest.registry import Registries
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
-TOPIC = "odf.push.a.default"
-LEDGER = MergeStrategyLedger(primary_key=("id",))
-
-
-def zeros(count: int) -> Callable[[], list[int]]:
-    return lambda: [0] * count
-
-
-@dataclass
-class Broker:
-    """Topics in memory: ports `Records` and `Topics`."""
-
-    logs: dict[Partition, list[bytes | None]] = field(default_factory=dict)
-    ids: dict[str, str] = field(default_factory=dict)
-    low: dict[Partition, int] = field(default_factory=dict)
-    at: dict[Partition, int] = field(default_factory=dict)
-    resting: set[Partition] = field(default_factory=set)
-    faults: dict[Partition, str] = field(default_factory=dict)
-    denied: set[str] = field(default_factory=set)
-    mute: set[Partition] = field(default_factory=set)  # nothing is heard of them
-    kept: dict[str, int | None] = field(default_factory=dict)  # retention in ms, where it was set
-    renewed: int = 0
-
-    def make(self, topic: str, partitions: int = 1) -> None:
-        self.ids[topic] = f"{topic} {time.monotonic_ns()}"
-        for number in range(partitions):
-            self.logs[topic, number] = []
-
-    def drop(self, topic: str) -> None:
-        del self.ids[topic]
-
-    prefix = ""
-
-    def list_names(self) -> list[str]:
-        return list(self.ids)
-
-    def create_push_topic(self, name: str) -> None:
-        self.make(name)
-
-    def add_partitions(self, name: str, total: int) -> None:
-        there = self.partitions(name)
-        if total < there:
-            raise InvalidInput(where="partitions", text=f"topic {name} has {there}")
-        self.logs |= {(name, number): [] for number in range(there, total)}
-
-    def set_retention(self, name: str, ms: int | None) -> None:
-        self.kept[name] = ms
-
-    def topic_id(self, name: str) -> str:
-        if name not in self.ids:
-            raise NotFound(what=f"topic {name}")
-        return self.ids[name]
-
-    def partitions(self, name: str) -> int:
-        return sum(1 for topic, _ in self.logs if topic == name)
-
-    def watermarks(self, name: str, partition: int) -> tuple[int, int]:
-        return self.low.get((name, partition), 0), len(self.logs[name, partition])
-
-    def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
-        return {name: self.described(name) for name in names}
-
-    def described(self, name: str) -> TopicInfo | OdfError:
-        if name in self.denied:
-            return Unavailable(what=f"topic {name}", why="Topic authorization failed")
-        if name not in self.ids:
-            return NotFound(what=f"topic {name}")
-        numbers = range(self.partitions(name))
-        return TopicInfo(
-            topic_id=self.ids[name],
-            low={number: self.low.get((name, number), 0) for number in numbers},
-            high={number: len(self.logs[name, number]) for number in numbers},
-        )
-
-    def assign(self, positions: Mapping[Partition, int]) -> None:
-        self.at |= positions
-
-    def unassign(self, partitions: Iterable[Partition]) -> None:
-        for partition in partitions:
-            self.at.pop(partition, None)
-            self.resting.discard(partition)
-
-    def pause(self, partitions: Iterable[Partition]) -> None:
-        self.resting |= set(partitions)
-
-    def resume(self, partitions: Iterable[Partition]) -> None:
-        self.resting -= set(partitions)
-
-    def take(self, count: int, timeout: float) -> Taken:
-        chunks = []
-        for place, start in list(self.at.items()):
-            values = self.logs[place][start : start + count]
-            if values and place not in self.resting | self.mute:
-                stop = start + len(values)
-                self.at[place] = stop
-                chunks.append(
-                    Chunk(
-                        partition=place,
-                        values=values,
-                        offsets=range(start, stop),
-                        timestamps=zeros(len(values)),
-                    )
-                )
-        faults, self.faults = self.faults, {}
-        if not chunks:
-            time.sleep(min(timeout, 0.002))
-        ends = {place: len(self.logs[place]) for place in self.at.keys() - self.mute}
-        return Taken(chunks=tuple(chunks), ends=ends, faults=faults)
-
-    def high(self, partition: Partition) -> int:
-        return len(self.logs[partition])
-
-    def renew(self) -> None:
-        self.renewed += 1
-        self.mute = set()
-
-    def close(self) -> None:
-        pass
-
-
-@dataclass
-class Running:
-    """A reader at work on one dataset."""
-
-    bench: Any
-    broker: Broker
-    reader: PushReader
-    owned: AssignedSources
-    drains: Drains
-    catalog: MemoryCatalog
-
-    def wait(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10
-        while not condition():
-            assert time.monotonic() < deadline, "waited in vain"
-            time.sleep(0.005)
-
-    def drain(self) -> None:
-        entry = self.catalog.by_alias("a")
-        assert entry is not None
-        for _ in self.drains.wait(entry):
-            pass
-
-    def ask(self, action: Callable[[], None]) -> None:
-        done = threading.Event()
-
-        def both() -> None:
-            action()
-            done.set()
-
-        self.reader.request(both)
-        assert done.wait(10)
-
-    @property
-    def ids(self) -> list[object]:
-        return [row["id"] for row in self.bench.rows()]
-
-
-@contextmanager
-def running(
-    bench: Any, broker: Broker, size: int = 1000, most: int = MAX_BATCH_BYTES, **topics: str
-) -> Iterator[Running]:
-    catalog = MemoryCatalog()
-    entry = CatalogEntry(alias="a", dataset_id=bench.dataset, push_topics={"default": TOPIC, **topics})
-    catalog.add(entry)
-    reader = PushReader(broker, size)
-    owned = AssignedSources(
-        reading=reader,
-        queues=bench.queues,
-        catalog=catalog,
-        topics=SourceTopics(broker, bench.blobs),  # type: ignore[arg-type]
-        limits=BatchLimits(size=size, delay=0.01, most=most),
-        partition_of=lambda _: 3,
-        pool=bench.pool,
-        report_waiting=lambda key, count: bench.coordinator.send(
-            NOTIFICATIONS, envelope(key[0], IngestProgress(source_name=key[1], lag=count))
-        ),
-    )
-    work = BatchWorker(
-        queues=bench.queues,
-        preparer=bench.preparer,
-        topics=broker,  # type: ignore[arg-type]
-        bus=bench.coordinator,
-        rejecting=RejectPolicy(bench.coordinator, bench.blobs),
-        registries=Registries(),
-        readers=bench.pool,
-        failed=reader.failed,
-    )
-    reader.bind(owned, work)
-    stop = threading.Event()
-    thread = threading.Thread(target=reader.run, args=(stop,))
-    thread.start()
-    made = Running(
-        bench,
-        broker,
-        reader,
-        owned,
-        Drains(SourceTopics(broker, bench.blobs), bench.queues, owned, reader),  # type: ignore[arg-type]
-        catalog,
-    )
-    try:
-        with patch.object(assigned_sources, "PATROL_SECONDS", 0.05):
-            made.ask(lambda: owned.own(frozenset({3})))
-            yield made
-    finally:
-        stop.set()
-        thread.join()
-
-
-def message(number: int) -> bytes:
-    return b'{"id":%d,"v":"a","event_time":"2020-01-01T00:00:00Z"}' % number
-
-
-@pytest.fixture
-def broker() -> Broker:
-    made = Broker()
-    made.make(TOPIC)
-    return made
+from .in_memory_broker import LEDGER, TOPIC, Broker, message, running
+from .in_memory_broker import broker as broker  # noqa: PLC0414 - a fixture
 
 
 def test_what_lies_in_the_topic_is_committed_in_order_and_once(make_bench: Any, broker: Broker) -> None:

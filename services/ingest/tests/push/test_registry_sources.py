@@ -28,8 +28,8 @@ from odf_ingest.push.state_machine import Phase
 from odf_ingest.registry import Registries, decoded, json_step
 from odf_ingest.source_settings import SourceSettings, save_settings
 
+from .in_memory_broker import TOPIC, Broker, Running, message, running
 from .test_message_columns import messages
-from .test_reader import TOPIC, Broker, Running, message, running
 
 OTHER = "odf.push.a.other"
 COLUMNS = ("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP")

@@ -9,9 +9,9 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
 from odf_ingest.push.source_record import Key
 
+from .in_memory_broker import TOPIC, Broker, Running, message, running
+from .in_memory_broker import broker as broker  # noqa: PLC0414 - a fixture
 from .test_control import control
-from .test_reader import TOPIC, Broker, Running, message, running
-from .test_reader import broker as broker  # noqa: PLC0414 - a fixture
 
 
 def test_settings_are_shown_and_changed(make_bench: Any, broker: Broker) -> None:

@@ -9,8 +9,8 @@ from odf_common.metadata.steps import MergeStrategySnapshot, ReadStepJson
 from odf_ingest.push.source_record import Key
 from odf_ingest.source_settings import EmptySnapshot, SourceSettings, save_settings
 
+from .in_memory_broker import TOPIC, Broker, running
 from .test_control import resume, stop
-from .test_reader import TOPIC, Broker, running
 
 RETRACT = 1
 

@@ -31,7 +31,7 @@ from odf_ingest.push.source_record import Key
 from odf_ingest.push.source_topics import SourceTopic, SourceTopics
 from odf_ingest.push.state_machine import Phase
 
-from .test_reader import TOPIC, Broker, Running, message, running
+from .in_memory_broker import TOPIC, Broker, Running, message, running
 
 COLUMNS = ("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP")
 OTHER = "odf.push.a.other"

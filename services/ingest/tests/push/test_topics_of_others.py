@@ -11,9 +11,9 @@ from odf_ingest.push.lanes import Lanes
 from odf_ingest.push.source_record import Key
 from odf_ingest.push.state_machine import Phase
 
+from .in_memory_broker import Broker, Running, message, running
+from .in_memory_broker import broker as broker  # noqa: PLC0414 - a fixture
 from .test_control import control
-from .test_reader import Broker, Running, message, running
-from .test_reader import broker as broker  # noqa: PLC0414 - a fixture
 from .test_source import a_source
 
 

@@ -1,0 +1,172 @@
+"""Numbers, dates and times at their limits: exact, or refused for a reason that names column, value and type."""
+
+import json
+import math
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from odf_common.data.ddl import ddl_to_schema
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
+from odf_ingest.read import read_batch, read_records
+
+from .odd_values import (
+    JSON_STEPS,
+    STEPS,
+    declared,
+)
+
+
+def message(step: ReadStep, value: str) -> bytes:
+    return f"1,{value}".encode() if isinstance(step, ReadStepCsv) else f'{{"c":{value}}}'.encode()
+
+
+def value_of(step: ReadStep, type_: str, value: str) -> Any:
+    return read_records(step, [message(step, value)], declared(step, type_)).column("c")[0].as_py()
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("type_", "written", "expected"),
+    [
+        ("BIGINT", "1039.0", 1039),
+        ("BIGINT", "1e3", 1000),
+        ("BIGINT", "1.5E+1", 15),
+        ("BIGINT", "-0.0", 0),
+        ("BIGINT UNSIGNED", "-0.0", 0),
+        ("BIGINT", "9007199254740993.00", 9007199254740993),
+        ("BIGINT", "9223372036854775807.0", 2**63 - 1),
+        ("BIGINT UNSIGNED", "18446744073709551615.0", 2**64 - 1),
+        ("TINYINT", "1.27e2", 127),
+        ("DECIMAL(38, 9)", "12345678901234567890.123456789", Decimal("12345678901234567890.123456789")),
+        ("DECIMAL(38, 9)", "1e3", Decimal(1000)),
+        (
+            "DECIMAL(50, 2)",
+            "123456789012345678901234567890123456789012345678.01",
+            Decimal("123456789012345678901234567890123456789012345678.01"),
+        ),
+        ("DOUBLE", "12345678901234567890.123456789", 12345678901234567890.123456789),
+        ("DOUBLE", "5e-324", 5e-324),
+    ],
+)
+def test_numbers_are_exact(step: ReadStep, type_: str, written: str, expected: object) -> None:
+    assert value_of(step, type_, written) == expected
+    assert math.copysign(1, value_of(step, "DOUBLE", "-0.0")) == -1
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("type_", "written"),
+    [
+        ("INT", "1039.5"),
+        ("INT", "1e-3"),
+        ("INT", "2147483648.0"),
+        ("BIGINT", "9223372036854775808"),
+        ("BIGINT", "1e400000000"),
+        ("BIGINT", "NaN"),
+        ("BIGINT UNSIGNED", "-1.0"),
+        ("DOUBLE", "1e400"),
+        ("DOUBLE", "-1e400"),
+        ("FLOAT", "1e39"),
+        ("DECIMAL(10, 2)", "1.005"),
+        ("DECIMAL(10, 2)", "1e400"),
+        ("DECIMAL(38, 0)", "9" * 39),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused_by_column(step: ReadStep, type_: str, written: str) -> None:
+    with pytest.raises(InvalidInput, match=r"^column c: "):
+        value_of(step, type_, written)
+
+
+@pytest.mark.parametrize("step", JSON_STEPS)
+@pytest.mark.parametrize(
+    ("type_", "written", "reason"),
+    [
+        ("INT", "1039.5", "column c: 1039.5 is not a value of INT"),
+        ("INT", '"12"', "column c: '12' is not a value of INT"),
+        ("STRING", "12", "column c: 12 is not a value of STRING"),
+        ("BOOLEAN", "1", "column c: 1 is not a value of BOOLEAN"),
+        ("DECIMAL(10, 2)", '"1_000"', r"column c: '1_000' is not a value of DECIMAL\(10, 2\)"),
+        ("DECIMAL(10, 2)", '" 1"', r"column c: ' 1' is not a value of DECIMAL\(10, 2\)"),
+        ("DECIMAL(10, 2)", '"١"', r"column c: '١' is not a value of DECIMAL\(10, 2\)"),
+        ("TIMESTAMP(3)", "1577836800", r"column c: 1577836800 is not a value of TIMESTAMP\(3\)"),
+        ("BIGINT[]", "[1,2.5]", r"column c\[\]: 2.5 is not a value of BIGINT"),
+        ("STRUCT<a: INT>", '{"a":true}', "column c.a: true is not a value of INT"),
+        ("STRING", '"\\ud800"', "half a surrogate pair"),
+        ("INT", '1,"c":2', "column c: is duplicated"),
+    ],
+)
+def test_the_reason_names_column_value_and_type(
+    step: ReadStep, type_: str, written: str, reason: str
+) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        value_of(step, type_, written)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("type_", ["TIMESTAMP(3)", "TIMESTAMP(6)"])
+def test_a_time_outside_of_the_years_that_can_be_told_is_refused(step: ReadStep, type_: str) -> None:
+    for written in ("9999-12-31T23:59:59-05:00", "0001-01-01T00:00:00+05:00", "0000-06-01T00:00:00Z"):
+        with pytest.raises(InvalidInput, match=r"column c: .* outside of the years 0001 to 9999"):
+            value_of(step, type_, json.dumps(written))
+    for written in ("9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"):
+        assert value_of(step, type_, json.dumps(written)).isoformat() == written.replace("Z", "+00:00")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_time_that_a_format_carries_out_of_the_calendar_is_refused(step: ReadStep) -> None:
+    formatted = type(step)(timestamp_format="%d %b %Y %H:%M %z")  # type: ignore[call-arg]
+    with pytest.raises(InvalidInput, match="31 Dec 9999"):
+        value_of(formatted, "TIMESTAMP(3)", '"31 Dec 9999 23:59 -0500"')
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_sentinel_dates_are_kept(step: ReadStep) -> None:
+    assert value_of(step, "DATE", '"0001-01-01"') == date.min
+    assert value_of(step, "DATE", '"9999-12-31"') == date.max
+
+
+@pytest.mark.parametrize("step", JSON_STEPS)
+@pytest.mark.parametrize("record", [b'{"a":1}', b"{}", b'{"C":1}'])
+def test_a_record_none_of_whose_columns_is_known_is_refused(step: ReadStep, record: bytes) -> None:
+    schema = ddl_to_schema(["c INT", "d STRING"])
+    with pytest.raises(InvalidInput, match="has none of the columns c, d"):
+        read_records(step, [record], schema)
+    text = b'[{"c":1},%s]' if isinstance(step, ReadStepJson) else b'{"c":1}\n%s'
+    with pytest.raises(InvalidInput, match=r"^line (2|1, record 2): has none of the columns"):
+        read_batch(step, text % record, schema)
+    assert read_records(step, [b'{"c":null}', b'{"d":"x"}'], schema).num_rows == 2
+
+
+def test_a_json_document_is_taken_apart_without_changing_a_digit() -> None:
+    schema = ddl_to_schema(["c DECIMAL(38, 9)"])
+    step = ReadStepJson(sub_path="a.b")
+    text = b'{"x":[1,{"y":2}],"a":{"n":1.0,"b":[{"c":12345678901234567890.123456789}, {"c":\n1}]},"z":null}'
+    assert read_batch(step, text, schema).column("c").to_pylist() == [
+        Decimal("12345678901234567890.123456789"),
+        Decimal(1),
+    ]
+    for bad in (
+        b'{"a":{"b":[{"c":1}]},"a":{"b":[{"c":2}]}}',
+        b'{"a":{"b":[{"c":1,"c":2}]}}',
+        b'{"a":{"b":[{"c":1}]}} x',
+        b'{"a":{"b":[{"c":1},]}}',
+        b'{"a":{"b":[{"c":1}]}',
+        b'{"a":{"b":[{"c":1}]},}',
+        b'{"a":[]}',
+        b'{"a":{"b":[' + b"[" * 100_000,
+    ):
+        with pytest.raises(InvalidInput):
+            read_batch(step, bad, schema)
+
+
+def test_zero_fractions_in_text_are_left_alone() -> None:
+    schema = ddl_to_schema(["c INT", "t STRING"])
+    text = r'{"c":1.0,"t":"1.0, \"2.0\", 3e1 \\"}'
+    assert (
+        read_records(ReadStepNdJson(), [text.encode()] * 2, schema).to_pylist()
+        == [{"c": 1, "t": '1.0, "2.0", 3e1 \\'}] * 2
+    )

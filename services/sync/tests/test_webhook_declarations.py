@@ -1,0 +1,125 @@
+"""Which webhooks may be added, how they are stored, and to which addresses they are sent."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from odf_common.adapters.networks import AddressForbidden, Networks
+from odf_common.errors import AlreadyExists, InvalidInput, NotFound, Unavailable
+from odf_common.proto.odf.node.v1 import webhooks_pb2 as pb
+from odf_sync.webhooks import store as store_module
+from odf_sync.webhooks.store import FILE, TooManyWebhooks, WebhookStore, WebhooksUnreadable
+from odf_sync.webhooks.webhook import State
+
+from .webhook_node import NO_CONTEXT, PREVIOUS, Node, Receiver, ed25519_of, receiving, running
+from .webhook_node import home as home  # noqa: PLC0414 - a fixture
+from .webhook_node import node as node  # noqa: PLC0414 - a fixture
+from .webhook_node import quick as quick  # noqa: PLC0414 - a fixture
+from .webhook_node import receiver as receiver  # noqa: PLC0414 - a fixture
+
+
+def test_a_deleted_webhook_posts_nothing(node: Node, receiver: Receiver) -> None:
+    item = node.add(receiver.url).item
+    node.await_item(lambda item: item.state == State.DELIVERED)
+    node.hooks.DeleteWebhook(pb.DeleteWebhookRequest(id=item.id), NO_CONTEXT)
+    node.move(PREVIOUS)
+    time.sleep(0.1)
+    assert (len(receiver.posts), node.list()) == (1, [])
+    with pytest.raises(NotFound):
+        node.hooks.DeleteWebhook(pb.DeleteWebhookRequest(id=item.id), NO_CONTEXT)
+
+
+def test_private_addresses_are_refused_unless_allowed(home: Path, receiver: Receiver) -> None:
+    with running(home, Networks()) as node:
+        for url in (receiver.url, "http://localhost/", "http://[::1]/", "http://169.254.169.254/latest"):
+            with pytest.raises(AddressForbidden) as caught:
+                node.add(url)
+            assert "ODF_FETCH_NETWORKS" in caught.value.advice()
+        assert node.list() == []
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_the_address_that_is_connected_to_is_checked_again(home: Path, receiver: Receiver, host: str) -> None:
+    with running(home) as node:
+        receiver.statuses += [503] * 1000
+        node.add(receiver.url.replace("127.0.0.1", host))
+        node.await_item(lambda item: item.failures > 0)
+    count = len(receiver.posts)
+    store = WebhookStore(home)
+    with running(home, Networks()) as node:
+        item = node.await_item(lambda item: "address" in item.error)
+        assert "127.0.0.1" in item.error
+        assert "is not a public address" in item.error
+    assert len(receiver.posts) == count
+    assert store.all()[0].delivery.is_pending
+
+
+def test_what_cannot_be_reached_says_why(node: Node, receiver: Receiver) -> None:
+    with receiving() as closed:
+        url = closed.url
+    node.add(url)
+    assert "no connection: " in node.await_item(lambda item: item.failures > 0).error
+    with pytest.raises(Unavailable, match="resolved"):
+        node.add("https://nothing.invalid/")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://127.0.0.1/",
+        "/path",
+        "",
+        "http://",
+        "http://u:p@127.0.0.1/",
+        "http://127.0.0.1:99999/",
+        "http://127.0.0.1/" + "x" * 2000,
+    ],
+)
+def test_what_is_no_url_is_refused(node: Node, url: str) -> None:
+    with pytest.raises(InvalidInput):
+        node.add(url)
+
+
+def test_a_url_is_kept_as_it_is_requested_and_signed(node: Node, receiver: Receiver) -> None:
+    url = receiver.url.partition("/hook")[0]
+    node.add(url.replace("http", "HTTP"))
+    (post,) = receiver.await_posts(1)
+    (item,) = node.list()
+    assert (item.url, post.target) == (url + "/", "/")
+    message, parameters = post.signed_message(url + "/")
+    ed25519_of(parameters["keyid"]).verify(post.signature, message)
+    node.hooks.DeleteWebhook(pb.DeleteWebhookRequest(id=item.id), NO_CONTEXT)
+    node.add(url + "/ä b?q=%2f&r=ü")
+    post = receiver.await_posts(2)[1]
+    (item,) = node.list()
+    assert item.url == url + post.target
+    message, _ = post.signed_message(item.url)
+    ed25519_of(parameters["keyid"]).verify(post.signature, message)
+
+
+def test_a_dataset_has_one_webhook_per_url_and_a_node_a_limit(
+    node: Node, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add(receiver.url)
+    with pytest.raises(AlreadyExists):
+        node.add(receiver.url, algorithm="hmac-sha256")
+    with pytest.raises(NotFound):
+        node.hooks.AddWebhook(pb.AddWebhookRequest(dataset="other", url=receiver.url), NO_CONTEXT)
+    for options in ({"events": ["commit"]}, {"algorithm": "rsa"}):
+        with pytest.raises(InvalidInput):
+            node.add(receiver.url, **options)
+    monkeypatch.setattr(store_module, "MAX_WEBHOOKS", 1)
+    with pytest.raises(TooManyWebhooks):
+        node.add(receiver.url + "&2")
+
+
+def test_a_damaged_database_is_named_and_the_file_is_private(home: Path, receiver: Receiver) -> None:
+    with running(home) as node:
+        node.add(receiver.url)
+    assert (home / FILE).stat().st_mode & 0o777 == 0o600
+    (home / FILE).write_bytes(b"no database at all, and longer than a header" * 10)
+    with running(home) as node, pytest.raises(WebhooksUnreadable) as caught:
+        node.list()
+    assert "backup" in caught.value.advice()
