@@ -13,7 +13,7 @@ BAD: Final = Counter(
 )
 LATE: Final = Counter(
     "odf_ingest_late_records_total",
-    "Committed records older than the watermark before them.",
+    "Late records: committed, but older than the watermark before them.",
     ("dataset", "source"),
 )
 PUSHES: Final = Counter("odf_ingest_pushes_total", "Accepted pushes that were settled.", ("state",))

@@ -1,8 +1,8 @@
-"""The number of rows that a derivative dropped because they were too late, counted when its transforms are committed.
+"""Late records: how many a derivative dropped, counted when its transforms are committed.
 
 The chain has no field for it, so it is a note of this node: a crash between a commit and the note loses that commit's
-count, and a transform repeated after a reset counts again. Copies have none. The engine drops the
-records (`plan/segments.py`).
+count, and a transform repeated after a reset counts again. Copies have none. The engine drops the records
+(`odf_engine_spark/plan/segments.py`); late records of a root are kept, and counted by ingest (`commit/watermark.py`).
 """
 
 from contextlib import suppress
@@ -21,7 +21,9 @@ log = structlog.stdlib.get_logger(__name__)
 NOTE: Final = "late"
 COUNT_END: Final = 1 << 63
 LATE: Final = prometheus_client.Counter(
-    "odf_transform_late_records_total", "Input records that were too late for their windows.", ("dataset",)
+    "odf_transform_late_records_total",
+    "Late records: a derivative dropped them because their windows had ended.",
+    ("dataset",),
 )
 
 

@@ -1,5 +1,6 @@
 """Parts of a transform that Spark runs: over the new records, or over all that incomplete results still need.
 
+Late records are dropped here, before Spark sees them; `analysis/times.py` has the rule, the coordinator counts them.
 A stream is what a plan reads: an input, or the output of an earlier stage. Times are microseconds.
 """
 

@@ -1,0 +1,50 @@
+"""The page of look-ups names modules that exist, and what they define."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "where-to-look.md").read_text("utf-8")
+PACKAGES = {path.name: path for path in (*ROOT.glob("libs/*/odf_*"), *ROOT.glob("services/*/odf_*"))}
+QUOTED = re.compile(r"`([^`]+)`")
+
+
+def rows() -> Iterator[tuple[str, list[Path], list[str]]]:
+    """Iterate over question, paths and names of each row."""
+    for line in PAGE.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and cells[0] not in {"question", "---"}:
+            question, modules, names = cells
+            paths = [quoted.split("/", 1) for quoted in QUOTED.findall(modules)]
+            yield question, [PACKAGES[package] / rest for package, rest in paths], QUOTED.findall(names)
+
+
+def defined_in(path: Path) -> set[str]:
+    """Return the names that a module defines: functions, methods, classes, constants."""
+    return {
+        name
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if (name := getattr(node, "name", None) or (isinstance(node, ast.Name) and node.id))
+    }
+
+
+@pytest.mark.parametrize(("paths", "names"), [pytest.param(*rest, id=row) for row, *rest in rows()])
+def test_what_a_row_names_exists(paths: list[Path], names: list[str]) -> None:
+    assert paths
+    assert [path for path in paths if not path.exists()] == []
+    defined = set().union(*(defined_in(path) for path in paths if path.is_file()))
+    assert [name for name in names if name not in defined] == []
+
+
+@pytest.mark.parametrize("word", ["late", "format", "Kafka", "equal", "NaN"])
+def test_a_word_that_newcomers_search_for_has_a_row(word: str) -> None:
+    assert any(re.search(rf"\b{word}\b", question) for question, _, _ in rows())
+
+
+def test_the_map_links_to_the_page() -> None:
+    assert "docs/where-to-look.md" in (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    assert "where-to-look.md" in (ROOT / "docs" / "index.md").read_text("utf-8")
