@@ -101,7 +101,7 @@ def test_a_copy_is_pulled_by_its_name_from_the_repository_it_came_from(
         f"first/{notes}",
     ]
     assert reader.node.run(f"alias list {notes} --output json") == [
-        {"dataset": notes, "kind": "pull", "place": f"first/{notes}"}
+        {"dataset": notes, "kind": "pull", "location": f"first/{notes}"}
     ]
     dataset_id = story.summary(notes)["id"]
     assert reader.pull(f"first/{dataset_id}")[notes]["state"] == "up-to-date"

@@ -117,7 +117,7 @@ def test_rejected_messages_are_counted_everywhere_until_they_are_retried_or_drop
     story.node.eventually(lambda: viewed(story, name)["rejected"] == 2)
 
     rows = story.node.run(f"rejected list {name} --output json")
-    assert [(row["place"], row["value"]) for row in rows] == [("0/1", bad.decode()), ("0/2", bad.decode())]
+    assert [(row["location"], row["value"]) for row in rows] == [("0/1", bad.decode()), ("0/2", bad.decode())]
     assert bad.decode() in story.node.run(f"rejected show {name} 0/1")
     assert "0/0" in story.node.fails(f"rejected show {name} 0/0")
 
@@ -126,7 +126,7 @@ def test_rejected_messages_are_counted_everywhere_until_they_are_retried_or_drop
     story.pull(name)
     assert story.summary(name)["rejected"] == 2
     rows = story.node.run(f"rejected list {name} --output json")
-    assert [row["place"] for row in rows] == ["0/2", "0/4"]
+    assert [row["location"] for row in rows] == ["0/2", "0/4"]
 
     assert story.node.run(f"rejected drop {name} --all --output json") == {
         "dataset": name, "dropped": 2, "open": 0,
@@ -149,7 +149,7 @@ def test_a_source_may_stop_at_a_bad_message_until_it_is_skipped(story: Story) ->
     assert story.pull(name)[name]["rejected"] == 1
     assert story.chain(name).column("id") == [1, 2]
     (row,) = story.node.run(f"rejected list {name} --output json")
-    assert row["place"] == "0/1"
+    assert row["location"] == "0/1"
     assert row["reason"].startswith("skipped by command: ")
 
 
@@ -162,7 +162,7 @@ def test_a_bad_message_larger_than_a_dead_letter_may_be_stops_nothing(story: Sto
         assert story.pull(name)[name]["rejected"] == 202
     rows = story.node.run(f"rejected list {name} --output json --limit 0")
     (cut,) = [row for row in rows if row["isCut"]]
-    assert (len(rows), cut["place"], cut["size"], cut["value"]) == (202, "0/1", 300_000, "x" * 1024)
+    assert (len(rows), cut["location"], cut["size"], cut["value"]) == (202, "0/1", 300_000, "x" * 1024)
     assert story.chain(name).column("id") == [1, 2]
     assert story.node.run(f"rejected retry {name} 0/1 --output json")["open"] == 202
     assert story.node.run(f"rejected drop {name} 0/1 --output json")["open"] == 201

@@ -152,7 +152,7 @@ def test_bad_rows_refuse_their_file_until_they_may_be_rejected(story: Story, tmp
     assert story.pull("priced")["priced"]["state"] == "up-to-date"
     assert (story.chain("priced").column("id"), story.summary("priced")["rejected"]) == ([1, 4], 2)
     rows = story.node.run("rejected list priced --output json")
-    assert [(row["place"], row["value"]) for row in rows] == [
+    assert [(row["location"], row["value"]) for row in rows] == [
         ("0/0", "id,price\n2,cheap"),
         ("0/1", "id,price\n,1"),
     ]

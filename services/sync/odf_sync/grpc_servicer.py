@@ -77,7 +77,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         """Send a dataset to another node, and stream the progress."""
         visibility = Visibility.PUBLIC if request.is_public else Visibility.PRIVATE
         wanted = Push(
-            dataset=request.dataset, place=request.place, is_forced=request.is_forced, visibility=visibility
+            dataset=request.dataset, target=request.target, is_forced=request.is_forced, visibility=visibility
         )
         for step in push(self._env, wanted, self._logins.token):
             if not context.is_active():

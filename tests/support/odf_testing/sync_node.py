@@ -87,10 +87,10 @@ class SyncNode:
     def pull(self, url: str, alias: str) -> list[Step]:
         return list(pull(self.env, self.replies, url, alias))
 
-    def push(self, dataset: str, place: str, **options: Any) -> list[Step]:
+    def push(self, dataset: str, target: str, **options: Any) -> list[Step]:
         """Push with the options of `Push`, and with a `token`."""
         token = options.pop("token", None)
-        return list(push(self.env, Push(dataset=dataset, place=place, **options), lambda _: token))
+        return list(push(self.env, Push(dataset=dataset, target=target, **options), lambda _: token))
 
     @contextmanager
     def served(self, authorizer: Authorizer | None = None) -> Iterator[str]:

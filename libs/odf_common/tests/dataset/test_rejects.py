@@ -6,7 +6,7 @@ import pytest
 from odf_testing.builders import a_dataset
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
-from odf_common.cli.commands.rejected import _place
+from odf_common.cli.commands.rejected import _location
 from odf_common.dataset.rejects import (
     HANDLED,
     POLLED,
@@ -36,14 +36,14 @@ def place(offset: int) -> Place:
     [("0/1234", ("", 0, 1234)), ("orders/2/7", ("orders", 2, 7)), ("a/b/2/7", ("a/b", 2, 7))],
 )
 def test_a_place_is_read_as_it_is_listed(text: str, expected: tuple[str, int, int]) -> None:
-    read = _place(text)
+    read = _location(text)
     assert (read.source_name, read.partition, read.offset) == expected
 
 
 @pytest.mark.parametrize("text", ["", "7", "0/", "/1", "0/-1", "0/x", "a/0"])
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="expected PARTITION/OFFSET"):
-        _place(text)
+        _location(text)
 
 
 @pytest.mark.parametrize("kind", ["odf/kafka", "other"])

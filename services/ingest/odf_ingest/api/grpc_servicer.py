@@ -174,7 +174,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         """Iterate over rejected messages that await a decision, then yield their counts."""
         dataset = self._entry(request.ref).dataset_id
         found = 0
-        for letter in self._rejected.open(dataset, [_wanted(one) for one in request.places]):
+        for letter in self._rejected.open(dataset, [_wanted(one) for one in request.locations]):
             found += 1
             if not context.is_active():
                 return
@@ -188,7 +188,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     ) -> ingest_pb2.SettleRejectedReply:
         """Let rejected messages be read again, or drop them."""
         dataset = self._entry(request.ref).dataset_id
-        wanted = [_wanted(one) for one in request.places]
+        wanted = [_wanted(one) for one in request.locations]
         match request.action:
             case ingest_pb2.SettleRejectedRequest.RETRY:
                 settled = self._rejected.retry(dataset, wanted)
@@ -327,16 +327,16 @@ def _receive(parts: Iterator[ingest_pb2.PushPart], file: Path) -> None:
             sink.write(part.content)
 
 
-def _wanted(place: ingest_pb2.RejectedPlace) -> Wanted:
-    return Wanted(source=place.source_name, partition=place.partition, offset=place.offset)
+def _wanted(location: ingest_pb2.RejectedLocation) -> Wanted:
+    return Wanted(source=location.source_name, partition=location.partition, offset=location.offset)
 
 
 def _rejected_message(letter: StoredLetter, value_bytes: int) -> ingest_pb2.RejectedPart.Message:
-    place = ingest_pb2.RejectedPlace(
+    location = ingest_pb2.RejectedLocation(
         source_name=letter.source, partition=letter.partition, offset=letter.offset
     )
     return ingest_pb2.RejectedPart.Message(
-        place=place,
+        location=location,
         topic=letter.topic,
         reason=letter.reason,
         time=letter.ms,

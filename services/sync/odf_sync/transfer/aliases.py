@@ -1,4 +1,4 @@
-"""Which datasets of this node have places to pull from and push to, by the names that users give."""
+"""Which datasets of this node have locations to pull from and push to, by the names that users give."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -27,22 +27,22 @@ class AliasChange:
     delete_push: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise `InvalidInput` unless what is added names a dataset in another place."""
-        for place in (*self.add_pull, *self.add_push):
-            parse_ref_remote(place)
+        """Raise `InvalidInput` unless what is added names a remote dataset."""
+        for location in (*self.add_pull, *self.add_push):
+            parse_ref_remote(location)
 
     def applied(self, known: RemoteAliases) -> RemoteAliases:
         """Return the aliases after the change; raises `NotFound` if one that is deleted does not exist."""
-        for place in self.add_pull:
-            known = known.with_pull(place)
-        for place in self.add_push:
-            known = known.with_push(place)
-        for place in self.delete_pull:
-            _require(place, known.pull, "pull")
-            known = known.without_pull(place)
-        for place in self.delete_push:
-            _require(place, known.push, "push")
-            known = known.without_push(place)
+        for location in self.add_pull:
+            known = known.with_pull(location)
+        for location in self.add_push:
+            known = known.with_push(location)
+        for location in self.delete_pull:
+            _require(location, known.pull, "pull")
+            known = known.without_pull(location)
+        for location in self.delete_push:
+            _require(location, known.push, "push")
+            known = known.without_push(location)
         return known
 
 
@@ -100,6 +100,6 @@ def _inputs(env: Environment, dataset: DatasetId) -> tuple[DatasetId, ...]:
     return () if state is None else state.inputs
 
 
-def _require(place: str, known: tuple[str, ...], kind: str) -> None:
-    if place not in known:
-        raise NotFound(what=f"{kind} alias {place}")
+def _require(location: str, known: tuple[str, ...], kind: str) -> None:
+    if location not in known:
+        raise NotFound(what=f"{kind} alias {location}")

@@ -95,10 +95,10 @@ class Push:
     """What is pushed, and where."""
 
     dataset: str
-    place: str = ""
-    """URL of the dataset there, its name in a named repository, or that repository's name alone.
+    target: str = ""
+    """URL of the remote dataset, its name in a named repository, or that repository's name alone.
 
-    Empty: the first that it is pushed to by alias.
+    Empty: its first push alias.
     """
     is_forced: bool = False
     """Replace a chain that has diverged."""
@@ -111,7 +111,7 @@ class _Source:
     env: Environment
     alias: str
     state: ChainState
-    place: str
+    target: str
     there: HttpRepository | Target
     token: str | None
 
@@ -129,7 +129,7 @@ class _Sent:
 def push(env: Environment, request: Push, token_for: TokenFor = no_token) -> Iterator[Step]:
     """Bring a dataset there up to date with the local one; the last step is `updated` or `up-to-date`.
 
-    A place that it was pushed to is remembered.
+    The target is kept as a push alias.
 
     Raises `PushDiverged` and `RemoteAhead` unless forced, `NotFound`, `TransferRefused` and `Unavailable`.
     """
@@ -148,8 +148,8 @@ def push(env: Environment, request: Push, token_for: TokenFor = no_token) -> Ite
         if blocks.after is None and head is not None:
             require_same_dataset(there, head, source.state.dataset_id)
         sent = yield from _send_files(source, there, blocks, head)
-    if request.place:
-        change_aliases(env.blobs, source.state.dataset_id, lambda known: known.with_push(source.place))
+    if request.target:
+        change_aliases(env.blobs, source.state.dataset_id, lambda known: known.with_push(source.target))
     yield Step(
         alias=source.alias,
         state="updated",
@@ -229,20 +229,20 @@ def _source(env: Environment, request: Push, token_for: TokenFor) -> _Source:
     state = None if entry is None else env.states.current(entry.dataset_id)
     if entry is None or state is None:
         raise NotFound(what=f"dataset {request.dataset}")
-    place = request.place or next(iter(remote_aliases(env.blobs, entry.dataset_id).push), "")
-    if not place:
+    destination = request.target or next(iter(remote_aliases(env.blobs, entry.dataset_id).push), "")
+    if not destination:
         raise InvalidInput(text=f"{entry.alias} has no push alias: give its destination with --to")
     repositories = LocalRepositories(env.settings.home)
-    named = parse_ref_any(place)
+    named = parse_ref_any(destination)
     if isinstance(named, Alias):  # a repository
         name = parse_alias(entry.alias).dataset
-        place = str(name_in_repository(repositories, named.dataset, entry.dataset_id, name, token_for))
-    url = locate(repositories, place, token_for).url
+        destination = str(name_in_repository(repositories, named.dataset, entry.dataset_id, name, token_for))
+    url = locate(repositories, destination, token_for).url
     token = token_for(url)
     there = target(url, env.settings) or HttpRepository(
         plain_url(url), token, Networks.parse(env.settings.fetch_networks)
     )
-    return _Source(env=env, alias=entry.alias, state=state, place=place, there=there, token=token)
+    return _Source(env=env, alias=entry.alias, state=state, target=destination, there=there, token=token)
 
 
 def _head(there: HttpRepository | Target) -> Multihash | None:

@@ -6,7 +6,7 @@ from odf_common.cli import clients
 from odf_common.cli.output import output_option, print_rows
 from odf_common.proto.odf.node.v1.sync_pb2 import ChangeAliasesRequest, DatasetAliases, ListAliasesRequest
 
-PLACES = (
+URL_OPTIONS = (
     click.option("--pull", "pull", multiple=True, metavar="URL", help="A URL or REPO/DATASET to pull from."),
     click.option("--push", "push", multiple=True, metavar="URL", help="A URL or REPO/DATASET to push to."),
 )
@@ -43,8 +43,8 @@ def list_all(*, datasets: tuple[str, ...], output: str) -> None:
 
 @command.command("add")
 @click.argument("dataset")
-@PLACES[0]
-@PLACES[1]
+@URL_OPTIONS[0]
+@URL_OPTIONS[1]
 @output_option
 def add(*, dataset: str, pull: tuple[str, ...], push: tuple[str, ...], output: str) -> None:
     """Add URLs, without contacting them.
@@ -53,14 +53,14 @@ def add(*, dataset: str, pull: tuple[str, ...], push: tuple[str, ...], output: s
     Example:
       odf alias add orders --pull https://data.example.org/orders --push disk/orders
     """  # noqa: D301
-    _require_places(pull, push)
+    _require_urls(pull, push)
     _change(ChangeAliasesRequest(ref=dataset, add_pull=pull, add_push=push), output)
 
 
 @command.command("delete")
 @click.argument("dataset")
-@PLACES[0]
-@PLACES[1]
+@URL_OPTIONS[0]
+@URL_OPTIONS[1]
 @output_option
 def delete(*, dataset: str, pull: tuple[str, ...], push: tuple[str, ...], output: str) -> None:
     """Delete URLs. Data copied from them is kept.
@@ -69,11 +69,11 @@ def delete(*, dataset: str, pull: tuple[str, ...], push: tuple[str, ...], output
     Example:
       odf alias delete orders --pull https://data.example.org/orders
     """  # noqa: D301
-    _require_places(pull, push)
+    _require_urls(pull, push)
     _change(ChangeAliasesRequest(ref=dataset, delete_pull=pull, delete_push=push), output)
 
 
-def _require_places(pull: tuple[str, ...], push: tuple[str, ...]) -> None:
+def _require_urls(pull: tuple[str, ...], push: tuple[str, ...]) -> None:
     if not pull and not push:
         raise click.UsageError("give --pull or --push")
 
@@ -86,9 +86,9 @@ def _change(request: ChangeAliasesRequest, output: str) -> None:
 
 def _print(found: "list[DatasetAliases]", output: str) -> None:
     rows = [
-        {"dataset": one.alias, "kind": kind, "place": place}
+        {"dataset": one.alias, "kind": kind, "location": location}
         for one in found
-        for kind, places in (("pull", one.pull), ("push", one.push))
-        for place in places
+        for kind, locations in (("pull", one.pull), ("push", one.push))
+        for location in locations
     ]
-    print_rows(rows, output, columns=("dataset", "kind", "place"))
+    print_rows(rows, output, columns=("dataset", "kind", "location"))

@@ -15,7 +15,7 @@ PUBLIC, PRIVATE = "public", "private"
 @click.argument("dataset")
 @click.option(
     "--to",
-    "place",
+    "target",
     metavar="URL",
     help="odf+https://HOST/[ACCOUNT/]DATASET, file:///FOLDER, s3://BUCKET/PREFIX, REPO/DATASET, or REPO for the "
     "dataset's own name there. Default: where it was pushed last.",
@@ -34,7 +34,7 @@ PUBLIC, PRIVATE = "public", "private"
     help="Who may read the dataset if this push creates it there.",
 )
 @output_option
-def command(*, dataset: str, place: str | None, is_forced: bool, visibility: str, output: str) -> None:
+def command(*, dataset: str, target: str | None, is_forced: bool, visibility: str, output: str) -> None:
     """Copy new blocks and data of DATASET to another node, a folder or a bucket.
 
     Readers see all of a push or nothing: a node checks everything before its head moves, and in a folder or a bucket
@@ -48,9 +48,9 @@ def command(*, dataset: str, place: str | None, is_forced: bool, visibility: str
       odf push flights --to s3://my-bucket/shared/flights
       odf push flights
     """  # noqa: D301 - click's marker for text that must not be wrapped
-    place = absolute_url(place or "")
+    target = absolute_url(target or "")
     request = SyncPushRequest(
-        dataset=dataset, place=place, is_forced=is_forced, is_public=visibility == PUBLIC
+        dataset=dataset, target=target, is_forced=is_forced, is_public=visibility == PUBLIC
     )
     last = SyncPullItem()
     with clients.sync() as sync, progress() as bars:
@@ -59,7 +59,7 @@ def command(*, dataset: str, place: str | None, is_forced: bool, visibility: str
             bars.update(
                 task, description=f"{last.alias}: {last.state}", completed=last.done, total=last.total or None
             )
-    where = place or "its push alias"
+    where = target or "its push alias"
     remark(f"copied to {where}" if last.state == "updated" else f"nothing new for {where}")
     row = {"dataset": last.alias, "state": last.state, "blocks": last.new_blocks, "records": last.new_records}
     print_rows([{**row, "head": last.head}], output, columns=COLUMNS)

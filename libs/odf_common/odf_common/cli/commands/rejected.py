@@ -11,8 +11,8 @@ from odf_common.cli.output import is_wide, output_option, print_object, print_ro
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.ingest_pb2 import (
+    RejectedLocation,
     RejectedPart,
-    RejectedPlace,
     RejectedRequest,
     SettleRejectedReply,
     SettleRejectedRequest,
@@ -20,7 +20,7 @@ from odf_common.proto.odf.node.v1.ingest_pb2 import (
 
 DEFAULT_MESSAGES: Final = 20  # messages listed by default
 BEGINNING: Final = 4096  # bytes of each value that the list asks for
-PARTS: Final = 3  # of a place: source, partition, offset
+PARTS: Final = 3  # of a location: source, partition, offset
 
 ALL = click.option("--all", "every", is_flag=True, help="All messages that await a decision.")
 
@@ -31,8 +31,8 @@ def command() -> None:
 
     Rows of polled files count as messages (`odf source set NAME badRecords=dead-letter`). All are kept in the topic
     odf.dead-letters.v1 for 30 days, and counted by `odf list`, `odf status` and `odf pull` until they are retried or
-    dropped. PLACE is a partition and an offset as printed by `odf rejected list`, with the source or the topic first if
-    the dataset reads several: 0/1234, orders/0/1234.
+    dropped. LOCATION is a partition and an offset as printed by `odf rejected list`, with the source or the topic first
+    if the dataset reads several: 0/1234, orders/0/1234.
 
     \b
     Example:
@@ -50,7 +50,7 @@ def command() -> None:
 )
 @output_option
 def list_rejected(*, dataset: str, limit: int, output: str) -> None:
-    """List rejected messages that await a decision, oldest first: place, time, reason, beginning of the value.
+    """List rejected messages that await a decision, oldest first: location, time, reason, beginning of the value.
 
     \b
     Example:
@@ -67,7 +67,7 @@ def list_rejected(*, dataset: str, limit: int, output: str) -> None:
     has_sources = len({row["source"] for row in rows}) > 1
     has_topics = len({row["topic"] for row in rows}) > 1 and not has_sources
     more = (*(("source",) if has_sources else ()), *(("topic",) if has_topics else ()))
-    columns = ("place", *more, "time", "reason", "value")
+    columns = ("location", *more, "time", "reason", "value")
     if rows or output != "table":
         print_rows(
             shortened(rows, "value") if output == "table" and not is_wide() else rows, output, columns=columns
@@ -85,16 +85,16 @@ def list_rejected(*, dataset: str, limit: int, output: str) -> None:
 
 @command.command("show")
 @click.argument("dataset")
-@click.argument("place")
+@click.argument("location")
 @output_option
-def show_rejected(*, dataset: str, place: str, output: str) -> None:
+def show_rejected(*, dataset: str, location: str, output: str) -> None:
     """Print one rejected message: its facts, then its value as sent; --output json has the value as a string.
 
     \b
     Example:
       odf rejected show flights 0/1234
     """  # noqa: D301
-    request = RejectedRequest(ref=dataset, places=_places([place]))
+    request = RejectedRequest(ref=dataset, locations=_locations([location]))
     for part in _asked(request):
         if not part.HasField("message"):
             continue
@@ -110,10 +110,10 @@ def show_rejected(*, dataset: str, place: str, output: str) -> None:
 
 @command.command("retry")
 @click.argument("dataset")
-@click.argument("places", nargs=-1)
+@click.argument("locations", nargs=-1)
 @ALL
 @output_option
-def retry_rejected(*, dataset: str, places: tuple[str, ...], every: bool, output: str) -> None:
+def retry_rejected(*, dataset: str, locations: tuple[str, ...], every: bool, output: str) -> None:
     """Let rejected messages be read again, after you have corrected the source.
 
     A message of a topic is published again, to its partition; if it still cannot be read, it is rejected again, as a
@@ -125,7 +125,7 @@ def retry_rejected(*, dataset: str, places: tuple[str, ...], every: bool, output
     Example:
       odf rejected retry flights --all
     """  # noqa: D301
-    answer = _settle(dataset, places, SettleRejectedRequest.RETRY, every=every)
+    answer = _settle(dataset, locations, SettleRejectedRequest.RETRY, every=every)
     print_object({"dataset": dataset, "retried": answer.settled, "open": answer.open}, output)
     if answer.cut:
         remark(
@@ -138,10 +138,10 @@ def retry_rejected(*, dataset: str, places: tuple[str, ...], every: bool, output
 
 @command.command("drop")
 @click.argument("dataset")
-@click.argument("places", nargs=-1)
+@click.argument("locations", nargs=-1)
 @ALL
 @output_option
-def drop_rejected(*, dataset: str, places: tuple[str, ...], every: bool, output: str) -> None:
+def drop_rejected(*, dataset: str, locations: tuple[str, ...], every: bool, output: str) -> None:
     """Drop rejected messages: they are no longer counted or listed.
 
     \b
@@ -149,7 +149,7 @@ def drop_rejected(*, dataset: str, places: tuple[str, ...], every: bool, output:
       odf rejected drop flights 0/1234 0/1240
       odf rejected drop flights --all
     """  # noqa: D301
-    answer = _settle(dataset, places, SettleRejectedRequest.DROP, every=every)
+    answer = _settle(dataset, locations, SettleRejectedRequest.DROP, every=every)
     print_object({"dataset": dataset, "dropped": answer.settled, "open": answer.open}, output)
 
 
@@ -159,34 +159,34 @@ def _asked(request: RejectedRequest) -> Iterator[RejectedPart]:
 
 
 def _settle(
-    dataset: str, places: Sequence[str], action: SettleRejectedRequest.Action, *, every: bool
+    dataset: str, locations: Sequence[str], action: SettleRejectedRequest.Action, *, every: bool
 ) -> SettleRejectedReply:
-    if bool(places) == every:
-        raise click.UsageError("give PLACEs, or --all")
-    request = SettleRejectedRequest(ref=dataset, action=action, places=_places(places))
+    if bool(locations) == every:
+        raise click.UsageError("give LOCATIONs, or --all")
+    request = SettleRejectedRequest(ref=dataset, action=action, locations=_locations(locations))
     with clients.ingest() as ingest:
         answer: SettleRejectedReply = ingest.SettleRejected(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
     return answer
 
 
-def _places(texts: Sequence[str]) -> list[RejectedPlace]:
-    return [_place(text) for text in texts]
+def _locations(texts: Sequence[str]) -> list[RejectedLocation]:
+    return [_location(text) for text in texts]
 
 
-def _place(text: str) -> RejectedPlace:
+def _location(text: str) -> RejectedLocation:
     """Read `[SOURCE/]PARTITION/OFFSET`; raises `InvalidInput`."""
     *source, partition, offset = text.rsplit("/", PARTS - 1) if text.count("/") else ("", "", "")
     if not (partition.isdecimal() and offset.isdecimal()):
         raise InvalidInput(
             where=text, text="expected PARTITION/OFFSET or SOURCE/PARTITION/OFFSET, such as 0/1234"
         )
-    return RejectedPlace(source_name="".join(source), partition=int(partition), offset=int(offset))
+    return RejectedLocation(source_name="".join(source), partition=int(partition), offset=int(offset))
 
 
 def _row(message: RejectedPart.Message) -> dict[str, object]:
     return {
-        "place": f"{message.place.partition}/{message.place.offset}",
-        "source": message.place.source_name,
+        "location": f"{message.location.partition}/{message.location.offset}",
+        "source": message.location.source_name,
         "topic": message.topic,
         "time": Timestamp.from_ms(message.time),
         "reason": message.reason,
