@@ -36,8 +36,8 @@ from odf_ingest.push.waiting_reports import ReportWaiting, WaitingReports
 log = structlog.stdlib.get_logger(__name__)
 
 RESCAN_SECONDS: Final = 15.0  # between catalog scans
-PATROL_SECONDS: Final = 5.0  # between inspections of a few datasets, in turn
-MAX_PER_PATROL: Final = 50  # datasets inspected per patrol
+PATROL_SECONDS: Final = 10.0  # between inspections of a few datasets, in turn
+MAX_PER_PATROL: Final = 100  # datasets inspected per patrol
 SILENT_SECONDS: Final = 10.0  # with messages in the topic, after which an idle source is opened again
 BUSY_RECHECK_SECONDS: Final = 0.5  # until a dataset with batches in flight is inspected again
 PartitionOf = Callable[[DatasetId], int]

@@ -29,6 +29,10 @@ MESSAGES_PER_POLL: Final = (
     500  # messages per poll; with more, each would leave the CPU cache before it is used
 )
 POLL_SECONDS: Final = 0.1  # to wait for a message; short, so that requests are executed soon
+# The same while nothing happens, as each poll asks every client. Messages of the first client's partitions end the
+# wait; those of a watched partition or of another client may wait that long, if they are the first for a second.
+IDLE_POLL_SECONDS: Final = 0.5
+BUSY_SECONDS: Final = 1.0  # after a message or a request, until the reader counts as idle
 DUE_POLL_SECONDS: Final = 0.005  # the same, when a batch is due
 Request = Callable[[], None]
 
@@ -46,6 +50,7 @@ class PushReader:
         self._requests: SimpleQueue[Request] = SimpleQueue()
         self._mean_size = 1024.0  # bytes of a message
         self._active: dict[Key, PushSource] = {}  # sources with uncommitted messages
+        self._idle_from = 0.0  # monotonic seconds
         self.sources: dict[Key, PushSource] = {}
 
     def bind(self, owned: AssignedSources, work: BatchWorker) -> None:
@@ -132,8 +137,12 @@ class PushReader:
                 action = self._requests.get_nowait()
             except Empty:
                 break
+            self._stay_alert()
             action()
         self._owned.look_again()
+
+    def _stay_alert(self) -> None:
+        self._idle_from = time.monotonic() + BUSY_SECONDS
 
     def _take(self) -> Sequence[tuple[Lane, Taken]] | None:
         if (
@@ -148,7 +157,8 @@ class PushReader:
         waiting = [source for source in self._active.values() if source.due is not None]
         due = min((source.due or 0.0 for source in waiting), default=None)
         if due is None:
-            return self._lanes.take(1, POLL_SECONDS)
+            is_idle = not self._active and time.monotonic() >= self._idle_from
+            return self._lanes.take(1, IDLE_POLL_SECONDS if is_idle else POLL_SECONDS)
         wait = min(max(due - time.monotonic(), 0.0), POLL_SECONDS)
         if wait == 0.0 or any(source.is_hurried for source in waiting):
             wait = DUE_POLL_SECONDS
@@ -160,6 +170,8 @@ class PushReader:
             source = lane.sources.get(partition)
             if source is not None:
                 self._owned.failed(source, Unavailable(what=f"topic {source.topic}", why=reason))
+        if taken.chunks:
+            self._stay_alert()
         for chunk in taken.chunks:
             source = lane.sources.get(chunk.partition)
             if source is None:

@@ -58,6 +58,7 @@ class Broker:
     mute: set[Partition] = field(default_factory=set)  # they send nothing
     kept: dict[str, int | None] = field(default_factory=dict)  # retention in ms, where it was set
     renewed: int = 0
+    waits: list[float] = field(default_factory=list)  # the timeout of each poll, in seconds
 
     def make(self, topic: str, partitions: int = 1) -> None:
         self.ids[topic] = f"{topic} {time.monotonic_ns()}"
@@ -125,6 +126,7 @@ class Broker:
         self.resting -= set(partitions)
 
     def take(self, count: int, timeout: float) -> Taken:
+        self.waits.append(timeout)
         chunks = []
         for place, start in list(self.at.items()):
             values = self.logs[place][start : start + count]

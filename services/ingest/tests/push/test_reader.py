@@ -1,5 +1,6 @@
 import errno
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from structlog.testing import capture_logs
@@ -20,6 +21,7 @@ from odf_common.metadata.steps import (
 from odf_ingest import metrics
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import SourceStopped
+from odf_ingest.push import assigned_sources, reader
 from odf_ingest.push.source_record import Key
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
@@ -45,6 +47,24 @@ def test_a_restart_goes_on_where_the_chain_stands(make_bench: Any, broker: Broke
         with running(bench, broker) as node:
             node.drain()
     assert [row["id"] for row in bench.rows()] == list(range(300))
+
+
+def test_an_idle_reader_polls_less_often(make_bench: Any, broker: Broker) -> None:
+    with patch.object(reader, "BUSY_SECONDS", 0.0), running(make_bench(), broker) as node:
+        node.wait(lambda: reader.IDLE_POLL_SECONDS in broker.waits)
+
+
+@pytest.mark.parametrize("happens", ["a message", "a request"])
+def test_a_reader_polls_often_after(make_bench: Any, broker: Broker, happens: str) -> None:
+    with running(make_bench(), broker) as node:
+        node.wait(lambda: bool(node.reader.sources))
+        with patch.object(assigned_sources, "PATROL_SECONDS", 60):
+            node.wait(lambda: broker.waits[-1] == reader.IDLE_POLL_SECONDS)
+            if happens == "a message":
+                broker.logs[TOPIC, 0].append(message(1))
+            else:
+                node.ask(lambda: None)
+            node.wait(lambda: broker.waits[-1] == reader.POLL_SECONDS)
 
 
 def test_what_is_not_owned_is_not_read(make_bench: Any, broker: Broker) -> None:
