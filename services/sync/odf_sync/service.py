@@ -17,6 +17,7 @@ from odf_sync.grpc_servicer import register
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.head_watch import HeadWatch
 from odf_sync.http.server import endpoints, serve_http
+from odf_sync.transfer.partial_files import keep_swept
 from odf_sync.webhooks.deliveries import Deliveries
 from odf_sync.webhooks.grpc_servicer import WebhookServicer
 from odf_sync.webhooks.sender import WebhookSender
@@ -55,6 +56,7 @@ def build(env: Environment) -> Service:
             heads.end_streams,
             partial(audit.write, env.bus),
             sender.run,
+            partial(keep_swept, settings.home),
         ),
         on_stop=partial(audit.finish, env.bus),
     )

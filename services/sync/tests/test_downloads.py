@@ -1,7 +1,6 @@
 """Objects over connections that are cut, from servers with and without ranges, over several attempts."""
 
 import hashlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +19,8 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import Environment
 from odf_sync.repositories import http, repository
-from odf_sync.transfer import partial_files
 from odf_sync.transfer.objects import ObjectDiffers, RemoteObject, fetch
-from odf_sync.transfer.partial_files import partial_file, sweep
+from odf_sync.transfer.partial_files import partial_file
 
 CONTENT = bytes(range(256)) * 4096
 NAME = Multihash.sha3(hashlib.sha3_256(CONTENT).digest())
@@ -162,17 +160,6 @@ def test_two_downloads_of_one_object_write_two_files(tmp_path: Path) -> None:
         assert one.path != other.path
         one.write(b"one")
         assert (other.tell(), one.tell()) == (0, 3)
-
-
-def test_partial_files_are_kept_for_a_week(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep(tmp_path / "not there")
-    old, new = tmp_path / "old", tmp_path / "new"
-    old.touch()
-    new.touch()
-    seconds = partial_files.KEPT_SECONDS
-    os.utime(old, (0, new.stat().st_mtime - seconds - 60))
-    sweep(tmp_path)
-    assert list(tmp_path.iterdir()) == [new]
 
 
 def test_a_missing_object_leaves_nothing(tmp_path: Path, blobs: MemoryBlobStore) -> None:

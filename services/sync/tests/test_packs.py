@@ -94,6 +94,16 @@ def test_a_chain_comes_in_one_response(node: Served) -> None:
     assert node.asked == ["refs/head", f"packs/{HASHES[-1]}"]
 
 
+def test_a_client_that_stops_reading_is_no_fault_of_the_server(
+    node: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = urllib3.request("GET", f"{node.url}/packs/{HASHES[-1]}", preload_content=False)
+    answer.read(10)
+    answer.close()
+    assert node.pull() == HASHES
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
 def test_only_what_is_new_is_sent(node: Served) -> None:
     assert node.pull(HASHES[-4]) == HASHES[-3:]
     assert node.asked == ["refs/head", f"packs/{HASHES[-1]}?after={HASHES[-4]}"]

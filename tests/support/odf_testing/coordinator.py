@@ -118,6 +118,7 @@ class Coordinator:
     ingest: NoIngest = field(default_factory=NoIngest)
     now: float = 0.0
     is_durable: bool = False  # over the files in `home`, as another process would find them
+    stores: tuple[BlobStore, RefStore] | None = None  # other ones, with the names in `home`
     locks: Locks = field(default_factory=FreeLocks)
     cache: StateCache = field(default_factory=NoStateCache)
 
@@ -153,7 +154,9 @@ class Coordinator:
         self.refs: RefStore
         self.blobs: BlobStore
         self.catalog: Catalog
-        if self.is_durable:
+        if self.stores is not None:
+            (self.blobs, self.refs), self.catalog = self.stores, LocalCatalog(self.home)
+        elif self.is_durable:
             self.refs, self.blobs = LocalRefStore(self.home), LocalBlobStore(self.home)
             self.catalog = LocalCatalog(self.home)
         else:

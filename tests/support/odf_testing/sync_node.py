@@ -11,6 +11,7 @@ from odf_common.codec.bus import Body, Envelope, envelope
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.service.connections import stores
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
@@ -31,8 +32,10 @@ from odf_testing.recorded_transfers import Pool, dataset_of
 class SyncNode:
     """A node in one process."""
 
-    def __init__(self, home: Path) -> None:
-        self.coordinator = Coordinator(home=home, is_durable=True)
+    def __init__(self, home: Path, settings: Settings | None = None) -> None:
+        """Use a home, and the store that the settings name."""
+        settings = settings or Settings(home=home)
+        self.coordinator = Coordinator(home=home, stores=stores(settings))
         self.blobs, self.refs = self.coordinator.blobs, self.coordinator.refs
         self.catalog = self.coordinator.catalog
         self._commands = Commands(
@@ -45,7 +48,7 @@ class SyncNode:
                 refs=self.refs,
                 blobs=self.blobs,
                 states=self.coordinator.states,
-                settings=Settings(home=home),
+                settings=settings,
                 clock=SYSTEM_CLOCK,
             ),
         )

@@ -31,6 +31,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 ANY_METHOD: Final = "*"
 RETRY_AFTER_SECONDS: Final = 5
+CLIENT_GONE: Final = 499  # a status that no client sees
 MAX_REQUESTS: Final = 2000  # in flight, with streams; more are asked to come back
 FORWARDED_FOR: Final = "X-Forwarded-For"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
@@ -159,8 +160,9 @@ def _authorizing(judge: "_Judge", served: Mapping[web.AbstractRoute, Endpoint]) 
             return web.Response(status=503, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
         count += 1
         try:
-            with in_flight(request):
+            with in_flight(request), _gone_clients(request):
                 return await answer(request, endpoint, handler)
+            return web.Response(status=CLIENT_GONE)
         finally:
             count -= 1
 
@@ -185,6 +187,17 @@ def _authorizing(judge: "_Judge", served: Mapping[web.AbstractRoute, Endpoint]) 
         return response
 
     return authorize
+
+
+@contextmanager
+def _gone_clients(request: web.Request) -> Iterator[None]:
+    """End the block if the client has closed its connection, which is no fault of the server."""
+    try:
+        yield
+    except ConnectionError:
+        if request.transport is not None and not request.transport.is_closing():
+            raise
+        log.debug("the client closed its connection", path=request.path)
 
 
 class _Judge:

@@ -17,7 +17,7 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from odf_common.hashing.multihash import Multihash
-from odf_sync.transfer.partial_files import PartialFile, own_partial_file, partial_file
+from odf_sync.transfer.partial_files import UPLOADED, PartialFile, own_partial_file, partial_file
 from odf_sync.transfer.upload import OFFSET
 
 CHUNK_BYTES: Final = 1024 * 1024
@@ -25,7 +25,6 @@ MAX_BYTES: Final = 5 * 1024**3  # of one object, as in object stores
 UPLOADS: Final = 64  # received at a time
 IDLE_SECONDS: Final = 60.0  # without a byte of a body
 RETRY_AFTER: Final = {"Retry-After": "1"}
-UPLOADED: Final = "uploads"  # folder of the home, for what is not complete
 _RANGE: Final = re.compile(
     r"bytes (?:(?P<first>\d{1,15})-(?P<last>\d{1,15})|\*)/(?P<size>\d{1,15})", re.ASCII
 )

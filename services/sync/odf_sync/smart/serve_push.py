@@ -17,7 +17,7 @@ from odf_common.metadata.events import Seed
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
-from odf_sync.http.object_uploads import UPLOADED, upload_file
+from odf_sync.http.object_uploads import upload_file
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_archive
 from odf_sync.smart.channel import PROMPT_SECONDS, Channel
@@ -47,7 +47,6 @@ from odf_sync.smart.messages import (
 )
 from odf_sync.smart.serve_pull import url_of
 from odf_sync.transfer.accept import PushedChain, accept
-from odf_sync.transfer.partial_files import sweep
 from odf_sync.transfer.upload import OFFSET
 
 PROGRESS_SECONDS: Final = 10.0
@@ -118,7 +117,6 @@ async def serve_push(
     channel: Channel, target: PushTarget, request: web.Request, *, idle_seconds: float
 ) -> None:
     """Receive blocks and objects, check them all, and have the head moved."""
-    await asyncio.to_thread(sweep, target.env.settings.home / UPLOADED)
     asked = await channel.expect(PushRequest, PROMPT_SECONDS)
     if asked.current_head != target.head:
         fault = InvalidHead(actual_head=asked.current_head, expected_head=target.head)

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -10,12 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
+import structlog
+
 from odf_common.adapters.local.scratch import locked_by_name
 from odf_common.errors import OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 
+log = structlog.stdlib.get_logger(__name__)
+
+DOWNLOADED, UPLOADED = "downloads", "uploads"  # folders of the home, for what is not complete
 CHUNK_BYTES: Final = 1024 * 1024
 KEPT_SECONDS: Final = 7 * 24 * 3600.0  # after the last byte
+SWEEP_SECONDS: Final = 3600.0
 
 
 class PartialFile:
@@ -97,10 +104,31 @@ def _opened(folder: Path, name: str) -> Iterator[tuple[Path, BinaryIO]]:
         yield path, file
 
 
-def sweep(folder: Path) -> None:
-    """Remove partial files that no attempt has continued for `KEPT_SECONDS`."""
-    with contextlib.suppress(FileNotFoundError):
-        for item in os.scandir(folder):
-            with contextlib.suppress(FileNotFoundError):
-                if item.stat().st_mtime < time.time() - KEPT_SECONDS:
-                    Path(item.path).unlink()
+def sweep(home: Path) -> None:
+    """Remove what transfers of a home left, and no attempt has continued for `KEPT_SECONDS`."""
+    for folder in (DOWNLOADED, UPLOADED):
+        with contextlib.suppress(FileNotFoundError):
+            for item in sorted((home / folder).iterdir()):
+                _remove_old(item)
+
+
+def keep_swept(home: Path, stop: threading.Event) -> None:
+    """Sweep at the start and every hour, until stopped: without it, what is never continued would stay for ever."""
+    while True:
+        try:
+            sweep(home)
+        except OSError as error:
+            log.warning("cannot remove abandoned transfers for now", why=error.strerror)
+        if stop.wait(SWEEP_SECONDS):
+            return
+
+
+def _remove_old(file: Path) -> None:
+    handle = locked_by_name(file)  # else a transfer would lose a file that it is about to continue
+    if handle is None:
+        return
+    try:
+        if os.fstat(handle).st_mtime < time.time() - KEPT_SECONDS:
+            file.unlink(missing_ok=True)
+    finally:
+        os.close(handle)

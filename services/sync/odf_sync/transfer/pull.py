@@ -20,7 +20,7 @@ from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ReadBlock, blocks_between
 from odf_common.codec.bus import body_of
 from odf_common.dataset.object_markers import complete_until, forget_drop, note_complete
-from odf_common.dataset.remote_aliases import change_aliases
+from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases
 from odf_common.errors import (
     AlreadyExists,
     HeadMoved,
@@ -42,13 +42,12 @@ from odf_sync.repositories import Repository, SmartRepository, TokenFor, no_toke
 from odf_sync.repositories.locate import Location, locate
 from odf_sync.transfer.compare import Missing, admit_all, compare_with, missing_blocks
 from odf_sync.transfer.objects import RemoteObject, by_object, declared_objects, fetch
-from odf_sync.transfer.partial_files import kept_blocks, sweep
+from odf_sync.transfer.partial_files import DOWNLOADED, kept_blocks
 from odf_sync.transfer.remote_blocks import RemoteBlock, RemoteBlocks
 
 log = structlog.stdlib.get_logger(__name__)
 
 DOWNLOADS: Final = 8  # objects at a time
-DOWNLOADED: Final = "downloads"  # folder of the home, for what is not complete
 WRITES: Final = 32  # blocks at a time
 STORED_AT_ONCE: Final = 1024  # blocks in memory
 REPLY_TIMEOUT_SECONDS: Final = 60.0  # for the coordinator to admit a chain, then the request is repeated
@@ -114,16 +113,7 @@ def pull(
         if here is not None and (at == head or _has_all(place, missing)):
             yield from _restore(env, there, place, head, rechecks=rechecks)
         else:
-            yield from _update(env, replies, there, place, missing)
-    if here is None:
-        _remember(env, name, source)
-
-
-def _remember(env: Environment, alias: str, source: str) -> None:
-    """Note where a new dataset came from."""
-    entry = env.catalog.by_alias(alias)
-    if entry is not None:
-        change_aliases(env.blobs, entry.dataset_id, lambda known: known.with_pull(source))
+            yield from _update(env, replies, there, place, missing, source=source)
 
 
 def _exchange(there: Repository, place: Place) -> AbstractContextManager[None]:
@@ -150,7 +140,7 @@ def _restore(
 
 
 def _update(
-    env: Environment, replies: Replies, there: Repository, place: Place, missing: Missing
+    env: Environment, replies: Replies, there: Repository, place: Place, missing: Missing, *, source: str
 ) -> Iterator[Step]:
     name, blocks = place.name, missing.blocks
     log.debug("copying blocks", dataset=name, ref=place.ref, blocks=len(blocks))
@@ -162,6 +152,10 @@ def _update(
     yield from _objects(env, there, state.dataset_id, name, declared_objects(past, blocks))
     yield Step(alias=name, state="committing")
     _store(env, state.dataset_id, blocks)
+    if place.here is None:
+        # Before it has a name: a process that is killed later leaves a dataset that knows where it came from. What an
+        # earlier attempt noted, from elsewhere perhaps, is replaced.
+        change_aliases(env.blobs, state.dataset_id, lambda _: RemoteAliases(pull=(source,)))
     commit(env, replies, state, place)
     if place.ref == HEAD and (past is None or complete_until(env.blobs, state.dataset_id) == past.head):
         note_complete(env.blobs, state.dataset_id, state.head)
@@ -279,7 +273,6 @@ def _objects(
         lacking = (one for one, *_ in wanted if not env.blobs.has(dataset, one.kind, one.name))
         there.request((one.kind, one.name, one.size) for one in lacking)
     folder = env.settings.home / DOWNLOADED
-    sweep(folder)
     with ThreadPoolExecutor(downloads, thread_name_prefix="download") as pool:
         fetched = [pool.submit(fetch, env, there, dataset, one, folder) for one in wanted]
         try:

@@ -138,6 +138,7 @@ def push(env: Environment, request: Push, token_for: TokenFor = no_token) -> Ite
     yield Step(alias=source.alias, state="comparing")
     head = _head(there)
     if head == source.head:
+        _remember(source, request)  # a push that was killed may have moved the head
         yield Step(alias=source.alias, state="up-to-date", head=head)
         return
     blocks = _range(source, there, head, is_forced=request.is_forced)
@@ -148,8 +149,7 @@ def push(env: Environment, request: Push, token_for: TokenFor = no_token) -> Ite
         if blocks.after is None and head is not None:
             require_same_dataset(there, head, source.state.dataset_id)
         sent = yield from _send_files(source, there, blocks, head)
-    if request.target:
-        change_aliases(env.blobs, source.state.dataset_id, lambda known: known.with_push(source.target))
+    _remember(source, request)
     yield Step(
         alias=source.alias,
         state="updated",
@@ -157,6 +157,12 @@ def push(env: Environment, request: Push, token_for: TokenFor = no_token) -> Ite
         new_blocks=sent.blocks,
         new_records=sent.records,
     )
+
+
+def _remember(source: _Source, request: Push) -> None:
+    if request.target:
+        dataset = source.state.dataset_id
+        change_aliases(source.env.blobs, dataset, lambda known: known.with_push(source.target))
 
 
 def _send_to_node(

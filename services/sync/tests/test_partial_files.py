@@ -1,0 +1,52 @@
+"""What transfers leave is kept for the next attempt, and removed when none has come for long."""
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from odf_sync.transfer import partial_files
+from odf_sync.transfer.partial_files import KEPT_SECONDS, keep_swept, partial_file, sweep
+
+
+def left(home: Path, folder: str, name: str, *, age_seconds: float) -> Path:
+    """Leave what has arrived of an object."""
+    with partial_file(home / folder, name) as file:
+        file.write(b"begun")
+    since = time.time() - age_seconds
+    os.utime(file.path, (since, since))
+    return file.path
+
+
+@pytest.mark.parametrize("folder", ["downloads", "uploads"])
+def test_what_nobody_continues_is_removed_and_what_is_young_or_in_use_is_not(
+    tmp_path: Path, folder: str
+) -> None:
+    abandoned = left(tmp_path, folder, "abandoned", age_seconds=KEPT_SECONDS + 60)
+    young = left(tmp_path, folder, "young", age_seconds=KEPT_SECONDS - 60)
+    in_use = left(tmp_path, folder, "in-use", age_seconds=KEPT_SECONDS + 60)
+    with partial_file(in_use.parent, in_use.name):
+        sweep(tmp_path)
+        assert sorted(in_use.parent.iterdir()) == [in_use, young]
+    sweep(tmp_path)
+    assert list(abandoned.parent.iterdir()) == [young]
+
+
+def test_a_service_removes_them_without_another_transfer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partial_files, "SWEEP_SECONDS", 0.01)
+    stop = threading.Event()
+    sweeping = threading.Thread(target=keep_swept, args=(tmp_path, stop))
+    sweeping.start()
+    try:
+        abandoned = left(tmp_path, "uploads", "abandoned", age_seconds=KEPT_SECONDS + 60)
+        deadline = time.monotonic() + 10
+        while abandoned.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not abandoned.exists()
+    finally:
+        stop.set()
+        sweeping.join()
