@@ -5,9 +5,9 @@ nearest to its module run. Survivors that do what the code does are listed with 
 """
 
 import argparse
+import hashlib
 import json
 import os
-import random
 import subprocess
 import sys
 import time
@@ -43,7 +43,10 @@ def equivalents() -> Mapping[str, str]:
 
 
 def sample(root: Path, count: int, seed: int, only: str = "") -> list[Chosen]:
-    """Return `count` mutants that compile and are not known as equivalent, the same for the same seed and code."""
+    """Return `count` mutants that compile and are not known as equivalent, the same for the same seed and code.
+
+    Each has its place in the order by itself, so a change of one module draws no other sample of the rest.
+    """
     known = equivalents()
     every = [
         Chosen(mutant=mutant, number=number, tests=tests)
@@ -52,7 +55,7 @@ def sample(root: Path, count: int, seed: int, only: str = "") -> list[Chosen]:
         for number, mutant in enumerate(mutants(root, path))
         if mutant.name not in known
     ]
-    random.Random(seed).shuffle(every)
+    every.sort(key=lambda one: hashlib.sha256(f"{seed} {one.mutant.name} {one.number}".encode()).digest())
     chosen: list[Chosen] = []
     for one in every:
         if len(chosen) == count:

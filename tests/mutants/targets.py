@@ -168,6 +168,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{INGEST}/poll/position.py": (
         f"{_INGEST_TESTS}/poll/test_files_glob.py",
         f"{_INGEST_TESTS}/poll/test_bad_rows.py",
+        f"{_INGEST_TESTS}/poll/test_container.py",
     ),
     f"{INGEST}/poll/*.py": (f"{_INGEST_TESTS}/poll",),
     f"{INGEST}/prepare/bad_rows.py": (

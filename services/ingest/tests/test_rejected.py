@@ -7,11 +7,12 @@ from typing import Any, cast
 import pytest
 from odf_testing.letters import StoredLetters
 
-from odf_common.dataset.rejects import HANDLED, load_reasons
+from odf_common.dataset.rejects import HANDLED, Passed, load_reasons
 from odf_common.errors import NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SourceState
-from odf_common.ports.bus import StoredLetter
+from odf_common.ports.bus import DeadLetter, StoredLetter
+from odf_ingest.commit import rejects
 from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.position import KIND, SourcePosition, TopicPosition
 from odf_ingest.commit.rejects import RejectPolicy
@@ -230,3 +231,26 @@ def test_what_cannot_be_published_as_it_was_is_not_retried(rejected: Any) -> Non
         made.retry(bench.dataset, [])
     assert letters.again == []
     assert made.drop(bench.dataset, []).count == 3
+
+
+def test_dead_letters_are_flushed_in_parts_and_all_before_the_reason_is_stored(
+    make_bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rejects, "LETTERS_PER_FLUSH", 2)
+    bench = make_bench()
+    flush, written = bench.coordinator.flush, []
+
+    def counted() -> None:
+        assert load_reasons(bench.blobs, bench.dataset) == {}
+        flush()
+        written.append(len(bench.coordinator.letters))
+
+    monkeypatch.setattr(bench.coordinator, "flush", counted)
+    letters = [
+        DeadLetter(topic="t", partition=0, offset=at, reason=f"reason {at}", key=b"", value=b"", facts={})
+        for at in range(5)
+    ]
+    policy = RejectPolicy(bench.coordinator, bench.blobs)
+    policy.bury(bench.dataset, "default", letters, Passed(rejected=0, ends={}))
+    assert written == [2, 4, 5]
+    assert load_reasons(bench.blobs, bench.dataset)["default"] == "reason 0"

@@ -159,3 +159,18 @@ def test_a_token_with_a_typing_error_is_no_token() -> None:
         assert Token.parse(odd) is None
     other = "1" if text[20] != "1" else "2"
     assert Token.parse(text[:20] + other + text[21:]) is None
+
+
+def test_nothing_of_a_removed_account_is_left_in_the_file(directory: Directory, tmp_path: Path) -> None:
+    alice, bob = directory.add_account(ALICE, "long enough"), directory.add_account(BOB, None)
+    for name in (ALICE, BOB):
+        directory.create_token(name, label="laptop")
+    for account in (alice, bob):
+        directory.store.set_role(a_dataset(), account, Role.EDITOR)
+
+    directory.store.remove_account(ALICE)
+
+    with sqlite3.connect(tmp_path / FILE) as stored:
+        left = [stored.execute(f"SELECT account FROM {table}").fetchall() for table in ("tokens", "roles")]
+    stored.close()
+    assert left == [[(str(bob.id),)]] * 2

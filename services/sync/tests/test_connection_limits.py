@@ -22,7 +22,7 @@ from odf_common.ports.store import CatalogEntry
 from odf_common.service.settings import Settings
 from odf_sync.access import rate_limits
 from odf_sync.access.directory import Directory
-from odf_sync.access.rate_limits import RequestRate
+from odf_sync.access.rate_limits import FailedLogins, RequestRate
 from odf_sync.access.rules import Action
 from odf_sync.access.store import AccessStore
 from odf_sync.http.authorization import Authorizer
@@ -265,3 +265,20 @@ def test_a_bucket_fills_again_up_to_a_burst(monkeypatch: pytest.MonkeyPatch) -> 
 def test_zero_is_no_limit() -> None:
     rate: Any = RequestRate(0)
     assert {rate.wait_seconds("a") for _ in range(10_000)} == {0}
+
+
+def test_failed_logins_are_counted_per_caller_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate_limits, "MOST_CALLERS", 2)
+    now = 0.0
+    failed = FailedLogins(2, lambda: now)
+    for caller in ("a", "a", "b"):
+        failed.note(caller)
+    assert [failed.wait_seconds(caller) for caller in ("a", "b")] == [60.0, 0.0]
+    for _ in range(2):
+        failed.note("c")  # one too many: counted with all others
+    assert [failed.wait_seconds(caller) for caller in ("c", "d", "b")] == [60.0, 60.0, 0.0]
+    now = 60.0  # all has passed, so that others have room again
+    assert [failed.wait_seconds(caller) for caller in "abcd"] == [0.0] * 4
+    failed.note("e")
+    failed.note("e")
+    assert [failed.wait_seconds(caller) for caller in ("e", "f")] == [60.0, 0.0]

@@ -20,7 +20,7 @@ from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import Environment
 from odf_sync.repositories import http, repository
 from odf_sync.transfer.objects import ObjectDiffers, RemoteObject, fetch
-from odf_sync.transfer.partial_files import partial_file
+from odf_sync.transfer.partial_files import own_partial_file, partial_file
 
 CONTENT = bytes(range(256)) * 4096
 NAME = Multihash.sha3(hashlib.sha3_256(CONTENT).digest())
@@ -162,9 +162,27 @@ def test_two_downloads_of_one_object_write_two_files(tmp_path: Path) -> None:
         assert (other.tell(), one.tell()) == (0, 3)
 
 
+def test_a_partial_file_has_one_writer_and_is_continued(tmp_path: Path) -> None:
+    folder = tmp_path / "not" / "there"
+    with own_partial_file(folder, NAME) as one:
+        assert one is not None
+        one.write(b"one")
+        with own_partial_file(folder, NAME) as other:
+            assert other is None
+    with own_partial_file(folder, NAME) as again:
+        assert again is not None
+        assert (again.path, again.tell()) == (folder / str(NAME), 3)
+
+
 def test_a_missing_object_leaves_nothing(tmp_path: Path, blobs: MemoryBlobStore) -> None:
     folder = tmp_path / "cities"
     folder.mkdir()
     with pytest.raises(NotFound):
         take(blobs, folder.as_uri(), tmp_path / "downloads")
     assert list((tmp_path / "downloads").iterdir()) == []
+
+
+def test_a_server_that_cannot_be_reached_is_an_error_with_the_cause_alone() -> None:
+    with pytest.raises(Unavailable) as told:
+        repository("http://127.0.0.1:9/cities").head()
+    assert told.value.why == "[Errno 111] Connection refused"

@@ -22,7 +22,7 @@ from odf_common.proto.odf.node.v1.access_pb2_grpc import AccessStub, add_AccessS
 from odf_common.service.settings import Settings
 from odf_sync.access.directory import Directory
 from odf_sync.access.grpc_servicer import NAME, AccessServicer
-from odf_sync.access.remote_login import RemoteLogins, origin_of, require_encrypted
+from odf_sync.access.remote_login import DeviceLogin, LoginFailed, RemoteLogins, origin_of, require_encrypted
 from odf_sync.access.rules import Action
 from odf_sync.access.store import AccessStore
 from odf_sync.http.account_routes import AccountRoutes
@@ -230,3 +230,32 @@ def test_what_cannot_be_done_says_why(
         getattr(here.stub, method)(request_)
     assert error is OdfError or caught.value.code == error.__name__
     assert "short" not in json.dumps(str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(400, "access_denied"), (400, "expired_token"), (401, "authorization_pending"), (500, "slow_down")],
+)
+def test_a_login_in_a_browser_that_is_refused_ends_at_once(tmp_path: Path, status: int, message: str) -> None:
+    calls: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        calls.append(request.path)
+        return web.json_response(
+            {"message": "authorization_pending" if len(calls) == 1 else message},
+            status=400 if len(calls) == 1 else status,
+        )
+
+    app = web.Application()
+    app.router.add_post("/platform/token/device", answer)
+    logins = RemoteLogins(AccessStore(tmp_path))
+    login = DeviceLogin(open="", code="c", expires_seconds=20.0, interval_seconds=0.0)
+    with running(app) as origin, pytest.raises(LoginFailed, match=rf"refused the login: '{message}'"):
+        logins.wait(origin, login, lambda: True)
+    assert len(calls) == 2
+
+
+def test_a_login_in_a_browser_ends_when_the_command_is_gone(tmp_path: Path) -> None:
+    login = DeviceLogin(open="", code="c", expires_seconds=20.0, interval_seconds=0.0)
+    with pytest.raises(LoginFailed, match="in time"):
+        RemoteLogins(AccessStore(tmp_path)).wait("http://127.0.0.1:9", login, lambda: False)

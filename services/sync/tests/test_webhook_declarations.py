@@ -73,6 +73,8 @@ def test_what_cannot_be_reached_says_why(node: Node, receiver: Receiver) -> None
         "",
         "http://",
         "http://u:p@127.0.0.1/",
+        "http://u@127.0.0.1/",
+        "http://:p@127.0.0.1/",
         "http://127.0.0.1:99999/",
         "http://127.0.0.1/" + "x" * 2000,
     ],

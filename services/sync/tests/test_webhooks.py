@@ -3,6 +3,7 @@
 import hmac
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -271,3 +272,12 @@ def test_delays_grow_to_an_hour() -> None:
     assert not delivery.is_hopeless
     gone = delivery.with_event(HookEvent.GONE, "", event_id="2")
     assert (gone.failures, gone.next_ms) == (0, LONGEST_RETRY_MS)
+
+
+def test_nothing_of_a_failure_is_left_once_its_event_is_delivered_or_withdrawn() -> None:
+    new = Delivery().with_event(HookEvent.HEAD, "f1620", event_id="1")
+    failed = new.failed(1_000, "status 503", spread=0).failed(9_000, "status 503", spread=0)
+    assert (failed.failures, failed.error, failed.next_ms) == (2, "status 503", 19_000)
+    assert failed.delivered(7) == replace(new, is_pending=False, delivered_ms=7)
+    assert failed.withdrawn() == replace(new, event_id="", is_pending=False)
+    assert not failed.withdrawn().names(HookEvent.HEAD, "f1620")

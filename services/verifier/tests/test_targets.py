@@ -57,3 +57,13 @@ def test_inputs_are_those_of_the_reference() -> None:
     assert found("report") == ["cities", "report"]
     assert found("report@next") == ["towns", "report@next"]
     assert found("report", "report@next") == ["cities", "report", "towns", "report@next"]
+
+
+def test_a_dataset_or_reference_that_does_not_exist_is_an_error(env: Environment) -> None:
+    with pytest.raises(NotFound, match="dataset trains"):
+        names(env, "trains")
+    with pytest.raises(NotFound, match="reference next of flights"):
+        names(env, "flights@next")
+    assert names(env, "flights") == ["flights"], (
+        "a dataset without a head is listed: that it has none is a finding"
+    )

@@ -357,12 +357,12 @@ def test_a_dataset_that_cannot_be_judged_now_is_answered_with_why_and_the_others
 
 
 @contextmanager
-def running(work: Callable[[threading.Event], None]) -> Iterator[None]:
+def running(work: Callable[[threading.Event], None]) -> Iterator[threading.Thread]:
     stop = threading.Event()
     thread = threading.Thread(target=work, args=(stop,))
     thread.start()
     try:
-        yield
+        yield thread
     finally:
         stop.set()
         thread.join()
@@ -424,3 +424,13 @@ def test_a_dataset_that_cannot_be_judged_is_put_off_and_the_next_one_is_judged(n
 
     assert [(entry["log_level"], entry["dataset"]) for entry in log] == [("warning", "copy")]
     assert not node.is_remembered("copy", "integrity")
+
+
+def test_a_commit_is_judged_after_a_quiet_time(node: Node) -> None:
+    on_commit = OnCommit(Verifier(node.env))
+    with running(on_commit.run) as thread:
+        time.sleep(1.2)  # it looks twice, and finds nothing
+        assert thread.is_alive()
+        for target in targets(node.env, ("cities",), every=False, recursive=False):
+            on_commit.add(target)
+        await_true(lambda: node.is_remembered("cities", "replay"))

@@ -119,6 +119,32 @@ def test_no_error_of_the_sdk_leaves_a_bucket_whose_server_answers_oddly(
             calls(stored, tmp_path)[method]()
 
 
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("status", "code", "is_passing"),
+    [
+        *[(503, "SlowDown", True), (503, "Unknown", True), (500, "InternalError", True)],
+        *[(429, "Unknown", True), (400, "RequestTimeout", True), (409, "OperationAborted", True)],
+        *[(400, "InvalidRequest", False), (403, "AccessDenied", False), (404, "NoSuchBucket", False)],
+        *[(499, "Unknown", False), (501, "NotImplemented", True), (400, "", True)],
+    ],
+)
+def test_a_request_is_repeated_only_if_another_attempt_may_succeed(
+    server: MinioServer, status: int, code: str, is_passing: bool
+) -> None:
+    requests: list[Request] = []
+    text = f"<Error><Code>{code}</Code></Error>" if code else "a proxy says"
+
+    def answer(request: Request) -> Page:
+        requests.append(request)
+        return Page(status=status, body=text.encode(), headers={"Content-Type": "application/xml"})
+
+    with serving_answers(answer) as endpoint:
+        location = S3Location(bucket="some-bucket", endpoint=endpoint)
+        error_of(lambda: Bucket(location, server.access).read("one"))
+    assert len(requests) == (bucket.ATTEMPTS if is_passing else 1)
+
+
 def forwarded(server: MinioServer, request: Request) -> Page:
     """Return the server's own answer; the signature stays valid, since it covers the sent host name."""
     response = urllib3.request(

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from odf_testing.letters import StoredLetters
@@ -27,11 +28,13 @@ from odf_common.metadata.steps import (
     ReadStepJson,
     ReadStepNdJson,
 )
+from odf_common.ports.bus import StoredLetter
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.control.rejected_messages import RejectedMessages, Settled, Wanted
-from odf_ingest.errors import CannotRetry
+from odf_ingest.errors import AlreadyCommitted, CannotRetry
 from odf_ingest.poll.polled_batch import position_of
 from odf_ingest.poll.poller import Polled
+from odf_ingest.poll.position import PollPosition
 from odf_ingest.poll.retried_rows import RetriedRows
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
@@ -229,3 +232,15 @@ def test_a_letter_that_lacks_something_stays_open(retrying: Any) -> None:
         made.retry(0, 1)
     assert made.retry(0) == Settled(count=0, open=3, cut=1)
     assert (made.open, made.ids) == ([0, 1, 2], [1])
+
+
+def test_only_rows_that_the_chain_has_rejected_and_not_committed_since_are_left() -> None:
+    letters = [cast("StoredLetter", SimpleNamespace(offset=offset)) for offset in range(5)]
+    rows = RetriedRows(letters, cast("Any", None))
+    rows.check(PollPosition(rejected=3))
+    assert rows.count == 3, "a reset took the others back"
+    rows.check(PollPosition(rejected=3, retried=Numbers.of([0, 1])))
+    assert rows.count == 1
+    for position in (PollPosition(), PollPosition(rejected=5, retried=Numbers.of(range(5)))):
+        with pytest.raises(AlreadyCommitted):
+            rows.check(position)

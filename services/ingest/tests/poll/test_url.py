@@ -1,13 +1,16 @@
+import hashlib
 import os
 import socket
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from odf_testing.webserver import Page, PageServer, serving_pages
 
 from odf_common.adapters.networks import AddressForbidden, Networks
 from odf_common.errors import InvalidInput, Unavailable
+from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, SetPollingSource
 from odf_common.metadata.fetching import FetchStepUrl, RequestHeader, SourceCachingForever
 from odf_common.metadata.scalars import Timestamp
@@ -21,6 +24,7 @@ from odf_ingest.poll.errors import (
     TooLarge,
 )
 from odf_ingest.poll.fetch import body
+from odf_ingest.poll.fetch.step import Context, Limits
 from odf_ingest.poll.poller import Polled
 
 NOTHING = Polled()
@@ -310,3 +314,20 @@ def test_which_addresses_are_allowed(address: str, is_allowed: bool) -> None:
     else:
         with pytest.raises(AddressForbidden):
             networks.require("host", address)
+
+
+def test_a_body_is_stored_unless_it_is_too_large_or_takes_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits(size=6)
+    context = cast("Context", SimpleNamespace(limits=limits, require_wanted=lambda: None, report=print))
+    stored = tmp_path / "stored"
+    found = body.Body(label="x", chunks=[b"one", b"two"]).store(stored, context)
+    assert found == (Multihash.sha3(hashlib.sha3_256(b"onetwo").digest()), 6)
+    assert stored.read_bytes() == b"onetwo"
+    for announced in (0, 7):
+        with pytest.raises(TooLarge):
+            body.Body(label="x", chunks=[b"one", b"two", b"!"], total=announced).store(stored, context)
+    monkeypatch.setattr(body, "DOWNLOAD_SECONDS", -1.0)
+    with pytest.raises(SourceUnreachable, match="slower than"):
+        body.Body(label="x", chunks=[b"one"]).store(stored, context)
