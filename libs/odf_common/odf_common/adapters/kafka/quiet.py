@@ -21,9 +21,6 @@ SETTINGS: Final[dict[str, str | int | bool]] = {
     "fetch.wait.max.ms": 30_000,
     "max.partition.fetch.bytes": 1024,
     "queued.min.messages": 1,
-    # librdkafka looks up each topic of the answer in a list of all of its client's topics. A moved leader or a
-    # deleted topic is an error of a fetch, which makes it ask at once.
-    "topic.metadata.refresh.interval.ms": 30 * 60 * 1000,
 }
 _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - public despite its name
 
