@@ -25,6 +25,7 @@ from odf_common.ports.bus import DEAD_LETTERS, DeadLetter, Inbox, OnAssigned
 log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.5
+IDLE_SECONDS: Final = 2.0  # between polls for errors of the client while no message is in flight
 MAX_UNFLUSHED_MESSAGES: Final = 1000  # messages
 DEAD_LETTER_TIMEOUT_SECONDS: Final = 10.0  # for a dead letter sent alone
 
@@ -79,6 +80,7 @@ class KafkaBus:
         self._lock = threading.Lock()
         self._producer = self._new_producer()
         self._closing = threading.Event()
+        self._produced = threading.Event()
         self._poller = threading.Thread(target=self._serve, name="kafka-deliveries", daemon=True)
         self._poller.start()
 
@@ -128,6 +130,7 @@ class KafkaBus:
         """Send queued messages for at most 5 s, then close."""
         self._producer.flush(5)
         self._closing.set()
+        self._produced.set()
         self._poller.join()
 
     def _send_shorter(self, letter: DeadLetter) -> None:
@@ -164,6 +167,7 @@ class KafkaBus:
                 raise unavailable(error) from error
             else:
                 break
+        self._produced.set()
         self._sent.add(delivery)
 
     def _new_producer(self) -> Producer:
@@ -178,7 +182,12 @@ class KafkaBus:
 
     def _serve(self) -> None:
         while not self._closing.is_set():
-            self._producer.poll(POLL_SECONDS)
+            # The client wakes five times a second while it polls, also when there is nothing to deliver.
+            is_idle = len(self._producer) == 0
+            self._producer.poll(0 if is_idle else POLL_SECONDS)
+            if is_idle:
+                self._produced.wait(IDLE_SECONDS)
+                self._produced.clear()
 
 
 def _is_too_large(error: KafkaError | None) -> bool:
