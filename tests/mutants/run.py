@@ -25,6 +25,9 @@ EQUIVALENT: Final = Path(__file__).with_name("equivalent.json")
 COUNT: Final = 60
 JOBS: Final = 2
 TEST_SECONDS: Final = 60  # a test that takes longer has noticed: a loop may have no end
+SUITE_SECONDS: Final = (
+    900  # and so has a process that does not end after its tests: a thread may wait for ever
+)
 MOST: Final = 0.1  # of the sample may survive
 
 
@@ -87,7 +90,18 @@ def is_noticed(tests: Sequence[str], mutant: str = "") -> bool:
         str(TEST_SECONDS),
     ]
     command = [sys.executable, "-m", "pytest", *options, *tests]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SUITE_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return True
     if done.returncode > 2 and not mutant:
         raise SystemExit(done.stdout + done.stderr)
     return done.returncode != 0
