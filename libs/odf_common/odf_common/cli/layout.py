@@ -136,17 +136,26 @@ def paragraph(text: str, width: int | None) -> tuple[str, ...]:
 
 
 def cut(text: str, width: int) -> str:
-    """Return at most `width` characters: sentences lose their end, names and hashes their middle.
+    """Return at most `width` characters: sentences lose their last words, names and hashes their middle.
 
     Names often differ only at the end, and a block can be found by the end of its hash.
     """
     if " " in text:
-        return set_cell_size(text, width - 1).rstrip() + MARK
+        return at_word(text, set_cell_size(text, width - 1)) + MARK
     end = (width - 1) // 3
     last = text[len(text) - end :]
     while cell_len(last) > end:
         last = last[1:]
     return set_cell_size(text, width - 1 - cell_len(last)).rstrip() + MARK + last
+
+
+def at_word(text: str, beginning: str) -> str:
+    """Return the beginning of a string without a word that is cut off, unless that would leave less than two thirds."""
+    if not text.startswith(beginning):
+        beginning = beginning[:-1]  # a wide character did not fit, and left a space
+    whole = beginning if text[len(beginning) :].startswith(" ") else beginning.rpartition(" ")[0]
+    whole = whole.rstrip(" ,;")
+    return whole if 3 * len(whole) >= 2 * len(beginning) else beginning.rstrip()
 
 
 def printable(text: str) -> str:

@@ -272,15 +272,33 @@ def in_colour(text: str, colour: str) -> str:
 
 def short(text: str, most: int = WIDE) -> str:
     """Return the first line of a string, at most `most` characters, with hashes shortened."""
+    from odf_common.cli.layout import MARK, at_word
+
     text = _HASH.sub(r"\1…", text)
     first = text.partition("\n")[0]
     if first == text and len(text) <= most:
         return text
-    return first[: most - 1].rstrip() + "…"
+    return (first if len(first) < most else at_word(first, first[: most - 1])) + MARK
 
 
 def _cell(value: object) -> str:
     held = plain(value)
     if held is None:
         return ""
-    return held if isinstance(held, str) else json.dumps(held, ensure_ascii=False)
+    return held if isinstance(held, str) else _nested(value)
+
+
+def _nested(value: object) -> str:
+    """Return JSON, but for numbers that it does not have: they stand without quotes, as outside of a list."""
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case Mapping():
+            pairs = (
+                f"{json.dumps(str(key), ensure_ascii=False)}: {_nested(held)}" for key, held in value.items()
+            )
+            return "{" + ", ".join(pairs) + "}"
+        case list() | tuple() | set() | frozenset():
+            return "[" + ", ".join(map(_nested, value)) + "]"
+        case _:
+            return json.dumps(plain(value), ensure_ascii=False)

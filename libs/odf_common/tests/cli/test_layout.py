@@ -99,8 +99,28 @@ def test_fields_break_between_words_and_hashes_stay_whole() -> None:
 def test_names_and_hashes_lose_their_middle_and_words_their_end() -> None:
     assert cut("com.example.flights.by-airport", 20) == "com.example.f…irport"
     assert cut(HASH, 25) == f"{HASH[:16]}…{HASH[-8:]}"
-    assert cut("all went well, as it should", 12) == "all went we…"
     assert cell_len(cut("東京都千代田区霞が関", 15)) <= 15
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (12, "all went…"),
+        (14, "all went well…"),
+        (15, "all went well…"),
+        (18, "all went well, as…"),
+        (19, "all went well, as…"),
+        (27, "all went well, as it…"),
+        (9, "all went…"),
+        (6, "all w…"),
+    ],
+)
+def test_sentences_lose_whole_words_if_enough_is_left(width: int, shown: str) -> None:
+    text = "all went well, as it should"
+    assert cut(text + "!", width) == shown
+    assert cut('{"event_time":"2020-01-01T00:00:00Z" }', 20) == '{"event_time":"2020…'
+    assert cut("東京都 千代田区霞が関", 8) == "東京都…"
+    assert cut("a b東京都千代田区霞が関", 9) == "a b東京…"
 
 
 def test_columns_with_long_headers_are_printed_a_line_a_field_where_that_is_shorter() -> None:

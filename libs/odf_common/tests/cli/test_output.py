@@ -136,3 +136,15 @@ def test_where_nobody_can_be_asked_it_is_misuse(monkeypatch: pytest.MonkeyPatch)
 def test_one_object_is_a_line_a_field(capsys: pytest.CaptureFixture[str]) -> None:
     print_object({"home": "/h", "kafka": None}, "table")
     assert capsys.readouterr().out == "home   /h\nkafka\n"
+
+
+def test_numbers_that_json_does_not_have_are_shown_alike_inside_and_outside_of_lists(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    numbers = pa.array([[float("nan"), 1.5, float("-inf"), None]])
+    table = pa.table({"one": [float("nan")], "list": numbers, "text": [["nan"]]})
+    print_records(table, "table")
+    assert capsys.readouterr().out.splitlines()[-1] == 'nan  [nan, 1.5, -inf, null]  ["nan"]'
+    print_records(table, "json")
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row == {"one": "nan", "list": ["nan", 1.5, "-inf", None], "text": ["nan"]}

@@ -131,7 +131,7 @@ def test_a_problem_is_cut_short_in_the_table_only(
     monkeypatch.setattr(clients, "coordinator", opened)
     assert cli.main(["list"]) == 0
     *_, row = capsys.readouterr().out.rstrip().splitlines()
-    assert row.endswith(" long lo…")
+    assert row.endswith(" long…")
     assert len(row.partition("a column")[2]) <= WIDE
     assert cli.main(["list", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["problem"] == problem

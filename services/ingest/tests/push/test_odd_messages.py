@@ -149,7 +149,7 @@ def test_records_without_any_value_are_rejected(make_bench: Any, step: Any) -> N
     topic.push(b"{}", b'{"a":2}', b'{"a":null}')
     assert topic.bench.values("a") == [(1,), (2,), (None,)]
     assert len(topic.rejected) == 4
-    assert topic.rejected[2] == "has none of the columns a; it has nothing"
+    assert topic.rejected[2] == "has none of the columns a; it is empty"
 
 
 def test_event_times_that_are_none_are_rejected_and_those_missing_are_the_time_of_the_message(

@@ -123,8 +123,8 @@ def require_known(found: dict[str, object], schema: pa.Schema) -> None:
     if len(schema) == 0:
         raise Misfit(text=NO_COLUMNS)
     if not any(name in found for name in schema.names):
-        has = ", ".join(map(shown, list(found)[:10])) or "nothing"
-        raise Misfit(text=f"has none of the columns {', '.join(schema.names[:20])}; it has {has}")
+        has = f"it has {', '.join(map(shown, list(found)[:10]))}" if found else "it is empty"
+        raise Misfit(text=f"has none of the columns {', '.join(schema.names[:20])}; {has}")
 
 
 def _written(columns: Sequence[tuple[str, str]]) -> str:
