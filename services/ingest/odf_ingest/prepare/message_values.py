@@ -117,11 +117,24 @@ def in_order(
     """Return records and deletions together, in the order of their messages."""
     if table is None or len(table) == 0:
         return deleted
-    if operation not in table.column_names:
-        appended = pa.array(np.full(len(table), int(Operation.APPEND), np.uint8))
-        table = table.append_column(operation, appended.cast(deleted.column(operation).type))
+    table, deleted = with_operations([table, deleted], operation)
     order = np.argsort(np.concatenate([rows, deleted_rows]), kind="stable")
     return pa.concat_tables([table, deleted], promote_options="permissive").take(pa.array(order))
+
+
+def with_operations(tables: Sequence[pa.Table], operation: str) -> Sequence[pa.Table]:
+    """Return the tables, each with operations if one has them: without tombstones, all records are appended."""
+    types = [table.column(operation).type for table in tables if operation in table.column_names]
+    if not types:
+        return tables
+    return [
+        table
+        if operation in table.column_names
+        else table.append_column(
+            operation, pa.array(np.full(len(table), int(Operation.APPEND), np.uint8)).cast(types[0])
+        )
+        for table in tables
+    ]
 
 
 def _keys(plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array) -> Mapping[str, _Column]:

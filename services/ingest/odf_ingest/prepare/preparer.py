@@ -31,6 +31,7 @@ from odf_ingest.prepare.message_values import (
     in_order,
     require_possible,
     with_message_columns,
+    with_operations,
     without_message_columns,
 )
 from odf_ingest.prepare.plan import Plan
@@ -95,6 +96,8 @@ class Preparer:
             moment = max_event_time(records, plan.vocab.event_time_column)
             if moment is not None:
                 highest[part.partition] = moment
+        # Partitions without tombstones have no operations yet.
+        tables = [*with_operations(tables, plan.vocab.operation_type_column)]
         records = pa.concat_tables(tables, promote_options="permissive") if tables else None
         return Prepared(
             source=plan.source,

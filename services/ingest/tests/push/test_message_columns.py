@@ -159,6 +159,16 @@ def test_tombstones_delete_their_keys_in_the_order_of_messages(make_bench: Any) 
     assert reasons(bench)[1][1] == "is empty, and its key has no id"
 
 
+def test_one_of_two_partitions_has_tombstones(make_bench: Any) -> None:
+    bench = make_bench(UPSERT, read=read_by("id BIGINT", "v STRING NOT NULL"))
+    batch = a_batch({0: [b'{"v":"a"}', None], 1: [b'{"v":"b"}']}, partitions=2)
+    first, second = batch.parts
+    parts = (replace(first, keys=[b"1", b"1"]), replace(second, keys=[b"2"]))
+    commit(bench, replace(batch, parts=parts, columns=settings(keyColumns="id")))
+    assert state(bench) == [(2, "b")]
+    assert reasons(bench) == []
+
+
 def test_tombstones_delete_without_a_declared_schema_too(make_bench: Any) -> None:
     bench = make_bench(UPSERT, read=ReadStepNdJson())
     columns = settings(keyColumns="id", keyFormat="json")
