@@ -27,12 +27,18 @@ class Client:
         self.messages: list[Message] = []
         self.calls: list[tuple[str, list[tuple[str, int, int]]]] = []
         self.failure: KafkaException | None = None
+        self.requests: list[list[tuple[str, int]]] = []  # partitions whose leaders were requested
 
     def consume(self, count: int, timeout: float) -> list[Message]:
         if self.failure is not None:
             raise self.failure
         found, self.messages = self.messages[:count], self.messages[count:]
         return found
+
+    def offsets_for_times(self, places: list[TopicPartition], timeout: float) -> None:
+        assert timeout == 0, "the reader's thread does not wait for an answer"
+        self.requests.append([(place.topic, place.partition) for place in places])
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
     def __getattr__(self, name: str) -> Callable[[list[TopicPartition]], None]:
         def note(places: list[TopicPartition]) -> None:
@@ -138,6 +144,16 @@ def test_assigning_again_moves_a_partition_and_leaves_the_others(reader: tuple[K
         ("incremental_assign", [("a", 0, 7)]),
         ("incremental_unassign", [("a", 0, -1001)]),
     ]
+
+
+def test_leaders_of_newly_assigned_partitions_are_requested_at_once(
+    reader: tuple[KafkaRecords, Client],
+) -> None:
+    made, client = reader
+    made.assign({})
+    made.assign({A: 0, B: 0})
+    made.assign({("c", 0): 0})
+    assert client.requests == [[A, B], [("c", 0)]]
 
 
 def test_positions_of_a_group_are_never_used(reader: tuple[KafkaRecords, Client]) -> None:

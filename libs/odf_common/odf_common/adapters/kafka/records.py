@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -94,6 +95,7 @@ class KafkaRecords:
         if positions:
             self._fetch(positions)
             self._next |= positions
+            self._request_leaders(positions)
 
     def unassign(self, partitions: Iterable[Partition]) -> None:
         """Stop reading these partitions; none of their messages is returned after this."""
@@ -157,6 +159,15 @@ class KafkaRecords:
     def _fetch(self, positions: Mapping[Partition, int]) -> None:
         at = [TopicPartition(topic, number, offset) for (topic, number), offset in positions.items()]
         _checked(lambda: self._consumer.incremental_assign(at))
+
+    def _request_leaders(self, partitions: Iterable[Partition]) -> None:
+        """Request the leaders of all these partitions with one message to the broker; does not wait for the answer.
+
+        By itself librdkafka requests those of topics that are new to its client up to a second later.
+        """
+        # The only call that requests them for a list of topics. It also looks up offsets, which are not needed.
+        with suppress(KafkaException):  # always: it times out before an answer can arrive
+            self._consumer.offsets_for_times([TopicPartition(*place, 0) for place in partitions], timeout=0)
 
     def _fetch_no_more(self, partitions: AbstractSet[Partition]) -> None:
         if partitions:
