@@ -15,7 +15,7 @@ from odf_ingest.read.input_format import BY_NAME, InputFormat
 def sampled(file: Path, input_format: str) -> pa.Table:
     """Return all records of a file in the types in which they would be stored; columns without values are strings.
 
-    Csv has a header line. Raises `InvalidInput` for an unknown format, or the first record that is none.
+    Csv has a header line. Raises `InvalidInput` for an unknown format, or the first malformed record.
     """
     name = InputFormat.parse(input_format).name
     if name is None:

@@ -84,7 +84,7 @@ def _same_values(type_: pa.DataType, target: pa.DataType) -> bool:
 
 
 def decimal_type(precision: int, scale: int) -> pa.DataType:
-    """Return the narrowest type for decimals of so many digits that is stored: 128 or 256 bits."""
+    """Return the narrowest type that can store decimals with this number of digits: 128 or 256 bits."""
     return (pa.decimal128 if precision <= _MAX_DECIMAL128 else pa.decimal256)(precision, scale)
 
 

@@ -1,8 +1,8 @@
 """Notes next to a dataset's objects: which were dropped on purpose, and up to which block all were complete.
 
-The drop marker tells dropped data from lost data. It holds the head at that time and covers the objects of all blocks
-up to it, even if the chain is reset later. It is written before the first object is deleted, and removed when all are
-restored.
+The drop marker distinguishes dropped data from lost data. It holds the head at that time and covers the objects of all
+blocks up to it, even if the chain is reset later. It is written before the first object is deleted, and removed when
+all are restored.
 
 The complete marker spares a pull that finds nothing new looking for each object. It holds a block: the objects that it
 and its predecessors declare existed. A drop marker overrides it; other losses since then are not noticed.

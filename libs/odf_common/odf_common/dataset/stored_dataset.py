@@ -51,7 +51,7 @@ class StoredDataset:
 
 
 def require_readable_block(blobs: BlobReader, dataset: DatasetId, block: Multihash) -> None:
-    """Raise `Damaged` unless the block can be read and has its hash: no chain continues from one that nobody can read.
+    """Raise `Damaged` unless the block can be read and has its hash: no chain continues from an unreadable block.
 
     A cached state does not show that; the block is usually in the page cache, since it was committed last.
     """

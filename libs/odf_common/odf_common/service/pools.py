@@ -171,7 +171,7 @@ def _promised(fn: Callable[[], T]) -> "tuple[Future[T], _Task]":
     def task() -> None:
         try:
             result = fn()
-        except BaseException as error:  # noqa: BLE001 - it is raised to whoever asks for the result
+        except BaseException as error:  # noqa: BLE001 - it is raised when the result is requested
             future.set_exception(error)
         else:
             future.set_result(result)

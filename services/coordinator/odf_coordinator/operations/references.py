@@ -97,7 +97,7 @@ class References:
         self.importer.committer.remove_ref(entry.dataset_id, name, expected=known)
 
     def fast_forward(self, ref: str) -> DatasetHandle:
-        """Move the head forward to the reference, unless it is there or ahead.
+        """Move the head forward to the reference, unless it is already at the reference or ahead of it.
 
         Raises `Refused` if they have diverged.
         """

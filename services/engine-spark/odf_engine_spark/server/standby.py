@@ -1,7 +1,7 @@
 """A second engine, warm and waiting, that takes over when the serving one exits.
 
 A keeper runs workers, each with its own JVM. Worker and keeper communicate over the worker's standard input, a socket:
-the worker reports when it is warm, the keeper tells it when to serve. A worker whose JVM exits or hangs exits too, even
+the worker reports when it is warm, the keeper signals when to serve. A worker whose JVM exits or hangs exits too, even
 while it waits, since the keeper only sees its process. A keeper that exits takes its workers with it. If no standby is
 ready, the keeper exits with the worker's status, and its supervisor restarts it.
 """

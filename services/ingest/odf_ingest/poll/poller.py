@@ -115,7 +115,7 @@ class Poller:
 
     @guarded
     def poll(self, dataset: DatasetId, report: Report, is_wanted: IsWanted) -> Polled:
-        """Commit all that is new, and return how much that was; `report` takes what is going on.
+        """Commit all that is new, and return how much that was; `report` takes descriptions of the progress.
 
         Waits for a poll of the same dataset that is running, since that may have looked before the caller asked. Raises
         what is wrong with the source or its files; what was committed before is kept. `PollCancelled` once `is_wanted`
@@ -134,7 +134,7 @@ class Poller:
             return polled
 
     def last_attempt(self, dataset: DatasetId) -> Attempt | None:
-        """Return how this process's last poll of a dataset ended; None if there was none."""
+        """Return how this process's last poll of a dataset ended; None before the first one."""
         return self._kept(dataset).last
 
     def is_polling(self, dataset: DatasetId) -> bool:

@@ -47,7 +47,7 @@ Json: TypeAlias = Any  # a part of a schema: a name, an object or a list
 class _Type:
     """How values are written; the JSON of one has at most `excess` + MAX_GROWTH × (its bytes) characters.
 
-    `python`: the classes of its values, by which those of a union are told apart.
+    `python`: the classes of its values, by which the branches of a union are distinguished.
     """
 
     write: Write

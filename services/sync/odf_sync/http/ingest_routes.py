@@ -132,7 +132,7 @@ class IngestRoutes:
             except PushRefused as error:
                 if error.status != web.HTTPServiceUnavailable.status_code:
                     raise
-                return receipt  # it is accepted, whoever is away
+                return receipt  # it is accepted, even if ingest has stopped since
         return receipt
 
     async def _receive(self, request: web.Request, staged: StagedFile) -> None:

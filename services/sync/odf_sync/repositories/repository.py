@@ -63,7 +63,7 @@ class Target(Protocol):
         """Return whether an object exists."""
 
     def blocks(self) -> Iterator[Multihash]:
-        """Yield the blocks that are there."""
+        """Yield the names of the blocks that exist."""
 
     def put(self, kind: ObjectKind, name: Multihash, content: BinaryIO) -> None:
         """Store an object, unless it exists; raises `Damaged` if its bytes do not match its name."""

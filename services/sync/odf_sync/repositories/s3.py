@@ -37,7 +37,7 @@ class S3Repository:
     def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
         """Download an object, or what follows the bytes that `out` has."""
         path, at = f"{kind}/{name}", out.tell()
-        if at == limit:  # no range starts at the end of an object; the hash shows whether all is there
+        if at == limit:  # no range starts at the end of an object; the hash shows whether it is complete
             return
         chunks = self._bucket.chunks(path, at)
         if chunks is None:

@@ -47,10 +47,10 @@ class S3Target:
         return self._bucket.size(f"{kind}/{name}") is not None
 
     def blocks(self) -> Iterator[Multihash]:
-        """Yield the blocks that are there."""
+        """Yield the names of the blocks that exist."""
         start = f"{ObjectKind.BLOCK}/"
         for one in self._bucket.objects(start):
-            with suppress(InvalidInput):  # a file of somebody else
+            with suppress(InvalidInput):  # a file of another program
                 yield Multihash.parse(one.name.removeprefix(start))
 
     def put(self, kind: ObjectKind, name: Multihash, content: BinaryIO) -> None:

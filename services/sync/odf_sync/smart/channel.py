@@ -28,7 +28,7 @@ class PeerClosed(Unavailable):
 
     what: str = "the other node"
     close_code: int = ABNORMAL
-    """Of its close frame; `ABNORMAL` if there was none."""
+    """Of its close frame; `ABNORMAL` without one."""
     reason: str = ""
 
     def __str__(self) -> str:

@@ -357,7 +357,7 @@ def _objects(source: _Source, blocks: Range) -> tuple[ObjectFile, ...]:
 
 
 def _uploaded(source: _Source, connection: Connection, uploads: Sequence[Upload]) -> Iterator[int]:
-    """Send objects, and answer questions about the progress meanwhile; yield how many are there."""
+    """Send objects, and answer questions about the progress meanwhile; yield how many have arrived."""
     wanted = [one for one in uploads if one.push_strategy is PushStrategy.HTTP_UPLOAD]
     done = len(uploads) - len(wanted)
     sender = _uploader(source, connection)

@@ -37,7 +37,7 @@ def require_same_dataset(there: Target, head: Multihash, dataset: DatasetId) -> 
 def send_objects(
     blobs: BlobReader, dataset: DatasetId, there: Target, objects: Sequence[ObjectFile]
 ) -> Iterator[int]:
-    """Copy objects, and yield how many are there; raises `NotFound` for one that is not available locally."""
+    """Copy objects, and yield how many the target has; raises `NotFound` for one that is not available locally."""
 
     def send(one: ObjectFile) -> None:
         kind, name = one.object_type.kind, one.physical_hash
@@ -53,7 +53,8 @@ def send_blocks(
 ) -> int:
     """Copy the blocks after `after` up to `head`, and return how many these are.
 
-    They are sent oldest first; if the first one is there, from an attempt that was cut off, others are looked for too.
+    They are sent oldest first; if the target has the first one, from an attempt that was cut off, the others are looked
+    up too.
     """
     names: list[Multihash] = []
     for name, _, _ in raw_blocks(block_reader(blobs, dataset), head):

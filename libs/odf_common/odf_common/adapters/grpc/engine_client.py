@@ -279,8 +279,8 @@ def _last(responses: Iterable[Any], on_progress: OnProgress | None = None) -> by
     for response in responses:
         raw = response.flatbuffer
         if on_progress is not None:
-            told = response.progress
-            on_progress(EngineProgress(stage=told.stage, rows=told.rows, total=told.total, late=told.late))
+            at = response.progress
+            on_progress(EngineProgress(stage=at.stage, rows=at.rows, total=at.total, late=at.late))
     if not raw:
         raise ServiceFailed(text="the engine ended without an answer")
     return raw

@@ -58,7 +58,7 @@ _ERRORS: Final = (MinioException, urllib3.exceptions.HTTPError, ParseError, Valu
 log = structlog.stdlib.get_logger(__name__)
 T = TypeVar("T")
 
-_NO_LISTING: Final = frozenset({"AccessDenied", "NotImplemented"})  # of uploads: each is started anew
+_NO_LISTING: Final = frozenset({"AccessDenied", "NotImplemented"})  # of uploads: each is started again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +215,7 @@ class Bucket:
     def upload(self, name: str, file: Path) -> bool:
         """Store a file unless the object exists, a large one in parts; return whether it was stored.
 
-        Parts are visible only when all of them are there.
+        Parts are visible only when all of them are uploaded.
         """
         with file.open("rb") as content:
             return self.upload_from(name, content, file.stat().st_size)

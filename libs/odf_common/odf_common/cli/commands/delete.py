@@ -62,13 +62,13 @@ def deletable(
 ) -> tuple[DatasetSummary, ...]:
     """Return the datasets, each once, readers before their inputs; raises `DatasetInUse` if others read one."""
     wanted = {one.dataset_id: one for one in chosen}
-    besides: dict[str, list[str]] = {}
+    readers_left: dict[str, list[str]] = {}
     for other in known:
         if other.dataset_id not in wanted:
             for one in dict.fromkeys(one for one in other.inputs if one in wanted):
-                besides.setdefault(wanted[one].alias, []).append(other.alias)
-    if besides:
-        read = "; ".join(f"{name} is read by {', '.join(readers)}" for name, readers in besides.items())
+                readers_left.setdefault(wanted[one].alias, []).append(other.alias)
+    if readers_left:
+        read = "; ".join(f"{name} is read by {', '.join(readers)}" for name, readers in readers_left.items())
         raise DatasetInUse(text=f"{read}: delete its readers too, or first")
     readers = {id_: [one.dataset_id for one in wanted.values() if id_ in one.inputs] for id_ in wanted}
     return tuple(wanted[one] for one in in_order(readers))

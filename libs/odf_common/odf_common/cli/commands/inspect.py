@@ -141,7 +141,9 @@ def sources(*, dataset: str, output: str) -> None:
     """  # noqa: D301
     with clients.ingest() as ingest:
         reply = ingest.ShowSources(SourceRequest(ref=dataset), timeout=clients.CALL_TIMEOUT_SECONDS)
-    by_name = {one.name: one for one in reply.sources}  # one of several topics is there for each of them
+    by_name = {
+        one.name: one for one in reply.sources
+    }  # a source of several topics has an entry for each of them
     rows = [
         {"source": name, "setting": key, "value": value, "isDefault": key not in one.changed}
         for name, one in by_name.items()

@@ -139,7 +139,7 @@ class _Subscriber:
     ) -> Iterator[FetchedMessages]:
         """Yield batches; each is confirmed when the next is asked for."""
         known, note = self._received, self._note
-        if not has_session:  # a new one, whose identifiers start anew
+        if not has_session:  # a new one, whose identifiers start again
             self._keep(_Kept(released=max(note.used, known.number)))
         elif known.client == self._client and known.number > note.released and not self._release(known):
             self._keep(_Kept(client=note.client, released=known.number))  # the broker has forgotten the rest

@@ -63,7 +63,7 @@ class Context:
     """Whether a changed file of a glob is read again."""
     limits: Limits
     report: Callable[[str], None]
-    """Takes what is going on now, for people."""
+    """Takes a description of the current step, for people."""
     is_wanted: Callable[[], bool]
     event_time: Callable[[EventTimeSource | None, str, Timestamp | None], Timestamp]
     """Returns the event time of a source with this path and time of last modification."""
