@@ -25,7 +25,7 @@ from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.engine import EngineNotAvailable
 from odf_common.ports.store import scratch_folder
 from odf_common.service.environment import Environment
-from odf_verifier.dropped import dropped_input
+from odf_verifier.explanations import dropped_input
 from odf_verifier.integrity import Link
 from odf_verifier.report import Damage, Problem
 from odf_verifier.targets import Target

@@ -13,8 +13,7 @@ from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.service.environment import Environment
-from odf_verifier.diverged import diverged_inputs
-from odf_verifier.dropped import with_advice, without_dropped
+from odf_verifier.explanations import diverged_inputs, with_advice, without_dropped
 from odf_verifier.integrity import Depth, Link, check_chain, check_objects
 from odf_verifier.replay import Replay
 from odf_verifier.report import UNDECIDED, Damage, Problem, Tally

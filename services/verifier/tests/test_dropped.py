@@ -16,7 +16,7 @@ from odf_testing.verifier import Story
 
 from odf_common.dataset.object_markers import dropped_blocks, forget_drop, note_drop
 from odf_common.metadata.events import DatasetKind, ExecuteTransform
-from odf_verifier.dropped import dropped_input
+from odf_verifier.explanations import dropped_input
 from odf_verifier.report import Damage
 from odf_verifier.verification import Scope
 
