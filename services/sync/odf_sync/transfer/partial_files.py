@@ -13,6 +13,7 @@ from typing import BinaryIO, Final
 
 import structlog
 
+from odf_common.adapters.local.durable import is_same_file
 from odf_common.adapters.local.scratch import locked_by_name
 from odf_common.errors import OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
@@ -59,21 +60,24 @@ class PartialFile:
 
 @contextmanager
 def partial_file(folder: Path, name: object) -> Iterator[PartialFile]:
-    """Yield the partial file of an object, or one of its own while another transfer writes that; no two share one."""
+    """Yield the partial file of an object, or one of its own while another transfer writes that; no two share one.
+
+    A file of its own is removed afterwards, since no attempt would find it, and an empty one.
+    """
     with _opened(folder, str(name)) as (path, file):
         yield PartialFile(path, file)
 
 
 @contextmanager
 def own_partial_file(folder: Path, name: object) -> Iterator[PartialFile | None]:
-    """Yield the partial file of an object, None while another transfer writes that."""
+    """Yield the partial file of an object, None while another transfer writes that; an empty one is removed."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / str(name)
     handle = locked_by_name(path, os.O_CREAT)
     if handle is None:
         yield None
         return
-    with os.fdopen(handle, "r+b") as file:
+    with os.fdopen(handle, "r+b") as file, _worth_keeping(path, file):
         yield PartialFile(path, file)
 
 
@@ -96,12 +100,25 @@ def _opened(folder: Path, name: str) -> Iterator[tuple[Path, BinaryIO]]:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     handle = locked_by_name(path, os.O_CREAT)
+    is_shared = handle is not None
     if handle is None:
         path = folder / f"{name}.{uuid.uuid4().hex}"
         handle = locked_by_name(path, os.O_CREAT)
         assert handle is not None, "no other process knows the name"
-    with os.fdopen(handle, "r+b") as file:
+    with os.fdopen(handle, "r+b") as file, _worth_keeping(path, file, is_found_again=is_shared):
         yield path, file
+
+
+@contextmanager
+def _worth_keeping(path: Path, file: BinaryIO, *, is_found_again: bool = True) -> Iterator[None]:
+    """Remove a file afterwards, unless it has bytes that another attempt finds."""
+    try:
+        yield
+    finally:
+        file.flush()
+        is_empty = not os.fstat(file.fileno()).st_size
+        if (is_empty or not is_found_again) and is_same_file(path, file.fileno()):
+            path.unlink(missing_ok=True)
 
 
 def sweep(home: Path) -> None:
