@@ -97,6 +97,18 @@ def test_what_was_derived_is_taken_back_and_derived_again(story: Story) -> None:
     assert story.problems() == ["", ""]
 
 
+def test_a_copy_may_be_named_for_the_derivatives_that_read_it(story: Story) -> None:
+    story.go_another_way()
+    story.node.keys.remove(story.node.find("cities").id)
+
+    steps = story.derive_again("cities")
+
+    assert {one.alias: one.error for one in steps if one.state != "reset"} == dict.fromkeys(
+        ["cities", *COPIES], ""
+    )
+    assert [story.cities(ref) for ref in COPIES] == [["Oslo", "Lima"]] * 2
+
+
 def test_what_was_said_since_is_said_again(story: Story) -> None:
     story.node.editor.commit_event("cities.copy", SetInfo(description="early"))
     story.node.push("cities", "Bern", minute=2)

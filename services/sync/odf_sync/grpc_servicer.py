@@ -67,6 +67,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
                 request.alias,
                 self._logins.token,
                 rechecks=request.rechecks,
+                is_forced=request.is_forced,
             )
             for step in steps:
                 if not context.is_active():
@@ -152,4 +153,5 @@ def _message(step: Step) -> pb.SyncPullItem:
         head="" if step.head is None else str(step.head),
         new_blocks=step.new_blocks,
         new_records=step.new_records,
+        replaced="" if step.replaced is None else str(step.replaced),
     )

@@ -87,8 +87,8 @@ class SyncNode:
             for name in self.blobs.names(entry.dataset_id, kind)
         }
 
-    def pull(self, url: str, alias: str) -> list[Step]:
-        return list(pull(self.env, self.replies, url, alias))
+    def pull(self, url: str, alias: str, *, is_forced: bool = False) -> list[Step]:
+        return list(pull(self.env, self.replies, url, alias, is_forced=is_forced))
 
     def push(self, dataset: str, target: str, **options: Any) -> list[Step]:
         """Push with the options of `Push`, and with a `token`."""

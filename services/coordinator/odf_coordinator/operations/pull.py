@@ -90,7 +90,7 @@ class Puller:
         refs = tuple(refs)
         named, like = self._meant(refs)
         found = [*named, *like]
-        chosen, explicit = self._chosen(named, like, is_recursive=is_recursive)
+        chosen, _ = self._chosen(named, like, is_recursive=is_recursive)
         looked_at = self.rollback.downstream(chosen.values() if refs else self.datasets.all())
         rolled_back: dict[DatasetId, DatasetHandle] = {}
 
@@ -102,7 +102,7 @@ class Puller:
         retry_on_conflict(roll_back)
         for known in rolled_back.values():
             yield Pulled(alias=known.alias, state="reset", head=known.state.head)
-        yield from self._pull(chosen | rolled_back, explicit, is_wanted)
+        yield from self._pull(chosen | rolled_back, set(), is_wanted)  # copies may be given for their readers
         yield from map(_unread, _unreadable(found))
 
     def _chosen(

@@ -54,8 +54,8 @@ def accept(env: Environment, replies: Replies, chain: PushedChain) -> None:
     _check_objects(env, state.dataset_id, by_object(declared_objects(past, blocks)))
     for name, raw in chain.blocks.items():
         env.blobs.put(state.dataset_id, ObjectKind.BLOCK, name, raw)
-    place = Place(name=chain.alias, ref=HEAD, here=here)
-    commit(env, replies, state, place, is_forced=chain.is_forced)
+    place = Place(name=chain.alias, ref=HEAD, here=here, is_forced=chain.is_forced)
+    commit(env, replies, state, place)
 
 
 class _Blocks(Iterable[RemoteBlock]):

@@ -25,9 +25,7 @@ class ChainsDiverged(Conflict):
 
     def advice(self) -> str:
         """Return what to do."""
-        return (
-            "stage it at a reference with --as NAME@REF, or reset the local dataset to the common block first"
-        )
+        return "look at it with `odf pull URL --as NAME@REF`; `odf pull URL --force` replaces the local chain with it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ only objects and what `downloads` keeps, which the next attempt finds and reuses
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import BinaryIO, Final
 from urllib.parse import unquote, urlparse
@@ -65,6 +65,8 @@ class Step:
     head: Multihash | None = None
     new_blocks: int = 0
     new_records: int = 0
+    replaced: Multihash | None = None
+    """The former head, if its chain was replaced by one that does not contain it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +78,16 @@ class Place:
     here: ChainState | None
     wanted: DatasetId | None = None
     """The dataset that the source was asked for by its id."""
+    is_forced: bool = False
+    """Replace the chain if it has diverged."""
+
+    @property
+    def may_diverge(self) -> bool:
+        """Return whether the reference may move to another chain than that of the head."""
+        return self.is_forced or self.ref != HEAD
 
 
-def pull(
+def pull(  # noqa: PLR0913 - the options by name
     env: Environment,
     replies: Replies,
     source: str,
@@ -86,6 +95,7 @@ def pull(
     token_for: TokenFor = no_token,
     *,
     rechecks: bool = False,
+    is_forced: bool = False,
 ) -> Iterator[Step]:
     """Bring the local copy of `source` up to date; the last step is `updated`, `restored` or `up-to-date`.
 
@@ -94,6 +104,8 @@ def pull(
     If nothing is new, locally lost objects are fetched again; then the last step is `restored`. They are looked for
     once for each head, after data was dropped, and if `rechecks`.
 
+    A chain that has diverged is replaced if `is_forced`; its own blocks stay in the store.
+
     `alias` may be `NAME@REF`: then that reference is moved to the chain of `source`, even if it has diverged from the
     head's. On errors nothing has moved: those of `missing_blocks`, `ObjectDiffers`, `AlreadyExists` if the name or the
     dataset is taken under another id or name, and `Unavailable`.
@@ -101,7 +113,7 @@ def pull(
     # A URL is untrusted: an `@` in it does not select a local reference.
     location = locate(LocalRepositories(env.settings.home), source, token_for)
     name, ref = split_ref(alias) if alias else (_default_name(env, location), HEAD)
-    place = _place(env, str(parse_alias(name)), ref, location.dataset)
+    place = replace(_place(env, str(parse_alias(name)), ref, location.dataset), is_forced=is_forced)
     name, here = place.name, place.here
     there = repository(location.url, token_for, settings=env.settings)
     yield Step(alias=name, state="comparing")
@@ -120,7 +132,7 @@ def _exchange(there: Repository, place: Place) -> AbstractContextManager[None]:
     """Return a context in which a repository that needs to know it knows which blocks are here."""
     if not isinstance(there, SmartRepository):
         return nullcontext()
-    return there.exchange(None if place.here is None else place.here.head, is_forced=place.ref != HEAD)
+    return there.exchange(None if place.here is None else place.here.head, is_forced=place.may_diverge)
 
 
 def _restore(
@@ -160,7 +172,19 @@ def _update(
     if place.ref == HEAD and (past is None or complete_until(env.blobs, state.dataset_id) == past.head):
         note_complete(env.blobs, state.dataset_id, state.head)
     records = state.next_offset - (0 if past is None else past.next_offset)
-    yield Step(alias=name, state="updated", head=state.head, new_blocks=len(blocks), new_records=records)
+    yield Step(
+        alias=name,
+        state="updated",
+        head=state.head,
+        new_blocks=len(blocks),
+        new_records=records,
+        replaced=_replaced(place, past),
+    )
+
+
+def _replaced(place: Place, past: ChainState | None) -> Multihash | None:
+    former = None if place.here is None or place.ref != HEAD else place.here.head
+    return None if past is not None and past.head == former else former
 
 
 def _store(env: Environment, dataset: DatasetId, blocks: RemoteBlocks) -> None:
@@ -213,7 +237,7 @@ def _last_segment(url: str) -> str:
 def _missing(env: Environment, there: Repository, head: Multihash, place: Place, spool: BinaryIO) -> Missing:
     here = place.here
     at = None if here is None else here.head
-    return missing_blocks(there, head, _reader(env, here), at, may_diverge=place.ref != HEAD, spool=spool)
+    return missing_blocks(there, head, _reader(env, here), at, may_diverge=place.may_diverge, spool=spool)
 
 
 def _reader(env: Environment, here: ChainState | None) -> ReadBlock:
@@ -283,12 +307,10 @@ def _objects(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def commit(
-    env: Environment, replies: Replies, state: ChainState, place: Place, *, is_forced: bool = False
-) -> None:
+def commit(env: Environment, replies: Replies, state: ChainState, place: Place) -> None:
     """Have the coordinator admit the chain; if its reply is lost, the reference shows the outcome.
 
-    If forced, the chain may replace another one. Raises `HeadMoved`, `Refused` and `Unavailable`.
+    Raises `HeadMoved`, `Refused` and `Unavailable`.
     """
     dataset = state.dataset_id
     expected = place.here.head if place.here is not None else None
@@ -299,7 +321,7 @@ def commit(
         new_head=state.head.raw,
         alias=place.name,
         ref="" if place.ref == HEAD else place.ref,
-        is_forced=is_forced,
+        is_forced=place.is_forced,
     )
     for _ in range(ATTEMPTS):
         answer = replies.request(COORDINATOR_COMMANDS, dataset, command, timeout=REPLY_TIMEOUT_SECONDS)

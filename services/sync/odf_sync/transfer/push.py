@@ -156,6 +156,7 @@ def push(env: Environment, request: Push, token_for: TokenFor = no_token) -> Ite
         head=source.head,
         new_blocks=sent.blocks,
         new_records=sent.records,
+        replaced=head if blocks.after is None else None,
     )
 
 

@@ -22,7 +22,7 @@ from odf_common.cli.output import (
 from odf_common.cli.remote_names import is_remote
 from odf_common.codec.times import time_message
 from odf_common.embedded.node_file import Node
-from odf_common.errors import OdfError, Refused
+from odf_common.errors import OdfError, Refused, with_advice
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.coordinator_pb2 import PullItem, PullRequest
 from odf_common.proto.odf.node.v1.sync_pb2 import ListAliasesRequest, SyncPullRequest
@@ -31,6 +31,14 @@ REPORT_INTERVAL_SECONDS: Final = 5.0  # between two remarks
 FINISHED = ("updated", "rebuilt", "restored", "up-to-date", "failed")
 COPIED = {"updated": "copied from", "restored": "fetched again what was lost, from"}
 COLUMNS = ("dataset", "state", "blocks", "records", "error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How copies are made; see the options of the command."""
+
+    rechecks: bool
+    is_forced: bool
 
 
 @dataclass(eq=False, kw_only=True)
@@ -62,6 +70,12 @@ class PullFailed(Refused):
     is_flag=True,
     help="Copies: check that every file exists, and fetch missing ones again.",
 )
+@click.option(
+    "--force",
+    "is_forced",
+    is_flag=True,
+    help="Copies: replace the local chain if it has diverged; its own blocks are no longer part of the dataset.",
+)
 @output_option
 def command(
     *,
@@ -72,6 +86,7 @@ def command(
     set_watermark: str | None,
     alias: str | None,
     rechecks: bool,
+    is_forced: bool,
     output: str,
 ) -> None:
     """Bring datasets up to date: roots from their topics, derivatives from their inputs.
@@ -82,6 +97,7 @@ def command(
     A URL (http, https, file, s3; odf+http and odf+https use the Smart Transfer Protocol), or REPO/DATASET of a
     repository added with `odf repo`, is copied and fully checked; files removed by `odf system drop-data` are fetched
     again, and with --recheck other missing files too. The name of a copy pulls from its source: see `odf alias`.
+    A copy whose chain has diverged from its source is left as it is, unless --force replaces it.
 
     \b
     Example:
@@ -92,11 +108,14 @@ def command(
       odf pull https://example.org/flights
       odf pull shop/flights
       odf pull flights --recheck
+      odf pull flights --force
       odf pull https://example.org/flights --as flights@theirs
       odf pull s3://my-bucket/shared/flights
     """  # noqa: D301 - click's marker for text that must not be wrapped
     if not datasets and not every and not reset_derivatives:
         raise click.UsageError("give DATASETs, or --all")
+    if is_forced and every:
+        raise click.UsageError("--force needs the names or URLs of the copies to replace")
     if reset_derivatives and set_watermark is not None:
         raise click.UsageError(
             "--set-watermark and --reset-derivatives cannot be combined; run one after the other"
@@ -106,10 +125,11 @@ def command(
     names = [name for name in datasets if name not in sources]
     if alias is not None and len(sources) != 1:
         raise click.UsageError("--as needs exactly one URL or REPO/DATASET")
-    rows = [_copy(node, source, alias or "", rechecks=rechecks) for source in sources]
+    options = Options(rechecks=rechecks, is_forced=is_forced)
+    rows = [_copy(node, source, alias or "", options) for source in sources]
     copies: dict[str, dict[str, object]] = {}
     if (names or every) and set_watermark is None:
-        copies = _refresh(node, [] if every else names, recursive=recursive, rechecks=rechecks)
+        copies = _refresh(node, [] if every else names, recursive=recursive, options=options)
         rows += copies.values()
     names = [name for name in names if name.lower() not in copies]
     if names or every or reset_derivatives:
@@ -189,7 +209,7 @@ class Remarks:
 
 
 def _refresh(
-    node: Node, names: Sequence[str], *, recursive: bool, rechecks: bool
+    node: Node, names: Sequence[str], *, recursive: bool, options: Options
 ) -> dict[str, dict[str, object]]:
     """Pull copies from where they were copied, each even if another one fails; rows by lower-case name."""
     try:
@@ -203,24 +223,30 @@ def _refresh(
     for one in found:
         if one.pull and not one.is_ours:
             try:
-                rows[one.alias.lower()] = _copy(node, one.pull[0], one.alias, rechecks=rechecks)
+                rows[one.alias.lower()] = _copy(node, one.pull[0], one.alias, options)
             except OdfError as error:
-                rows[one.alias.lower()] = _row(one.alias, "failed", 0, 0, "", f"{one.pull[0]}: {error}")
+                rows[one.alias.lower()] = _row(
+                    one.alias, "failed", 0, 0, "", f"{one.pull[0]}: {with_advice(error)}"
+                )
     return rows
 
 
-def _copy(node: Node, url: str, alias: str, *, rechecks: bool) -> dict[str, object]:
+def _copy(node: Node, url: str, alias: str, options: Options) -> dict[str, object]:
     row: dict[str, object] = {}
     url = absolute_url(url)
     with clients.sync(node) as sync, progress() as bars:
         task = bars.add_task(url, total=None)
-        request = SyncPullRequest(url=url, alias=alias, rechecks=rechecks)
+        request = SyncPullRequest(
+            url=url, alias=alias, rechecks=options.rechecks, is_forced=options.is_forced
+        )
         for item in sync.Pull(request, timeout=clients.STREAM_TIMEOUT_SECONDS):
             bars.update(
                 task, description=f"{item.alias}: {item.state}", completed=item.done, total=item.total or None
             )
             if item.state in FINISHED:
                 row = _row(item.alias, item.state, item.new_blocks, item.new_records, item.head, "")
+            if item.replaced:
+                remark(f"replaced the chain of {item.alias}, whose head was {item.replaced}")
     remark(f"{COPIED.get(str(row.get('state')), 'nothing new at')} {url}")
     return row
 

@@ -61,5 +61,7 @@ def command(*, dataset: str, target: str | None, is_forced: bool, visibility: st
             )
     where = target or "its push alias"
     remark(f"copied to {where}" if last.state == "updated" else f"nothing new for {where}")
+    if last.replaced:
+        remark(f"replaced a chain there, whose head was {last.replaced}")
     row = {"dataset": last.alias, "state": last.state, "blocks": last.new_blocks, "records": last.new_records}
     print_rows([{**row, "head": last.head}], output, columns=COLUMNS)
