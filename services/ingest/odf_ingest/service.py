@@ -15,12 +15,11 @@ from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.adapters.local.keys import has_dataset_key, is_imported
 from odf_common.adapters.local.staging import Staging
-from odf_common.adapters.networks import Networks
 from odf_common.codec.bus import envelope
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import NOTIFICATIONS, Bus
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
-from odf_common.service.connections import kafka_cluster
+from odf_common.service.connections import kafka_cluster, trusted_networks
 from odf_common.service.environment import Environment
 from odf_common.service.pools import ElasticPool
 from odf_common.service.request_reply import Replies
@@ -223,7 +222,7 @@ def _poller(env: Environment, queues: CommitQueues, preparer: Preparer) -> Polle
     settings, keys = env.settings, env.settings.home / "keys"
     limits = FetchLimits(
         size=settings.fetch_max_bytes,
-        networks=Networks.parse(settings.fetch_networks),
+        networks=trusted_networks(settings),
         is_trusted=lambda dataset: settings.fetch_imported or not is_imported(keys, dataset),
         secrets=keys,
     )

@@ -3,8 +3,8 @@
 from functools import partial
 
 from odf_common.adapters.local.keys import node_key
-from odf_common.adapters.networks import Networks
 from odf_common.ports.bus import COORDINATOR_REPLIES
+from odf_common.service.connections import trusted_networks
 from odf_common.service.environment import Environment
 from odf_common.service.protection import require_protected
 from odf_common.service.request_reply import Replies
@@ -36,7 +36,7 @@ def build(env: Environment) -> Service:
     authorizer = Authorizer(catalog=env.catalog, local_writers=settings.http_ingest, directory=directory)
     audit = Audit()
     served = tuple(endpoints(env, authorizer, replies, heads))
-    networks = Networks.parse(settings.fetch_networks)
+    networks = trusted_networks(settings)
     deliveries = Deliveries(
         WebhookStore(settings.home),
         env.catalog,

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from odf_common.adapters.kafka.cluster import BROKER_DEFAULT, KafkaCluster, Sasl, TopicPolicy
 from odf_common.adapters.local import LocalBlobStore, LocalRefStore
+from odf_common.adapters.networks import Networks
 from odf_common.adapters.redis import RedisConnection
 from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_common.adapters.secrets import read_secret
@@ -62,6 +63,11 @@ def s3_access(settings: Settings, location: S3Location) -> S3Access:
         session_token=settings.s3_session_token,
         credentials_file=settings.s3_credentials_file,
     )
+
+
+def trusted_networks(settings: Settings) -> Networks:
+    """Return the networks that hosts named by others may be in, in addition to public addresses."""
+    return Networks.parse(settings.fetch_networks)
 
 
 def stores(settings: Settings) -> tuple[BlobStore, RefStore]:

@@ -5,11 +5,11 @@ Repositories are not trusted: reads are limited in size here, and hashed by the 
 
 from urllib.parse import urlparse
 
-from odf_common.adapters.networks import PUBLIC, Networks
+from odf_common.adapters.networks import PUBLIC
 from odf_common.adapters.repository_urls import BUCKETS, SMART
 from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_common.errors import InvalidInput
-from odf_common.service.connections import s3_access
+from odf_common.service.connections import s3_access, trusted_networks
 from odf_common.service.settings import Settings
 from odf_sync.repositories.folder import FolderRepository
 from odf_sync.repositories.folder_target import FolderTarget
@@ -37,7 +37,7 @@ def repository(url: str, token_for: TokenFor = no_token, *, settings: Settings |
     Without settings, buckets are read without credentials, and other nodes may name public addresses only.
     """
     scheme = urlparse(url).scheme
-    networks = PUBLIC if settings is None else Networks.parse(settings.fetch_networks)
+    networks = PUBLIC if settings is None else trusted_networks(settings)
     if scheme in ("http", "https"):
         return HttpRepository(url, token_for(url), networks)
     if scheme == "file":

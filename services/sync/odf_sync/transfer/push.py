@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from odf_common.adapters.local.repositories import LocalRepositories
-from odf_common.adapters.networks import Networks
 from odf_common.chain.compare import Ahead, Behind, Diverged, common_block, compare
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import blocks_between, raw_blocks
@@ -22,6 +21,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
 from odf_common.identity.dataset_refs import Alias, parse_alias, parse_ref_any
 from odf_common.ports.store import ObjectKind, block_reader, scratch_folder
+from odf_common.service.connections import trusted_networks
 from odf_common.service.environment import Environment
 from odf_sync.repositories import HttpRepository, Target, target
 from odf_sync.repositories.locate import locate, name_in_repository
@@ -246,9 +246,7 @@ def _source(env: Environment, request: Push, token_for: TokenFor) -> _Source:
         destination = str(name_in_repository(repositories, named.dataset, entry.dataset_id, name, token_for))
     url = locate(repositories, destination, token_for).url
     token = token_for(url)
-    there = target(url, env.settings) or HttpRepository(
-        plain_url(url), token, Networks.parse(env.settings.fetch_networks)
-    )
+    there = target(url, env.settings) or HttpRepository(plain_url(url), token, trusted_networks(env.settings))
     return _Source(env=env, alias=entry.alias, state=state, target=destination, there=there, token=token)
 
 
@@ -329,7 +327,7 @@ def _batch(source: _Source, connection: Connection, archive: Path, count: int) -
 
 
 def _uploader(source: _Source, connection: Connection) -> Uploader:
-    networks, dataset = Networks.parse(source.env.settings.fetch_networks), source.state.dataset_id
+    networks, dataset = trusted_networks(source.env.settings), source.state.dataset_id
     return Uploader(
         source.env.blobs, dataset, source.there.url, networks, may_continue=connection.continues_uploads
     )
