@@ -74,9 +74,9 @@ def is_loopback(host: str) -> bool:
 
 def _tls_of(what: str) -> Condition | None:
     match what:
-        case "ODF_SYNC_HTTP":
+        case "ODF_SYNC_HTTP" | "ODF_METRICS_HOST":
             return HTTP_TLS
-        case "ODF_VIEWS_HTTP" | "ODF_METRICS_HOST":
+        case "ODF_VIEWS_HTTP":
             return None
         case _:
             return GRPC_TLS

@@ -271,7 +271,9 @@ class Settings:
         is_required=True,
     )
     http_certificate_file: Path | None = _option(
-        folder, None, "certificate and chain for https at ODF_SYNC_HTTP, in PEM"
+        folder,
+        None,
+        "certificate and chain, in PEM, for https at ODF_SYNC_HTTP, and at ODF_METRICS_HOST unless that is loopback",
     )
     http_key_file: Path | None = _option(
         folder, None, "private key of that certificate, in PEM", needs=HTTP_TLS, is_required=True
@@ -283,7 +285,11 @@ class Settings:
     )
     views_http: str | None = _option(address, None, "HTTP address of the views: heads, lag, throughput")
     metrics_port: int | None = _option(number(1, 65535), None, "Prometheus port of this process")
-    metrics_host: str = _option(host, "127.0.0.1", "address that the Prometheus port listens on")
+    metrics_host: str = _option(
+        host,
+        "127.0.0.1",
+        "address of the Prometheus port; https unless it is loopback",
+    )
     instance: str | None = _option(
         str, None, "stable name of this instance, so that a restart triggers no rebalance"
     )

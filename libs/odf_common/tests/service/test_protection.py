@@ -1,9 +1,12 @@
 """What may listen beyond the loopback address."""
 
 import socket
+import ssl
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
+from odf_testing.certificates import self_signed
 
 from odf_common.cli import main as cli
 from odf_common.embedded.tcp_ports import allocate
@@ -45,6 +48,7 @@ def test_nothing_listens_beyond_loopback_unless_settings_say_so_in_so_many_words
         ("ODF_INGEST_GRPC", "grpc"),
         ("the gRPC address", "grpc"),
         ("ODF_SYNC_HTTP", "http"),
+        ("ODF_METRICS_HOST", "http"),
         ("ODF_VIEWS_HTTP", None),
     ],
 )
@@ -63,7 +67,7 @@ def test_each_server_needs_its_own_protection(what: str, protected_by: str | Non
     [
         ("ODF_SYNC_HTTP", OPEN, "set ODF_HTTP_CERTIFICATE_FILE"),
         ("ODF_ENGINE", OPEN, "set ODF_GRPC_CERTIFICATE_FILE"),
-        ("ODF_METRICS_HOST", ANY, "choose a loopback address"),
+        ("ODF_METRICS_HOST", ANY, "set ODF_HTTP_CERTIFICATE_FILE"),
     ],
 )
 def test_a_node_does_not_start_with_an_open_address(
@@ -91,3 +95,21 @@ def test_metrics_listen_on_loopback_only(tmp_path: Path) -> None:
         socket.create_connection(("127.0.0.2", port), 5)
     with pytest.raises(Unprotected):
         metrics.expose(Settings(home=tmp_path, metrics_port=port, metrics_host=ANY))
+
+
+def test_metrics_beyond_loopback_are_served_by_https_only(tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path)
+    port = allocate(tmp_path, ("metrics",))["metrics"]
+    settings = Settings(
+        home=tmp_path,
+        metrics_port=port,
+        metrics_host=ANY,
+        http_certificate_file=certificate,
+        http_key_file=key,
+    )
+    metrics.expose(settings)
+    trusting = ssl.create_default_context(cafile=certificate)
+    with urlopen(f"https://127.0.0.1:{port}/metrics", context=trusting, timeout=10) as answer:
+        assert b"odf_messages_total" in answer.read()
+    with pytest.raises(OSError, match=r"reset|refused|closed|without response"):
+        urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)
