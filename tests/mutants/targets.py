@@ -104,6 +104,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/repositories/*.py": (
         f"{_SYNC_TESTS}/test_named_places.py",
         f"{_SYNC_TESTS}/test_folder_target.py",
+        f"{_SYNC_TESTS}/test_node_client.py",
         f"{_SYNC_TESTS}/test_packs.py",
         f"{_SYNC_TESTS}/test_downloads.py",
         f"{_SYNC_TESTS}/test_simple_protocol.py",
@@ -122,6 +123,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{SYNC}/transfer/*.py": (
         f"{_SYNC_TESTS}/test_objects.py",
+        f"{_SYNC_TESTS}/test_node_client.py",
         f"{_SYNC_TESTS}/test_pull_places.py",
         f"{_SYNC_TESTS}/test_pull_commits.py",
         f"{_SYNC_TESTS}/test_restoring.py",

@@ -26,7 +26,7 @@ from odf_sync.access.rate_limits import FailedLogins, RequestRate
 from odf_sync.access.rules import Action
 from odf_sync.access.store import AccessStore
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.connections import SentFile
+from odf_sync.http.connections import OPEN, SentFile
 from odf_sync.http.endpoints import Endpoint
 from odf_sync.http.server import serve_http
 
@@ -282,3 +282,20 @@ def test_failed_logins_are_counted_per_caller_in_bounded_memory(monkeypatch: pyt
     failed.note("e")
     failed.note("e")
     assert [failed.wait_seconds(caller) for caller in ("e", "f")] == [60.0, 0.0]
+
+
+def test_open_connections_are_counted(tmp_path: Path) -> None:
+    def count() -> float:
+        return float(OPEN._value.get())
+
+    with Server(tmp_path).running() as server:
+        deadline = time.monotonic() + 10
+        while count() and time.monotonic() < deadline:  # the probes of the start
+            time.sleep(0.01)
+        with ExitStack() as clients:
+            for expected in (1, 2, 3):
+                assert status_of(clients.enter_context(server.connect(REQUEST))) == 200
+                assert count() == expected
+        while count() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert count() == 0

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import Environment
 from odf_sync.repositories import http, repository
+from odf_sync.repositories.repository import Repository, Sink
 from odf_sync.transfer.objects import ObjectDiffers, RemoteObject, fetch
 from odf_sync.transfer.partial_files import own_partial_file, partial_file
 
@@ -186,3 +188,37 @@ def test_a_server_that_cannot_be_reached_is_an_error_with_the_cause_alone() -> N
     with pytest.raises(Unavailable) as told:
         repository("http://127.0.0.1:9/cities").head()
     assert told.value.why == "[Errno 111] Connection refused"
+
+
+@dataclass(slots=True)
+class Stuttering:
+    """A repository whose connections break after so many bytes each."""
+
+    amounts: list[int]
+    url: str = "http://node.example/cities"
+
+    def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
+        start = out.tell()
+        out.write(CONTENT[start : start + self.amounts.pop(0)])
+        if out.tell() < limit:
+            raise Unavailable(what=self.url, why="the connection was lost")
+
+
+@pytest.mark.parametrize(
+    ("amounts", "is_complete", "left"),
+    [
+        ([1, 0, 1, 0, 1, 0, ONE.size], True, 0),
+        ([0, 1, 0, 1, ONE.size], True, 0),
+        ([0, 0, ONE.size], False, 1),
+        ([1, 0, 0, ONE.size], False, 1),
+    ],
+)
+def test_a_download_is_given_up_after_two_attempts_in_a_row_without_a_byte(
+    tmp_path: Path, blobs: MemoryBlobStore, amounts: list[int], is_complete: bool, left: int
+) -> None:
+    there = Stuttering(list(amounts))
+    env = cast("Environment", SimpleNamespace(blobs=blobs))
+    with nullcontext() if is_complete else pytest.raises(Unavailable, match="connection was lost"):
+        fetch(env, cast("Repository", there), a_dataset(), [ONE], tmp_path)
+    assert blobs.has(a_dataset(), ObjectKind.CHECKPOINT, NAME) is is_complete
+    assert len(there.amounts) == left

@@ -1,11 +1,14 @@
 """What another node makes this one request: no token of ours leaves its origin, no private address is connected to."""
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 
 import pytest
+import urllib3
 from aiohttp import web
 from odf_testing.builders import a_dataset
 from odf_testing.http import running
@@ -17,11 +20,11 @@ from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_sync.repositories.http import HttpRepository
-from odf_sync.repositories.node_client import _redirected
+from odf_sync.repositories.node_client import NodeClient, _redirected
 from odf_sync.smart.connection import connected
 from odf_sync.smart.exchange import PULL
 from odf_sync.smart.messages import HttpHeader, ObjectFile, ObjectType, PushStrategy, TransferUrl, Upload
-from odf_sync.transfer.upload import Uploader
+from odf_sync.transfer.upload import LOST, File, Uploader, at_a_time
 
 LOOPBACK = Networks.parse(("127.0.0.0/8",))
 TOKEN = "Bearer secret"
@@ -134,3 +137,57 @@ def test_a_hostile_node_does_not_make_a_pull_read_private_addresses(
         with pytest.raises(AddressForbidden):
             node.pull(url, "cities")
     assert other.tokens == []
+
+
+def test_a_body_is_handed_on_while_it_arrives() -> None:
+    is_read = threading.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"first")
+        for _ in range(300):
+            if is_read.is_set():
+                await response.write(b"second")
+                break
+            await asyncio.sleep(0.01)
+        return response
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    with running(app) as url:
+        body = NodeClient(url, LOOPBACK, timeout=urllib3.Timeout(10), retries=urllib3.Retry(0)).get(
+            url + "/", {}
+        )
+        assert body.read1(1 << 20) == b"first"
+        is_read.set()
+        assert body.read() == b"second"
+
+
+@pytest.mark.parametrize(("size", "arrived"), [(1, 1), (7, 7), (7, 9)])
+def test_of_an_object_that_has_arrived_nothing_is_sent_again(size: int, arrived: int) -> None:
+    asked: list[tuple[str | None, bytes]] = []
+
+    async def take(request: web.Request) -> web.Response:
+        asked.append((request.headers.get("Content-Range"), await request.read()))
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_put("/upload", take)
+    with running(app) as url:
+        refs = MemoryRefStore()
+        uploader = Uploader(MemoryBlobStore(refs), a_dataset(), url, LOOPBACK, may_continue=True)
+        file = File(url=url + "/upload", headers={}, content=BytesIO(b"x" * size), size=size)
+        uploader.complete(file, arrived)
+    assert asked == [(f"bytes */{size}", b"")]
+
+
+@pytest.mark.parametrize("held", [1, 1000, 10**9])
+@pytest.mark.parametrize("sizes", [[], [0], [5], [100] * 100, [1] * 500 + [1000], [10**6] * 64])
+def test_so_many_objects_are_sent_at_a_time_that_a_cut_loses_little_of_them(
+    sizes: list[int], held: int
+) -> None:
+    count, loss = at_a_time(sizes, 8, held), min(held, max(sizes, default=0))
+    assert 1 <= count <= 8
+    assert count == 1 or count * loss <= LOST * sum(sizes)
+    assert count == 8 or (count + 1) * max(loss, 1) > LOST * sum(sizes)

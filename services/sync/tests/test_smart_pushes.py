@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
+import urllib3
 import yaml
 from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
@@ -300,3 +301,27 @@ def test_an_object_that_is_lost_here_is_named(here: SyncNode, there: SyncNode) -
 def test_other_places_cannot_be_pushed_to(here: SyncNode, url: str) -> None:
     with pytest.raises(InvalidInput, match="odf\\+http"):
         here.push("cities", url)
+
+
+UPGRADE = {"Connection": "keep-alive, Upgrade", "Upgrade": "WebSocket"}
+
+
+@pytest.mark.parametrize("call", ["pull", "push"])
+@pytest.mark.parametrize(
+    ("headers", "text"),
+    [
+        ({}, "Connection header did not include 'upgrade'"),
+        ({"Upgrade": "websocket"}, "Connection header did not include 'upgrade'"),
+        ({"Connection": "upgrade"}, "`Upgrade` header did not include 'websocket'"),
+        ({**UPGRADE, "Upgrade": "h2c"}, "`Upgrade` header did not include 'websocket'"),
+        (UPGRADE, "Header of type `x-odf-smtp-version` was missing"),
+        ({**UPGRADE, "x-odf-smtp-version": "one"}, "invalid HTTP header (x-odf-smtp-version)"),
+        ({**UPGRADE, "x-odf-smtp-version": "2"}, '{"message":"Incompatible client version"}'),
+    ],
+)
+def test_a_request_that_is_no_upgrade_to_this_version_is_refused(
+    here: SyncNode, call: str, headers: dict[str, str], text: str
+) -> None:
+    with here.served() as base:
+        answer = urllib3.request("GET", f"{base}/cities/{call}", headers=headers, retries=False)
+    assert (answer.status, answer.data.decode()) == (400, text)
