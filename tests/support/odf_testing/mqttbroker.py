@@ -66,11 +66,16 @@ class MqttBroker:
         publish.multiple(plain, hostname="127.0.0.1", port=self.port, **more)
 
 
+def require_mosquitto() -> None:
+    """Skip the test unless Mosquitto is installed."""
+    if PROGRAM is None:
+        pytest.skip("no mosquitto; install it (Debian: apt-get install mosquitto)")
+
+
 @contextmanager
 def serving_mqtt(folder: Path, *settings: str) -> Iterator[MqttBroker]:
     """Run a broker inside the block; skips the test where Mosquitto is not installed."""
-    if PROGRAM is None:
-        pytest.skip("no mosquitto; install it (Debian: apt-get install mosquitto)")
+    require_mosquitto()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     broker = MqttBroker(folder=folder, port=port, settings=settings)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from odf_testing.certificates import self_signed
-from odf_testing.mqttbroker import MqttBroker, serving_mqtt
+from odf_testing.mqttbroker import MqttBroker, require_mosquitto, serving_mqtt
 
 from odf_common.adapters.networks import AddressForbidden, Networks
 from odf_common.dataset.rejects import passed_of
@@ -399,6 +399,7 @@ def test_a_broker_that_restarts_keeps_what_it_has(make_polled: Any, poll: Any, t
 def test_user_and_password_come_from_templates_and_are_masked(
     make_polled: Any, poll: Any, tmp_path: Path
 ) -> None:
+    require_mosquitto()
     users = tmp_path / "users"
     subprocess.run(
         ["mosquitto_passwd", "-b", "-c", users, "reader", "hushhush"], check=True, capture_output=True
