@@ -25,6 +25,7 @@ from odf_sync.access.directory import Directory
 from odf_sync.access.rate_limits import FailedLogins, RequestRate
 from odf_sync.access.rules import Action
 from odf_sync.access.store import AccessStore
+from odf_sync.http import connections
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.connections import OPEN, SentFile
 from odf_sync.http.endpoints import Endpoint
@@ -210,6 +211,43 @@ def test_a_download_is_not_ended_for_another_connection(tmp_path: Path) -> None:
         with server.connect(), server.connect():
             assert server.ask() == (200, None)
         assert len(answer.read()) == FILE_BYTES
+
+
+@pytest.mark.parametrize("is_secret", [False, True], ids=["http", "https"])
+def test_clients_that_stop_reading_are_ended_and_others_take_their_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_secret: bool
+) -> None:
+    monkeypatch.setattr(connections, "STALLED_SECONDS", 0.5)
+    certificate, key = self_signed(tmp_path)
+    tls = {"http_certificate_file": certificate, "http_key_file": key} if is_secret else {}
+    trust = ssl.create_default_context(cafile=certificate)
+    server = Server(tmp_path, http_max_connections=3, **tls)
+    with server.file.open("wb") as file:
+        file.truncate(FILE_BYTES)
+    with server.running(), ExitStack() as opened:
+        for _ in range(3):
+            stalled: socket.socket = opened.enter_context(server.connect())
+            if is_secret:
+                stalled = opened.enter_context(trust.wrap_socket(stalled, server_hostname="127.0.0.1"))
+            stalled.sendall(REQUEST.replace(b"info", b"file"))
+            assert stalled.recv(1)
+        deadline = time.monotonic() + 20
+        while not is_served(server, trust if is_secret else None) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert is_served(server, trust if is_secret else None)
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
+def is_served(server: Server, trust: ssl.SSLContext | None) -> bool:
+    try:
+        with ExitStack() as opened:
+            client: socket.socket = opened.enter_context(server.connect())
+            if trust is not None:
+                client = opened.enter_context(trust.wrap_socket(client, server_hostname="127.0.0.1"))
+            client.sendall(REQUEST)
+            return status_of(client) == 200
+    except OSError:
+        return False
 
 
 def test_the_limits_hold_over_https_and_files_are_sent_whole(tmp_path: Path) -> None:

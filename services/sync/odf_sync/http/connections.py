@@ -6,6 +6,7 @@ second, cannot lock others out. If none is idle, the new one is answered 503.
 """
 
 import asyncio
+import socket
 import ssl
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from odf_common.service.settings import Settings
 
 BACKLOG: Final = 128  # connections that the system holds until they are accepted
 HANDSHAKE_SECONDS: Final = 10.0  # of TLS
+STALLED_SECONDS: Final = 60.0  # in which a client takes no byte of what is sent to it
 GRACE_TURNS: Final = 10  # if the loop was busy, headers and the end of their time may be seen together
 LINGERING_SECONDS: Final = 1.0  # in which a client reads why its connection ends
 MOST_LINGERING: Final = 100  # more of them are closed at once
@@ -156,6 +158,11 @@ class Connection(asyncio.Protocol):
         if not self._limits.admit(self):
             self._end(REFUSED, BUSY)
             return
+        # While the kernel sends a file, no callback says that the client reads nothing: the kernel itself gives up.
+        milliseconds = int(STALLED_SECONDS * 1000)
+        transport.get_extra_info("socket").setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds
+        )
         self._inner = self._make()
         self._inner.connection_made(transport)
         self._start_timer()
@@ -253,6 +260,14 @@ class SentFile(web.FileResponse):
     """A file as a response: it is sent after the handler has returned, and is in flight until then."""
 
     async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
-        """Send the file."""
+        """Send the file; raises `ConnectionResetError`, which the server expects, if the client has gone."""
         with in_flight(request):
-            return await super().prepare(request)
+            try:
+                return await super().prepare(request)
+            except TimeoutError as error:  # of a client that stopped reading
+                raise ConnectionResetError from error
+            except AttributeError as error:
+                # Over TLS, asyncio then fails to restore the protocol of a connection that has gone.
+                if request.transport is None or request.transport.is_closing():
+                    raise ConnectionResetError from error
+                raise
