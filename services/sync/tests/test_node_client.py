@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -24,7 +25,7 @@ from odf_sync.repositories.node_client import NodeClient, _redirected
 from odf_sync.smart.connection import connected
 from odf_sync.smart.exchange import PULL
 from odf_sync.smart.messages import HttpHeader, ObjectFile, ObjectType, PushStrategy, TransferUrl, Upload
-from odf_sync.transfer.upload import LOST, File, Uploader, at_a_time
+from odf_sync.transfer.upload import INCOMPLETE, LOST, WRONG_OFFSET, File, Uploader, at_a_time
 
 LOOPBACK = Networks.parse(("127.0.0.0/8",))
 TOKEN = "Bearer secret"
@@ -191,3 +192,45 @@ def test_so_many_objects_are_sent_at_a_time_that_a_cut_loses_little_of_them(
     assert 1 <= count <= 8
     assert count == 1 or count * loss <= LOST * sum(sizes)
     assert count == 8 or (count + 1) * max(loss, 1) > LOST * sum(sizes)
+
+
+@dataclass(slots=True)
+class Stuttering:
+    """Takes an upload of which so many bytes arrive with each attempt; then the offset that it knows is another one."""
+
+    amounts: list[int]
+    arrived: int = 0
+    starts: list[int] = field(default_factory=list)
+
+    async def take(self, request: web.Request) -> web.Response:
+        asked = request.headers.get("Content-Range", "bytes 0-")
+        if asked.startswith("bytes */"):
+            return web.Response(status=INCOMPLETE, headers={"Upload-Offset": str(self.arrived)})
+        self.starts.append(int(asked.removeprefix("bytes ").partition("-")[0]))
+        content = await request.read()
+        self.arrived += self.amounts.pop(0)
+        is_complete = self.arrived >= self.starts[-1] + len(content)
+        return web.Response(status=200 if is_complete else WRONG_OFFSET, text="the connection was lost")
+
+
+@pytest.mark.parametrize(
+    ("amounts", "starts", "is_complete"),
+    [
+        ([3, 0, 3, 0, 4], [0, 3, 3, 6, 6], True),
+        ([0, 5, 0, 5], [0, 0, 5, 5], True),
+        ([0, 0, 0, 10], [0, 0, 0], False),
+        ([4, 0, 0, 0], [0, 4, 4, 4], False),
+    ],
+)
+def test_an_upload_is_given_up_after_two_attempts_in_a_row_without_a_byte(
+    amounts: list[int], starts: list[int], is_complete: bool
+) -> None:
+    there = Stuttering(list(amounts))
+    app = web.Application()
+    app.router.add_put("/upload", there.take)
+    with running(app) as url:
+        uploader = Uploader(MemoryBlobStore(MemoryRefStore()), a_dataset(), url, LOOPBACK, may_continue=True)
+        file = File(url=url + "/upload", headers={}, content=BytesIO(b"0123456789"), size=10)
+        with nullcontext() if is_complete else pytest.raises(Unavailable, match="the connection was lost"):
+            uploader.complete(file, 0)
+    assert there.starts == starts
