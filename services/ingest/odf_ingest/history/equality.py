@@ -47,9 +47,11 @@ def comparable(values: pa.Array) -> pa.Array:
 
 def equal(left: pa.Array, right: pa.Array) -> Mask:
     """Return for each row whether two columns of one type and length have equal values."""
+    type_ = left.type
+    if not kind.is_nested(type_) and left.null_count == right.null_count == 0:
+        return _equal_values(left, right)
     left_valid, right_valid = _valid(left), _valid(right)
     both = left_valid & right_valid
-    type_ = left.type
     if kind.is_null(type_):
         inner = both
     elif kind.is_struct(type_):
@@ -63,6 +65,21 @@ def equal(left: pa.Array, right: pa.Array) -> Mask:
         inner = found.to_numpy(zero_copy_only=False)
     is_equal: Mask = (both & inner) | ~(left_valid | right_valid)
     return is_equal
+
+
+def _equal_values(left: pa.Array, right: pa.Array) -> Mask:
+    """Return the same for two flat columns without nulls."""
+    if not kind.is_floating(left.type):
+        same: Mask = pc.equal(comparable(left), comparable(right)).to_numpy(zero_copy_only=False)
+        return same
+    integer, infinity = _FLOATS[left.type.bit_width]
+    bits, others = left.view(integer).to_numpy(), right.view(integer).to_numpy()
+    same = bits == others
+    # Other bits are the same value only if both are NaN.
+    rest = np.flatnonzero(~same)
+    greatest = bits.dtype.type(np.iinfo(bits.dtype).max)
+    same[rest] = ((bits[rest] & greatest) > infinity) & ((others[rest] & greatest) > infinity)
+    return same
 
 
 def _equal_lists(left: pa.Array, right: pa.Array, both: Mask) -> Mask:

@@ -1,6 +1,7 @@
 """The operations that turn one state of a keyed table into another: append, retract, correct from and to."""
 
-from typing import NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from odf_ingest.history.keys import Keys, key_array, key_order
 from odf_ingest.merge.ordering import by_key
 from odf_ingest.merge.strategy import Merged
 
+PARALLEL_ROWS: Final = 1 << 16  # from which columns are compared in threads
 Indices = npt.NDArray[np.int64]
 
 
@@ -71,18 +73,19 @@ class _Sorted(NamedTuple):
 
 
 class _Match(NamedTuple):
-    """The rows of equal keys in both tables, ordered by key."""
+    """The rows of equal keys in both tables, in the order of the new one."""
 
     old: Indices
     new: Indices
 
 
-def _sorted(keys: Keys) -> _Sorted:
+def _sorted(keys: Keys, *, is_in_runs: bool = False) -> _Sorted:
+    """Return the keys sorted; `is_in_runs`: they are a few ascending runs one after another."""
     # numpy.unique is no choice: where it need not sort, it hashes, which is a hundred times slower.
     if len(keys) < 2 or bool(np.all(np.greater_equal(keys[1:], keys[:-1]))):
         return _Sorted(keys, np.arange(len(keys)))
-    # Keys are distinct, or refused, so the faster sort that is not stable serves.
-    order = key_order(keys) if keys.dtype.kind == "S" else np.argsort(keys)
+    # Keys are distinct, or refused, so the faster sort that is not stable serves; the stable one merges runs.
+    order = key_order(keys) if is_in_runs or keys.dtype.kind == "S" else np.argsort(keys)
     return _Sorted(keys[order], order)
 
 
@@ -95,14 +98,18 @@ def _distinct(keys: Keys, names: Strings) -> _Sorted:
 
 
 def _matched(old_keys: Keys, new: _Sorted) -> _Match:
-    old = _sorted(old_keys)
+    old = _sorted(old_keys, is_in_runs=True)
     if len(old.keys) == 0 or len(new.keys) == 0:
         none: Indices = np.empty(0, dtype=np.int64)
         return _Match(none, none)
     indices = np.searchsorted(old.keys, new.keys)
     indices[indices == len(old.keys)] = 0
     is_same = old.keys[indices] == new.keys
-    return _Match(old.rows[indices[is_same]], new.rows[is_same])
+    # In the order of the new rows, so that at most the old ones have to be copied in another order.
+    old_of = np.full(len(new.keys), -1, np.int64)
+    old_of[new.rows[is_same]] = old.rows[indices[is_same]]
+    rows = np.flatnonzero(old_of >= 0)
+    return _Match(old_of[rows], rows)
 
 
 def _others(count: int, rows: Indices) -> Indices:
@@ -116,20 +123,36 @@ def _changed(
     old: pa.Table, new: pa.Table, match: _Match, columns: list[str], event_time: str
 ) -> npt.NDArray[np.bool_]:
     """Return which pairs of rows differ in one of the columns."""
-    changed = np.zeros(len(match.new), dtype=np.bool_)
     for name in columns:
         if name not in new.column_names:
             raise InvalidInput(where=f"column {name}", text="is to be compared, but is missing")
-        after = _picked(new.column(name), match.new)
-        differs = ~equal(_picked(old.column(name), match.old), after)
+    before, after = _rows(len(old), match.old), _rows(len(new), match.new)
+
+    def differs(name: str) -> npt.NDArray[np.bool_]:
+        now = _picked(new.column(name), after)
+        is_other = ~equal(_picked(old.column(name), before), now)
         if name == event_time:
-            differs &= after.is_valid().to_numpy(zero_copy_only=False)
-        changed |= differs
+            is_other &= now.is_valid().to_numpy(zero_copy_only=False)
+        return is_other
+
+    if len(match.new) < PARALLEL_ROWS:
+        found = [differs(name) for name in columns]
+    else:
+        # Arrow copies and compares values without the interpreter's lock.
+        with ThreadPoolExecutor(pa.cpu_count()) as pool:
+            found = list(pool.map(differs, columns))
+    changed = np.zeros(len(match.new), dtype=np.bool_)
+    for one in found:
+        changed |= one
     return changed
 
 
-def _picked(column: pa.ChunkedArray, rows: Indices) -> pa.Array:
+def _rows(count: int, rows: Indices) -> pa.Array | None:
+    """Return rows of a table as Arrow takes them; None: all `count` rows in their order."""
+    is_all = len(rows) == count and bool(np.all(rows[1:] > rows[:-1]))
+    return None if is_all else pa.array(rows)
+
+
+def _picked(column: pa.ChunkedArray, rows: pa.Array | None) -> pa.Array:
     values = column.combine_chunks()
-    if len(rows) == len(values) and bool(np.all(rows[1:] > rows[:-1])):
-        return values  # all rows in their order
-    return values.take(pa.array(rows))
+    return values if rows is None else values.take(rows)

@@ -23,7 +23,7 @@ from odf_ingest.history.current_rows import CurrentRows
 from odf_ingest.history.history import Fresh
 from odf_ingest.history.key_index import KeyIndex
 from odf_ingest.history.keys import Keys, key_array
-from odf_ingest.merge import Merged, merge
+from odf_ingest.merge import Merged, difference, merge
 from odf_ingest.source_settings import EmptySnapshot, SourceSettings
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -121,6 +121,26 @@ def test_a_snapshot_appends_retracts_and_corrects_what_differs() -> None:
     past = past_of(SNAPSHOT, table((1, "a", 0), (2, "b", 0), (3, "c", 0)))
     found = after(SNAPSHOT, table((4, "d", 1), (2, "B", 1), (1, "a", None)), past)
     assert found == [(2, 2, "b"), (3, 2, "B"), (1, 3, "c"), (0, 4, "d")]
+
+
+@pytest.mark.parametrize("threaded_from", [1, 1 << 16])
+def test_a_snapshot_in_any_order_is_compared_row_by_row(
+    threaded_from: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(difference, "PARALLEL_ROWS", threaded_from)
+    old: list[Row] = [(number, f"v{number}", number) for number in range(20)]
+    past = past_of(SNAPSHOT, table(*old))
+    past.take(merge(SNAPSHOT, table(*old[:-1], (19, "x", 19)), past, DatasetVocabulary()), ("id",))
+    new: list[Row] = [*old[:-1], (19, "x", 19), (20, "new", 20)]
+    new[3], new[8] = (3, "other", 3), (8, "v8", 9)
+    del new[5]
+    found = after(SNAPSHOT, table(*new[::-3], *new[-2::-3], *new[-3::-3]), past)
+    assert found == [
+        *((2, 3, "v3"), (3, 3, "other")),
+        (1, 5, "v5"),
+        *((2, 8, "v8"), (3, 8, "v8")),
+        (0, 20, "new"),
+    ]
 
 
 def test_the_same_snapshot_again_changes_nothing() -> None:
