@@ -123,6 +123,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{SYNC}/transfer/*.py": (
         f"{_SYNC_TESTS}/test_objects.py",
+        f"{_SYNC_TESTS}/test_push_checks.py",
         f"{_SYNC_TESTS}/test_node_client.py",
         f"{_SYNC_TESTS}/test_pull_places.py",
         f"{_SYNC_TESTS}/test_pull_commits.py",

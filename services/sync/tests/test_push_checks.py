@@ -112,6 +112,21 @@ def test_a_commit_since_the_push_began_is_not_replaced(node: SyncNode, *, is_for
     assert node.head("cities") == theirs.state.head
 
 
+def test_blocks_that_do_not_follow_the_head_replace_it_only_by_force(node: SyncNode) -> None:
+    theirs = a_chain(a_seed(), SetInfo(description="theirs"))
+    ours = a_chain(a_seed(), SetInfo(description="ours"))
+    held(node, theirs)
+    pushed = PushedChain(
+        alias="cities",
+        head=theirs.state.head,
+        blocks={ours.blocks[1].hash: ours.blocks[1].raw},
+        is_forced=False,
+    )
+    with pytest.raises(InvalidInput, match=f"they do not follow the head {theirs.state.head}"):
+        accept(node.env, node.replies, pushed)
+    assert node.head("cities") == theirs.state.head
+
+
 def test_a_new_dataset_has_its_visibility_before_it_has_its_name(
     node: SyncNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
