@@ -75,6 +75,9 @@ class Client:
         for one in places:
             del self.at[one.topic, one.partition]
 
+    def offsets_for_times(self, places: list[TopicPartition], timeout: float) -> None:
+        del places, timeout  # sent to have the leaders found
+
     def pause(self, places: list[TopicPartition]) -> None:
         self.paused |= {(one.topic, one.partition) for one in places}
 
