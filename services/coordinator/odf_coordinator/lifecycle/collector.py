@@ -1,6 +1,5 @@
 """Removes the remains of killed operations: abandoned claims and files, objects of datasets without a name."""
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -12,6 +11,7 @@ import structlog
 from odf_common.adapters.local.staging import Staging
 from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
+from odf_common.ports.clock import pause_after
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_coordinator.lifecycle.claims import Claims
 
@@ -32,21 +32,23 @@ class Collector:
     staging: Staging
     grace_seconds: float = GRACE_SECONDS
     now: Callable[[], float] = time.time
+    cpu_seconds: Callable[[], float] = time.thread_time
 
     def run(self, stop: threading.Event) -> None:
         """Settle at startup and every minute, until stopped; keep disk space in reserve.
 
-        What needs a look at each of perhaps thousands of datasets is done every ten minutes.
+        What needs a look at each dataset is done every ten minutes, or less often if there are thousands.
         """
         self._attempt("cannot repair names for now", self.catalog.repair_names)
-        looked_at = -math.inf
+        due = self.now()
         while not stop.is_set():
             self.settle()
             self._attempt("cannot reserve disk space for now", self.claims.reserve.refill)
-            if self.now() - looked_at >= UNFINISHED_SECONDS:
-                looked_at = self.now()
+            if self.now() >= due:
+                begun = self.cpu_seconds()
                 self._attempt("cannot collect leftovers for now", self._collect_strays)
                 self._attempt("cannot remove unfinished writes for now", self.sweep)
+                due = self.now() + pause_after(self.cpu_seconds() - begun, at_least=UNFINISHED_SECONDS)
             stop.wait(INTERVAL_SECONDS)
 
     def collect(self) -> None:

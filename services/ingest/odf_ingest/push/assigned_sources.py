@@ -19,6 +19,7 @@ from odf_common.chain.state import ChainState
 from odf_common.errors import NotFound, OdfError, Refused, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import TopicInfo
+from odf_common.ports.clock import pause_after
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_ingest import metrics
 from odf_ingest.commit.commit_queue import CommitQueues
@@ -35,7 +36,7 @@ from odf_ingest.push.waiting_reports import ReportWaiting, WaitingReports
 
 log = structlog.stdlib.get_logger(__name__)
 
-RESCAN_SECONDS: Final = 15.0  # between catalog scans
+RESCAN_SECONDS: Final = 15.0  # between catalog scans, at least
 PATROL_SECONDS: Final = 10.0  # between inspections of a few datasets, in turn
 MAX_PER_PATROL: Final = 100  # datasets inspected per patrol
 SILENT_SECONDS: Final = 10.0  # with messages in the topic, after which an idle source is opened again
@@ -279,19 +280,22 @@ class AssignedSources:
         known = {dataset: one.entry for dataset, one in self._datasets.items()}
 
         def scan() -> None:
+            begun = time.thread_time()
             try:
                 entries = {one.dataset_id: one for one in self._catalog.entries() if one.push_topics}
                 changed = {dataset for dataset, one in entries.items() if known.get(dataset) != one}
-                self._reading.request(lambda: self._scanned(changed | (known.keys() - entries.keys())))
+                changed |= known.keys() - entries.keys()
             except Exception as error:
                 # Any error: the catalog is scanned again later.
                 log.exception("cannot read the catalog", why=str(error))
-                self._reading.request(lambda: self._scanned(()))
+                changed = set()
+            pause = pause_after(time.thread_time() - begun, at_least=RESCAN_SECONDS)
+            self._reading.request(lambda: self._scanned(changed, pause))
 
         self._pool.submit(scan)
 
-    def _scanned(self, changed: Iterable[DatasetId]) -> None:
-        self._scan_due = time.monotonic() + RESCAN_SECONDS
+    def _scanned(self, changed: Iterable[DatasetId], pause: float) -> None:
+        self._scan_due = time.monotonic() + pause
         owned = [dataset for dataset in changed if self.is_owned(dataset)]
         if owned:
             self._inspector.ask(owned)
