@@ -1,13 +1,18 @@
 """Ports of the embedded node: free ones at its first start, the same ones at each later start."""
 
 import json
+import os
 import random
 import socket
+import tempfile
+import time
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from odf_common.adapters.local.durable import locked
 from odf_common.errors import OdfError, Unavailable
 
 FILE: Final = "ports.json"
@@ -17,6 +22,8 @@ LOOPBACK: Final = "127.0.0.1"
 LOW: Final = 20_000
 HIGH: Final = 32_000
 TRIES: Final = 1000
+# A part may listen on its port only minutes after it was chosen, and another node may choose its ports meanwhile.
+CLAIM_SECONDS: Final = 600.0  # in which no other node of this user is given a port
 
 
 @dataclass(eq=False, kw_only=True)
@@ -70,11 +77,31 @@ def is_free(port: int) -> bool:
 
 
 def _another(taken: set[int]) -> int:
-    for _ in range(TRIES):
-        port = random.randrange(LOW, HIGH)  # noqa: S311 - not a secret
-        if port not in taken and is_free(port):
-            return port
+    """Return a free port that no other node was given lately."""
+    folder = Path(tempfile.gettempdir()) / f"odf-ports-{os.getuid()}"
+    with ExitStack() as stack:
+        with suppress(OdfError):  # such as for a folder of someone else: then a collision is only unlikely
+            stack.enter_context(locked(folder / "lock"))
+        excluded = taken | _claimed(folder)
+        for _ in range(TRIES):
+            port = random.randrange(LOW, HIGH)  # noqa: S311 - not a secret
+            if port not in excluded and is_free(port):
+                with suppress(OSError):
+                    (folder / str(port)).touch()
+                return port
     raise Unavailable(what="a free port", why=f"none found between {LOW} and {HIGH}")
+
+
+def _claimed(folder: Path) -> set[int]:
+    """Return the ports with a claim, and remove claims that are over."""
+    found: set[int] = set()
+    with suppress(OSError):
+        for file in folder.iterdir():
+            if file.name.isdigit() and time.time() - file.stat().st_mtime < CLAIM_SECONDS:
+                found.add(int(file.name))
+            elif file.name.isdigit():
+                file.unlink()
+    return found
 
 
 def _remembered(home: Path) -> Mapping[str, int]:

@@ -1,9 +1,11 @@
 import asyncio
 import errno
 import os
+import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -226,6 +228,23 @@ def test_a_port_that_is_taken_is_given_up(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", first))
         taken.listen()
         assert allocate(tmp_path, ("a",))["a"] != first
+
+
+def test_nodes_that_choose_at_the_same_time_get_different_ports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    homes = [tmp_path / name for name in ("one", "two", "three")]
+    for home in homes:
+        home.mkdir()
+    free = next(port for port in range(LOW, HIGH) if is_free(port) and is_free(port + 1))
+    drawn = iter([free, free, free + 1, free])
+    monkeypatch.setattr(random, "randrange", lambda *_: next(drawn))
+    assert allocate(homes[0], ("a",)) == {"a": free}
+    assert allocate(homes[1], ("a",)) == {"a": free + 1}, "the other one has not begun to listen yet"
+    (claim,) = tmp_path.glob(f"odf-ports-*/{free}")
+    os.utime(claim, (0, 0))
+    assert allocate(homes[2], ("a",)) == {"a": free}
 
 
 @pytest.mark.parametrize("text", ["{", ""])
