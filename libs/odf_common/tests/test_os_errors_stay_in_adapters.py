@@ -28,6 +28,8 @@ OTHER = {
     "odf_ingest/read/geo/shapefile_zip.py": "an archive that was pushed",
     "odf_ingest/read/parquet.py": "Arrow's reading of what was pushed",
     "odf_ingest/registry/client.py": "sockets, and a file of certificates",
+    "odf_sync/http/connections.py": "a client's socket",
+    "odf_sync/http/endpoints.py": "a client's socket",
     "odf_sync/http/event_routes.py": "a client's socket",
     "odf_sync/http/ingest_routes.py": "a client's socket",
     "odf_sync/http/object_uploads.py": "a client's socket",
