@@ -46,19 +46,27 @@ class PortTaken(OdfError):
 
 
 def allocate(home: Path, names: Iterable[str], *, must_keep: bool = False) -> Mapping[str, int]:
-    """Return each name's port of the last start, or a free one for a new name, and store them.
+    """Return each name's port of the last start, or a free one that no other node was given lately; store them.
 
     A port in use by another process is replaced; with `must_keep`, `PortTaken` is raised instead.
     """
     remembered = _remembered(home)
     chosen: dict[str, int] = {}
-    for name in names:
-        port = remembered.get(name, 0)
-        if port in chosen.values() or not (port and is_free(port)):
-            if port and port not in chosen.values() and must_keep:
-                raise PortTaken(name=name, port=port)
-            port = _another(set(chosen.values()) | set(remembered.values()))
-        chosen[name] = port
+    claims = Path(tempfile.gettempdir()) / f"odf-ports-{os.getuid()}"
+    with ExitStack() as stack:
+        with suppress(OdfError):  # such as for a folder of someone else: then a collision is only unlikely
+            stack.enter_context(locked(claims / "lock"))
+        taken = _claimed(claims) | set(remembered.values())
+        for name in names:
+            port = remembered.get(name, 0)
+            if port in chosen.values() or not (port and is_free(port)):
+                if port and port not in chosen.values() and must_keep:
+                    raise PortTaken(name=name, port=port)
+                port = _another(taken | set(chosen.values()))
+            chosen[name] = port
+        with suppress(OSError):
+            for port in chosen.values():
+                (claims / str(port)).touch()
     (home / FILE).write_text(json.dumps({**remembered, **chosen}, indent=2) + "\n")
     return chosen
 
@@ -77,18 +85,10 @@ def is_free(port: int) -> bool:
 
 
 def _another(taken: set[int]) -> int:
-    """Return a free port that no other node was given lately."""
-    folder = Path(tempfile.gettempdir()) / f"odf-ports-{os.getuid()}"
-    with ExitStack() as stack:
-        with suppress(OdfError):  # such as for a folder of someone else: then a collision is only unlikely
-            stack.enter_context(locked(folder / "lock"))
-        excluded = taken | _claimed(folder)
-        for _ in range(TRIES):
-            port = random.randrange(LOW, HIGH)  # noqa: S311 - not a secret
-            if port not in excluded and is_free(port):
-                with suppress(OSError):
-                    (folder / str(port)).touch()
-                return port
+    for _ in range(TRIES):
+        port = random.randrange(LOW, HIGH)  # noqa: S311 - not a secret
+        if port not in taken and is_free(port):
+            return port
     raise Unavailable(what="a free port", why=f"none found between {LOW} and {HIGH}")
 
 

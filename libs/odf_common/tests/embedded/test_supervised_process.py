@@ -247,6 +247,22 @@ def test_nodes_that_choose_at_the_same_time_get_different_ports(
     assert allocate(homes[2], ("a",)) == {"a": free}
 
 
+def test_the_ports_of_a_node_that_starts_again_are_not_given_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    first, second = (tmp_path / name for name in ("one", "two"))
+    first.mkdir()
+    second.mkdir()
+    port = allocate(first, ("a",))["a"]
+    (claim,) = tmp_path.glob(f"odf-ports-*/{port}")
+    os.utime(claim, (0, 0))
+    assert allocate(first, ("a",)) == {"a": port}
+    drawn = iter([port, port, LOW, *range(LOW + 1, HIGH)])
+    monkeypatch.setattr(random, "randrange", lambda *_: next(drawn))
+    assert allocate(second, ("a",))["a"] != port
+
+
 @pytest.mark.parametrize("text", ["{", ""])
 def test_a_damaged_list_of_ports_is_written_anew(tmp_path: Path, text: str) -> None:
     (tmp_path / "ports.json").write_text(text)
