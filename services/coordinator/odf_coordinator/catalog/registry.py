@@ -276,7 +276,11 @@ class Datasets:
         return block_reader(self.blobs, dataset)
 
 
+def inputs_among(chosen: Mapping[DatasetId, DatasetHandle]) -> dict[DatasetId, list[DatasetId]]:
+    """Return for each of the datasets which others of them it reads."""
+    return {dataset: [one for one in known.inputs() if one in chosen] for dataset, known in chosen.items()}
+
+
 def inputs_first(chosen: Mapping[DatasetId, DatasetHandle]) -> Iterator[DatasetHandle]:
     """Iterate over the datasets, inputs before their readers."""
-    graph = {dataset: [one for one in known.inputs() if one in chosen] for dataset, known in chosen.items()}
-    return (chosen[dataset] for dataset in in_order(graph))
+    return (chosen[dataset] for dataset in in_order(inputs_among(chosen)))

@@ -21,9 +21,10 @@ from odf_coordinator.catalog.registry import (
     Datasets,
     DatasetUnknown,
     Unreadable,
-    inputs_first,
+    inputs_among,
 )
 from odf_coordinator.commit.outcomes import retry_on_conflict
+from odf_coordinator.operations.concurrent_steps import concurrent_steps
 from odf_coordinator.operations.modify import DatasetEditor
 from odf_coordinator.operations.rebuild_data import DataRebuilder
 from odf_coordinator.operations.rollback import DerivativeRollback
@@ -35,6 +36,9 @@ log = structlog.stdlib.get_logger(__name__)
 
 CALLER_CHECK_SECONDS: Final = 0.5  # between checks whether the caller is still connected
 ENGINE_TIMEOUT_SECONDS: Final = 300.0  # that the engine may be unavailable
+ROOTS_AT_ONCE: Final = (
+    16  # they mostly wait for servers of others; derivatives share the engine, so they take turns
+)
 
 Found = DatasetHandle | Unreadable
 
@@ -68,6 +72,7 @@ class Puller:
     keys: KeyStore
     rollback: DerivativeRollback
     rebuilder: DataRebuilder
+    roots_at_once: int = ROOTS_AT_ONCE
 
     def pull(
         self, refs: Iterable[str], *, is_all: bool, is_recursive: bool, is_wanted: Callable[[], bool]
@@ -121,16 +126,28 @@ class Puller:
         explicit: set[DatasetId],
         is_wanted: Callable[[], bool],
     ) -> Iterator[Pulled]:
-        for known in inputs_first(chosen):
-            yield Pulled(alias=known.alias, state="running", head=known.state.head)
-            try:
-                yield from self._pull_one(known, is_wanted, is_explicit=known.id in explicit)
-            except OdfError as error:
-                yield self._failure(known, error)
-            except Exception as error:
-                log.exception("pull failed: a bug", dataset=known.alias)
-                text = f"{type(error).__name__} in the coordinator; see its log"
-                yield Pulled(alias=known.alias, state="failed", error=text, head=known.state.head)
+        """Pull side by side, each after its inputs: a server that does not answer delays only what reads it."""
+
+        def steps(dataset: DatasetId) -> Generator[Pulled, None, None]:
+            return self._steps(chosen[dataset], is_wanted, is_explicit=dataset in explicit)
+
+        def limit(dataset: DatasetId) -> int:
+            return 1 if chosen[dataset].is_derivative else self.roots_at_once
+
+        yield from concurrent_steps(inputs_among(chosen), steps, limit)
+
+    def _steps(
+        self, known: DatasetHandle, is_wanted: Callable[[], bool], *, is_explicit: bool
+    ) -> Generator[Pulled, None, None]:
+        yield Pulled(alias=known.alias, state="running", head=known.state.head)
+        try:
+            yield from self._pull_one(known, is_wanted, is_explicit=is_explicit)
+        except OdfError as error:
+            yield self._failure(known, error)
+        except Exception as error:
+            log.exception("pull failed: a bug", dataset=known.alias)
+            text = f"{type(error).__name__} in the coordinator; see its log"
+            yield Pulled(alias=known.alias, state="failed", error=text, head=known.state.head)
 
     def _failure(self, known: DatasetHandle, error: OdfError) -> Pulled:
         """Return the failed pull; blocks that were committed before the failure count."""

@@ -169,6 +169,7 @@ def _pull(node: Node, request: PullRequest) -> list[dict[str, object]]:
                 row = _row(item.alias, item.state, item.new_blocks, item.new_records, item.head, item.error)
                 rejects = {"rejected": item.rejected, "rejectedReason": item.rejected_reason or None}
                 rows.append({**row, "late": item.late, **rejects})
+    rows.sort(key=lambda row: tasks[str(row["dataset"])])  # as they began: inputs first
     for row in rows:
         if row["late"]:
             remark(
