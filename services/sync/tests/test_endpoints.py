@@ -10,6 +10,7 @@ from odf_testing.builders import a_dataset
 from odf_testing.http import running
 
 from odf_common.adapters.local import LocalCatalog
+from odf_common.errors import Damaged, NotFound, OdfError, StorageUnavailable, Unavailable
 from odf_common.ports.store import CatalogEntry
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Action
@@ -41,6 +42,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ]
     with running(application(Authorizer(catalog=catalog, local_writers="loopback"), endpoints)) as base:
         yield base.removeprefix("http://")
+
+
+def authorizer_of(home: Path) -> Authorizer:
+    return Authorizer(catalog=LocalCatalog(home), local_writers="loopback")
 
 
 def ask(base: str, method: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
@@ -101,3 +106,39 @@ def test_while_accounts_cannot_be_read_no_request_to_a_dataset_is_allowed(tmp_pa
         base = url.removeprefix("http://")
         assert ask(base, "GET", "/orders/read") == (503, "")
         assert ask(base, "GET", "/info") == (200, "hello")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (StorageUnavailable(), 503),
+        (Unavailable(what="ingest"), 503),
+        (NotFound(what="block"), 404),
+        (Damaged(file="head", why="its content is not a hash"), 500),
+    ],
+)
+def test_a_fault_of_the_store_is_answered_without_the_details_of_the_log(
+    tmp_path: Path, error: OdfError, status: int
+) -> None:
+    async def fail(_: web.Request) -> web.Response:
+        raise error
+
+    with running(
+        application(authorizer_of(tmp_path), (Endpoint(method="GET", path="/x", handler=fail, summary=""),))
+    ) as url:
+        found, text = ask(url.removeprefix("http://"), "GET", "/x")
+        assert found == status
+        assert str(error) not in text
+
+
+def test_a_response_that_has_begun_is_cut_off_by_a_fault(tmp_path: Path) -> None:
+    async def begin(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"the first part")
+        raise StorageUnavailable
+
+    endpoint = Endpoint(method="GET", path="/x", handler=begin, summary="")
+    app = application(authorizer_of(tmp_path), (endpoint,))
+    with running(app) as url, pytest.raises((http.client.IncompleteRead, ConnectionError)):
+        ask(url.removeprefix("http://"), "GET", "/x")

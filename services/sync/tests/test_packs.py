@@ -1,10 +1,11 @@
 """Many blocks in one response: between nodes that know it, and never relied on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from types import SimpleNamespace
 from typing import cast
+from urllib.parse import urlsplit
 
 import pytest
 import urllib3
@@ -14,8 +15,9 @@ from odf_testing.http import running
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.chain.walk import ChainBroken
-from odf_common.errors import InvalidInput
+from odf_common.errors import InvalidInput, StorageUnavailable
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.environment import Environment
@@ -33,6 +35,20 @@ HASHES = [block.hash for block in CHAIN.blocks]
 Answer = Callable[[web.Request], web.StreamResponse | None]
 
 
+class Store(MemoryBlobStore):
+    """A store that cannot be reached for some of its reads."""
+
+    outages: Collection[int] = ()
+    """Which reads fail from now on, counted from 1."""
+
+    def read(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
+        if self.outages:
+            self.outages = {one - 1 for one in self.outages if one}
+            if 0 in self.outages:
+                raise StorageUnavailable
+        return super().read(dataset, kind, name)
+
+
 class Served:
     """A node with `CHAIN`, and what was asked of it."""
 
@@ -41,7 +57,7 @@ class Served:
         self.answer: Answer = lambda _: None
         """What is answered instead of the node; None: the node's own answer."""
         self.refs = MemoryRefStore()
-        self.blobs = MemoryBlobStore(self.refs)
+        self.blobs = Store(self.refs)
         self.url = ""
 
     def pull(self, here: Multihash | None = None, chain: AChain = CHAIN) -> list[Multihash]:
@@ -86,6 +102,7 @@ def module_node() -> Iterator[Served]:
 @pytest.fixture
 def node(module_node: Served) -> Served:
     module_node.answer = lambda _: None
+    module_node.blobs.outages = ()
     return module_node
 
 
@@ -200,3 +217,21 @@ def test_packs_are_read_in_chunks_of_any_size(size: int) -> None:
 def test_a_pack_with_too_long_a_block_is_refused_before_that_arrives() -> None:
     with pytest.raises(InvalidInput, match="at most 10"):
         next(blocks_in([framed(b"x" * 11)[:5]], most=10))
+
+
+def test_a_pack_ends_when_the_store_becomes_unavailable_and_the_client_asks_for_the_rest(
+    node: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_packs, "PIECE_BYTES", 300)
+    node.blobs.outages = {50}
+    assert node.pull() == HASHES
+    first, second = (urlsplit(path).path for path in node.asked if path.startswith("packs/"))
+    assert (first, second) == (f"packs/{HASHES[-1]}", f"packs/{HASHES[-50]}")
+
+
+def test_no_pack_begins_while_the_store_is_unavailable(node: Served) -> None:
+    node.blobs.outages = {1}
+    url = f"{node.url}/packs/{HASHES[-1]}"
+    refused = urllib3.request("GET", url, retries=False)
+    assert (refused.status, refused.headers["Retry-After"]) == (503, "5")
+    assert list(blocks_in(iter([urllib3.request("GET", url).data]), most=1000)) == RAW[::-1]

@@ -10,7 +10,7 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from odf_common.chain.walk import ChainBroken, ReadBlock, raw_blocks
-from odf_common.errors import InvalidInput
+from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import BlobStore, block_reader
 from odf_sync.http.endpoints import dataset_of
@@ -55,7 +55,10 @@ def hash_in_url(text: str) -> Multihash:
 
 
 def _pieces(read: ReadBlock, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
-    """Yield a pack in pieces; it ends before a block that is missing or damaged: asked for alone, that is named."""
+    """Yield a pack in pieces; it ends before a block that is missing or damaged: asked for alone, that is named.
+
+    It also ends when the store becomes unavailable. Raises `Unavailable` if the first block cannot be read.
+    """
     size, piece = 0, bytearray()
     try:
         for name, raw, _ in raw_blocks(read, newest):
@@ -68,5 +71,8 @@ def _pieces(read: ReadBlock, newest: Multihash, after: Multihash | None) -> Iter
                 piece.clear()
     except ChainBroken:
         pass
+    except Unavailable:
+        if not size:
+            raise
     if piece:
         yield bytes(piece)

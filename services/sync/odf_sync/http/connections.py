@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, cast
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.web_request import BaseRequest
 from prometheus_client import Counter, Gauge
@@ -33,6 +33,9 @@ CLOSED: Final = Counter(
     "Connections closed by a limit: refused, idle for longest when another came, or with slow headers.",
     ("reason",),
 )
+# What `FileResponse` answers about a file that it cannot open, and what we answer: the store has just said it is there.
+NOT_OPENED: Final = {403: 500, 404: 503}
+RETRY_AFTER: Final = "5"  # seconds
 REFUSED, IDLE, SLOW = "refused", "idle", "slow"
 
 
@@ -258,6 +261,14 @@ def in_flight(request: BaseRequest) -> Iterator[None]:
 
 class SentFile(web.FileResponse):
     """A file as a response: it is sent after the handler has returned, and is in flight until then."""
+
+    def set_status(self, status: int, reason: str | None = None) -> None:
+        """Set the status; that a file cannot be opened is said as a fault of ours, which no cache may keep."""
+        if status in NOT_OPENED:
+            status, reason = NOT_OPENED[status], None
+            self.headers.popall(hdrs.CACHE_CONTROL, None)
+            self.headers[hdrs.RETRY_AFTER] = RETRY_AFTER
+        super().set_status(status, reason)
 
     async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
         """Send the file; raises `ConnectionResetError`, which the server expects, if the client has gone."""

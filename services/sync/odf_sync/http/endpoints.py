@@ -7,16 +7,18 @@ for further checks. Decisions are recorded in the audit, except for reads of pub
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from http import HTTPStatus
-from typing import Final
+from typing import Final, ParamSpec
 
 import structlog
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from odf_common.errors import OdfError
+from odf_common.errors import NotFound, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry
 from odf_sync.access.audit import Audit, Question
@@ -25,13 +27,17 @@ from odf_sync.access.rules import Action, Caller
 from odf_sync.http.authorization import Authorizer, Refusal
 from odf_sync.http.connections import in_flight
 
+P = ParamSpec("P")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 log = structlog.stdlib.get_logger(__name__)
 
 ANY_METHOD: Final = "*"
 RETRY_AFTER_SECONDS: Final = 5
+UNAVAILABLE: Final = "the node cannot reach its store; try again"
+FAILED: Final = "the node cannot use what it has stored"
 CLIENT_GONE: Final = 499  # a status that no client sees
+DECISIONS: Final = 8  # at a time
 MAX_REQUESTS: Final = 2000  # in flight, with streams; more are asked to come back
 FORWARDED_FOR: Final = "X-Forwarded-For"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
@@ -90,7 +96,7 @@ async def is_allowed(request: web.Request, action: Action) -> bool:
     """Return whether the caller of an authorized request may also do this to its dataset."""
     judge = request.app[_JUDGE]
     try:
-        await asyncio.to_thread(judge.require, request, replace(request[_QUESTION], action=action))
+        await judge.asked(judge.require, request, replace(request[_QUESTION], action=action))
     except Refusal:
         return False
     return True
@@ -168,7 +174,7 @@ def _authorizing(judge: "_Judge", served: Mapping[web.AbstractRoute, Endpoint]) 
 
     async def answer(request: web.Request, endpoint: Endpoint | None, handler: Handler) -> web.StreamResponse:
         try:
-            await asyncio.to_thread(judge.admit, request, endpoint)
+            await judge.asked(judge.admit, request, endpoint)
         except Refusal as error:
             return error.response(is_explained=endpoint is not None and endpoint.is_explained)
         except OdfError as error:
@@ -177,9 +183,9 @@ def _authorizing(judge: "_Judge", served: Mapping[web.AbstractRoute, Endpoint]) 
         if endpoint is None:
             raise web.HTTPNotFound(text="Not Found")
         if endpoint.action is not None:
-            return await handler(request)
+            return await _handled(request, handler)
         try:
-            response = await handler(request)
+            response = await _handled(request, handler)
         except web.HTTPException as error:
             judge.note_answer(request, error.status)
             raise
@@ -187,6 +193,39 @@ def _authorizing(judge: "_Judge", served: Mapping[web.AbstractRoute, Endpoint]) 
         return response
 
     return authorize
+
+
+async def _handled(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Return the handler's response; while the store is unavailable, ask the client to come back.
+
+    A client that has received a part of the response learns from the closed connection that it is not complete.
+    """
+    try:
+        return await handler(request)
+    except OdfError as error:
+        log.warning(
+            "cannot answer a request",
+            path=request.path,
+            error=error.code,
+            why=str(error),
+            advice=error.advice(),
+        )
+        if request.writer.output_size and request.transport is not None:
+            request.transport.abort()
+            raise ConnectionResetError from error
+        return _failed(error)
+
+
+def _failed(error: OdfError) -> web.Response:
+    """Return the response to a request that failed for a reason of ours; the reason is in the log."""
+    match error:
+        case Unavailable():
+            headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+            return web.json_response({"message": UNAVAILABLE}, status=503, headers=headers)
+        case NotFound():  # it was deleted meanwhile
+            return web.Response(status=404)
+        case _:  # waiting will not change it
+            return web.json_response({"message": FAILED}, status=500)
 
 
 @contextmanager
@@ -207,6 +246,13 @@ class _Judge:
         self._authorizer = authorizer
         self._audit = audit
         self._rate = rate
+        # Of its own: while requests wait for a store that is silent, others are still decided.
+        self._threads = ThreadPoolExecutor(DECISIONS, thread_name_prefix="decide")
+
+    async def asked(self, decide: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call `admit` or `require` without holding up the event loop."""
+        call = partial(decide, *args, **kwargs)
+        await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def admit(self, request: web.Request, endpoint: Endpoint | None) -> None:
         """Note caller and dataset; raises `Refusal`, and other errors if that cannot be decided now."""

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 import threading
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
@@ -30,6 +31,7 @@ from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.openapi import with_description
 from odf_sync.smart.server import SmartProtocol
 
+THREADS: Final = 64  # reads and writes of the store at a time; a silent one holds each for some 20 s
 LINGERING_SECONDS: Final = (
     2.0  # in which the rest of a refused body is read, so that its client reads the answer
 )
@@ -76,6 +78,7 @@ async def _serve(
     tls: ssl.SSLContext | None,
     connections: Connections,
 ) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "http"))
     host, _, port = address.rpartition(":")
     runner = web.AppRunner(app, access_log=None, lingering_time=LINGERING_SECONDS)
     await runner.setup()

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 import structlog
 
-from odf_common.errors import OdfError
+from odf_common.errors import OdfError, Unavailable
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.environment import Environment
 from odf_sync.search.listing import PAGE_BYTES, PAGE_DATASETS, Page
@@ -15,11 +15,15 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 def summaries(env: Environment, entries: Iterable[CatalogEntry]) -> Iterator[DatasetSummary]:
-    """Yield summaries; datasets whose chain cannot be read, or that have none yet, are left out."""
+    """Yield summaries; datasets whose chain cannot be read, or that have none yet, are left out.
+
+    Raises `Unavailable` if the node's bucket cannot be reached: a list without datasets would be believed.
+    """
     for entry in entries:
         try:
             state = env.states.current(entry.dataset_id)
         except OdfError as error:
+            _require_reachable(env, error)
             log.debug("a dataset is not listed", dataset=entry.alias, why=str(error))
             continue
         if state is not None:
@@ -44,7 +48,14 @@ def fingerprint(env: Environment, entries: Iterable[CatalogEntry]) -> str:
     for entry in entries:
         try:
             head = env.refs.head(entry.dataset_id)
-        except OdfError:
+        except OdfError as error:
+            _require_reachable(env, error)
             head = None
         digest.update(f"{entry.alias} {entry.dataset_id} {head}\n".encode())
     return digest.hexdigest()
+
+
+def _require_reachable(env: Environment, error: OdfError) -> None:
+    """Raise an error that concerns the datasets of a bucket together; that of a file concerns one dataset."""
+    if isinstance(error, Unavailable) and env.settings.store is not None:
+        raise error

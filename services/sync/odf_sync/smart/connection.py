@@ -22,7 +22,7 @@ CLOSE_SECONDS: Final = 2.0  # for its close frame
 MESSAGE_BYTES: Final = 512 * 1024**2
 GAVE_UP: Final = b"the client gave up"
 FORBIDDEN, NOT_FOUND = (401, 403), 404
-WHY: Final = {503: "it has too many transfers at a time"}
+WHY: Final = {503: "it has too many transfers, or cannot reach its store; try again later"}
 
 
 class Connection:

@@ -14,6 +14,7 @@ from typing import BinaryIO, Final
 import structlog
 
 from odf_common.adapters.local.durable import is_same_file
+from odf_common.adapters.local.faults import guarded_methods, translated
 from odf_common.adapters.local.scratch import locked_by_name
 from odf_common.errors import OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
@@ -24,8 +25,10 @@ DOWNLOADED, UPLOADED = "downloads", "uploads"  # folders of the home, for what i
 CHUNK_BYTES: Final = 1024 * 1024
 KEPT_SECONDS: Final = 7 * 24 * 3600.0  # after the last byte
 SWEEP_SECONDS: Final = 3600.0
+UNBUFFERED: Final = 0  # so that no bytes are left to write when a full disk has refused them
 
 
+@guarded_methods
 class PartialFile:
     """A file that grows, and the hash of its bytes."""
 
@@ -39,8 +42,12 @@ class PartialFile:
 
     def write(self, chunk: bytes, /) -> int:
         """Append bytes."""
-        self._digest.update(chunk)
-        return self._file.write(chunk)
+        left = memoryview(chunk)
+        while left:  # an unbuffered file may take a part, and say why with the next one
+            written = self._file.write(left)
+            self._digest.update(left[:written])
+            left = left[written:]
+        return len(chunk)
 
     def tell(self) -> int:
         """Return its size in bytes."""
@@ -48,7 +55,6 @@ class PartialFile:
 
     def hash(self) -> Multihash:
         """Return the hash of its bytes, all of which other readers see."""
-        self._file.flush()
         return Multihash.sha3(self._digest.digest())
 
     def clear(self) -> None:
@@ -64,20 +70,21 @@ def partial_file(folder: Path, name: object) -> Iterator[PartialFile]:
 
     A file of its own is removed afterwards, since no attempt would find it, and an empty one.
     """
-    with _opened(folder, str(name)) as (path, file):
+    with _opened(folder, str(name), UNBUFFERED) as (path, file):
         yield PartialFile(path, file)
 
 
 @contextmanager
 def own_partial_file(folder: Path, name: object) -> Iterator[PartialFile | None]:
     """Yield the partial file of an object, None while another transfer writes that; an empty one is removed."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / str(name)
-    handle = locked_by_name(path, os.O_CREAT)
+    with translated(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = locked_by_name(path, os.O_CREAT)
     if handle is None:
         yield None
         return
-    with os.fdopen(handle, "r+b") as file, _worth_keeping(path, file):
+    with os.fdopen(handle, "r+b", UNBUFFERED) as file, _worth_keeping(path, file):
         yield PartialFile(path, file)
 
 
@@ -96,16 +103,17 @@ def kept_blocks(folder: Path, url: str) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _opened(folder: Path, name: str) -> Iterator[tuple[Path, BinaryIO]]:
-    folder.mkdir(parents=True, exist_ok=True)
+def _opened(folder: Path, name: str, buffering: int = -1) -> Iterator[tuple[Path, BinaryIO]]:
     path = folder / name
-    handle = locked_by_name(path, os.O_CREAT)
-    is_shared = handle is not None
-    if handle is None:
-        path = folder / f"{name}.{uuid.uuid4().hex}"
+    with translated(path):
+        folder.mkdir(parents=True, exist_ok=True)
         handle = locked_by_name(path, os.O_CREAT)
-        assert handle is not None, "no other process knows the name"
-    with os.fdopen(handle, "r+b") as file, _worth_keeping(path, file, is_found_again=is_shared):
+        is_shared = handle is not None
+        if handle is None:
+            path = folder / f"{name}.{uuid.uuid4().hex}"
+            handle = locked_by_name(path, os.O_CREAT)
+            assert handle is not None, "no other process knows the name"
+    with os.fdopen(handle, "r+b", buffering) as file, _worth_keeping(path, file, is_found_again=is_shared):
         yield path, file
 
 
