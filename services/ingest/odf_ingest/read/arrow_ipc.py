@@ -13,7 +13,7 @@ import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
-from odf_ingest.read.whole_table import decode_table, with_columns
+from odf_ingest.read.whole_table import decode_schema, decode_table, require_distinct, with_columns
 
 MAGIC: Final = b"ARROW1"  # begins the file format; a stream begins with its schema
 WHAT: Final = "Arrow data"
@@ -27,15 +27,34 @@ class ReadArrowIpc(ReadStepParquet):
 @decode_table.register(ReadArrowIpc)
 def _decode(step: ReadArrowIpc, source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
     try:
-        is_file = source.read(len(MAGIC)) == MAGIC
-        source.seek(0)
-        reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
-        table = reader.read_all().replace_schema_metadata(None)
+        table = _opened(source).read_all().replace_schema_metadata(None)
         table.validate(full=True)  # offsets that leave their buffer would crash a reader
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidInput(text=f"is not {WHAT}: {error}") from error
     require_storable(table.schema)
     return with_columns(_decoded(table), schema, WHAT)
+
+
+@decode_schema.register(ReadArrowIpc)
+def _columns(step: ReadArrowIpc, source: pa.NativeFile) -> pa.Schema:
+    try:
+        schema = _opened(source).schema
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidInput(text=f"is not {WHAT}: {error}") from error
+    require_storable(schema)
+    return pa.schema([column.with_type(_plain(column.type)) for column in schema])
+
+
+def _opened(source: pa.NativeFile) -> pa.RecordBatchReader | pa.ipc.RecordBatchFileReader:
+    is_file = source.read(len(MAGIC)) == MAGIC
+    source.seek(0)
+    return pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    """Return the type of the values of an encoded column."""
+    is_encoded = kind.is_run_end_encoded(type_) or kind.is_dictionary(type_)
+    return _plain(type_.value_type) if is_encoded else type_
 
 
 def require_storable(schema: pa.Schema) -> None:
@@ -45,9 +64,7 @@ def require_storable(schema: pa.Schema) -> None:
         why = _unstorable(column.type.value_type if is_encoded else column.type)
         if why is not None:
             raise InvalidInput(where=f"column {column.name}", text=f"{why} cannot be stored")
-    repeated = {name for name in schema.names if schema.names.count(name) > 1}
-    if repeated:
-        raise InvalidInput(where=f"column {min(repeated)}", text="occurs more than once")
+    require_distinct(schema.names)
 
 
 def _unstorable(type_: pa.DataType) -> str | None:
@@ -62,6 +79,9 @@ def _unstorable(type_: pa.DataType) -> str | None:
         return _unstorable(type_.value_type)
     is_refused = kind.is_union(type_) or kind.is_duration(type_) or kind.is_interval(type_)
     is_refused = is_refused or kind.is_run_end_encoded(type_) or isinstance(type_, pa.BaseExtensionType)
+    # Parquet has neither decimals that end before the point nor binary values of no width.
+    is_refused = is_refused or (kind.is_decimal(type_) and type_.scale < 0)
+    is_refused = is_refused or (kind.is_fixed_size_binary(type_) and type_.byte_width == 0)
     return str(type_) if is_refused else None
 
 

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
-from odf_ingest.read.whole_table import decode_table, with_columns
+from odf_ingest.read.whole_table import decode_schema, decode_table, with_columns
 
 MAX_DECODED_BYTES: Final = 4 * 1024**3  # of one file or message, by what its footer claims
 _WIDTHS: Final = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4}  # bytes of a value; of the others 8 or more
@@ -23,6 +23,14 @@ def _decode(step: ReadStepParquet, source: pa.NativeFile, schema: pa.Schema | No
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidInput(text=f"is not a Parquet file: {error}") from error
     return with_columns(table, schema, "the Parquet file")
+
+
+@decode_schema.register(ReadStepParquet)
+def _columns(step: ReadStepParquet, source: pa.NativeFile) -> pa.Schema:
+    try:
+        return pq.read_schema(source)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidInput(text=f"is not a Parquet file: {error}") from error
 
 
 def _require_bounded(footer: pq.FileMetaData) -> None:

@@ -1,5 +1,7 @@
 """Formats whose files and messages are each one table: Parquet, and Arrow IPC, whose step is a kind of Parquet's."""
 
+from collections import Counter
+from collections.abc import Sequence
 from functools import singledispatch
 from pathlib import Path
 
@@ -9,7 +11,8 @@ import pyarrow.types as kind
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
 from odf_ingest.errors import UnsupportedStep
-from odf_ingest.read.format import read_batch, read_file
+from odf_ingest.read.format import infer_batch, read_batch, read_file
+from odf_ingest.read.types.known_columns import continued
 from odf_ingest.read.types.years import with_known_years
 
 
@@ -17,6 +20,21 @@ from odf_ingest.read.types.years import with_known_years
 def decode_table(step: ReadStepParquet, source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
     """Return the table in `source` as `with_columns` does; raises `InvalidInput` unless it is a table."""
     raise UnsupportedStep(step=type(step).__name__)
+
+
+@singledispatch
+def decode_schema(step: ReadStepParquet, source: pa.NativeFile) -> pa.Schema:
+    """Return the columns of the table in `source`; raises `InvalidInput` unless it is a table."""
+    raise UnsupportedStep(step=type(step).__name__)
+
+
+@infer_batch.register(ReadStepParquet)
+def _infer(step: ReadStepParquet, value: bytes, known: pa.Schema | None) -> pa.Schema | None:
+    if known is None:
+        return None
+    found = decode_schema(step, pa.BufferReader(value))
+    require_distinct(found.names)
+    return continued(known, found)
 
 
 @read_file.register(ReadStepParquet)
@@ -34,8 +52,10 @@ def with_columns(table: pa.Table, schema: pa.Schema | None, what: str) -> pa.Tab
     """Return the columns of a schema, with its types, or all that have a type; `what` names the data in errors."""
     if schema is None:
         # A column with only nulls has no type: it is left out until it has a value.
+        require_distinct(table.column_names)
         columns = [column.name for column in table.schema if not kind.is_null(column.type)]
         return with_known_years(_without_views(table.select(columns)))
+    require_distinct([name for name in table.column_names if name in schema.names])
     missing = [column for column in schema if column.name not in table.column_names]
     for column in missing:
         if not column.nullable or len(missing) == len(schema):
@@ -45,6 +65,13 @@ def with_columns(table: pa.Table, schema: pa.Schema | None, what: str) -> pa.Tab
         return with_known_years(table.select(schema.names).cast(schema))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise InvalidInput(text=f"{what} has other types: {error}") from error
+
+
+def require_distinct(names: Sequence[str]) -> None:
+    """Raise `InvalidInput` if two columns have the same name."""
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise InvalidInput(where=f"column {min(repeated)}", text="occurs more than once")
 
 
 def _without_views(table: pa.Table) -> pa.Table:

@@ -6,7 +6,7 @@ import pytest
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
-from odf_ingest.read import parquet, read_batch
+from odf_ingest.read import infer_batch, parquet, read_batch
 
 
 def file_of(table: pa.Table) -> bytes:
@@ -44,6 +44,18 @@ def test_a_missing_column_that_is_optional_is_null() -> None:
     wanted = pa.schema([("z", pa.int64()), ("a", pa.int64())])
     table = read_batch(ReadStepParquet(), file_of(pa.table({"a": [1]})), wanted)
     assert table.to_pylist() == [{"z": None, "a": 1}]
+
+
+def test_two_columns_of_one_name_are_refused_unless_neither_is_read() -> None:
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], names=["a", "b", "a"])
+    for schema in (None, pa.schema([("a", pa.int64())])):
+        with pytest.raises(InvalidInput, match="column a: occurs more than once"):
+            read_batch(ReadStepParquet(), file_of(table), schema)
+    with pytest.raises(InvalidInput, match="column a: occurs more than once"):
+        infer_batch(ReadStepParquet(), file_of(table), pa.schema([("b", pa.int64())]))
+    assert read_batch(ReadStepParquet(), file_of(table), pa.schema([("b", pa.int64())])).to_pylist() == [
+        {"b": 2}
+    ]
 
 
 @pytest.mark.parametrize("type_", [pa.string_view(), pa.binary_view()])

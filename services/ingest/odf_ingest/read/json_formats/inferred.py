@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.json as pj
 import pyarrow.types as kind
 
-from odf_common.data.stored_types import stored_type
 from odf_common.errors import InvalidInput
 from odf_ingest.read.json_formats.json_exact import decode_object
 from odf_ingest.read.message_buffer import MessageBuffer
+from odf_ingest.read.types.known_columns import continued
 from odf_ingest.read.types.numbers import LONG_INTEGER
 from odf_ingest.read.types.type_names import Quoted, shown
 
@@ -38,12 +38,7 @@ def inferred(lines: MessageBuffer, known: pa.Schema | None, found: pa.Schema | N
     if found is None or (_has_doubles(found) and LONG_INTEGER.search(lines.text)):
         deep = too_deep(lines)
         found = _voted(line for place, line in enumerate(lines) if line and place not in deep)
-    before = {} if known is None else {column.name: column for column in known}
-    columns = [_continued(column, found) for column in before.values()]
-    new = ((column.name, _with_values(column.type)) for column in found if column.name not in before)
-    return pa.schema(
-        [*columns, *(pa.field(name, stored_type(type_)) for name, type_ in new if type_ is not None)]
-    )
+    return continued(known, found)
 
 
 def too_deep(lines: MessageBuffer) -> AbstractSet[int]:
@@ -87,42 +82,6 @@ def _is_deep(line: bytes) -> bool:
             for inner in (value.values() if isinstance(value, dict) else value)
         ]
     return bool(level)
-
-
-def _continued(column: pa.Field, found: pa.Schema) -> pa.Field:
-    at = found.get_field_index(column.name)
-    new = None if at < 0 else _with_values(found.field(at).type)
-    return column if new is None else column.with_type(_union(column.type, stored_type(new)))
-
-
-def _union(known: pa.DataType, new: pa.DataType) -> pa.DataType:
-    """Return the known type, extended with the new type's additional fields."""
-    if kind.is_struct(known) and kind.is_struct(new):
-        after = {inner.name: inner for inner in new.fields}
-        names = {inner.name for inner in known.fields}
-        kept = [
-            inner.with_type(_union(inner.type, after[inner.name].type)) if inner.name in after else inner
-            for inner in known.fields
-        ]
-        return pa.struct([*kept, *(inner for inner in new.fields if inner.name not in names)])
-    if kind.is_list(known) and kind.is_list(new):
-        element = known.value_field
-        return pa.list_(element.with_type(_union(element.type, new.value_type)))
-    return known
-
-
-def _with_values(type_: pa.DataType) -> pa.DataType | None:
-    """Return the type without parts that have no value; None if nothing is left."""
-    if kind.is_null(type_):
-        return None
-    if kind.is_struct(type_):
-        parts = [(inner.name, _with_values(inner.type)) for inner in type_.fields]
-        left = [(name, part) for name, part in parts if part is not None]
-        return pa.struct(left) if left else None
-    if kind.is_list(type_):
-        element = _with_values(type_.value_type)
-        return None if element is None else pa.list_(element)
-    return type_
 
 
 def _has_doubles(columns: Iterable[pa.Field]) -> bool:

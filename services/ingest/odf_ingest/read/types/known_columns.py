@@ -1,0 +1,55 @@
+"""How a dataset's columns continue in a batch without a declared schema: they keep their types, and new ones follow."""
+
+import pyarrow as pa
+import pyarrow.types as kind
+
+from odf_common.data.stored_types import stored_type
+
+
+def continued(known: pa.Schema | None, found: pa.Schema) -> pa.Schema:
+    """Return the known columns, then those that only `found` has, in stored types.
+
+    Known structs get the additional fields of `found`. Types without any value, such as null, are left out.
+    """
+    before = {} if known is None else {column.name: column for column in known}
+    columns = [_continued(column, found) for column in before.values()]
+    new = ((column.name, _with_values(column.type)) for column in found if column.name not in before)
+    return pa.schema(
+        [*columns, *(pa.field(name, stored_type(type_)) for name, type_ in new if type_ is not None)]
+    )
+
+
+def _continued(column: pa.Field, found: pa.Schema) -> pa.Field:
+    at = found.get_field_index(column.name)
+    new = None if at < 0 else _with_values(found.field(at).type)
+    return column if new is None else column.with_type(_union(column.type, stored_type(new)))
+
+
+def _union(known: pa.DataType, new: pa.DataType) -> pa.DataType:
+    """Return the known type, extended with the new type's additional fields."""
+    if kind.is_struct(known) and kind.is_struct(new):
+        after = {inner.name: inner for inner in new.fields}
+        names = {inner.name for inner in known.fields}
+        kept = [
+            inner.with_type(_union(inner.type, after[inner.name].type)) if inner.name in after else inner
+            for inner in known.fields
+        ]
+        return pa.struct([*kept, *(inner for inner in new.fields if inner.name not in names)])
+    if kind.is_list(known) and kind.is_list(new):
+        element = known.value_field
+        return pa.list_(element.with_type(_union(element.type, new.value_type)))
+    return known
+
+
+def _with_values(type_: pa.DataType) -> pa.DataType | None:
+    """Return the type without parts that have no value; None if nothing is left."""
+    if kind.is_null(type_):
+        return None
+    if kind.is_struct(type_):
+        parts = [(inner.name, _with_values(inner.type)) for inner in type_.fields]
+        left = [(name, part) for name, part in parts if part is not None]
+        return pa.struct(left) if left else None
+    if kind.is_list(type_):
+        element = _with_values(type_.value_type)
+        return None if element is None else pa.list_(element)
+    return type_
