@@ -142,7 +142,9 @@ def _encode(table: pa.Table, sink: "_HashingFile") -> None:
             column_encoding={offset.name: "DELTA_BINARY_PACKED"},
             store_schema=False,
         )
-    except (pa.ArrowException, NotImplementedError) as error:
+    except (pa.ArrowException, NotImplementedError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # from the disk; Arrow's own have no number
         raise InvalidInput(text=f"the records cannot be stored as Parquet: {error}") from error
 
 

@@ -226,3 +226,11 @@ def test_a_strangers_honest_slice_is_read_as_ours_is(tmp_path: Path) -> None:
     table = a_slice(text=texts, list=pa.array([["x", "y"], None, []]), none=pa.array([None] * 3, pa.string()))
     write_slice(table, tmp_path / "s")
     assert read_foreign_slice(tmp_path / "s").equals(read_slice(tmp_path / "s"))
+
+
+@pytest.mark.parametrize(
+    "values", [pa.array([b""] * 3, pa.binary(0)), pa.array([Decimal("1E+5")] * 3, pa.decimal128(5, -3))]
+)
+def test_what_parquet_does_not_have_is_no_fault_of_the_disk(tmp_path: Path, values: pa.Array) -> None:
+    with pytest.raises(InvalidInput, match="cannot be stored as Parquet"):
+        write_slice(a_slice(a=values), tmp_path / "slice")

@@ -1,5 +1,6 @@
 import contextlib
 import io
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -64,6 +65,8 @@ def test_encoded_columns_are_read_as_plain_ones(values: pa.Array) -> None:
         pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())),
         pa.array([{"b": 1}], pa.struct([("b", pa.duration("s"))])),
         pa.UnionArray.from_dense(pa.array([0], pa.int8()), pa.array([0], pa.int32()), [pa.array([1])]),
+        pa.array([Decimal("1E+5")], pa.decimal128(5, -3)),
+        pa.array([[b""]], pa.list_(pa.binary(0))),
     ],
 )
 def test_a_type_that_no_slice_has_is_refused_by_the_columns_name(values: pa.Array) -> None:
