@@ -4,13 +4,13 @@ from functools import partial
 
 from odf_common.adapters.local.keys import node_key
 from odf_common.ports.bus import COORDINATOR_REPLIES
+from odf_common.service.audit import Audit
 from odf_common.service.connections import trusted_networks
 from odf_common.service.environment import Environment
 from odf_common.service.protection import require_protected
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Service
 from odf_common.service.settings import MULTI_TENANT
-from odf_sync.access.audit import Audit
 from odf_sync.access.directory import Directory
 from odf_sync.access.store import AccessStore
 from odf_sync.grpc_servicer import register
@@ -54,9 +54,8 @@ def build(env: Environment) -> Service:
         background=(
             partial(serve_http, authorizer, served, settings, audit=audit),
             heads.end_streams,
-            partial(audit.write, env.bus),
             sender.run,
             partial(keep_swept, settings.home),
         ),
-        on_stop=partial(audit.finish, env.bus),
+        audit=audit,
     )

@@ -19,10 +19,10 @@ from odf_common.identity.dataset_refs import Name
 from odf_common.ports.bus import AUDIT
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.bus.v1.bus_pb2 import AccessDecision
-from odf_sync.access import audit as audit_module
-from odf_sync.access.audit import DROPPED, Audit, Question
+from odf_common.service import audit as audit_module
+from odf_common.service.audit import DROPPED, Audit
 from odf_sync.access.directory import Directory
-from odf_sync.access.rules import Action, Caller, Visibility
+from odf_sync.access.rules import Action, Visibility
 from odf_sync.access.store import AccessStore
 from odf_sync.http.account_routes import AccountRoutes
 from odf_sync.http.authorization import Authorizer
@@ -158,15 +158,11 @@ def test_hostile_headers_and_names_are_noted_as_bounded_text(node: Node) -> None
     assert len(noted.access_decision.dataset) == len(noted.access_decision.forwarded_for) == 300
 
 
-def a_question() -> Question:
-    return Question(caller=Caller(), address="192.0.2.1", method="GET")
-
-
 def test_a_full_queue_loses_entries_counts_them_and_delays_nothing() -> None:
     audit, lost = Audit(most=2), DROPPED._value.get()
     begun = time.monotonic()
     for _ in range(5):
-        audit.note(a_question(), None, is_allowed=False, status=404)
+        audit.put(None, AccessDecision())
     assert time.monotonic() - begun < 1
     assert DROPPED._value.get() - lost == 3
     bus = MemoryBus()
@@ -177,7 +173,7 @@ def test_a_full_queue_loses_entries_counts_them_and_delays_nothing() -> None:
 def test_entries_are_sent_again_with_their_ids_until_kafka_has_them() -> None:
     audit, bus, stop = Audit(), MemoryBus(), threading.Event()
     bus.losses = 2
-    audit.note(a_question(), None, is_allowed=True)
+    audit.put(None, AccessDecision())
     writer = threading.Thread(target=audit.write, args=(bus, stop))
     writer.start()
     deadline = time.monotonic() + 10
@@ -194,7 +190,7 @@ def test_all_that_waits_is_sent_at_the_end(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(audit_module, "MOST_IN_BATCH", 2)
     audit, bus = Audit(), MemoryBus()
     for _ in range(5):
-        audit.note(a_question(), None, is_allowed=True)
+        audit.put(None, AccessDecision())
     audit.finish(bus)
     assert len(bus.topics[AUDIT]) == 5
 
@@ -203,7 +199,7 @@ def test_all_that_waits_is_sent_at_the_end(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_batch_that_is_being_retried_is_sent_at_the_end_or_counted(losses: int) -> None:
     audit, bus, stop, lost = Audit(), MemoryBus(), threading.Event(), DROPPED._value.get()
     bus.losses = losses
-    audit.note(a_question(), None, is_allowed=True)
+    audit.put(None, AccessDecision())
     flush = bus.flush
 
     def stopping(timeout: float = 10.0) -> None:
@@ -220,6 +216,6 @@ def test_what_cannot_be_sent_at_the_end_is_counted(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(audit_module, "LAST_SECONDS", 0.1)
     audit, bus, lost = Audit(), MemoryBus(), DROPPED._value.get()
     bus.losses = 1
-    audit.note(a_question(), None, is_allowed=True)
+    audit.put(None, AccessDecision())
     audit.finish(bus)
     assert DROPPED._value.get() - lost == 1

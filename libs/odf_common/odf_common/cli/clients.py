@@ -1,6 +1,8 @@
 """The `odf` command's gRPC clients: a stub per service, with refused calls raised as `OdfError`."""
 
 import json
+import os
+import pwd
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -147,5 +149,15 @@ def _service(
     node: Node | None, name: str, patience: float = RESTART_TIMEOUT_SECONDS
 ) -> Iterator[grpc.Channel]:
     address = (node or this_node()).address(name)
-    with calling(name), reached(name, address, patience, tls=peer_tls(load())) as open_channel:
+    tls = peer_tls(load())
+    with calling(name), reached(name, address, patience, tls=tls, user_agent=_user_agent()) as open_channel:
         yield open_channel
+
+
+def _user_agent() -> str:
+    """Return what the audit notes of the command: its user in the operating system."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # of a container
+        user = str(os.getuid())
+    return f"odf ({user.encode('ascii', 'backslashreplace').decode()})"

@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Final
 
@@ -18,6 +19,7 @@ import structlog
 from odf_common.adapters.grpc.server import GrpcServer, Register, serve
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.service import logging, metrics
+from odf_common.service.audit import Audit
 from odf_common.service.consumer_loop import Handler, Outgoing, Reader, Subscription
 from odf_common.service.environment import Environment, connect
 from odf_common.service.protection import peer_tls, require_protected
@@ -42,6 +44,8 @@ class Service:
     grpc_address: str | None = None
     background: tuple[Callable[[threading.Event], None], ...] = ()
     on_stop: Callable[[], None] | None = None
+    audit: Audit = field(default_factory=Audit)
+    """Notes its gRPC calls."""
 
 
 class Running:
@@ -78,6 +82,7 @@ class Running:
             self._begin(reader.run)
         for work in self._service.background:
             self._begin(work)
+        self._begin(partial(self._service.audit.write, self._environment.bus))
         self._begin(self._announce)
 
     def finish(self) -> None:
@@ -92,6 +97,7 @@ class Running:
             log.warning("not waiting for busy threads", threads=busy)
         if self._service.on_stop is not None:
             self._service.on_stop()
+        self._service.audit.finish(self._environment.bus)
         self._environment.close()
 
     def _listen(self) -> GrpcServer:
@@ -100,7 +106,13 @@ class Running:
             raise InvalidInput(where=self._service.name, text="no address to listen on is configured")
         settings = self._environment.settings
         require_protected(settings, "the gRPC address", self._service.grpc_address)
-        return serve(self._service.grpc_address, self._service.grpc, tls=peer_tls(settings), is_ready=False)
+        return serve(
+            self._service.grpc_address,
+            self._service.grpc,
+            tls=peer_tls(settings),
+            is_ready=False,
+            on_call=self._service.audit.note_call,
+        )
 
     def _announce(self, stop: threading.Event) -> None:
         for reader in self._readers:

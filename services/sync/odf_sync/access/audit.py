@@ -1,41 +1,10 @@
-"""The audit of HTTP requests, who did what and whether it was allowed: topic `odf.audit.v1` (docs/formats/audit.md).
+"""What the audit notes of a request over HTTP (docs/formats/audit.md)."""
 
-A request only puts an entry into a bounded queue, and one thread sends them. During an outage of Kafka the queue fills;
-further entries are dropped and counted. If requests waited for entries, that outage would stop the node's readers.
-"""
-
-import queue
-import threading
-import time
-import uuid
 from dataclasses import dataclass
-from functools import partial
-from typing import Final
 
-import structlog
-from prometheus_client import Counter
-
-from odf_common.codec.bus import Envelope, envelope, stamped
-from odf_common.errors import Unavailable
-from odf_common.identity.did import DatasetId
-from odf_common.ports.bus import AUDIT, Bus
 from odf_common.proto.odf.bus.v1.bus_pb2 import AccessDecision
-from odf_common.service.retry import keep_trying
+from odf_common.service.audit import bounded
 from odf_sync.access.rules import Caller
-
-log = structlog.stdlib.get_logger(__name__)
-
-MOST_ENTRIES: Final = 10_000  # waiting for Kafka; some 5 MB
-MOST_IN_BATCH: Final = 500
-MOST_CHARACTERS: Final = 300  # of a name that a client sent
-WAIT_SECONDS: Final = 0.2
-LAST_SECONDS: Final = 2.0  # for what is still in the queue when the service stops
-
-WRITTEN: Final = Counter("odf_audit_entries_total", "Audit entries written to Kafka.")
-DROPPED: Final = Counter(
-    "odf_audit_dropped_total",
-    "Audit entries lost: the queue was full, or Kafka was unavailable when the service stopped.",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,78 +26,19 @@ class Question:
     """The account that a login named."""
 
 
-class Audit:
-    """A bounded queue of entries; thread-safe."""
-
-    def __init__(self, most: int = MOST_ENTRIES) -> None:
-        """Queue at most this many entries."""
-        self._waiting: queue.Queue[Envelope] = queue.Queue(most)
-
-    def note(
-        self, question: Question, dataset: DatasetId | None, *, is_allowed: bool, status: int = 0
-    ) -> None:
-        """Queue an entry under the id of its dataset, if that exists; returns at once, also if the queue is full."""
-        caller = question.caller
-        entry = AccessDecision(
-            account=_text(caller.name or question.login),
-            account_id="" if caller.account is None else str(caller.account.id),
-            token_id=caller.token_id,
-            address=_text(question.address),
-            forwarded_for=_text(question.forwarded_for),
-            method=_text(question.method),
-            route=question.route,
-            action=question.action,
-            dataset=_text(question.dataset),
-            is_allowed=is_allowed,
-            status=status,
-        )
-        message = envelope("" if dataset is None else dataset, entry, may_ignore=True)
-        try:
-            # Stamped here: the time is that of the request, and an entry that is sent twice has one id.
-            self._waiting.put_nowait(stamped(message, message_id=uuid.uuid4().hex, sent_at=time.time_ns()))
-        except queue.Full:
-            DROPPED.inc()
-
-    def write(self, bus: Bus, stop: threading.Event) -> None:
-        """Send entries until stopped."""
-        while not stop.is_set():
-            batch = self._batch(WAIT_SECONDS)
-            if batch and keep_trying(partial(_send, bus, batch), stop) is None:
-                _try_last(bus, batch)
-
-    def finish(self, bus: Bus) -> None:
-        """Send queued entries, for a short time at most."""
-        while batch := self._batch(0.0):
-            _try_last(bus, batch)
-
-    def _batch(self, seconds: float) -> list[Envelope]:
-        """Return entries, after at most `seconds` without any."""
-        batch: list[Envelope] = []
-        try:
-            batch.append(self._waiting.get(timeout=seconds) if seconds else self._waiting.get_nowait())
-            while len(batch) < MOST_IN_BATCH:
-                batch.append(self._waiting.get_nowait())
-        except queue.Empty:
-            pass
-        return batch
-
-
-def _send(bus: Bus, batch: list[Envelope], seconds: float = 10.0) -> int:
-    for message in batch:
-        bus.send(AUDIT, message)
-    bus.flush(seconds)
-    WRITTEN.inc(len(batch))
-    return len(batch)
-
-
-def _try_last(bus: Bus, batch: list[Envelope]) -> None:
-    try:
-        _send(bus, batch, LAST_SECONDS)
-    except Unavailable as error:
-        DROPPED.inc(len(batch))
-        log.warning("audit entries were lost", entries=len(batch), why=error.why)
-
-
-def _text(text: str) -> str:
-    """Return what a client sent as valid Unicode of bounded length."""
-    return text[:MOST_CHARACTERS].encode(errors="replace").decode()
+def decision(question: Question, *, is_allowed: bool, status: int = 0) -> AccessDecision:
+    """Return the entry for a decision."""
+    caller = question.caller
+    return AccessDecision(
+        account=bounded(caller.name or question.login),
+        account_id="" if caller.account is None else str(caller.account.id),
+        token_id=caller.token_id,
+        address=bounded(question.address),
+        forwarded_for=bounded(question.forwarded_for),
+        method=bounded(question.method),
+        route=question.route,
+        action=question.action,
+        dataset=bounded(question.dataset),
+        is_allowed=is_allowed,
+        status=status,
+    )

@@ -21,7 +21,8 @@ from aiohttp.typedefs import Middleware
 from odf_common.errors import NotFound, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry
-from odf_sync.access.audit import Audit, Question
+from odf_common.service.audit import Audit
+from odf_sync.access.audit import Question, decision
 from odf_sync.access.rate_limits import RequestRate
 from odf_sync.access.rules import Action, Caller
 from odf_sync.http.authorization import Authorizer, Refusal
@@ -273,16 +274,18 @@ class _Judge:
         if dataset is not None:
             request[_DATASET] = dataset
         if not is_served:
-            self._audit.note(question, _id(dataset), is_allowed=False, status=HTTPStatus.METHOD_NOT_ALLOWED)
+            self._audit.put(
+                _id(dataset), decision(question, is_allowed=False, status=HTTPStatus.METHOD_NOT_ALLOWED)
+            )
         elif not is_plain:
-            self._audit.note(question, _id(dataset), is_allowed=True)
+            self._audit.put(_id(dataset), decision(question, is_allowed=True))
 
     def note_answer(self, request: web.Request, status: int) -> None:
         """Note how a request about no dataset was answered, unless it is anonymous and only reads."""
         question, is_allowed = request[_QUESTION], status < HTTPStatus.BAD_REQUEST
         is_anonymous = question.caller.account is None
         if not (is_anonymous and is_allowed and question.method in SAFE_METHODS):
-            self._audit.note(question, None, is_allowed=is_allowed, status=status)
+            self._audit.put(None, decision(question, is_allowed=is_allowed, status=status))
 
     def _limit(self, question: Question) -> None:
         """Raise `Refusal` if a caller sends too many requests."""
@@ -297,10 +300,10 @@ class _Judge:
         try:
             yield
         except Refusal as error:
-            self._audit.note(question, None, is_allowed=False, status=error.status)
+            self._audit.put(None, decision(question, is_allowed=False, status=error.status))
             raise
         except OdfError:
-            self._audit.note(question, None, is_allowed=False, status=HTTPStatus.SERVICE_UNAVAILABLE)
+            self._audit.put(None, decision(question, is_allowed=False, status=HTTPStatus.SERVICE_UNAVAILABLE))
             raise
 
 

@@ -33,7 +33,7 @@ STREAM_TIMEOUT_SECONDS: Final = 24 * 3600.0  # for calls that report progress
 RESTART_TIMEOUT_SECONDS: Final = 8.0  # in which the supervisor restarts a part
 _CONNECT_POLL_SECONDS: Final = 0.1  # between connection attempts
 _SEE_LOG: Final = "see its log in the folder `logs` of the node's home"
-Options = Sequence[tuple[str, int]]
+Options = Sequence[tuple[str, int | str]]
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -152,10 +152,11 @@ def channel(address: str, tls: PeerTls | None = None, *, options: Options = _OPT
     return grpc.secure_channel(address, tls.for_client(), options=options)
 
 
-def _watched() -> tuple[tuple[str, int], ...]:
+def _watched(user_agent: str) -> Options:
     """Return options that fail calls to a frozen process: it keeps its connections, but answers no ping."""
     return (
         *_OPTIONS,
+        ("grpc.primary_user_agent", user_agent),
         ("grpc.keepalive_time_ms", PING_EVERY_MS),
         ("grpc.http2.ping_timeout_ms", PING_EVERY_MS),  # keepalive_timeout_ms ends no call
         ("grpc.http2.max_pings_without_data", 0),  # no limit
@@ -164,7 +165,12 @@ def _watched() -> tuple[tuple[str, int], ...]:
 
 @contextmanager
 def reached(
-    what: str, address: str, patience: float = RESTART_TIMEOUT_SECONDS, *, tls: PeerTls | None = None
+    what: str,
+    address: str,
+    patience: float = RESTART_TIMEOUT_SECONDS,
+    *,
+    tls: PeerTls | None = None,
+    user_agent: str = "",
 ) -> Iterator[grpc.Channel]:
     """Open a channel, waiting up to `patience` seconds for a server that the supervisor may be restarting.
 
@@ -172,13 +178,13 @@ def reached(
     so it must not be repeated. A call to a frozen process fails as `UNAVAILABLE` after 20 s, however long it may take.
     """
     require_server(what, address, patience)
-    with watched_channel(address, tls) as open_channel:
+    with watched_channel(address, tls, user_agent) as open_channel:
         yield open_channel
 
 
-def watched_channel(address: str, tls: PeerTls | None = None) -> grpc.Channel:
+def watched_channel(address: str, tls: PeerTls | None = None, user_agent: str = "") -> grpc.Channel:
     """Return a channel on which calls to a frozen process fail."""
-    return channel(address, tls, options=_watched())
+    return channel(address, tls, options=_watched(user_agent))
 
 
 def require_server(what: str, address: str, patience: float) -> None:

@@ -16,6 +16,14 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from odf_common.adapters.grpc.bulkheads import WORKERS, Bulkheads, Busy, ref_of
+from odf_common.adapters.grpc.calls import (
+    Call,
+    address_of,
+    certificate_name,
+    dataset_in,
+    subject_in,
+    user_agent,
+)
 from odf_common.adapters.grpc.client import ADVICE_KEY, CODE_KEY, MAX_MESSAGE_BYTES
 from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.errors import (
@@ -33,6 +41,7 @@ from odf_common.errors import (
 log = logging.getLogger(__name__)
 
 Register = Callable[[grpc.Server], tuple[str, ...]]
+OnCall = Callable[[Call], None]
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -82,11 +91,15 @@ def serve(
     tls: PeerTls | None = None,
     bulkheads: Bulkheads | None = None,
     is_ready: bool = True,
+    on_call: OnCall = lambda _: None,
 ) -> GrpcServer:
-    """Listen at `host:port` (port 0: any), with `tls` for its peers only; raises `Unavailable` if it is in use."""
+    """Listen at `host:port` (port 0: any), with `tls` for its peers only; raises `Unavailable` if it is in use.
+
+    Each call that has ended is passed to `on_call`, which has to return at once.
+    """
     server = grpc.server(
         ThreadPoolExecutor(WORKERS, thread_name_prefix="grpc"),
-        interceptors=[_Guard(Bulkheads() if bulkheads is None else bulkheads)],
+        interceptors=[_Guard(Bulkheads() if bulkheads is None else bulkheads, on_call)],
         options=OPTIONS,
     )
     services = register(server)
@@ -126,8 +139,9 @@ Streaming = Callable[[Any, grpc.ServicerContext], Iterator[Any]]
 class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
     """Limits the calls in flight; maps our errors to statuses, all others to INTERNAL without their message."""
 
-    def __init__(self, bulkheads: Bulkheads) -> None:
+    def __init__(self, bulkheads: Bulkheads, on_call: OnCall) -> None:
         self._bulkheads = bulkheads
+        self._on_call = on_call
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
         handler = continuation(details)
@@ -147,26 +161,67 @@ class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
     def _single(self, call: Single, method: str) -> Single:
         def guarded(request: Any, context: grpc.ServicerContext) -> Any:
             with self._admitted(request, context, method) as admitted:
-                return call(admitted, context)
+                admitted.reply = call(admitted.request, context)
+                return admitted.reply
 
         return guarded
 
     def _streaming(self, call: Streaming, method: str) -> Streaming:
         def guarded(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             with self._admitted(request, context, method) as admitted:
-                yield from call(admitted, context)
+                yield from call(admitted.request, context)
 
         return guarded
 
     @contextmanager
-    def _admitted(self, request: Any, context: grpc.ServicerContext, method: str) -> Iterator[Any]:
+    def _admitted(self, request: Any, context: grpc.ServicerContext, method: str) -> Iterator["_Admitted"]:
         """Yield the request once it is admitted; the first part of a stream names its dataset."""
-        with _translated(context, method), self._bulkheads.method(method):
+        admitted = _Admitted(request)
+        with (
+            _translated(context, method),
+            self._noted(admitted, context, method),
+            self._bulkheads.method(method),
+        ):
             parts = iter(request) if hasattr(request, "__next__") else None
-            first = next(parts, None) if parts is not None else request
-            whole = request if parts is None else chain(() if first is None else (first,), parts)
-            with self._bulkheads.dataset(method, ref_of(first)):
-                yield whole
+            admitted.first = next(parts, None) if parts is not None else request
+            if parts is not None:
+                admitted.request = chain(() if admitted.first is None else (admitted.first,), parts)
+            with self._bulkheads.dataset(method, ref_of(admitted.first)):
+                yield admitted
+
+    @contextmanager
+    def _noted(self, admitted: "_Admitted", context: grpc.ServicerContext, method: str) -> Iterator[None]:
+        """Pass the call on to `on_call` when it has ended."""
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            status = _status_of(error, context)
+            self._on_call(
+                Call(
+                    method=method,
+                    dataset=dataset_in(admitted.first, admitted.reply),
+                    subject=subject_in(admitted.first),
+                    status=status,
+                    error=_name_of(error) if isinstance(error, OdfError) else _plain(status),
+                    address=address_of(context),
+                    certificate_name=certificate_name(context),
+                    user_agent=user_agent(context),
+                )
+            )
+
+
+@dataclass(slots=True)
+class _Admitted:
+    """A call in flight."""
+
+    request: Any
+    first: Any = None
+    """The request, or the first part of a stream of them."""
+    reply: Any = None
 
 
 _OF_GRPC: Final = "/grpc."  # health and reflection are not limited
@@ -193,7 +248,29 @@ def _translated(context: grpc.ServicerContext, method: str) -> Iterator[None]:
 
 
 def _abort(context: grpc.ServicerContext, error: OdfError) -> None:
-    code = error.reason if isinstance(error, Refused) else error.code
+    code = _name_of(error)
     # Metadata is ASCII unless its key ends in -bin.
     context.set_trailing_metadata(((CODE_KEY, code), (ADVICE_KEY, error.advice().encode())))
     context.abort(status_of(error), str(error)[:TEXT_LIMIT])
+
+
+def _name_of(error: OdfError) -> str:
+    return error.reason if isinstance(error, Refused) else error.code
+
+
+def _status_of(error: BaseException | None, context: grpc.ServicerContext) -> grpc.StatusCode:
+    """Return how a call ends."""
+    match error:
+        case None:
+            return grpc.StatusCode.OK
+        case OdfError():
+            return status_of(error)
+        case GeneratorExit():  # its caller has gone
+            return grpc.StatusCode.CANCELLED
+        case _:
+            aborted = cast("Any", context).code()
+            return aborted if isinstance(aborted, grpc.StatusCode) else grpc.StatusCode.INTERNAL
+
+
+def _plain(status: grpc.StatusCode) -> str:
+    return "" if status is grpc.StatusCode.OK else status.name

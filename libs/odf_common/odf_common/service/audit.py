@@ -1,0 +1,147 @@
+"""The audit, who did what and whether it was allowed: topic `odf.audit.v1` (docs/formats/audit.md).
+
+A request only puts an entry into a bounded queue, and one thread sends them. During an outage of Kafka the queue fills;
+further entries are dropped and counted. If requests waited for entries, that outage would stop the node's readers.
+"""
+
+import queue
+import threading
+import time
+import uuid
+from functools import partial
+from typing import Final
+
+import grpc
+import structlog
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor_pb2 import MethodOptions
+from prometheus_client import Counter
+
+from odf_common.adapters.grpc.calls import Call
+from odf_common.codec.bus import Envelope, envelope, stamped
+from odf_common.errors import InvalidInput, Unavailable
+from odf_common.identity.did import DatasetId
+from odf_common.ports.bus import AUDIT, Bus
+from odf_common.proto.odf.bus.v1.bus_pb2 import AccessDecision
+from odf_common.service.retry import keep_trying
+
+log = structlog.stdlib.get_logger(__name__)
+
+MOST_ENTRIES: Final = 10_000  # waiting for Kafka; some 5 MB
+MOST_IN_BATCH: Final = 500
+MOST_CHARACTERS: Final = 300  # of a name that a client sent
+WAIT_SECONDS: Final = 0.2
+LAST_SECONDS: Final = 2.0  # for what is still in the queue when the service stops
+GRPC: Final = "gRPC"
+OF_NODE: Final = "/odf.node."  # the engine's calls are parts of others
+# A read that ends with one of these was not refused: its caller gave up, or the service cannot answer now.
+PASSING: Final = frozenset({
+    grpc.StatusCode.OK,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.UNAVAILABLE,
+})  # fmt: skip
+
+WRITTEN: Final = Counter("odf_audit_entries_total", "Audit entries written to Kafka.")
+DROPPED: Final = Counter(
+    "odf_audit_dropped_total",
+    "Audit entries lost: the queue was full, or Kafka was unavailable when the service stopped.",
+)
+
+
+class Audit:
+    """A bounded queue of entries; thread-safe."""
+
+    def __init__(self, most: int = MOST_ENTRIES) -> None:
+        """Queue at most this many entries."""
+        self._waiting: queue.Queue[Envelope] = queue.Queue(most)
+
+    def put(self, dataset: DatasetId | None, entry: AccessDecision) -> None:
+        """Queue an entry under the id of its dataset, if that exists; returns at once, also if the queue is full."""
+        message = envelope("" if dataset is None else dataset, entry, may_ignore=True)
+        try:
+            # Stamped here: the time is that of the request, and an entry that is sent twice has one id.
+            self._waiting.put_nowait(stamped(message, message_id=uuid.uuid4().hex, sent_at=time.time_ns()))
+        except queue.Full:
+            DROPPED.inc()
+
+    def note_call(self, call: Call) -> None:
+        """Queue an entry for a gRPC call that may have changed something, or was refused."""
+        if not call.method.startswith(OF_NODE) or (call.status in PASSING and _only_reads(call.method)):
+            return
+        is_allowed = call.status is grpc.StatusCode.OK
+        number, _ = call.status.value
+        entry = AccessDecision(
+            account=bounded(call.certificate_name),
+            address=bounded(call.address),
+            method=GRPC,
+            route=call.method,
+            dataset=bounded(call.dataset),
+            is_allowed=is_allowed,
+            status=number,
+            error=call.error,
+            user_agent=bounded(call.user_agent),
+            subject=bounded(call.subject),
+        )
+        self.put(_id_in(call.dataset) if is_allowed else None, entry)
+
+    def write(self, bus: Bus, stop: threading.Event) -> None:
+        """Send entries until stopped."""
+        while not stop.is_set():
+            batch = self._batch(WAIT_SECONDS)
+            if batch and keep_trying(partial(_send, bus, batch), stop) is None:
+                _try_last(bus, batch)
+
+    def finish(self, bus: Bus) -> None:
+        """Send queued entries, for a short time at most."""
+        while batch := self._batch(0.0):
+            _try_last(bus, batch)
+
+    def _batch(self, seconds: float) -> list[Envelope]:
+        """Return entries, after at most `seconds` without any."""
+        batch: list[Envelope] = []
+        try:
+            batch.append(self._waiting.get(timeout=seconds) if seconds else self._waiting.get_nowait())
+            while len(batch) < MOST_IN_BATCH:
+                batch.append(self._waiting.get_nowait())
+        except queue.Empty:
+            pass
+        return batch
+
+
+def bounded(text: str) -> str:
+    """Return what a client sent as valid Unicode of bounded length."""
+    return text[:MOST_CHARACTERS].encode(errors="replace").decode()
+
+
+def _only_reads(method: str) -> bool:
+    """Return whether the definition of a method, `/package.Service/Method`, says that it changes nothing."""
+    name = method.removeprefix("/").replace("/", ".")
+    try:
+        found = descriptor_pool.Default().FindMethodByName(name)
+    except KeyError:
+        return False
+    return bool(found.GetOptions().idempotency_level == MethodOptions.NO_SIDE_EFFECTS)
+
+
+def _id_in(ref: str) -> DatasetId | None:
+    try:
+        return DatasetId.parse(ref)
+    except InvalidInput:
+        return None
+
+
+def _send(bus: Bus, batch: list[Envelope], seconds: float = 10.0) -> int:
+    for message in batch:
+        bus.send(AUDIT, message)
+    bus.flush(seconds)
+    WRITTEN.inc(len(batch))
+    return len(batch)
+
+
+def _try_last(bus: Bus, batch: list[Envelope]) -> None:
+    try:
+        _send(bus, batch, LAST_SECONDS)
+    except Unavailable as error:
+        DROPPED.inc(len(batch))
+        log.warning("audit entries were lost", entries=len(batch), why=error.why)
