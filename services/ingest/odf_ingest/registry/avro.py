@@ -38,6 +38,7 @@ MAX_CONSTANT: Final = 1 << 20  # characters of JSON that take no bytes
 FAULTS: Final = (EOFError, IndexError, KeyError, OverflowError, TypeError, ValueError, struct.error)
 BAD_SCHEMA: Final = (SchemaParseException, AttributeError, RecursionError, *FAULTS)
 UUID_BYTES: Final = 16
+_ENDS_IN_NUMBER: Final = "string index out of range"  # fastavro's text; elsewhere it raises EOFError
 
 Write: TypeAlias = Callable[[Any], str]
 Json: TypeAlias = Any  # a part of a schema: a name, an object or a list
@@ -140,7 +141,10 @@ def _decoded(schema: Json, write: Write, payload: bytes) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    return str(error) or ("it ends too early" if isinstance(error, EOFError) else type(error).__name__)
+    text = str(error)
+    if isinstance(error, EOFError) or text == _ENDS_IN_NUMBER:
+        return "it ends too early"
+    return text or type(error).__name__
 
 
 @dataclass(frozen=True, slots=True)
