@@ -12,7 +12,9 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
 from odf_ingest.errors import UnsupportedStep
 from odf_ingest.read.format import infer_batch, read_batch, read_file
+from odf_ingest.read.types.columns import first_misfit
 from odf_ingest.read.types.known_columns import continued
+from odf_ingest.read.types.type_names import shown, type_name
 from odf_ingest.read.types.years import with_known_years
 
 
@@ -61,10 +63,23 @@ def with_columns(table: pa.Table, schema: pa.Schema | None, what: str) -> pa.Tab
         if not column.nullable or len(missing) == len(schema):
             raise InvalidInput(where=f"column {column.name}", text=f"is missing in {what}")
         table = table.append_column(column, pa.nulls(len(table), column.type))
+    columns = [_cast(table.column(column.name), column, what) for column in schema]
+    return with_known_years(pa.Table.from_arrays(columns, schema=schema))
+
+
+def _cast(values: pa.ChunkedArray, wanted: pa.Field, what: str) -> pa.ChunkedArray:
+    where = f"column {wanted.name}"
+    if values.null_count and not wanted.nullable:
+        raise InvalidInput(where=where, text=f"is null in {what}, and a value is required")
     try:
-        return with_known_years(table.select(schema.names).cast(schema))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-        raise InvalidInput(text=f"{what} has other types: {error}") from error
+        return values.cast(wanted.type)
+    except pa.ArrowNotImplementedError as error:
+        text = f"a {values.type} cannot be read as {type_name(wanted.type)}"
+        raise InvalidInput(where=where, text=text) from error
+    except (pa.ArrowInvalid, ValueError) as error:
+        row = first_misfit(values, wanted.type)
+        text = f"{shown(values[row].as_py())} is not a value of {type_name(wanted.type)}"
+        raise InvalidInput(where=f"row {row + 1}: {where}", text=text) from error
 
 
 def require_distinct(names: Sequence[str]) -> None:

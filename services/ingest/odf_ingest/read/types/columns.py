@@ -12,6 +12,7 @@ from odf_common.data.time_format import named_format
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.read.types.times import read_as, to_dates, to_moments, to_times
+from odf_ingest.read.types.type_names import shown, type_name
 from odf_ingest.read.types.uuids import UUID, to_uuids
 from odf_ingest.read.types.years import with_known_years
 
@@ -143,8 +144,28 @@ def _as(values: pa.Array, wanted: pa.DataType, formats: TimeFormats) -> pa.Array
         return pa.Array.from_buffers(wanted, len(values), buffers, offset=values.offset, children=[items])
     if kind.is_string(values.type):
         values = _of_text(values, wanted, formats)
-    # Fractions finer than declared are truncated.
-    return values if values.type == wanted else values.cast(wanted, safe=not kind.is_timestamp(wanted))
+    if values.type == wanted:
+        return values
+    try:
+        # Fractions finer than declared are truncated.
+        return values.cast(wanted, safe=not kind.is_timestamp(wanted))
+    except pa.ArrowInvalid as error:
+        value = values[first_misfit(values, wanted)].as_py()
+        raise InvalidInput(text=f"{shown(value)} is not a value of {type_name(wanted)}") from error
+
+
+def first_misfit(values: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> int:
+    """Return the first row whose value cannot be cast; one of them cannot."""
+    first, count = 0, len(values)
+    while count > 1:
+        half = count // 2
+        try:
+            values.slice(first, half).cast(wanted)
+        except (pa.ArrowInvalid, ValueError):
+            count = half
+        else:
+            first, count = first + half, count - half
+    return first
 
 
 def _require(part: pa.Field, *, has_nulls: bool) -> None:
