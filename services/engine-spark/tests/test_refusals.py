@@ -304,6 +304,18 @@ def test_ad_hoc_queries_only_read(engine: EngineClient, dataset: QueryTable, que
     assert caught.value.code == "InvalidQuery"
 
 
+@pytest.mark.parametrize(
+    "value",
+    ["INTERVAL 2 MONTHS", "make_interval(1)", "array()", "array(INTERVAL 1 YEAR)", "struct(array() AS a)"],
+)
+def test_a_column_that_cannot_be_returned_is_named(engine: EngineClient, value: str) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"column j has type .*, which cannot be returned: CAST it"
+    ) as caught:
+        engine.query(f"SELECT 1 AS i, {value} AS j", ())
+    assert caught.value.code == "InvalidQuery"
+
+
 def test_a_join_as_of_a_time_compares_all_of_the_declared_primary_key(derive: Make) -> None:
     query = "SELECT f.time_hour AS event_time, temp FROM flights f JOIN weather FOR SYSTEM_TIME AS OF f.time_hour ON f.origin = weather.origin"
     transform = TransformSql(

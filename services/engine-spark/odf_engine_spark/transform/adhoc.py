@@ -8,8 +8,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as kind
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 
 from odf_common.data.slices import read_slice, slice_schema
 from odf_common.data.stored_types import as_stored
@@ -21,7 +22,7 @@ from odf_engine_spark.analysis.sandbox import check_query
 from odf_engine_spark.analysis.sandbox import tables as tables_of
 from odf_engine_spark.plan.prepared import parsed, quoted, steps_of
 from odf_engine_spark.spark.error_messages import FAULTS, query_fault
-from odf_engine_spark.spark.jvm import Spark, tree_of
+from odf_engine_spark.spark.jvm import Java, Spark, tree_of
 from odf_engine_spark.values.spark_types import output_schema_of, spark_schema_of
 from odf_engine_spark.values.spark_values import in_spark
 
@@ -75,9 +76,20 @@ def _run(spark: Spark, steps: Sequence[SqlQueryStep]) -> pa.Table:
             spark.frame(parsed(spark, step.query)[0]).createOrReplaceTempView(quoted(str(step.alias)))
         frame = spark.frame(parsed(spark, last.query)[0])
         check_query(tree_of(frame.queryExecution().analyzed()))
+        _require_returnable(spark, frame)
         return spark.collect(frame)
     except FAULTS as error:
         raise query_fault(error) from error
+
+
+def _require_returnable(spark: Spark, frame: Java) -> None:
+    """Raise `InvalidQuery` for a column of a type that Arrow does not have, such as an interval of months."""
+    for column in DataFrame(frame, spark.session).schema:
+        try:
+            to_arrow_type(column.dataType, timezone="UTC")
+        except (PySparkTypeError, ValueError) as error:
+            text = f"column {column.name} has type {column.dataType.simpleString()}, which cannot be returned"
+            raise InvalidQuery(text=f"{text}: CAST it") from error
 
 
 def _view(spark: Spark, table: QueryTable, scratch: Path) -> None:
