@@ -1,13 +1,18 @@
 """TLS of the node's own servers: beyond the loopback address they listen only with it, unless settings allow it."""
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
+from typing import Final
+from urllib.parse import urlsplit
 
 from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.tls import server_context
 from odf_common.errors import InvalidInput
 from odf_common.service.settings import GRPC_TLS, HTTP_TLS, Condition, Settings
+
+FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -70,6 +75,31 @@ def is_loopback(host: str) -> bool:
         return False
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return (mapped or address).is_loopback
+
+
+def why_not_local(*, peer: str | None, host: str, headers: Mapping[str, str]) -> str | None:
+    """Return why a request over HTTP is not, or may not be, from a program on this machine; None if it is.
+
+    `host` is that of the request, with its port. The names matter too: a web page can make a browser on this machine
+    send requests, and a proxy can forward them. Names of headers are compared as `headers` does.
+    """
+    if peer is None or not is_loopback(peer):
+        return "the request comes from elsewhere"
+    if any(name in headers for name in FORWARDED):
+        return "the request was forwarded by a proxy"
+    if not _is_loopback_url(f"//{host}"):
+        return f"it was sent to {host}, which is no loopback address"
+    origin = headers.get("Origin")
+    if origin is not None and not _is_loopback_url(origin):
+        return "a web page from elsewhere sent it"
+    return None
+
+
+def _is_loopback_url(url: str) -> bool:
+    try:
+        return is_loopback(urlsplit(url).hostname or "")
+    except ValueError:
+        return False
 
 
 def _tls_of(what: str) -> Condition | None:

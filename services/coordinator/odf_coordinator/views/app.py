@@ -2,6 +2,9 @@
 
 A separate Faust worker, never in the commit path. It keeps no tables: it reads the chains when its partitions are
 assigned and follows notifications from then on, so there is nothing to recover.
+
+It shows all datasets and knows no accounts. So it serves programs on its own machine only, as gRPC without TLS does,
+unless `ODF_LISTEN_UNPROTECTED` says that only trusted programs reach it.
 """
 
 import asyncio
@@ -10,11 +13,13 @@ import os
 import signal
 import time
 import uuid
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
 import faust
 import structlog
+from aiohttp import web
 from faust.web import Request, Response, View
 
 from odf_common.adapters.kafka.admin import KafkaTopics
@@ -27,7 +32,7 @@ from odf_common.errors import InvalidInput, OdfError
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.service import logging, metrics
 from odf_common.service.connections import kafka_cluster, redis_connection, stores
-from odf_common.service.protection import require_protected
+from odf_common.service.protection import require_protected, why_not_local
 from odf_common.service.settings import Settings, load
 from odf_coordinator.catalog.registry import Datasets
 from odf_coordinator.commit.bus_messages import committed
@@ -36,7 +41,10 @@ from odf_coordinator.views.table import DatasetTable
 
 log = structlog.stdlib.get_logger(__name__)
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
 SESSION_TIMEOUT_SECONDS: Final = 6.0
+NOT_LOCAL: Final = "the views are for programs on this machine"
 
 
 def datasets_of(settings: Settings) -> Datasets:
@@ -83,6 +91,7 @@ def make_app(settings: Settings, table: DatasetTable, datasets: Datasets) -> fau
         stream_wait_empty=False,
         topic_allow_declare=False,
         topic_disable_leader=True,
+        web_application_options={} if settings.listen_unprotected else {"middlewares": [local_only]},
         web_bind=host,
         web_host=host,
         web_port=int(port),
@@ -91,6 +100,18 @@ def make_app(settings: Settings, table: DatasetTable, datasets: Datasets) -> fau
     _follow(app, settings, table, datasets)
     _serve(app, table)
     return app
+
+
+@web.middleware
+async def local_only(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse requests that are not, or may not be, from a program on this machine."""
+    peer = request.transport.get_extra_info("peername") if request.transport is not None else None
+    why = why_not_local(
+        peer=None if peer is None else str(peer[0]), host=request.host, headers=request.headers
+    )
+    if why is not None:
+        return web.json_response({"message": f"{NOT_LOCAL}: {why}"}, status=403)
+    return await handler(request)
 
 
 def _follow(app: faust.App, settings: Settings, table: DatasetTable, datasets: Datasets) -> None:

@@ -7,7 +7,6 @@ machine may write, unless configured otherwise.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -15,13 +14,12 @@ from odf_common.errors import InvalidInput, OdfError
 from odf_common.identity.dataset_refs import Alias, parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import Catalog, CatalogEntry
-from odf_common.service.protection import is_loopback
+from odf_common.service.protection import why_not_local
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Action, Caller, Role, Verdict, Visibility, decide, decide_creation
 from odf_sync.access.store import AccessStore
 
 LOOPBACK, ANYWHERE, OFF = "loopback", "anywhere", "off"  # values of ODF_HTTP_INGEST
-FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
 BEARER: Final = "bearer"
 INVALID_TOKEN: Final = "Authentication token invalid"  # noqa: S105 - a message
 
@@ -165,18 +163,7 @@ class Authorizer:
 
 
 def _why_not_local(request: web.Request) -> str | None:
-    """Return why a request is not, or may not be, from a program on this machine; None if it is.
-
-    The names matter too: a web page can make a browser on this machine send requests, and a proxy can forward them.
-    """
     peer = request.transport.get_extra_info("peername") if request.transport is not None else None
-    if peer is None or not is_loopback(str(peer[0])):
-        return "the request comes from elsewhere"
-    if any(name in request.headers for name in FORWARDED):
-        return "the request was forwarded by a proxy"
-    if not is_loopback(urlsplit(f"//{request.host}").hostname or ""):
-        return f"it was sent to {request.host}, which is no loopback address"
-    origin = request.headers.get("Origin")
-    if origin is not None and not is_loopback(urlsplit(origin).hostname or ""):
-        return "a web page from elsewhere sent it"
-    return None
+    return why_not_local(
+        peer=None if peer is None else str(peer[0]), host=request.host, headers=request.headers
+    )
