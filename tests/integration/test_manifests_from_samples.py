@@ -69,6 +69,32 @@ def test_a_topic_is_a_sample_too(story: Story, tmp_path: Path) -> None:
     assert kept == sorted(car["Name"] for car in cars)
 
 
+def test_a_delay_is_proposed_with_which_the_samples_records_are_not_late(
+    story: Story, tmp_path: Path
+) -> None:
+    def at(second: int) -> bytes:
+        return b'{"at":"2026-01-01T00:%02d:%02d.250Z"}' % divmod(second, 60)
+
+    sent = [at(second) for second in (0, 600, 300, 900, 250)]
+    file, topic, name = tmp_path / "late.ndjson", "samples.late", "new.late"
+    file.write_bytes(b"\n".join(sent))
+    manifest = tmp_path / "late.yaml"
+    remarks = story.node.attempt(f"new {name} --from {file} -o {manifest}").stderr.decode()
+    assert "column at is taken as the event time" in remarks
+    assert "2 records have a time in at that is earlier than one before them, by up to 10m50s" in remarks
+    assert f"`odf source set {name} watermarkDelay=11m`" in remarks
+    story.node.topics().create_push_topic(topic, 1)
+    story.node.produce(topic, sent)
+    assert b"watermarkDelay=11m" in story.node.attempt(f"new {name} --from topic:{topic}").stderr
+    story.node.run(f"add {manifest}")
+    story.node.run(f"source set {name} watermarkDelay=11m")
+    for number, one in enumerate(sent):
+        file.write_bytes(one)
+        story.node.run(f"ingest {name} {file} --idempotency-key {number}")
+    (source,) = story.node.run(f"source show {name} --output json")
+    assert source["late"] == 0
+
+
 def test_nothing_is_overwritten_and_what_is_no_sample_is_named(story: Story, tmp_path: Path) -> None:
     file, manifest = tmp_path / "a.csv", tmp_path / "a.yaml"
     file.write_text("id\n1\n")

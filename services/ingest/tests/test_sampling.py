@@ -5,7 +5,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_common.errors import InvalidInput
-from odf_ingest.sampling import sampled
+from odf_ingest.commit.watermark import Lateness
+from odf_ingest.sampling import out_of_order, sampled
 
 MS = pa.timestamp("ms", "UTC")
 
@@ -63,3 +64,32 @@ def test_parquet_keeps_its_types_as_they_are_stored_without_columns_of_nulls(tmp
 def test_what_is_no_sample_is_refused(tmp_path: Path, content: bytes, input_format: str, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         columns(tmp_path, content, input_format)
+
+
+def test_json_has_times_with_fractions_in_the_unit_that_holds_them(tmp_path: Path) -> None:
+    text = (
+        b'{"js":"2026-01-01T00:00:00.123Z","us":"2026-01-01T00:00:00Z","no":"2026-02-30T00:00:00.5Z","id":"1"}\n'
+        b'{"js":null,"us":"2026-01-01 00:00:00.123456+02:00","no":"x","ns":"2026-01-01T00:00:00.123456789Z"}\n'
+        b'{"js":"2026-01-01T00:00:00.5Z"}\n'
+    )
+    assert columns(tmp_path, text, "ndjson") == {
+        "js": MS,
+        "us": pa.timestamp("us", "UTC"),
+        "no": pa.string(),
+        "id": pa.string(),
+        "ns": pa.timestamp("ns", "UTC"),
+    }
+    assert columns(tmp_path, b'[{"no":"2026-02-30T00:00:00.5Z"}]', "json") == {"no": pa.string()}
+
+
+def test_times_behind_earlier_ones_are_counted_within_each_run() -> None:
+    at = pa.array([0, 5_000, None, 2_000, 4_000, 9_000, 1_000, 8_000], MS)
+    table = pa.table({"at": at, "day": pa.array([2, 1, 1, 1, 1, 1, 1, 1], pa.date32()), "n": range(8)})
+    assert out_of_order(table) == {
+        "at": Lateness(count=4, most=8_000),
+        "day": Lateness(count=7, most=86_400_000),
+    }
+    assert out_of_order(table, [1, 3, 2, 2])["at"] == Lateness(count=1, most=3_000)
+    assert out_of_order(table.select(["n"])) == {}
+    with pytest.raises(InvalidInput, match="the runs have 3 records, the sample 8"):
+        out_of_order(table, [1, 2])

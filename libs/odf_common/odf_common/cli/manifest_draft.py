@@ -37,6 +37,8 @@ class Draft:
 
     text: str
     remarks: tuple[str, ...]
+    event_time: str = ""
+    """The column that is taken as the event time; empty: none."""
 
 
 def draft(name: str, input_format: str, columns: pa.Schema) -> Draft:
@@ -58,7 +60,7 @@ def draft(name: str, input_format: str, columns: pa.Schema) -> Draft:
             *(f"      {key}: {_scalar(value)}\n" for key, value in vocabulary.items()),
         )
     )
-    return Draft(text=text, remarks=tuple(_remarks(event_time, vocabulary)))
+    return Draft(text=text, remarks=tuple(_remarks(event_time, vocabulary)), event_time=event_time or "")
 
 
 def _event_time(columns: pa.Schema) -> str | None:

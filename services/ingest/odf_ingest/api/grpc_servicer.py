@@ -33,7 +33,7 @@ from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.read.input_format import InputFormat
-from odf_ingest.sampling import sampled
+from odf_ingest.sampling import out_of_order, sampled
 from odf_ingest.source_settings import Duration
 
 NAME = "odf.node.v1.Ingest"
@@ -242,9 +242,13 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def Sample(
         self, request: ingest_pb2.SampleRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.SampleReply:
-        """Return the columns of a staged file."""
+        """Return the columns of a staged file, and how far out of order its times are."""
         table = sampled(staged_file(self._staging, request.staged), request.input_format)
-        return ingest_pb2.SampleReply(schema=table.schema.serialize().to_pybytes(), records=len(table))
+        return ingest_pb2.SampleReply(
+            schema=table.schema.serialize().to_pybytes(),
+            records=len(table),
+            late={name: _counted(one) for name, one in out_of_order(table, request.runs).items()},
+        )
 
     def SetSource(
         self, request: ingest_pb2.SetSourceRequest, context: grpc.ServicerContext
@@ -347,8 +351,10 @@ def _rejected_message(letter: StoredLetter, value_bytes: int) -> ingest_pb2.Reje
 
 
 def _late(late: Lateness) -> ingest_pb2.LateRecords | None:
-    if not late.count:
-        return None
+    return _counted(late) if late.count else None
+
+
+def _counted(late: Lateness) -> ingest_pb2.LateRecords:
     return ingest_pb2.LateRecords(
         records=late.count, most=str(Duration(late.most)), proposed_delay=str(proposed_delay(late.most))
     )

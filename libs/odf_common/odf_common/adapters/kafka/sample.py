@@ -15,8 +15,8 @@ PATIENCE_SECONDS: Final = 10.0  # without a message
 MESSAGES_PER_FETCH: Final = 500
 
 
-def first_messages(cluster: KafkaCluster, topic: str, most: int) -> list[bytes]:
-    """Return the values of up to `most` of the oldest messages, in order within a partition, without empty ones.
+def first_messages(cluster: KafkaCluster, topic: str, most: int) -> list[list[bytes]]:
+    """Return by partition the values of the oldest messages in their order, without empty ones; up to `most` in all.
 
     Nothing is committed. Raises `NotFound`, `Unavailable`.
     """
@@ -26,26 +26,28 @@ def first_messages(cluster: KafkaCluster, topic: str, most: int) -> list[bytes]:
     left = {number: high for number, high in described.high.items() if described.low[number] < high}
     config = consuming(cluster, group=f"odf.{uuid.uuid4().hex}")  # nothing is committed to it
     consumer = Consumer({**config}, logger=LOGGER)
-    values: list[bytes] = []
+    values: dict[int, list[bytes]] = {number: [] for number in left}
+    count = 0
     deadline = time.monotonic() + PATIENCE_SECONDS
     try:
         consumer.assign([TopicPartition(topic, number, described.low[number]) for number in left])
-        while left and len(values) < most:
-            for message in consumer.consume(min(most - len(values), MESSAGES_PER_FETCH), 0.5):
+        while left and count < most:
+            for message in consumer.consume(min(most - count, MESSAGES_PER_FETCH), 0.5):
                 trouble, value, number = message.error(), message.value(), message.partition() or 0
                 if trouble is not None:
                     raise unavailable(trouble)
                 deadline = time.monotonic() + PATIENCE_SECONDS
-                if value is not None:
-                    values.append(value)
+                if value is not None and value.strip():
+                    values[number].append(value)
+                    count += 1
                 if (message.offset() or 0) + 1 >= left.get(number, 0):
                     left.pop(number, None)
             if time.monotonic() > deadline:
-                if values:
+                if count:
                     break  # its last messages may be markers of transactions
                 raise Unavailable(what="Kafka", why=f"no message of {topic} arrived")
     except KafkaException as error:
         raise unavailable(error) from error
     finally:
         consumer.close()
-    return values
+    return [some for some in values.values() if some]

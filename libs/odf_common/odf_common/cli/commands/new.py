@@ -12,7 +12,7 @@ from odf_common.cli.output import remark
 from odf_common.embedded.node_file import Node
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound
 from odf_common.identity.dataset_refs import parse_alias
-from odf_common.proto.odf.node.v1.ingest_pb2 import SampleRequest
+from odf_common.proto.odf.node.v1.ingest_pb2 import LateRecords, SampleRequest
 
 TOPIC: Final = "topic:"
 MESSAGES: Final = 10_000  # of a topic that are looked at
@@ -45,8 +45,8 @@ FORMATS: Final = {
 def command(*, name: str, sample: str, input_format: str, out: str | None) -> None:
     """Write the manifest of a root dataset NAME from a sample of its data. Nothing is added to the node.
 
-    Columns and types are inferred from the whole file, or from the first 10,000 messages of the topic. Check and edit
-    the manifest, then create the dataset with `odf add`.
+    Columns and types are inferred from the whole file, or from the first 10,000 messages of the topic. If their times
+    are out of order, a watermarkDelay is proposed. Check and edit the manifest, then create the dataset with `odf add`.
 
     \b
     Example:
@@ -65,9 +65,10 @@ def command(*, name: str, sample: str, input_format: str, out: str | None) -> No
         raise InvalidInput(where="--input-format", text=f"choose from {', '.join(KINDS)}, got {form!r}")
     node = clients.this_node()
     with Staging(node.home).holding() as staged, clients.ingest(node) as ingest:
-        for _ in staged.write(_content(node, sample)):
+        runs, content = _content(node, sample)
+        for _ in staged.write(content):
             pass
-        request = SampleRequest(staged=staged.name, input_format=form)
+        request = SampleRequest(staged=staged.name, input_format=form, runs=runs)
         reply = ingest.Sample(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
     made = draft(name, form, pa.ipc.read_schema(pa.py_buffer(reply.schema)))
     if out is None:
@@ -77,6 +78,16 @@ def command(*, name: str, sample: str, input_format: str, out: str | None) -> No
         remark(f"wrote {out}: {reply.records} records have these columns; `odf add {out}` creates {name}")
     for one in made.remarks:
         remark(one)
+    if made.event_time in reply.late:
+        remark(_lateness(name, made.event_time, reply.late[made.event_time]))
+
+
+def _lateness(name: str, column: str, late: LateRecords) -> str:
+    return (
+        f"{late.records} records have a time in {column} that is earlier than one before them, by up to {late.most}: "
+        "published one by one in this order they would be late for windows; "
+        f"`odf source set {name} watermarkDelay={late.proposed_delay}` after `odf add` prevents that"
+    )
 
 
 def _format_of(file: str) -> str:
@@ -86,26 +97,30 @@ def _format_of(file: str) -> str:
     return FORMATS[suffix]
 
 
-def _content(node: Node, sample: str) -> Iterator[bytes]:
-    """Iterate over the bytes of a file, or over a topic's messages as lines."""
+def _content(node: Node, sample: str) -> tuple[list[int], Iterator[bytes]]:
+    """Return the bytes of a file, or a topic's messages as lines, and how many there are of each partition."""
     if not sample.startswith(TOPIC):
-        try:
-            with Path(sample).open("rb") as source:
-                while chunk := source.read(CHUNK):
-                    yield chunk
-        except OSError as error:
-            raise InvalidInput(where=sample, text=f"cannot be read: {error.strerror}") from error
-        return
+        return [], _chunks(sample)
     from odf_common.adapters.kafka.sample import first_messages
     from odf_common.service.connections import kafka_cluster
     from odf_common.service.settings import load
 
     topic = sample.removeprefix(TOPIC)
-    messages = first_messages(kafka_cluster(load(), node.kafka), topic, MESSAGES)
-    if not messages:
+    parts = first_messages(kafka_cluster(load(), node.kafka), topic, MESSAGES)
+    if not parts:
         raise NotFound(what=f"message in topic {topic}")
     # A newline in JSON is a space: inside a string it would be escaped.
-    yield from (message.replace(b"\n", b" ") + b"\n" for message in messages)
+    lines = (message.replace(b"\n", b" ") + b"\n" for part in parts for message in part)
+    return [len(part) for part in parts], lines
+
+
+def _chunks(file: str) -> Iterator[bytes]:
+    try:
+        with Path(file).open("rb") as source:
+            while chunk := source.read(CHUNK):
+                yield chunk
+    except OSError as error:
+        raise InvalidInput(where=file, text=f"cannot be read: {error.strerror}") from error
 
 
 def _write(file: Path, text: str) -> None:
