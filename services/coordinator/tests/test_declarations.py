@@ -282,6 +282,43 @@ def test_a_second_snapshot_source_is_refused_by_add_and_by_commit(node: Coordina
     assert set(node.find("cities").state.push_sources) == {"default", "two"}
 
 
+@pytest.mark.parametrize(
+    ("columns", "complaint"),
+    [
+        (("city INT",), "column city: source default declares it as string, and this one as int32"),
+        (("City STRING",), "column City: source default spells it city, and SQL cannot distinguish the two"),
+        (("city ARRAY<STRING>",), "column city: source default declares it as string"),
+        (("event_time DATE",), "column event_time: source default declares it as timestamp"),
+    ],
+)
+def test_sources_that_declare_a_column_differently_are_refused(
+    node: Coordinator, root: str, columns: tuple[str, ...], complaint: str
+) -> None:
+    complaint = f"source other: {complaint}"
+    listed = ", ".join(f'"{column}"' for column in columns)
+    other = (
+        SNAPSHOTS.format(name="other")
+        .removeprefix("\n")
+        .replace('"event_time TIMESTAMP", "city STRING"', listed)
+    )
+    other = other.replace("kind: Snapshot, primaryKey: [city]", "kind: Append")
+    with pytest.raises(
+        InvalidInput, match=rf"^m0\.yaml:14:\d+: cities: content.metadata\[1\]\S*: {complaint}"
+    ):
+        node.add(root + other)
+    node.add(root)
+    with pytest.raises(InvalidInput, match=complaint):
+        node.editor.commit_event("cities", source(*columns, name="other"))
+    assert set(node.find("cities").state.push_sources) == {"default"}
+
+
+def test_sources_may_declare_other_columns_and_more_fields(node: Coordinator, root: str) -> None:
+    node.add(root)
+    node.editor.commit_event("cities", source("city STRING NOT NULL", "s STRUCT<a: INT>", name="second"))
+    node.editor.commit_event("cities", source("s STRUCT<a: INT, b: INT>", name="third"))
+    assert set(node.find("cities").state.push_sources) == {"default", "second", "third"}
+
+
 def test_a_derivative_without_transform_is_refused(node: Coordinator) -> None:
     text = "{kind: DatasetSnapshot, version: 1, content: {name: a, kind: Derivative, metadata: []}}"
     with pytest.raises(InvalidInput, match=r"^m0\.yaml:1:\d+: a: content\.metadata: a derivative needs"):

@@ -22,9 +22,10 @@ from odf_common.metadata.events import (
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.snapshot import DatasetSnapshot
 from odf_common.metadata.steps import MergeStrategySnapshot
+from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_coordinator.definitions.declared_columns import require_fetchable, require_possible
 from odf_coordinator.definitions.declared_schemas import vocabulary_of_events
-from odf_coordinator.definitions.schema_evolution import require_continuing
+from odf_coordinator.definitions.schema_evolution import require_consistent, require_continuing
 
 ADVICE = "delete the dataset and add it again, or add it under another name"
 
@@ -74,7 +75,7 @@ def require_whole(snapshot: DatasetSnapshot) -> None:
         text = "a derivative needs a SetTransform; add one, or change its kind to Root"
         raise InvalidInput(text=text, where="content.metadata")
     vocabulary = vocabulary_of_events(events)
-    _require_side_by_side(events)
+    _require_side_by_side(events, vocabulary)
     for number, event in enumerate(events):
         with event_at(number):
             require_possible(event, vocabulary)
@@ -85,7 +86,7 @@ def require_whole(snapshot: DatasetSnapshot) -> None:
                 require_continuing(schema_of_event(schema), event, None, vocabulary)
 
 
-def _require_side_by_side(events: Sequence[KnownEvent]) -> None:
+def _require_side_by_side(events: Sequence[KnownEvent], vocabulary: DatasetVocabulary) -> None:
     """Raise `InvalidInput` unless the sources can coexist in one dataset."""
     kinds: set[type] = set()
     names: set[str] = set()
@@ -102,12 +103,14 @@ def _require_side_by_side(events: Sequence[KnownEvent]) -> None:
                     text = f"source {event.source_name} is defined twice"
                     raise InvalidInput(text=text, where="sourceName")
                 names.add(event.source_name)
-                _require_only_snapshot(event, before)
+                _require_compatible(event, before, vocabulary)
                 before.append(event)
 
 
-def _require_only_snapshot(source: AddPushSource, others: Iterable[AddPushSource]) -> None:
-    """Raise `InvalidInput` if two sources would retract each other's records."""
+def _require_compatible(
+    source: AddPushSource, others: Iterable[AddPushSource], vocabulary: DatasetVocabulary
+) -> None:
+    """Raise `InvalidInput` if two sources would retract each other's records, or declare a column differently."""
     for other in others:
         is_pair = isinstance(source.merge, MergeStrategySnapshot) and isinstance(
             other.merge, MergeStrategySnapshot
@@ -118,6 +121,7 @@ def _require_only_snapshot(source: AddPushSource, others: Iterable[AddPushSource
                 "disable one of them, or create two datasets"
             )
             raise InvalidInput(text=text, where="merge")
+        require_consistent(source, other, vocabulary)
 
 
 def require_replaceable(state: ChainState, kind: DatasetKind, events: Sequence[KnownEvent]) -> None:
@@ -156,7 +160,7 @@ def require_admitted(past: ChainState | None, seed: Seed, events: Sequence[Known
 def require_settable(state: ChainState, event: KnownEvent) -> None:
     """Raise `InvalidInput` unless the event is compatible with the chain's current state."""
     if isinstance(event, AddPushSource):
-        _require_only_snapshot(event, state.push_sources.values())
+        _require_compatible(event, state.push_sources.values(), state.vocabulary)
     match event:
         case SetVocab() if state.last_offset is not None or state.schema is not None:
             raise InvalidInput(text=f"the vocabulary cannot change once there is data; {ADVICE}")

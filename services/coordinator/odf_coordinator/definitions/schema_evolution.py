@@ -10,6 +10,7 @@ from odf_common.chain.state import ChainState
 from odf_common.data.schema_alignment import aligned_schema, with_new_columns
 from odf_common.data.schema_evolution import check_evolution, schema_of_event
 from odf_common.errors import InvalidInput
+from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_coordinator.definitions.declared_columns import declared_columns, of_source
 from odf_coordinator.definitions.declared_schemas import (
@@ -40,6 +41,38 @@ def require_continuing(
     except InvalidInput as error:
         found = InvalidInput(text=str(error), where=_path(source, error.where or ""))
         raise of_source(source, found) from error
+
+
+def require_consistent(source: AddPushSource, other: AddPushSource, vocabulary: DatasetVocabulary) -> None:
+    """Raise `InvalidInput`, naming the column, if two sources of one dataset declare it differently.
+
+    Otherwise the one whose records come first would stop the other for ever. SQL ignores the case of names.
+    """
+    declared, there = declared_records(source, vocabulary), declared_records(other, vocabulary)
+    if declared is None or there is None or source.source_name == other.source_name:
+        return
+    known = {column.name.lower(): column for column in there}
+    for column in declared:
+        before = known.get(column.name.lower())
+        text = None
+        if before is not None and before.name != column.name:
+            text = f"source {other.source_name} spells it {before.name}, and SQL cannot distinguish the two"
+        elif before is not None and not (_is_extended(before, column) or _is_extended(column, before)):
+            text = f"source {other.source_name} declares it as {before.type}, and this one as {column.type}"
+        if text is not None:
+            error = InvalidInput(text=f"column {column.name}: {text}", where=_path(source, column.name))
+            raise of_source(source, error)
+
+
+def _is_extended(old: pa.Field, new: pa.Field) -> bool:
+    """Return whether a column can have both types: they are the same, or `new` has more fields."""
+    try:
+        check_evolution(
+            pa.schema([old.with_nullable(nullable=True)]), pa.schema([new.with_nullable(nullable=True)])
+        )
+    except InvalidInput:
+        return False
+    return True
 
 
 def require_additive(past: ChainState, output: pa.Schema) -> None:

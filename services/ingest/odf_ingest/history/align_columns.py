@@ -1,5 +1,7 @@
 """Aligns new records with a dataset's columns and their order, whichever source they come from."""
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.types as kind
 
@@ -33,11 +35,21 @@ def align_columns(records: pa.Table, known: pa.Schema, vocab: DatasetVocabulary)
                 )
             records = records.append_column(column, pa.nulls(len(records), column.type))
     new = [name for name in records.column_names if name not in data.names]
+    _require_other_names(data.names, new)
     order = [*data.names, *new]
     ordered = records if order == records.column_names else records.select(order)
     # Null event times are filled after merging, which compares event times in their stored type.
     moments = [pa.field(c.name, c.type) for c in known if c.name == vocab.event_time_column]
     return align_to_schema(ordered, pa.schema([*data, *moments]), vocab)
+
+
+def _require_other_names(known: Sequence[str], new: Sequence[str]) -> None:
+    """Raise `InvalidInput` for a new column whose name differs from a known one only in case."""
+    spelled = {name.lower(): name for name in known}
+    for name in new:
+        if name.lower() in spelled:
+            text = f"the dataset spells it {spelled[name.lower()]}, and SQL cannot distinguish the two"
+            raise InvalidInput(where=f"column {name}", text=text)
 
 
 def without_dictionaries(records: pa.Table) -> pa.Table:

@@ -86,6 +86,14 @@ def test_dictionaries_that_another_source_appends_are_known_as_their_values(
     assert push(bench, encoded) == 0
 
 
+def test_a_column_that_differs_from_another_only_in_case_is_refused(make_bench: Any) -> None:
+    bench = two_sources(make_bench, MergeStrategyAppend(), MergeStrategyAppend())
+    assert push(bench, a_table(a=[1])) == 1
+    with pytest.raises(InvalidInput, match="column A: the dataset spells it a"):
+        push(bench, a_table(A=[2]), "other")
+    assert push(bench, a_table(a=[2]), "other") == 1
+
+
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "UTC"])
 def test_a_key_of_inferred_times_is_known_again(make_bench: Any, unit: str, zone: str | None) -> None:
