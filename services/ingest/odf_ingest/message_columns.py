@@ -1,4 +1,4 @@
-"""Which columns of a record are read from the key, the headers and the timestamp of its message."""
+"""Which columns of a record are read from its message's key, headers and timestamp; the format of its value."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +18,13 @@ class KeyFormat(StrEnum):
     TEXT = "text"  # the value of one column
     JSON = "json"  # an object with the values of columns
     REGISTRY = "registry"  # a record whose schema is in the source's schema registry
+
+
+class MessageFormat(StrEnum):
+    """How a message's value is written."""
+
+    SOURCE = "source"  # in the format of the source's read step
+    ARROW = "arrow"  # Arrow IPC, for which the specification has no read step
 
 
 class ColumnNames(tuple[str, ...]):
@@ -75,6 +82,7 @@ class MessageColumns:
     """The column of the message's timestamp; empty: none."""
     has_schemas: bool = False
     """Whether messages name schemas of a registry."""
+    value_format: MessageFormat = MessageFormat.SOURCE
 
     def __post_init__(self) -> None:
         names = self.names

@@ -25,6 +25,7 @@ from odf_ingest.message_columns import (
     HeaderColumns,
     KeyFormat,
     MessageColumns,
+    MessageFormat,
 )
 from odf_ingest.topic_names import EARLIEST, TopicNames, TopicStart
 
@@ -150,6 +151,8 @@ class SourceSettings:
     schema_registry_password: Secret = NO_SECRET
     schema_registry_ca: str = ""
     """File of certificates (PEM) to trust instead of the system's."""
+    message_format: MessageFormat = MessageFormat.SOURCE
+    """How the values of messages are written."""
     key_columns: ColumnNames = NO_NAMES
     """Columns that are read from the message's key."""
     key_format: KeyFormat = KeyFormat.TEXT
@@ -193,6 +196,7 @@ class SourceSettings:
             headers=self.header_columns,
             timestamp=next(iter(self.timestamp_column), ""),
             has_schemas=bool(self.schema_registry),
+            value_format=self.message_format,
         )
 
     @classmethod
@@ -270,6 +274,10 @@ def _require_registry(settings: SourceSettings) -> None:
         if url.auth:
             text = "has credentials; set schemaRegistryUser and schemaRegistryPassword instead"
             raise InvalidInput(where=where, text=text)
+    if settings.schema_registry and settings.message_format is MessageFormat.ARROW:
+        raise InvalidInput(
+            where=_key("message_format"), text="Arrow has its schema itself: unset schemaRegistry"
+        )
     if settings.key_format is KeyFormat.REGISTRY and not settings.schema_registry:
         raise InvalidInput(where=_key("key_format"), text="registry needs the address in schemaRegistry")
     if settings.schema_registry_password and not settings.schema_registry_user:

@@ -42,7 +42,13 @@ from odf_ingest.source_settings import SourceSettings, load_settings, save_setti
 SEARCH_TIMEOUT_SECONDS: Final = 60.0  # to find the message to skip
 ACTION_TIMEOUT_SECONDS: Final = 5.0  # for the reader's thread to execute an action
 TOPIC_SETTINGS: Final = frozenset({"topics", "topicStart"})
-MESSAGE_SETTINGS: Final = TOPIC_SETTINGS | {"keyColumns", "keyFormat", "headerColumns", "timestampColumn"}
+MESSAGE_SETTINGS: Final = TOPIC_SETTINGS | {
+    "keyColumns",
+    "keyFormat",
+    "headerColumns",
+    "messageFormat",
+    "timestampColumn",
+}
 NO_TOPIC: Final = "no-topic"  # state of a source whose dataset came from another node and was not pulled yet
 ELSEWHERE: Final = "elsewhere"  # state of a source that another instance reads
 
@@ -233,7 +239,9 @@ class SourceControl:
         if is_polled and of_messages:
             raise InvalidInput(where=min(of_messages), text=f"{entry.alias} has no push source")
         if of_messages:
-            require_possible(settings.message_columns, plan_of(state, state.push_sources[source]))
+            require_possible(
+                settings.message_columns, plan_of(state, state.push_sources[source], settings.message_columns)
+            )
         if of_messages & TOPIC_SETTINGS:
             self._topics.choose_start(entry, state, source, settings.topics, settings.topic_start)
         if of_topic := changes.keys() & {"partitions", "retention"}:

@@ -12,7 +12,9 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import IsWanted, always
 from odf_ingest.history.align_columns import data_columns
 from odf_ingest.merge import key_columns, takes_whole_batches
+from odf_ingest.message_columns import NO_COLUMNS, MessageColumns, MessageFormat
 from odf_ingest.read.declared import declared_schema
+from odf_ingest.read.input_format import InputFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +53,16 @@ class Plan:
         return (*key_columns(self.source.merge), *own, *self.also_required)
 
 
-def plan_of(state: ChainState, source: AddPushSource) -> Plan:
+def sent_as(source: AddPushSource, messages: MessageColumns) -> AddPushSource:
+    """Return the source with the read step of the format in which its messages are."""
+    if messages.value_format is MessageFormat.SOURCE:
+        return source
+    return replace(source, read=InputFormat(name=messages.value_format).step(source.read))
+
+
+def plan_of(state: ChainState, source: AddPushSource, messages: MessageColumns = NO_COLUMNS) -> Plan:
     """Return how batches of the source are read. Without a declared schema, the dataset's columns are used."""
+    source = sent_as(source, messages)
     plan = Plan(source=source, vocab=state.vocabulary, schema=declared_schema(source.read))
     if state.schema is None:
         return plan

@@ -363,9 +363,7 @@ class AssignedSources:
         self._records[key] = record = self._renamed(record, entry.alias)
         source = record.source
         if source is not None:
-            is_mended = (
-                source.querying_since is not None and source.plan.source != state.push_sources[key.source]
-            )
+            is_mended = source.querying_since is not None and not source.is_as_defined(state)
             if not (source.is_idle or source.is_waiting or is_mended):
                 # Batches in flight check the chain themselves; inspect again later for changes that they do not notice.
                 if is_changed:

@@ -80,7 +80,7 @@ class KafkaBatch:
         if source is None:
             raise SourceGone(source=self.source)
         self._dataset = state.dataset_id
-        plan = plan_of(state, source)
+        plan = plan_of(state, source, self.batch.columns)
         if self._taken is None and plan == self._plan:
             self._taken = plan, self._allowed(plan, self._first_reading())
         elif self._taken is None or self._taken[0] != plan:

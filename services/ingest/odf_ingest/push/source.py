@@ -11,10 +11,11 @@ import numpy as np
 
 from odf_common.adapters.kafka.quiet import Partition
 from odf_common.adapters.kafka.records import Chunk
+from odf_common.chain.state import ChainState
 from odf_common.identity.did import DatasetId
 from odf_ingest.message_columns import NO_COLUMNS, MessageColumns
 from odf_ingest.prepare.batch import NOT_READ, MessageBatch, Part, Search, TopicActivity
-from odf_ingest.prepare.plan import Plan
+from odf_ingest.prepare.plan import Plan, sent_as
 from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.push.source_record import Key, Trouble, Wait
 from odf_ingest.push.source_topics import TopicOffsets
@@ -117,6 +118,11 @@ class PushSource:
         self._buffer = _Buffer(start=dict(positions))
         self._unread: tuple[Mapping[int, int], float] | None = None
         self._heard = dict.fromkeys(positions, time.monotonic())  # when each partition gave its last message
+
+    def is_as_defined(self, state: ChainState) -> bool:
+        """Return whether batches are read as the chain defines the source; False if it is gone."""
+        defined = state.push_sources.get(self.name)
+        return defined is not None and self.plan.source == sent_as(defined, self.columns)
 
     def in_order(self, reading: "Future[Prepared]", place: Callable[[], None]) -> None:
         """Call `place` once a batch is read and those before it are placed; no thread waits for either."""

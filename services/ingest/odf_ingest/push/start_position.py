@@ -39,7 +39,7 @@ def open_source(
     """
     known = position_of(state, topic.source).topics.get(topic.name)
     place = _place(require_same(topic.name, topic.described, known), topic, known)
-    plan = plan_of(state, state.push_sources[topic.source])
+    plan = plan_of(state, state.push_sources[topic.source], topic.columns)
     require_possible(topic.columns, plan)
     return PushSource(
         dataset=state.dataset_id,
@@ -94,7 +94,7 @@ def has_moved(source: PushSource, state: ChainState, topic: SourceTopic) -> bool
     """Return whether the source, its topic or the start that was chosen differs from what is being read."""
     described = topic.described
     known = position_of(state, source.name).topics.get(topic.name)
-    if source.plan.source != state.push_sources[source.name] or topic.name != source.topic:
+    if not source.is_as_defined(state) or topic.name != source.topic:
         return True
     if isinstance(described, OdfError):
         return isinstance(described, NotFound)

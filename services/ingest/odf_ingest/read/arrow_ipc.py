@@ -1,7 +1,7 @@
 """Arrow IPC, as stream or file: a whole table, like Parquet.
 
-No read step of the specification, so no chain names it: pushed files, HTTP bodies and gRPC streams may have this format
-instead of their source's own.
+No read step of the specification, so no chain names it: pushed files, HTTP bodies, gRPC streams and messages may have
+this format instead of their source's own.
 """
 
 from dataclasses import dataclass
