@@ -11,6 +11,7 @@ from odf_testing.builders import AChain, a_chain, a_dataset, a_hash, a_seed
 from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
+from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.codec.flatbuffers import block_hash
 from odf_common.errors import HeadMoved, InvalidInput
 from odf_common.hashing.multihash import Multihash
@@ -20,6 +21,7 @@ from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.smart.exchange import TransferRefused
+from odf_sync.smart.large_messages import LargeMessages
 from odf_sync.smart.messages import BlocksBatch, Internal, InvalidInterval, PullRequest
 from odf_sync.smart.ranges import Range
 from odf_sync.smart.serve_pull import PullSource
@@ -64,7 +66,7 @@ def test_an_object_is_stored_under_its_own_hash_only(node: SyncNode, kind: Objec
 @pytest.mark.parametrize(("count", "planned"), [(1, 0), (1, 2), (2, 1)])
 def test_blocks_are_as_many_as_were_planned(count: int, planned: int) -> None:
     with pytest.raises(InvalidInput, match=f"{count} blocks, but {planned} planned"):
-        _unpacked(BlocksBatch(num_blocks=count, payload=b""), planned)
+        _unpacked(MemoryBlobStore(), BlocksBatch(num_blocks=count, payload=b""), planned)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,7 @@ def test_blocks_are_as_many_as_were_planned(count: int, planned: int) -> None:
 def test_force_replaces_no_dataset_of_another_id_or_kind(node: SyncNode, seed: Seed) -> None:
     chain = a_chain(a_seed())
     target = PushTarget(
+        large=LargeMessages(),
         env=node.env,
         replies=node.replies,
         alias="cities",

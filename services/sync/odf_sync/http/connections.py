@@ -30,13 +30,14 @@ MOST_LINGERING: Final = 100  # more of them are closed at once
 OPEN: Final = Gauge("odf_http_connections", "Open connections of the HTTP server.")
 CLOSED: Final = Counter(
     "odf_http_connections_closed_total",
-    "Connections closed by a limit: refused, idle for longest when another came, or with slow headers.",
+    "Connections closed by a limit: refused, idle for longest when another came, with slow headers, or with a message "
+    "larger than announced.",
     ("reason",),
 )
 # What `FileResponse` answers about a file that it cannot open, and what we answer: the store has just said it is there.
 NOT_OPENED: Final = {403: 500, 404: 503}
 RETRY_AFTER: Final = "5"  # seconds
-REFUSED, IDLE, SLOW = "refused", "idle", "slow"
+REFUSED, IDLE, SLOW, LARGE = "refused", "idle", "slow", "large"
 
 
 def _answer(status: str, more: str = "") -> bytes:
@@ -152,6 +153,7 @@ class Connection(asyncio.Protocol):
         self._requests = 0  # in flight
         self._is_ended = False
         self._timer: asyncio.Handle | None = None
+        self._left: int | None = None  # bytes that may still come; None: any number
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve, or refuse."""
@@ -176,6 +178,11 @@ class Connection(asyncio.Protocol):
             return
         if not self._requests and self._timer is None:
             self._start_timer()
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left < 0:
+                self._end(LARGE, b"")
+                return
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -211,6 +218,10 @@ class Connection(asyncio.Protocol):
         if not self._requests:
             self._limits.set_idle(self, is_idle=True)
 
+    def limit(self, most: int | None) -> None:
+        """Close when more than this many bytes have come from now on; None: never."""
+        self._left = most
+
     def close_idle(self) -> None:
         """Close, because another connection needs the place."""
         CLOSED.labels(IDLE).inc()
@@ -244,12 +255,23 @@ class Connection(asyncio.Protocol):
         self._limits.end(self._transport, answer)
 
 
+def limit_received(request: BaseRequest, most: int | None) -> None:
+    """Close the connection of a request when more than this many bytes have come from now on; None: never."""
+    found = _connection(request)
+    if found is not None:
+        found.limit(most)
+
+
+def _connection(request: BaseRequest) -> Connection | None:
+    found = None if request.transport is None else request.transport.get_protocol()
+    return found if isinstance(found, Connection) else None
+
+
 @contextmanager
 def in_flight(request: BaseRequest) -> Iterator[None]:
     """Count a request; its connection is not idle meanwhile."""
-    transport = request.transport
-    found = None if transport is None else transport.get_protocol()
-    if not isinstance(found, Connection):
+    found = _connection(request)
+    if found is None:
         yield
         return
     found.begin()

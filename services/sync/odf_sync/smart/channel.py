@@ -1,7 +1,9 @@
 """A WebSocket that carries the messages of one end of an exchange."""
 
+import asyncio
+import struct
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import BinaryIO, Final, TypeVar
 
 from aiohttp import ClientWebSocketResponse, WSMsgType, web
 
@@ -13,12 +15,17 @@ from odf_sync.smart.exchange import (
     TransferRefused,
     refusal_in,
 )
-from odf_sync.smart.messages import Message, Refusal
+from odf_sync.smart.message_json import around_archive, length_of_numbers, numbers
+from odf_sync.smart.messages import Message, MetadataReply, Refusal
+from odf_sync.smart.spooled import pieces_of
 
 M = TypeVar("M", bound=Message)
 
 ABNORMAL: Final = 1006
 PROMPT_SECONDS: Final = 60.0  # for a message that is no work for its sender
+LARGE_CHARACTERS: Final = 1024**2  # of a message; longer ones would hold up the event loop
+TEXT_FRAME: Final = 0x81  # the last, and only, frame of a text message
+LENGTH_FOLLOWS: Final = 127
 SENDABLE_CODES: Final = (range(1000, 1004), range(1007, 1012), range(3000, 5000))
 
 
@@ -53,6 +60,25 @@ class Channel:
         except ConnectionError as error:
             raise PeerClosed from error
 
+    async def send_archive(self, message: MetadataReply, archive: BinaryIO, request: web.Request) -> None:
+        """Send a message with an archive that is in a file, in constant memory; raises `PeerClosed`.
+
+        It is one frame, as aiohttp would send it, which however needs the whole text, twice.
+        """
+        before, after = (text.encode() for text in around_archive(message))
+        self.end.note_sent(message)
+        size = await asyncio.to_thread(_size_of_numbers, archive)
+        try:
+            await _write(request, _frame_header(len(before) + size + len(after)) + before)
+            pieces, is_first = pieces_of(archive), True
+            while piece := await asyncio.to_thread(next, pieces, b""):
+                text = await asyncio.to_thread(numbers, piece)
+                await _write(request, (text if is_first else "," + text).encode())
+                is_first = False
+            await _write(request, after)
+        except ConnectionError as error:
+            raise PeerClosed from error
+
     async def receive(self, seconds: float | None = None) -> Message:
         """Return the next message, whatever it is.
 
@@ -61,6 +87,8 @@ class Channel:
         """
         frame = await self._socket.receive(seconds)
         match frame.type:
+            case WSMsgType.TEXT if len(frame.data) > LARGE_CHARACTERS:
+                return await asyncio.to_thread(self.end.receive, frame.data)
             case WSMsgType.TEXT:
                 return self.end.receive(frame.data)
             case WSMsgType.CLOSE:
@@ -91,3 +119,22 @@ class Channel:
         """Send a close frame, and wait a short time for that of the other side."""
         is_sendable = any(code in codes for codes in SENDABLE_CODES)
         await self._socket.close(code=code if is_sendable else CLOSE_OK, message=reason)
+
+
+def _size_of_numbers(archive: BinaryIO) -> int:
+    """Return how long the numbers of a file are, with the commas between them."""
+    sizes = [length_of_numbers(piece) for piece in pieces_of(archive)]
+    return sum(sizes) + max(0, len(sizes) - 1)
+
+
+def _frame_header(size: int) -> bytes:
+    """Return the header of a server's text frame (RFC 6455, 5.2); its length may always have 64 bits."""
+    return struct.pack("!BBQ", TEXT_FRAME, LENGTH_FOLLOWS, size)
+
+
+async def _write(request: web.Request, piece: bytes) -> None:
+    """Write bytes of a frame, and wait while the client reads slowly."""
+    if request.transport is None or request.transport.is_closing():
+        raise ConnectionResetError
+    request.transport.write(piece)
+    await request.writer.drain()

@@ -194,10 +194,14 @@ class End:
 
     def send(self, message: Message) -> str:
         """Return the text to send; the exchange is then one step further."""
+        self.note_sent(message)
+        return encode(message)
+
+    def note_sent(self, message: Message) -> None:
+        """Go one step further, by a message that is sent."""
         turn = next((one for one in self._turns(own=True) if one.fits(message)), None)
         assert turn is not None, f"{type(message).__name__} cannot be sent in state {self.state}"
         self.state = turn.then
-        return encode(message)
 
     def receive(self, text: str) -> Message:
         """Return the message; raises `ProtocolViolated`, and then nothing more may come."""

@@ -33,6 +33,11 @@ T = TypeVar("T")
 UINT64_MAX: Final = (1 << 64) - 1
 PART_CHARS: Final = 1 << 16  # of an archive's numbers that are converted at a time
 _PAYLOAD: Final = re.compile(r'"payload"\s*:\s*\[([0-9,\s]*)\]')
+_NO_PAYLOAD: Final = '"payload":[]'
+_FEW_DIGITS: Final = (
+    bytes(range(10)),
+    bytes(range(100)),
+)  # numbers of less than two digits, and of less than three
 _NUMBERS: Final = tuple(str(number) for number in range(256))
 _FAULTS: Final[Mapping[str, type[Fault]]] = {one.__name__: one for one in get_args(Fault)}
 
@@ -51,7 +56,7 @@ def encode(message: Message) -> str:
     text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
     if isinstance(message, MetadataReply | NewBlocks):
         batch = message.blocks if isinstance(message, MetadataReply) else message.new_blocks
-        return text.replace('"payload":[]', f'"payload":[{_numbers(batch.payload)}]')
+        return text.replace(_NO_PAYLOAD, f'"payload":[{_numbers(batch.payload)}]')
     return text
 
 
@@ -63,6 +68,24 @@ def decode(text: str, candidates: Iterable[type[Message]]) -> Message:
         if form in plain or not form:
             return _decoded(kind, plain)
     raise InvalidInput(text=f"expected {' or '.join(sorted(forms))}", where="message")
+
+
+def around_archive(message: Message) -> tuple[str, str]:
+    """Return the JSON before and after the numbers of a message's archive, which the message does not have."""
+    before, mark, after = encode(message).partition(_NO_PAYLOAD)
+    assert mark
+    return before + mark[:-1], mark[-1] + after
+
+
+def numbers(piece: bytes) -> str:
+    """Return bytes of an archive as they are in JSON, without a comma at either end."""
+    return ",".join([_NUMBERS[one] for one in piece])
+
+
+def length_of_numbers(piece: bytes) -> int:
+    """Return how long `numbers` is."""
+    two, three = (len(piece.translate(None, few)) for few in _FEW_DIGITS)
+    return max(0, 2 * len(piece) + two + three - 1)
 
 
 def _form(kind: type[Message]) -> str:
@@ -121,7 +144,7 @@ def _numbers(payload: bytes) -> str:
     text = StringIO()
     for start in range(0, len(payload), PART_CHARS):
         text.write("," if start else "")
-        text.write(",".join([_NUMBERS[one] for one in payload[start : start + PART_CHARS]]))
+        text.write(numbers(payload[start : start + PART_CHARS]))
     return text.getvalue()
 
 

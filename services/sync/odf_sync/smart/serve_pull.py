@@ -2,10 +2,11 @@
 
 import asyncio
 from dataclasses import dataclass
-from io import BytesIO
+from typing import BinaryIO
 
 from aiohttp import web
 
+from odf_common.adapters.local.faults import translated
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import ObjectKind, block_reader
@@ -33,6 +34,7 @@ from odf_sync.smart.messages import (
     TransferUrl,
 )
 from odf_sync.smart.ranges import Range, is_ancestor, pack, plan_of
+from odf_sync.smart.spooled import spool_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +62,16 @@ class PullSource:
         """Return what a range amounts to."""
         return plan_of(block_reader(self.env.blobs, self.dataset), blocks)
 
-    def pack(self, blocks: Range) -> bytes:
-        """Return the archive of a range."""
-        with BytesIO() as out:
-            pack(block_reader(self.env.blobs, self.dataset), blocks, out)
-            return out.getvalue()
+    def pack(self, blocks: Range) -> BinaryIO:
+        """Return the archive of a range, in a file that the caller closes."""
+        out = spool_file(self.env.blobs)
+        try:
+            with translated():
+                pack(block_reader(self.env.blobs, self.dataset), blocks, out)
+        except BaseException:
+            out.close()
+            raise
+        return out
 
     def _is_ancestor(self, block: Multihash, head: Multihash) -> bool:
         return is_ancestor(block_reader(self.env.blobs, self.dataset), self._has, block, head)
@@ -85,9 +92,9 @@ async def serve_pull(
     plan = await asyncio.to_thread(source.plan, blocks)
     await channel.send(PullAccepted(transfer_plan=plan))
     await channel.expect(MetadataRequest, PROMPT_SECONDS)  # not sent by clients that read packs
-    payload = await asyncio.to_thread(source.pack, blocks)
-    await channel.send(MetadataReply(blocks=BlocksBatch(num_blocks=plan.num_blocks, payload=payload)))
-    del payload
+    with await asyncio.to_thread(source.pack, blocks) as archive:
+        reply = MetadataReply(blocks=BlocksBatch(num_blocks=plan.num_blocks, payload=b""))
+        await channel.send_archive(reply, archive, request)
     while True:
         wanted = await channel.expect(DownloadsRequest, idle_seconds)
         downloads = tuple(_download(source, request, one) for one in wanted.object_files)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from aiohttp import web
 
@@ -14,14 +14,16 @@ from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import Seed
-from odf_common.ports.store import CatalogEntry
+from odf_common.ports.store import BlobStore, CatalogEntry
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
+from odf_sync.http.connections import limit_received
 from odf_sync.http.object_uploads import upload_file
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_archive
 from odf_sync.smart.channel import PROMPT_SECONDS, Channel
 from odf_sync.smart.exchange import TransferRefused
+from odf_sync.smart.large_messages import SMALL_BYTES, LargeMessages, message_bytes, seconds_for
 from odf_sync.smart.messages import (
     BlocksAccepted,
     BlocksBatch,
@@ -39,6 +41,7 @@ from odf_sync.smart.messages import (
     PushStrategy,
     Refusal,
     SeedBlockOverwriteRestricted,
+    TransferPlan,
     Upload,
     UploadsComplete,
     UploadsReply,
@@ -46,10 +49,12 @@ from odf_sync.smart.messages import (
     Visibility,
 )
 from odf_sync.smart.serve_pull import url_of
+from odf_sync.smart.spooled import SpooledBlocks, spool_file
 from odf_sync.transfer.accept import PushedChain, accept
 from odf_sync.transfer.upload import OFFSET
 
 PROGRESS_SECONDS: Final = 10.0
+LIST_BYTES: Final = 64 * 1024**2  # of a list of objects, some 250,000, and of answers until the next one
 NOT_BY_FORCE: Final = "a forced push needs the role of a maintainer or owner, and a token that may manage"
 QUESTIONS: Final = 60  # without an answer
 
@@ -64,6 +69,7 @@ class PushTarget:
     entry: CatalogEntry | None
     head: Multihash | None
     pushes: OpenPushes
+    large: LargeMessages
     on_created: Callable[[DatasetId, Visibility], None]
     may_replace: Callable[[], Awaitable[bool]]
     """Return whether the caller may replace the dataset's history."""
@@ -126,17 +132,55 @@ async def serve_push(
     if is_forced and target.entry is not None and not await target.may_replace():
         await channel.send(Refusal(fault=Internal(phase=Phase.PUSH_INITIAL, error_message=NOT_BY_FORCE)))
         return
-    await channel.send(PushAccepted())
-    batch = (await channel.expect(NewBlocks, idle_seconds)).new_blocks
-    archive = None if batch.archive is None else target.kept(batch.archive)
-    blocks = await asyncio.to_thread(_unpacked, batch, asked.transfer_plan.num_blocks, archive)
-    del batch
+    with await _received_blocks(channel, target, request, asked.transfer_plan, idle_seconds) as received:
+        await _receive(channel, target, request, asked, received, idle_seconds)
+    await channel.send(PushConfirmed())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Received:
+    """The blocks of a push, and the uploaded archive that they were in."""
+
+    blocks: SpooledBlocks
+    archive: Path | None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.blocks.__exit__(*error)
+
+
+async def _received_blocks(
+    channel: Channel, target: PushTarget, request: web.Request, plan: TransferPlan, idle_seconds: float
+) -> _Received:
+    """Return the blocks, once there is room for their message."""
+    size = message_bytes(plan)
+    async with target.large.receiving(size):
+        limit_received(request, size + SMALL_BYTES)
+        await channel.send(PushAccepted())
+        batch = (await channel.expect(NewBlocks, seconds_for(size, idle_seconds))).new_blocks
+        archive = None if batch.archive is None else target.kept(batch.archive)
+        blocks = await asyncio.to_thread(_unpacked, target.env.blobs, batch, plan.num_blocks, archive)
+    return _Received(blocks=blocks, archive=archive)
+
+
+async def _receive(  # noqa: PLR0917 - the parts of an exchange
+    channel: Channel,
+    target: PushTarget,
+    request: web.Request,
+    asked: PushRequest,
+    received: _Received,
+    idle_seconds: float,
+) -> None:
+    """Receive objects for the blocks, check them all, and have the head moved."""
+    blocks, is_forced = received.blocks, asked.force_update_if_diverged
     if not blocks:
         await channel.send(BlocksAccepted())
         await channel.expect(CompleteRequest, idle_seconds)
-        await channel.send(PushConfirmed())
         return
     seeded = await asyncio.to_thread(target.dataset_of, blocks, is_forced=is_forced)
+    limit_received(request, LIST_BYTES)
     await channel.send(BlocksAccepted())
     listed = await channel.expect(UploadsRequest, idle_seconds)
     dataset = await asyncio.to_thread(target.require_target, seeded)
@@ -148,21 +192,23 @@ async def serve_push(
         ):  # before it has a name, so that it is never visible to others than it should be
             await asyncio.to_thread(target.on_created, dataset, asked.visibility_for_created_dataset)
         await asyncio.to_thread(_complete, target, blocks, is_forced=is_forced)
-    if archive is not None:
-        archive.unlink(missing_ok=True)
-    await channel.send(PushConfirmed())
+    if received.archive is not None:
+        received.archive.unlink(missing_ok=True)
 
 
-def _unpacked(batch: BlocksBatch, planned: int, archive: Path | None = None) -> Mapping[Multihash, bytes]:
+def _unpacked(
+    blobs: BlobStore, batch: BlocksBatch, planned: int, archive: Path | None = None
+) -> SpooledBlocks:
+    """Return the blocks of an archive, in a file."""
     if batch.num_blocks != planned:
         text = f"{batch.num_blocks} blocks, but {planned} planned"
         raise InvalidInput(text=text, where="new_blocks")
     if planned == 0:
-        return {}
+        return SpooledBlocks(spool_file(blobs), ())
     if archive is not None and not archive.is_file():
         raise InvalidInput(text=f"archive {batch.archive} was not sent", where="new_blocks")
     with BytesIO(batch.payload) if archive is None else archive.open("rb") as packed:
-        return dict(read_archive(packed, count=planned, limit=BLOCKS_BYTES_LIMIT))
+        return SpooledBlocks(spool_file(blobs), read_archive(packed, count=planned, limit=BLOCKS_BYTES_LIMIT))
 
 
 async def _receive_objects(  # noqa: PLR0917 - the parts of an exchange
@@ -175,6 +221,7 @@ async def _receive_objects(  # noqa: PLR0917 - the parts of an exchange
 ) -> None:
     """Say where the objects of each list go, and wait until they have been sent."""
     while True:
+        limit_received(request, LIST_BYTES)
         await channel.send(await asyncio.to_thread(target.uploads, request, dataset, listed.object_files))
         await _uploaded(channel)
         if not listed.is_truncated:

@@ -16,6 +16,7 @@ from odf_common.service.request_reply import Replies
 from odf_sync.access import rules as access_rules
 from odf_sync.access.rules import Action
 from odf_sync.http.authorization import Authorizer
+from odf_sync.http.connections import limit_received
 from odf_sync.http.endpoints import Endpoint, caller_of, dataset_of, is_allowed, name_in_path
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.smart.channel import Channel, PeerClosed
@@ -30,6 +31,7 @@ from odf_sync.smart.exchange import (
     TransferRefused,
     close_reason,
 )
+from odf_sync.smart.large_messages import MOST_BYTES, SMALL_BYTES, LargeMessages
 from odf_sync.smart.messages import (
     CONTINUES,
     CONTINUES_HEADER,
@@ -50,7 +52,6 @@ RETRY_AFTER_SECONDS: Final = 5
 IDLE_SECONDS: Final = 3600.0  # between two messages: objects travel meanwhile
 FAULT_SECONDS: Final = 10.0  # for a client to close after a refusal
 PULL_MESSAGE_BYTES: Final = 16 * 1024**2  # a client's longest message lists objects, some 60,000
-PUSH_MESSAGE_BYTES: Final = 512 * 1024**2  # all new blocks, 3.6 characters per byte
 BUSY: Final = "too many transfers at a time"
 
 Serve = Callable[[Channel, web.Request], Awaitable[None]]
@@ -67,6 +68,7 @@ class SmartProtocol:
         self._replies = replies
         self._authorizer = authorizer
         self._pushes = pushes
+        self._large = LargeMessages()
         self._open: dict[web.WebSocketResponse, object] = {}
         """Exchanges, and whose they are."""
 
@@ -120,6 +122,7 @@ class SmartProtocol:
             entry=entry,
             head=head,
             pushes=self._pushes,
+            large=self._large,
             on_created=self._note_creation,
             may_replace=partial(is_allowed, request, Action.MANAGE),
         )
@@ -127,7 +130,7 @@ class SmartProtocol:
         async def serve(channel: Channel, request: web.Request) -> None:
             await serve_push(channel, target, request, idle_seconds=IDLE_SECONDS)
 
-        return await self._upgraded(request, PUSH, serve, PUSH_MESSAGE_BYTES)
+        return await self._upgraded(request, PUSH, serve, MOST_BYTES)
 
     def _note_creation(self, dataset: DatasetId, visibility: Visibility) -> None:
         self._authorizer.note_creation(dataset, access_rules.Visibility(visibility.value.lower()))
@@ -147,6 +150,8 @@ class SmartProtocol:
         if table is PUSH:
             socket.headers[CONTINUES_HEADER] = CONTINUES
         self._open[socket] = caller
+        if table is PUSH:  # until it says how much comes
+            limit_received(request, SMALL_BYTES)
         try:
             await socket.prepare(request)
             await _run(Channel(socket, End(side=Side.SERVER, table=table)), request, serve)

@@ -1,0 +1,67 @@
+"""How many bytes of large messages are received at a time, from all callers together.
+
+A message is in memory as a whole, more than once, until its archive is in a file. How long it may be follows from the
+plan that its client has sent before; a client that sends more is disconnected.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from odf_sync.smart.exchange import TransferRefused
+from odf_sync.smart.messages import Internal, Phase, TransferPlan
+
+SMALL_BYTES: Final = 4 * 1024**2  # messages up to this size are not counted
+MOST_BYTES: Final = 512 * 1024**2  # of one message, and of all large ones that are received at a time
+WAIT_SECONDS: Final = 300.0  # for others; then the push is refused
+FIRST_SECONDS: Final = 60.0  # for a large message, and one second more for each of these bytes
+BYTES_PER_SECOND: Final = 64 * 1024
+CHARACTERS: Final = 4  # of JSON, at most, per byte of an archive
+ENTRY_BYTES: Final = 1536  # of an archive for each block: header, padding, and what does not compress
+BUSY: Final = "too many large pushes at a time; try again later"
+
+
+def message_bytes(plan: TransferPlan) -> int:
+    """Return how long the message with the blocks of a plan may be."""
+    archive = plan.bytes_in_raw_blocks + ENTRY_BYTES * plan.num_blocks
+    return min(MOST_BYTES, SMALL_BYTES + CHARACTERS * archive)
+
+
+def seconds_for(size: int, idle_seconds: float) -> float:
+    """Return how long a message of this size may take; a small one as long as the client is idle."""
+    return idle_seconds if size <= SMALL_BYTES else min(idle_seconds, FIRST_SECONDS + size / BYTES_PER_SECOND)
+
+
+class LargeMessages:
+    """Counts the bytes of large messages that are being received; used in one event loop."""
+
+    def __init__(self, most: int = MOST_BYTES, wait_seconds: float = WAIT_SECONDS) -> None:
+        """Receive up to `most` bytes at a time, or one message that is larger."""
+        self._most = most
+        self._wait_seconds = wait_seconds
+        self._reserved = 0
+        self._changed: asyncio.Condition | None = None
+
+    @asynccontextmanager
+    async def receiving(self, size: int) -> AsyncIterator[None]:
+        """Receive a message of up to this size inside the block, when there is room; raises `TransferRefused`."""
+        if size <= SMALL_BYTES:
+            yield
+            return
+        changed = self._changed = self._changed or asyncio.Condition()
+        async with changed:
+            try:
+                async with asyncio.timeout(self._wait_seconds):
+                    await changed.wait_for(lambda: not self._reserved or self._reserved + size <= self._most)
+            except TimeoutError as error:
+                raise TransferRefused(
+                    fault=Internal(phase=Phase.PUSH_METADATA, error_message=BUSY)
+                ) from error
+            self._reserved += size
+        try:
+            yield
+        finally:
+            async with changed:
+                self._reserved -= size
+                changed.notify_all()

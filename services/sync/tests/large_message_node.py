@@ -1,0 +1,56 @@
+"""A node in a process of its own, so that its memory can be measured: `python large_message_node.py HOME BYTES`.
+
+It has a dataset `cities` with blocks of 40 MB in all, and receives `BYTES` of large messages at a time. Prints its port.
+"""
+
+import asyncio
+import random
+import sys
+from pathlib import Path
+
+from aiohttp import web
+from odf_testing.builders import a_chain, a_seed
+from odf_testing.sync_node import SyncNode
+
+from odf_common.metadata.events import SetInfo
+from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.connections import Connections
+from odf_sync.http.endpoints import application
+from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.smart.large_messages import LargeMessages
+from odf_sync.smart.server import SmartProtocol
+
+BLOCKS, CHARACTERS = 400, 100_000
+
+
+def held(home: Path) -> SyncNode:
+    """Return a node with the dataset; its blocks compress to half of their size."""
+    node, numbers = SyncNode(home), random.Random(15)
+    texts = (numbers.randbytes(CHARACTERS // 2).hex() for _ in range(BLOCKS))
+    chain = a_chain(a_seed(), *(SetInfo(description=text) for text in texts))
+    for block in chain.blocks:
+        node.blobs.put(chain.state.dataset_id, ObjectKind.BLOCK, block.hash, block.raw)
+    node.refs.compare_and_set(chain.state.dataset_id, expected=None, new=chain.state.head)
+    node.catalog.add(CatalogEntry(alias="cities", dataset_id=chain.state.dataset_id))
+    return node
+
+
+async def serve(home: Path, most: int) -> None:
+    """Serve until standard input ends."""
+    node = held(home)
+    authorizer = Authorizer(catalog=node.catalog, local_writers="loopback")
+    smart = SmartProtocol(node.env, node.replies, authorizer, OpenPushes())
+    smart._large = LargeMessages(most)
+    runner = web.AppRunner(application(authorizer, smart.endpoints()))
+    await runner.setup()
+    assert runner.server is not None
+    limits = Connections(most=1000, most_per_address=1000, header_seconds=10)
+    listener = await limits.listen(runner.server, "127.0.0.1", 0, None)
+    sys.stdout.write(f"{listener.sockets[0].getsockname()[1]}\n")
+    sys.stdout.flush()
+    await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2])))

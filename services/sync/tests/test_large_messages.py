@@ -1,0 +1,193 @@
+"""Blocks that come or go in one message need little memory, for all callers together."""
+
+import asyncio
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Final
+
+import pytest
+from odf_testing.builders import a_chain, a_dataset, a_hash, a_seed
+
+from odf_common.adapters.memory import MemoryBlobStore
+from odf_common.hashing.multihash import Multihash
+from odf_common.hashing.physical import physical_hash_of
+from odf_sync.smart.archive import read_archive, write_archive
+from odf_sync.smart.channel import PeerClosed
+from odf_sync.smart.connection import Connection, connected
+from odf_sync.smart.exchange import PULL, PUSH, TransferRefused
+from odf_sync.smart.large_messages import MOST_BYTES, SMALL_BYTES, LargeMessages, message_bytes, seconds_for
+from odf_sync.smart.message_json import length_of_numbers, numbers
+from odf_sync.smart.messages import (
+    BlocksAccepted,
+    BlocksBatch,
+    MetadataReply,
+    MetadataRequest,
+    NewBlocks,
+    PullAccepted,
+    PullRequest,
+    PushAccepted,
+    PushRequest,
+    TransferPlan,
+    Visibility,
+)
+from odf_sync.smart.spooled import SpooledBlocks, spool_file
+
+MIB: Final = 1024**2
+RAW_BYTES: Final = 8 * MIB  # of the blocks of a push; its message has some 29 MiB
+PUSHES: Final = 6
+MOST: Final = 40 * MIB  # one message at a time
+PULL_BYTES: Final = 70 * MIB  # of the message of a pull
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    url: str
+    pid: int
+
+    def peak(self) -> int:
+        """Return the most bytes that it has had in memory since `forget_peak`."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        (line,) = (line for line in lines if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+
+    def forget_peak(self) -> int:
+        """Begin a new measurement; return the bytes that it has in memory now."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+        return self.peak()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    script = Path(__file__).with_name("large_message_node.py")
+    command = [sys.executable, str(script), str(tmp_path_factory.mktemp("home")), str(MOST)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield Server(f"http://127.0.0.1:{int(process.stdout.readline())}", process.pid)
+        finally:
+            process.kill()
+
+
+def a_request(plan: TransferPlan) -> PushRequest:
+    return PushRequest(
+        transfer_plan=plan,
+        force_update_if_diverged=False,
+        visibility_for_created_dataset=Visibility.PUBLIC,
+    )
+
+
+def blocks_of_a_push() -> tuple[TransferPlan, bytes]:
+    """Return plan and archive of a chain's first block, and of bytes that do not compress."""
+    first = a_chain(a_seed(dataset=a_dataset("new"))).blocks[0]
+    content = random.Random(15).randbytes(RAW_BYTES)
+    out = BytesIO()
+    write_archive([(first.hash, first.raw), (physical_hash_of(content), content)], out)
+    return TransferPlan(num_blocks=2, bytes_in_raw_blocks=len(content) + len(first.raw)), out.getvalue()
+
+
+def send_blocks(connection: Connection, archive: bytes) -> None:
+    connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=2, payload=archive)))
+    connection.expect(BlocksAccepted)
+
+
+def test_pushes_of_many_callers_wait_for_each_other_and_are_held_in_files(server: Server) -> None:
+    plan, archive = blocks_of_a_push()
+
+    def push(number: int) -> None:
+        with connected(f"{server.url}/new-{number}/push", PUSH, {}) as connection:
+            connection.send(a_request(plan))
+            connection.expect(PushAccepted)
+            send_blocks(connection, archive)
+            arrived.append(number)
+            while len(arrived) < PUSHES:  # all are open at the same time
+                connection.poll(0.01)
+
+    arrived: list[int] = []
+    before = server.forget_peak()
+    with ThreadPoolExecutor(PUSHES) as pool:
+        list(pool.map(push, range(PUSHES)))
+    assert sorted(arrived) == [*range(PUSHES)]
+    # One message needs some 90 MiB: twice as text, and its archive. Six would need more than 400 MiB.
+    assert server.peak() - before < 180 * MIB
+
+
+def test_a_client_that_sends_more_than_it_has_announced_is_disconnected(server: Server) -> None:
+    _, archive = blocks_of_a_push()
+    before = server.forget_peak()
+    with connected(f"{server.url}/liar/push", PUSH, {}) as connection:
+        connection.send(a_request(TransferPlan(num_blocks=2, bytes_in_raw_blocks=100)))
+        connection.expect(PushAccepted)
+        with pytest.raises(PeerClosed):
+            send_blocks(connection, archive * 4)
+    assert server.peak() - before < 40 * MIB
+
+
+def test_a_pull_needs_little_memory_whatever_the_chain(server: Server) -> None:
+    before = server.forget_peak()
+    with connected(f"{server.url}/cities/pull", PULL, {}) as connection:
+        connection.send(PullRequest(force_update_if_diverged=False))
+        plan = connection.expect(PullAccepted).transfer_plan
+        connection.send(MetadataRequest())
+        batch = connection.expect(MetadataReply).blocks
+    blocks = dict(read_archive(BytesIO(batch.payload), count=plan.num_blocks))
+    assert all(physical_hash_of(raw) == name for name, raw in blocks.items())
+    assert len(batch.payload) * 3.5 > PULL_BYTES
+    assert server.peak() - before < 50 * MIB  # of which a run of 256 blocks has 25
+
+
+@pytest.mark.parametrize("piece", [b"", b"\0", bytes(range(256)), b"\xff" * 1000, bytes([9, 10, 99, 100])])
+def test_the_length_of_numbers_is_known_before_they_are_written(piece: bytes) -> None:
+    assert length_of_numbers(piece) == len(numbers(piece))
+
+
+def test_what_a_message_may_need_follows_from_its_plan() -> None:
+    assert message_bytes(TransferPlan()) == SMALL_BYTES
+    assert message_bytes(TransferPlan(num_blocks=2**64 - 1)) == MOST_BYTES
+    plan, archive = blocks_of_a_push()
+    assert len(numbers(archive)) < message_bytes(plan)
+    assert seconds_for(SMALL_BYTES, 3600) == 3600
+    assert seconds_for(64 * 1024 * 1000, 3600) == 1060
+
+
+def test_a_large_message_waits_for_others_and_small_ones_do_not() -> None:
+    async def receive() -> list[str]:
+        large, seen = LargeMessages(most=100 * MIB), list[str]()
+
+        async def one(name: str, size: int) -> None:
+            async with large.receiving(size):
+                seen.append(f"{name} begins")
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                seen.append(f"{name} ends")
+
+        await asyncio.gather(one("large", 200 * MIB), one("second", 60 * MIB), one("small", 100))
+        return seen
+
+    seen = asyncio.run(receive())
+    assert seen.index("large ends") < seen.index("second begins")
+    assert seen.index("small begins") < seen.index("large ends")
+
+
+def test_a_push_that_waits_too_long_is_refused() -> None:
+    async def receive() -> None:
+        large = LargeMessages(most=MOST, wait_seconds=0.01)
+        async with large.receiving(MOST), large.receiving(MOST):
+            pass
+
+    with pytest.raises(TransferRefused, match="too many large pushes"):
+        asyncio.run(receive())
+
+
+def test_blocks_in_a_file_are_a_mapping_in_their_order() -> None:
+    blocks: dict[Multihash, bytes] = {physical_hash_of(raw): raw for raw in (b"one", b"", b"three" * 1000)}
+    with SpooledBlocks(spool_file(MemoryBlobStore()), blocks.items()) as spooled:
+        assert list(spooled.items()) == list(blocks.items())
+        assert len(spooled) == 3
+        with pytest.raises(KeyError):
+            spooled[a_hash("x")]
