@@ -292,3 +292,15 @@ def test_a_full_queue_delays_no_call(stub: coordinator_pb2_grpc.CoordinatorStub,
     while DROPPED._value.get() - lost < 2 and time.monotonic() < until:
         time.sleep(0.01)
     assert DROPPED._value.get() - lost == 2
+
+
+def test_a_call_that_cannot_be_noted_is_answered(
+    node: Node, stub: coordinator_pb2_grpc.CoordinatorStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work is done: an error would be taken for a failure, and repeated."""
+
+    def broken(*_: object) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(node.audit, "put", broken)
+    stub.Delete(pb.DeleteRequest(ref="orders"))

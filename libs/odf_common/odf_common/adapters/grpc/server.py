@@ -199,19 +199,26 @@ class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
             error = raised
             raise
         finally:
-            status = _status_of(error, context)
-            self._on_call(
-                Call(
-                    method=method,
-                    dataset=dataset_in(admitted.first, admitted.reply),
-                    subject=subject_in(admitted.first),
-                    status=status,
-                    error=_name_of(error) if isinstance(error, OdfError) else _plain(status),
-                    address=address_of(context),
-                    certificate_name=certificate_name(context),
-                    user_agent=user_agent(context),
-                )
-            )
+            try:
+                self._on_call(_ended_call(admitted, error, context, method))
+            except Exception:  # the caller gets its answer: the work is done
+                log.exception("cannot record a call: %s", method)
+
+
+def _ended_call(
+    admitted: "_Admitted", error: BaseException | None, context: grpc.ServicerContext, method: str
+) -> Call:
+    status = _status_of(error, context)
+    return Call(
+        method=method,
+        dataset=dataset_in(admitted.first, admitted.reply),
+        subject=subject_in(admitted.first),
+        status=status,
+        error=_name_of(error) if isinstance(error, OdfError) else _plain(status),
+        address=address_of(context),
+        certificate_name=certificate_name(context),
+        user_agent=user_agent(context),
+    )
 
 
 @dataclass(slots=True)
