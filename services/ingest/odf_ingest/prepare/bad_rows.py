@@ -14,7 +14,16 @@ import pyarrow as pa
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep
 from odf_ingest.prepare.batch import BadRecord
-from odf_ingest.read import FileRecords, read_file, read_inferred, read_records, split_file, suspects
+from odf_ingest.read import (
+    FileRecords,
+    infer_batch,
+    infer_records,
+    read_file,
+    read_inferred,
+    read_records,
+    split_file,
+    suspects,
+)
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 
 AT_ONCE: Final = 16_384  # records that are read together
@@ -104,6 +113,16 @@ class RejectedRows:
         self._step = step
         self._file = file
         self._has_bad = False
+
+    def infer(self, known: pa.Schema | None) -> pa.Schema | None:
+        """Return the columns of the file, of its good rows if it has bad ones; raises `InvalidInput` if it has none."""
+        try:
+            return infer_batch(self._step, self._file.read_bytes(), known)
+        except InvalidInput:
+            if self._rows is None:
+                raise
+            records = self._rows.records
+            return infer_records(records.step, records.messages(0, len(records.places)), known)
 
     def read(self, schema: pa.Schema | None, *, is_declared: bool) -> pa.Table:
         """Return the good rows; raises `InvalidInput` if the file is refused."""

@@ -112,10 +112,12 @@ class Preparer:
     def file(self, plan: Plan, batch: FileBatch, rejected: RejectedRows | None = None) -> Prepared:
         """Read a file; raises `InvalidInput` for the first error, or leaves out rows that can be `rejected`."""
         step = plan.source.read
-        if plan.schema is None:
+        if plan.schema is not None:
+            columns = Columns(schema=plan.schema)
+        elif rejected is None:
             columns = _inferred(plan, infer_batch(step, batch.file.read_bytes(), plan.known))
         else:
-            columns = Columns(schema=plan.schema)
+            columns = _inferred(plan, rejected.infer(plan.known))
         if rejected is None:
             table = read_file(step, batch.file, columns.schema)
             records = self._whole(plan, columns, table, RefusedRows(step, batch.file.read_bytes))

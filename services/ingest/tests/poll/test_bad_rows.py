@@ -128,13 +128,20 @@ def rejecting(bench: Any, **more: Any) -> Any:
             "line 2, record 2: column id: is null; a value of BIGINT is required",
         ),
         (
+            ReadStepNdGeoJson(),
+            FEATURE % "1" + '{"type":"Other"}\n' + FEATURE % "3",
+            '{"type":"Other"}',
+            "line 2: its type is 'Other' instead of 'Feature'",
+        ),
+        (ReadStepNdJson(), '{"id":1}\nhm\n{"id":3}\n', "hm", "line 2: is not one JSON object"),
+        (
             ReadStepNdGeoJson(ddl_schema=("id BIGINT NOT NULL", "geometry STRING")),
             FEATURE % "1" + '{"type":"Other"}\n' + FEATURE % "3",
             '{"type":"Other"}',
             "line 2: its type is 'Other' instead of 'Feature'",
         ),
     ],
-    ids=["csv", "csv-null", "lines", "array", "features"],
+    ids=["csv", "csv-null", "lines", "array", "open-features", "open-lines", "features"],
 )
 def test_a_bad_row_may_be_rejected_alone(  # noqa: PLR0917
     make_polled: Any, poll: Any, tmp_path: Path, read: ReadStep, content: str, letter: str, reason: str
