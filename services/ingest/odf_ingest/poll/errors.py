@@ -39,6 +39,19 @@ class SourceUnreachable(Unavailable):
 
 
 @dataclass(eq=False, kw_only=True)
+class FileUnreadable(SourceUnreachable):
+    """A local file that a source names cannot be read; nothing of it was committed."""
+
+    def __str__(self) -> str:
+        """Return the file and why."""
+        return f"{self.what} cannot be read: {self.why}"
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return "let the user of the node read it, or repair or remove it; then pull again"
+
+
+@dataclass(eq=False, kw_only=True)
 class NothingAtSource(NotFound):
     """A polling source names a URL, file or image that does not exist."""
 
@@ -53,7 +66,7 @@ class SourceRefusedRequest(Refused):
 
     def advice(self) -> str:
         """Return what to do."""
-        return "check the address and the headers of the SetPollingSource"
+        return "check the address, the user and password, or the headers, in the SetPollingSource (`odf inspect`)"
 
 
 @dataclass(eq=False, kw_only=True)

@@ -22,7 +22,7 @@ from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.commit.propose import Proposals
 from odf_ingest.commit.slice_writer import Drafter
-from odf_ingest.poll.errors import FileForbidden, NothingAtSource
+from odf_ingest.poll.errors import FileForbidden, FileUnreadable, NothingAtSource
 from odf_ingest.poll.poller import Polled
 from odf_ingest.poll.position import ReadFile, ReadFiles
 
@@ -154,6 +154,22 @@ def test_a_bad_file_stops_the_poll_before_it_and_once_repaired_it_continues_ther
     write(folder, "2.json", 2)
     assert poll(bench) == Polled(blocks=2, records=2)
     assert names(bench) == ["1.json", "2.json", "3.json"]
+
+
+def test_a_file_that_cannot_be_read_is_named_with_why_and_files_before_it_are_kept(
+    make_polled: Any, poll: Any, folder: Path
+) -> None:
+    bench = make_polled(FetchStepFilesGlob(path=f"{folder}/*.ndjson"), LEDGER)
+    write(folder, "a.ndjson", 1)
+    (folder / "b.ndjson").symlink_to("/proc/self/mem")  # nobody can read its first byte, not even root
+    write(folder, "c.ndjson", 3)
+    with pytest.raises(FileUnreadable) as caught:
+        poll(bench)
+    assert str(caught.value) == "b.ndjson cannot be read: Input/output error"
+    assert bench.values("id") == [(1,)]
+    (folder / "b.ndjson").unlink()
+    poll(bench)
+    assert bench.values("id") == [(1,), (3,)]
 
 
 def test_a_poll_that_is_killed_anywhere_and_repeated_reads_each_file_once(

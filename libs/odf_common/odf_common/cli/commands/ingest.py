@@ -99,7 +99,7 @@ def command(
     print_rows(shown, output, columns=columns, extra=("head",))
     for one in results:
         if one.reply is not None and one.reply.HasField("late"):
-            remark(f"{_named(one.file)}: {late_remark(one.reply.late, dataset)}")
+            remark(f"{_named(one.file)}: {late_remark(one.reply.late, dataset, source)}")
     if results[-1].is_interrupted:
         raise click.exceptions.Exit(ExitCode.ABORTED)
     if results[-1].error is not None:

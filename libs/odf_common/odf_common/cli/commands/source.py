@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from odf_common.chain.state import DEFAULT_SOURCE
 from odf_common.cli import clients
 from odf_common.cli.files import STDIN
 from odf_common.cli.output import output_option, print_object, print_rows, remark
@@ -191,7 +192,8 @@ def _print(reply: SourcesReply, dataset: str, output: str) -> None:
             if one.advice:
                 remark(f"{one.name}: {one.advice}")
             if one.HasField("late"):
-                remark(f"{one.name}: {late_remark(one.late, dataset)}")
+                is_only = len(reply.sources) == 1 and one.name == DEFAULT_SOURCE
+                remark(f"{one.name}: {late_remark(one.late, dataset, '' if is_only else one.name)}")
 
 
 def _row(one: SourcesReply.Source, *, is_table: bool) -> dict[str, object]:
@@ -216,9 +218,13 @@ def _row(one: SourcesReply.Source, *, is_table: bool) -> dict[str, object]:
     }
 
 
-def late_remark(late: LateRecords, dataset: str) -> str:
-    """Return how many records were late, and what to do so that later ones are not."""
-    command = f"odf source set {dataset} watermarkDelay={late.proposed_delay}"
+def late_remark(late: LateRecords, dataset: str, source: str) -> str:
+    """Return how many records were late, and what to do so that later ones are not.
+
+    `source`: its name; may be empty if the dataset has no other.
+    """
+    of_source = f" --source {source}" if source else ""
+    command = f"odf source set {dataset} watermarkDelay={late.proposed_delay}{of_source}"
     return (
         f"records that arrived after the watermark had passed them: {late.records}, by up to {late.most}; "
         f"`{command}` holds the watermark back"

@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 from odf_common.hashing.multihash import Multihash
-from odf_ingest.poll.errors import FileForbidden, NothingAtSource, SourceUnreachable, TooLarge
+from odf_ingest.poll.errors import FileForbidden, FileUnreadable, NothingAtSource, TooLarge
 from odf_ingest.poll.fetch.step import CHUNK_BYTES, Context
 
 
@@ -31,7 +31,7 @@ def copy_file(source: Path, target: Path, context: Context, label: str) -> tuple
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NothingAtSource(what=label) from error
     except OSError as error:
-        raise SourceUnreachable(what=label, why=error.strerror) from error
+        raise FileUnreadable(what=label, why=error.strerror) from error
     return Multihash.sha3(digest.digest()), seen
 
 
