@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from odf_common.cli.exit_codes import ExitCode, importing
+from odf_common.cli.output import remark
 from odf_common.errors import OdfError, VerificationFailed, explained
 
 PACKAGE: Final = "odf_common.cli.commands"
@@ -116,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo("aborted", err=True)
         return ExitCode.ABORTED
     except OdfError as error:
-        click.echo(explained(error), err=True)
+        remark(explained(error))
         return ExitCode.VERIFICATION_FAILED if isinstance(error, VerificationFailed) else ExitCode.FAILED
     except BrokenPipeError:
         # The reader, such as `head`, has closed the pipe. Keep the interpreter from failing when it flushes.
@@ -125,6 +126,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         # A file that cannot be read or written: its name and the reason say enough.
         where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"error: {where}{error.strerror or error}", err=True)
+        remark(f"error: {where}{error.strerror or error}")
         return ExitCode.FAILED
     return result if isinstance(result, int) else ExitCode.OK

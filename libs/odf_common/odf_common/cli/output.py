@@ -38,6 +38,7 @@ COLOURS: Final = {
 _UNSAFE: Final = re.compile(
     r"[\x7f-\x9f\u2028\u2029]"
 )  # JSON may contain them raw, but terminals interpret some
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")  # all but tabs and ends of lines
 _WIDE_KEY: Final = "odf_common.wide"
 _HASH: Final = re.compile(r"\b(f1620[0-9a-f]{8})[0-9a-f]{56}\b")  # enough to tell hashes apart
 
@@ -140,8 +141,8 @@ def of_dataset(name: str, error: str) -> str:
 
 
 def remark(text: str) -> None:
-    """Print something that is not the result, on stderr."""
-    click.echo(text, err=True)
+    """Print something that is not the result, on stderr; control characters, which may come from data, are escaped."""
+    click.echo(_CONTROL.sub(lambda found: repr(found[0])[1:-1], text), err=True)
 
 
 @contextmanager

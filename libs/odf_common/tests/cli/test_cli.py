@@ -116,6 +116,7 @@ class Advised(OdfError):
         (InvalidInput(text="bad"), 1, "error: bad\n"),
         (VerificationFailed(), 3, "error: Stored data does not match what the chain declares\n"),
         (Advised(), 1, "error: It is wrong\nhint: do this\n"),
+        (InvalidInput(text="a\x1b[31m\x9b\r\n\tb\x00"), 1, "error: a\\x1b[31m\\x9b\\r\n\tb\\x00\n"),
         (KeyboardInterrupt(), 130, "\naborted\n"),
     ],
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from odf_common.cli.exit_codes import ExitCode
+from odf_common.cli.output import remark
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.hashing.multihash import Multihash
 
@@ -55,8 +56,8 @@ def _print(files: Sequence[Path], hash_of: Callable[[Path], Multihash]) -> int:
             click.echo(f"{hash_of(file)}  {file}")
         except OdfError as error:
             failed = True
-            click.echo(f"error: {file}: {error}", err=True)
+            remark(f"error: {file}: {error}")
         except OSError as error:
             failed = True
-            click.echo(f"error: {file}: {error.strerror}", err=True)
+            remark(f"error: {file}: {error.strerror}")
     return ExitCode.FAILED if failed else ExitCode.OK
