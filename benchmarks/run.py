@@ -58,6 +58,7 @@ LONG: Final = (
     "transactions_long",
     "transaction_profile",
     "pull_chain",
+    "push_chain",
 )  # alone too, and only when they are named
 NAMES: Final = (*ALONE, *LONG, *WITH_NODE)
 RESULTS: Final = Path(__file__).with_name("results.json")

@@ -1,0 +1,176 @@
+"""What benchmarks of transfers share: processes that serve, a network with a delay, and git and rclone as peers.
+
+The network is a TCP proxy that holds all bytes back for half the delay in each direction. Neither peer decodes blocks,
+reads slices, or syncs a file to the disk.
+"""
+
+import multiprocessing
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+LOOK_SECONDS: Final = 0.05
+RCLONE: Final = ("rclone", "--config", "/dev/null", "--transfers", "16", "--checkers", "16")
+HERE: Final = "127.0.0.1"
+USER, PASSWORD = "bench", "bench"  # rclone's SFTP client has to log in
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Return how many seconds work takes."""
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+@contextmanager
+def process_of(work: Callable[..., None], *arguments: object) -> Iterator[int]:
+    """Run work in a process that sends a port when it is ready, until the block ends."""
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=work, args=(theirs, *arguments), daemon=True)
+    process.start()
+    try:
+        yield ours.recv()
+    finally:
+        process.kill()
+        process.join()
+
+
+@contextmanager
+def delayed_by(port: int, delay: float) -> Iterator[int]:
+    """Yield a port where everything takes `delay` seconds longer, there and back."""
+    if not delay:
+        yield port
+        return
+    with process_of(_proxy, port, delay / 2) as delayed:
+        yield delayed
+
+
+def _proxy(ready: Connection, port: int, delay: float) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ready.send(server.getsockname()[1])
+        while True:
+            client, _ = server.accept()
+            there = socket.create_connection(("127.0.0.1", port))
+            for one in (client, there):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _pump(client, there, delay)
+            _pump(there, client, delay)
+
+
+def _pump(source: socket.socket, target: socket.socket, delay: float) -> None:
+    waiting: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
+
+    def receive() -> None:
+        data = b"-"
+        while data:
+            try:
+                data = source.recv(1 << 20)
+            except OSError:
+                data = b""
+            waiting.put((time.monotonic() + delay, data))
+
+    def send() -> None:
+        while True:
+            due, data = waiting.get()
+            time.sleep(max(0.0, due - time.monotonic()))
+            with suppress(OSError):
+                if data:
+                    target.sendall(data)
+                    continue
+                target.shutdown(socket.SHUT_WR)
+            return
+
+    for work in (receive, send):
+        threading.Thread(target=work, daemon=True).start()
+
+
+@contextmanager
+def served_by_git(folder: Path) -> Iterator[int]:
+    """Yield the port at which git serves a repository; it takes pushes."""
+    command = (
+        f"git daemon --reuseaddr --export-all --enable=receive-pack --listen={HERE} --base-path={folder}"
+    )
+    with _command([*command.split(), "--port={port}"]) as port:
+        yield port
+
+
+def commit_all(folder: Path) -> None:
+    """Make a folder a git repository with one commit of all of its files."""
+    for line in (
+        "init",
+        "config gc.auto 0",
+        "add .",
+        "-c user.name=a -c user.email=a@example.org commit -m all",
+    ):
+        _run("git", *line.split(), folder=folder)
+
+
+def empty_repository(folder: Path) -> None:
+    """Make a bare repository that takes pushes."""
+    _run("git", "init", "--bare", str(folder))
+
+
+def clone(port: int, folder: Path) -> None:
+    """Copy a repository."""
+    _run("git", "clone", "-q", f"git://{HERE}:{port}/", str(folder))
+
+
+def git_push(port: int, folder: Path) -> None:
+    """Send the commit of a repository to an empty one."""
+    _run("git", "push", "-q", f"git://{HERE}:{port}/", "HEAD:refs/heads/main", folder=folder)
+
+
+def has_rclone() -> bool:
+    """Return whether the peer is installed: `apt-get install rclone`."""
+    return shutil.which("rclone") is not None
+
+
+@contextmanager
+def served_by_rclone(folder: Path, protocol: str) -> Iterator[int]:
+    """Yield the port at which rclone serves a folder by `http`, to read, or `sftp`."""
+    login = ("--user", USER, "--pass", PASSWORD) if protocol == "sftp" else ()
+    with _command([*RCLONE, "serve", protocol, str(folder), "--addr", HERE + ":{port}", *login]) as port:
+        yield port
+
+
+def rclone_pull(port: int, folder: Path) -> None:
+    """Copy a folder that rclone serves by http."""
+    _run(*RCLONE, "copy", "--http-no-head", "--http-url", f"http://{HERE}:{port}", ":http:", str(folder))
+
+
+def rclone_push(port: int, folder: Path) -> None:
+    """Copy a folder to one that rclone serves by SFTP: its WebDAV client pauses 10 ms before each request."""
+    obscured = subprocess.run(["rclone", "obscure", PASSWORD], check=True, capture_output=True, text=True)
+    place = ("--sftp-host", HERE, "--sftp-port", str(port), "--sftp-user", USER)
+    _run(*RCLONE, "copy", *place, "--sftp-pass", obscured.stdout.strip(), str(folder), ":sftp:")
+
+
+def _run(*command: str, folder: Path | None = None) -> None:
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+
+
+@contextmanager
+def _command(command: list[str]) -> Iterator[int]:
+    """Run a server until the block ends; yield the port that replaces `{port}`, once it is open."""
+    with socket.create_server((HERE, 0)) as free:
+        port = int(free.getsockname()[1])
+    arguments = [one.replace("{port}", str(port)) for one in command]
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while True:
+            with suppress(ConnectionRefusedError), socket.create_connection((HERE, port)):
+                break
+            time.sleep(LOOK_SECONDS)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
