@@ -31,6 +31,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_COMMON_TESTS}/adapters/test_local_store.py",
         f"{_COMMON_TESTS}/adapters/test_locks.py",
         f"{_COMMON_TESTS}/adapters/test_durability.py",
+        f"{_COMMON_TESTS}/adapters/test_reserve.py",
         f"{_COMMON_TESTS}/adapters/test_os_faults.py",
         f"{_COORDINATOR_TESTS}/test_power_cuts.py",
     ),
@@ -98,7 +99,10 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/http/head_watch.py": (f"{_SYNC_TESTS}/test_event_routes.py", f"{_SYNC_TESTS}/test_webhooks.py"),
     f"{SYNC}/http/ingest_*.py": (f"{_SYNC_TESTS}/test_ingest_routes.py",),
     f"{SYNC}/http/list_routes.py": (f"{_SYNC_TESTS}/test_list_routes.py",),
-    f"{SYNC}/http/o[bp]*s.py": (f"{_SYNC_TESTS}/test_smart_pushes.py",),
+    f"{SYNC}/http/object_uploads.py": (
+        f"{_SYNC_TESTS}/test_uploads.py",
+        f"{_SYNC_TESTS}/test_smart_pushes.py",
+    ),
     f"{SYNC}/http/openapi.py": (f"{_SYNC_TESTS}/test_openapi.py",),
     f"{SYNC}/private_database.py": (f"{_SYNC_TESTS}/test_access_store.py", f"{_SYNC_TESTS}/test_webhooks.py"),
     f"{SYNC}/repositories/*.py": (
@@ -135,11 +139,18 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_SYNC_TESTS}/test_packs.py",
         f"{_SYNC_TESTS}/test_simple_protocol.py",
         f"{_SYNC_TESTS}/test_smart_pushes.py",
+        f"{_SYNC_TESTS}/test_uploads.py",
+        f"{_SYNC_TESTS}/test_partial_files.py",
+        f"{_SYNC_TESTS}/test_forced_pulls.py",
         f"{_SYNC_TESTS}/test_s3_pushes.py",
         f"{_SYNC_TESTS}/test_remote_login.py",
         f"{_SYNC_TESTS}/test_smart_replays.py",
+        f"{_SYNC_TESTS}/test_interrupted_transfers.py",
     ),
-    f"{SYNC}/webhooks/*.py": (f"{_SYNC_TESTS}/test_webhooks.py",),
+    f"{SYNC}/webhooks/*.py": (
+        f"{_SYNC_TESTS}/test_webhooks.py",
+        f"{_SYNC_TESTS}/test_webhook_declarations.py",
+    ),
     f"{INGEST}/commit/position.py": (
         f"{_INGEST_TESTS}/test_position.py",
         f"{_INGEST_TESTS}/push/test_file.py",
@@ -155,7 +166,10 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_INGEST_TESTS}/push/test_reader.py",
     ),
     f"{INGEST}/commit/watermark.py": (f"{_INGEST_TESTS}/push/test_watermarks.py",),
-    f"{INGEST}/poll/fetch/mqtt*.py": (f"{_INGEST_TESTS}/poll/test_mqtt.py",),
+    f"{INGEST}/poll/fetch/mqtt*.py": (
+        f"{_INGEST_TESTS}/poll/test_mqtt_packets.py",
+        f"{_INGEST_TESTS}/poll/test_mqtt.py",
+    ),
     f"{INGEST}/poll/fetch/ftp.py": (f"{_INGEST_TESTS}/poll/test_ftp.py",),
     f"{INGEST}/poll/fetch/container.py": (f"{_INGEST_TESTS}/poll/test_container.py",),
     f"{INGEST}/poll/fetch/*.py": (

@@ -295,3 +295,21 @@ def test_an_index_that_cannot_be_kept_does_not_prevent_the_search(
     datasets, (searched,) = results(here, "weather", repositories=("disk",))
     assert [one.name for one in datasets] == ["disk/airports"]
     assert "no space left" in searched.problem
+
+
+def test_the_pages_of_a_list_have_a_limit_in_all(
+    here: Environment, server: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server could send pages without end."""
+    first = json.dumps({"datasets": [{"name": "a"}], "next": "a"}).encode()
+    second = json.dumps({"datasets": [{"name": "b"}], "next": "b"}).encode()
+    server.pages["/datasets"], server.pages["/datasets?after=a"] = Page(body=first), Page(body=second)
+    server.pages["/datasets?after=b"] = Page(body=b'{"datasets": [{"name": "c"}]}')
+    known(here, "long", server.url)
+    monkeypatch.setattr(crawl, "LIST_LIMIT", len(first) + len(second))
+    (searched,) = results(here, "a", repositories=("long",))[1]
+    assert "bytes" in searched.problem
+    monkeypatch.setattr(crawl, "LIST_LIMIT", len(first) + len(second) + 100)
+    assert [one.name for one in results(here, "a", repositories=("long",), refresh=True)[0]] == ["long/a"]
+    monkeypatch.setattr(crawl, "DATASETS_LIMIT", 2)
+    assert [one.name for one in results(here, "c", repositories=("long",), refresh=True)[0]] == []

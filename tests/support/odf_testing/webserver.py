@@ -81,7 +81,8 @@ def serving_pages() -> Iterator[PageServer]:
         def do_GET(self) -> None:
             asked = {name.lower(): value for name, value in self.headers.items()}
             served.requests.append({"path": self.path, **asked})
-            page = served.pages.get(self.path.partition("?")[0], Page(status=404))
+            page = served.pages.get(self.path) or served.pages.get(self.path.partition("?")[0])
+            page = page or Page(status=404)
             if page.fails:
                 page = Page(status=page.fails.pop(0))
             self._answer(page, is_same=page.obeys and _is_same(page, asked))

@@ -21,6 +21,7 @@ from odf_common.metadata.fetching import (
     FetchStepUrl,
     MqttTopicSubscription,
 )
+from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import (
     MergeStrategyLedger,
     MergeStrategySnapshot,
@@ -32,6 +33,7 @@ from odf_common.ports.bus import StoredLetter
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.control.rejected_messages import RejectedMessages, Settled, Wanted
 from odf_ingest.errors import AlreadyCommitted, CannotRetry
+from odf_ingest.poll.fetch import as_batch
 from odf_ingest.poll.polled_batch import position_of
 from odf_ingest.poll.poller import Polled
 from odf_ingest.poll.position import PollPosition
@@ -244,3 +246,15 @@ def test_only_rows_that_the_chain_has_rejected_and_not_committed_since_are_left(
     for position in (PollPosition(), PollPosition(rejected=5, retried=Numbers.of(range(5)))):
         with pytest.raises(AlreadyCommitted):
             rows.check(position)
+
+
+def test_values_become_a_batch_of_partition_0_from_offset_0() -> None:
+    """Dead letters of polled rows are `0/N`: the numbers of their batch's partition and offset."""
+    time = Timestamp.from_ms(1_700_000_000_000)
+    batch = as_batch("label", (b"a", b"", b"ccc"), time)
+    assert (batch.topic, batch.partitions, batch.start, batch.end) == ("label", 1, {0: 0}, {0: 3})
+    (part,) = batch.parts
+    assert (part.partition, list(part.offsets)) == (0, [0, 1, 2])
+    assert part.timestamps is not None
+    assert part.timestamps.tolist() == [time.ms] * 3
+    assert part.values.take(range(3)) == [b"a", b"", b"ccc"]

@@ -1,0 +1,70 @@
+"""The space kept free for deletions is really allocated, whatever the file system can do."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from odf_common.adapters.local.reserve import ROOM, SIZE, Reserve
+from odf_common.errors import StorageUnavailable
+
+
+@pytest.fixture
+def reserve(tmp_path: Path) -> Reserve:
+    if shutil.disk_usage(tmp_path).free < ROOM:
+        pytest.fail(f"{tmp_path} has less than {ROOM} bytes free")
+    return Reserve(tmp_path / "home")
+
+
+def size_of(home: Path) -> int | None:
+    file = home / "home" / "reserve"
+    return file.stat().st_blocks * 512 if file.exists() else None
+
+
+def failing(number: int) -> object:
+    def allocate(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return allocate
+
+
+def test_it_is_allocated_once_and_released_once(tmp_path: Path, reserve: Reserve) -> None:
+    reserve.refill()
+    reserve.refill()
+    assert size_of(tmp_path) == SIZE
+    assert reserve.release()
+    assert not reserve.release()
+    assert size_of(tmp_path) is None
+    reserve.refill()
+    assert size_of(tmp_path) == SIZE
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_that_cannot_allocate_is_written_to(
+    tmp_path: Path, reserve: Reserve, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", failing(number))
+    reserve.refill()
+    os.sync()
+    assert (tmp_path / "home" / "reserve").read_bytes() == bytes(SIZE)
+
+
+def test_a_disk_that_fills_up_leaves_nothing_and_says_so(
+    tmp_path: Path, reserve: Reserve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", failing(errno.ENOSPC))
+    with pytest.raises(StorageUnavailable, match="No space left"):
+        reserve.refill()
+    assert size_of(tmp_path) is None
+
+
+@pytest.mark.parametrize(("free", "is_allocated"), [(ROOM - 1, False), (ROOM, True)])
+def test_the_last_free_bytes_are_left_alone(
+    tmp_path: Path, reserve: Reserve, monkeypatch: pytest.MonkeyPatch, free: int, is_allocated: bool
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    reserve.refill()
+    assert (size_of(tmp_path) == SIZE) == is_allocated
