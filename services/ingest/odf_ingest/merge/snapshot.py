@@ -8,7 +8,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import MergeStrategySnapshot, Strings
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.errors import SnapshotRetractsTooMuch
-from odf_ingest.merge.difference import difference
+from odf_ingest.merge.difference import begin_sorting, difference
 from odf_ingest.merge.strategy import DEFAULT, History, Merged, key_columns, merge, takes_whole_batches
 from odf_ingest.source_settings import EmptySnapshot, SourceSettings
 
@@ -32,17 +32,19 @@ def _(
     settings: SourceSettings = DEFAULT,
 ) -> Merged:
     key = strategy.primary_key
-    known = history.current(key)
     if len(new) == 0 and settings.empty_snapshot is EmptySnapshot.REFUSE:
         raise InvalidInput(
             text="the snapshot has no records, which this source refuses (emptySnapshot: refuse)"
         )
+    sorting = begin_sorting(new, key) if len(new) else None
+    known = history.current(key)
     if len(new) == 0 and len(known) == 0:
         return Merged(records=new)  # the dataset may not have the key's columns yet
     merged = difference(
         known,
         new,
         key=key,
+        sorting=sorting,
         compared=strategy.compare_columns,
         event_time=vocab.event_time_column,
         retracts_missing=True,
