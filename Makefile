@@ -13,6 +13,7 @@ STAMPS := $(VENV)/stamps
 MINIO := v0.0.0-20260212201848-7aac2a2c5b7c
 MINIO_FOLDER := $(CURDIR)/$(VENV)/share/odf/minio
 KAFKA_JARS := $(VENV)/share/odf/kafka
+SAMPLES := $(VENV)/share/odf/samples
 PROTO_OUT := libs/odf_common/odf_common/proto
 PROTO_FILES := $(sort $(shell find proto -name '*.proto'))
 PROJECTS := libs/odf_common services/ingest services/coordinator services/engine-spark services/verifier services/sync tests/support
@@ -35,7 +36,7 @@ help:
 setup: $(STAMPS)/projects $(STAMPS)/kafka $(PROTO_OUT)/.stamp $(STAMPS)/archive $(STAMPS)/spark ## install everything into .venv; fast if nothing has changed
 
 .PHONY: testsetup
-testsetup: setup $(STAMPS)/minio ## install what only tests need: a MinIO, built once; needs Go, takes some minutes
+testsetup: setup $(STAMPS)/minio $(STAMPS)/samples ## install what only tests need: a MinIO, built once; needs Go, takes some minutes
 
 .PHONY: demo
 demo: setup ## run the demo on real data: from messages to verified derivatives
@@ -149,6 +150,14 @@ $(STAMPS)/minio: Makefile | $(BIN)/python
 		mv minio $(MINIO); \
 	fi
 	@mkdir -p $(STAMPS) && touch $@
+
+# Shapefiles that tests read: they are in the sources of the package, not in its wheel.
+$(STAMPS)/samples: $(STAMPS)/requirements
+	@mkdir -p $(SAMPLES)
+	@awk '/^pyshp==/ { found = 1 } found { print } found && !/\\$$/ { exit }' requirements.txt > $(SAMPLES)/requirements.txt
+	@$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-binary :all: \
+		--require-hashes --requirement $(SAMPLES)/requirements.txt --dest $(SAMPLES)
+	@touch $@
 
 # Only for speed: the node also starts without the archive.
 $(STAMPS)/archive: $(STAMPS)/kafka | $(STAMPS)/projects $(PROTO_OUT)/.stamp
