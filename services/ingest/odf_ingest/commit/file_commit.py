@@ -109,7 +109,11 @@ def chosen_source(state: ChainState, name: str) -> AddPushSource:
         if name not in sources:
             raise NotFound(what=f"push source {name}")
         return sources[name]
-    if len(sources) != 1:
-        known = ", ".join(sorted(sources)) or "none"
-        raise InvalidInput(text=f"specify the push source; the dataset has: {known}")
+    if not sources:
+        raise InvalidInput(text="the dataset has no push source")
+    if len(sources) > 1:
+        known = ", ".join(sorted(sources))
+        raise InvalidInput(
+            text=f"the dataset has several push sources: {known}; name one (--source, ?sourceName=)"
+        )
     return next(iter(sources.values()))

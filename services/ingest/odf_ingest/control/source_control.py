@@ -346,11 +346,15 @@ def _view(
 ) -> SourceView:
     known = None if topic is None else position_of(state, name).topics.get(topic.name)
     since = "" if record is None else datetime.fromtimestamp(record.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    why = ""
+    if topic is None and settings.topics.patterns:
+        why = f"no topic matches {', '.join(settings.topics.patterns)} yet; one that appears is read from its beginning"
     return SourceView(
         name=name,
         topic="" if topic is None else topic.name,
         state=NO_TOPIC,
         since=since,
+        why=why,
         next={} if known is None else dict(known.next),
         waiting=None if topic is None else messages_after(known, topic),
         settings=settings,

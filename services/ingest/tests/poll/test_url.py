@@ -273,7 +273,7 @@ def test_a_redirect_to_a_private_address_is_refused(make_polled: Any, poll: Any,
 
 def test_a_redirect_to_a_file_is_refused(make_polled: Any, poll: Any, web: PageServer) -> None:
     web.pages["/a"] = Page(status=302, headers={"Location": "file:///etc/passwd"})
-    with pytest.raises(InvalidInput, match="expected http or https"):
+    with pytest.raises(SourceRefusedRequest, match="/a redirects elsewhere: expected http or https"):
         poll(make_polled(FetchStepUrl(url=f"{web.url}/a")))
 
 

@@ -1,6 +1,7 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_common.errors import InvalidInput, NotFound, Refused, StorageUnavailable
-from odf_common.metadata.events import AddData, SetDataSchema, SetVocab
+from odf_common.metadata.events import AddData, DisablePushSource, SetDataSchema, SetVocab
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import (
     MergeStrategyLedger,
@@ -238,10 +239,17 @@ def test_a_ledger_knows_its_keys_after_a_restart_and_after_others_wrote(
 
 
 def test_a_source_has_to_be_named_when_there_are_none_of_that_name(make_bench: Any) -> None:
-    state = make_bench().state
-    assert chosen_source(state, "").source_name == "default"
+    bench = make_bench()
+    assert chosen_source(bench.state, "").source_name == "default"
     with pytest.raises(NotFound):
-        chosen_source(state, "other")
+        chosen_source(bench.state, "other")
+    bench.propose(replace(bench.state.push_sources["default"], source_name="other"))
+    assert chosen_source(bench.state, "other").source_name == "other"
+    with pytest.raises(InvalidInput, match="several push sources: default, other; name one"):
+        chosen_source(bench.state, "")
+    bench.propose(DisablePushSource(source_name="default"), DisablePushSource(source_name="other"))
+    with pytest.raises(InvalidInput, match="the dataset has no push source"):
+        chosen_source(bench.state, "")
 
 
 @pytest.mark.parametrize("at", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999Z"])

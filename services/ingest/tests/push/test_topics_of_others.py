@@ -191,6 +191,9 @@ def test_a_topic_that_cannot_be_read_is_refused(
             read(node, topics)
         read(node, "*")
         assert shown(node) == {"": ("no-topic", None)}, "patterns match none of these"
+        assert [one.why for one in control(node).show(entry(node))] == [
+            "no topic matches * yet; one that appears is read from its beginning"
+        ]
 
 
 def test_a_start_that_is_none_is_refused(make_bench: Any, broker: Broker) -> None:

@@ -102,7 +102,10 @@ def _answer(pools: urllib3.PoolManager, request: Request, context: Context) -> u
         if answer.status not in REDIRECTS or not place:
             return answer
         answer.close()
-        url = require_http(urljoin(url.url, place))
+        try:
+            url = require_http(urljoin(url.url, place))
+        except InvalidInput as error:
+            raise SourceRefusedRequest(text=f"{request.label} redirects elsewhere: {error.text}") from None
         if origin.scheme == "https" and url.scheme != "https":
             raise SourceRefusedRequest(text=f"{request.label} redirects from https to {url.scheme}")
     raise SourceRefusedRequest(text=f"{request.label} redirects more than {MAX_REDIRECTS} times")
