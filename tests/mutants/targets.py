@@ -103,6 +103,10 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_SYNC_TESTS}/test_uploads.py",
         f"{_SYNC_TESTS}/test_smart_pushes.py",
     ),
+    f"{SYNC}/http/open_pushes.py": (
+        f"{_SYNC_TESTS}/test_smart_pushes.py",
+        f"{_SYNC_TESTS}/test_smart_hostile_clients.py",
+    ),
     f"{SYNC}/http/openapi.py": (f"{_SYNC_TESTS}/test_openapi.py",),
     f"{SYNC}/private_database.py": (f"{_SYNC_TESTS}/test_access_store.py", f"{_SYNC_TESTS}/test_webhooks.py"),
     f"{SYNC}/repositories/*.py": (
