@@ -10,6 +10,14 @@ import yaml
 Manifest = dict[str, Any]
 APPEND: Final = {"kind": "Append"}
 
+# A polling source, as it stands in the metadata of a manifest.
+POLLING = """
+    - kind: SetPollingSource
+      fetch: {kind: Url, url: "http://example.org"}
+      read: {kind: NdJson}
+      merge: {kind: Append}
+"""
+
 
 def ledger(*key: str) -> Manifest:
     """Return the merge strategy that accepts each key once."""
