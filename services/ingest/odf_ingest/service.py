@@ -46,11 +46,10 @@ from odf_ingest.poll.schedule import PollSchedule
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.prepare.preprocess import Preprocessor
 from odf_ingest.push.assigned_sources import AssignedSources
+from odf_ingest.push.batch_buffer import BatchLimits
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
-from odf_ingest.push.source import BatchLimits
-from odf_ingest.push.source_record import Key
-from odf_ingest.push.source_topics import SourceTopics
+from odf_ingest.push.source_topics import Key, SourceTopics
 from odf_ingest.registry import Registries
 from odf_ingest.topic_names import ReservedTopics
 

@@ -21,8 +21,7 @@ from odf_ingest.errors import (
 )
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.reader import PushReader
-from odf_ingest.push.source_record import Key
-from odf_ingest.push.source_topics import SourceTopic, SourceTopics
+from odf_ingest.push.source_topics import Key, SourceTopic, SourceTopics
 from odf_ingest.push.start_position import require_same, stop_at
 
 POLL_SECONDS: Final = 0.01  # between reads of the chain

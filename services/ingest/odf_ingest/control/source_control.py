@@ -32,8 +32,8 @@ from odf_ingest.prepare.batch import MessagePosition, Search
 from odf_ingest.prepare.message_values import require_possible
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.push.assigned_sources import AssignedSources
-from odf_ingest.push.source_record import Key, SourceRecord
-from odf_ingest.push.source_topics import SourceTopic, SourceTopics
+from odf_ingest.push.source_record import SourceRecord
+from odf_ingest.push.source_topics import Key, SourceTopic, SourceTopics
 from odf_ingest.push.start_position import messages_after, require_same, stop_at
 from odf_ingest.push.state_machine import Phase
 from odf_ingest.registry import REGISTRY_SETTING, json_step

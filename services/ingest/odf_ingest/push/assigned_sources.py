@@ -26,13 +26,14 @@ from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.errors import SourceStopped
 from odf_ingest.prepare.batch import Search
 from odf_ingest.push import stalls
+from odf_ingest.push.batch_buffer import BatchLimits
 from odf_ingest.push.inspector import Inspection, Inspector
-from odf_ingest.push.source import BatchLimits, PushSource
-from odf_ingest.push.source_record import RETRY, Key, SourceRecord, Span, Stop, Trouble, Wait, as_of
-from odf_ingest.push.source_topics import SourceTopic, SourceTopics, existing
+from odf_ingest.push.source import RETRY, PushSource, Trouble, Wait
+from odf_ingest.push.source_record import SourceRecord, Span, Stop, as_of
+from odf_ingest.push.source_topics import Key, SourceTopic, SourceTopics, existing
+from odf_ingest.push.stalls import ReportWaiting, WaitingReports
 from odf_ingest.push.start_position import has_moved, is_elsewhere, open_source
 from odf_ingest.push.state_machine import Event, Phase
-from odf_ingest.push.waiting_reports import ReportWaiting, WaitingReports
 
 log = structlog.stdlib.get_logger(__name__)
 

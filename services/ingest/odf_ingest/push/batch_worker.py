@@ -39,8 +39,8 @@ from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.prepare.preparer import Prepared, Preparer
 from odf_ingest.push.kafka_batch import KafkaBatch, Read
-from odf_ingest.push.source import PushSource
-from odf_ingest.push.source_record import Trouble, as_of
+from odf_ingest.push.source import PushSource, Trouble
+from odf_ingest.push.source_record import as_of
 from odf_ingest.registry import Registries, decoded
 
 log = structlog.stdlib.get_logger(__name__)

@@ -19,8 +19,9 @@ from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.lanes import Lane, Lanes, NewClient, Records
-from odf_ingest.push.source import MAX_BATCHES_IN_FLIGHT, PushSource
-from odf_ingest.push.source_record import Key, Span, Wait
+from odf_ingest.push.source import MAX_BATCHES_IN_FLIGHT, PushSource, Wait
+from odf_ingest.push.source_record import Span
+from odf_ingest.push.source_topics import Key
 from odf_ingest.push.state_machine import Event, Phase
 
 log = structlog.stdlib.get_logger(__name__)

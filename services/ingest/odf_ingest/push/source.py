@@ -1,4 +1,4 @@
-"""One push source being read: its buffered messages, cut into batches by size and time (`BatchLimits`)."""
+"""One push source being read: its messages, cut into batches (`batch_buffer.py`), and why it waits or fails for now."""
 
 import math
 import time
@@ -6,58 +6,86 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Final, Self
 
 import numpy as np
 
 from odf_common.adapters.kafka.quiet import Partition
 from odf_common.adapters.kafka.records import Chunk
 from odf_common.chain.state import ChainState
+from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
+from odf_common.ports.clock import Backoff
+from odf_ingest.errors import RegistryUnavailable, pauses_source
 from odf_ingest.message_columns import NO_COLUMNS, MessageColumns
 from odf_ingest.prepare.batch import NOT_READ, MessageBatch, Part, Search, TopicActivity
 from odf_ingest.prepare.plan import Plan, sent_as
 from odf_ingest.prepare.preparer import Prepared
-from odf_ingest.push.source_record import Key, Trouble, Wait
-from odf_ingest.push.source_topics import TopicOffsets
+from odf_ingest.push.batch_buffer import BatchBuffer, BatchLimits, joined_by_partition
+from odf_ingest.push.source_topics import Key, TopicOffsets
 from odf_ingest.read.message_buffer import MessageBuffer
 
-MAX_BATCHES_IN_FLIGHT = 2  # batches in flight: one is committed while the next is read
-BACKLOG_DELAY_FACTOR = 5  # times the delay that a batch may wait for messages that are already in the topic
-MAX_BATCH_BYTES = 64 * 1024 * 1024  # of a batch that grows because it lacks a later message
-MAX_DELAY_SECONDS = 10.0  # that such a batch waits for more messages
+MAX_BATCHES_IN_FLIGHT: Final = 2  # batches in flight: one is committed while the next is read
+BACKLOG_DELAY_FACTOR: Final = (
+    5  # times the delay that a batch may wait for messages that are already in the topic
+)
+RETRY: Final = Backoff(first=0.2, most=10.0)
+TOPIC_UNREADABLE: Final = "TopicUnreadable"
+SAME_TROUBLE_SECONDS: Final = 30.0  # without failure after which the next one counts as a new trouble
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchLimits:
-    """When a batch is full: bytes of raw messages, or seconds after its first message."""
+class Wait:
+    """Why a source waits: `tries` batches up to `seen` lacked a message."""
 
-    size: int
-    delay: float
-    most: int = MAX_BATCH_BYTES
+    seen: Mapping[int, int]
+    tries: int
+    why: str
+    first: int = 0
+    """The partition of the batch's first message, whose other half is missing."""
 
     @property
-    def top(self) -> int:
-        """Return the bytes of the largest batch."""
-        return max(self.size, self.most)
-
-    def after(self, tries: int) -> "BatchLimits":
-        """Return the limits after `tries` batches that were too short: doubled each time."""
-        if tries == 0:
-            return self
-        times = 2 ** min(tries, 32)
-        delay = max(self.delay, min(max(self.delay, 0.05) * times, MAX_DELAY_SECONDS))
-        return BatchLimits(size=min(self.size * times, self.top), delay=delay, most=self.most)
+    def search(self) -> Search:
+        """Return the search that skips that message."""
+        return Search(count=1, until=self.seen, why=self.why, half_in=self.first)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Buffer:
-    """Messages of the next batch."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Why an operation fails for now: since when (seconds since the epoch), and the number of tries."""
 
-    start: dict[int, int]
-    parts: list[Part] = field(default_factory=list)
-    size: int = 0
-    count: int = 0
-    begun: float = 0.0
+    since: float
+    why: str
+    advice: str = ""
+    tries: int = 1
+    last: float = field(default_factory=time.monotonic)
+    """Time of the last try (seconds, monotonic)."""
+    reason: str = TOPIC_UNREADABLE
+    lasts_until_commit: bool = False
+    """Whether the topic is not the cause, so that only a commit proves that it is over."""
+
+    @classmethod
+    def of(cls, error: OdfError, before: "Trouble | None") -> Self:
+        """Return the trouble after one more try; `since` is that of the first."""
+        since, tries = (time.time(), 1) if before is None else (before.since, before.tries + 1)
+        return cls(
+            since=since,
+            why=str(error),
+            advice=error.advice(),
+            tries=tries,
+            reason=error.code if isinstance(error, RegistryUnavailable) else TOPIC_UNREADABLE,
+            lasts_until_commit=pauses_source(error),
+        )
+
+    @property
+    def delay(self) -> float:
+        """Return the seconds until the next retry."""
+        return RETRY.pause(self.tries)
+
+    @property
+    def is_recent(self) -> bool:
+        """Return whether a failure now still belongs to it."""
+        return time.monotonic() - self.last < self.delay + SAME_TROUBLE_SECONDS
 
 
 class PushSource:
@@ -115,7 +143,7 @@ class PushSource:
         self._placed.set_result(None)
         self._usual = limits
         self._limits = limits.after(wait.tries if wait else 0)
-        self._buffer = _Buffer(start=dict(positions))
+        self._buffer = BatchBuffer(start=dict(positions))
         self._unread: tuple[Mapping[int, int], float] | None = None
         self._heard = dict.fromkeys(positions, time.monotonic())  # when each partition gave its last message
 
@@ -273,7 +301,7 @@ class PushSource:
                 topic=self.topic,
                 topic_id=self.topic_id,
                 partitions=len(self.next),
-                parts=tuple(_by_partition(buffer.parts)),
+                parts=tuple(joined_by_partition(buffer.parts)),
                 start=buffer.start,
                 end=dict(self.next),
                 beginning=self.beginning,
@@ -292,7 +320,7 @@ class PushSource:
         if self.search is not None and self.search.is_over(self.next):
             self.search = None
         self._limits = self._usual
-        self._buffer = _Buffer(start=dict(self.next))
+        self._buffer = BatchBuffer(start=dict(self.next))
 
     def _part(self, chunk: Chunk) -> Part:
         columns = self.columns
@@ -317,26 +345,3 @@ class PushSource:
         buffer.count += len(part.values)
         self._heard[part.partition] = time.monotonic()
         self.next[part.partition] = part.offsets[-1] + 1
-
-
-def _by_partition(parts: list[Part]) -> list[Part]:
-    """Join each partition's parts, partitions ascending."""
-    grouped: dict[int, list[Part]] = {}
-    for part in parts:
-        grouped.setdefault(part.partition, []).append(part)
-    return [_joined(grouped[number]) for number in sorted(grouped)]
-
-
-def _joined(parts: list[Part]) -> Part:
-    values = MessageBuffer.joined([part.values for part in parts])
-    start, stop = parts[0].offsets[0], parts[-1].offsets[-1] + 1
-    has_gaps = stop - start != len(values)
-    moments = [part.timestamps for part in parts if part.timestamps is not None]
-    return Part(
-        partition=parts[0].partition,
-        values=values,
-        offsets=[at for part in parts for at in part.offsets] if has_gaps else range(start, stop),
-        timestamps=np.concatenate(moments) if moments else None,
-        keys=[key for part in parts for key in part.keys],
-        headers={name: [one for part in parts for one in part.headers[name]] for name in parts[0].headers},
-    )

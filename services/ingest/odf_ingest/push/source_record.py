@@ -3,87 +3,15 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import Self
 
 from odf_common.chain.state import ChainState
-from odf_common.errors import OdfError
-from odf_common.identity.did import DatasetId
-from odf_common.ports.clock import Backoff
 from odf_ingest.commit.committer import position_of
-from odf_ingest.errors import IncompleteCorrection, RegistryUnavailable, SourceStopped, pauses_source
+from odf_ingest.errors import IncompleteCorrection, SourceStopped
 from odf_ingest.prepare.batch import Search
+from odf_ingest.push.source import PushSource, Trouble, Wait
+from odf_ingest.push.source_topics import Key
 from odf_ingest.push.state_machine import LIVE, Event, Phase, after
-
-if TYPE_CHECKING:
-    from odf_ingest.push.source import PushSource
-
-
-class Key(NamedTuple):
-    """What is read: a source's own topic, or an external one."""
-
-    dataset: DatasetId
-    source: str
-    topic: str = ""
-    """The name of an external topic; empty for the source's own."""
-
-
-RETRY: Final = Backoff(first=0.2, most=10.0)
-TOPIC_UNREADABLE: Final = "TopicUnreadable"
-SAME_TROUBLE_SECONDS: Final = 30.0  # without failure after which the next one counts as a new trouble
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """Why a source waits: `tries` batches up to `seen` lacked a message."""
-
-    seen: Mapping[int, int]
-    tries: int
-    why: str
-    first: int = 0
-    """The partition of the batch's first message, whose other half is missing."""
-
-    @property
-    def search(self) -> Search:
-        """Return the search that skips that message."""
-        return Search(count=1, until=self.seen, why=self.why, half_in=self.first)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """Why an operation fails for now: since when (seconds since the epoch), and the number of tries."""
-
-    since: float
-    why: str
-    advice: str = ""
-    tries: int = 1
-    last: float = field(default_factory=time.monotonic)
-    """Time of the last try (seconds, monotonic)."""
-    reason: str = TOPIC_UNREADABLE
-    lasts_until_commit: bool = False
-    """Whether the topic is not the cause, so that only a commit proves that it is over."""
-
-    @classmethod
-    def of(cls, error: OdfError, before: "Trouble | None") -> Self:
-        """Return the trouble after one more try; `since` is that of the first."""
-        since, tries = (time.time(), 1) if before is None else (before.since, before.tries + 1)
-        return cls(
-            since=since,
-            why=str(error),
-            advice=error.advice(),
-            tries=tries,
-            reason=error.code if isinstance(error, RegistryUnavailable) else TOPIC_UNREADABLE,
-            lasts_until_commit=pauses_source(error),
-        )
-
-    @property
-    def delay(self) -> float:
-        """Return the seconds until the next retry."""
-        return RETRY.pause(self.tries)
-
-    @property
-    def is_recent(self) -> bool:
-        """Return whether a failure now still belongs to it."""
-        return time.monotonic() - self.last < self.delay + SAME_TROUBLE_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +51,7 @@ class SourceRecord:
     phase: Phase = Phase.OPENING
     since: float = field(default_factory=time.time)
     """When it entered this phase (seconds since the epoch)."""
-    source: "PushSource | None" = None
+    source: PushSource | None = None
     wait: Wait | None = None
     """Why the next batch must be longer than the last one."""
     search: Search | None = None
@@ -148,7 +76,7 @@ class SourceRecord:
         self,
         event: Event,
         *,
-        source: "PushSource | None" = None,
+        source: PushSource | None = None,
         wait: Wait | None = None,
         search: Search | None = None,
         stop: Stop | None = None,

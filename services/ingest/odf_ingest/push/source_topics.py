@@ -7,7 +7,7 @@ of this node until the chain has a position. It is stored when it is resolved, s
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput, NotFound, OdfError
@@ -16,11 +16,19 @@ from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import BlobStore, CatalogEntry
 from odf_ingest.commit.committer import position_of
 from odf_ingest.message_columns import NO_COLUMNS, MessageColumns
-from odf_ingest.push.source_record import Key
 from odf_ingest.source_settings import load_settings
 from odf_ingest.topic_names import EARLIEST, LATEST, ReservedTopics, TopicNames, TopicStart
 
 STARTS: Final = "topic-starts"  # the note
+
+
+class Key(NamedTuple):
+    """What is read: a source's own topic, or an external one."""
+
+    dataset: DatasetId
+    source: str
+    topic: str = ""
+    """The name of an external topic; empty for the source's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,19 +1,28 @@
-"""Status of stalled sources: stopped, waiting or retrying, since when, and what to do."""
+"""Status of stalled sources: stopped, waiting or retrying, since when, what to do, and how many messages wait for them.
+
+A source that is read reports its waiting messages with each batch; `WaitingReports` does it for a stopped one.
+"""
 
 import time
 from collections.abc import Callable
 from typing import Final
 
+from odf_common.chain.state import ChainState
 from odf_common.errors import Refused
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.steps import MergeStrategy
+from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import SourceBuildsIndex, SourceQueries, SourceRetries, SourceWaiting
 from odf_ingest.history.kept_index import Building
-from odf_ingest.push.source_record import SourceRecord, Trouble
+from odf_ingest.push.source import Trouble
+from odf_ingest.push.source_record import SourceRecord
+from odf_ingest.push.source_topics import Key, SourceTopic
+from odf_ingest.push.start_position import messages_after
 
 REPORT_RETRIES_AFTER_SECONDS: Final = 2.0  # of retries, or of building an index, before they are reported
 STALLED_AFTER_SECONDS: Final = 10.0  # after which a query or a commit counts as stalled
 
+ReportWaiting = Callable[[Key, int], None]
 BuildingOf = Callable[[DatasetId, MergeStrategy], Building | None]
 
 
@@ -82,3 +91,32 @@ def _long(since: float | None) -> float | None:
 
 def _retries(name: str, reason: str, trouble: Trouble) -> Refused:
     return SourceRetries(source=name, reason=reason, text=trouble.why, remedy=trouble.advice)
+
+
+class WaitingReports:
+    """Reports each inspection of a stopped source, and the next opening, which may be after those messages."""
+
+    def __init__(self, report: ReportWaiting) -> None:
+        """Call `report` with a source and the number of messages that wait for it."""
+        self._report = report
+        self._stopped: set[Key] = set()
+
+    def stopped(self, key: Key, state: ChainState, topic: SourceTopic) -> None:
+        """Report what waits for a stopped source, unless its topic cannot be described."""
+        self._stopped.add(key)
+        self._report_count(key, state, topic)
+
+    def opened(self, key: Key, state: ChainState, topic: SourceTopic) -> None:
+        """Report what waits for a source that was stopped before."""
+        if key in self._stopped:
+            self._stopped.discard(key)
+            self._report_count(key, state, topic)
+
+    def forget(self, key: Key) -> None:
+        """Forget a source that is no longer assigned."""
+        self._stopped.discard(key)
+
+    def _report_count(self, key: Key, state: ChainState, topic: SourceTopic) -> None:
+        count = messages_after(position_of(state, topic.source).topics.get(topic.name), topic)
+        if count is not None:
+            self._report(key, count)

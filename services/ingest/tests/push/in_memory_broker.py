@@ -30,9 +30,9 @@ from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.control.drain import Drains
 from odf_ingest.push import assigned_sources
 from odf_ingest.push.assigned_sources import AssignedSources
+from odf_ingest.push.batch_buffer import MAX_BATCH_BYTES, BatchLimits
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
-from odf_ingest.push.source import MAX_BATCH_BYTES, BatchLimits
 from odf_ingest.push.source_topics import SourceTopics
 from odf_ingest.registry import Registries
 

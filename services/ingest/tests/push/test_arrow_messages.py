@@ -8,7 +8,7 @@ import pytest
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import MergeStrategySnapshot, ReadStepNdJson
-from odf_ingest.push.source_record import Key
+from odf_ingest.push.source_topics import Key
 from odf_ingest.source_settings import SourceSettings, save_settings
 
 from .in_memory_broker import TOPIC, Broker, Running, message, running

@@ -18,9 +18,8 @@ from odf_ingest.control.source_commands import SourceCommands
 from odf_ingest.control.source_control import SourceControl
 from odf_ingest.errors import SourceStopped
 from odf_ingest.push.assigned_sources import AssignedSources
-from odf_ingest.push.source import BatchLimits
-from odf_ingest.push.source_record import Key
-from odf_ingest.push.source_topics import SourceTopics
+from odf_ingest.push.batch_buffer import BatchLimits
+from odf_ingest.push.source_topics import Key, SourceTopics
 from odf_ingest.push.state_machine import Phase
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 

@@ -14,7 +14,7 @@ from odf_common.ports.engine import IsWanted
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import SourceStopped, SourceWaiting
 from odf_ingest.prepare.preparer import Preparer
-from odf_ingest.push.source_record import Key
+from odf_ingest.push.source_topics import Key
 
 from .in_memory_broker import TOPIC, Broker, Running, running
 

@@ -25,13 +25,12 @@ from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit.commit_queue import Pools
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.push import assigned_sources as owned
-from odf_ingest.push import reader, source_record
+from odf_ingest.push import reader, source
 from odf_ingest.push.assigned_sources import AssignedSources
+from odf_ingest.push.batch_buffer import BatchLimits
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.reader import PushReader
-from odf_ingest.push.source import BatchLimits
-from odf_ingest.push.source_record import Key
-from odf_ingest.push.source_topics import SourceTopics
+from odf_ingest.push.source_topics import Key, SourceTopics
 from odf_ingest.push.state_machine import LIVE, Phase
 from odf_ingest.registry import Registries
 
@@ -221,7 +220,7 @@ class World:
 
 @pytest.fixture
 def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], World]:
-    monkeypatch.setattr(source_record, "RETRY", Backoff(first=0.0, most=0.0))
+    monkeypatch.setattr(source, "RETRY", Backoff(first=0.0, most=0.0))
     for module, name in (
         (owned, "BUSY_RECHECK_SECONDS"),
         (reader, "POLL_SECONDS"),

@@ -22,7 +22,7 @@ from odf_ingest import metrics
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import SourceStopped
 from odf_ingest.push import assigned_sources, reader
-from odf_ingest.push.source_record import Key
+from odf_ingest.push.source_topics import Key
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 from .in_memory_broker import LEDGER, TOPIC, Broker, message, running

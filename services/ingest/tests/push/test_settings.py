@@ -7,7 +7,7 @@ from odf_testing.registry import framed, serving_registry
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
-from odf_ingest.push.source_record import Key
+from odf_ingest.push.source_topics import Key
 
 from .in_memory_broker import TOPIC, Broker, Running, message, running
 from .in_memory_broker import broker as broker  # noqa: PLC0414 - a fixture

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from odf_common.metadata.steps import MergeStrategySnapshot, ReadStepJson
-from odf_ingest.push.source_record import Key
+from odf_ingest.push.source_topics import Key
 from odf_ingest.source_settings import EmptySnapshot, SourceSettings, save_settings
 
 from .in_memory_broker import TOPIC, Broker, running

@@ -13,8 +13,8 @@ from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.message_columns import ColumnNames, HeaderColumns, MessageColumns
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.prepare.plan import Plan
-from odf_ingest.push.source import MAX_BATCH_BYTES, MAX_DELAY_SECONDS, BatchLimits, PushSource
-from odf_ingest.push.source_record import Wait
+from odf_ingest.push.batch_buffer import MAX_BATCH_BYTES, MAX_DELAY_SECONDS, BatchLimits
+from odf_ingest.push.source import PushSource, Wait
 
 
 def a_source(

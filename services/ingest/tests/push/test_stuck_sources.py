@@ -27,8 +27,7 @@ from odf_ingest.push import assigned_sources, stalls
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.inspector import Inspection, Inspector
 from odf_ingest.push.source import PushSource
-from odf_ingest.push.source_record import Key
-from odf_ingest.push.source_topics import SourceTopic, SourceTopics
+from odf_ingest.push.source_topics import Key, SourceTopic, SourceTopics
 from odf_ingest.push.state_machine import Phase
 
 from .in_memory_broker import TOPIC, Broker, Running, message, running

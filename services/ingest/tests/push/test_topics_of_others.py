@@ -8,7 +8,7 @@ from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.errors import SourceStopped
 from odf_ingest.push.lanes import Lanes
-from odf_ingest.push.source_record import Key
+from odf_ingest.push.source_topics import Key
 from odf_ingest.push.state_machine import Phase
 
 from .in_memory_broker import Broker, Running, message, running
