@@ -36,7 +36,7 @@ from odf_sync.http.authorization import Authorizer
 from odf_sync.http.dataset_routes import SimpleProtocol
 from odf_sync.http.endpoints import application
 from odf_sync.http.open_pushes import OpenPushes
-from odf_sync.smart.server import SmartProtocol
+from odf_sync.http.smart_protocol.routes import SmartProtocol
 
 BLOCKS: Final = 10_000
 OBJECTS: Final = 1_000

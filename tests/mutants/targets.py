@@ -108,6 +108,13 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_SYNC_TESTS}/test_smart_hostile_clients.py",
     ),
     f"{SYNC}/http/openapi.py": (f"{_SYNC_TESTS}/test_openapi.py",),
+    f"{SYNC}/http/smart_protocol/*.py": (
+        f"{_SYNC_TESTS}/test_smart_pushes.py",
+        f"{_SYNC_TESTS}/test_smart_replays.py",
+        f"{_SYNC_TESTS}/test_recorded_transfers.py",
+        f"{_SYNC_TESTS}/test_push_checks.py",
+        f"{_SYNC_TESTS}/test_smart_hostile_clients.py",
+    ),
     f"{SYNC}/private_database.py": (f"{_SYNC_TESTS}/test_access_store.py", f"{_SYNC_TESTS}/test_webhooks.py"),
     f"{SYNC}/repositories/*.py": (
         f"{_SYNC_TESTS}/test_named_places.py",

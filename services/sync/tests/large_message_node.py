@@ -18,8 +18,8 @@ from odf_sync.http.authorization import Authorizer
 from odf_sync.http.connections import Connections
 from odf_sync.http.endpoints import application
 from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.http.smart_protocol.routes import SmartProtocol
 from odf_sync.smart.large_messages import LargeMessages
-from odf_sync.smart.server import SmartProtocol
 
 BLOCKS, CHARACTERS = 400, 100_000
 

@@ -26,8 +26,8 @@ from odf_sync.http.authorization import Authorizer
 from odf_sync.http.dataset_routes import SimpleProtocol
 from odf_sync.http.endpoints import application
 from odf_sync.repositories import repository
+from odf_sync.repositories.pack_format import blocks_in, framed
 from odf_sync.transfer.compare import missing_blocks
-from odf_sync.transfer.pack_format import blocks_in, framed
 
 CHAIN = a_chain(a_seed(), *(SetInfo(description=f"number {number}") for number in range(99)))
 RAW = [block.raw for block in CHAIN.blocks]

@@ -20,12 +20,12 @@ from odf_common.metadata.events import DatasetKind, Seed, SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.http.smart_protocol.serve_pull import PullSource
+from odf_sync.http.smart_protocol.serve_push import PushTarget, _unpacked
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.large_messages import LargeMessages
 from odf_sync.smart.messages import BlocksBatch, Internal, InvalidInterval, PullRequest
 from odf_sync.smart.ranges import Range
-from odf_sync.smart.serve_pull import PullSource
-from odf_sync.smart.serve_push import PushTarget, _unpacked
 from odf_sync.transfer.accept import PushedChain, accept
 
 CITIES = yaml.safe_dump(root("cities", ["event_time TIMESTAMP", "city STRING"]))

@@ -24,12 +24,12 @@ from odf_sync.access.directory import Directory
 from odf_sync.access.grpc_servicer import NAME, AccessServicer
 from odf_sync.access.remote_login import DeviceLogin, LoginFailed, RemoteLogins, origin_of, require_encrypted
 from odf_sync.access.rules import Action
+from odf_sync.access.sent_tokens import LoginRequired
 from odf_sync.access.store import AccessStore
 from odf_sync.http.account_routes import AccountRoutes
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import Endpoint, application
 from odf_sync.repositories import repository
-from odf_sync.transfer.login import LoginRequired
 
 PASSWORD: Final = "long enough"
 HEAD: Final = "f1620" + "0" * 64

@@ -18,8 +18,7 @@ from odf_testing.recorded_transfers import Pool, all_recorded
 from odf_testing.sync_node import SyncNode
 
 from odf_common.hashing.multihash import Multihash
-from odf_sync.smart import serve_pull, serve_push
-from odf_sync.smart import server as smart_server
+from odf_sync.http.smart_protocol import routes, serve_pull, serve_push
 from odf_sync.smart.messages import VERSION, VERSION_HEADER
 
 CITIES: Final = "alice/cities.population"
@@ -199,7 +198,7 @@ def test_a_client_that_sends_a_byte_at_a_time_or_nothing_is_ended(
 
 
 def test_one_caller_cannot_take_all_exchanges(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smart_server, "EXCHANGES_OF_CALLER", 3)
+    monkeypatch.setattr(routes, "EXCHANGES_OF_CALLER", 3)
     with ExitStack() as opened:
         found = [opened.enter_context(connected(base)) for _ in range(200)]
         assert [one.status for one in found] == [101] * 3 + [503] * 197
@@ -207,7 +206,7 @@ def test_one_caller_cannot_take_all_exchanges(base: str, monkeypatch: pytest.Mon
 
 
 def test_half_closed_connections_leave_nothing_behind(base: str) -> None:
-    for _ in range(smart_server.EXCHANGES_OF_CALLER + 5):
+    for _ in range(routes.EXCHANGES_OF_CALLER + 5):
         with connected(base) as client:
             assert client.status == 101
             client.socket.shutdown(socket.SHUT_WR)

@@ -19,7 +19,8 @@ from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Scope
 from odf_sync.access.store import AccessStore
 from odf_sync.http.authorization import Authorizer
-from odf_sync.smart import archive, ranges, serve_push
+from odf_sync.http.smart_protocol import serve_push
+from odf_sync.smart import archive, ranges
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import Upload
 from odf_sync.transfer import push as push_module

@@ -39,7 +39,7 @@ from odf_sync.http.authorization import Authorizer
 from odf_sync.http.dataset_routes import SimpleProtocol
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.server import serve_http
-from odf_sync.smart.server import SmartProtocol
+from odf_sync.http.smart_protocol.routes import SmartProtocol
 from odf_testing.sync_node import SyncNode
 home, address = sys.argv[1:]
 node, pushes = SyncNode(Path(home)), OpenPushes()

@@ -14,7 +14,7 @@ from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import BlobStore, block_reader
 from odf_sync.http.endpoints import dataset_of
-from odf_sync.transfer.pack_format import MEDIA_TYPE, framed
+from odf_sync.repositories.pack_format import MEDIA_TYPE, framed
 
 PIECE_BYTES: Final = 256 * 1024  # read from the store, and written to the client, at a time
 PACK_BYTES: Final = 64 * 1024 * 1024  # after which a pack ends

@@ -24,8 +24,8 @@ from odf_sync.http.connections import SentFile
 from odf_sync.http.endpoints import Endpoint, dataset_of, name_in_path
 from odf_sync.http.object_uploads import ObjectUploads, Place, upload_file
 from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.repositories import pack_format
 from odf_sync.smart.archive import ARCHIVE_BYTES_LIMIT
-from odf_sync.transfer import pack_format
 
 # Not `public`: a shared cache must not keep what was sent for one token.
 FOR_EVER: Final = {

@@ -29,7 +29,7 @@ from odf_sync.http.ingest_routes import ingest_routes
 from odf_sync.http.list_routes import ListRoutes
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.openapi import with_description
-from odf_sync.smart.server import SmartProtocol
+from odf_sync.http.smart_protocol.routes import SmartProtocol
 
 THREADS: Final = 64  # reads and writes of the store at a time; a silent one holds each for some 20 s
 LINGERING_SECONDS: Final = (

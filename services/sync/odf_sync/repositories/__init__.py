@@ -11,12 +11,12 @@ from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_common.errors import InvalidInput
 from odf_common.service.connections import s3_access, trusted_networks
 from odf_common.service.settings import Settings
+from odf_sync.access.sent_tokens import TokenFor, no_token
 from odf_sync.repositories.folder import FolderRepository
 from odf_sync.repositories.folder_target import FolderTarget
 from odf_sync.repositories.http import HttpRepository
 from odf_sync.repositories.repository import Repository, Target
 from odf_sync.repositories.smart import SmartRepository
-from odf_sync.transfer.login import TokenFor, no_token
 
 __all__ = [
     "FolderRepository",

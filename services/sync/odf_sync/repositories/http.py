@@ -10,10 +10,10 @@ from odf_common.adapters.networks import PUBLIC, Networks
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
+from odf_sync.access.sent_tokens import LoginRequired, TokenFor, authorization, no_token
+from odf_sync.repositories import pack_format
 from odf_sync.repositories.node_client import NodeClient
 from odf_sync.repositories.repository import BLOCK_LIMIT, CHUNK_BYTES, Sink
-from odf_sync.transfer import pack_format
-from odf_sync.transfer.login import LoginRequired, TokenFor, authorization, no_token
 
 REF_LIMIT: Final = 1024  # bytes
 TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds

@@ -17,8 +17,8 @@ from odf_common.identity.dataset_refs import (
     parse_ref_any,
 )
 from odf_common.identity.did import DatasetId
+from odf_sync.access.sent_tokens import TokenFor, no_token
 from odf_sync.repositories.http import read_document
-from odf_sync.transfer.login import TokenFor, no_token
 
 DOCUMENT_LIMIT: Final = 64 * 1024  # bytes
 

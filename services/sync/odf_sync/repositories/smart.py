@@ -15,6 +15,7 @@ from odf_common.adapters.repository_urls import SMART, SMART_PREFIX
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
+from odf_sync.access.sent_tokens import authorization
 from odf_sync.repositories.http import HttpRepository
 from odf_sync.repositories.repository import Sink
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_archive
@@ -32,7 +33,6 @@ from odf_sync.smart.messages import (
     PullRequest,
     TransferUrl,
 )
-from odf_sync.transfer.login import authorization
 
 # Of blocks in one message, which is sent again as a whole if it is cut off, and is twice as long. A pack is continued.
 MESSAGE_BYTES: Final = 64 * 1024

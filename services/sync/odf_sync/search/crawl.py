@@ -24,11 +24,11 @@ from odf_common.identity.dataset_refs import parse_alias
 from odf_common.metadata.events import Seed, SetDataSchema, SetInfo
 from odf_common.service.connections import s3_access
 from odf_common.service.settings import Settings
+from odf_sync.access.sent_tokens import TokenFor
 from odf_sync.repositories import Repository, repository
 from odf_sync.repositories.http import HttpRepository
 from odf_sync.search.listing import AFTER, LIST_LIMIT, PATH, parse_page
 from odf_sync.search.summary import KINDS, DatasetSummary, column_names, description_of, keywords_of
-from odf_sync.transfer.login import TokenFor
 
 DATASETS_LIMIT: Final = 10_000  # of one repository
 BLOCKS_LIMIT: Final = 10_000  # of one chain in a folder or a bucket, from its head back

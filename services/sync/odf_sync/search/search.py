@@ -11,11 +11,11 @@ from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.errors import OdfError
 from odf_common.identity.dataset_refs import Name
 from odf_common.service.environment import Environment
+from odf_sync.access.sent_tokens import TokenFor, no_token
 from odf_sync.search.crawl import read_listing
 from odf_sync.search.index import NOTHING, Index, Indexes
 from odf_sync.search.own_datasets import summaries
 from odf_sync.search.summary import DatasetSummary
-from odf_sync.transfer.login import TokenFor, no_token
 
 MAX_AGE_MS: Final = 300_000  # of an index that is used without asking
 REPOSITORIES: Final = 8  # read at a time

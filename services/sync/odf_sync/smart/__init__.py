@@ -1,1 +1,4 @@
-"""The Smart Transfer Protocol: messages, the order they come in, archives of blocks, and both ends over WebSocket."""
+"""The Smart Transfer Protocol: messages, the order they come in, archives of blocks, and the client's end.
+
+The server's end is `odf_sync.http.smart_protocol`.
+"""

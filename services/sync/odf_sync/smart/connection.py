@@ -8,10 +8,10 @@ from typing import Any, Final, TypeVar
 import aiohttp
 
 from odf_common.errors import NotFound, Unavailable
+from odf_sync.access.sent_tokens import LoginRequired
 from odf_sync.smart.channel import Channel
 from odf_sync.smart.exchange import CLOSE_OK, End, Side, Table
 from odf_sync.smart.messages import CONTINUES, CONTINUES_HEADER, VERSION, VERSION_HEADER, Message
-from odf_sync.transfer.login import LoginRequired
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)

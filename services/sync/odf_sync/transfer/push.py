@@ -23,6 +23,7 @@ from odf_common.identity.dataset_refs import Alias, parse_alias, parse_ref_any
 from odf_common.ports.store import ObjectKind, block_reader, scratch_folder
 from odf_common.service.connections import trusted_networks
 from odf_common.service.environment import Environment
+from odf_sync.access.sent_tokens import TokenFor, authorization, no_token
 from odf_sync.repositories import HttpRepository, Target, target
 from odf_sync.repositories.locate import locate, name_in_repository
 from odf_sync.repositories.smart import plain_url
@@ -50,7 +51,6 @@ from odf_sync.smart.messages import (
 )
 from odf_sync.smart.ranges import Range, objects_of, pack
 from odf_sync.transfer.compare import ChainsDiverged
-from odf_sync.transfer.login import TokenFor, authorization, no_token
 from odf_sync.transfer.pull import Step
 from odf_sync.transfer.push_files import require_same_dataset, send_blocks, send_objects
 from odf_sync.transfer.upload import File, Uploader, at_a_time

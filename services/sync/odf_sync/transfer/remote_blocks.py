@@ -16,8 +16,8 @@ from odf_common.codec.flatbuffers import DecodedBlock, block_hash
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_sync.repositories import Repository
+from odf_sync.repositories.pack_format import LENGTH_BYTES, blocks_in, framed
 from odf_sync.repositories.repository import BLOCK_LIMIT, CHUNK_BYTES
-from odf_sync.transfer.pack_format import LENGTH_BYTES, blocks_in, framed
 
 BYTES_LIMIT: Final = 16 * 1024**3  # of all blocks; a chain with more is refused
 

@@ -20,6 +20,7 @@ from odf_common.service.request_reply import Replies
 from odf_sync.http.connections import limit_received
 from odf_sync.http.object_uploads import upload_file
 from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.http.smart_protocol.serve_pull import url_of
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_archive
 from odf_sync.smart.channel import PROMPT_SECONDS, Channel
 from odf_sync.smart.exchange import TransferRefused
@@ -48,7 +49,6 @@ from odf_sync.smart.messages import (
     UploadsRequest,
     Visibility,
 )
-from odf_sync.smart.serve_pull import url_of
 from odf_sync.smart.spooled import SpooledBlocks, spool_file
 from odf_sync.transfer.accept import PushedChain, accept
 from odf_sync.transfer.upload import OFFSET

@@ -19,6 +19,8 @@ from odf_sync.http.authorization import Authorizer
 from odf_sync.http.connections import limit_received
 from odf_sync.http.endpoints import Endpoint, caller_of, dataset_of, is_allowed, name_in_path
 from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.http.smart_protocol.serve_pull import PullSource, serve_pull
+from odf_sync.http.smart_protocol.serve_push import PushTarget, serve_push
 from odf_sync.smart.channel import Channel, PeerClosed
 from odf_sync.smart.exchange import (
     CLOSE_FAULT,
@@ -41,8 +43,6 @@ from odf_sync.smart.messages import (
     Refusal,
     Visibility,
 )
-from odf_sync.smart.serve_pull import PullSource, serve_pull
-from odf_sync.smart.serve_push import PushTarget, serve_push
 
 log = structlog.stdlib.get_logger(__name__)
 

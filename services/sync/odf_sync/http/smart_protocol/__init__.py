@@ -1,0 +1,1 @@
+"""The server's end of the Smart Transfer Protocol: the routes `pull` and `push`, upgraded to WebSocket."""
