@@ -17,7 +17,7 @@ OTHER = {
     "odf_ingest/commit/in_flight.py": "the file of another push",
     "odf_ingest/history/run_folder.py": "the index, which is rebuilt",
     "odf_ingest/history/run_store.py": "the index, which is rebuilt",
-    "odf_ingest/poll/command.py": "a command of the source",
+    "odf_ingest/poll/fetch/command.py": "a command of the source",
     "odf_ingest/poll/fetch/container.py": "a command of the source",
     "odf_ingest/poll/fetch/files_glob.py": "files that are polled",
     "odf_ingest/poll/fetch/ftp.py": "sockets",

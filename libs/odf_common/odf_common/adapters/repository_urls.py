@@ -3,14 +3,14 @@
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from odf_common.adapters.s3.location import SCHEMES as S3_SCHEMES
 from odf_common.errors import InvalidInput
 from odf_common.identity.dataset_refs import RemoteAlias
 
 SMART_PREFIX: Final = "odf+"  # before http: the Smart Transfer Protocol
 WEB: Final = ("http", "https")
 SMART: Final = tuple(SMART_PREFIX + scheme for scheme in WEB)
-BUCKETS: Final = tuple(S3_SCHEMES)
+BUCKETS: Final = {"s3": None, "s3+http": "http", "s3+https": "https"}
+"""The scheme of the bucket's endpoint, if the URL names one."""
 SCHEMES: Final = ("file", *WEB, *SMART, *BUCKETS)
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Final, Self
 from urllib.parse import SplitResult, urlsplit
 
+from odf_common.adapters.repository_urls import BUCKETS
 from odf_common.errors import InvalidInput
 
 AWS: Final = "https://s3.amazonaws.com"
 FORMS: Final = "s3://bucket[/prefix] or s3+http[s]://host[:port]/bucket[/prefix]"
-SCHEMES: Final = {"s3": None, "s3+http": "http", "s3+https": "https"}
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 _SEGMENT: Final = re.compile(
     r"(?!\.\.?$)[A-Za-z0-9!_.*'()=-]+", re.ASCII
@@ -35,7 +35,7 @@ class S3Location:
             parts = urlsplit(url)
         except ValueError as error:
             raise InvalidInput(text=f"expected {FORMS}") from error
-        if parts.scheme not in SCHEMES:
+        if parts.scheme not in BUCKETS:
             raise InvalidInput(text=f"expected {FORMS}, got the scheme {parts.scheme!r}")
         if "@" in parts.netloc:  # not repeated in the message: it may have a password
             raise InvalidInput(
@@ -66,7 +66,7 @@ class S3Location:
 
 def _endpoint(parts: SplitResult) -> tuple[str | None, str]:
     """Return the endpoint, and the bucket and prefix as one path."""
-    scheme = SCHEMES[parts.scheme]
+    scheme = BUCKETS[parts.scheme]
     if scheme is None:
         return None, parts.netloc + parts.path
     return checked_endpoint(f"{scheme}://{parts.netloc}"), parts.path.removeprefix("/")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.fetching import PrepStepPipe
-from odf_ingest.poll.command import PATH, Command
 from odf_ingest.poll.fetch import Context
+from odf_ingest.poll.fetch.command import PATH, Command
 from odf_ingest.poll.unpack.step import unpack
 
 
