@@ -88,9 +88,10 @@ def test_nothing_but_malformed_records_moves_the_position_on(story: Story) -> No
     assert_letters(story, name, {0: b"nonsense", 1: b"more nonsense"})
 
 
-def test_a_pushed_file_with_a_malformed_record_is_refused_whole_and_says_where(story: Story) -> None:
+def test_a_pushed_file_of_a_source_that_stops_is_refused_and_says_where(story: Story) -> None:
     name = "malformed.file"
     story.add(root(name, COLUMNS, merge=ledger("id"), event_time="at"))
+    story.node.run(f"source set {name} badRecords=stop")
     said = story.node.fails(
         f"ingest {name} -", stdin=b"\n".join([good(1), BAD["a wrong type"] or b"", good(2)])
     )

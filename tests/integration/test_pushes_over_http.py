@@ -52,11 +52,29 @@ def test_a_push_is_committed_once_in_the_format_of_its_media_type(story: Story, 
         post(story.node, path, b"at,id,name\n2026-01-01,1,x\n", "text/csv", Idempotency_Key="csv") == pushed
     )
     assert post(story.node, path, b"at,id,name\n", "text/csv", Idempotency_Key="csv")[0] == 409
-    status, refused = post(story.node, path, b'[{"id": 2}, {"id": "y"}]', "application/json")
-    assert (status, refused["message"]) == (400, "line 1, record 2: column id: 'y' is not a value of BIGINT")
+    status, refused = post(story.node, path, b'[{"id": "y"}]', "application/json")
+    assert (status, refused["message"]) == (400, "line 1, record 1: column id: 'y' is not a value of BIGINT")
     story.node.run(f"ingest {orders} - --input-format csv", stdin=b"id,at,name\n2,2026-01-02,y\n")
     assert story.chain(orders).column("id") == [1, 2]
     assert str(story.chain(orders).head) == story.summary(orders)["head"]
+
+
+def test_bad_rows_of_pushes_are_dead_letters_that_can_be_retried(story: Story, orders: str) -> None:
+    path, bad = f"/{orders}/ingest?wait=commit", b'{"id": 3}\n{"id": 4, "at": "5.1.2026"}\nx\n'
+    status, receipt = post(story.node, path, bad, "application/x-ndjson")
+    assert (status, receipt["records"], receipt["rejected"]) == (200, 1, 2)
+    assert receipt["rejectedReason"] == "line 2: column at: '5.1.2026' is not a value of TIMESTAMP(3)"
+    (file,) = story.node.run(f"ingest {orders} - --output json", stdin=b'{"id": 5}\ny\n')
+    assert (file["outcome"], file["records"], file["rejected"]) == ("committed", 1, 1)
+    listed = story.node.run(f"rejected list {orders} --output json")
+    assert [(one["location"], one["value"]) for one in listed] == [
+        ("row/0", '{"id": 4, "at": "5.1.2026"}'),
+        ("row/1", "x"),
+        ("row/2", "y"),
+    ]
+    assert listed[2]["reason"] == "standard input, line 2: is not one JSON object"
+    assert story.node.run(f"rejected drop {orders} row/1 row/2 --output json")["open"] == 1
+    assert story.summary(orders)["rejected"] == 1
 
 
 def test_pushes_survive_kills_of_every_part_on_their_way(story: Story, orders: str) -> None:

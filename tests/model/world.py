@@ -123,12 +123,13 @@ class Ingest:
             request=self.request,
             schedule=NoSchedule(),  # type: ignore[arg-type]
         )
+        self.rejecting = RejectPolicy(self, blobs)  # type: ignore[arg-type]
         work = BatchWorker(
             queues=self.queues,
             preparer=self.preparer,
             topics=world.kafka,
             bus=self,  # type: ignore[arg-type]
-            rejecting=RejectPolicy(self, blobs),  # type: ignore[arg-type]
+            rejecting=self.rejecting,
             registries=Registries(),
             readers=Inline(),
             failed=reader.failed,
@@ -257,7 +258,7 @@ class World:
         file = ingest.scratch() / "batch"
         file.write_bytes(pushed.value)
         batch = FileBatch(file=file, event_time=Timestamp.from_ms(0), key=key)
-        ingest.queues.commit(dataset, FileCommit(pushed.source, batch, ingest.preparer))
+        ingest.queues.commit(dataset, FileCommit(pushed.source, batch, ingest.preparer, ingest.rejecting))
 
     def entries(self) -> dict[DatasetId, CatalogEntry]:
         """Return what has a name, each once."""

@@ -418,11 +418,11 @@ def pauses_source(error: Exception) -> TypeGuard[OdfError]:
 
 @dataclass(eq=False, kw_only=True)
 class CannotRetry(Conflict):
-    """A rejected message cannot be published again as it was, or read again where it was polled."""
+    """A rejected message cannot be published again as it was, or a rejected row does not fit its source now."""
 
     place: str
     why: str
-    is_polled: bool = False
+    is_row: bool = False
 
     def __str__(self) -> str:
         """Return the message, and why."""
@@ -430,10 +430,10 @@ class CannotRetry(Conflict):
 
     def advice(self) -> str:
         """Return what to do."""
-        if self.is_polled:
+        if self.is_row:
             return (
-                "Change how the source reads (`odf commit` a SetPollingSource) and retry again, or correct the row "
-                "where it is polled from, pull again, and use `odf rejected drop`."
+                "Change how the source reads (`odf commit` a SetPollingSource or AddPushSource) and retry again, or "
+                "correct the row where it comes from, pull or push it again, and use `odf rejected drop`."
             )
         return "Push its record with `odf ingest`, have its producer publish it again, or use `odf rejected drop`."
 

@@ -17,6 +17,7 @@ from odf_common.adapters.local.keys import has_dataset_key, is_imported
 from odf_common.adapters.local.staging import Staging
 from odf_common.codec.bus import envelope
 from odf_common.errors import Unavailable
+from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS, Bus
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_common.service.connections import kafka_cluster, trusted_networks
@@ -104,7 +105,8 @@ def _registering(*services: Register) -> Register:
 def _pushes(env: Environment, queues: CommitQueues, preparer: Preparer) -> PushServicer:
     receipts = Receipts(env.settings.home)
     pool = ElasticPool(ACCEPTED, name="accepted")
-    parts = Parts(receipts=receipts, queues=queues, preparer=preparer, pool=pool)
+    rejecting = _rejecting(env)
+    parts = Parts(receipts=receipts, queues=queues, preparer=preparer, rejecting=rejecting, pool=pool)
     return PushServicer(
         catalog=env.catalog,
         queues=queues,
@@ -115,10 +117,19 @@ def _pushes(env: Environment, queues: CommitQueues, preparer: Preparer) -> PushS
             catalog=env.catalog,
             queues=queues,
             preparer=preparer,
+            rejecting=rejecting,
             clock=env.clock,
             scratch=env.blobs.scratch,
         ),
     )
+
+
+def _rejecting(env: Environment) -> RejectPolicy:
+    def name_of(dataset: DatasetId) -> str:
+        entry = env.catalog.by_id(dataset)
+        return str(dataset) if entry is None else entry.alias
+
+    return RejectPolicy(env.bus, env.blobs, name_of)
 
 
 def _queues(env: Environment, replies: Replies) -> CommitQueues:
@@ -176,7 +187,7 @@ def _work(env: Environment, queues: CommitQueues, preparer: Preparer, reader: Pu
         preparer=preparer,
         topics=env.topics,
         bus=env.bus,
-        rejecting=RejectPolicy(env.bus, env.blobs),
+        rejecting=_rejecting(env),
         registries=Registries(),
         readers=ElasticPool(READERS, name="read"),
         failed=reader.failed,
@@ -202,6 +213,7 @@ def _servicer(  # noqa: PLR0913, PLR0917 - the parts of one value
         poller=poller,
         schedule=schedule,
         owned=owned,
+        rejecting=_rejecting(env),
         rejected=RejectedMessages(
             queues=queues,
             blobs=env.blobs,
@@ -228,7 +240,7 @@ def _poller(env: Environment, queues: CommitQueues, preparer: Preparer) -> Polle
     return Poller(
         queues=queues,
         preparer=preparer,
-        rejecting=RejectPolicy(env.bus, env.blobs),
+        rejecting=_rejecting(env),
         blobs=env.blobs,
         clock=env.clock,
         limits=limits,

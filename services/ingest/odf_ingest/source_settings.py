@@ -103,11 +103,11 @@ UNLIMITED: Final = Duration(-1)
 
 
 class BadRecords(StrEnum):
-    """What to do with a message that is not a record of the source, or with such a row of a polled file."""
+    """What to do with a message that is not a record of the source, or with such a row of a file."""
 
-    AUTO = "auto"  # reject messages, refuse files
+    AUTO = "auto"  # reject messages and rows of pushed files, refuse polled files
     DEAD_LETTER = "dead-letter"  # reject it, commit the others
-    STOP = "stop"  # stop the source before it, until a user decides; refuse what was polled with it
+    STOP = "stop"  # stop the source before it, until a user decides; refuse the file, or what was polled, with it
 
 
 class EmptySnapshot(StrEnum):

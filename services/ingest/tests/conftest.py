@@ -38,6 +38,7 @@ from odf_coordinator.operations.import_chain import Importer
 from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.commit.propose import Proposals
+from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.prepare.preprocess import Preprocessor
@@ -125,6 +126,10 @@ class Bench:
     preparer: Preparer
     clock: ManualClock
     pool: ThreadPoolExecutor
+
+    @property
+    def rejecting(self) -> RejectPolicy:
+        return RejectPolicy(cast("Any", self.coordinator), self.blobs)
 
     @property
     def state(self) -> ChainState:

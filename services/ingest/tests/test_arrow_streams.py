@@ -67,6 +67,7 @@ def make_client(make_bench: Any, tmp_path: Path) -> Iterator[Callable[..., Clien
             catalog=catalog,
             queues=bench.queues,
             preparer=bench.preparer,
+            rejecting=bench.rejecting,
             clock=bench.clock,
             scratch=bench.blobs.scratch,
         )

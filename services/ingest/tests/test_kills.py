@@ -95,6 +95,7 @@ class Process:
         committer = BatchCommitter(states, drafter, Proposals(self.bus.replies))
         self.queues = CommitQueues(self.blobs, states, committer, Pools.shared(Inline()))
         self.preparer = Preparer(Preprocessor(NoEngine(), self.blobs.scratch))  # type: ignore[arg-type]
+        self.rejecting = RejectPolicy(self.bus, self.blobs)  # type: ignore[arg-type]
 
     @property
     def state(self) -> ChainState:
@@ -108,7 +109,7 @@ class Process:
 
     def file(self, key: str, *rows: str) -> None:
         batch = FileBatch(file=self.staged(key, *rows), event_time=Timestamp.from_ms(0), key=key)
-        FileCommit("default", batch, self.preparer).commit(self.queues, DATASET)
+        FileCommit("default", batch, self.preparer, self.rejecting).commit(self.queues, DATASET)
 
     def messages(self, start: int, *values: str) -> None:
         """Commit messages as the reader does that finds its position in the chain."""
@@ -136,7 +137,7 @@ class Process:
             plan=plan,
             reading=Inline().submit(self.preparer.messages, plan, batch),
             read=self.preparer.messages,
-            rejecting=RejectPolicy(self.bus, self.blobs),  # type: ignore[arg-type]
+            rejecting=self.rejecting,
         )
         self.queues.commit(DATASET, work)
 
@@ -156,7 +157,13 @@ class Process:
         )
         receipts = Receipts(self.home)
         receipts.accept(DATASET, receipt, file)
-        parts = Parts(receipts=receipts, queues=self.queues, preparer=self.preparer, pool=Inline())
+        parts = Parts(
+            receipts=receipts,
+            queues=self.queues,
+            preparer=self.preparer,
+            rejecting=self.rejecting,
+            pool=Inline(),
+        )
         AcceptedPushes(parts).wake(DATASET)
         settled = receipts.find(DATASET, receipt.id)
         assert settled is not None
@@ -170,6 +177,7 @@ class Process:
             catalog=SimpleNamespace(by_alias=lambda _: entry),
             queues=self.queues,
             preparer=self.preparer,
+            rejecting=self.rejecting,
             clock=ManualClock(),
             scratch=self.blobs.scratch,
         )
@@ -185,7 +193,7 @@ class Process:
         poller = Poller(
             queues=self.queues,
             preparer=self.preparer,
-            rejecting=RejectPolicy(self.bus, self.blobs),  # type: ignore[arg-type]
+            rejecting=self.rejecting,
             blobs=self.blobs,
             clock=ManualClock(),
             environ={},
@@ -403,6 +411,21 @@ def test_a_poll_of_files_whose_bad_rows_are_rejected(world: World) -> None:
         SetPollingSource(fetch=FetchStepFilesGlob(path=f"{folder}/*.json"), read=STEP, merge=LEDGER),
         before=poll("1.json", *FIRST),
         act=poll("2.json", "no JSON", *SECOND),
+        after=last,
+    )
+    assert [(op, id_) for op, id_, _ in rows] == AFTER[LEDGER]
+
+
+def test_pushes_with_bad_rows(world: World) -> None:
+    def last(process: Process) -> None:
+        process.accepted("3", *THIRD)
+        assert passed_of(process.state.source_states["default"]).rejected == 2
+        assert {(one.offset, one.value) for one in process.bus.letters} <= {(0, b"no JSON"), (1, b"none")}
+
+    rows = world.require_whole(
+        a_source(merge=LEDGER),
+        before=lambda process: process.accepted("1", *FIRST, "no JSON"),
+        act=lambda process: process.accepted("2", "none", *SECOND),
         after=last,
     )
     assert [(op, id_) for op, id_, _ in rows] == AFTER[LEDGER]

@@ -11,11 +11,12 @@ from odf_common.dataset.rejects import HANDLED, Passed, load_reasons
 from odf_common.errors import NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SourceState
-from odf_common.ports.bus import DeadLetter, StoredLetter
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.bus import StoredLetter
 from odf_ingest.commit import rejects
 from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.position import KIND, SourcePosition, TopicPosition
-from odf_ingest.commit.rejects import RejectPolicy
+from odf_ingest.commit.rejects import RejectedOfFile, RejectPolicy
 from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
 from odf_ingest.errors import CannotRetry
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
@@ -90,14 +91,14 @@ def test_each_open_message_is_found_once_and_none_that_may_still_be_read(rejecte
 
 def test_what_is_dropped_is_open_no_longer_and_the_next_reason_is_told(rejected: Any) -> None:
     made, _, bench = rejected
-    settled = made.drop(bench.dataset, [Wanted(source="", partition=0, offset=1)])
+    settled = made.drop(bench.dataset, [Wanted(source="", location="0/1")])
     assert (settled.count, settled.open) == (1, 2)
     assert offsets(made.open(bench.dataset)) == [2, 5]
     assert load_reasons(bench.blobs, bench.dataset) == {"default": "second"}
     told = bench.coordinator.sent[-1][1].ingest_progress
     assert (told.source_name, told.rejected, told.rejected_reason) == ("", 2, "second")
     with pytest.raises(NotFound, match="open rejected message 0/1 does not exist"):
-        made.drop(bench.dataset, [Wanted(source="", partition=0, offset=1)])
+        made.drop(bench.dataset, [Wanted(source="", location="0/1")])
 
 
 def test_all_are_dropped_also_those_whose_letters_were_lost(rejected: Any) -> None:
@@ -164,7 +165,7 @@ def test_what_is_rejected_again_after_a_reset_is_open_again(rejected: Any) -> No
 
 def test_a_new_message_is_not_hidden_by_decisions_about_what_a_reset_took_back(rejected: Any) -> None:
     made, _, bench = rejected
-    made.drop(bench.dataset, [Wanted(source="", partition=0, offset=at) for at in (1, 5)])
+    made.drop(bench.dataset, [Wanted(source="", location=f"0/{at}") for at in (1, 5)])
     start = SourcePosition(topics={"odf.push.a.default": TopicPosition(topic_id="one", next={0: 0})})
     commit(bench, start)
     later = SourcePosition(topics={"odf.push.a.default": TopicPosition(topic_id="one", next={0: 20})})
@@ -199,14 +200,14 @@ def test_what_two_instances_decide_at_the_same_time_is_kept(rejected: Any, monke
         """Have the other instance decide while this one does: between reading what was decided and writing it."""
         found: str | None = usual(dataset, name)
         if not others and name == HANDLED and bench.queues.queue(dataset).lock.locked():
-            wanted = [Wanted(source="", partition=0, offset=2)]
+            wanted = [Wanted(source="", location="0/2")]
             others.append(threading.Thread(target=other.drop, args=(dataset, wanted)))
             others[0].start()
             others[0].join(0.5)
         return found
 
     monkeypatch.setattr(bench.blobs, "note", note)
-    made.drop(bench.dataset, [Wanted(source="", partition=0, offset=1)])
+    made.drop(bench.dataset, [Wanted(source="", location="0/1")])
     others[0].join()
     assert offsets(made.open(bench.dataset)) == [5]
     assert made.count(bench.dataset) == 1
@@ -246,11 +247,10 @@ def test_dead_letters_are_flushed_in_parts_and_all_before_the_reason_is_stored(
         written.append(len(bench.coordinator.letters))
 
     monkeypatch.setattr(bench.coordinator, "flush", counted)
-    letters = [
-        DeadLetter(topic="t", partition=0, offset=at, reason=f"reason {at}", key=b"", value=b"", facts={})
-        for at in range(5)
-    ]
-    policy = RejectPolicy(bench.coordinator, bench.blobs)
-    policy.bury(bench.dataset, "default", letters, Passed(rejected=0, ends={}))
+    rows = RejectedOfFile(
+        dataset=bench.dataset, source="default", label="file", event_time=Timestamp.from_ms(0)
+    )
+    bad = [BadRecord(partition=0, offset=at, value=b"", reason=f"line {at + 1}") for at in range(5)]
+    RejectPolicy(bench.coordinator, bench.blobs).bury_rows(rows, bad, Passed())
     assert written == [2, 4, 5]
-    assert load_reasons(bench.blobs, bench.dataset)["default"] == "reason 0"
+    assert load_reasons(bench.blobs, bench.dataset)["default"] == "file, line 1"

@@ -29,6 +29,8 @@ class StoredLetters:
                     size=self.sizes.get(letter.offset, len(letter.value)),
                     ms=0,
                     event_ms=None if (at := letter.facts.get("event-time")) is None else int(at),
+                    input_format=letter.facts.get("input-format"),
+                    push=letter.facts.get("push", ""),
                 )
 
     def send_again(self, letters: Iterable[StoredLetter]) -> int:

@@ -1,9 +1,9 @@
 """Rejected messages of a dataset: how many await a decision, and why the first of them was rejected.
 
 The total is part of each source's state, committed with the position of the batch they were in, so a kill neither
-loses nor doubles the count. Rows of a polled file count as messages; which of them were retried is part of the state
-too. The messages themselves are dead letters (topic `odf.dead-letters.v1`). The users' other decisions and the first
-reason are notes of this node: copies of a dataset have neither.
+loses nor doubles the count. Rows of files, polled or pushed, count as messages; which of them were retried is part of
+the state too. The messages themselves are dead letters (topic `odf.dead-letters.v1`). The users' other decisions and
+the first reason are notes of this node: copies of a dataset have neither.
 """
 
 import json
@@ -25,7 +25,6 @@ log = structlog.stdlib.get_logger(__name__)
 
 KIND: Final = "odf/kafka"  # of the states of push sources
 POLLED: Final = "odf/polled"  # of the states of polling sources that have rejected messages
-POLLED_PART: Final = (f"{DEFAULT_SOURCE} ", 0)  # in place of topic id and partition
 PUSH_TOPICS: Final = "odf.push."  # in the names of sources' own topics
 REASONS: Final = "rejected"
 HANDLED: Final = "rejected-handled"
@@ -36,7 +35,8 @@ REASON_CHARACTERS: Final = 500
 class Place:
     """The position of a rejected message; its topic's `reading_id` distinguishes it from a later topic of that name.
 
-    A message of a polling source has no topic, and its number among the rejected ones of the source as its offset.
+    A row of a file, or a message of a polling source, has no topic, and its number among the rejected ones of the
+    source as its offset.
     """
 
     topic_id: str
@@ -118,7 +118,7 @@ class Passed:
     rejected: int = 0
     ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
     retried: Numbers = NO_NUMBERS
-    """What a polling source has rejected, and was committed since."""
+    """Numbers of rows, and of polled messages, that were rejected, and committed since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,11 +154,11 @@ class Handled:
     def open_count(self, source: str, passed: Passed) -> int:
         """Return how many of a source's rejected messages await a decision."""
         known = self.as_of(source, passed)
+        rows = rows_part(source)
         dropped = sum(
-            (one.topic_id, one.partition) == POLLED_PART and one.offset in passed.retried
-            for one in known.places
+            (one.topic_id, one.partition) == rows and one.offset in passed.retried for one in known.places
         )
-        retried = passed.retried.count_from(known.through.get(POLLED_PART, 0)) - dropped
+        retried = passed.retried.count_from(known.through.get(rows, 0)) - dropped
         return passed.rejected - known.counts[source] - retried
 
     def as_of(self, source: str, passed: Passed) -> Self:
@@ -181,6 +181,11 @@ def reading_id(source: str, topic: str, topic_id: str) -> str:
     return topic_id if PUSH_TOPICS in topic else f"{source} {topic_id}"
 
 
+def rows_part(source: str) -> tuple[str, int]:
+    """Return what rejected rows of a source have in place of a topic's id and partition."""
+    return reading_id(source, "", ""), 0
+
+
 def passed_of(state: SourceState | None) -> Passed:
     """Return the progress of a source; empty if its state does not contain it."""
     if state is None or state.kind not in (KIND, POLLED):
@@ -194,9 +199,18 @@ def passed_of(state: SourceState | None) -> Passed:
             for name, one in plain["topics"].items()
             for part, at in one["next"].items()
         }
-        return Passed(rejected=int(plain.get("rejected", 0)), ends=ends)
+        count, retried = rows_in(plain)
+        if count:
+            ends[rows_part(state.source_name)] = count
+        return Passed(rejected=int(plain.get("rejected", 0)), ends=ends, retried=retried)
     except (ValueError, KeyError, TypeError, AttributeError):
         return Passed()
+
+
+def rows_in(plain: Any) -> tuple[int, Numbers]:  # noqa: ANN401 - JSON
+    """Return how many rows of pushed files were rejected, and which of them were committed since; raises as above."""
+    rows = plain.get("rows", {})
+    return int(rows.get("rejected", 0)), Numbers.parse(rows.get("retried", ()))
 
 
 def polled_in(plain: Any) -> Passed:  # noqa: ANN401 - JSON
@@ -206,7 +220,7 @@ def polled_in(plain: Any) -> Passed:  # noqa: ANN401 - JSON
 
 def polled(rejected: int, retried: Numbers) -> Passed:
     """Return the progress of a polling source that has rejected that many rows and messages, and retried some."""
-    return Passed(rejected=rejected, ends={POLLED_PART: rejected}, retried=retried)
+    return Passed(rejected=rejected, ends={rows_part(DEFAULT_SOURCE): rejected}, retried=retried)
 
 
 def rejecting_sources(state: ChainState) -> tuple[str, ...]:

@@ -56,7 +56,10 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLetter:
-    """A dead letter of a source as it is stored in its topic; `ms` is its timestamp in ms since the epoch."""
+    """A dead letter of a source as it is stored in its topic; `ms` is its timestamp in ms since the epoch.
+
+    `topic` is that of the message, empty for rows of files and for what was polled.
+    """
 
     topic: str
     topic_id: str
@@ -70,6 +73,20 @@ class StoredLetter:
     ms: int
     event_ms: int | None = None
     """Event time of its records that have none, in ms since the epoch; None if it is the letter's of a topic."""
+    input_format: str | None = None
+    """Format of the pushed file that has the row, empty for the source's own; None if it was polled, or in a topic."""
+    push: str = ""
+    """Key of the push that has the row."""
+
+    @property
+    def is_pushed_row(self) -> bool:
+        """Return whether it is a row of a pushed file."""
+        return not self.topic and self.input_format is not None
+
+    @property
+    def location(self) -> str:
+        """Return how users name it among those of its source: `partition/offset`, or `row/number`."""
+        return f"row/{self.offset}" if self.is_pushed_row else f"{self.partition}/{self.offset}"
 
     @property
     def is_whole(self) -> bool:

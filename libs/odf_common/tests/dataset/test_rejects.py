@@ -33,14 +33,21 @@ def place(offset: int) -> Place:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("0/1234", ("", 0, 1234)), ("orders/2/7", ("orders", 2, 7)), ("a/b/2/7", ("a/b", 2, 7))],
+    [
+        ("0/1234", ("", "0/1234")),
+        ("00/07", ("", "0/7")),
+        ("orders/2/7", ("orders", "2/7")),
+        ("a/b/2/7", ("a/b", "2/7")),
+        ("row/17", ("", "row/17")),
+        ("orders/row/17", ("orders", "row/17")),
+    ],
 )
-def test_a_place_is_read_as_it_is_listed(text: str, expected: tuple[str, int, int]) -> None:
+def test_a_place_is_read_as_it_is_listed(text: str, expected: tuple[str, str]) -> None:
     read = _location(text)
-    assert (read.source_name, read.partition, read.offset) == expected
+    assert (read.source_name, read.location) == expected
 
 
-@pytest.mark.parametrize("text", ["", "7", "0/", "/1", "0/-1", "0/x", "a/0"])
+@pytest.mark.parametrize("text", ["", "7", "0/", "/1", "0/-1", "0/x", "a/0", "row/", "row/x"])
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="expected PARTITION/OFFSET"):
         _location(text)

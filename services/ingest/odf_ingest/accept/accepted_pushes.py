@@ -18,6 +18,7 @@ from odf_ingest.accept.receipts import Pending, Receipt, Receipts, State, refuse
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.file_commit import FileCommit
+from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.errors import NothingCommitted, is_storage_fault
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
@@ -39,6 +40,7 @@ class Parts:
     receipts: Receipts
     queues: CommitQueues
     preparer: Preparer
+    rejecting: RejectPolicy
     pool: Executor
 
 
@@ -146,13 +148,19 @@ class AcceptedPushes:
             key=receipt.key,
             is_key_generated=receipt.is_key_generated,
             format=InputFormat.parse(receipt.input_format),
+            label=f"push {receipt.id}",
         )
-        work = FileCommit(receipt.source, batch, self._parts.preparer, lambda: not self._stop.is_set())
-        return _with_outcome(receipt, work.commit(self._parts.queues, dataset))
+        parts = self._parts
+        work = FileCommit(
+            receipt.source, batch, parts.preparer, parts.rejecting, lambda: not self._stop.is_set()
+        )
+        return _with_outcome(receipt, work.commit(parts.queues, dataset))
 
 
 def _with_outcome(receipt: Receipt, outcome: Outcome) -> Receipt:
     head = str(outcome.state.head)
+    if outcome.rejected:
+        receipt = replace(receipt, rejected=len(outcome.rejected), rejected_reason=outcome.rejected[0].reason)
     if outcome.is_new and outcome.count:
         return replace(receipt, state=State.COMMITTED, head=head, records=outcome.count)
     is_earlier = not outcome.is_new and position_of(outcome.state, receipt.source).has_receipt(receipt.key)

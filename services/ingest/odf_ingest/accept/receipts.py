@@ -63,6 +63,10 @@ class Receipt:
     head: str = ""
     records: int | None = None
     """Appended records; None if unknown: a kill came between the commit and the receipt."""
+    rejected: int = 0
+    """Rows that became dead letters; 0 after a kill, as above."""
+    rejected_reason: str = ""
+    """Of the first of them."""
     code: str = ""
     text: str = ""
     advice: str = ""

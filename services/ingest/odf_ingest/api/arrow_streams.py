@@ -24,6 +24,7 @@ from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.commit.position import next_in_run
+from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.errors import KeyReused
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
@@ -54,6 +55,7 @@ class ArrowStreams:
     catalog: Catalog
     queues: CommitQueues
     preparer: Preparer
+    rejecting: RejectPolicy
     clock: Clock
     scratch: Callable[[], Path]
 
@@ -107,7 +109,7 @@ class ArrowStreams:
                 key=key_in_run(stream.id, batch.sequence),
                 format=ARROW,
             )
-            commit = FileCommit(stream.source, work, self.preparer, stream.is_active)
+            commit = FileCommit(stream.source, work, self.preparer, self.rejecting, stream.is_active)
             return commit.commit(self.queues, stream.dataset)
         except KeyReused:
             raise

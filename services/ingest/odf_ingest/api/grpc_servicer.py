@@ -23,6 +23,7 @@ from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.file_commit import FileCommit, chosen_source
 from odf_ingest.commit.in_flight import IsWanted, PushesInFlight, Target
+from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.watermark import Lateness, proposed_delay
 from odf_ingest.control.drain import Drains
 from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
@@ -52,6 +53,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         poller: Poller,
         schedule: PollSchedule,
         owned: AssignedSources,
+        rejecting: RejectPolicy,
         rejected: RejectedMessages,
         commands: SourceCommands,
         clock: Clock,
@@ -66,6 +68,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         self._poller = poller
         self._schedule = schedule
         self._owned = owned
+        self._rejecting = rejecting
         self._rejected = rejected
         self._pushes = PushesInFlight()
         self._control = commands.control
@@ -83,7 +86,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def Push(
         self, request_iterator: Iterator[ingest_pb2.PushPart], context: grpc.ServicerContext
     ) -> ingest_pb2.PushReply:
-        """Commit one batch; raises `InvalidInput` for the first error, and then nothing is committed."""
+        """Commit one batch, or raise why nothing of it was committed."""
         first = next(request_iterator, None)
         if first is None or first.WhichOneof("part") != "header":
             raise InvalidInput(text="a push must start with its header")
@@ -293,10 +296,12 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
             key=header.idempotency_key or uuid.uuid4().hex,
             is_key_generated=is_generated,
             format=InputFormat.parse(header.input_format),
+            label=header.label or "the file",
         )
 
         def commit(is_wanted: IsWanted) -> Outcome:
-            return FileCommit(source, batch, self._preparer, is_wanted).commit(self._queues, entry.dataset_id)
+            work = FileCommit(source, batch, self._preparer, self._rejecting, is_wanted)
+            return work.commit(self._queues, entry.dataset_id)
 
         outcome = self._pushes.run(
             Target(
@@ -316,6 +321,8 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
             head=str(outcome.state.head),
             records=outcome.count,
             already=not outcome.is_new or outcome.count == 0,
+            rejected=len(outcome.rejected),
+            rejected_reason=outcome.rejected[0].reason if outcome.rejected else "",
             late=_late(outcome.late),
         )
 
@@ -332,13 +339,11 @@ def _receive(parts: Iterator[ingest_pb2.PushPart], file: Path) -> None:
 
 
 def _wanted(location: ingest_pb2.RejectedLocation) -> Wanted:
-    return Wanted(source=location.source_name, partition=location.partition, offset=location.offset)
+    return Wanted(source=location.source_name, location=location.location)
 
 
 def _rejected_message(letter: StoredLetter, value_bytes: int) -> ingest_pb2.RejectedPart.Message:
-    location = ingest_pb2.RejectedLocation(
-        source_name=letter.source, partition=letter.partition, offset=letter.offset
-    )
+    location = ingest_pb2.RejectedLocation(source_name=letter.source, location=letter.location)
     return ingest_pb2.RejectedPart.Message(
         location=location,
         topic=letter.topic,

@@ -103,6 +103,8 @@ def _message(receipt: Receipt) -> pb.PushReceipt:
         size=receipt.size,
         head=receipt.head,
         records=receipt.records,
+        rejected=receipt.rejected,
+        rejected_reason=receipt.rejected_reason,
         code=receipt.code,
         text=receipt.text,
         advice=receipt.advice,

@@ -4,7 +4,7 @@ Only the chain decides whether a batch is committed: by the position, or the rec
 ingestion exactly-once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -21,6 +21,7 @@ from odf_ingest.commit.watermark import NONE_LATE, Lateness, NewWatermark
 from odf_ingest.errors import AlreadyCommitted
 from odf_ingest.history.history import DatasetHistory
 from odf_ingest.merge import History, Merged
+from odf_ingest.prepare.batch import BadRecord
 from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.source_settings import SourceSettings
 
@@ -65,12 +66,16 @@ class Batch(Protocol[P]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The state with the batch, the number of appended and of late records; `is_new`: this call committed it."""
+    """The state with the batch, the number of appended and of late records; `is_new`: this call committed it.
+
+    `rejected`: rows of a pushed file that became dead letters.
+    """
 
     state: ChainState
     count: int
     is_new: bool
     late: Lateness = NONE_LATE
+    rejected: Sequence[BadRecord] = ()
 
 
 class BatchCommitter:

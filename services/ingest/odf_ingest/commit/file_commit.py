@@ -1,7 +1,11 @@
-"""A file to commit: atomically, once per idempotency key."""
+"""A file to commit: in one block, once per idempotency key.
+
+Rows that are not records become dead letters, or refuse the file, as the source's settings say. A snapshot is always
+refused, since it would retract the rows that are left out; so is a file none of whose rows fits.
+"""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,32 +19,48 @@ from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.in_flight import cancelled
 from odf_ingest.commit.position import SourcePosition
+from odf_ingest.commit.rejects import RejectedOfFile, RejectPolicy, require_share
 from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted, KeyReused, NothingCommitted
-from odf_ingest.prepare.batch import FileBatch
+from odf_ingest.merge import takes_whole_batches
+from odf_ingest.prepare.bad_rows import RejectedRows
+from odf_ingest.prepare.batch import BadRecord, FileBatch
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import Prepared, Preparer
+from odf_ingest.source_settings import BadRecords
 
 
 class FileCommit:
     """Port `Batch` for one file.
 
     If the client gave the key, even a file that appends nothing is committed, for its receipt: otherwise a late repeat
-    could undo what was pushed in between.
+    could undo what was pushed in between. So is a file with rejected rows, for their count.
     """
 
     def __init__(
-        self, source: str, batch: FileBatch, preparer: Preparer, is_wanted: Callable[[], bool] = lambda: True
+        self,
+        source: str,
+        batch: FileBatch,
+        preparer: Preparer,
+        rejecting: RejectPolicy,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         """Read the file with `preparer`, again only if the source changes; stop once `is_wanted` returns False."""
         self.source = source
-        self.may_be_empty = not batch.is_key_generated
         self._batch = batch
         self._preparer = preparer
+        self._rejecting = rejecting
         self._is_wanted = is_wanted
         self._read: tuple[Plan, Prepared] | None = None
         self._content = "" if batch.is_key_generated else digest_of(batch.file)
         self._is_proposed = False
+        self._dataset: DatasetId | None = None
+        self._buried: tuple[int, Sequence[BadRecord]] = 0, ()
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Return whether it is committed even if it appends nothing."""
+        return not self._batch.is_key_generated or (self._read is not None and bool(self._read[1].bad))
 
     def position_in(self, state: ChainState) -> SourcePosition:
         """Return the source's position in a state of the chain."""
@@ -55,25 +75,52 @@ class FileCommit:
         self._require_wanted()
 
     def prepare(self, state: ChainState) -> Prepared:
-        """Return the file's records; raises `InvalidInput`."""
+        """Return the file's records; raises `InvalidInput`, `TooManyRejected`."""
+        self._dataset = state.dataset_id
         source = chosen_source(state, self.source)
         plan = plan_of(state, replace(source, read=self._batch.format.step(source.read)))
         if self._read is None or self._read[0] != plan:
             try:
-                self._read = plan, self._preparer.file(replace(plan, is_wanted=self._is_wanted), self._batch)
+                self._read = plan, self._records(replace(plan, is_wanted=self._is_wanted))
             except QueryNotWanted as error:
                 raise cancelled() from error
         self._require_wanted()
         return self._read[1]
 
+    def _records(self, plan: Plan) -> Prepared:
+        assert self._dataset is not None
+        settings = self._rejecting.settings(self._dataset, self.source)
+        if settings.bad_records is BadRecords.STOP or takes_whole_batches(plan.source.merge):
+            return self._preparer.file(plan, self._batch)
+        rows = RejectedRows(plan.source.read, self._batch.file)
+        prepared = self._preparer.file(plan, self._batch, rows)
+        require_share(settings, f"rows of {self._batch.label}", prepared.bad, rows.count)
+        return prepared
+
     def left_of(self, error: InvalidInput) -> Prepared:
-        """Raise the error: a file is committed as a whole or not at all."""
+        """Raise the error: rows that cannot be merged refuse the file."""
         raise error
 
     def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, NewWatermark]:
-        """Return the position with the batch's receipt."""
+        """Return the position with the batch's receipt; bad rows are durable dead letters on return."""
         self._require_wanted()
-        return position.with_receipt(self._batch.key, self._content), None
+        if self._buried != (position.rejected_rows, prepared.bad):  # not if the batch is drafted again
+            self._bury(position, prepared.bad)
+            self._buried = position.rejected_rows, prepared.bad
+        after = position.with_rejected_rows(len(prepared.bad))
+        return after.with_receipt(self._batch.key, self._content), None
+
+    def _bury(self, position: SourcePosition, bad: Sequence[BadRecord]) -> None:
+        assert self._dataset is not None
+        rows = RejectedOfFile(
+            dataset=self._dataset,
+            source=self.source,
+            label=self._batch.label,
+            event_time=self._batch.event_time,
+            input_format=self._batch.format.text,
+            push=self._batch.key,
+        )
+        self._rejecting.bury_rows(rows, bad, position.passed(self.source))
 
     def before_proposal(self) -> None:
         """Raise `Refused` if no caller wants the batch any more."""
@@ -83,11 +130,14 @@ class FileCommit:
     def commit(self, queues: CommitQueues, dataset: DatasetId) -> Outcome:
         """Commit the file; raises `NothingCommitted` if storage failed before the proposal."""
         try:
-            return queues.commit(dataset, self)
+            outcome = queues.commit(dataset, self)
         except StorageUnavailable as error:
             if self._is_proposed:
                 raise
             raise NothingCommitted.because(error) from error
+        _, rejected = self._buried
+        self._rejecting.announce(outcome.state, self.source, rejected)
+        return replace(outcome, rejected=rejected)
 
     def _require_wanted(self) -> None:
         if not self._is_wanted():

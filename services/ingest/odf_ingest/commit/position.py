@@ -3,7 +3,9 @@
 `{"v":1,"topics":{"<topic>":{"id":"<topic uuid>","next":{"0":123}}}}`; topics with several
 partitions also have `greatest`, each partition's greatest event time (ms). Pushed files leave their keys in
 `receipts`, and, if a client chose the key, a digest of their bytes in `contents`. `rejected` counts the messages that
-became dead letters; it is absent while there are none.
+became dead letters, rows of pushed files among them; those have numbers of their own, so `rows` has their count, and
+the numbers of those that were committed since, as intervals: `{"rejected":5,"retried":[[0,2]]}`. Both are absent while
+there are none.
 """
 
 import json
@@ -13,6 +15,7 @@ from typing import Final, Protocol, Self
 
 from odf_common.dataset import rejects
 from odf_common.dataset.batch_keys import run_and_place
+from odf_common.dataset.rejects import NO_NUMBERS, Numbers, Passed, passed_of, rows_in
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SourceState
 
@@ -46,7 +49,11 @@ class SourcePosition:
     contents: Mapping[str, str] = field(default_factory=dict)
     """Digests of files by receipt, if known."""
     rejected: int = 0
-    """Messages up to here that became dead letters."""
+    """Messages up to here that became dead letters, and rows of pushed files."""
+    rejected_rows: int = 0
+    """Those of them that were rows."""
+    retried: Numbers = NO_NUMBERS
+    """Numbers of rows that were committed since."""
 
     @classmethod
     def parse(cls, value: str) -> Self:
@@ -56,11 +63,14 @@ class SourcePosition:
             if plain["v"] != VERSION:
                 raise InvalidInput(where="source state", text=f"unknown version {plain['v']!r}")
             topics = {name: _topic(entry) for name, entry in plain["topics"].items()}
+            rejected_rows, retried = rows_in(plain)
             return cls(
                 topics=topics,
                 receipts=tuple(str(key) for key in plain.get("receipts", ())),
                 contents={str(key): str(digest) for key, digest in plain.get("contents", {}).items()},
                 rejected=int(plain.get("rejected", 0)),
+                rejected_rows=rejected_rows,
+                retried=retried,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidInput(where="source state", text=f"cannot be read: {value!r}") from error
@@ -77,6 +87,11 @@ class SourcePosition:
             plain["contents"] = dict(self.contents)
         if self.rejected:
             plain["rejected"] = self.rejected
+        if self.rejected_rows:
+            rows: dict[str, object] = {"rejected": self.rejected_rows}
+            if self.retried.intervals:
+                rows["retried"] = self.retried.intervals
+            plain["rows"] = rows
         return json.dumps(plain, sort_keys=True, separators=(",", ":"))
 
     def source_state(self, source: str) -> SourceState:
@@ -94,6 +109,14 @@ class SourcePosition:
     def with_rejected(self, count: int) -> Self:
         """Return the position with `count` more rejected messages."""
         return replace(self, rejected=self.rejected + count)
+
+    def with_rejected_rows(self, count: int) -> Self:
+        """Return the position with `count` more rejected rows of a pushed file."""
+        return replace(self.with_rejected(count), rejected_rows=self.rejected_rows + count)
+
+    def passed(self, source: str) -> Passed:
+        """Return what was rejected and retried."""
+        return passed_of(self.source_state(source))
 
     def with_receipt(self, key: str, content: str = "") -> Self:
         """Return the position with one more key and digest; the oldest are dropped.

@@ -1,7 +1,8 @@
 """Rejects messages that are not records: dead letters or a stop, according to the source's settings."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -16,6 +17,7 @@ from odf_common.dataset.rejects import (
     note_reason,
     reading_id,
     rejecting_sources,
+    rows_part,
     save_handled,
 )
 from odf_common.errors import Unavailable
@@ -24,6 +26,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import NOTIFICATIONS, Bus, DeadLetter
 from odf_common.ports.store import BlobStore
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
+from odf_ingest import metrics
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.errors import RecordRejected, TooManyRejected
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
@@ -46,13 +49,32 @@ def require_share(settings: SourceSettings, messages: str, bad: Sequence[BadReco
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedOfFile:
+    """The file, or the messages of a poll, that rejected rows belong to; `label` names it in their reasons."""
+
+    dataset: DatasetId
+    source: str
+    label: str
+    event_time: Timestamp
+    """For rows without one."""
+    input_format: str | None = None
+    """The format of a pushed file, empty for the source's own; None for what was polled."""
+    push: str = ""
+    """The key of a push."""
+
+
 class RejectPolicy:
     """Applies the source's settings to bad messages, and writes their dead letters."""
 
-    def __init__(self, bus: Bus, blobs: BlobStore) -> None:
-        """Send dead letters over `bus`; settings and first reasons are stored as notes in `blobs`."""
+    def __init__(self, bus: Bus, blobs: BlobStore, name_of: Callable[[DatasetId], str] = str) -> None:
+        """Send dead letters over `bus`; settings and first reasons are stored as notes in `blobs`.
+
+        `name_of` is how logs and metrics name a dataset.
+        """
         self._bus = bus
         self._blobs = blobs
+        self._name_of = name_of
 
     def settings(self, dataset: DatasetId, source: str) -> SourceSettings:
         """Return the settings of a source."""
@@ -115,9 +137,35 @@ class RejectPolicy:
             )
             for record in bad
         ]
-        self.bury(dataset, source, letters, Passed(rejected=position.rejected, ends=ends))
+        self._bury(dataset, source, letters, Passed(rejected=position.rejected, ends=ends))
 
-    def bury(self, dataset: DatasetId, source: str, letters: Sequence[DeadLetter], before: Passed) -> None:
+    def bury_rows(self, rows: RejectedOfFile, bad: Sequence[BadRecord], before: Passed) -> None:
+        """Write dead letters of rows, durably; each has its number among those of the source as its offset.
+
+        `before` is the source's progress before them. Raises `Unavailable`.
+        """
+        facts = {
+            "dataset": str(rows.dataset),
+            "source": rows.source,
+            "event-time": str(rows.event_time.ms),
+        }
+        if rows.input_format is not None:
+            facts |= {"input-format": rows.input_format, "push": rows.push}
+        letters = [
+            DeadLetter(
+                topic="",
+                partition=0,
+                offset=number,
+                reason=f"{rows.label}, {one.reason}",
+                key=str(rows.dataset).encode(),
+                value=one.value or b"",
+                facts=facts,
+            )
+            for number, one in enumerate(bad, start=before.ends.get(rows_part(rows.source), 0))
+        ]
+        self._bury(rows.dataset, rows.source, letters, before)
+
+    def _bury(self, dataset: DatasetId, source: str, letters: Sequence[DeadLetter], before: Passed) -> None:
         """Write dead letters and store the first reason, durably. Raises `Unavailable`.
 
         `before` is the source's progress before it. Decisions on later messages concern a chain that was reset.
@@ -133,8 +181,21 @@ class RejectPolicy:
         if source not in load_reasons(self._blobs, dataset):
             note_reason(self._blobs, dataset, source, letters[0].reason, now=Timestamp(time.time_ns()))
 
-    def announce(self, dataset: DatasetId, state: ChainState) -> None:
-        """Publish how many rejected messages await a decision, best effort."""
+    def announce(self, state: ChainState, source: str, bad: Sequence[BadRecord]) -> None:
+        """Log and count what was rejected; publish how many rejected messages await a decision, best effort."""
+        if not bad:
+            return
+        dataset = state.dataset_id
+        name = self._name_of(dataset)
+        metrics.BAD.labels(name, source).inc(len(bad))
+        log.warning(
+            "messages rejected",
+            dataset=name,
+            source=source,
+            messages=len(bad),
+            first=bad[0].reason,
+            see=f"odf rejected list {name}",
+        )
         progress = IngestProgress()
         self.add_to(progress, state)
         try:

@@ -5,14 +5,16 @@ the batch is committed, so a kill in between duplicates some, and they expire af
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from typing import Final
 
 import structlog
 
-from odf_common.chain.state import DEFAULT_SOURCE, ChainState
+from odf_common.chain.state import ChainState
+from odf_common.chain.walk import iterate
 from odf_common.codec.bus import envelope
 from odf_common.dataset.rejects import (
     Handled,
@@ -24,19 +26,21 @@ from odf_common.dataset.rejects import (
     reading_id,
     rejected_by_source,
     rejecting_sources,
+    rows_part,
     save_handled,
 )
 from odf_common.errors import NotFound, Unavailable
 from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import AddData
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import NOTIFICATIONS, Bus, DeadLetters, StoredLetter
-from odf_common.ports.store import BlobStore
+from odf_common.ports.store import BlobStore, block_reader
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import position_of
-from odf_ingest.commit.position import SourcePosition
+from odf_ingest.commit.position import KIND, SourcePosition
+from odf_ingest.control.retried_rows import RetriedRows
 from odf_ingest.errors import CannotRetry
-from odf_ingest.poll.retried_rows import RetriedRows
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.source_settings import load_settings
 
@@ -47,20 +51,18 @@ LETTERS_PER_CHUNK: Final = 1000  # letters published again before they are marke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The place of a message; `source` is that of a source or topic, an empty one matches any."""
+    """A message by its location, as a letter has it; `source` is a source or a topic, an empty one matches any."""
 
     source: str
-    partition: int
-    offset: int
+    location: str
 
     def is_at(self, letter: StoredLetter) -> bool:
         """Return whether a letter has this place."""
-        is_source = self.source in {"", letter.source, letter.topic}
-        return is_source and (self.partition, self.offset) == (letter.partition, letter.offset)
+        return self.source in {"", letter.source, letter.topic} and self.location == letter.location
 
     def __str__(self) -> str:
         """Return it as `odf rejected list` shows it."""
-        return f"{self.partition}/{self.offset}" + (f" of source {self.source}" if self.source else "")
+        return self.location + (f" of source {self.source}" if self.source else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ class Settled:
     cut: int = 0
     """Only their beginning was kept."""
     unfit: int = 0
-    """Polled, and still no records of the source."""
+    """Rows, and what was polled, that are still no records of the source."""
     why: str = ""
     """Of the first of `unfit`."""
 
@@ -90,7 +92,7 @@ class RejectedMessages:
         bus: Bus,
         is_own: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """Read `letters`, those of polls with `preparer`; announce changes over `bus`.
+        """Read `letters`, those of rows with `preparer`; announce changes over `bus`.
 
         `is_own` says which topics belong to this node.
         """
@@ -115,11 +117,9 @@ class RejectedMessages:
         handled = self._handled(state)
         seen: set[Place] = set()
         missing = set(wanted)
-        is_polled = state.polling_source is not None
-        retried = passed_of(state.source_states.get(DEFAULT_SOURCE)).retried
-        for letter in self._of_polls(state) if is_polled else self._of_topics(state):
+        for letter in self._passed(state):
             place = place_of(letter)
-            if place in seen or handled.holds(place) or (is_polled and letter.offset in retried):
+            if place in seen or handled.holds(place):
                 continue
             asked = [one for one in wanted if one.is_at(letter)]
             if asked or not wanted:
@@ -127,31 +127,75 @@ class RejectedMessages:
                 missing -= set(asked)
                 yield letter
         if missing:
-            first = min(missing, key=lambda one: (one.source, one.partition, one.offset))
+            first = min(missing, key=lambda one: (one.source, one.location))
             raise NotFound(what=f"open rejected message {first}")
 
-    def _of_topics(self, state: ChainState) -> Iterator[StoredLetter]:
-        """Iterate over the letters of messages that the push sources have passed; some repeat."""
+    def _passed(self, state: ChainState) -> Iterator[StoredLetter]:
+        """Iterate over the letters of what was rejected, and was not committed since; those of topics may repeat.
+
+        One letter of a row counts: those of batches that were killed, or overtaken, have the same numbers.
+        """
+        key = str(state.dataset_id).encode()
         positions = {name: position_of(state, name) for name in state.push_sources}
-        for stored in self._letters.read(str(state.dataset_id).encode()):
-            if stored.topic and stored.source in positions:
+        passed = {name: passed_of(state.source_states.get(name)) for name in rejecting_sources(state)}
+        rows = {name: one.ends.get(rows_part(name), 0) for name, one in passed.items()}
+        is_polled = state.polling_source is not None
+
+        def is_row(letter: StoredLetter) -> bool:
+            return (
+                not letter.topic
+                and letter.is_pushed_row != is_polled
+                and letter.offset < rows.get(letter.source, 0)
+                and letter.offset not in passed[letter.source].retried
+            )
+
+        newest: dict[str, dict[int, dict[str, int]]] = {name: {} for name in rows}
+        for place, letter in enumerate(self._letters.read(key) if any(rows.values()) else ()):
+            if is_row(letter):
+                newest[letter.source].setdefault(letter.offset, {})[letter.push] = place
+        counting = {place for name, one in newest.items() for place in self._counting(state, name, one)}
+        for place, stored in enumerate(self._letters.read(key)):
+            if is_row(stored):
+                if place in counting:
+                    yield stored
+            elif stored.topic and stored.source in positions:
                 letter = _with_topic_id(stored, positions[stored.source])
                 if _is_passed(positions[letter.source], letter):
                     yield letter
 
-    def _of_polls(self, state: ChainState) -> Iterator[StoredLetter]:
-        """Iterate over the letters of committed polls; those of a killed poll have the same numbers, and are older."""
-        rejected = passed_of(state.source_states.get(DEFAULT_SOURCE)).rejected
+    def _counting(
+        self, state: ChainState, source: str, rows: Mapping[int, Mapping[str, int]]
+    ) -> Iterator[int]:
+        """Yield for each row of a source the place of the letter that counts, given its places by number and push.
 
-        def read() -> Iterator[StoredLetter]:
-            for letter in self._letters.read(str(state.dataset_id).encode()):
-                if not letter.topic and letter.offset < rejected:
-                    yield letter
+        Several pushes wrote letters with one number if one was killed, or if another instance of ingest overtook it:
+        then that of the push in the chain counts.
+        """
+        disputed = [number for number, places in rows.items() if len(places) > 1]
+        counts, pushes = self._pushes_since(state, source, min(disputed)) if disputed else ([], [])
+        for number, places in rows.items():
+            if len(places) == 1:
+                yield from places.values()
+            elif (place := places.get(pushes[bisect_right(counts, number)])) is not None:
+                yield place
 
-        last = {letter.offset: place for place, letter in enumerate(read())}
-        for place, letter in enumerate(read()):
-            if last.get(letter.offset) == place:
-                yield letter
+    def _pushes_since(self, state: ChainState, source: str, first: int) -> tuple[list[int], list[str]]:
+        """Return how many rows of a source were rejected up to each of its blocks, and the last push of each.
+
+        Blocks ascend from the one with the row `first` to the newest one.
+        """
+        counts, pushes = [], []
+        for _, decoded, _ in iterate(block_reader(self._blobs, state.dataset_id), state.head):
+            event = decoded.block.event
+            found = event.new_source_state if isinstance(event, AddData) else None
+            if found is None or found.source_name != source or found.kind != KIND:
+                continue
+            position = SourcePosition.parse(found.value)
+            if position.rejected_rows <= first:
+                break
+            counts.append(position.rejected_rows)
+            pushes.append(position.receipts[-1])
+        return counts[::-1], pushes[::-1]
 
     def drop(self, dataset: DatasetId, wanted: Sequence[Wanted]) -> Settled:
         """Mark messages as handled; all of the dataset if `wanted` is empty."""
@@ -166,53 +210,50 @@ class RejectedMessages:
     def retry(self, dataset: DatasetId, wanted: Sequence[Wanted]) -> Settled:
         """Let messages be read again, and no longer be open; all of the dataset if `wanted` is empty.
 
-        What was polled is committed once. Messages of topics are published again; after a kill before they are marked,
-        the next retry publishes up to `LETTERS_PER_CHUNK` of them again. Raises `CannotRetry` if nothing that was
-        polled fits the source now, for a message of an external topic, or one whose key or headers have columns, which
-        letters lack.
+        Rows, and what was polled, are committed once if they fit; the rest stays open. Messages of topics are published
+        again; after a kill before they are marked, the next retry publishes up to `LETTERS_PER_CHUNK` of them again.
+        Raises `CannotRetry` if only rows are open and none fits the source now, for a message of an external topic, or
+        one whose key or headers have columns, which letters lack.
         """
         state = self._queues.state(dataset)
-        if state.polling_source is not None:
-            return self._retry_polled(dataset, wanted)
         before = self.count(dataset)
-        count = cut = 0
+        published = committed = cut = 0
+        refusals: list[CannotRetry] = []
         # A message rejected again is a new message, after all of these.
         letters = self.open(dataset, wanted)
         while chunk := list(islice(letters, LETTERS_PER_CHUNK)):
-            self._require_retriable(dataset, chunk)
-            whole = [letter for letter in chunk if letter.is_whole]
-            self._letters.send_again(whole)
-            self._mark(dataset, whole)
-            count += len(whole)
-            cut += len(chunk) - len(whole)
-        if not wanted and count == before:
-            self._mark_all(dataset, state)  # one mark in place of many
-        return replace(self._settled(dataset, count), cut=cut)
-
-    def _retry_polled(self, dataset: DatasetId, wanted: Sequence[Wanted]) -> Settled:
-        """Commit what was polled and fits now; the rest stays open. Raises `CannotRetry` if nothing was committed."""
-        refusals: list[CannotRetry] = []
-        count = cut = 0
-        letters = self.open(dataset, wanted)
-        while chunk := list(islice(letters, LETTERS_PER_CHUNK)):
+            self._require_retriable(dataset, [letter for letter in chunk if letter.topic])
             whole = [letter for letter in chunk if letter.is_whole]
             cut += len(chunk) - len(whole)
-            for _, same in groupby(whole, key=lambda letter: letter.event_ms):
-                batch = RetriedRows(list(same), self._preparer)
-                self._queues.commit(dataset, batch)
-                count += batch.count
+            messages = [letter for letter in whole if letter.topic]
+            self._letters.send_again(messages)
+            self._mark(dataset, messages)
+            published += len(messages)
+            for batch in self._retried_rows(dataset, [letter for letter in whole if not letter.topic]):
+                committed += batch.count
                 refusals += batch.refusals
-        if refusals and not count:
+        if refusals and not published + committed:
             raise refusals[0]
-        why = refusals[0].why if refusals else ""
-        return replace(self._settled(dataset, count), cut=cut, unfit=len(refusals), why=why)
+        if not wanted and published == before:
+            self._mark_all(dataset, state)  # one mark in place of many
+        settled = self._settled(dataset, published + committed)
+        return replace(settled, cut=cut, unfit=len(refusals), why=refusals[0].why if refusals else "")
+
+    def _retried_rows(self, dataset: DatasetId, rows: Sequence[StoredLetter]) -> Iterator[RetriedRows]:
+        """Commit rows that fit now; yield the batches."""
+        for _, same in groupby(
+            rows, key=lambda letter: (letter.source, letter.event_ms, letter.input_format)
+        ):
+            batch = RetriedRows(list(same), self._preparer)
+            self._queues.commit(dataset, batch)
+            yield batch
 
     def _require_retriable(self, dataset: DatasetId, letters: Sequence[StoredLetter]) -> None:
         """Raise `CannotRetry` unless all messages can be published again from their values, to topics of this node."""
         sources = {letter.source for letter in letters}
         columns = {name: load_settings(self._blobs, dataset, name).message_columns for name in sources}
         for letter in letters:
-            place, of_source = f"{letter.partition}/{letter.offset}", columns[letter.source]
+            place, of_source = letter.location, columns[letter.source]
             if not self._is_own(letter.topic):
                 raise CannotRetry(
                     place=place, why=f"topic {letter.topic} belongs to others, and is only read here"

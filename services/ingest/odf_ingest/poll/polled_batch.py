@@ -9,9 +9,8 @@ from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, SetPollingSource
 from odf_common.metadata.fetching import FetchStepMqtt
-from odf_common.ports.bus import DeadLetter
 from odf_common.ports.engine import IsWanted, QueryNotWanted
-from odf_ingest.commit.rejects import RejectPolicy, require_share
+from odf_ingest.commit.rejects import RejectedOfFile, RejectPolicy, require_share
 from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted
 from odf_ingest.merge import takes_whole_batches
@@ -50,12 +49,12 @@ class PolledBatch:
         self._is_wanted = is_wanted
         self._read: tuple[Plan, Prepared] | None = None
         self._dataset: DatasetId | None = None
-        self._buried: tuple[int, Sequence[BadRecord]] | None = None
+        self._buried: tuple[int, Sequence[BadRecord]] = 0, ()
 
     @property
-    def rejected(self) -> int:
-        """Return how many of the fetched rows or messages became dead letters."""
-        return 0 if self._buried is None else len(self._buried[1])
+    def rejected(self) -> Sequence[BadRecord]:
+        """Return the fetched rows or messages that became dead letters."""
+        return self._buried[1]
 
     def position_in(self, state: ChainState) -> PollPosition:
         """Return what the chain says was read."""
@@ -147,25 +146,14 @@ class PolledBatch:
         return replace(position, last=self._fetched.state, rejected=rejected), None
 
     def _bury(self, position: PollPosition, bad: Sequence[BadRecord]) -> None:
-        """Write dead letters; each has its number among those of the source as its offset."""
         assert self._dataset is not None
-        letters = [
-            DeadLetter(
-                topic="",
-                partition=0,
-                offset=number,
-                reason=f"{self._fetched.label}, {one.reason}",
-                key=str(self._dataset).encode(),
-                value=one.value or b"",
-                facts={
-                    "dataset": str(self._dataset),
-                    "source": self.source,
-                    "event-time": str(self._fetched.event_time.ms),
-                },
-            )
-            for number, one in enumerate(bad, start=position.rejected)
-        ]
-        self._rejecting.bury(self._dataset, self.source, letters, position.passed)
+        rows = RejectedOfFile(
+            dataset=self._dataset,
+            source=self.source,
+            label=self._fetched.label,
+            event_time=self._fetched.event_time,
+        )
+        self._rejecting.bury_rows(rows, bad, position.passed(self.source))
 
     def before_proposal(self) -> None:
         """Raise `PollCancelled` if no caller wants the poll any more."""

@@ -192,9 +192,7 @@ class Poller:
             with naming(fetched):
                 outcome = self._queues.commit(dataset, batch)
             done = Polled(blocks=done.blocks + outcome.is_new, records=done.records + outcome.count)
-            if batch.rejected:
-                log.warning("rows rejected", dataset=str(dataset), rows=batch.rejected)
-                self._rejecting.announce(dataset, outcome.state)
+            self._rejecting.announce(outcome.state, batch.source, batch.rejected)
             context.report(f"{fetched.label}: {outcome.count} records")
         log.info("polled", dataset=str(dataset), blocks=done.blocks, records=done.records)
         return done

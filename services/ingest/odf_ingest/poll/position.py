@@ -77,8 +77,7 @@ class PollPosition:
     retried: Numbers = NO_NUMBERS
     """Those of them that were committed since."""
 
-    @property
-    def passed(self) -> Passed:
+    def passed(self, source: str) -> Passed:
         """Return what was rejected and retried."""
         return polled(self.rejected, self.retried)
 

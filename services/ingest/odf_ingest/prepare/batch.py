@@ -201,6 +201,8 @@ class FileBatch:
     """Whether the key is generated, so that no client can repeat it."""
     format: InputFormat = SOURCES_OWN
     """The file's format; by default the source's own."""
+    label: str = "the file"
+    """How reasons of rejected rows name it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """From a batch to records: read, preprocess, event time (spec: phases of ingestion); independent of earlier records.
 
-Messages that are not records are separated here; a file is accepted as a whole or refused as a whole, unless its caller
-lets bad rows be rejected.
+Messages that are not records are separated here, and rows of files if the caller lets bad ones be rejected; otherwise
+the first bad row refuses the file.
 """
 
 from collections.abc import Mapping, Sequence

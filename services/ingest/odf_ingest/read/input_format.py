@@ -1,7 +1,7 @@
 """The format of pushed data where it is not the source's own: by name (`odf ingest`) or media type (HTTP)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from email.message import Message
 from typing import Final, Self
 
@@ -56,6 +56,8 @@ class InputFormat:
     name: str | None = None
     has_header: bool | None = None
     encoding: str | None = None
+    text: str = field(default="", compare=False)
+    """What it was parsed from."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -67,7 +69,7 @@ class InputFormat:
         name = text.lower()
         if name not in readable():
             raise InvalidInput(text=f"unknown input format {text!r}; choose from {', '.join(readable())}")
-        return cls(name=name)
+        return cls(name=name, text=text)
 
     @classmethod
     def _of_media_type(cls, text: str) -> Self:
@@ -77,14 +79,14 @@ class InputFormat:
         charset = given.get("charset", "").lower()
         encoding = None if charset in {"", "utf-8", "utf8", "us-ascii"} else charset
         if type_ == OWN:
-            return cls(encoding=encoding)
+            return cls(encoding=encoding, text=text)
         name = MEDIA_TYPES.get(type_)
         if name not in readable():
             raise UnsupportedMediaType(
                 media_type=text, known=tuple(type_ for type_, one in MEDIA_TYPES.items() if one in readable())
             )
         has_header = {"present": True, "absent": False}.get(given.get("header", "").lower())
-        return cls(name=name, has_header=has_header, encoding=encoding)
+        return cls(name=name, has_header=has_header, encoding=encoding, text=text)
 
     def step(self, own: ReadStep) -> ReadStep:
         """Return the step that reads this format for a source that has the step `own`.

@@ -34,7 +34,13 @@ class Node:
         self._pools.append(pool)
         receipts = Receipts(self.home)
         self.pushes = AcceptedPushes(
-            Parts(receipts=receipts, queues=self.bench.queues, preparer=self.bench.preparer, pool=pool)
+            Parts(
+                receipts=receipts,
+                queues=self.bench.queues,
+                preparer=self.bench.preparer,
+                rejecting=self.bench.rejecting,
+                pool=pool,
+            )
         )
         return self.pushes
 
@@ -112,15 +118,28 @@ def test_pushes_are_committed_in_the_order_of_acceptance(make_node: Callable[...
 
 def test_a_refused_push_says_why_and_the_next_one_is_committed(make_node: Callable[..., Node]) -> None:
     node = make_node()
-    bad = node.accept('{"id":1}\n{"id":"x"}\n', "bad")
+    bad = node.accept('{"id":"x"}\n', "bad")
     good = node.accept(line(2), "good")
     node.start()
     refused = node.settled(bad)
     assert (refused.state, refused.code, refused.head) == ("refused", "InvalidInput", "")
-    assert "line 2" in refused.text
+    assert "line 1" in refused.text
     assert "column id" in refused.text
     assert node.settled(good).state == "committed"
     assert node.bench.values("id") == [(2,)]
+
+
+def test_a_receipt_has_the_number_of_rejected_rows_and_the_first_reason(
+    make_node: Callable[..., Node],
+) -> None:
+    node = make_node()
+    receipt = node.accept('{"id":1}\n{"id":"x"}\ny\n')
+    node.pushes.wake(node.bench.dataset)
+    done = node.settled(receipt)
+    assert (done.state, done.records, done.rejected) == ("committed", 1, 2)
+    assert done.rejected_reason == "line 2: column id: 'x' is not a value of BIGINT"
+    (first, _) = node.bench.coordinator.letters
+    assert first.reason == f"push {receipt.id}, {done.rejected_reason}"
 
 
 @pytest.mark.parametrize("is_key_generated", [False, True])

@@ -278,7 +278,7 @@ def test_of_a_killed_poll_and_the_next_one_only_what_was_committed_is_open(
     )
     assert [one.value for one in letters.sent] == [b"old", b"new"]
     assert [(one.offset, one.value) for one in made.open(bench.dataset)] == [(0, b"new")]
-    assert made.drop(bench.dataset, [Wanted(source="", partition=0, offset=0)]).open == 0
+    assert made.drop(bench.dataset, [Wanted(source="", location="0/0")]).open == 0
     assert list(made.open(bench.dataset)) == []
     web.pages["/a"] = Page(body=b"third\n" + b'{"id":4}', etag='"3"')
     poll(bench)

@@ -32,12 +32,12 @@ from odf_common.metadata.steps import (
 from odf_common.ports.bus import StoredLetter
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.control.rejected_messages import RejectedMessages, Settled, Wanted
+from odf_ingest.control.retried_rows import RetriedRows
 from odf_ingest.errors import AlreadyCommitted, CannotRetry
 from odf_ingest.poll.fetch import as_batch
 from odf_ingest.poll.polled_batch import position_of
 from odf_ingest.poll.poller import Polled
 from odf_ingest.poll.position import PollPosition
-from odf_ingest.poll.retried_rows import RetriedRows
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 DDL = ("id BIGINT NOT NULL", "day DATE")
@@ -88,7 +88,7 @@ class Retrying:
 
 
 def place(number: int) -> Wanted:
-    return Wanted(source="", partition=0, offset=number)
+    return Wanted(source="", location=f"0/{number}")
 
 
 @pytest.fixture
@@ -237,7 +237,7 @@ def test_a_letter_that_lacks_something_stays_open(retrying: Any) -> None:
 
 
 def test_only_rows_that_the_chain_has_rejected_and_not_committed_since_are_left() -> None:
-    letters = [cast("StoredLetter", SimpleNamespace(offset=offset)) for offset in range(5)]
+    letters = [cast("StoredLetter", SimpleNamespace(source="default", offset=offset)) for offset in range(5)]
     rows = RetriedRows(letters, cast("Any", None))
     rows.check(PollPosition(rejected=3))
     assert rows.count == 3, "a reset took the others back"

@@ -46,7 +46,9 @@ def push(bench: Any, tmp_path: Path, text: str, *, key: str = "key", source: str
     file = tmp_path / "batch"
     file.write_text(text)
     batch = FileBatch(file=file, event_time=EVENT_TIME, key=key)
-    outcome: Outcome = bench.queues.commit(bench.dataset, FileCommit(source, batch, bench.preparer))
+    outcome: Outcome = bench.queues.commit(
+        bench.dataset, FileCommit(source, batch, bench.preparer, bench.rejecting)
+    )
     return outcome
 
 

@@ -23,6 +23,7 @@ from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.file_commit import FileCommit, chosen_source
 from odf_ingest.errors import KeyReused, NothingCommitted
 from odf_ingest.prepare.batch import FileBatch
+from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 LEDGER = MergeStrategyLedger(primary_key=("id",))
 EVENT_TIME = Timestamp.parse("2020-06-01T00:00:00Z")
@@ -40,7 +41,7 @@ def push(
     file = tmp_path / "batch"
     file.write_text(text)
     batch = FileBatch(file=file, event_time=EVENT_TIME, key=key, is_key_generated=is_key_generated)
-    work = FileCommit("default", batch, bench.preparer, is_wanted)
+    work = FileCommit("default", batch, bench.preparer, bench.rejecting, is_wanted)
     return work.commit(bench.queues, bench.dataset)
 
 
@@ -164,8 +165,11 @@ def test_a_push_that_was_committed_though_its_answer_was_lost_is_not_cancelled(
     assert len(bench.rows()) == 1
 
 
-def test_a_faulty_file_names_the_line_and_commits_nothing(make_bench: Any, tmp_path: Path) -> None:
+def test_a_faulty_file_of_a_source_that_stops_names_the_line_and_commits_nothing(
+    make_bench: Any, tmp_path: Path
+) -> None:
     bench = make_bench()
+    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
     before = bench.state.head
     with pytest.raises(InvalidInput, match=r"^line 2: "):
         push(bench, tmp_path, line(1) + "junk\n" + line(3))
@@ -272,7 +276,9 @@ def test_an_event_time_that_no_chain_can_tell_is_refused_and_nothing_is_committe
     pq.write_table(pa.table({"event_time": at, "id": [1]}), tmp_path / "batch")
     batch = FileBatch(file=tmp_path / "batch", event_time=EVENT_TIME, key="key")
     with pytest.raises(InvalidInput, match="years"):
-        bench.queues.commit(bench.dataset, FileCommit("default", batch, bench.preparer, lambda: True))
+        bench.queues.commit(
+            bench.dataset, FileCommit("default", batch, bench.preparer, bench.rejecting, lambda: True)
+        )
     assert bench.state.head == head
 
 

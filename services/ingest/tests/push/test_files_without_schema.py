@@ -34,7 +34,9 @@ def push(bench: Any, folder: Path, format_: str, table: pa.Table) -> int:
             writer.write_table(table)
     batch = FileBatch(file=file, event_time=EVENT_TIME, key=key, format=InputFormat.parse(format_))
     count: int = (
-        FileCommit("default", batch, bench.preparer, lambda: True).commit(bench.queues, bench.dataset).count
+        FileCommit("default", batch, bench.preparer, bench.rejecting, lambda: True)
+        .commit(bench.queues, bench.dataset)
+        .count
     )
     return count
 

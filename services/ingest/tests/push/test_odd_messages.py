@@ -28,6 +28,7 @@ from odf_ingest.prepare.batch import FileBatch, MessageBatch, Part
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.push.kafka_batch import KafkaBatch
 from odf_ingest.read.message_buffer import MessageBuffer
+from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 OPEN = ReadStepNdJson()
 CAME = 1_600_000_000_000  # ms, when each message came
@@ -317,6 +318,7 @@ def test_a_file_without_a_schema_is_refused_by_the_line_that_differs(make_bench:
     bench = make_bench(None, OPEN)
     file = tmp_path / "batch"
     file.write_text('{"a":1}\n{"a":2}\n{"a":"x"}\n')
+    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
     batch = FileBatch(file=file, event_time=Timestamp.from_ms(0), key="k")
     with pytest.raises(InvalidInput, match="line 3: column a: 'x' is not a value of BIGINT"):
-        bench.queues.commit(bench.dataset, FileCommit("default", batch, bench.preparer))
+        bench.queues.commit(bench.dataset, FileCommit("default", batch, bench.preparer, bench.rejecting))

@@ -74,7 +74,12 @@ def test_a_file_in_another_format_is_committed_by_its_columns_names(make_bench: 
     file = tmp_path / "batch"
     file.write_text("v,id\na,1\nb,2\n")
     batch = FileBatch(file=file, event_time=Timestamp(0), key="k", format=InputFormat.parse("csv"))
-    assert FileCommit("default", batch, bench.preparer).commit(bench.queues, bench.dataset).count == 2
+    assert (
+        FileCommit("default", batch, bench.preparer, bench.rejecting)
+        .commit(bench.queues, bench.dataset)
+        .count
+        == 2
+    )
     assert bench.values("id", "v") == [(1, "a"), (2, "b")]
 
 
@@ -86,5 +91,5 @@ def test_types_of_csv_for_a_source_without_a_schema_are_inferred(make_bench: Any
         batch = FileBatch(
             file=file, event_time=Timestamp(0), key=str(number), format=InputFormat.parse(format_)
         )
-        FileCommit("default", batch, bench.preparer).commit(bench.queues, bench.dataset)
+        FileCommit("default", batch, bench.preparer, bench.rejecting).commit(bench.queues, bench.dataset)
     assert bench.values("id", "v") == [(1, None), (2, "x")]

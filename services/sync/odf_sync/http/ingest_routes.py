@@ -272,6 +272,8 @@ def _plain(receipt: pb.PushReceipt, entry: CatalogEntry, url: str) -> dict[str, 
         "acceptedAt": str(time_of(receipt.accepted_at)),
         "size": receipt.size,
         "records": receipt.records if receipt.HasField("records") else None,
+        "rejected": receipt.rejected,
+        "rejectedReason": receipt.rejected_reason or None,
         "head": receipt.head or None,
         "error": {key: value for key, value in error.items() if value} if receipt.code else None,
     }

@@ -156,6 +156,8 @@ def _stored(message: Message) -> StoredLetter:
         size=_number(facts.get("size", str(len(value)))),
         ms=ms,
         event_ms=_event_ms(facts.get("event-time")),
+        input_format=facts.get("input-format"),
+        push=facts.get("push", ""),
     )
 
 

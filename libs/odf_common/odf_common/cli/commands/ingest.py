@@ -34,7 +34,8 @@ LARGE: Final = 16 * MIB  # bytes; progress is shown from this size on
 CANCEL_SECONDS: Final = 0.5  # between cancel requests
 CANCELLED: Final = "Cancelled"  # the reason the node reports
 Show = Callable[[str, int], None]  # the stage, and the bytes of it that are done
-COLUMNS: Final = ("file", "outcome", "records", "error", "head")
+COLUMNS: Final = ("file", "outcome", "records", "rejected", "error", "head")
+OPTIONAL: Final = ("rejected", "error")  # columns of tables that have a value in them
 
 
 @click.command("ingest")
@@ -66,7 +67,9 @@ def command(
 ) -> None:
     """Append files to a dataset; each FILE is one batch, - is standard input.
 
-    Stops at the first refused file, and prints the outcome of each. Ctrl-C cancels the file being committed and
+    Rows that are not records of the source are rejected (see `odf rejected`), unless it has badRecords=stop, is a
+    snapshot, or none of the file's rows fits: then the file is refused. Stops at the first refused file, and prints
+    the outcome of each. Ctrl-C cancels the file being committed and
     waits for the node's answer. A second Ctrl-C exits at once and prints a key: repeat the command with it to find
     out what was committed.
 
@@ -88,6 +91,7 @@ def command(
             idempotency_key=key_in_run(run, number),
             is_key_generated=idempotency_key is None,
             input_format=input_format,
+            label=_named(file),
         )
         results.append(_outcome(node, header, file, run))
         if results[-1].ends_the_command:
@@ -95,11 +99,10 @@ def command(
     rest = [_Result(file=file, outcome="not attempted") for file in (files or ("-",))[len(results) :]]
     rows = [one.row() for one in (*results, *rest)]
     shown = shortened(rows, "error") if output == "table" and not is_wide() else rows
-    columns = COLUMNS if any(row["error"] for row in rows) else [name for name in COLUMNS if name != "error"]
+    columns = [name for name in COLUMNS if name not in OPTIONAL or any(row[name] for row in rows)]
     print_rows(shown, output, columns=columns, extra=("head",))
     for one in results:
-        if one.reply is not None and one.reply.HasField("late"):
-            remark(f"{_named(one.file)}: {late_remark(one.reply.late, dataset, source)}")
+        _remark_on(one, dataset, source)
     if results[-1].is_interrupted:
         raise click.exceptions.Exit(ExitCode.ABORTED)
     if results[-1].error is not None:
@@ -126,6 +129,7 @@ class _Result:
             "file": self.file,
             "outcome": self.outcome,
             "records": None if reply is None else reply.records,
+            "rejected": None if reply is None else reply.rejected,
             "already": None if reply is None else reply.already,
             "head": None if reply is None else reply.head,
             "error": None if self.error is None else str(self.error),
@@ -162,6 +166,21 @@ class VerdictUnknown(OdfError):
     def advice(self) -> str:
         """Return how to find out."""
         return f"repeat the command with --idempotency-key {self.key}: files already committed are not committed again"
+
+
+def _remark_on(result: _Result, dataset: str, source: str) -> None:
+    """Print what is to be known of a committed file besides its records."""
+    reply = result.reply
+    if reply is None:
+        return
+    if reply.HasField("late"):
+        remark(f"{_named(result.file)}: {late_remark(reply.late, dataset, source)}")
+    if reply.rejected:
+        rows = "1 row is no record" if reply.rejected == 1 else f"{reply.rejected} rows are no records"
+        remark(f"{rows} of {dataset}; the first: {reply.rejected_reason}")
+        remark(
+            f"hint: see `odf rejected list {dataset}`; `odf source set {dataset} badRecords=stop` refuses such files"
+        )
 
 
 def _outcome(node: Node, header: PushHeader, file: str, run: str) -> _Result:

@@ -1,5 +1,6 @@
 """`odf rejected`: list, retry or drop messages that could not be read as records of their source."""
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -20,7 +21,7 @@ from odf_common.proto.odf.node.v1.ingest_pb2 import (
 
 DEFAULT_MESSAGES: Final = 20  # messages listed by default
 BEGINNING: Final = 4096  # bytes of each value that the list asks for
-PARTS: Final = 3  # of a location: source, partition, offset
+LOCATION: Final = re.compile(r"(?:(?P<source>.+)/)?(?P<part>\d+|row)/(?P<number>\d+)", re.ASCII | re.DOTALL)
 
 ALL = click.option("--all", "every", is_flag=True, help="All messages that await a decision.")
 
@@ -29,10 +30,11 @@ ALL = click.option("--all", "every", is_flag=True, help="All messages that await
 def command() -> None:
     """Retry or drop messages that could not be read as records.
 
-    Rows of polled files count as messages (`odf source set NAME badRecords=dead-letter`). All are kept in the topic
-    odf.dead-letters.v1 for 30 days, and counted by `odf list`, `odf status` and `odf pull` until they are retried or
-    dropped. LOCATION is a partition and an offset as printed by `odf rejected list`, with the source or the topic first
-    if the dataset reads several: 0/1234, orders/0/1234.
+    Rows of files count as messages: of pushed ones, and of polled ones if you want so (`odf source set NAME
+    badRecords=dead-letter`). All are kept in the topic odf.dead-letters.v1 for 30 days, and counted by `odf list`,
+    `odf status` and `odf pull` until they are retried or dropped. LOCATION is what `odf rejected list` prints: a
+    partition and an offset, or row and a number; with the source or the topic first if the dataset reads several:
+    0/1234, row/17, orders/0/1234.
 
     \b
     Example:
@@ -117,9 +119,8 @@ def retry_rejected(*, dataset: str, locations: tuple[str, ...], every: bool, out
     """Let rejected messages be read again, after you have corrected the source.
 
     A message of a topic is published again, to its partition; if it still cannot be read, it is rejected again, as a
-    new message. Rows and messages that were polled are read as the source reads now, and committed once; those that
-    still do not fit stay open. A pushed file is refused as a whole and leaves no rejected messages: correct it and
-    repeat `odf ingest`.
+    new message. Rows of files, and messages that were polled, are read as the source reads now, and committed once;
+    those that still do not fit stay open.
 
     \b
     Example:
@@ -174,18 +175,19 @@ def _locations(texts: Sequence[str]) -> list[RejectedLocation]:
 
 
 def _location(text: str) -> RejectedLocation:
-    """Read `[SOURCE/]PARTITION/OFFSET`; raises `InvalidInput`."""
-    *source, partition, offset = text.rsplit("/", PARTS - 1) if text.count("/") else ("", "", "")
-    if not (partition.isdecimal() and offset.isdecimal()):
+    """Read `[SOURCE/]PARTITION/OFFSET` or `[SOURCE/]row/NUMBER`; raises `InvalidInput`."""
+    found = LOCATION.fullmatch(text)
+    if found is None:
         raise InvalidInput(
-            where=text, text="expected PARTITION/OFFSET or SOURCE/PARTITION/OFFSET, such as 0/1234"
+            where=text, text="expected PARTITION/OFFSET or row/NUMBER, such as 0/1234, or SOURCE/0/1234"
         )
-    return RejectedLocation(source_name="".join(source), partition=int(partition), offset=int(offset))
+    part = found["part"] if found["part"] == "row" else int(found["part"])
+    return RejectedLocation(source_name=found["source"] or "", location=f"{part}/{int(found['number'])}")
 
 
 def _row(message: RejectedPart.Message) -> dict[str, object]:
     return {
-        "location": f"{message.location.partition}/{message.location.offset}",
+        "location": message.location.location,
         "source": message.location.source_name,
         "topic": message.topic,
         "time": Timestamp.from_ms(message.time),

@@ -1,0 +1,295 @@
+"""Bad rows of pushed files become dead letters, are counted in the chain, and can be retried or dropped."""
+
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from odf_testing.letters import StoredLetters
+
+from odf_common.dataset.rejects import open_rejects, passed_of, rejecting_sources
+from odf_common.errors import InvalidInput, NotFound
+from odf_common.metadata.events import AddData, SetVocab
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import (
+    MergeStrategyAppend,
+    MergeStrategyLedger,
+    MergeStrategySnapshot,
+    ReadStepCsv,
+    ReadStepJson,
+    ReadStepNdJson,
+    ReadStepParquet,
+)
+from odf_ingest.commit.committer import Outcome, position_of
+from odf_ingest.commit.file_commit import FileCommit
+from odf_ingest.commit.position import SourcePosition, TopicPosition
+from odf_ingest.control.rejected_messages import RejectedMessages, Settled, Wanted
+from odf_ingest.errors import CannotRetry, TooManyRejected
+from odf_ingest.prepare.batch import BadRecord, FileBatch, MessageBatch
+from odf_ingest.read.input_format import InputFormat
+from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
+
+DDL = ("id BIGINT NOT NULL", "day DATE")
+LINES = ReadStepNdJson(ddl_schema=DDL)
+EVENT_TIME = Timestamp.parse("2020-06-01T00:00:00Z")
+PAGE = '{"id":1,"day":"2024-01-01"}\n{"id":2,"day":"2.1.2024"}\n{"id":3,"day":"3.1.2024"}\nx\n'
+NO_DATE = "line 2: column day: '2.1.2024' is not a value of DATE"
+
+
+class Pushing:
+    """A dataset to which files are pushed, and what retries their rejected rows."""
+
+    def __init__(self, bench: Any, folder: Path) -> None:
+        self.bench = bench
+        self._file = folder / "pushed"
+        self.letters = StoredLetters(bench.coordinator.letters)
+        self.rejected = RejectedMessages(
+            queues=bench.queues,
+            blobs=bench.blobs,
+            letters=self.letters,
+            preparer=bench.preparer,
+            bus=bench.coordinator,
+        )
+
+    def push(
+        self,
+        content: str | bytes,
+        key: str = "key",
+        *,
+        source: str = "default",
+        input_format: str = "",
+        is_key_generated: bool = False,
+    ) -> Outcome:
+        self._file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        batch = FileBatch(
+            file=self._file,
+            event_time=EVENT_TIME,
+            key=key,
+            is_key_generated=is_key_generated,
+            format=InputFormat.parse(input_format),
+            label="orders.json",
+        )
+        work = FileCommit(source, batch, self.bench.preparer, self.bench.rejecting)
+        return work.commit(self.bench.queues, self.bench.dataset)
+
+    def set(self, **settings: Any) -> None:
+        save_settings(self.bench.blobs, self.bench.dataset, "default", SourceSettings(**settings))
+
+    def retry(self, *locations: str) -> Settled:
+        wanted = [Wanted(source="", location=one) for one in locations]
+        return self.rejected.retry(self.bench.dataset, wanted)
+
+    @property
+    def open(self) -> list[str]:
+        """Return the locations of open rows; they are as many as are counted."""
+        found = [one.location for one in self.rejected.open(self.bench.dataset)]
+        state = self.bench.state
+        assert open_rejects(self.bench.blobs, state, rejecting_sources(state)).count == len(found)
+        return found
+
+    @property
+    def ids(self) -> list[object]:
+        return [id_ for (id_,) in self.bench.values("id")]
+
+
+@pytest.fixture
+def pushing(make_bench: Any, tmp_path: Path) -> Any:
+    """Return what makes a dataset with one push source."""
+    return lambda merge=None, read=LINES: Pushing(make_bench(merge or MergeStrategyAppend(), read), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("read", "content", "values", "reasons"),
+    [
+        (LINES, PAGE.encode(), [b'{"id":2,"day":"2.1.2024"}', b'{"id":3,"day":"3.1.2024"}', b"x"], NO_DATE),
+        (
+            ReadStepCsv(header=True, ddl_schema=DDL),
+            b"day,id\n2024-01-01,1\n2.1.2024,2\n",
+            [b"day,id\n2.1.2024,2"],
+            "line 3: column day: '2.1.2024' is not a value of DATE",
+        ),
+        (
+            ReadStepJson(ddl_schema=DDL),
+            b'[{"id":1},\n{"day":"2024-01-01"}]',
+            [b'{"day":"2024-01-01"}'],
+            "line 2, record 2: column id: is null; a value of BIGINT is required",
+        ),
+        (ReadStepNdJson(), b'{"id":1}\nhm\n', [b"hm"], "line 2: is not one JSON object"),
+    ],
+    ids=["lines", "csv", "array", "no-schema"],
+)
+def test_good_rows_are_committed_and_bad_ones_become_dead_letters(
+    pushing: Any, read: Any, content: bytes, values: list[bytes], reasons: str
+) -> None:
+    made = pushing(read=read)
+    outcome = made.push(content)
+    assert (made.ids, outcome.count) == ([1], 1)
+    assert [one.value for one in made.letters.sent] == values
+    assert made.letters.sent[0].reason == f"orders.json, {reasons}"
+    assert outcome.rejected[0].reason == reasons
+    assert made.open == [f"row/{number}" for number in range(len(values))]
+    assert passed_of(made.bench.state.source_states["default"]).rejected == len(values)
+
+
+def test_a_file_is_refused_whose_source_stops_at_bad_records(pushing: Any) -> None:
+    made = pushing()
+    made.set(bad_records=BadRecords.STOP)
+    with pytest.raises(InvalidInput, match=f"^{NO_DATE}"):
+        made.push(PAGE)
+    assert (made.ids, made.letters.sent) == ([], [])
+
+
+def test_a_file_with_more_bad_rows_than_allowed_is_refused(pushing: Any) -> None:
+    made = pushing()
+    made.set(max_rejected_share=0.5)
+    with pytest.raises(TooManyRejected, match=r"3 of 4 rows of orders.json are not records, more than"):
+        made.push(PAGE)
+    assert (made.ids, made.letters.sent) == ([], [])
+
+
+def test_a_file_none_of_whose_rows_fits_is_refused(pushing: Any) -> None:
+    made = pushing()
+    with pytest.raises(InvalidInput, match=r"^line 1: is not one JSON object"):
+        made.push("<html>\n</html>\n")
+    assert made.letters.sent == []
+
+
+@pytest.mark.parametrize("choice", BadRecords)
+def test_a_snapshot_with_a_bad_row_is_refused_since_it_would_retract_the_row(
+    pushing: Any, choice: BadRecords
+) -> None:
+    made = pushing(MergeStrategySnapshot(primary_key=("id",)))
+    made.set(bad_records=choice)
+    with pytest.raises(InvalidInput, match=f"^{NO_DATE}"):
+        made.push(PAGE)
+    assert made.letters.sent == []
+
+
+def test_formats_without_rows_of_text_are_refused(pushing: Any) -> None:
+    made = pushing(read=ReadStepParquet(ddl_schema=DDL))
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"id": [1, None]}), sink)
+    with pytest.raises(InvalidInput, match=r"column id"):
+        made.push(sink.getvalue().to_pybytes())
+    assert made.letters.sent == []
+
+
+def test_a_repeated_push_rejects_nothing_again(pushing: Any) -> None:
+    made = pushing()
+    made.push(PAGE)
+    again = made.push(PAGE)
+    assert (again.is_new, again.rejected, len(made.letters.sent)) == (False, (), 3)
+    assert len(made.open) == 3
+
+
+def test_rows_are_rejected_once_if_another_commit_comes_first(pushing: Any) -> None:
+    made = pushing()
+    made.bench.coordinator.before = [lambda: made.bench.propose(SetVocab(event_time_column="event_time"))]
+    assert len(made.push(PAGE).rejected) == 3
+    assert len(made.letters.sent) == 3
+    assert made.open == ["row/0", "row/1", "row/2"]
+
+
+def test_rows_get_the_next_numbers_if_another_push_comes_first(pushing: Any) -> None:
+    """Numbers belong to the push that is committed with them: letters of the overtaken draft do not count."""
+    made = pushing()
+    other = SourcePosition().with_rejected_rows(1).source_state("default")
+    made.bench.coordinator.before = [lambda: made.bench.propose(AddData(new_source_state=other))]
+    made.push(PAGE)
+    assert passed_of(made.bench.state.source_states["default"]).rejected == 4
+    assert [one.offset for one in made.letters.sent] == [0, 1, 2, 1, 2, 3]
+
+
+def test_of_two_letters_of_a_number_that_of_the_committed_push_counts(pushing: Any) -> None:
+    """Another instance of ingest may write its letter later, and be overtaken."""
+    made = pushing()
+    made.push('{"id":1}\nfirst\n', "a")
+    made.push('{"id":2}\nsecond\n', "b")
+    first, _ = made.letters.sent
+    late = replace(first, value=b"late", facts={**first.facts, "push": "c"})
+    made.letters.sent.append(late)
+    assert made.open == ["row/0", "row/1"]
+    values = {one.location: one.value for one in made.rejected.open(made.bench.dataset)}
+    assert values == {"row/0": b"first", "row/1": b"second"}
+
+
+def test_a_file_of_known_rows_is_committed_for_the_count_of_its_bad_one(pushing: Any) -> None:
+    made = pushing(MergeStrategyLedger(primary_key=("id",)))
+    made.push('{"id":1}\n', "a")
+    head = made.bench.state.head
+    outcome = made.push('{"id":1}\nx\n', "b", is_key_generated=True)
+    assert (outcome.is_new, outcome.count, made.ids, made.open) == (True, 0, [1], ["row/0"])
+    assert made.bench.state.head != head
+
+
+def test_rows_that_fit_now_are_committed_once_and_the_rest_stays_open(pushing: Any) -> None:
+    made = pushing()
+    made.push(PAGE)
+    made.bench.propose(
+        replace(made.bench.state.push_sources["default"], read=replace(LINES, date_format="d.M.yyyy"))
+    )
+    settled = made.retry()
+    assert (settled.count, settled.unfit, settled.open) == (2, 1, 1)
+    assert (made.ids, made.open) == ([1, 2, 3], ["row/2"])
+    assert made.bench.values("day", "event_time")[1] == (date(2024, 1, 2), EVENT_TIME.datetime())
+    head = made.bench.state.head
+    with pytest.raises(CannotRetry, match="message row/2 cannot be retried: ") as refused:
+        made.retry()
+    assert "push it again" in refused.value.advice()
+    assert made.bench.state.head == head
+    assert made.rejected.drop(made.bench.dataset, [Wanted(source="", location="row/2")]).open == 0
+
+
+def test_a_row_of_another_format_than_the_sources_is_read_in_its_own(pushing: Any) -> None:
+    made = pushing()
+    made.push("id,day\n1,2024-01-01\n2,2.1.2024\n", input_format="csv")
+    with pytest.raises(CannotRetry, match=r"row/0 cannot be retried: .*'2.1.2024' is not a value of DATE"):
+        made.retry()
+    german = ReadStepCsv(ddl_schema=DDL, header=True, date_format="d.M.yyyy")
+    made.bench.propose(replace(made.bench.state.push_sources["default"], read=german))
+    assert (made.retry("row/0").count, made.ids, made.open) == (1, [1, 2], [])
+
+
+def test_messages_and_rows_are_retried_together(pushing: Any) -> None:
+    made = pushing()
+    made.push('{"id":1}\n{"id":2,"day":"2.1.2024"}\n')
+    state = made.bench.state
+    batch = MessageBatch(
+        topic="odf.push.a.default",
+        topic_id="one",
+        partitions=1,
+        parts=(),
+        start={0: 0},
+        end={0: 1},
+        beginning={},
+        begun=0,
+        size=0,
+    )
+    bad = BadRecord(partition=0, offset=0, value=b"m", reason="no JSON")
+    before = position_of(state, "default")
+    made.bench.rejecting.write_dead_letters(made.bench.dataset, "default", batch, [bad], before)
+    topic = TopicPosition(topic_id="one", next={0: 1})
+    after = before.with_topic("odf.push.a.default", topic).with_rejected(1)
+    made.bench.propose(
+        AddData(prev_offset=0, new_watermark=EVENT_TIME, new_source_state=after.source_state("default"))
+    )
+    assert made.open == ["row/0", "0/0"]
+    made.bench.propose(replace(state.push_sources["default"], read=replace(LINES, date_format="d.M.yyyy")))
+    assert (made.retry().count, made.ids, made.open) == (2, [1, 2], [])
+    assert [one.value for one in made.letters.again] == [b"m"]
+
+
+def test_rows_of_several_sources_have_numbers_of_their_own(pushing: Any) -> None:
+    made = pushing()
+    made.bench.propose(replace(made.bench.state.push_sources["default"], source_name="other"))
+    made.push('{"id":1}\nx\n', "a")
+    made.push('{"id":2}\ny\nz\n', "b", source="other")
+    assert made.open == ["row/0", "row/0", "row/1"]
+    wanted = [Wanted(source="other", location="row/0")]
+    assert [one.value for one in made.rejected.open(made.bench.dataset, wanted)] == [b"y"]
+    assert made.rejected.drop(made.bench.dataset, wanted).open == 2
+    with pytest.raises(NotFound, match="open rejected message 0/0"):  # of a topic
+        made.rejected.drop(made.bench.dataset, [Wanted(source="", location="0/0")])
