@@ -106,19 +106,23 @@ class Channel:
 
     async def expect(self, kind: type[M], seconds: float | None = None) -> M:
         """Return the next message, which is of a kind; also raises `TransferRefused` if it is a refusal."""
-        message = await self.receive(seconds)
-        if isinstance(message, Refusal):
-            raise TransferRefused(fault=message.fault)
-        if not isinstance(message, kind):
-            raise ProtocolViolated(
-                text=f"expected {kind.__name__}, got {type(message).__name__}", where="message"
-            )
-        return message
+        return of_kind(kind, await self.receive(seconds))
 
     async def close(self, code: int, reason: bytes) -> None:
         """Send a close frame, and wait a short time for that of the other side."""
         is_sendable = any(code in codes for codes in SENDABLE_CODES)
         await self._socket.close(code=code if is_sendable else CLOSE_OK, message=reason)
+
+
+def of_kind(kind: type[M], message: Message) -> M:
+    """Return a message, which is of a kind; raises `TransferRefused` if it is a refusal, or `ProtocolViolated`."""
+    if isinstance(message, Refusal):
+        raise TransferRefused(fault=message.fault)
+    if not isinstance(message, kind):
+        raise ProtocolViolated(
+            text=f"expected {kind.__name__}, got {type(message).__name__}", where="message"
+        )
+    return message
 
 
 def _size_of_numbers(archive: BinaryIO) -> int:

@@ -9,7 +9,7 @@ import aiohttp
 
 from odf_common.errors import NotFound, Unavailable
 from odf_sync.access.sent_tokens import LoginRequired
-from odf_sync.smart.channel import Channel
+from odf_sync.smart.channel import Channel, of_kind
 from odf_sync.smart.exchange import CLOSE_OK, End, Side, Table
 from odf_sync.smart.messages import CONTINUES, CONTINUES_HEADER, VERSION, VERSION_HEADER, Message
 
@@ -34,6 +34,7 @@ class Connection:
         """Whether the server continues uploads that were cut off, and takes archives of blocks by upload."""
         self._runner = runner
         self._channel = channel
+        self._receiving: asyncio.Future[Message] | None = None
 
     def send(self, message: Message) -> None:
         """Send a message."""
@@ -41,21 +42,34 @@ class Connection:
 
     def expect(self, kind: type[M]) -> M:
         """Return the next message, which is of a kind; raises `TransferRefused`, and `Unavailable` if none comes."""
-        try:
-            return self._run(self._channel.expect(kind, ANSWER_SECONDS))
-        except TimeoutError as error:
-            raise Unavailable(what="the other node", why=f"no answer in {ANSWER_SECONDS:g} s") from error
+        message = self.poll(ANSWER_SECONDS)
+        if message is None:
+            raise Unavailable(what="the other node", why=f"no answer in {ANSWER_SECONDS:g} s")
+        return of_kind(kind, message)
 
     def poll(self, seconds: float) -> Message | None:
         """Return the next message, None if none comes in time."""
-        try:
-            return self._run(self._channel.receive(seconds))
-        except TimeoutError:
-            return None
+        return self._run(self._received(seconds))
 
     def close(self, reason: bytes) -> None:
         """End the exchange."""
-        self._run(self._channel.close(CLOSE_OK, reason))
+        self._run(self._closed(reason))
+
+    async def _received(self, seconds: float) -> Message | None:
+        if self._receiving is None:
+            self._receiving = asyncio.ensure_future(self._channel.receive())
+        # Not cancelled: after that aiohttp would close the connection without waiting for the server's close frame.
+        await asyncio.wait({self._receiving}, timeout=seconds)
+        if not self._receiving.done():
+            return None
+        received, self._receiving = self._receiving, None
+        return received.result()
+
+    async def _closed(self, reason: bytes) -> None:
+        await self._channel.close(CLOSE_OK, reason)
+        if self._receiving is not None:
+            await asyncio.wait({self._receiving})
+            self._receiving.exception()  # that it was closed
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(call)
