@@ -1,13 +1,46 @@
-"""The client's WebSocket: how it is closed."""
+"""The client's WebSocket: how many answers it waits for, and how it is closed."""
 
 import asyncio
 import threading
+from pathlib import Path
+from typing import Final
 
+import pytest
+import yaml
 from aiohttp import WSMsgType, web
 from odf_testing.http import running
+from odf_testing.manifests import root
+from odf_testing.sync_node import SyncNode
 
+from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.connection import connected
 from odf_sync.smart.exchange import PUSH
+from odf_sync.smart.message_json import encode
+from odf_sync.smart.messages import (
+    CONTINUES,
+    CONTINUES_HEADER,
+    SERVER_CLOSES,
+    SERVER_CLOSES_HEADER,
+    BlocksAccepted,
+    BlocksBatch,
+    CompleteRequest,
+    NewBlocks,
+    PushAccepted,
+    PushConfirmed,
+    PushRequest,
+    TransferPlan,
+    UploadsReply,
+    Visibility,
+)
+
+CITIES: Final = yaml.safe_dump(root("cities", ["event_time TIMESTAMP", "city STRING"]))
+ANSWERS: Final = (
+    PushAccepted(),
+    BlocksAccepted(),
+    UploadsReply(object_transfer_strategies=()),
+    PushConfirmed(),
+)
+MESSAGES: Final = 5  # of a push without objects
 
 PAUSE_SECONDS = 0.2
 
@@ -44,3 +77,57 @@ def test_the_servers_close_frame_is_awaited_also_if_no_message_came_in_time() ->
         connection.close(b"done")
         assert server.has_answered.is_set()
     assert server.codes == [1000]
+
+
+class PatientServer:
+    """Answers a push when all of its messages have come, then closes."""
+
+    def __init__(self) -> None:
+        self.app = web.Application()
+        self.app.router.add_get("/cities/push", self._serve)
+
+    async def _serve(self, request: web.Request) -> web.WebSocketResponse:
+        assert request.headers[SERVER_CLOSES_HEADER] == SERVER_CLOSES
+        socket = web.WebSocketResponse()
+        socket.headers[CONTINUES_HEADER] = CONTINUES
+        await socket.prepare(request)
+        for _ in range(MESSAGES):
+            await socket.receive_str()
+        for answer in ANSWERS:
+            await socket.send_str(encode(answer))
+        await socket.close()
+        return socket
+
+
+def test_a_node_of_this_kind_is_sent_a_small_push_in_one_round_trip(tmp_path: Path) -> None:
+    here = SyncNode(tmp_path / "here")
+    here.coordinator.add(CITIES)
+    with running(PatientServer().app) as base:
+        *_, last = here.push("cities", f"odf+{base}/cities")
+    assert last.state == "updated"
+
+
+def test_a_node_closes_after_the_confirmation_if_its_client_leaves_that_to_it(tmp_path: Path) -> None:
+    headers = {SERVER_CLOSES_HEADER: SERVER_CLOSES}
+    nothing = TransferPlan(
+        num_blocks=0, num_objects=0, num_records=0, bytes_in_raw_blocks=0, bytes_in_raw_objects=0
+    )
+    wanted = PushRequest(
+        current_head=None,
+        transfer_plan=nothing,
+        force_update_if_diverged=False,
+        visibility_for_created_dataset=Visibility.PRIVATE,
+    )
+    with (
+        SyncNode(tmp_path / "there").served() as base,
+        connected(f"{base}/cities/push", PUSH, headers) as connection,
+    ):
+        connection.send(wanted)
+        connection.expect(PushAccepted)
+        connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=0, payload=b"")))
+        connection.expect(BlocksAccepted)
+        connection.send(CompleteRequest())
+        connection.expect(PushConfirmed)
+        with pytest.raises(PeerClosed) as closed:
+            connection.expect(PushConfirmed)
+    assert closed.value.close_code == 1000

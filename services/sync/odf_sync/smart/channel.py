@@ -2,8 +2,9 @@
 
 import asyncio
 import struct
+from collections import deque
 from dataclasses import dataclass
-from typing import BinaryIO, Final, TypeVar
+from typing import BinaryIO, Final, NoReturn, TypeVar
 
 from aiohttp import ClientWebSocketResponse, WSMsgType, web
 
@@ -15,7 +16,7 @@ from odf_sync.smart.exchange import (
     TransferRefused,
     refusal_in,
 )
-from odf_sync.smart.message_json import around_archive, length_of_numbers, numbers
+from odf_sync.smart.message_json import around_archive, encode, length_of_numbers, numbers
 from odf_sync.smart.messages import Message, MetadataReply, Refusal
 from odf_sync.smart.spooled import pieces_of
 
@@ -52,11 +53,29 @@ class Channel:
         """Use an open WebSocket that leaves closing to its owner."""
         self._socket = socket
         self.end = end
+        self._early: deque[Message] = deque()
 
     async def send(self, message: Message) -> None:
-        """Send a message; raises `PeerClosed`."""
+        """Send a message, unless it was sent early; raises `PeerClosed`."""
+        self.end.note_sent(message)
+        if self._early:
+            assert message == self._early.popleft(), (
+                "they are sent in the order in which they have their turns"
+            )
+        else:
+            await self._send(message)
+
+    async def send_early(self, message: Message) -> None:
+        """Send a message before its turn, which comes with `send`; raises `PeerClosed`.
+
+        The other side reads it in its turn, and need not wait for it then.
+        """
+        await self._send(message)
+        self._early.append(message)
+
+    async def _send(self, message: Message) -> None:
         try:
-            await self._socket.send_str(self.end.send(message))
+            await self._socket.send_str(encode(message))
         except ConnectionError as error:
             raise PeerClosed from error
 
@@ -107,6 +126,16 @@ class Channel:
     async def expect(self, kind: type[M], seconds: float | None = None) -> M:
         """Return the next message, which is of a kind; also raises `TransferRefused` if it is a refusal."""
         return of_kind(kind, await self.receive(seconds))
+
+    async def closed(self, seconds: float) -> NoReturn:
+        """Wait for the other side to close, whatever it has sent before; raises `PeerClosed`, or `TimeoutError`."""
+        async with asyncio.timeout(seconds):
+            while True:
+                frame = await self._socket.receive()
+                if frame.type is WSMsgType.CLOSE:
+                    raise PeerClosed(close_code=frame.data or ABNORMAL, reason=frame.extra or "")
+                if frame.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+                    raise PeerClosed
 
     async def close(self, code: int, reason: bytes) -> None:
         """Send a close frame, and wait a short time for that of the other side."""

@@ -40,6 +40,10 @@ class Connection:
         """Send a message."""
         self._run(self._channel.send(message))
 
+    def send_early(self, message: Message) -> None:
+        """Send a message before its turn, which comes with `send`."""
+        self._run(self._channel.send_early(message))
+
     def expect(self, kind: type[M]) -> M:
         """Return the next message, which is of a kind; raises `TransferRefused`, and `Unavailable` if none comes."""
         message = self.poll(ANSWER_SECONDS)

@@ -31,6 +31,8 @@ from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
 from odf_sync.smart.connection import Connection, connected
 from odf_sync.smart.exchange import PUSH
 from odf_sync.smart.messages import (
+    SERVER_CLOSES,
+    SERVER_CLOSES_HEADER,
     BlocksAccepted,
     BlocksBatch,
     CompleteRequest,
@@ -61,6 +63,9 @@ MESSAGE_BYTES: Final = (
 PART_BYTES: Final = 16 * 1024**2  # of blocks in one message, which takes several times as much memory
 UPLOADS: Final = 8  # objects at a time
 LISTED: Final = 10_000  # objects in one list
+LISTED_EARLY: Final = (
+    1_000  # objects in a list that is sent before its turn: the other node keeps it until then
+)
 POLL_SECONDS: Final = 1.0  # between two looks at the other node's questions
 GLANCE_SECONDS: Final = 0.01
 CROSSING_SECONDS: Final = (
@@ -202,7 +207,8 @@ def _parts(source: _Source, blocks: Range) -> Iterator[Range]:
 def _send_part(
     source: _Source, there: HttpRepository, request: Push, blocks: Range, head: Multihash | None
 ) -> Generator[Step, None, TransferPlan]:
-    with connected(f"{there.url}push", PUSH, authorization(source.token)) as connection:
+    headers = {**authorization(source.token), SERVER_CLOSES_HEADER: SERVER_CLOSES}
+    with connected(f"{there.url}push", PUSH, headers) as connection:
         plan = _send_blocks(source, connection, request, blocks, head)
         started = time.monotonic()
         yield from _send_objects(source, connection, blocks)
@@ -307,11 +313,27 @@ def _send_blocks(
                 visibility_for_created_dataset=request.visibility,
             )
         )
+        if connection.continues_uploads and archive.stat().st_size <= MESSAGE_BYTES:
+            _send_early(source, connection, archive, plan, blocks)
         connection.expect(PushAccepted)
         batch = _batch(source, connection, archive, plan.num_blocks)
     connection.send(NewBlocks(new_blocks=batch))
     connection.expect(BlocksAccepted)
     return plan
+
+
+def _send_early(
+    source: _Source, connection: Connection, archive: Path, plan: TransferPlan, blocks: Range
+) -> None:
+    """Send a node of this kind what follows at any rate, all in one round trip; it reads one message after another."""
+    connection.send_early(NewBlocks(new_blocks=_batch(source, connection, archive, plan.num_blocks)))
+    if plan.num_objects > min(LISTED, LISTED_EARLY):
+        return
+    files = _objects(source, blocks)
+    connection.send_early(UploadsRequest(object_files=files, is_truncated=False))
+    if not files:
+        connection.send_early(UploadsComplete())
+        connection.send_early(CompleteRequest())
 
 
 def _batch(source: _Source, connection: Connection, archive: Path, count: int) -> BlocksBatch:

@@ -24,6 +24,7 @@ from odf_sync.http.smart_protocol.serve_push import PushTarget, serve_push
 from odf_sync.smart.channel import Channel, PeerClosed
 from odf_sync.smart.exchange import (
     CLOSE_FAULT,
+    CLOSE_OK,
     PULL,
     PUSH,
     End,
@@ -37,6 +38,8 @@ from odf_sync.smart.large_messages import MOST_BYTES, SMALL_BYTES, LargeMessages
 from odf_sync.smart.messages import (
     CONTINUES,
     CONTINUES_HEADER,
+    SERVER_CLOSES,
+    SERVER_CLOSES_HEADER,
     VERSION,
     VERSION_HEADER,
     Internal,
@@ -188,8 +191,11 @@ async def _run(channel: Channel, request: web.Request, serve: Serve) -> None:
     facts = {"path": request.path}
     try:
         await serve(channel, request)
-        if channel.end.state in (State.FAILED, State.DONE):  # the client closes
-            await channel.receive(FAULT_SECONDS)
+        if channel.end.state is State.DONE and request.headers.get(SERVER_CLOSES_HEADER) == SERVER_CLOSES:
+            log.debug("transfer ended", code=CLOSE_OK, reason="confirmed", **facts)
+            await channel.close(CLOSE_OK, b"")
+        elif channel.end.state in (State.FAILED, State.DONE):  # the client closes
+            await channel.closed(FAULT_SECONDS)
     except PeerClosed as closed:
         log.debug("transfer ended", code=closed.close_code, reason=closed.reason, **facts)
         await channel.close(closed.close_code, closed.reason.encode())
