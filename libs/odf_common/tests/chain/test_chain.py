@@ -145,6 +145,12 @@ def test_a_chain_that_ends_before_number_zero_is_broken() -> None:
         list(iterate(Reader({block_hash(raw): raw}), block_hash(raw)))
 
 
+def test_a_first_block_that_names_one_before_it_is_broken() -> None:
+    raw = encode_block(a_block(None, a_seed(), prev_block_hash=HASHES[0]))
+    with pytest.raises(ChainBroken, match=f"has {HASHES[0]} as its previous block"):
+        list(iterate(Reader({block_hash(raw): raw}), block_hash(raw)))
+
+
 def test_a_block_that_breaks_a_rule_stops_the_fold() -> None:
     chain = a_chain()
     raw = encode_block(a_block(chain.state, AddData()))

@@ -76,6 +76,32 @@ def test_where_nothing_is_kept_the_chain_is_as_before_its_first_records() -> Non
     assert found(chain) == ConsistentBlock(block=chain.blocks[2].hash, definitions_since=())
 
 
+def test_one_lost_input_of_two_is_enough() -> None:
+    other = a_dataset("b")
+    chain = a_derivative(A, other)
+    chain.add(
+        some_result(chain.state, a_step(chain.state, A, "one", 9), a_step(chain.state, other, "two", 9))
+    )
+    for kept in ("one", "two"):
+        agreed = find_consistent_block(
+            chain.read, chain.state.head, lambda _, block, kept=kept: block == a_hash(kept)
+        )
+        assert agreed == ConsistentBlock(block=chain.blocks[2].hash, definitions_since=())
+
+
+def test_the_seed_stays_even_if_all_came_in_one_commit() -> None:
+    made = derived("one")
+    blocks, state = build_blocks(
+        None, [one.block.event for one in made.blocks], system_time=Timestamp.from_ms(1), version=3
+    )
+    store = {one.hash: one.raw for one in blocks}
+
+    agreed = find_consistent_block(store.__getitem__, state.head, lambda *_: False)
+
+    assert agreed is not None
+    assert agreed.block == blocks[0].hash
+
+
 def test_what_the_dataset_said_of_itself_is_lost_with_what_comes_after_but_told() -> None:
     chain = derived("one", "two")
     before = chain.blocks[-2].hash

@@ -26,6 +26,7 @@ from odf_testing.builders import (
 from odf_common.chain.rules import admit
 from odf_common.chain.rules.structure import event_fits_dataset_kind
 from odf_common.chain.state import ChainState
+from odf_common.chain.transform_inputs import empty_step
 from odf_common.errors import ChainRuleViolated
 from odf_common.metadata.events import (
     AddData,
@@ -58,6 +59,11 @@ def watermarked(seconds: int) -> ChainState:
 
 def checkpointed() -> ChainState:
     return a_chain().add(AddData(new_checkpoint=a_checkpoint())).state
+
+
+def with_a_result_of_a_checkpoint() -> ChainState:
+    only = ExecuteTransform(query_inputs=empty_step(DERIVATIVE), new_checkpoint=a_checkpoint())
+    return a_derivative(A, B).add(only).state
 
 
 def polled() -> ChainState:
@@ -130,6 +136,28 @@ REFUSED: dict[str, tuple[str, Callable[[], Case]]] = {
     "an input that goes back": (
         "input_offsets_are_contiguous",
         lambda: case(DERIVED, executing(new_offset=3)),
+    ),
+    "an input whose records were all read before": (
+        "input_offsets_are_contiguous",
+        lambda: case(DERIVED, executing(new_offset=9)),
+    ),
+    "a checkpoint that was there before": (
+        "add_data_changes_something",
+        lambda: case(
+            checkpointed(),
+            AddData(prev_checkpoint=a_checkpoint().physical_hash, new_checkpoint=a_checkpoint()),
+        ),
+    ),
+    "a result with the checkpoint of the one before": (
+        "transform_changes_something",
+        lambda: case(
+            with_a_result_of_a_checkpoint(),
+            ExecuteTransform(
+                query_inputs=empty_step(DERIVATIVE),
+                prev_checkpoint=a_checkpoint().physical_hash,
+                new_checkpoint=a_checkpoint(),
+            ),
+        ),
     ),
     "records without a block": (
         "input_offsets_are_contiguous",

@@ -20,12 +20,20 @@ from odf_common.chain.state import ChainState
 from odf_common.chain.transform_inputs import (
     InputMismatch,
     InputSlices,
+    empty_step,
     has_work,
     input_of,
     input_until_change,
     plan_inputs,
 )
-from odf_common.chain.transform_request import InputSource, RequestFiles, build_request, is_no_op, next_event
+from odf_common.chain.transform_request import (
+    InputSource,
+    RequestFiles,
+    build_request,
+    changes_nothing,
+    is_no_op,
+    next_event,
+)
 from odf_common.chain.walk import blocks_between
 from odf_common.errors import ChainRuleViolated, InvalidInput
 from odf_common.hashing.multihash import Multihash
@@ -33,6 +41,7 @@ from odf_common.metadata.engine import TransformResponseSuccess, Watermark
 from odf_common.metadata.events import (
     AddData,
     DatasetKind,
+    DataSlice,
     ExecuteTransform,
     ExecuteTransformInput,
     KnownEvent,
@@ -279,6 +288,22 @@ def test_an_event_that_claims_other_records_than_the_input_has_is_found_out(new_
         read(source, step)
 
 
+def test_records_that_do_not_begin_where_the_step_begins_are_found_out() -> None:
+    source = an_input().add_data(2)
+    step = planned(a_derivative(A), source)
+    newest = source.blocks[-1].block
+    with pytest.raises(InputMismatch, match="read offsets 0–19, but the blocks have 10–19"):
+        input_of(step, [newest])
+
+
+def test_a_step_without_blocks_ends_where_it_began() -> None:
+    source, output = an_input().add_data(), a_derivative(A)
+    execute(output, source)
+    step = replace(planned(output, source.add_data()), new_offset=None)
+
+    assert input_until_change(step, ()).step == replace(step, new_block_hash=None)
+
+
 def test_an_engine_that_lowers_the_watermark_does_not_lower_it() -> None:
     output = a_derivative(A)
     steps = plan_inputs(output.state, {A: an_input().add_data().state}) or ()
@@ -289,10 +314,49 @@ def test_an_engine_that_lowers_the_watermark_does_not_lower_it() -> None:
         assert event.new_watermark == a_time(expected)
 
 
-def test_an_engine_that_answers_other_offsets_than_it_wrote_is_refused() -> None:
-    response = TransformResponseSuccess(new_offset_interval=OffsetInterval(start=0, end=5))
+@pytest.mark.parametrize(
+    ("reported", "written"),
+    [(OffsetInterval(start=0, end=5), a_slice()), (OffsetInterval(start=0, end=9), None), (None, a_slice())],
+    ids=["other offsets", "no records", "records that it does not report"],
+)
+def test_an_engine_that_answers_other_offsets_than_it_wrote_is_refused(
+    reported: OffsetInterval | None, written: DataSlice | None
+) -> None:
+    response = TransformResponseSuccess(new_offset_interval=reported)
     with pytest.raises(InvalidInput):
-        next_event(a_derivative(A).state, (), response, new_data=a_slice(), new_checkpoint=None)
+        next_event(a_derivative(A).state, (), response, new_data=written, new_checkpoint=None)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ExecuteTransform(query_inputs=(), new_data=a_slice()),
+        ExecuteTransform(query_inputs=(), new_checkpoint=a_checkpoint()),
+        ExecuteTransform(query_inputs=(), new_watermark=a_time(1)),
+    ],
+    ids=["records", "checkpoint", "watermark"],
+)
+def test_each_result_alone_is_worth_a_block(event: ExecuteTransform) -> None:
+    assert not is_no_op(a_derivative(A).state, event)
+
+
+@pytest.mark.parametrize(
+    ("result", "is_same"),
+    [
+        ({}, True),
+        ({"new_data": a_slice()}, False),
+        ({"new_checkpoint": a_checkpoint("other")}, False),
+        ({"new_checkpoint": None}, False),
+        ({"new_watermark": a_time(6)}, False),
+    ],
+    ids=["nothing new", "records", "another checkpoint", "no checkpoint", "another watermark"],
+)
+def test_a_migration_changes_nothing_if_records_checkpoint_and_watermark_stay(
+    result: dict[str, object], is_same: bool
+) -> None:
+    kept = ExecuteTransform(query_inputs=(), new_checkpoint=a_checkpoint(), new_watermark=a_time(5))
+    past = a_derivative(A).add(replace(kept, query_inputs=empty_step(a_derivative(A).state))).state
+    assert changes_nothing(past, replace(kept, **result)) == is_same  # type: ignore[arg-type]
 
 
 def test_an_event_with_input_blocks_only_is_a_no_op_and_would_be_refused() -> None:

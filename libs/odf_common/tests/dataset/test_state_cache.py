@@ -5,6 +5,7 @@ from odf_testing.builders import AChain, a_chain, a_dataset, a_seed
 from odf_testing.contracts import StateCacheContract
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
+from odf_common.chain.state import ChainState
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import NotFound, VerificationFailed
 from odf_common.hashing.multihash import Multihash
@@ -98,6 +99,30 @@ def test_after_a_restart_only_new_blocks_are_read(world: World) -> None:
     assert world.blobs.reads == 2
 
 
+def test_what_was_read_is_known_after_a_restart_also_if_an_older_state_was_before(world: World) -> None:
+    world.states().current(world.dataset)
+    world.chain.add_data(2)
+    world.store()
+    world.states().current(world.dataset)
+
+    assert world.states().current(world.dataset) == world.chain.state
+    assert world.blobs.reads == 0
+
+
+def test_of_two_known_states_the_newer_one_is_gone_on_from(world: World) -> None:
+    states = world.states()
+    states.current(world.dataset)
+    world.chain.add_data(3)
+    world.store()
+    ChainStates(world.blobs, world.refs, world.cache).current(world.dataset)  # another process has read it
+    world.chain.add_data()
+    world.store()
+    world.blobs.reads = 0
+
+    assert states.current(world.dataset) == world.chain.state
+    assert world.blobs.reads == 1
+
+
 def test_an_older_head_is_folded_anew(world: World) -> None:
     states = world.states()
     states.current(world.dataset)
@@ -151,19 +176,38 @@ def test_what_is_known_of_a_dataset_that_has_gone_is_forgotten_by_the_cache_too(
     assert world.cache.get(world.dataset) is None
 
 
-def test_a_scan_over_more_datasets_than_there_is_room_for_still_finds_most_of_them_known() -> None:
+def stored_seeds(number: int) -> tuple[CountingStore, MemoryRefStore, list[ChainState]]:
+    """Return stores with that many datasets of one block each, and their states."""
     blobs, refs = CountingStore(), MemoryRefStore()
-    chains = [a_chain(a_seed(dataset=a_dataset(number))) for number in range(120)]
+    chains = [a_chain(a_seed(dataset=a_dataset(one))) for one in range(number)]
     for chain in chains:
         (block,) = chain.blocks
         blobs.put(chain.state.dataset_id, ObjectKind.BLOCK, block.hash, block.raw)
         refs.compare_and_set(chain.state.dataset_id, expected=None, new=block.hash)
+    return blobs, refs, [chain.state for chain in chains]
+
+
+def test_of_committed_states_the_one_that_was_longest_unused_is_dropped() -> None:
+    blobs, refs, (one, two, three) = stored_seeds(3)
+    states = ChainStates(blobs, refs, NoStateCache(), capacity=2)
+    for state in (one, two, one, three):
+        states.remember(state)
+
+    for state in (one, three):
+        assert states.current(state.dataset_id) == state
+    assert (blobs.reads, len(states)) == (0, 2)
+    states.current(two.dataset_id)
+    assert blobs.reads > 0
+
+
+def test_a_scan_over_more_datasets_than_there_is_room_for_still_finds_most_of_them_known() -> None:
+    blobs, refs, stored = stored_seeds(120)
     states = ChainStates(blobs, refs, NoStateCache(), capacity=100)
 
     for _ in range(3):
         blobs.reads = 0
-        for chain in chains:
-            states.current(chain.state.dataset_id)
+        for state in stored:
+            states.current(state.dataset_id)
 
     assert blobs.reads < 40
     assert len(states) == 100
