@@ -81,10 +81,14 @@ def test_a_block_whose_object_is_missing_is_refused(node: Coordinator, cities: D
     assert node.refs.head(cities.id) == cities.state.head
 
 
-def test_a_block_whose_object_has_another_size_is_refused(node: Coordinator, cities: DatasetHandle) -> None:
+@pytest.mark.parametrize("change", [lambda raw: raw[:-1], lambda raw: raw + b"\0"], ids=["shorter", "longer"])
+def test_a_block_whose_object_has_another_size_is_refused(
+    node: Coordinator, cities: DatasetHandle, change: Callable[[bytes], bytes]
+) -> None:
     events = node.ingest_events(cities, ["Oslo"], 1)
+    changed = change(node.blobs.read(cities.id, ObjectKind.DATA, data_of(events)))
     node.blobs.remove(cities.id, ObjectKind.DATA, [data_of(events)])
-    node.blobs.put(cities.id, ObjectKind.DATA, data_of(events), b"short")
+    node.blobs.put(cities.id, ObjectKind.DATA, data_of(events), changed)
 
     outcome = node.propose(cities, events)
 
@@ -114,16 +118,20 @@ def test_an_empty_proposal_is_refused(node: Coordinator, cities: DatasetHandle) 
 
 
 class HeldLocks:
-    """Somebody else holds every lock."""
+    """Another process holds every lock; counts the attempts."""
+
+    def __init__(self) -> None:
+        self.attempts = 0
 
     def acquire(self, dataset: DatasetId, ttl_ms: int) -> None:
-        """Never."""
+        self.attempts += 1
 
 
 def test_a_lock_that_somebody_holds_delays_but_does_not_decide(
     node: Coordinator, cities: DatasetHandle
 ) -> None:
-    committer = node.new_committer(locks=HeldLocks(), lock_ttl_ms=30)
+    locks = HeldLocks()
+    committer = node.new_committer(locks=locks, lock_ttl_ms=30)
     began = time.monotonic()
 
     outcome = committer.commit(
@@ -135,6 +143,7 @@ def test_a_lock_that_somebody_holds_delays_but_does_not_decide(
 
     assert isinstance(outcome, Committed)
     assert time.monotonic() - began >= 0.03
+    assert locks.attempts <= 3, "the lock would have expired after 30 ms, and is asked for every 20 ms"
 
 
 def test_of_many_writers_without_locks_exactly_one_wins_each_head(

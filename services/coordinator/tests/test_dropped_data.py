@@ -9,16 +9,19 @@ import pyarrow.parquet as pq
 import pytest
 from odf_testing.coordinator import Coordinator, PassingEngine
 
+from odf_common.chain.transform_inputs import empty_step
 from odf_common.chain.walk import iterate
 from odf_common.dataset.object_markers import dropped_blocks
 from odf_common.errors import NotFound, Refused
 from odf_common.hashing.multihash import Multihash
+from odf_common.hashing.physical import physical_hash_of
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.events import Checkpoint, ExecuteTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import OnProgress
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.commit.outcomes import Refusal
+from odf_coordinator.commit.outcomes import Refusal, require_committed
 from odf_coordinator.operations.pull import Pulled
 from odf_coordinator.operations.rebuild_data import RebuildDiffers
 from odf_coordinator.storage.availability import CopyLost, DataDropped, is_dropped, was_dropped
@@ -148,6 +151,28 @@ def test_what_was_dropped_is_told_from_what_was_lost(story: Story) -> None:
 
     assert is_dropped(node.datasets, known)
     assert not was_dropped(node.datasets, known)
+
+
+def test_lost_records_are_missed_even_if_a_checkpoint_came_after_them(story: Story) -> None:
+    node, known = story.node, story.node.find("cities.copy")
+    content = b"a later checkpoint"
+    name = physical_hash_of(content)
+    node.blobs.put(known.id, ObjectKind.CHECKPOINT, name, content)
+    assert known.state.checkpoint is not None
+    event = ExecuteTransform(
+        query_inputs=empty_step(known.state),
+        prev_checkpoint=known.state.checkpoint.physical_hash,
+        prev_offset=known.state.last_offset,
+        new_checkpoint=Checkpoint(physical_hash=name, size=len(content)),
+        new_watermark=known.state.watermark,
+    )
+    require_committed(known.id, node.propose(known, [event]))
+    newest = next(one for one in story.named("cities.copy") if one.kind is ObjectKind.DATA)
+    assert not is_dropped(node.datasets, node.find("cities.copy"))
+
+    node.blobs.remove(known.id, ObjectKind.DATA, [newest.name])
+
+    assert is_dropped(node.datasets, node.find("cities.copy"))
 
 
 def test_the_newest_go_before_the_others(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:

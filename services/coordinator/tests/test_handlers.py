@@ -1,8 +1,10 @@
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from odf_testing.coordinator import Coordinator, FakeBus
+from structlog.testing import capture_logs
 
 from odf_common.codec.bus import Envelope, envelope
 from odf_common.codec.flatbuffers import encode_event
@@ -89,11 +91,11 @@ def test_commits_elsewhere_wake_derivatives_here(node: Coordinator, root: str, d
 
 
 class LossyBus(FakeBus):
-    """Cannot be flushed once; `lose` is called then, `sent_all` is set afterwards."""
+    """Cannot be flushed once, or `losses` times; `lose` is called then, `sent_all` is set afterwards."""
 
-    def __init__(self, lose: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, lose: Callable[[], None] = lambda: None, losses: int = 1) -> None:
         super().__init__()
-        self.losses = 1
+        self.losses = losses
         self.sent_all = threading.Event()
         self._lose = lose
 
@@ -144,6 +146,69 @@ def test_a_head_that_could_not_be_announced_gives_way_to_a_newer_one(node: Coord
     ((_, message),) = announced(publisher, lossy)
 
     assert message.committed.head == after.head.raw
+
+
+def test_an_announcement_has_what_a_client_needs_to_know_of_the_head(
+    node: Coordinator, root: str, derivative: str
+) -> None:
+    node.add(root, derivative)
+    node.push("cities", "Oslo", minute=3)
+    node.work()
+    for name, is_derivative in (("cities", False), ("cities.copy", True)):
+        lossy, known = LossyBus(losses=0), node.find(name)
+        publisher = Publisher(bus=lossy, catalog=node.catalog)
+        publisher.announce(known.state)
+
+        ((_, message),) = announced(publisher, lossy)
+
+        state, sent = known.state, message.committed
+        assert (sent.head, sent.sequence_number) == (state.head.raw, state.sequence_number)
+        assert (sent.last_offset, sent.alias, sent.is_derivative) == (0, name, is_derivative)
+        assert state.watermark is not None
+        assert sent.watermark == time_message(state.watermark)
+        assert sent.system_time == time_message(state.system_time)
+
+
+def test_a_head_that_cannot_be_put_into_a_message_delays_no_other(node: Coordinator, root: str) -> None:
+    node.add(root, root.replace("name: cities", "name: rivers"))
+    lossy = LossyBus(losses=0)
+    publisher = Publisher(bus=lossy, catalog=node.catalog)
+    publisher.announce(replace(node.find("cities").state, last_offset=-1))
+    publisher.announce(node.find("rivers").state)
+
+    with capture_logs() as entries:
+        ((_, message),) = announced(publisher, lossy)
+
+    assert message.committed.alias == "rivers"
+    assert [one["dataset"] for one in entries] == ["cities"]
+
+
+def test_each_outage_of_the_bus_is_reported_once(node: Coordinator, root: str) -> None:
+    node.add(root)
+    state = node.find("cities").state
+    lossy = LossyBus(losses=2)
+    publisher = Publisher(bus=lossy, catalog=node.catalog)
+    stop = threading.Event()
+    with capture_logs() as entries:
+        thread = threading.Thread(target=publisher.run, args=(stop,))
+        thread.start()
+        for losses in (2, 2):
+            lossy.sent_all.clear()
+            lossy.losses = losses
+            publisher.announce(state)
+            assert lossy.sent_all.wait(30)
+        stop.set()
+        thread.join()
+
+    assert [one["event"] for one in entries] == ["cannot announce heads, retrying"] * 2
+
+
+def test_a_removal_that_did_not_reach_the_bus_is_an_error(node: Coordinator, root: str) -> None:
+    node.add(root)
+    known = node.find("cities")
+
+    with pytest.raises(Unavailable):
+        Publisher(bus=LossyBus(), catalog=node.catalog).removed(known.id, known.alias)
 
 
 def test_partitions_that_are_gained_have_their_datasets_announced(node: Coordinator, root: str) -> None:

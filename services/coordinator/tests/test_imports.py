@@ -90,6 +90,32 @@ def test_a_fork_of_our_chain_is_not_imported(node: Coordinator, cities: DatasetH
     assert node.find("cities").state == now.state
 
 
+def test_nothing_is_imported_onto_a_head_whose_block_is_lost(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
+    after = stored(node, cities.state, SetInfo(description="one"))
+    node.blobs.remove(cities.id, ObjectKind.BLOCK, [cities.state.head])
+
+    outcome = imported(node, cities.id, cities.state.head, after.head)
+
+    assert isinstance(outcome, Refusal)
+    assert node.refs.head(cities.id) == cities.state.head
+
+
+def test_a_reference_that_was_moved_before_is_answered_with_where_it_is(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
+    staged, other = (stored(node, cities.state, SetInfo(description=text)) for text in ("one", "two"))
+    node.refs.compare_and_set(cities.id, expected=None, new=staged.head, ref="candidate")
+
+    outcome = node.importer.import_chain(
+        cities.id, expected_head=None, new_head=other.head, alias="", ref="candidate"
+    )
+
+    assert outcome == Overtaken(expected=None, head=staged.head)
+    assert node.refs.head(cities.id, "candidate") == staged.head
+
+
 def test_the_head_does_not_go_back(node: Coordinator, cities: DatasetHandle) -> None:
     now = node.push("cities", "Rome", minute=1)
 

@@ -53,6 +53,7 @@ def copy_file(home: Home) -> None:
     file = home.elsewhere / "slice"
     file.write_bytes(CONTENT)
     home.blobs.put_file(DATASET, DATA, NAME, file)
+    assert not file.exists()
 
 
 def name_only(home: Home) -> None:

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 from odf_testing.builders import (
     AChain,
     a_chain,
@@ -5,7 +7,9 @@ from odf_testing.builders import (
     a_derivative,
     a_hash,
     a_schema,
+    a_seed,
     a_step,
+    a_transform,
     some_result,
 )
 
@@ -14,7 +18,7 @@ from odf_common.chain.input_divergence import BlockIndex, ConsistentBlock, find_
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import SetDataSchema, SetInfo
+from odf_common.metadata.events import DatasetKind, SetDataSchema, SetInfo
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.schema import DataTypeOption, DataTypeString
 
@@ -82,24 +86,29 @@ def test_one_lost_input_of_two_is_enough() -> None:
     chain.add(
         some_result(chain.state, a_step(chain.state, A, "one", 9), a_step(chain.state, other, "two", 9))
     )
-    for kept in ("one", "two"):
-        agreed = find_consistent_block(
-            chain.read, chain.state.head, lambda _, block, kept=kept: block == a_hash(kept)
-        )
-        assert agreed == ConsistentBlock(block=chain.blocks[2].hash, definitions_since=())
+    before = ConsistentBlock(block=chain.blocks[2].hash, definitions_since=())
+    for lost in ("one", "two"):
+        assert find_consistent_block(chain.read, chain.state.head, all_but(lost)) == before
+
+
+def all_but(lost: str) -> Callable[[DatasetId, Multihash], bool]:
+    return lambda _, block: block != a_hash(lost)
 
 
 def test_the_seed_stays_even_if_all_came_in_one_commit() -> None:
-    made = derived("one")
-    blocks, state = build_blocks(
-        None, [one.block.event for one in made.blocks], system_time=Timestamp.from_ms(1), version=3
+    past = a_derivative(A).state
+    events = (
+        a_seed(DatasetKind.Derivative),
+        a_transform(A),
+        a_schema(),
+        some_result(past, a_step(past, A, "one", 9)),
     )
+    blocks, state = build_blocks(None, events, system_time=Timestamp.from_ms(1), version=3)
     store = {one.hash: one.raw for one in blocks}
 
     agreed = find_consistent_block(store.__getitem__, state.head, lambda *_: False)
 
-    assert agreed is not None
-    assert agreed.block == blocks[0].hash
+    assert agreed == ConsistentBlock(block=blocks[0].hash, definitions_since=(a_transform(A),))
 
 
 def test_what_the_dataset_said_of_itself_is_lost_with_what_comes_after_but_told() -> None:

@@ -1,0 +1,60 @@
+"""What a change of a dataset does about the outcome of its proposal."""
+
+import pytest
+from odf_testing.builders import a_dataset, a_hash
+
+from odf_common.errors import HeadMoved, Refused
+from odf_coordinator.commit.outcomes import (
+    ATTEMPTS,
+    Overtaken,
+    Refusal,
+    require_committed,
+    retry_on_conflict,
+)
+
+DATASET = a_dataset()
+ONE, TWO = a_hash("one"), a_hash("two")
+
+
+class Change:
+    """Succeeds after it was overtaken some times."""
+
+    def __init__(self, overtaken: int) -> None:
+        self.tries = 0
+        self._overtaken = overtaken
+
+    def __call__(self) -> str:
+        self.tries += 1
+        if self.tries <= self._overtaken:
+            raise HeadMoved(dataset=str(DATASET), expected=None, actual=None)
+        return "done"
+
+
+@pytest.mark.parametrize("overtaken", [0, 1, 5, ATTEMPTS - 1])
+def test_a_change_that_was_overtaken_is_tried_again(overtaken: int) -> None:
+    change = Change(overtaken)
+
+    assert retry_on_conflict(change) == "done"
+    assert change.tries == overtaken + 1
+
+
+def test_a_change_that_is_always_overtaken_is_given_up() -> None:
+    change = Change(1000)
+
+    with pytest.raises(HeadMoved):
+        retry_on_conflict(change)
+    assert change.tries == ATTEMPTS
+
+
+def test_an_overtaken_proposal_names_both_heads() -> None:
+    with pytest.raises(HeadMoved) as moved:
+        require_committed(DATASET, Overtaken(expected=ONE, head=TWO))
+
+    assert (moved.value.expected, moved.value.actual) == (str(ONE), str(TWO))
+
+
+def test_a_refusal_is_raised_with_its_code_and_text() -> None:
+    with pytest.raises(Refused) as refused:
+        require_committed(DATASET, Refusal(code="ObjectMissing", text="it is gone"))
+
+    assert (refused.value.reason, refused.value.text) == ("ObjectMissing", "it is gone")
