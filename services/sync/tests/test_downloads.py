@@ -19,8 +19,8 @@ from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import Environment
-from odf_sync.repositories import http, repository
-from odf_sync.repositories.repository import Repository, Sink
+from odf_sync.repositories import http, remote_dataset
+from odf_sync.repositories.remote_dataset import RemoteDataset, Sink
 from odf_sync.transfer.objects import ObjectDiffers, RemoteObject, fetch
 from odf_sync.transfer.partial_files import own_partial_file, partial_file
 
@@ -85,7 +85,7 @@ def blobs() -> MemoryBlobStore:
 
 def take(blobs: MemoryBlobStore, url: str, folder: Path) -> None:
     env = cast("Environment", SimpleNamespace(blobs=blobs))
-    fetch(env, repository(url), a_dataset(), (ONE,), folder)
+    fetch(env, remote_dataset(url), a_dataset(), (ONE,), folder)
 
 
 def stored(blobs: MemoryBlobStore) -> bytes:
@@ -186,7 +186,7 @@ def test_a_missing_object_leaves_nothing(tmp_path: Path, blobs: MemoryBlobStore)
 
 def test_a_server_that_cannot_be_reached_is_an_error_with_the_cause_alone() -> None:
     with pytest.raises(Unavailable) as told:
-        repository("http://127.0.0.1:9/cities").head()
+        remote_dataset("http://127.0.0.1:9/cities").head()
     assert told.value.why == "[Errno 111] Connection refused"
 
 
@@ -219,6 +219,6 @@ def test_a_download_is_given_up_after_two_attempts_in_a_row_without_a_byte(
     there = Stuttering(list(amounts))
     env = cast("Environment", SimpleNamespace(blobs=blobs))
     with nullcontext() if is_complete else pytest.raises(Unavailable, match="connection was lost"):
-        fetch(env, cast("Repository", there), a_dataset(), [ONE], tmp_path)
+        fetch(env, cast("RemoteDataset", there), a_dataset(), [ONE], tmp_path)
     assert blobs.has(a_dataset(), ObjectKind.CHECKPOINT, NAME) is is_complete
     assert len(there.amounts) == left

@@ -12,7 +12,7 @@ from odf_common.errors import Damaged, HeadMoved, InvalidInput, NotFound, Storag
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
-from odf_sync.repositories import FolderRepository
+from odf_sync.repositories import RemoteFolder
 from odf_sync.repositories.folder_target import FolderTarget
 from odf_sync.smart.messages import ObjectFile, ObjectType
 from odf_sync.transfer.push_files import send_blocks, send_objects
@@ -71,7 +71,7 @@ def test_blocks_of_a_range_are_sent_and_make_a_repository(tmp_path: Path) -> Non
     assert send_blocks(blobs, DATASET, target, HEAD, middle) == 200
     assert send_blocks(blobs, DATASET, target, HEAD, HEAD) == 0
     target.move_head(DATASET, expected=None, new=HEAD)
-    there = FolderRepository((tmp_path / "cities").as_uri())
+    there = RemoteFolder((tmp_path / "cities").as_uri())
     assert there.head() == HEAD
     assert [there.block(block.hash) for block in CHAIN.blocks] == [block.raw for block in CHAIN.blocks]
 

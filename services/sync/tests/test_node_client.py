@@ -20,7 +20,7 @@ from odf_common.adapters.networks import PUBLIC, AddressForbidden, Networks
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
-from odf_sync.repositories.http import HttpRepository
+from odf_sync.repositories.http import HttpDataset
 from odf_sync.repositories.node_client import NodeClient, _redirected
 from odf_sync.smart.connection import connected
 from odf_sync.smart.exchange import PULL
@@ -68,14 +68,14 @@ def _serving() -> Iterator[Server]:
 def test_a_redirect_to_a_private_address_is_refused(server: Server, other: Server) -> None:
     server.redirects["/refs/head"] = f"{other.url}/refs/head"
     with pytest.raises(AddressForbidden, match="is not a public address") as refused:
-        HttpRepository(server.url, "secret").head()
+        HttpDataset(server.url, "secret").head()
     assert "ODF_FETCH_NETWORKS" in refused.value.advice()
     assert other.tokens == []
 
 
 def test_a_token_stays_with_the_origin_that_it_is_for(server: Server, other: Server) -> None:
     server.redirects = {"/a": "/b", "/b": f"{other.url}/c"}
-    with HttpRepository(server.url, "secret", LOOPBACK).get("a") as answer:
+    with HttpDataset(server.url, "secret", LOOPBACK).get("a") as answer:
         assert answer.read() == b"content"
     assert (server.tokens, other.tokens) == ([TOKEN, TOKEN], [None])
 
@@ -83,7 +83,7 @@ def test_a_token_stays_with_the_origin_that_it_is_for(server: Server, other: Ser
 def test_redirects_are_limited_and_stay_encrypted(server: Server) -> None:
     server.redirects["/a"] = "/a"
     with pytest.raises(Unavailable, match="more than 3 redirects"):
-        HttpRepository(server.url).get("a")
+        HttpDataset(server.url).get("a")
     with pytest.raises(InvalidInput, match="from https to http"):
         _redirected("https://example.org/a", "http://example.org/a")
     for target in ("ftp://example.org", "file:///etc/passwd", "http://[::1"):
@@ -92,12 +92,12 @@ def test_redirects_are_limited_and_stay_encrypted(server: Server) -> None:
 
 
 def test_a_given_url_gets_the_given_headers_but_no_token(server: Server, other: Server) -> None:
-    there = HttpRepository(server.url, "secret", LOOPBACK)
+    there = HttpDataset(server.url, "secret", LOOPBACK)
     given = {"Authorization": TOKEN, "Cookie": "a=b", "X-Given": "1"}
     there.download(f"{other.url}/object", given, out := BytesIO(), 100)
     assert (out.getvalue(), other.tokens) == (b"content", [None])
     with pytest.raises(AddressForbidden):
-        HttpRepository(server.url, "secret").download(f"{other.url}/object", given, BytesIO(), 100)
+        HttpDataset(server.url, "secret").download(f"{other.url}/object", given, BytesIO(), 100)
 
 
 @pytest.mark.parametrize("networks", [PUBLIC, LOOPBACK])

@@ -18,7 +18,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, DataSlice, KnownEvent, OffsetInterval
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import Environment
-from odf_sync.repositories import FolderRepository
+from odf_sync.repositories import RemoteFolder
 from odf_sync.transfer.objects import (
     ObjectDiffers,
     RecordsRefused,
@@ -66,9 +66,7 @@ def fetched(
     blobs = blobs or MemoryBlobStore()
     env = cast("Environment", SimpleNamespace(blobs=blobs))
     try:
-        fetch(
-            env, FolderRepository(folder.as_uri()), a_seed().dataset_id, (one, *others), folder / "downloads"
-        )
+        fetch(env, RemoteFolder(folder.as_uri()), a_seed().dataset_id, (one, *others), folder / "downloads")
     except RecordsRefused:
         assert blobs.has(a_seed().dataset_id, ObjectKind.DATA, one.name) == is_there
         raise

@@ -25,7 +25,7 @@ from odf_sync.http import block_packs
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.dataset_routes import SimpleProtocol
 from odf_sync.http.endpoints import application
-from odf_sync.repositories import repository
+from odf_sync.repositories import remote_dataset
 from odf_sync.repositories.pack_format import blocks_in, framed
 from odf_sync.transfer.compare import missing_blocks
 
@@ -63,7 +63,7 @@ class Served:
     def pull(self, here: Multihash | None = None, chain: AChain = CHAIN) -> list[Multihash]:
         """Return the blocks that are missing where `chain` is known up to `here`."""
         self.asked.clear()
-        there = repository(self.url)
+        there = remote_dataset(self.url)
         missing = missing_blocks(there, there.head(), chain.store.__getitem__, here, spool=BytesIO())
         assert [raw for _, raw in missing.blocks.raw()] == [block.raw for block in missing.blocks]
         return [block.hash for block in missing.blocks]
@@ -188,7 +188,7 @@ def test_a_damaged_block_is_named() -> None:
 def test_a_chain_that_diverged_is_seen_at_the_common_block(node: Served) -> None:
     other = a_chain(a_seed(), *(SetInfo(description=f"number {number}") for number in range(90)))
     other.add(SetInfo(description="ours"))
-    there = repository(node.url)
+    there = remote_dataset(node.url)
     missing = missing_blocks(there, there.head(), other.store.__getitem__, other.state.head, may_diverge=True)
     assert missing.common == HASHES[90]
     assert [block.hash for block in missing.blocks] == HASHES[91:]

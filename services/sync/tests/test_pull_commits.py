@@ -42,7 +42,7 @@ from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
 from odf_coordinator.api.bus_handlers import Commands
-from odf_sync.repositories import FolderRepository, folder
+from odf_sync.repositories import RemoteFolder, folder
 from odf_sync.transfer import compare, remote_blocks
 from odf_sync.transfer.objects import ObjectDiffers, RecordsRefused
 from odf_sync.transfer.pull import ATTEMPTS, Step, pull
@@ -134,7 +134,7 @@ def there(tmp_path: Path) -> Path:
 
 
 def blocks_of(folder: Path) -> list[RemoteBlock]:
-    remote = FolderRepository(folder.as_uri())
+    remote = RemoteFolder(folder.as_uri())
     return list(compare.missing_blocks(remote, remote.head(), remote.block, None).blocks)
 
 

@@ -33,7 +33,7 @@ from odf_common.service.settings import Settings
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.dataset_routes import SimpleProtocol
 from odf_sync.http.endpoints import application
-from odf_sync.repositories import FolderRepository, repository
+from odf_sync.repositories import RemoteFolder, remote_dataset
 from odf_sync.transfer.compare import ChainsDiverged, admit_all, missing_blocks
 from odf_sync.transfer.objects import declared_objects
 
@@ -94,7 +94,7 @@ def served(tmp_path: Path) -> Iterator[str]:
 
 
 def dataset_of(folder: Path) -> DatasetId:
-    there = FolderRepository(folder.as_uri())
+    there = RemoteFolder(folder.as_uri())
     return admit_all(None, missing_blocks(there, there.head(), there.block, None).blocks).dataset_id
 
 
@@ -166,7 +166,7 @@ def in_order(case: str) -> list[str]:
 @pytest.mark.parametrize("case", ["simple-pull-new", "static-cities", "single-tenant-simple-pull"])
 def test_a_new_copy_sends_the_recorded_requests_in_their_order(case: str) -> None:
     with scripted(case) as (url, asked):
-        there = repository(url)
+        there = remote_dataset(url)
         blocks = missing_blocks(there, there.head(), nothing_here, None).blocks
         admit_all(None, blocks)
         for one in declared_objects(None, blocks):
@@ -181,13 +181,13 @@ def test_a_new_copy_sends_the_recorded_requests_in_their_order(case: str) -> Non
 
 def test_an_unknown_dataset_is_asked_for_once() -> None:
     with scripted("simple-pull-missing") as (url, asked), pytest.raises(NotFound):
-        repository(url).head()
+        remote_dataset(url).head()
     assert asked == in_order("simple-pull-missing")
 
 
 def test_of_an_equal_chain_only_the_reference_is_read() -> None:
     with scripted("simple-pull-up-to-date") as (url, asked):
-        there = repository(url)
+        there = remote_dataset(url)
         head = there.head()
         assert not missing_blocks(there, head, nothing_here, head).blocks
     assert asked == in_order("simple-pull-up-to-date")
@@ -199,7 +199,7 @@ def test_no_more_is_asked_for_than_recorded_to_see_that_a_chain_does_not_continu
     ours = on_top_of(ancestor)
     here = {block_hash(raw): raw for raw in (ours, ancestor)}
     with scripted(case) as (url, asked):
-        there = repository(url)
+        there = remote_dataset(url)
         if case == "simple-pull-diverged":
             with pytest.raises(ChainsDiverged) as caught:
                 missing_blocks(there, there.head(), here.__getitem__, block_hash(ours))

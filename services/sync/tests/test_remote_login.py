@@ -29,7 +29,7 @@ from odf_sync.access.store import AccessStore
 from odf_sync.http.account_routes import AccountRoutes
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import Endpoint, application
-from odf_sync.repositories import repository
+from odf_sync.repositories import remote_dataset
 
 PASSWORD: Final = "long enough"
 HEAD: Final = "f1620" + "0" * 64
@@ -78,14 +78,14 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
 
 def test_a_login_by_password_is_stored_and_opens_what_is_private(here: Here) -> None:
     with pytest.raises(NotFound):
-        repository(f"{here.there}/ann/secret", here.logins.token).head()
+        remote_dataset(f"{here.there}/ann/secret", here.logins.token).head()
     (progress,) = here.log_in(password=pb.LogInRequest.Password(login="ann", password=PASSWORD))
     assert (progress.done.origin, progress.done.account) == (here.there, "ann")
     assert list(here.stub.ListLogIns(pb.ListLogInsRequest()).origins) == [here.there]
-    assert str(repository(f"{here.there}/ann/secret", here.logins.token).head()) == HEAD
+    assert str(remote_dataset(f"{here.there}/ann/secret", here.logins.token).head()) == HEAD
     here.stub.LogOut(pb.LogOutRequest(url=here.there))
     with pytest.raises(NotFound):
-        repository(f"{here.there}/ann/secret", here.logins.token).head()
+        remote_dataset(f"{here.there}/ann/secret", here.logins.token).head()
     with pytest.raises(NotFound), calling("sync"):
         here.stub.LogOut(pb.LogOutRequest(url=here.there))
 
@@ -158,13 +158,13 @@ def test_a_token_does_not_follow_a_redirect_to_another_origin(tmp_path: Path) ->
     sender.router.add_get("/x/refs/head", send_on)
     with running(taker) as other, running(sender) as base:
         for url in (base, other):
-            repository(f"{url}/x", lambda _: "secret", settings=allowing).head()
+            remote_dataset(f"{url}/x", lambda _: "secret", settings=allowing).head()
     assert seen == [None, "Bearer secret"]
 
 
 def test_a_repository_that_wants_another_token_says_how_to_log_in(here: Here) -> None:
     with pytest.raises(LoginRequired) as caught:
-        repository(f"{here.there}/ann/secret", lambda _: "odf_expired").head()
+        remote_dataset(f"{here.there}/ann/secret", lambda _: "odf_expired").head()
     assert "odf login" in caught.value.advice()
 
 

@@ -15,8 +15,8 @@ from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_common.service.connections import s3_access
 from odf_common.service.settings import Settings
-from odf_sync.repositories import repository
-from odf_sync.repositories.s3 import S3Repository
+from odf_sync.repositories import remote_dataset
+from odf_sync.repositories.s3 import S3Dataset
 
 NO_SUCH_KEY = b"<Error><Code>NoSuchKey</Code></Error>"
 DATA = bytes(range(256)) * 10_000
@@ -40,11 +40,11 @@ def place(server: MinioServer) -> S3Location:
 
 
 @pytest.fixture
-def there(server: MinioServer, place: S3Location) -> S3Repository:
-    return S3Repository(place, server.access)
+def there(server: MinioServer, place: S3Location) -> S3Dataset:
+    return S3Dataset(place, server.access)
 
 
-def test_head_blocks_and_objects_are_read(there: S3Repository) -> None:
+def test_head_blocks_and_objects_are_read(there: S3Dataset) -> None:
     out = BytesIO()
     there.fetch(ObjectKind.DATA, NAME, out, len(DATA))
     assert (there.head(), there.block(NAME), out.getvalue()) == (NAME, b"a block", DATA)
@@ -52,7 +52,7 @@ def test_head_blocks_and_objects_are_read(there: S3Repository) -> None:
 
 
 @pytest.mark.parametrize("start", [0, 1, len(DATA) - 1, len(DATA)])
-def test_a_download_continues_where_it_was_cut_off(there: S3Repository, start: int) -> None:
+def test_a_download_continues_where_it_was_cut_off(there: S3Dataset, start: int) -> None:
     out = BytesIO()
     out.write(DATA[:start])
     there.fetch(ObjectKind.DATA, NAME, out, len(DATA))
@@ -60,17 +60,17 @@ def test_a_download_continues_where_it_was_cut_off(there: S3Repository, start: i
 
 
 def test_what_does_not_exist_is_named(server: MinioServer, place: S3Location) -> None:
-    empty = S3Repository(server.new_bucket(), server.access)
+    empty = S3Dataset(server.new_bucket(), server.access)
     for ask in (empty.head, lambda: empty.block(NAME)):
         with pytest.raises(
             NotFound, match=rf"{re.escape(empty.url)}/(refs/head|blocks/{NAME}) does not exist"
         ):
             ask()
     with pytest.raises(NotFound, match="checkpoints/f1620"):
-        S3Repository(place, server.access).fetch(ObjectKind.CHECKPOINT, NAME, BytesIO(), 1)
+        S3Dataset(place, server.access).fetch(ObjectKind.CHECKPOINT, NAME, BytesIO(), 1)
 
 
-def test_more_than_was_declared_is_refused(there: S3Repository) -> None:
+def test_more_than_was_declared_is_refused(there: S3Dataset) -> None:
     with pytest.raises(InvalidInput, match=f"more than the declared {len(DATA) - 1} bytes"):
         there.fetch(ObjectKind.DATA, NAME, BytesIO(), len(DATA) - 1)
 
@@ -80,12 +80,12 @@ def test_a_head_that_is_no_hash_is_refused(server: MinioServer, head: bytes) -> 
     location = server.new_bucket()
     server.bucket(location).put("refs/head", head)
     with pytest.raises(InvalidInput, match=r"refs/head: (not a hash|longer than 1024 bytes)"):
-        S3Repository(location, server.access).head()
+        S3Dataset(location, server.access).head()
 
 
 def test_private_buckets_ask_for_credentials(place: S3Location) -> None:
     with pytest.raises(StorageUnavailable, match="access is denied"):
-        S3Repository(place, S3Access()).head()
+        S3Dataset(place, S3Access()).head()
 
 
 def settings(home: Path, server: MinioServer) -> Settings:
@@ -104,7 +104,7 @@ def test_credentials_are_sent_to_configured_servers_only(server: MinioServer, tm
 
     known = settings(tmp_path, server)
     with serving_answers(answer) as elsewhere, pytest.raises(NotFound):
-        repository(f"s3+{elsewhere}/some-bucket", settings=known).head()
+        remote_dataset(f"s3+{elsewhere}/some-bucket", settings=known).head()
     assert requests
     assert all("Authorization" not in request.headers for request in requests)
     assert all("token" not in str(request) for request in requests)
@@ -115,4 +115,4 @@ def test_credentials_are_sent_to_configured_servers_only(server: MinioServer, tm
 
 def test_a_url_that_names_no_bucket_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="is not the name of a bucket"):
-        repository("s3://B/cities", settings=Settings(home=tmp_path))
+        remote_dataset("s3://B/cities", settings=Settings(home=tmp_path))

@@ -28,7 +28,7 @@ from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
 from odf_sync.http.list_routes import ListRoutes
 from odf_sync.repositories import http
-from odf_sync.repositories.folder import FolderRepository
+from odf_sync.repositories.folder import RemoteFolder
 from odf_sync.search import crawl, own_datasets
 from odf_sync.search import search as searching
 from odf_sync.search.index import Indexes
@@ -193,13 +193,13 @@ def test_folders_are_searched_and_only_new_blocks_are_read(
     )
     write_folder(shared / "airports", longer)
     read: list[str] = []
-    block = FolderRepository.block
+    block = RemoteFolder.block
 
-    def noted(there: FolderRepository, name: object) -> bytes:
+    def noted(there: RemoteFolder, name: object) -> bytes:
         read.append(str(name))
         return block(there, name)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(FolderRepository, "block", noted)
+    monkeypatch.setattr(RemoteFolder, "block", noted)
     assert found(here, "weather temperature", refresh=True) == [("disk/airports", ("keywords", "columns"))]
     assert set(read) <= {str(one.hash) for one in longer.blocks[-2:]}
 

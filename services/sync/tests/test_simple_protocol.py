@@ -30,7 +30,7 @@ from odf_common.service.settings import Settings
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.dataset_routes import SimpleProtocol
 from odf_sync.http.endpoints import application
-from odf_sync.repositories import FolderRepository, HttpRepository, Repository, repository
+from odf_sync.repositories import HttpDataset, RemoteDataset, RemoteFolder, remote_dataset
 from odf_sync.repositories import http as http_repository
 from odf_sync.transfer.compare import ChainsDiverged, admit_all, missing_blocks
 
@@ -69,7 +69,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def seed_of(folder: Path) -> DatasetId:
-    there = FolderRepository(folder.as_uri())
+    there = RemoteFolder(folder.as_uri())
     blocks = missing_blocks(there, there.head(), nothing_here, None).blocks
     event = blocks[0].decoded.block.event
     assert isinstance(event, Seed)
@@ -194,7 +194,7 @@ def test_an_object_is_put_only_under_its_own_hash_with_its_length(served: str) -
 def test_whole_chain_comes_from_any_repository(served: str, kind: str, name: str) -> None:
     with static(VECTORS) as base:
         urls = {"node": f"{served}/{name}", "static": f"{base}/{name}/", "folder": (VECTORS / name).as_uri()}
-        there = repository(urls[kind])
+        there = remote_dataset(urls[kind])
         blocks = missing_blocks(there, there.head(), nothing_here, None).blocks
         state = admit_all(None, blocks)
         assert state.head == there.head()
@@ -207,7 +207,7 @@ def test_whole_chain_comes_from_any_repository(served: str, kind: str, name: str
 
 
 def test_only_new_blocks_are_fetched() -> None:
-    there = Counting(FolderRepository((VECTORS / CITIES).as_uri()))
+    there = Counting(RemoteFolder((VECTORS / CITIES).as_uri()))
     whole = missing_blocks(there, there.head(), nothing_here, None).blocks
     here = whole[-3].hash
     there.asked.clear()
@@ -217,7 +217,7 @@ def test_only_new_blocks_are_fetched() -> None:
 
 
 def test_nothing_is_missing_when_here_is_ahead() -> None:
-    there = FolderRepository((VECTORS / CITIES).as_uri())
+    there = RemoteFolder((VECTORS / CITIES).as_uri())
     whole = missing_blocks(there, there.head(), nothing_here, None).blocks
     read = FolderStoreReader(VECTORS / CITIES)
     assert not missing_blocks(there, whole[-2].hash, read, whole[-1].hash).blocks
@@ -225,8 +225,8 @@ def test_nothing_is_missing_when_here_is_ahead() -> None:
 
 
 def test_another_chain_is_refused_as_diverged() -> None:
-    there = FolderRepository((VECTORS / CITIES).as_uri())
-    here = FolderRepository((VECTORS / WEATHER).as_uri())
+    there = RemoteFolder((VECTORS / CITIES).as_uri())
+    here = RemoteFolder((VECTORS / WEATHER).as_uri())
     with pytest.raises(ChainsDiverged) as caught:
         missing_blocks(there, there.head(), FolderStoreReader(VECTORS / WEATHER), here.head())
     assert caught.value.common_block is None
@@ -238,7 +238,7 @@ def test_a_false_block_is_named(tmp_path: Path) -> None:
     shutil.copytree(VECTORS / CITIES, copy)
     victim = max((copy / "blocks").iterdir())
     flip(victim)
-    there = FolderRepository(copy.as_uri())
+    there = RemoteFolder(copy.as_uri())
     with pytest.raises(ChainBroken) as caught:
         missing_blocks(there, there.head(), nothing_here, None)
     assert caught.value.block == victim.name
@@ -246,7 +246,7 @@ def test_a_false_block_is_named(tmp_path: Path) -> None:
 
 def test_more_bytes_than_declared_are_not_taken(served: str) -> None:
     data = min((VECTORS / CITIES / "data").iterdir())
-    for there in (repository(f"{served}/{CITIES}"), repository((VECTORS / CITIES).as_uri())):
+    for there in (remote_dataset(f"{served}/{CITIES}"), remote_dataset((VECTORS / CITIES).as_uri())):
         with pytest.raises(InvalidInput):
             there.fetch(ObjectKind.DATA, Multihash.parse(data.name), BytesIO(), data.stat().st_size - 1)
 
@@ -254,7 +254,7 @@ def test_more_bytes_than_declared_are_not_taken(served: str) -> None:
 def test_no_server_is_read_further_than_a_block_or_a_head_may_be_long(
     served: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = repository(f"{served}/{CITIES}")
+    there = remote_dataset(f"{served}/{CITIES}")
     head = there.head()
     size, length = len(there.block(head)), len(str(head))
     monkeypatch.setattr(http_repository, "BLOCK_LIMIT", size)
@@ -276,22 +276,22 @@ def test_a_head_with_a_newline_is_refused(tmp_path: Path) -> None:
     with static(tmp_path) as base:
         for url in (f"{base}/{CITIES}", copy.as_uri()):
             with pytest.raises(InvalidInput):
-                repository(url).head()
+                remote_dataset(url).head()
 
 
 def test_unknown_dataset_and_unreachable_server_are_told_apart(served: str) -> None:
     with pytest.raises(NotFound):
-        repository(f"{served}/nobody").head()
+        remote_dataset(f"{served}/nobody").head()
     with pytest.raises(NotFound):
-        repository("file:///nowhere/at/all")
+        remote_dataset("file:///nowhere/at/all")
     with pytest.raises(InvalidInput):
-        repository("gopher://example.com/cities")
+        remote_dataset("gopher://example.com/cities")
 
 
 def test_nobody_listening_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_repository, "RETRY", 0)
     with pytest.raises(Unavailable):
-        HttpRepository("http://127.0.0.1:9/cities").head()
+        HttpDataset("http://127.0.0.1:9/cities").head()
 
 
 class FolderStoreReader:
@@ -307,7 +307,7 @@ class FolderStoreReader:
 class Counting:
     """A repository that notes which blocks it was asked for."""
 
-    def __init__(self, inner: Repository) -> None:
+    def __init__(self, inner: RemoteDataset) -> None:
         self.url = inner.url
         self.asked: list[Multihash] = []
         self._inner = inner

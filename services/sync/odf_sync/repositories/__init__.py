@@ -1,6 +1,6 @@
 """Remote datasets to pull from and push to, one module per kind of repository.
 
-Repositories are not trusted: reads are limited in size here, and hashed by the caller.
+Remote datasets are not trusted: reads are limited in size here, and hashed by the caller.
 """
 
 from urllib.parse import urlparse
@@ -12,43 +12,45 @@ from odf_common.errors import InvalidInput
 from odf_common.service.connections import s3_access, trusted_networks
 from odf_common.service.settings import Settings
 from odf_sync.access.sent_tokens import TokenFor, no_token
-from odf_sync.repositories.folder import FolderRepository
+from odf_sync.repositories.folder import RemoteFolder
 from odf_sync.repositories.folder_target import FolderTarget
-from odf_sync.repositories.http import HttpRepository
-from odf_sync.repositories.repository import Repository, Target
-from odf_sync.repositories.smart import SmartRepository
+from odf_sync.repositories.http import HttpDataset
+from odf_sync.repositories.remote_dataset import RemoteDataset, Target
+from odf_sync.repositories.smart import SmartDataset
 
 __all__ = [
-    "FolderRepository",
-    "HttpRepository",
-    "Repository",
-    "SmartRepository",
+    "HttpDataset",
+    "RemoteDataset",
+    "RemoteFolder",
+    "SmartDataset",
     "Target",
     "TokenFor",
     "no_token",
-    "repository",
+    "remote_dataset",
     "target",
 ]
 
 
-def repository(url: str, token_for: TokenFor = no_token, *, settings: Settings | None = None) -> Repository:
-    """Return the repository at a URL; raises `InvalidInput` for a scheme that has none.
+def remote_dataset(
+    url: str, token_for: TokenFor = no_token, *, settings: Settings | None = None
+) -> RemoteDataset:
+    """Return the dataset at a URL; raises `InvalidInput` for a scheme that has none.
 
     Without settings, buckets are read without credentials, and other nodes may name public addresses only.
     """
     scheme = urlparse(url).scheme
     networks = PUBLIC if settings is None else trusted_networks(settings)
     if scheme in ("http", "https"):
-        return HttpRepository(url, token_for(url), networks)
+        return HttpDataset(url, token_for(url), networks)
     if scheme == "file":
-        return FolderRepository(url)
+        return RemoteFolder(url)
     if scheme in SMART:
-        return SmartRepository(url, token_for(url), networks)
+        return SmartDataset(url, token_for(url), networks)
     if scheme in BUCKETS:
-        from odf_sync.repositories.s3 import S3Repository  # noqa: PLC0415 the SDK takes long to import
+        from odf_sync.repositories.s3 import S3Dataset  # noqa: PLC0415 the SDK takes long to import
 
         location = S3Location.parse(url)
-        return S3Repository(location, S3Access() if settings is None else s3_access(settings, location))
+        return S3Dataset(location, S3Access() if settings is None else s3_access(settings, location))
     raise InvalidInput(text=f"expected http(s)://, odf+http(s)://, file:// or s3://, got {url!r}")
 
 

@@ -8,10 +8,10 @@ from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
-from odf_sync.repositories.repository import BLOCK_LIMIT, CHUNK_BYTES, Sink
+from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES, Sink
 
 
-class FolderRepository:
+class RemoteFolder:
     """A folder in the common layout."""
 
     def __init__(self, url: str) -> None:

@@ -14,7 +14,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import ObjectKind, require_unmoved
-from odf_sync.repositories.repository import CHUNK_BYTES
+from odf_sync.repositories.remote_dataset import CHUNK_BYTES
 
 LOCK: Final = ".lock"  # hidden, so that no reader takes it for an object
 

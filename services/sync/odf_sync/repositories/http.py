@@ -13,7 +13,7 @@ from odf_common.ports.store import ObjectKind
 from odf_sync.access.sent_tokens import LoginRequired, TokenFor, authorization, no_token
 from odf_sync.repositories import pack_format
 from odf_sync.repositories.node_client import NodeClient
-from odf_sync.repositories.repository import BLOCK_LIMIT, CHUNK_BYTES, Sink
+from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES, Sink
 
 REF_LIMIT: Final = 1024  # bytes
 TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds
@@ -30,11 +30,11 @@ class Document:
     etag: str
 
 
-class HttpRepository:
+class HttpDataset:
     """A node's Simple Transfer Protocol, or any server of static files."""
 
     def __init__(self, url: str, token: str | None = None, networks: Networks = PUBLIC) -> None:
-        """Use the repository at a URL, with a bearer token if there is one; sends no request yet.
+        """Use the dataset at a URL, with a bearer token if there is one; sends no request yet.
 
         Other origins that it redirects to have to be at public addresses, or in `networks`.
         """
@@ -137,7 +137,7 @@ class HttpRepository:
 
 def read_document(base: str, path: str, limit: int, token_for: TokenFor = no_token) -> bytes:
     """Return a document of a server, of at most `limit` bytes; `base` ends with a slash. Raises `NotFound`."""
-    server = HttpRepository(base, token_for(base))
+    server = HttpDataset(base, token_for(base))
     with server.get(path) as answer:
         return server.content(answer, path, limit)
 

@@ -8,12 +8,12 @@ from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
-from odf_sync.repositories.repository import BLOCK_LIMIT, Sink
+from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, Sink
 
 REF_LIMIT: Final = 1024  # bytes
 
 
-class S3Repository:
+class S3Dataset:
     """A dataset below a prefix, without credentials if its bucket is public."""
 
     def __init__(self, location: S3Location, access: S3Access) -> None:

@@ -16,7 +16,7 @@ from odf_common.hashing.physical import physical_hash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import ObjectKind, require_unmoved
-from odf_sync.repositories.s3 import REF_LIMIT, S3Repository, parse_head
+from odf_sync.repositories.s3 import REF_LIMIT, S3Dataset, parse_head
 
 HEAD_FILE = f"refs/{HEAD}"
 
@@ -28,7 +28,7 @@ class S3Target:
         """Use a prefix in an existing bucket; sends no request yet."""
         self.url = str(location)
         self.held_bytes = PART_BYTES
-        self._there = S3Repository(location, access)
+        self._there = S3Dataset(location, access)
         self._bucket = Bucket(location, access)
 
     def head(self) -> Multihash | None:

@@ -16,8 +16,8 @@ from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
 from odf_sync.access.sent_tokens import authorization
-from odf_sync.repositories.http import HttpRepository
-from odf_sync.repositories.repository import Sink
+from odf_sync.repositories.http import HttpDataset
+from odf_sync.repositories.remote_dataset import Sink
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_archive
 from odf_sync.smart.connection import Connection, connected
 from odf_sync.smart.exchange import PULL, TransferRefused
@@ -39,17 +39,17 @@ MESSAGE_BYTES: Final = 64 * 1024
 SUCCEEDED: Final = b"Client pull flow succeeded"
 
 
-class SmartRepository:
+class SmartDataset:
     """A node's Smart Transfer Protocol."""
 
     def __init__(self, url: str, token: str | None = None, networks: Networks = PUBLIC) -> None:
-        """Use the repository at a URL, with a bearer token if there is one; sends no request yet.
+        """Use the dataset at a URL, with a bearer token if there is one; sends no request yet.
 
         Objects at other origins have to be at public addresses, or in `networks`.
         """
         self.url = url
         self._base = plain_url(url)
-        self._http = HttpRepository(self._base, token, networks)
+        self._http = HttpDataset(self._base, token, networks)
         self._headers = authorization(token)
         self._blocks: dict[Multihash, bytes] = {}
         self._urls: dict[tuple[ObjectKind, Multihash], TransferUrl] = {}

@@ -25,8 +25,8 @@ from odf_common.metadata.events import Seed, SetDataSchema, SetInfo
 from odf_common.service.connections import s3_access
 from odf_common.service.settings import Settings
 from odf_sync.access.sent_tokens import TokenFor
-from odf_sync.repositories import Repository, repository
-from odf_sync.repositories.http import HttpRepository
+from odf_sync.repositories import RemoteDataset, remote_dataset
+from odf_sync.repositories.http import HttpDataset
 from odf_sync.search.listing import AFTER, LIST_LIMIT, PATH, parse_page
 from odf_sync.search.summary import KINDS, DatasetSummary, column_names, description_of, keywords_of
 
@@ -66,7 +66,7 @@ def read_listing(url: str, known: Listing, token_for: TokenFor, settings: Settin
 
 
 def _from_node(base: str, known: Listing, token_for: TokenFor) -> Listing:
-    server = HttpRepository(base, token_for(base))
+    server = HttpDataset(base, token_for(base))
     try:
         first = server.document(PATH, LIST_LIMIT, known.etag)
     except NotFound as error:
@@ -121,7 +121,7 @@ def _folders(url: str, settings: Settings) -> tuple[str, ...]:
 
 def _has_head(url: str, settings: Settings) -> bool:
     try:
-        repository(url, settings=settings).head()
+        remote_dataset(url, settings=settings).head()
     except NotFound:
         return False
     except OdfError:
@@ -134,7 +134,7 @@ def _from_chain(
 ) -> DatasetSummary | None:
     """Return the summary of a dataset; None if it is not a dataset, or cannot be read."""
     try:
-        there = repository(url, settings=settings)
+        there = remote_dataset(url, settings=settings)
         head = there.head()
         if known is not None and known.head == str(head):
             return known
@@ -145,7 +145,7 @@ def _from_chain(
 
 
 def summary_of_chain(
-    there: Repository, name: str, head: Multihash, known: DatasetSummary | None
+    there: RemoteDataset, name: str, head: Multihash, known: DatasetSummary | None
 ) -> DatasetSummary:
     """Return the summary of a chain, read from its head back to the head of the earlier summary if that is in it."""
     info: SetInfo | None = None

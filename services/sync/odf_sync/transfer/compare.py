@@ -10,7 +10,7 @@ from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ReadBlock
 from odf_common.errors import Conflict
 from odf_common.hashing.multihash import Multihash
-from odf_sync.repositories import Repository
+from odf_sync.repositories import RemoteDataset
 from odf_sync.transfer.remote_blocks import BlockSpool, RemoteBlock, RemoteBlocks
 
 
@@ -37,7 +37,7 @@ class Missing:
 
 
 def missing_blocks(
-    there: Repository,
+    there: RemoteDataset,
     head: Multihash,
     read_here: ReadBlock,
     here: Multihash | None,
@@ -65,7 +65,7 @@ def missing_blocks(
 
 
 def compare_with(
-    there: Repository, read_here: ReadBlock, here: Multihash, spool: BinaryIO | None = None
+    there: RemoteDataset, read_here: ReadBlock, here: Multihash, spool: BinaryIO | None = None
 ) -> tuple[Comparison, Multihash | None]:
     """Return how a local chain relates to that of a repository, and the last block that both have."""
     head = there.head()

@@ -18,7 +18,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DataEvent, DataSlice, SetDataSchema
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import Environment
-from odf_sync.repositories import Repository
+from odf_sync.repositories import RemoteDataset
 from odf_sync.transfer.partial_files import PartialFile, partial_file
 from odf_sync.transfer.remote_blocks import RemoteBlock
 
@@ -104,7 +104,7 @@ def by_object(declared: Iterable[RemoteObject]) -> tuple[tuple[RemoteObject, ...
 
 @guarded
 def fetch(
-    env: Environment, there: Repository, dataset: DatasetId, declared: Sequence[RemoteObject], folder: Path
+    env: Environment, there: RemoteDataset, dataset: DatasetId, declared: Sequence[RemoteObject], folder: Path
 ) -> None:
     """Store one object, unless it exists, if it matches all blocks that declare it.
 
@@ -133,7 +133,7 @@ def check_stored(env: Environment, source: str, dataset: DatasetId, declared: Se
     _check(source, declared, env.blobs.local_path(dataset, first.kind, first.name))
 
 
-def _download(there: Repository, one: RemoteObject, file: PartialFile) -> None:
+def _download(there: RemoteDataset, one: RemoteObject, file: PartialFile) -> None:
     """Complete a file; one that was begun with other bytes, from another repository perhaps, is fetched again."""
     begun = file.tell()
     if begun > one.size:
@@ -146,7 +146,7 @@ def _download(there: Repository, one: RemoteObject, file: PartialFile) -> None:
         raise _differs(there.url, one, f"{file.hash()}, {file.tell()} bytes")
 
 
-def _receive(there: Repository, one: RemoteObject, file: PartialFile) -> None:
+def _receive(there: RemoteDataset, one: RemoteObject, file: PartialFile) -> None:
     """Fetch the rest of a file; a lost connection is followed by another one, as long as bytes arrive."""
     fruitless = 0
     while not file.tell() or file.tell() < one.size:

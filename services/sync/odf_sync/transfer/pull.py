@@ -38,7 +38,7 @@ from odf_common.ports.store import ObjectKind, block_reader, scratch_folder
 from odf_common.proto.odf.bus.v1 import bus_pb2
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
-from odf_sync.repositories import Repository, SmartRepository, TokenFor, no_token, repository
+from odf_sync.repositories import RemoteDataset, SmartDataset, TokenFor, no_token, remote_dataset
 from odf_sync.repositories.locate import Location, locate
 from odf_sync.transfer.compare import Missing, admit_all, compare_with, missing_blocks
 from odf_sync.transfer.objects import RemoteObject, by_object, declared_objects, fetch
@@ -115,7 +115,7 @@ def pull(  # noqa: PLR0913 - the options by name
     name, ref = split_ref(alias) if alias else (_default_name(env, location), HEAD)
     place = replace(_place(env, str(parse_alias(name)), ref, location.dataset), is_forced=is_forced)
     name, here = place.name, place.here
-    there = repository(location.url, token_for, settings=env.settings)
+    there = remote_dataset(location.url, token_for, settings=env.settings)
     yield Step(alias=name, state="comparing")
     head = there.head()
     with _exchange(there, place), kept_blocks(env.settings.home / DOWNLOADED, location.url) as spool:
@@ -128,15 +128,15 @@ def pull(  # noqa: PLR0913 - the options by name
             yield from _update(env, replies, there, place, missing, source=source)
 
 
-def _exchange(there: Repository, place: Place) -> AbstractContextManager[None]:
+def _exchange(there: RemoteDataset, place: Place) -> AbstractContextManager[None]:
     """Return a context in which a repository that needs to know it knows which blocks are here."""
-    if not isinstance(there, SmartRepository):
+    if not isinstance(there, SmartDataset):
         return nullcontext()
     return there.exchange(None if place.here is None else place.here.head, is_forced=place.may_diverge)
 
 
 def _restore(
-    env: Environment, there: Repository, place: Place, head: Multihash, *, rechecks: bool
+    env: Environment, there: RemoteDataset, place: Place, head: Multihash, *, rechecks: bool
 ) -> Iterator[Step]:
     """Fetch objects that were lost locally, in order, the newest last."""
     assert place.here is not None, "nothing can be lost otherwise"
@@ -152,7 +152,7 @@ def _restore(
 
 
 def _update(
-    env: Environment, replies: Replies, there: Repository, place: Place, missing: Missing, *, source: str
+    env: Environment, replies: Replies, there: RemoteDataset, place: Place, missing: Missing, *, source: str
 ) -> Iterator[Step]:
     name, blocks = place.name, missing.blocks
     log.debug("copying blocks", dataset=name, ref=place.ref, blocks=len(blocks))
@@ -208,7 +208,7 @@ def compare(
         raise NotFound(what=f"reference {place.ref} of {place.name}")
     with scratch_folder(env.blobs) as scratch, (scratch / "blocks").open("w+b") as spool:
         location = locate(LocalRepositories(env.settings.home), source, token_for)
-        there = repository(location.url, token_for, settings=env.settings)
+        there = remote_dataset(location.url, token_for, settings=env.settings)
         return compare_with(there, _reader(env, place.here), here, spool)
 
 
@@ -234,7 +234,9 @@ def _last_segment(url: str) -> str:
         raise InvalidInput(text=text) from error
 
 
-def _missing(env: Environment, there: Repository, head: Multihash, place: Place, spool: BinaryIO) -> Missing:
+def _missing(
+    env: Environment, there: RemoteDataset, head: Multihash, place: Place, spool: BinaryIO
+) -> Missing:
     here = place.here
     at = None if here is None else here.head
     return missing_blocks(there, head, _reader(env, here), at, may_diverge=place.may_diverge, spool=spool)
@@ -284,7 +286,7 @@ def _lost(env: Environment, dataset: DatasetId, head: Multihash) -> Iterator[Rem
 
 def _objects(
     env: Environment,
-    there: Repository,
+    there: RemoteDataset,
     dataset: DatasetId,
     alias: str,
     declared: Iterable[RemoteObject],
@@ -293,7 +295,7 @@ def _objects(
 ) -> Iterator[Step]:
     """Fetch missing objects and check all of them; stops at the first that does not match its declaration."""
     wanted = by_object(declared)
-    if isinstance(there, SmartRepository):
+    if isinstance(there, SmartDataset):
         lacking = (one for one, *_ in wanted if not env.blobs.has(dataset, one.kind, one.name))
         there.request((one.kind, one.name, one.size) for one in lacking)
     folder = env.settings.home / DOWNLOADED

@@ -24,7 +24,7 @@ from odf_common.ports.store import ObjectKind, block_reader, scratch_folder
 from odf_common.service.connections import trusted_networks
 from odf_common.service.environment import Environment
 from odf_sync.access.sent_tokens import TokenFor, authorization, no_token
-from odf_sync.repositories import HttpRepository, Target, target
+from odf_sync.repositories import HttpDataset, Target, target
 from odf_sync.repositories.locate import locate, name_in_repository
 from odf_sync.repositories.smart import plain_url
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
@@ -117,7 +117,7 @@ class _Source:
     alias: str
     state: ChainState
     target: str
-    there: HttpRepository | Target
+    there: HttpDataset | Target
     token: str | None
 
     @property
@@ -148,7 +148,7 @@ def push(env: Environment, request: Push, token_for: TokenFor = no_token) -> Ite
         return
     blocks = _range(source, there, head, is_forced=request.is_forced)
     yield Step(alias=source.alias, state="blocks")
-    if isinstance(there, HttpRepository):
+    if isinstance(there, HttpDataset):
         sent = yield from _send_to_node(source, there, request, blocks, head)
     else:
         if blocks.after is None and head is not None:
@@ -172,7 +172,7 @@ def _remember(source: _Source, request: Push) -> None:
 
 
 def _send_to_node(
-    source: _Source, there: HttpRepository, request: Push, blocks: Range, head: Multihash | None
+    source: _Source, there: HttpDataset, request: Push, blocks: Range, head: Multihash | None
 ) -> Generator[Step, None, _Sent]:
     """Send the blocks in parts, each in an exchange of its own that moves the head there.
 
@@ -205,7 +205,7 @@ def _parts(source: _Source, blocks: Range) -> Iterator[Range]:
 
 
 def _send_part(
-    source: _Source, there: HttpRepository, request: Push, blocks: Range, head: Multihash | None
+    source: _Source, there: HttpDataset, request: Push, blocks: Range, head: Multihash | None
 ) -> Generator[Step, None, TransferPlan]:
     headers = {**authorization(source.token), SERVER_CLOSES_HEADER: SERVER_CLOSES}
     with connected(f"{there.url}push", PUSH, headers) as connection:
@@ -252,20 +252,18 @@ def _source(env: Environment, request: Push, token_for: TokenFor) -> _Source:
         destination = str(name_in_repository(repositories, named.dataset, entry.dataset_id, name, token_for))
     url = locate(repositories, destination, token_for).url
     token = token_for(url)
-    there = target(url, env.settings) or HttpRepository(plain_url(url), token, trusted_networks(env.settings))
+    there = target(url, env.settings) or HttpDataset(plain_url(url), token, trusted_networks(env.settings))
     return _Source(env=env, alias=entry.alias, state=state, target=destination, there=there, token=token)
 
 
-def _head(there: HttpRepository | Target) -> Multihash | None:
+def _head(there: HttpDataset | Target) -> Multihash | None:
     try:
         return there.head()
     except NotFound:
         return None
 
 
-def _range(
-    source: _Source, there: HttpRepository | Target, head: Multihash | None, *, is_forced: bool
-) -> Range:
+def _range(source: _Source, there: HttpDataset | Target, head: Multihash | None, *, is_forced: bool) -> Range:
     """Return the blocks to send: those after the other head; all to replace the chain there."""
     dataset, blobs = source.state.dataset_id, source.env.blobs
     everything = Range(after=None, head=source.head)

@@ -17,7 +17,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import BlobReader, ObjectKind, block_reader
-from odf_sync.repositories.repository import Target
+from odf_sync.repositories.remote_dataset import Target
 from odf_sync.smart.messages import ObjectFile
 from odf_sync.transfer.upload import at_a_time
 

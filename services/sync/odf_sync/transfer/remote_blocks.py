@@ -15,9 +15,9 @@ from odf_common.chain.walk import read_link
 from odf_common.codec.flatbuffers import DecodedBlock, block_hash
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_sync.repositories import Repository
+from odf_sync.repositories import RemoteDataset
 from odf_sync.repositories.pack_format import LENGTH_BYTES, blocks_in, framed
-from odf_sync.repositories.repository import BLOCK_LIMIT, CHUNK_BYTES
+from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES
 
 BYTES_LIMIT: Final = 16 * 1024**3  # of all blocks; a chain with more is refused
 
@@ -34,7 +34,9 @@ class RemoteBlock:
 class BlockSpool:
     """The blocks that were fetched from a repository so far."""
 
-    def __init__(self, there: Repository, *, after: Multihash | None, file: BinaryIO | None = None) -> None:
+    def __init__(
+        self, there: RemoteDataset, *, after: Multihash | None, file: BinaryIO | None = None
+    ) -> None:
         """Keep blocks in `file`, in memory by default; no block from `after` back is likely to be asked for."""
         self._there = there
         self._after = after

@@ -1,4 +1,4 @@
-"""Protocols of remote datasets: `Repository` is read (and not trusted), `Target` is written to."""
+"""Protocols of remote datasets: `RemoteDataset` is read (and not trusted), `Target` is written to."""
 
 from collections.abc import Iterator
 from typing import BinaryIO, Final, Protocol
@@ -21,7 +21,7 @@ class Sink(Protocol):
         """Return the number of bytes it has."""
 
 
-class Repository(Protocol):
+class RemoteDataset(Protocol):
     """One remote dataset, to read from."""
 
     url: str
@@ -35,7 +35,7 @@ class Repository(Protocol):
     def pack(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
         """Yield blocks from `newest` back, unchecked, newest first: those that one response contains.
 
-        None if the repository has no packs; never `after` or older blocks. Raises `Unavailable` and `InvalidInput`
+        None if its server has no packs; never `after` or older blocks. Raises `Unavailable` and `InvalidInput`
         during iteration.
         """
 
