@@ -32,7 +32,7 @@ REASON_CHARACTERS: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class MessagePosition:
     """The position of a rejected message; its topic's `reading_id` distinguishes it from a later topic of that name.
 
     A row of a file, or a message of a polling source, has no topic, and its number among the rejected ones of the
@@ -129,34 +129,36 @@ class Handled:
     """Number of messages by source."""
     through: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """By topic id and partition: all messages before this offset were handled."""
-    places: frozenset[Place] = frozenset()
+    positions: frozenset[MessagePosition] = frozenset()
     """Messages handled one by one."""
 
-    def holds(self, place: Place) -> bool:
+    def holds(self, position: MessagePosition) -> bool:
         """Return whether a message was handled."""
-        return place in self.places or place.offset < self.through.get((place.topic_id, place.partition), 0)
+        return position in self.positions or position.offset < self.through.get(
+            (position.topic_id, position.partition), 0
+        )
 
-    def with_places(self, source: str, places: Iterable[Place]) -> Self:
-        """Return these plus `places`, of which only open ones count."""
-        fresh = {one for one in places if not self.holds(one)}
+    def with_positions(self, source: str, positions: Iterable[MessagePosition]) -> Self:
+        """Return these plus `positions`, of which only open ones count."""
+        fresh = {one for one in positions if not self.holds(one)}
         counts = {**self.counts, source: self.counts.get(source, 0) + len(fresh)}
-        return replace(self, counts=counts, places=self.places | fresh)
+        return replace(self, counts=counts, positions=self.positions | fresh)
 
     def with_all(self, source: str, passed: Passed) -> Self:
         """Return these plus all messages that a source has rejected so far."""
         through = {**self.through, **passed.ends}
         left = frozenset(
-            one for one in self.places if one.offset >= through.get((one.topic_id, one.partition), 0)
+            one for one in self.positions if one.offset >= through.get((one.topic_id, one.partition), 0)
         )
         counts = {**self.counts, source: passed.rejected}
-        return replace(self, counts=counts, through=through, places=left)
+        return replace(self, counts=counts, through=through, positions=left)
 
     def open_count(self, source: str, passed: Passed) -> int:
         """Return how many of a source's rejected messages await a decision."""
         known = self.as_of(source, passed)
         rows = rows_part(source)
         dropped = sum(
-            (one.topic_id, one.partition) == rows and one.offset in passed.retried for one in known.places
+            (one.topic_id, one.partition) == rows and one.offset in passed.retried for one in known.positions
         )
         retried = passed.retried.count_from(known.through.get(rows, 0)) - dropped
         return passed.rejected - known.counts[source] - retried
@@ -165,7 +167,7 @@ class Handled:
         """Return what still applies at the source's position: messages read again after a reset need a new decision."""
         behind = {
             one
-            for one in self.places
+            for one in self.positions
             if one.offset >= passed.ends.get((one.topic_id, one.partition), one.offset + 1)
         }
         through = {key: min(at, passed.ends.get(key, at)) for key, at in self.through.items()}
@@ -173,7 +175,7 @@ class Handled:
         if through != self.through:
             count = passed.rejected  # all messages before the mark were handled
         counts = {**self.counts, source: max(min(count, passed.rejected), 0)}
-        return replace(self, counts=counts, through=through, places=self.places - behind)
+        return replace(self, counts=counts, through=through, positions=self.positions - behind)
 
 
 def reading_id(source: str, topic: str, topic_id: str) -> str:
@@ -307,7 +309,7 @@ def load_handled(blobs: BlobStore, dataset: DatasetId) -> Handled:
         return Handled(
             counts={str(name): int(count) for name, count in plain["counts"].items()},
             through={(str(topic), int(part)): int(at) for topic, part, at in plain["through"]},
-            places=frozenset(_place(one) for one in plain["places"]),
+            positions=frozenset(_message_position(one) for one in plain["places"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return Handled()
@@ -318,7 +320,7 @@ def save_handled(blobs: BlobStore, dataset: DatasetId, handled: Handled) -> None
     plain = {
         "counts": dict(handled.counts),
         "through": sorted([topic, part, at] for (topic, part), at in handled.through.items()),
-        "places": sorted([one.topic_id, one.partition, one.offset] for one in handled.places),
+        "places": sorted([one.topic_id, one.partition, one.offset] for one in handled.positions),
     }
     blobs.set_note(dataset, HANDLED, json.dumps(plain, sort_keys=True))
 
@@ -330,6 +332,6 @@ def _first(plain: Any) -> FirstReject:  # noqa: ANN401 - JSON
     return FirstReject(reason=str(plain["reason"]), since=None if since is None else Timestamp(int(since)))
 
 
-def _place(plain: Any) -> Place:  # noqa: ANN401 - JSON
+def _message_position(plain: Any) -> MessagePosition:  # noqa: ANN401 - JSON
     topic, partition, offset = plain
-    return Place(topic_id=str(topic), partition=int(partition), offset=int(offset))
+    return MessagePosition(topic_id=str(topic), partition=int(partition), offset=int(offset))

@@ -13,9 +13,9 @@ from odf_common.dataset.rejects import (
     REASONS,
     FirstReject,
     Handled,
+    MessagePosition,
     Numbers,
     Passed,
-    Place,
     load_first_rejects,
     load_handled,
     load_reasons,
@@ -27,8 +27,8 @@ from odf_common.metadata.events import SourceState
 from odf_common.metadata.scalars import Timestamp
 
 
-def place(offset: int) -> Place:
-    return Place(topic_id="id", partition=0, offset=offset)
+def place(offset: int) -> MessagePosition:
+    return MessagePosition(topic_id="id", partition=0, offset=offset)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_the_time_of_the_first_reject_stays_until_none_is_open() -> None:
 
 
 def test_decisions_hold_up_to_where_the_source_stands() -> None:
-    handled = Handled().with_places("a", [place(1), place(5), place(9)])
+    handled = Handled().with_positions("a", [place(1), place(5), place(9)])
     passed = Passed(rejected=4, ends={("id", 0): 6})
-    assert handled.as_of("a", passed) == Handled(counts={"a": 2}, places=frozenset({place(1), place(5)}))
+    assert handled.as_of("a", passed) == Handled(counts={"a": 2}, positions=frozenset({place(1), place(5)}))
     assert handled.as_of("a", Passed(rejected=4, ends={("id", 0): 10})) == handled
     all_of_them = handled.with_all("a", Passed(rejected=7, ends={("id", 0): 20}))
     assert all_of_them == Handled(counts={"a": 7}, through={("id", 0): 20})

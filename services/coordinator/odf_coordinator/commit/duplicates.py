@@ -24,7 +24,7 @@ def is_duplicate(
 
     Reads the blocks since `expected`, which may be of another chain, or not a block at all.
     """
-    first = _place(read, expected)
+    first = _next_number(read, expected)
     if first is None:
         return False
     found = _blocks_from(read, head, first)
@@ -36,7 +36,7 @@ def is_duplicate(
     )
 
 
-def _place(read: Read, expected: Multihash | None) -> int | None:
+def _next_number(read: Read, expected: Multihash | None) -> int | None:
     """Return the sequence number after `expected`; None if that block is unknown here."""
     if expected is None:
         return 0

@@ -18,7 +18,7 @@ from odf_common.chain.walk import iterate
 from odf_common.codec.bus import envelope
 from odf_common.dataset.rejects import (
     Handled,
-    Place,
+    MessagePosition,
     load_handled,
     note_reason,
     open_rejects,
@@ -57,7 +57,7 @@ class Wanted:
     location: str
 
     def is_at(self, letter: StoredLetter) -> bool:
-        """Return whether a letter has this place."""
+        """Return whether a letter has this location."""
         return self.source in {"", letter.source, letter.topic} and self.location == letter.location
 
     def __str__(self) -> str:
@@ -115,15 +115,15 @@ class RejectedMessages:
         """
         state = self._queues.state(dataset)
         handled = self._handled(state)
-        seen: set[Place] = set()
+        seen: set[MessagePosition] = set()
         missing = set(wanted)
         for letter in self._passed(state):
-            place = place_of(letter)
-            if place in seen or handled.holds(place):
+            position = message_position(letter)
+            if position in seen or handled.holds(position):
                 continue
             asked = [one for one in wanted if one.is_at(letter)]
             if asked or not wanted:
-                seen.add(place)
+                seen.add(position)
                 missing -= set(asked)
                 yield letter
         if missing:
@@ -268,8 +268,8 @@ class RejectedMessages:
         with self._queues.queue(dataset).lock, self._blobs.noting(dataset):
             handled = self._handled(self._queues.state(dataset))
             for source in {letter.source for letter in letters}:
-                places = [place_of(letter) for letter in letters if letter.source == source]
-                handled = handled.with_places(source, places)
+                positions = [message_position(letter) for letter in letters if letter.source == source]
+                handled = handled.with_positions(source, positions)
             save_handled(self._blobs, dataset, handled)
 
     def _mark_all(self, dataset: DatasetId, state: ChainState) -> None:
@@ -317,10 +317,10 @@ class RejectedMessages:
                     note_reason(self._blobs, dataset, source, reason, now=Timestamp(time.time_ns()))
 
 
-def place_of(letter: StoredLetter) -> Place:
-    """Return the place of a letter's message."""
+def message_position(letter: StoredLetter) -> MessagePosition:
+    """Return the position of a letter's message."""
     topic_id = reading_id(letter.source, letter.topic, letter.topic_id)
-    return Place(topic_id=topic_id, partition=letter.partition, offset=letter.offset)
+    return MessagePosition(topic_id=topic_id, partition=letter.partition, offset=letter.offset)
 
 
 def _with_topic_id(letter: StoredLetter, position: SourcePosition) -> StoredLetter:

@@ -19,7 +19,7 @@ from odf_ingest.push.source_topics import SourceTopic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _Start:
     topic_id: str
     positions: Mapping[int, int]
     beginning: Mapping[int, int]
@@ -39,7 +39,7 @@ def open_source(
     `TopicReplaced`, `RecordsExpired` or `PositionBeyondEnd` if continuing would skip or repeat records.
     """
     known = position_of(state, topic.source).topics.get(topic.name)
-    place = _place(require_same(topic.name, topic.described, known), topic, known)
+    start = _start(require_same(topic.name, topic.described, known), topic, known)
     plan = plan_of(state, state.push_sources[topic.source], topic.columns)
     require_possible(topic.columns, plan)
     return PushSource(
@@ -50,9 +50,9 @@ def open_source(
         is_own=topic.is_own,
         start=topic.start,
         columns=topic.columns,
-        topic_id=place.topic_id,
-        positions=place.positions,
-        beginning=place.beginning,
+        topic_id=start.topic_id,
+        positions=start.positions,
+        beginning=start.beginning,
         limits=limits,
         wait=record.wait,
         search=record.search,
@@ -115,7 +115,7 @@ def is_elsewhere(source: PushSource, state: ChainState) -> bool:
     return any(at.get(number, source.beginning[number]) != next_ for number, next_ in source.position.items())
 
 
-def _place(described: TopicInfo, topic: SourceTopic, known: TopicPosition | None) -> _Place:
+def _start(described: TopicInfo, topic: SourceTopic, known: TopicPosition | None) -> _Start:
     beginning = topic.starts(described)
     positions = {}
     for number, low in described.low.items():
@@ -126,4 +126,4 @@ def _place(described: TopicInfo, topic: SourceTopic, known: TopicPosition | None
         if at > high:
             raise PositionBeyondEnd(topic=topic.name, partition=number, next=at, high=high)
         positions[number] = at
-    return _Place(topic_id=described.topic_id, positions=positions, beginning=beginning)
+    return _Start(topic_id=described.topic_id, positions=positions, beginning=beginning)

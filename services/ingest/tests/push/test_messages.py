@@ -9,8 +9,8 @@ import pytest
 
 from odf_common.dataset.rejects import (
     Handled,
+    MessagePosition,
     Passed,
-    Place,
     Rejects,
     load_handled,
     open_rejects,
@@ -313,8 +313,8 @@ def test_a_batch_that_is_drafted_again_counts_and_buries_its_bad_messages_once(m
 def test_what_was_handled_is_not_open(make_bench: Any) -> None:
     bench = make_bench()
     commit(bench, a_batch({0: JUNK}))
-    handled = Handled().with_places("default", [Place(topic_id="one", partition=0, offset=1)])
-    again = handled.with_places("default", [Place(topic_id="one", partition=0, offset=1)])
+    handled = Handled().with_positions("default", [MessagePosition(topic_id="one", partition=0, offset=1)])
+    again = handled.with_positions("default", [MessagePosition(topic_id="one", partition=0, offset=1)])
     assert again == handled
     save_handled(bench.blobs, bench.dataset, handled)
     assert load_handled(bench.blobs, bench.dataset) == handled
@@ -323,7 +323,9 @@ def test_what_was_handled_is_not_open(make_bench: Any) -> None:
         bench.blobs, bench.dataset, handled.with_all("default", Passed(rejected=2, ends={("one", 0): 4}))
     )
     assert open_rejects(bench.blobs, bench.state, ("default",)) == Rejects()
-    assert load_handled(bench.blobs, bench.dataset).holds(Place(topic_id="one", partition=0, offset=3))
+    assert load_handled(bench.blobs, bench.dataset).holds(
+        MessagePosition(topic_id="one", partition=0, offset=3)
+    )
 
 
 def test_a_source_stops_at_a_batch_of_which_too_much_is_bad(make_bench: Any) -> None:

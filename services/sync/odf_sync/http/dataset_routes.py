@@ -22,7 +22,7 @@ from odf_sync.access.rules import Action
 from odf_sync.http.block_packs import AFTER, BlockPacks, hash_in_url
 from odf_sync.http.connections import SentFile
 from odf_sync.http.endpoints import Endpoint, dataset_of, name_in_path
-from odf_sync.http.object_uploads import ObjectUploads, Place, upload_file
+from odf_sync.http.object_uploads import ExpectedUpload, ObjectUploads, upload_file
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.repositories import pack_format
 from odf_sync.smart.archive import ARCHIVE_BYTES_LIMIT
@@ -117,19 +117,21 @@ class SimpleProtocol:
             raise web.HTTPNotFound(text="")
         hashed = hash_in_url(request.match_info["name"])
         blobs, home = self._env.blobs, self._env.settings.home
-        place = Place(
+        upload = ExpectedUpload(
             file=upload_file(home, name, hashed),
             name=hashed,
             has=partial(blobs.has, dataset, kind, hashed),
             take=partial(blobs.put_file, dataset, kind, hashed),
         )
-        return await self._uploads.receive(request, place)
+        return await self._uploads.receive(request, upload)
 
     async def _archive(self, request: web.Request) -> web.Response:
         hashed = hash_in_url(request.match_info["name"])
         file = upload_file(self._env.settings.home, name_in_path(request), hashed)
-        place = Place(file=file, name=hashed, has=lambda: False, take=_keep, most=ARCHIVE_BYTES_LIMIT)
-        return await self._uploads.receive(request, place)
+        upload = ExpectedUpload(
+            file=file, name=hashed, has=lambda: False, take=_keep, most=ARCHIVE_BYTES_LIMIT
+        )
+        return await self._uploads.receive(request, upload)
 
 
 def _upload_endpoint(

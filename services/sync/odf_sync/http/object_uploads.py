@@ -36,7 +36,7 @@ def upload_file(home: Path, alias: str, name: Multihash) -> Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ExpectedUpload:
     """Where an upload is kept until it is complete, and who takes it then."""
 
     file: Path
@@ -64,9 +64,9 @@ class ObjectUploads:
 
     def __init__(self) -> None:
         """Receive nothing yet."""
-        self._places = asyncio.Semaphore(UPLOADS)
+        self._slots = asyncio.Semaphore(UPLOADS)
 
-    async def receive(self, request: web.Request, place: Place) -> web.Response:
+    async def receive(self, request: web.Request, upload: ExpectedUpload) -> web.Response:
         """Take in the body of a request, or say how much of an earlier one has arrived."""
         length = request.content_length
         if length is None:
@@ -74,20 +74,20 @@ class ObjectUploads:
         part = _part(request, length)
         if part is None:
             return _refused(400, f"{hdrs.CONTENT_RANGE} does not match Content-Length")
-        if part.size > place.most:
-            return _refused(413, f"it may have {place.most} bytes, not {part.size}")
-        if self._places.locked():
+        if part.size > upload.most:
+            return _refused(413, f"it may have {upload.most} bytes, not {part.size}")
+        if self._slots.locked():
             return _refused(503, f"{UPLOADS} objects are being received; try again", RETRY_AFTER)
-        async with self._places:
-            if part.first is None and await asyncio.to_thread(place.has):
+        async with self._slots:
+            if part.first is None and await asyncio.to_thread(upload.has):
                 return web.Response()
-            return await _received(request, place, part)
+            return await _received(request, upload, part)
 
 
-async def _received(request: web.Request, place: Place, part: _Part) -> web.Response:
+async def _received(request: web.Request, upload: ExpectedUpload, part: _Part) -> web.Response:
     opened = own_partial_file if part.is_continued else partial_file
     with ExitStack() as stack:
-        file = await asyncio.to_thread(stack.enter_context, opened(place.file.parent, place.file.name))
+        file = await asyncio.to_thread(stack.enter_context, opened(upload.file.parent, upload.file.name))
         if file is None:
             return _refused(503, "it is being received from another client", RETRY_AFTER)
         if part.first is None and file.tell() < part.size:
@@ -99,10 +99,10 @@ async def _received(request: web.Request, place: Place, part: _Part) -> web.Resp
         if not await _written(request, file):
             return _refused(408, f"no byte of the body for {IDLE_SECONDS:g} s")
         actual = file.hash()
-        if actual != place.name:
+        if actual != upload.name:
             file.path.unlink()
-            return _refused(400, f"the body hashes to {actual}, not to {place.name}")
-        await asyncio.to_thread(place.take, file.path)
+            return _refused(400, f"the body hashes to {actual}, not to {upload.name}")
+        await asyncio.to_thread(upload.take, file.path)
     return web.Response()
 
 

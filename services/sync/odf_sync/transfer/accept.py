@@ -15,7 +15,7 @@ from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
 from odf_sync.transfer.compare import admit_all
 from odf_sync.transfer.objects import RemoteObject, by_object, check_stored, declared_objects
-from odf_sync.transfer.pull import Place, check_identity, commit
+from odf_sync.transfer.pull import LocalCopy, check_identity, commit
 from odf_sync.transfer.remote_blocks import RemoteBlock
 
 SOURCE: Final = "the node that pushes"
@@ -54,8 +54,8 @@ def accept(env: Environment, replies: Replies, chain: PushedChain) -> None:
     _check_objects(env, state.dataset_id, by_object(declared_objects(past, blocks)))
     for name, raw in chain.blocks.items():
         env.blobs.put(state.dataset_id, ObjectKind.BLOCK, name, raw)
-    place = Place(name=chain.alias, ref=HEAD, here=here, is_forced=chain.is_forced)
-    commit(env, replies, state, place)
+    copy = LocalCopy(name=chain.alias, ref=HEAD, here=here, is_forced=chain.is_forced)
+    commit(env, replies, state, copy)
 
 
 class _Blocks(Iterable[RemoteBlock]):

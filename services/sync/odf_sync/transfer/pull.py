@@ -70,7 +70,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LocalCopy:
     """The target of a copy: the dataset's local name, its state if it exists, and the reference that is moved."""
 
     name: str
@@ -113,63 +113,69 @@ def pull(  # noqa: PLR0913 - the options by name
     # A URL is untrusted: an `@` in it does not select a local reference.
     location = locate(LocalRepositories(env.settings.home), source, token_for)
     name, ref = split_ref(alias) if alias else (_default_name(env, location), HEAD)
-    place = replace(_place(env, str(parse_alias(name)), ref, location.dataset), is_forced=is_forced)
-    name, here = place.name, place.here
+    copy = replace(_local_copy(env, str(parse_alias(name)), ref, location.dataset), is_forced=is_forced)
+    name, here = copy.name, copy.here
     there = remote_dataset(location.url, token_for, settings=env.settings)
     yield Step(alias=name, state="comparing")
     head = there.head()
-    with _exchange(there, place), kept_blocks(env.settings.home / DOWNLOADED, location.url) as spool:
+    with _exchange(there, copy), kept_blocks(env.settings.home / DOWNLOADED, location.url) as spool:
         yield Step(alias=name, state="blocks")
-        missing = _missing(env, there, head, place, spool)
-        at = None if here is None else env.refs.head(here.dataset_id, place.ref)
-        if here is not None and (at == head or _has_all(place, missing)):
-            yield from _restore(env, there, place, head, rechecks=rechecks)
+        missing = _missing(env, there, head, copy, spool)
+        at = None if here is None else env.refs.head(here.dataset_id, copy.ref)
+        if here is not None and (at == head or _has_all(copy, missing)):
+            yield from _restore(env, there, copy, head, rechecks=rechecks)
         else:
-            yield from _update(env, replies, there, place, missing, source=source)
+            yield from _update(env, replies, there, copy, missing, source=source)
 
 
-def _exchange(there: RemoteDataset, place: Place) -> AbstractContextManager[None]:
+def _exchange(there: RemoteDataset, copy: LocalCopy) -> AbstractContextManager[None]:
     """Return a context in which a repository that needs to know it knows which blocks are here."""
     if not isinstance(there, SmartDataset):
         return nullcontext()
-    return there.exchange(None if place.here is None else place.here.head, is_forced=place.may_diverge)
+    return there.exchange(None if copy.here is None else copy.here.head, is_forced=copy.may_diverge)
 
 
 def _restore(
-    env: Environment, there: RemoteDataset, place: Place, head: Multihash, *, rechecks: bool
+    env: Environment, there: RemoteDataset, copy: LocalCopy, head: Multihash, *, rechecks: bool
 ) -> Iterator[Step]:
     """Fetch objects that were lost locally, in order, the newest last."""
-    assert place.here is not None, "nothing can be lost otherwise"
-    dataset = place.here.dataset_id
+    assert copy.here is not None, "nothing can be lost otherwise"
+    dataset = copy.here.dataset_id
     was_whole = not rechecks and complete_until(env.blobs, dataset) == head
     lost = () if was_whole else tuple(_lost(env, dataset, head))
-    yield from _objects(env, there, dataset, place.name, lost, downloads=1)
+    yield from _objects(env, there, dataset, copy.name, lost, downloads=1)
     if lost:
         forget_drop(env.blobs, dataset)
     note_complete(env.blobs, dataset, head)
-    at = env.refs.head(dataset, place.ref)
-    yield Step(alias=place.name, state="restored" if lost else "up-to-date", head=at)
+    at = env.refs.head(dataset, copy.ref)
+    yield Step(alias=copy.name, state="restored" if lost else "up-to-date", head=at)
 
 
 def _update(
-    env: Environment, replies: Replies, there: RemoteDataset, place: Place, missing: Missing, *, source: str
+    env: Environment,
+    replies: Replies,
+    there: RemoteDataset,
+    copy: LocalCopy,
+    missing: Missing,
+    *,
+    source: str,
 ) -> Iterator[Step]:
-    name, blocks = place.name, missing.blocks
-    log.debug("copying blocks", dataset=name, ref=place.ref, blocks=len(blocks))
-    past = _past(env, place.here, missing.common)
+    name, blocks = copy.name, missing.blocks
+    log.debug("copying blocks", dataset=name, ref=copy.ref, blocks=len(blocks))
+    past = _past(env, copy.here, missing.common)
     state = admit_all(past, blocks)
-    if place.wanted not in (None, state.dataset_id):
-        raise InvalidInput(text=f"expected {place.wanted}, but found {state.dataset_id}", where=there.url)
+    if copy.wanted not in (None, state.dataset_id):
+        raise InvalidInput(text=f"expected {copy.wanted}, but found {state.dataset_id}", where=there.url)
     check_identity(env, state.dataset_id, name)
     yield from _objects(env, there, state.dataset_id, name, declared_objects(past, blocks))
     yield Step(alias=name, state="committing")
     _store(env, state.dataset_id, blocks)
-    if place.here is None:
+    if copy.here is None:
         # Before it has a name: a process that is killed later leaves a dataset that knows where it came from. What an
         # earlier attempt noted, from elsewhere perhaps, is replaced.
         change_aliases(env.blobs, state.dataset_id, lambda _: RemoteAliases(pull=(source,)))
-    commit(env, replies, state, place)
-    if place.ref == HEAD and (past is None or complete_until(env.blobs, state.dataset_id) == past.head):
+    commit(env, replies, state, copy)
+    if copy.ref == HEAD and (past is None or complete_until(env.blobs, state.dataset_id) == past.head):
         note_complete(env.blobs, state.dataset_id, state.head)
     records = state.next_offset - (0 if past is None else past.next_offset)
     yield Step(
@@ -178,12 +184,12 @@ def _update(
         head=state.head,
         new_blocks=len(blocks),
         new_records=records,
-        replaced=_replaced(place, past),
+        replaced=_replaced(copy, past),
     )
 
 
-def _replaced(place: Place, past: ChainState | None) -> Multihash | None:
-    former = None if place.here is None or place.ref != HEAD else place.here.head
+def _replaced(copy: LocalCopy, past: ChainState | None) -> Multihash | None:
+    former = None if copy.here is None or copy.ref != HEAD else copy.here.head
     return None if past is not None and past.head == former else former
 
 
@@ -200,23 +206,23 @@ def compare(
     env: Environment, ref: str, source: str, token_for: TokenFor = no_token
 ) -> tuple[Comparison, Multihash | None]:
     """Return how a local dataset, or one of its references, relates to that of `source`; and the last common block."""
-    place = _place(env, *split_ref(ref))
-    if place.here is None:
-        raise NotFound(what=f"dataset {place.name}")
-    here = env.refs.head(place.here.dataset_id, place.ref)
+    copy = _local_copy(env, *split_ref(ref))
+    if copy.here is None:
+        raise NotFound(what=f"dataset {copy.name}")
+    here = env.refs.head(copy.here.dataset_id, copy.ref)
     if here is None:
-        raise NotFound(what=f"reference {place.ref} of {place.name}")
+        raise NotFound(what=f"reference {copy.ref} of {copy.name}")
     with scratch_folder(env.blobs) as scratch, (scratch / "blocks").open("w+b") as spool:
         location = locate(LocalRepositories(env.settings.home), source, token_for)
         there = remote_dataset(location.url, token_for, settings=env.settings)
-        return compare_with(there, _reader(env, place.here), here, spool)
+        return compare_with(there, _reader(env, copy.here), here, spool)
 
 
-def _place(env: Environment, name: str, ref: str, wanted: DatasetId | None = None) -> Place:
+def _local_copy(env: Environment, name: str, ref: str, wanted: DatasetId | None = None) -> LocalCopy:
     here = _local_state(env, name)
     if here is None and ref != HEAD:
         raise NotFound(what=f"dataset {name}, for reference {ref},")
-    return Place(name=name, ref=ref, here=here, wanted=wanted)
+    return LocalCopy(name=name, ref=ref, here=here, wanted=wanted)
 
 
 def _default_name(env: Environment, location: Location) -> str:
@@ -235,11 +241,11 @@ def _last_segment(url: str) -> str:
 
 
 def _missing(
-    env: Environment, there: RemoteDataset, head: Multihash, place: Place, spool: BinaryIO
+    env: Environment, there: RemoteDataset, head: Multihash, copy: LocalCopy, spool: BinaryIO
 ) -> Missing:
-    here = place.here
+    here = copy.here
     at = None if here is None else here.head
-    return missing_blocks(there, head, _reader(env, here), at, may_diverge=place.may_diverge, spool=spool)
+    return missing_blocks(there, head, _reader(env, here), at, may_diverge=copy.may_diverge, spool=spool)
 
 
 def _reader(env: Environment, here: ChainState | None) -> ReadBlock:
@@ -255,9 +261,9 @@ def _past(env: Environment, here: ChainState | None, common: Multihash | None) -
     return None if here is None or common is None else env.states.state_at(here.dataset_id, common)
 
 
-def _has_all(place: Place, missing: Missing) -> bool:
+def _has_all(copy: LocalCopy, missing: Missing) -> bool:
     """Return whether the head can stay: it may be ahead. Other references are always moved."""
-    return place.ref == HEAD and not missing.blocks
+    return copy.ref == HEAD and not missing.blocks
 
 
 def _local_state(env: Environment, alias: str) -> ChainState | None:
@@ -309,26 +315,26 @@ def _objects(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def commit(env: Environment, replies: Replies, state: ChainState, place: Place) -> None:
+def commit(env: Environment, replies: Replies, state: ChainState, copy: LocalCopy) -> None:
     """Have the coordinator admit the chain; if its reply is lost, the reference shows the outcome.
 
     Raises `HeadMoved`, `Refused` and `Unavailable`.
     """
     dataset = state.dataset_id
-    expected = place.here.head if place.here is not None else None
-    if place.ref != HEAD:
-        expected = env.refs.head(dataset, place.ref)
+    expected = copy.here.head if copy.here is not None else None
+    if copy.ref != HEAD:
+        expected = env.refs.head(dataset, copy.ref)
     command = bus_pb2.ImportChain(
         expected_head=b"" if expected is None else expected.raw,
         new_head=state.head.raw,
-        alias=place.name,
-        ref="" if place.ref == HEAD else place.ref,
-        is_forced=place.is_forced,
+        alias=copy.name,
+        ref="" if copy.ref == HEAD else copy.ref,
+        is_forced=copy.is_forced,
     )
     for _ in range(ATTEMPTS):
         answer = replies.request(COORDINATOR_COMMANDS, dataset, command, timeout=REPLY_TIMEOUT_SECONDS)
         body = None if answer is None else body_of(answer)
-        if isinstance(body, bus_pb2.Committed) or env.refs.head(dataset, place.ref) == state.head:
+        if isinstance(body, bus_pb2.Committed) or env.refs.head(dataset, copy.ref) == state.head:
             return
         if isinstance(body, bus_pb2.HeadMoved):
             actual = str(Multihash.from_bytes(body.head)) if body.head else None
