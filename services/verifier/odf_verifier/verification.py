@@ -124,7 +124,9 @@ class Verifier:
         begin = self._since(target, scope, REPLAY)
         if (begin.head if begin else None) != (since.head if since else None):
             links, lost = check_chain(target, since=begin)
-            yield from lost
+            if lost:  # the chain broke after its integrity was checked: nothing can be replayed on it
+                yield from lost
+                return
         for done, total, problem in Replay(self._env, target).run(links, begin):
             if problem is not None:
                 yield problem

@@ -14,9 +14,10 @@ from odf_common.data.slices import write_slice
 from odf_common.data.stored_types import TIMESTAMP
 from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import AddData, DataSlice, OffsetInterval, SetInfo
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.metadata.events import AddData, Checkpoint, DataSlice, OffsetInterval, SetInfo
 from odf_common.ports.store import ObjectKind
-from odf_verifier.integrity import check_chain
+from odf_verifier.integrity import Depth, check_chain
 from odf_verifier.report import Damage
 from odf_verifier.targets import Target
 from odf_verifier.verification import Scope
@@ -34,14 +35,20 @@ OTHER = RECORDS.set_column(4, "city", pa.array([1, 2]))
 
 
 @pytest.fixture
-def declared(story: Story, tmp_path: Path) -> DataSlice:
+def declared(story: Story) -> DataSlice:
     """A slice that is stored, as it has to be declared."""
-    written = write_slice(RECORDS, tmp_path / "slice")
-    story.blobs.put_file(a_seed().dataset_id, ObjectKind.DATA, written.physical_hash, tmp_path / "slice")
+    return stored_slice(story, RECORDS)
+
+
+def stored_slice(story: Story, records: pa.Table) -> DataSlice:
+    file = story.blobs.scratch() / "slice"
+    written = write_slice(records, file)
+    story.blobs.put_file(a_seed().dataset_id, ObjectKind.DATA, written.physical_hash, file)
+    offsets = records["offset"].to_pylist()
     return DataSlice(
         logical_hash=written.logical_hash,
         physical_hash=written.physical_hash,
-        offset_interval=OffsetInterval(start=0, end=1),
+        offset_interval=OffsetInterval(start=offsets[0], end=offsets[-1]),
         size=written.size,
     )
 
@@ -77,6 +84,40 @@ def test_one_thing_that_is_declared_otherwise_is_found(
 def test_records_of_another_schema_are_found(story: Story, declared: DataSlice) -> None:
     (problem,) = story.verify(chain_of(story, declared, OTHER.schema), Scope()).problems
     assert problem.kind is Damage.SCHEMA_MISMATCH
+
+
+def test_each_slice_has_to_have_the_schema_that_is_set_before_it(story: Story, declared: DataSlice) -> None:
+    wider = RECORDS.append_column("country", pa.array([None, None], pa.string())).set_column(
+        0, "offset", pa.array([2, 3], pa.uint64())
+    )
+    data = stored_slice(story, wider)
+    chain = chain_of(story, declared).add(
+        schema_to_event(wider.schema), AddData(prev_offset=1, new_data=data)
+    )
+    story.put(chain)
+
+    assert story.verify(chain, Scope()).is_valid
+
+
+def test_bytes_alone_are_hashed_where_records_are_not_to_be_read(story: Story, declared: DataSlice) -> None:
+    chain = chain_of(story, replace(declared, logical_hash=Multihash.arrow0(bytes(32))))
+
+    assert story.verify(chain, Scope(depth=Depth(logical=False))).is_valid
+    assert not story.verify(chain, Scope()).is_valid
+
+
+def test_all_bytes_that_were_hashed_are_counted(story: Story, declared: DataSlice) -> None:
+    content = b"a checkpoint"
+    name = physical_hash_of(content)
+    story.blobs.put(a_seed().dataset_id, ObjectKind.CHECKPOINT, name, content)
+    chain = chain_of(story, declared).add(
+        AddData(prev_offset=1, new_checkpoint=Checkpoint(physical_hash=name, size=len(content)))
+    )
+    story.put(chain)
+
+    verdict = story.verify(chain, Scope())
+
+    assert (verdict.is_valid, verdict.tally.bytes) == (True, declared.size + len(content))
 
 
 def test_every_slice_of_a_long_chain_is_looked_at(story: Story) -> None:

@@ -16,6 +16,7 @@ from odf_testing.damage import flip
 from odf_testing.passing_engine import PassingEngine
 from structlog.testing import capture_logs
 
+from odf_common.chain.walk import iterate
 from odf_common.codec.bus import envelope
 from odf_common.dataset.object_markers import note_drop
 from odf_common.errors import InvalidQuery, Unavailable
@@ -196,6 +197,31 @@ def test_a_replay_that_differs_in_one_thing_names_it(node: Node, change: Change,
     assert all(problem.text.startswith(what) for problem in problems)
 
 
+def no_watermark_of_the_fourth_record(
+    request: TransformRequest, response: TransformResponseSuccess
+) -> TransformResponseSuccess:
+    return replace(response, new_watermark=None) if request.next_offset == 3 else response
+
+
+def test_a_watermark_that_an_engine_left_as_it_was_is_no_difference(node: Node) -> None:
+    node.engine.change = no_watermark_of_the_fourth_record
+    before = node.coordinator.find("copy").state.watermark
+    node.push("Kyiv", minute=2)
+    assert node.coordinator.find("copy").state.watermark == before
+
+    assert node.verify("copy").is_valid
+
+
+def test_nothing_is_replayed_onto_damaged_records(node: Node) -> None:
+    flip(node.file("copy", ObjectKind.DATA))
+    ran = len(node.engine.requests)
+
+    verdict = node.verify("copy")
+
+    assert [problem.kind for problem in verdict.problems] == [Damage.PHYSICAL_HASH_MISMATCH]
+    assert (verdict.tally.transforms, len(node.engine.requests)) == (0, ran)
+
+
 def test_a_transform_whose_input_was_dropped_is_not_replayed_and_not_valid(node: Node) -> None:
     entry = node.env.catalog.by_alias("cities")
     assert entry is not None
@@ -299,6 +325,16 @@ def test_a_look_at_the_bytes_alone_leaves_the_replay_to_be_done(node: Node) -> N
     verdict = node.verify("copy", NEW)
     assert (verdict.tally.blocks, verdict.tally.transforms) == (1, 1)
     assert node.verify("copy").tally.transforms == 3
+
+
+def test_a_block_that_was_lost_since_its_bytes_were_looked_at_is_found_by_the_replay(node: Node) -> None:
+    node.verify("copy", Scope(replay=False, incremental=True))
+    known = node.coordinator.find("copy")
+    links = list(iterate(node.coordinator.datasets.reader(known.id), known.state.head))
+    node.coordinator.blobs.remove(known.id, ObjectKind.BLOCK, [links[-2][0]])
+
+    assert node.damage("copy", NEW) == [Damage.BLOCK_MISSING]
+    assert not node.is_remembered("copy", "replay")
 
 
 def test_a_verdict_on_a_reference_is_not_the_datasets(node: Node) -> None:
