@@ -364,6 +364,35 @@ def test_a_claim_is_durable_before_its_operation_begins(
     assert synced == [folder / a_dataset().folder, folder]
 
 
+def test_a_record_of_a_claim_is_read_although_a_power_cut_has_torn_the_one_before_it(tmp_path: Path) -> None:
+    catalog = LocalCatalog(tmp_path)
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / a_dataset().folder).write_bytes(b'{"alias": "citi')
+    claim = catalog.claim(a_dataset())
+    assert claim is not None
+    claim.write(an_entry("towns"))
+    claim.release()
+
+    assert [one.alias for one in catalog.claims()] == ["towns"]
+
+
+def test_a_claim_is_held_until_its_file_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = LocalCatalog(tmp_path)
+    claim = catalog.claim(a_dataset())
+    assert claim is not None
+    claim.write(an_entry())
+    unlink, others = Path.unlink, []
+
+    def after_a_try(file: Path, *, missing_ok: bool = False) -> None:
+        others.append(catalog.claim(a_dataset()))
+        unlink(file, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", after_a_try)
+    claim.settle()
+
+    assert others == [None]
+
+
 def test_a_claim_that_is_settled_while_another_waits_for_it_is_not_held_by_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

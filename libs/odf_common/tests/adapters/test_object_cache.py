@@ -107,3 +107,16 @@ def test_dropped_and_unfinished_copies_are_removed(cache: ObjectCache, tmp_path:
     assert cache.find("one/data/b") is None
     assert cache.find("two/data/a") is not None
     assert not unfinished.exists()
+
+
+def test_a_copy_is_marked_as_used_at_most_once_a_minute(tmp_path: Path) -> None:
+    clock = [10_000.0]
+    cache = ObjectCache(tmp_path, 1 << 20, clock=lambda: clock[-1])
+    file = cache.put("copy", b"content")
+    marks = []
+    for now in (10_030.0, 10_061.0, 10_100.0):
+        clock.append(now)
+        cache.find("copy")
+        marks.append(file.stat().st_mtime)
+
+    assert marks == [10_000.0, 10_061.0, 10_061.0]
