@@ -112,19 +112,17 @@ def command(
       odf pull https://example.org/flights --as flights@theirs
       odf pull s3://my-bucket/shared/flights
     """  # noqa: D301 - click's marker for text that must not be wrapped
-    if not datasets and not every and not reset_derivatives:
-        raise click.UsageError("give DATASETs, or --all")
-    if is_forced and every:
-        raise click.UsageError("--force needs the names or URLs of the copies to replace")
-    if reset_derivatives and set_watermark is not None:
-        raise click.UsageError(
-            "--set-watermark and --reset-derivatives cannot be combined; run one after the other"
-        )
+    _require_options(
+        datasets,
+        every=every,
+        is_forced=is_forced,
+        resets=reset_derivatives,
+        sets_watermark=set_watermark is not None,
+        has_alias=alias is not None,
+    )
     node = clients.this_node()
     sources = [name for name in datasets if is_remote(name)]
     names = [name for name in datasets if name not in sources]
-    if alias is not None and len(sources) != 1:
-        raise click.UsageError("--as needs exactly one URL or REPO/DATASET")
     options = Options(rechecks=rechecks, is_forced=is_forced)
     rows = [_copy(node, source, alias or "", options) for source in sources]
     copies: dict[str, dict[str, object]] = {}
@@ -137,6 +135,33 @@ def command(
         if set_watermark is not None:
             request.set_watermark.CopyFrom(time_message(Timestamp.parse(set_watermark)))
         rows += [row for row in _pull(node, request) if str(row["dataset"]).lower() not in copies]
+    _print_pulled(rows, output)
+
+
+def _require_options(
+    datasets: Sequence[str],
+    *,
+    every: bool,
+    is_forced: bool,
+    resets: bool,
+    sets_watermark: bool,
+    has_alias: bool,
+) -> None:
+    """Raise `UsageError` unless the options may be combined."""
+    if not datasets and not every and not resets:
+        raise click.UsageError("give DATASETs, or --all")
+    if is_forced and every:
+        raise click.UsageError("--force needs the names or URLs of the copies to replace")
+    if resets and sets_watermark:
+        raise click.UsageError(
+            "--set-watermark and --reset-derivatives cannot be combined; run one after the other"
+        )
+    if has_alias and len([name for name in datasets if is_remote(name)]) != 1:
+        raise click.UsageError("--as needs exactly one URL or REPO/DATASET")
+
+
+def _print_pulled(rows: list[dict[str, object]], output: str) -> None:
+    """Print a row per dataset; raises `PullFailed` if one of them could not be pulled."""
     shown = shortened(rows, "error") if output == "table" and not is_wide() else rows
     print_rows(shown, output, columns=COLUMNS)
     failed = [of_dataset(str(row["dataset"]), str(row["error"])) for row in rows if row["state"] == "failed"]
