@@ -23,10 +23,10 @@ from odf_common.ports.bus import Topics
 from odf_common.ports.store import Catalog, CatalogEntry, Claim, RefStore
 from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import Datasets, DatasetUnknown
-from odf_coordinator.catalog.topic_names import topics_for
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.dataset_locks import DatasetBusy
 from odf_coordinator.commit.head_publisher import Publisher
+from odf_coordinator.lifecycle.push_topics import create_topics, reserve_topics
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -60,7 +60,7 @@ class Claims:
             return self._reserve(claim, alias, sources)
 
         with self._claimed(dataset, record) as made:
-            self._create_topics(made)
+            create_topics(self.topics, made)
             yield made
 
     @contextmanager
@@ -75,7 +75,7 @@ class Claims:
             return self._reserve(claim, entry.alias, [one for one in sources if one not in entry.push_topics])
 
         with self._claimed(dataset, record) as made:
-            self._create_topics(made)
+            create_topics(self.topics, made)
             yield made
 
     @contextmanager
@@ -215,16 +215,7 @@ class Claims:
             claim.write(entry)
 
     def _reserve(self, claim: Claim, alias: str, sources: Iterable[str]) -> Mapping[str, str]:
-        """Record topic names unused by datasets and other claims; the caller holds the catalog's lock."""
-        taken = {topic for entry in self._catalog.entries() for topic in entry.push_topics.values()}
-        taken |= {topic for other in self._catalog.claims() for topic in other.push_topics}
-        made = topics_for(alias, sources, taken, prefix=self.topics.prefix)
-        claim.write(CatalogEntry(alias=alias, dataset_id=claim.entry.dataset_id, push_topics=made))
-        return made
-
-    def _create_topics(self, made: Mapping[str, str]) -> None:
-        for topic in made.values():
-            self.topics.create_push_topic(topic)
+        return reserve_topics(self._catalog, claim, alias, sources, prefix=self.topics.prefix)
 
 
 def _recorded(claim: Claim, record: Callable[[Claim], T]) -> T:

@@ -1,10 +1,13 @@
-"""Names of push topics, fixed when a push source is created; `lifecycle/claims.py` creates the topics."""
+"""Creates push topics: their names, fixed when a push source is created, and the reservation that a kill leaves."""
 
 import hashlib
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
+
+from odf_common.ports.bus import Topics
+from odf_common.ports.store import Catalog, CatalogEntry, Claim
 
 PREFIX: Final = "odf.push"
 MAX_LENGTH: Final = 249  # Kafka's limit for the name of a topic
@@ -40,3 +43,20 @@ def topics_for(
     for source in sources:
         topics[source] = topic_name(alias, source, {*taken, *topics.values()}, prefix=prefix)
     return topics
+
+
+def reserve_topics(
+    catalog: Catalog, claim: Claim, alias: str, sources: Iterable[str], *, prefix: str
+) -> Mapping[str, str]:
+    """Record a topic for each source, unused by datasets and other claims; the caller holds the catalog's lock."""
+    taken = {topic for entry in catalog.entries() for topic in entry.push_topics.values()}
+    taken |= {topic for other in catalog.claims() for topic in other.push_topics}
+    reserved = topics_for(alias, sources, taken, prefix=prefix)
+    claim.write(CatalogEntry(alias=alias, dataset_id=claim.entry.dataset_id, push_topics=reserved))
+    return reserved
+
+
+def create_topics(topics: Topics, reserved: Mapping[str, str]) -> None:
+    """Create the topics that are reserved for sources; the caller holds no lock, since the broker may be slow."""
+    for topic in reserved.values():
+        topics.create_push_topic(topic)
