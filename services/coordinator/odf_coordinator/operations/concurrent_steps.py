@@ -19,9 +19,9 @@ def concurrent_steps(
 ) -> Generator[S, None, None]:
     """Yield what `steps` yields for each key, in a thread that starts when all keys in its collection have ended.
 
-    Of the keys with the same `limit`, so many run at a time. Keys in a cycle, and those that depend on one, start last,
-    in the order of the mapping. Raises what `steps` raises. When the iterator is closed, each running generator is
-    closed after its next step, without waiting for it.
+    At most `limit(key)` of the keys with that limit run at a time. Keys in a cycle, and those that depend on one, start
+    last, in the order of the mapping. Raises what `steps` raises. When the iterator is closed, each running generator
+    is closed after its next step, without waiting for it.
     """
     sorter = TopologicalSorter(before)
     with suppress(CycleError):  # the sorter still yields all keys that no cycle blocks

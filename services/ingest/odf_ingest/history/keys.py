@@ -1,6 +1,6 @@
 """Keys as arrays that sort and compare exactly.
 
-Which keys are equal is defined in `equality.py`. One column of whole numbers, times or floating-point numbers
+Which keys are equal is defined in `equality.py`. One column of integers, times or floating-point numbers
 becomes integers. Other keys become bytes that are equal exactly where the keys are; those longer than `INLINE`
 become a SHA-256 digest.
 """

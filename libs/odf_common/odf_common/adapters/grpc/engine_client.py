@@ -211,8 +211,8 @@ class EngineClient:
         """Iterate over a call's messages; raises `EngineSilent` after `silence` seconds without one.
 
         Raises `QueryNotWanted` once `is_wanted` returns False, and `QueryTooSlow` if the query runs longer than `most`
-        seconds after the engine started it. A healthy engine sends a message every second, so a silent one will not
-        recover by itself.
+        seconds after the engine started it. A healthy engine sends a message every second, so a silent one has
+        failed for good.
         """
         silence = self._silence if silence is None else silence
         watchdog = Watchdog(silence, call.cancel)
