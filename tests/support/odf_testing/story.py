@@ -156,11 +156,11 @@ class Sender:
         self._producer = Producer(settings, logger=QUIET)
         self._failed: list[KafkaError] = []
 
-    def send(self, topic: str, messages: Iterable[bytes | None]) -> int:
+    def send(self, topic: str, messages: Iterable[bytes | None], partition: int = 0) -> int:
         """Publish messages in this order, None being a tombstone; return their number once all are durable."""
         count = 0
         for count, message in enumerate(messages, 1):  # noqa: B007 - how many there were
-            self._producer.produce(topic, message, partition=0, on_delivery=self._settle)
+            self._producer.produce(topic, message, partition=partition, on_delivery=self._settle)
             self._producer.poll(0)
         assert self._producer.flush(120) == 0, "not acknowledged"
         assert self._failed == []
