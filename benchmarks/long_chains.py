@@ -1,6 +1,7 @@
 """A node that copies long chains, with its coordinator in its process, and the chains that it copies."""
 
 import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Final, cast
@@ -121,3 +122,13 @@ def written(home: Path, chain: AChain) -> DatasetId:
     (folder / "refs" / "head").write_text(str(chain.state.head))
     LocalCatalog(home).add(CatalogEntry(alias=NAME, dataset_id=dataset))
     return dataset
+
+
+def linked_without_newest(full: Path, folder: Path, dataset: DatasetId, chain: AChain) -> None:
+    """Copy a home by hard links; in the copy, the chain ends one block earlier."""
+    shutil.copytree(full, folder, copy_function=os.link)
+    files = folder / "datasets" / dataset.folder
+    head = files / "refs" / "head"
+    head.unlink()  # a write would go to the original too
+    head.write_text(str(chain.blocks[-2].hash))
+    (files / "blocks" / str(chain.blocks[-1].hash)).unlink()

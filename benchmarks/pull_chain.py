@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Final, cast
 
-from long_chains import Client, chain_in, written
+from long_chains import Client, chain_in, linked_without_newest, written
 from odf_testing.http import running
 from rows import Row, Target, held_against
 from transfer_peers import (
@@ -80,10 +80,7 @@ def _one_new_block(folder: Path) -> Iterator[Row]:
         there, here = folder / f"there-{length}", folder / f"here-{length}"
         chain = chain_in(there, blocks=length, objects=0)
         dataset = written(there, chain)
-        shutil.copytree(there, here, copy_function=os.link)
-        head = here / "datasets" / dataset.folder / "refs" / "head"
-        head.unlink()
-        head.write_text(str(chain.blocks[-2].hash))
+        linked_without_newest(there, here, dataset, chain)
         client = Client(here)
         client.coordinator.states.current(dataset)
         with _served(there) as port, delayed_by(port, DELAY) as delayed:

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final, cast
 
-from long_chains import Client, chain_in, written
+from long_chains import Client, chain_in, linked_without_newest, written
 from odf_testing.http import running
 from rows import Row, Target, held_against
 from transfer_peers import (
@@ -85,11 +85,7 @@ def _one_new_block(folder: Path) -> Iterator[Row]:
         here, there = folder / f"here-{length}", folder / f"there-{length}"
         chain = chain_in(here, blocks=length, objects=0)
         dataset = written(here, chain)
-        shutil.copytree(here, there, copy_function=os.link)
-        head = there / "datasets" / dataset.folder / "refs" / "head"
-        head.unlink()
-        head.write_text(str(chain.blocks[-2].hash))
-        (there / "datasets" / dataset.folder / "blocks" / str(chain.blocks[-1].hash)).unlink()
+        linked_without_newest(here, there, dataset, chain)
         client = Client(here)
         client.coordinator.states.current(dataset)
         with _serving(there, dataset) as port, delayed_by(port, DELAY) as delayed:

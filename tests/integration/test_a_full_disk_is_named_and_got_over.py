@@ -3,10 +3,8 @@
 import contextlib
 import json
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
 
@@ -14,6 +12,7 @@ import pytest
 from odf_testing.chains import assert_objects_are_whole
 from odf_testing.embedded import EmbeddedNode
 from odf_testing.manifests import derivative, ledger, root
+from odf_testing.small_disk import small_disk
 from odf_testing.story import Row, Sender, Story
 
 COLUMNS: Final = ("id BIGINT", "amount DOUBLE", "at TIMESTAMP(3)")
@@ -32,28 +31,13 @@ def record(id_: int) -> Row:
     return {"id": id_, "amount": id_ / 4, "at": "2026-01-01T00:00:00Z"}
 
 
-@contextmanager
-def mounted(folder: Path) -> Iterator[None]:
-    """Have a small file system of its own at a folder, for which the tests need to be root."""
-    folder.mkdir(parents=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "odf-test", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        # In some containers not even root may.
-        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
 @pytest.fixture(scope="module")
 def node(node: EmbeddedNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
     """A node whose datasets lie on a small file system; it borrows the other tests' engine, which writes elsewhere."""
     engine = node.node.engine
     assert engine is not None
     node = EmbeddedNode(tmp_path_factory.mktemp("full"), {"ODF_ENGINE": engine})
-    with mounted(node.home / "datasets"):
+    with small_disk(node.home / "datasets", size=SIZE):
         node.up(*SERVICES)
         try:
             yield node

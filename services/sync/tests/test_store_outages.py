@@ -2,7 +2,6 @@
 
 import http.client
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from io import BytesIO
@@ -15,6 +14,7 @@ import yaml
 from odf_testing.http import running
 from odf_testing.manifests import root
 from odf_testing.minioserver import ACCESS_KEY, SECRET_KEY, MinioServer, serving_s3
+from odf_testing.small_disk import small_disk
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.s3 import bucket
@@ -269,25 +269,10 @@ def test_an_exchange_ends_with_a_reason(node: Node, server: MinioServer) -> None
     assert node.node.head("cities") == node.head
 
 
-@contextmanager
-def small_disk(folder: Path) -> Iterator[None]:
-    """Have a file system of 1 MiB at a folder, for which the tests need to be root."""
-    folder.mkdir(parents=True)
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "odf-test", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        # In some containers not even root may.
-        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
 def test_an_upload_to_a_full_disk_asks_to_come_back(node: Node) -> None:
     large = bytes(4 << 20)
     path = f"/cities/data/{physical_hash_of(large)}"
-    with small_disk(node.home / "uploads"):
+    with small_disk(node.home / "uploads", size="1m"):
         assert node.ask("PUT", path, large, {}) == LATER
     assert node.ask("PUT", path, large, {}) == (200, None)
 
