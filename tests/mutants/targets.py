@@ -193,7 +193,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_INGEST_TESTS}/poll/test_schedule.py",
         f"{_INGEST_TESTS}/poll/test_settings.py",
     ),
-    f"{INGEST}/poll/position.py": (
+    f"{INGEST}/poll/polled_position.py": (
         f"{_INGEST_TESTS}/poll/test_files_glob.py",
         f"{_INGEST_TESTS}/poll/test_bad_rows.py",
         f"{_INGEST_TESTS}/poll/test_container.py",

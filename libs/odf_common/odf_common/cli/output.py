@@ -23,7 +23,7 @@ from odf_common.metadata.scalars import Timestamp
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from odf_common.cli.layout import Layout
+    from odf_common.cli.table_layout import Layout
 
 F = TypeVar("F", bound=Callable[..., Any])
 FORMATS: Final = ("table", "json", "yaml")
@@ -90,7 +90,7 @@ def print_rows(
 def print_object(value: Mapping[str, object], output: str) -> None:
     """Print one object; as a table, one line per field."""
     if output == "table":
-        from odf_common.cli.layout import fields_of
+        from odf_common.cli.table_layout import fields_of
 
         for line in fields_of({name: _cell(held) for name, held in value.items()}, _width()):
             click.echo(line)
@@ -128,7 +128,7 @@ def shortened(rows: Sequence[Mapping[str, object]], column: str) -> list[dict[st
 
 def print_text(text: str) -> None:
     """Print a paragraph wrapped to the terminal; all lines have the indent of the first."""
-    from odf_common.cli.layout import paragraph
+    from odf_common.cli.table_layout import paragraph
 
     for line in paragraph(text, _width()):
         click.echo(line)
@@ -208,7 +208,7 @@ def _print_plain(value: object, output: str) -> None:
 
 
 def _print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str], extra: Sequence[str]) -> None:
-    from odf_common.cli.layout import column, laid_out
+    from odf_common.cli.table_layout import column, laid_out
 
     if not columns:
         return
@@ -273,7 +273,7 @@ def in_colour(text: str, colour: str) -> str:
 
 def short(text: str, most: int = WIDE) -> str:
     """Return the first line of a string, at most `most` characters, with hashes shortened."""
-    from odf_common.cli.layout import MARK, at_word
+    from odf_common.cli.table_layout import MARK, at_word
 
     text = _HASH.sub(r"\1…", text)
     first = text.partition("\n")[0]

@@ -18,7 +18,7 @@ from odf_common.ports.engine import Engine, EngineNotAvailable
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
-from odf_coordinator.operations.errors import DataNotDerived
+from odf_coordinator.errors import DataNotDerived
 from odf_coordinator.storage.availability import objects_by_block
 from odf_coordinator.storage.object_checks import ObjectRef, objects_of
 

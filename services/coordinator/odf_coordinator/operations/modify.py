@@ -43,11 +43,7 @@ from odf_coordinator.definitions.declared_schemas import sources_of
 from odf_coordinator.definitions.diff import require_settable
 from odf_coordinator.definitions.drafts import resolve
 from odf_coordinator.definitions.query_validation import Validation
-from odf_coordinator.operations.errors import (
-    DerivativeWatermark,
-    EventReserved,
-    WatermarkDecreased,
-)
+from odf_coordinator.errors import DerivativeWatermark, EventReserved, WatermarkDecreased
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnknown, ReferenceUnknown
 from odf_coordinator.commit.outcomes import require_committed, retry_on_conflict
 from odf_coordinator.definitions.create import DatasetCreator
-from odf_coordinator.operations.errors import NotFastForward
+from odf_coordinator.errors import NotFastForward
 from odf_coordinator.operations.import_chain import Importer
 
 Expected = str  # the hash that a reference must have to be moved; empty: it must not exist

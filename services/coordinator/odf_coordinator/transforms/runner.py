@@ -37,9 +37,9 @@ from odf_common.ports.store import BlobStore, scratch_folder
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnknown
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import require_committed
+from odf_coordinator.errors import InputDiverged
 from odf_coordinator.storage.availability import why_missing
 from odf_coordinator.transforms.engine_output import store, validate
-from odf_coordinator.transforms.errors import InputDiverged
 from odf_coordinator.transforms.late_counter import count_late
 from odf_coordinator.transforms.progress import RunningTransforms
 

@@ -25,7 +25,7 @@ from odf_common.ports.engine import EngineSilent
 from odf_common.service.pools import ElasticLimit
 from odf_coordinator.catalog.problems import Problem, Problems, remedy_of
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
-from odf_coordinator.transforms.errors import InputDiverged
+from odf_coordinator.errors import InputDiverged
 from odf_coordinator.transforms.progress import RunningTransforms
 from odf_coordinator.transforms.runner import Plan, Step, Transformer
 from odf_coordinator.transforms.work_queue import ReaderGraph, Result, WorkQueue

@@ -19,7 +19,7 @@ from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted, CannotRetry, SourceGone
 from odf_ingest.poll import polled_batch
 from odf_ingest.poll.fetch import as_batch
-from odf_ingest.poll.position import PollPosition
+from odf_ingest.poll.polled_position import PollPosition
 from odf_ingest.prepare.bad_rows import TextRows
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import Prepared, Preparer

@@ -16,7 +16,7 @@ from odf_ingest.errors import AlreadyCommitted
 from odf_ingest.merge import takes_whole_batches
 from odf_ingest.poll.errors import PollCancelled, SourceRedefined
 from odf_ingest.poll.fetch import Fetched, FetchedMessages
-from odf_ingest.poll.position import PollPosition, ReadFiles, without_count
+from odf_ingest.poll.polled_position import PollPosition, ReadFiles, without_count
 from odf_ingest.prepare.bad_rows import RejectedRows
 from odf_ingest.prepare.batch import BadRecord, FileBatch
 from odf_ingest.prepare.plan import Plan, plan_of

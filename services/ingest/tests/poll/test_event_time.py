@@ -7,7 +7,7 @@ from odf_common.metadata.fetching import (
     EventTimeSourceFromSystemTime,
 )
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.poll.event_time import event_time
+from odf_ingest.poll.event_time_source import event_time
 
 NOW = Timestamp.parse("2024-06-01T00:00:00Z")
 MODIFIED = Timestamp.parse("2024-05-01T00:00:00.123456789Z")

@@ -23,8 +23,8 @@ from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.commit.propose import Proposals
 from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.poll.errors import FileForbidden, FileUnreadable, NothingAtSource
+from odf_ingest.poll.polled_position import ReadFile, ReadFiles
 from odf_ingest.poll.poller import Polled
-from odf_ingest.poll.position import ReadFile, ReadFiles
 
 NOTHING = Polled()
 LEDGER = MergeStrategyLedger(primary_key=("id",))

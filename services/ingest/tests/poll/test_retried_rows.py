@@ -36,8 +36,8 @@ from odf_ingest.control.retried_rows import RetriedRows
 from odf_ingest.errors import AlreadyCommitted, CannotRetry
 from odf_ingest.poll.fetch import as_batch
 from odf_ingest.poll.polled_batch import position_of
+from odf_ingest.poll.polled_position import PollPosition
 from odf_ingest.poll.poller import Polled
-from odf_ingest.poll.position import PollPosition
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 DDL = ("id BIGINT NOT NULL", "day DATE")

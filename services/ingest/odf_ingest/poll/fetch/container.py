@@ -25,7 +25,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_ingest.poll.errors import NoContainerEngine, SourceRefusedRequest
 from odf_ingest.poll.fetch.command import PATH, Command
 from odf_ingest.poll.fetch.step import CHUNK_BYTES, Context, Fetched, fetch
-from odf_ingest.poll.position import DIGEST, ETAG, LAST_MODIFIED, state_of
+from odf_ingest.poll.polled_position import DIGEST, ETAG, LAST_MODIFIED, state_of
 
 ENGINES: Final = ("podman", "docker")
 ENGINE_VARIABLES: Final = ("HOME", "XDG_RUNTIME_DIR", "DOCKER_HOST", "DOCKER_CONTEXT", "CONTAINER_HOST")

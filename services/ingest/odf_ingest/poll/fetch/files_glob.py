@@ -21,7 +21,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_ingest.poll.errors import NothingAtSource
 from odf_ingest.poll.fetch.local_file import copy_file
 from odf_ingest.poll.fetch.step import Context, Fetched, fetch
-from odf_ingest.poll.position import PollPosition, ReadFile
+from odf_ingest.poll.polled_position import PollPosition, ReadFile
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -24,7 +24,7 @@ from odf_common.metadata.fetching import FetchStepMqtt, MqttQos
 from odf_ingest.poll.fetch.mqtt_packets import Message, NotMqtt, Packet, PacketType, message_of, number_of
 from odf_ingest.poll.fetch.mqtt_session import Broker, Session, connected
 from odf_ingest.poll.fetch.step import Context, FetchedMessages, fetch
-from odf_ingest.poll.position import MQTT, state_of
+from odf_ingest.poll.polled_position import MQTT, state_of
 
 QUIET_SECONDS: Final = 1.0  # without a message, after which a poll ends
 GAP_SECONDS: Final = 0.1  # without a message, after which a batch ends: brokers wait for confirmations

@@ -15,7 +15,7 @@ from odf_ingest.poll.fetch.body import Downloaded, Validators
 from odf_ingest.poll.fetch.http import Request, download
 from odf_ingest.poll.fetch.local_file import copy_file
 from odf_ingest.poll.fetch.step import Context, Fetched, fetch
-from odf_ingest.poll.position import DIGEST, ETAG, LAST_MODIFIED, state_of
+from odf_ingest.poll.polled_position import DIGEST, ETAG, LAST_MODIFIED, state_of
 
 SCHEMES: Final = ("http", "https", "ftp", "file")
 

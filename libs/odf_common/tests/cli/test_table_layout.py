@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from odf_common.cli.layout import Layout, column, cut, fields_of, laid_out
+from odf_common.cli.table_layout import Layout, column, cut, fields_of, laid_out
 
 Cells = Mapping[str, Sequence[Any]]
 HASH = f"f1620{'0123456789abcdef' * 4}"
