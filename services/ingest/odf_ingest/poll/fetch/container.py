@@ -28,11 +28,15 @@ from odf_ingest.poll.fetch.step import CHUNK_BYTES, Context, Fetched, fetch
 from odf_ingest.poll.polled_position import DIGEST, ETAG, LAST_MODIFIED, state_of
 
 ENGINES: Final = ("podman", "docker")
-ENGINE_VARIABLES: Final = ("HOME", "XDG_RUNTIME_DIR", "DOCKER_HOST", "DOCKER_CONTEXT", "CONTAINER_HOST")
+ENGINE_VARIABLES: Final = (
+    "HOME", "XDG_RUNTIME_DIR", "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "CONTAINER_HOST", "CONTAINERS_CONF",
+    "CONTAINERS_STORAGE_CONF", "REGISTRY_AUTH_FILE",
+)  # fmt: skip
 MOUNTED: Final = "/odf/out"
 BATCH_SIZE: Final = 10_000  # records that an image is asked for at once
 MAX_STATE: Final = 64 << 10  # bytes
 REMOVE_SECONDS: Final = 30.0
+STOP_SECONDS: Final = 1  # between the request to end and SIGKILL, when podman removes a container
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -88,6 +92,7 @@ def _run(engine: str, step: FetchStepContainer, context: Context, last: SourceSt
     out = context.folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
+    out.chmod(0o777)  # the image may have a user of its own; the folder above is closed to other users
     name = f"odf-{uuid.uuid4().hex}"
     environ = {"PATH": context.environ.get("PATH", PATH), "LANG": "C.UTF-8"}
     environ |= {one: context.environ[one] for one in ENGINE_VARIABLES if one in context.environ}
@@ -125,6 +130,7 @@ def _options(step: FetchStepContainer, folder: Path, out: Path, last: SourceStat
     command = step.command or ()
     return [
         "--security-opt=no-new-privileges",
+        f"--stop-timeout={STOP_SECONDS}",
         f"--volume={out}:{MOUNTED}:rw",
         f"--env-file={variables}",
         *(f"--entrypoint={one}" for one in command[:1]),
