@@ -77,12 +77,16 @@ class Coordinator:
         self.lost_flushes = 0
         self.before: list[Callable[[], None]] = []
         self.loses_replies = 0
+        self.loses_proposals = 0
         self.sent: list[tuple[str, Envelope]] = []
         self.replies: Replies | None = None
 
     def send(self, topic: str, message: Envelope) -> None:
         self.sent.append((topic, message))
         if topic != COORDINATOR_COMMANDS:
+            return
+        if self.loses_proposals:
+            self.loses_proposals -= 1
             return
         assert not self._queued[get_ident()], "a dead letter may be lost though its position is committed"
         for action in [self.before.pop(0)] if self.before else []:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from odf_testing.builders import a_chain, a_dataset, a_time
 from odf_testing.http import running
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
@@ -22,7 +23,7 @@ from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import Seed
+from odf_common.metadata.events import AddData, Seed
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_sync.access.directory import Directory
@@ -32,7 +33,7 @@ from odf_sync.http import event_routes
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
 from odf_sync.http.event_routes import EventRoutes
-from odf_sync.http.head_watch import HeadWatch
+from odf_sync.http.head_watch import HeadWatch, head_facts
 
 VECTOR = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / "cities.population"
 CHAIN = tuple(
@@ -208,3 +209,21 @@ def test_a_client_that_has_gone_is_forgotten(node: Node, monkeypatch: pytest.Mon
 def test_head_is_answered_without_a_stream(node: Node) -> None:
     answer = Stream(node, method="HEAD").answer
     assert (answer.status, answer.getheader("Cache-Control"), answer.read()) == (200, "no-store", b"")
+
+
+def test_the_facts_of_a_head_are_those_of_its_state() -> None:
+    entry = CatalogEntry(alias="cities", dataset_id=a_dataset())
+    chain = a_chain().add_data()
+    facts = head_facts(entry, chain.state)
+
+    assert facts == {
+        "dataset": str(a_dataset()),
+        "alias": "cities",
+        "head": str(chain.state.head),
+        "sequenceNumber": 3,
+        "lastOffset": 9,
+        "watermark": None,
+        "systemTime": "2026-01-01T00:00:03Z",
+    }
+    chain.add(AddData(prev_offset=9, new_watermark=a_time(5)))
+    assert head_facts(entry, chain.state)["watermark"] == "2026-01-01T00:00:05Z"

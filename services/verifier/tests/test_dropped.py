@@ -16,6 +16,7 @@ from odf_testing.verifier import Story
 
 from odf_common.dataset.object_markers import dropped_blocks, forget_drop, note_drop
 from odf_common.metadata.events import DatasetKind, ExecuteTransform
+from odf_common.ports.store import ObjectKind
 from odf_verifier.explanations import dropped_input
 from odf_verifier.report import Damage
 from odf_verifier.verification import Scope
@@ -71,6 +72,17 @@ def test_dropped_data_is_told_once_with_what_makes_it_again(story: Story, chain:
     (problem,) = verdict.problems
     assert (verdict.word, problem.kind) == ("dropped", Damage.DATA_DROPPED)
     assert problem.text == "its data was dropped; `odf pull hourly` recomputes it"
+
+
+def test_other_damage_of_a_dropped_dataset_is_reported_with_the_drop(story: Story, chain: AChain) -> None:
+    dataset = chain.state.dataset_id
+    note_drop(story.blobs, dataset, chain.state.head)
+    story.blobs.put(dataset, ObjectKind.SIGNATURE, chain.state.head, b"{}")
+
+    verdict = story.verify(chain, SCOPE)
+
+    assert verdict.word == "invalid"
+    assert [one.kind for one in verdict.problems] == [Damage.SIGNATURE_INVALID, Damage.DATA_DROPPED]
 
 
 def test_what_is_lost_after_a_drop_is_damage(story: Story, chain: AChain) -> None:

@@ -248,7 +248,7 @@ def test_a_replay_with_other_records_is_a_mismatch(node: Node) -> None:
 
 
 def test_a_query_that_is_refused_now_ends_the_replay(node: Node) -> None:
-    node.engine.failures = [InvalidQuery(text="not any more")]
+    node.engine.failures = [InvalidQuery(text="not any more"), InvalidQuery(text="not this one either")]
 
     (problem,) = node.verify("copy").problems
 

@@ -19,6 +19,7 @@ from odf_common.metadata.steps import (
     ReadStepNdJson,
     ReadStepParquet,
 )
+from odf_common.ports.bus import COORDINATOR_COMMANDS
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.file_commit import FileCommit, chosen_source
 from odf_ingest.errors import KeyReused, NothingCommitted
@@ -220,6 +221,20 @@ def test_a_lost_reply_does_not_repeat_the_batch(
     outcome = push(bench, tmp_path, line(1))
     assert not outcome.is_new
     assert len(bench.rows()) == 1
+
+
+def test_a_proposal_that_was_lost_is_repeated_as_it_was(
+    make_bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench()
+    bench.coordinator.loses_proposals = 2
+    monkeypatch.setattr("odf_ingest.commit.propose.Proposals.propose.__defaults__", (0.05,))
+
+    outcome = push(bench, tmp_path, line(1))
+
+    proposals = [one.propose for topic, one in bench.coordinator.sent if topic == COORDINATOR_COMMANDS]
+    assert proposals == proposals[:1] * 3
+    assert (outcome.is_new, len(bench.rows())) == (True, 1)
 
 
 def test_snapshots_go_on_from_what_the_slices_hold(make_bench: Any, tmp_path: Path) -> None:
