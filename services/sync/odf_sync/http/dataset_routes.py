@@ -116,12 +116,17 @@ class SimpleProtocol:
         if dataset is None:
             raise web.HTTPNotFound(text="")
         hashed = hash_in_url(request.match_info["name"])
-        blobs, home = self._env.blobs, self._env.settings.home
+        blobs, home, pushes = self._env.blobs, self._env.settings.home, self._pushes
+
+        def take(file: Path) -> None:
+            blobs.put_file(dataset, kind, hashed, file)
+            pushes.note_object(dataset, kind, hashed)
+
         upload = ExpectedUpload(
             file=upload_file(home, name, hashed),
             name=hashed,
             has=partial(blobs.has, dataset, kind, hashed),
-            take=partial(blobs.put_file, dataset, kind, hashed),
+            take=take,
         )
         return await self._uploads.receive(request, upload)
 

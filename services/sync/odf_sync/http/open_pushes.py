@@ -5,7 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+from odf_common.ports.store import ObjectKind
+
+Listener = Callable[[ObjectKind, Multihash], None]
 
 LINGERING_SECONDS: Final = (
     60.0  # after an exchange that was cut off: what its client still sends is not sent again
@@ -20,6 +24,7 @@ class OpenPushes:
         self._clock = clock
         self._datasets: dict[str, list[DatasetId]] = {}
         self._ended: dict[str, tuple[DatasetId, float]] = {}
+        self._listeners: dict[DatasetId, list[Listener]] = {}
 
     def dataset(self, alias: str) -> DatasetId | None:
         """Return the dataset that is being pushed to a name, or was a short time ago; None if there is none."""
@@ -28,6 +33,23 @@ class OpenPushes:
             return found[-1]
         dataset, until = self._ended.get(alias.lower(), (None, 0.0))
         return dataset if self._clock() < until else None
+
+    def note_object(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> None:
+        """Note that an object of a dataset has been stored."""
+        for listener in tuple(self._listeners.get(dataset, ())):
+            listener(kind, name)
+
+    @contextmanager
+    def listening(self, dataset: DatasetId, listener: Listener) -> Iterator[None]:
+        """Call a function, in any thread, for each object of a dataset that is stored."""
+        found = self._listeners.setdefault(dataset, [])
+        found.append(listener)
+        try:
+            yield
+        finally:
+            found.remove(listener)
+            if not found:
+                del self._listeners[dataset]
 
     @contextmanager
     def pushing(self, alias: str, dataset: DatasetId) -> Iterator[None]:

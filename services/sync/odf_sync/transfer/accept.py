@@ -1,21 +1,23 @@
-"""Takes in a chain that another node pushed: its objects are stored already, and are checked before the head moves."""
+"""Takes in a chain that another node pushes: its objects are stored first, and are checked before the head moves."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Final
 
+from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import block_hash, decode_block
 from odf_common.errors import HeadMoved, InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import DatasetId
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
 from odf_sync.transfer.compare import admit_all
 from odf_sync.transfer.objects import RemoteObject, by_object, check_stored, declared_objects
-from odf_sync.transfer.pull import LocalCopy, check_identity, commit
+from odf_sync.transfer.pull import LocalCopy, check_identity, commit, store_blocks
 from odf_sync.transfer.remote_blocks import RemoteBlock
 
 SOURCE: Final = "the node that pushes"
@@ -33,29 +35,95 @@ class PushedChain:
     """Replace the chain, from the first of the blocks on."""
 
 
-def accept(env: Environment, replies: Replies, chain: PushedChain) -> None:
-    """Move the head to the last block.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Admitted:
+    here: ChainState | None
+    state: ChainState
+    objects: Mapping[tuple[ObjectKind, Multihash], Sequence[RemoteObject]]
 
-    On errors nothing has moved: `InvalidInput`, also for an object that was not sent, `ChainRuleViolated`,
-    `ObjectDiffers`, `RecordsRefused`, `HeadMoved`, `AlreadyExists`.
-    """
-    entry = env.catalog.by_alias(chain.alias)
-    here = None if entry is None else env.states.current(entry.dataset_id)
-    if (here and here.head) != chain.head:
-        actual = None if here is None else str(here.head)
-        raise HeadMoved(dataset=chain.alias, expected=str(chain.head), actual=actual)
-    blocks = _Blocks(chain.blocks)
-    after = next(iter(blocks)).decoded.block.prev_block_hash
-    if after != chain.head and not chain.is_forced:
-        raise InvalidInput(text=f"they do not follow the head {chain.head}", where="the blocks")
-    past = None if entry is None or after is None else env.states.state_at(entry.dataset_id, after)
-    state = admit_all(past, blocks)
-    check_identity(env, state.dataset_id, chain.alias)
-    _check_objects(env, state.dataset_id, by_object(declared_objects(past, blocks)))
-    for name, raw in chain.blocks.items():
-        env.blobs.put(state.dataset_id, ObjectKind.BLOCK, name, raw)
-    copy = LocalCopy(name=chain.alias, ref=HEAD, here=here, is_forced=chain.is_forced)
-    commit(env, replies, state, copy)
+
+class Acceptance(AbstractContextManager["Acceptance"]):
+    """Takes in a chain: its blocks are admitted, and its objects checked, while objects still arrive."""
+
+    def __init__(self, env: Environment, chain: PushedChain) -> None:
+        """Begin with the blocks."""
+        self._env = env
+        self._chain = chain
+        self._pool = ThreadPoolExecutor(CHECKS, thread_name_prefix="check")
+        self._guard = threading.Lock()
+        self._arrived: set[tuple[ObjectKind, Multihash]] = set()
+        self._checks: dict[tuple[ObjectKind, Multihash], Future[None]] = {}
+        self._admitted: Future[_Admitted] = self._pool.submit(self._admit)
+        self._admitted.add_done_callback(self._check_arrived)
+
+    def note_object(self, kind: ObjectKind, name: Multihash) -> None:
+        """Check an object, which is stored now, as soon as the blocks are admitted."""
+        with self._guard:
+            self._arrived.add((kind, name))
+        if self._admitted.done():
+            self._check_arrived(self._admitted)
+
+    def complete(self, replies: Replies) -> None:
+        """Move the head to the last block.
+
+        On errors nothing has moved: `InvalidInput`, also for an object that was not sent, `ChainRuleViolated`,
+        `ObjectDiffers`, `RecordsRefused`, `HeadMoved`, `AlreadyExists`.
+        """
+        admitted = self._admitted.result()
+        with self._guard:
+            self._arrived.update(admitted.objects)
+        self._check_arrived(self._admitted)
+        try:
+            for key in admitted.objects:
+                self._checks[key].result()
+        except NotFound as error:
+            raise InvalidInput(text=f"not sent: {error.what.removeprefix('object ')}") from error
+        chain = self._chain
+        store_blocks(self._env, admitted.state.dataset_id, iter(chain.blocks.items()))
+        copy = LocalCopy(name=chain.alias, ref=HEAD, here=admitted.here, is_forced=chain.is_forced)
+        commit(self._env, replies, admitted.state, copy)
+
+    def __exit__(self, *_: object) -> None:
+        """Begin no more checks."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _admit(self) -> _Admitted:
+        env, chain = self._env, self._chain
+        entry = env.catalog.by_alias(chain.alias)
+        here = None if entry is None else env.states.current(entry.dataset_id)
+        if (here and here.head) != chain.head:
+            actual = None if here is None else str(here.head)
+            raise HeadMoved(dataset=chain.alias, expected=str(chain.head), actual=actual)
+        blocks = _Blocks(chain.blocks)
+        after = next(iter(blocks)).decoded.block.prev_block_hash
+        if after != chain.head and not chain.is_forced:
+            raise InvalidInput(text=f"they do not follow the head {chain.head}", where="the blocks")
+        past = None if entry is None or after is None else env.states.state_at(entry.dataset_id, after)
+        state = admit_all(past, blocks)
+        check_identity(env, state.dataset_id, chain.alias)
+        groups = by_object(declared_objects(past, blocks))
+        objects = {(group[0].kind, group[0].name): group for group in groups}
+        return _Admitted(here=here, state=state, objects=objects)
+
+    def _check_arrived(self, admitted: Future[_Admitted]) -> None:
+        """Begin to check what has arrived, unless the blocks are refused."""
+        if admitted.cancelled() or admitted.exception() is not None:
+            return
+        found = admitted.result()
+        with self._guard:
+            for key in self._arrived & found.objects.keys() - self._checks.keys():
+                group = found.objects[key]
+                with suppress(RuntimeError):  # the exchange has ended
+                    self._checks[key] = self._pool.submit(
+                        check_stored, self._env, SOURCE, found.state.dataset_id, group
+                    )
+            self._arrived.clear()
+
+
+def accept(env: Environment, replies: Replies, chain: PushedChain) -> None:
+    """Take in a chain whose objects are all stored; raises as `Acceptance.complete` does."""
+    with Acceptance(env, chain) as acceptance:
+        acceptance.complete(replies)
 
 
 class _Blocks(Iterable[RemoteBlock]):
@@ -70,15 +138,3 @@ class _Blocks(Iterable[RemoteBlock]):
             if actual != name:
                 raise InvalidInput(text=f"its bytes hash to {actual}", where=f"block {name}")
             yield RemoteBlock(hash=name, raw=raw, decoded=decode_block(raw))
-
-
-def _check_objects(env: Environment, dataset: DatasetId, wanted: Iterable[tuple[RemoteObject, ...]]) -> None:
-    with ThreadPoolExecutor(CHECKS, thread_name_prefix="check") as pool:
-        checks = [pool.submit(check_stored, env, SOURCE, dataset, one) for one in wanted]
-        try:
-            for one in checks:
-                one.result()
-        except NotFound as error:
-            raise InvalidInput(text=f"not sent: {error.what.removeprefix('object ')}") from error
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)

@@ -43,7 +43,7 @@ from odf_sync.repositories.locate import Location, locate
 from odf_sync.transfer.compare import Missing, admit_all, compare_with, missing_blocks
 from odf_sync.transfer.objects import RemoteObject, by_object, declared_objects, fetch
 from odf_sync.transfer.partial_files import DOWNLOADED, kept_blocks
-from odf_sync.transfer.remote_blocks import RemoteBlock, RemoteBlocks
+from odf_sync.transfer.remote_blocks import RemoteBlock
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -169,7 +169,7 @@ def _update(
     check_identity(env, state.dataset_id, name)
     yield from _objects(env, there, state.dataset_id, name, declared_objects(past, blocks))
     yield Step(alias=name, state="committing")
-    _store(env, state.dataset_id, blocks)
+    store_blocks(env, state.dataset_id, blocks.raw())
     if copy.here is None:
         # Before it has a name: a process that is killed later leaves a dataset that knows where it came from. What an
         # earlier attempt noted, from elsewhere perhaps, is replaced.
@@ -193,9 +193,8 @@ def _replaced(copy: LocalCopy, past: ChainState | None) -> Multihash | None:
     return None if past is not None and past.head == former else former
 
 
-def _store(env: Environment, dataset: DatasetId, blocks: RemoteBlocks) -> None:
+def store_blocks(env: Environment, dataset: DatasetId, waiting: Iterator[tuple[Multihash, bytes]]) -> None:
     """Store blocks durably, many at a time: a disk confirms them together, and a bucket answers them together."""
-    waiting = blocks.raw()
     with ThreadPoolExecutor(WRITES, thread_name_prefix="store") as pool:
         while some := tuple(islice(waiting, STORED_AT_ONCE)):
             for stored in [pool.submit(env.blobs.put, dataset, ObjectKind.BLOCK, *one) for one in some]:

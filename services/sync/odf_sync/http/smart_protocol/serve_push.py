@@ -50,7 +50,7 @@ from odf_sync.smart.messages import (
     Visibility,
 )
 from odf_sync.smart.spooled import SpooledBlocks, spool_file
-from odf_sync.transfer.accept import PushedChain, accept
+from odf_sync.transfer.accept import Acceptance, PushedChain
 from odf_sync.transfer.upload import OFFSET
 
 PROGRESS_SECONDS: Final = 10.0
@@ -184,14 +184,19 @@ async def _receive(  # noqa: PLR0917 - the parts of an exchange
     await channel.send(BlocksAccepted())
     listed = await channel.expect(UploadsRequest, idle_seconds)
     dataset = await asyncio.to_thread(target.require_target, seeded)
-    with target.pushes.pushing(target.alias, dataset):
+    chain = PushedChain(alias=target.alias, head=target.head, blocks=blocks, is_forced=is_forced)
+    with (
+        target.pushes.pushing(target.alias, dataset),
+        Acceptance(target.env, chain) as acceptance,
+        target.pushes.listening(dataset, acceptance.note_object),
+    ):
         await _receive_objects(channel, target, request, dataset, listed, idle_seconds)
         await channel.expect(CompleteRequest, idle_seconds)
         if (
             target.entry is None
         ):  # before it has a name, so that it is never visible to others than it should be
             await asyncio.to_thread(target.on_created, dataset, asked.visibility_for_created_dataset)
-        await asyncio.to_thread(_complete, target, blocks, is_forced=is_forced)
+        await asyncio.to_thread(acceptance.complete, target.replies)
     if received.archive is not None:
         received.archive.unlink(missing_ok=True)
 
@@ -247,8 +252,3 @@ async def _uploaded(channel: Channel) -> None:
 
 def _refused(phase: Phase, text: str) -> TransferRefused:
     return TransferRefused(fault=Internal(phase=phase, error_message=text))
-
-
-def _complete(target: PushTarget, blocks: Mapping[Multihash, bytes], *, is_forced: bool) -> None:
-    chain = PushedChain(alias=target.alias, head=target.head, blocks=blocks, is_forced=is_forced)
-    accept(target.env, target.replies, chain)

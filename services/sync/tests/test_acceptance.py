@@ -1,0 +1,95 @@
+"""When the objects of a push are checked."""
+
+import queue
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+from odf_testing.manifests import root
+from odf_testing.sync_node import SyncNode
+
+from odf_common.chain.walk import blocks_between
+from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import ObjectKind, block_reader
+from odf_common.service.environment import Environment
+from odf_sync.transfer import accept, objects
+from odf_sync.transfer.accept import Acceptance, PushedChain
+from odf_sync.transfer.objects import RemoteObject
+
+CITIES = yaml.safe_dump(root("cities", ["event_time TIMESTAMP", "city STRING"]))
+WAIT_SECONDS = 10.0
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> SyncNode:
+    """A node with a dataset of two slices."""
+    node = SyncNode(tmp_path / "here")
+    node.coordinator.add(CITIES)
+    for minute, city in enumerate(("Kyiv", "Quito")):
+        node.coordinator.push("cities", city, minute=minute)
+    return node
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> SyncNode:
+    return SyncNode(tmp_path / "there")
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> "queue.Queue[Multihash]":
+    """Return the names of objects that have been checked."""
+    names: queue.Queue[Multihash] = queue.Queue()
+    check = objects.check_stored
+
+    def noted(env: Environment, source: str, dataset: DatasetId, declared: Sequence[RemoteObject]) -> None:
+        check(env, source, dataset, declared)
+        names.put(declared[0].name)
+
+    monkeypatch.setattr(accept, "check_stored", noted)
+    return names
+
+
+def parts(node: SyncNode) -> tuple[DatasetId, PushedChain, list[Multihash]]:
+    """Return a push of all blocks, and the names of the slices."""
+    (dataset,) = (one.dataset_id for one in node.catalog.entries())
+    head = node.head("cities")
+    assert head is not None
+    links = blocks_between(block_reader(node.blobs, dataset), head, None)
+    blocks = {name: raw for name, _, raw in links}
+    names = sorted(node.blobs.names(dataset, ObjectKind.DATA), key=str)
+    return dataset, PushedChain(alias="cities", head=None, blocks=blocks, is_forced=False), names
+
+
+def send(here: SyncNode, there: SyncNode, dataset: DatasetId, name: Multihash) -> None:
+    there.blobs.put(dataset, ObjectKind.DATA, name, here.blobs.read(dataset, ObjectKind.DATA, name))
+
+
+def test_an_object_is_checked_while_others_arrive_and_only_once(
+    here: SyncNode, there: SyncNode, checked: "queue.Queue[Multihash]"
+) -> None:
+    dataset, chain, (first, second) = parts(here)
+    with Acceptance(there.env, chain) as acceptance:
+        send(here, there, dataset, first)
+        acceptance.note_object(ObjectKind.DATA, first)
+        assert checked.get(timeout=WAIT_SECONDS) == first
+        assert there.head("cities") is None
+        send(here, there, dataset, second)
+        acceptance.complete(there.replies)
+    assert list(checked.queue) == [second]
+    assert there.head("cities") == here.head("cities")
+
+
+def test_a_chain_with_an_object_that_did_not_arrive_is_refused(
+    here: SyncNode, there: SyncNode, checked: "queue.Queue[Multihash]"
+) -> None:
+    dataset, chain, (first, second) = parts(here)
+    with Acceptance(there.env, chain) as acceptance:
+        send(here, there, dataset, first)
+        acceptance.note_object(ObjectKind.DATA, first)
+        assert checked.get(timeout=WAIT_SECONDS) == first
+        with pytest.raises(InvalidInput, match=f"not sent: data/{second}"):
+            acceptance.complete(there.replies)
+    assert there.head("cities") is None
