@@ -97,6 +97,19 @@ def test_one_file_of_a_zip_archive_is_read(
     assert poll(bench).records == 1
 
 
+def test_the_only_file_of_a_tar_archive_is_read_and_of_several_one_has_to_be_chosen(
+    source: Any, poll: Any
+) -> None:
+    one, other = (tarfile.TarInfo("a.json"), LINE), (tarfile.TarInfo("b.json"), LINE)
+    bench = source(tarred(one), PrepStepDecompress(format=GZIP))
+    assert poll(bench).records == 1
+    bench = source(tarred(one, other), PrepStepDecompress(format=GZIP))
+    with pytest.raises(
+        InvalidInput, match=r"the archive has 'a\.json', 'b\.json'; choose one with `subPath`"
+    ):
+        poll(bench)
+
+
 def test_a_file_of_a_tar_archive_is_read(source: Any, poll: Any) -> None:
     raw = tarred((tarfile.TarInfo("./in/a.json"), LINE), (tarfile.TarInfo("b"), b"x"))
     assert poll(source(raw, PrepStepDecompress(format=GZIP, sub_path="in/*.json"))).records == 1

@@ -1,8 +1,8 @@
 """Decompress: a compressed file, or one file of an archive; archives are untrusted (spec: PrepStep::Decompress).
 
-`Gzip` is any compressed stream: gzip, and bzip2, xz and zstd, which are recognised by their first bytes; with a
-`subPath` it is a tar archive inside. Nothing is extracted by its name: the content goes to one file of our own, so no
-path or link of an archive is followed.
+`Gzip` is any compressed stream: gzip, and bzip2, xz and zstd, which are recognised by their first bytes. A tar archive
+inside is recognised too, and one of its files is taken. Nothing is extracted by its name: the content goes to one file
+of our own, so no path or link of an archive is followed.
 """
 
 import bz2
@@ -34,6 +34,8 @@ RATIO_FROM: Final = 64 << 20  # bytes from which on the ratio is checked
 XZ_MEMORY: Final = 256 << 20  # bytes that an xz stream may ask for
 SHOWN: Final = 10  # names in an error
 ENCRYPTED: Final = 0x1
+TAR_MAGIC: Final = b"ustar"  # of POSIX and GNU archives
+TAR_MAGIC_AT: Final = 257  # bytes
 _BROKEN: Final = (
     EOFError,
     NotImplementedError,
@@ -74,11 +76,11 @@ def decompress(step: PrepStepDecompress, file: Path, target: Path, context: Cont
     try:
         if step.format is CompressionFormat.Zip:
             _from_zip(step, file, target, context)
-        elif step.sub_path is None:
+        else:
             with _opened(file) as stream:
                 _copy(stream, target, file.stat().st_size, context)
-        else:
-            _from_tar(step.sub_path, file, target, context)
+            if step.sub_path is not None or _is_tar(target):
+                _from_tar(step, target, context)
     except _BROKEN as error:
         if isinstance(error, OSError) and error.filename is not None:
             raise  # our own file, such as on a full disk
@@ -115,11 +117,15 @@ def _from_zip(step: PrepStepDecompress, file: Path, target: Path, context: Conte
             _copy(stream, target, max(entry.compress_size, 1), context)
 
 
-def _from_tar(sub_path: str, file: Path, target: Path, context: Context) -> None:
-    """Copy one file of a compressed tar archive; it is unpacked first, within the limits."""
-    plain = target.with_suffix(".tar")
-    with _opened(file) as stream:
-        _copy(stream, plain, file.stat().st_size, context)
+def _is_tar(file: Path) -> bool:
+    with file.open("rb") as raw:
+        raw.seek(TAR_MAGIC_AT)
+        return raw.read(len(TAR_MAGIC)) == TAR_MAGIC
+
+
+def _from_tar(step: PrepStepDecompress, target: Path, context: Context) -> None:
+    """Replace a tar archive by one of its files."""
+    plain = target.replace(target.with_suffix(".tar"))
     try:
         with tarfile.open(plain, "r:") as archive:
             members: dict[str, tarfile.TarInfo] = {}
@@ -127,7 +133,7 @@ def _from_tar(sub_path: str, file: Path, target: Path, context: Context) -> None
                 _require_few(count)
                 if not member.isdir():
                     members[member.name.removeprefix("./")] = member
-            entry = members[_chosen(members, sub_path)]
+            entry = members[_chosen(members, step.sub_path)]
             stream_of_entry = archive.extractfile(entry) if entry.isreg() else None
             if stream_of_entry is None:
                 text = f"{entry.name!r} is not a regular file, but a link or device"
