@@ -6,7 +6,7 @@ from odf_testing.engine import COUNTS, FROM, HOUR, MINUTE, TO, A, Block, Make, R
 
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.analysis.times import Lateness
-from odf_engine_spark.plan.segments import last_ends
+from odf_engine_spark.plan.late_records import last_ends
 from odf_engine_spark.transform.checkpoint import read_state
 
 

@@ -2,7 +2,7 @@
 
 The chain has no field for it, so it is a note of this node: a crash between a commit and the note loses that commit's
 count, and a transform repeated after a reset counts again. Copies have none. The engine drops the records
-(`odf_engine_spark/plan/segments.py`); late records of a root are kept, and counted by ingest (`commit/watermark.py`).
+(`odf_engine_spark/plan/late_records.py`); those of a root are kept, and counted by ingest (`commit/watermark.py`).
 """
 
 from contextlib import suppress

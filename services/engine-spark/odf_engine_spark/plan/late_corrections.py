@@ -4,7 +4,7 @@ A window closes when the watermark reaches its end, and is emitted. Records that
 after the end, correct it block by block: with -C/+C if the output has columns that identify rows, otherwise with -R and
 +A. So the output does not depend on which blocks were in one request, and its watermark lags by the bound.
 
-Records that are later than that are dropped in `segments.py`.
+Records that are later than that are dropped in `late_records.py`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,9 @@ from odf_common.errors import InvalidQuery
 from odf_engine_spark.analysis.columns import output
 from odf_engine_spark.analysis.node import Node
 from odf_engine_spark.analysis.times import FOREVER, Frame, Known, known_of
-from odf_engine_spark.plan.segments import ALWAYS, NEVER, Delta, Segment, Step, first_ends, nothing
+from odf_engine_spark.plan.delta import ALWAYS, NEVER, Delta, nothing
+from odf_engine_spark.plan.late_records import first_ends
+from odf_engine_spark.plan.segments import Segment, Step
 from odf_engine_spark.spark.logical_plans import COMPLETE
 from odf_engine_spark.spark.tree import Tree
 from odf_engine_spark.values.operations import Numbers

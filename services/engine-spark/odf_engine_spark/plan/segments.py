@@ -1,7 +1,7 @@
 """Parts of a transform that Spark runs: over the new records, or over all that incomplete results still need.
 
-Late records are dropped here, before Spark sees them; `analysis/times.py` has the rule, the coordinator counts them.
-A stream is what a plan reads: an input, or the output of an earlier stage. Times are microseconds.
+Late records are dropped before Spark sees them (`late_records.py`). A stream is what a
+plan reads: an input, or the output of an earlier stage. Times are microseconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,36 +15,19 @@ import pyarrow as pa
 
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_engine_spark.analysis.flow import Flow
-from odf_engine_spark.analysis.times import FOREVER, Lateness
+from odf_engine_spark.analysis.times import FOREVER
 from odf_engine_spark.plan.apply_retractions import net_changes
+from odf_engine_spark.plan.delta import ALWAYS, NEVER, Delta, nothing
+from odf_engine_spark.plan.late_records import last_ends, on_time
 from odf_engine_spark.plan.matching import Matching
 from odf_engine_spark.spark.error_messages import FAULTS, query_fault
-from odf_engine_spark.spark.logical_plans import ARRIVED, COMPLETE, LATE, ROW, UNTIL, Plans, Slot
+from odf_engine_spark.spark.logical_plans import ARRIVED, COMPLETE, ROW, Plans, Slot
 from odf_engine_spark.spark.progress import Progress
 from odf_engine_spark.values.equality_codes import equality_codes, normalized
 from odf_engine_spark.values.operations import Numbers, carried_operations
 
 CHUNK: Final = 1 << 18  # records per run of Spark in row-wise queries
-NEVER: Final = np.iinfo(np.int64).min
-ALWAYS: Final = np.iinfo(np.int64).max
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delta:
-    """The new part of a stream; one number per record."""
-
-    records: pa.Table
-    operations: Numbers
-    complete: Numbers
-    """When each record is complete."""
-    late: Numbers | None = None
-    """The input's watermark before the record's block; records older than it are late."""
-    blocks: Numbers | None = None
-    """The system time of each record's block."""
-    vocab: DatasetVocabulary | None = None
-    """An input's vocabulary, None for the output of a stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +157,7 @@ class Segment:
         delta = step.streams[stream]
         if self.versions_of:
             delta = _without_corrected(delta, self.versions_of)
-        new = _on_time(delta, self.flow.late[stream], self.late, step.progress)
+        new = on_time(delta, self.flow.late[stream], self.late, step.progress)
         return self._merged(new, delta, step.old.get(self.place(stream)))
 
     def _merged(self, new: pa.Table, delta: Delta, old: pa.Table | None) -> pa.Table:
@@ -200,21 +183,6 @@ class Segment:
         return complete > now - int(retention)
 
 
-def last_ends(times: Numbers, rule: Lateness) -> Numbers:
-    """Return when the last window of each time ends."""
-    if rule.unit:
-        return _unit_ends(times, rule.unit)
-    return np.floor_divide(times - rule.offset, rule.slide) * rule.slide + rule.size + rule.offset
-
-
-def _unit_ends(times: Numbers, unit: str) -> Numbers:
-    """Return when the month, quarter or year of each time ends."""
-    months = {"m": 1, "q": 3, "y": 12}[unit]
-    number = times.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
-    ends = (np.floor_divide(number, months) + 1) * months
-    return np.asarray(ends.astype("datetime64[M]").astype("datetime64[us]").astype(np.int64))
-
-
 def _as_they_came(table: pa.Table) -> pa.Table:
     if COMPLETE not in table.column_names:
         return table
@@ -233,32 +201,6 @@ def _without_corrected(delta: Delta, key: Sequence[str]) -> Delta:
         complete=delta.complete[stays],
         late=None if delta.late is None else delta.late[stays],
     )
-
-
-def first_ends(times: Numbers, rule: Lateness) -> Numbers:
-    """Return when the first window of each time ends."""
-    return last_ends(times, rule) - (rule.size - rule.slide)
-
-
-def _on_time(delta: Delta, rule: Lateness, bound: int, progress: Progress) -> pa.Table:
-    """Return a stream's new records with their hidden columns; drops late records, and counts them."""
-    late = np.full(len(delta.records), NEVER) if delta.late is None else delta.late
-    late = np.where(late < NEVER + bound, NEVER, late - bound)
-    is_late = last_ends(delta.complete - 1, rule) <= late
-    late = late if rule.slide < rule.size else np.full(len(late), NEVER)
-    table = delta.records
-    for name, values in ((COMPLETE, delta.complete), (LATE, late), (UNTIL, np.full(len(late), ALWAYS))):
-        table = table.append_column(name, pa.array(values, pa.int64()))
-    if is_late.any():
-        progress.late(int(is_late.sum()))
-        table = table.filter(pa.array(~is_late))
-    return table
-
-
-def nothing(schema: pa.Schema) -> Delta:
-    """Return an empty delta."""
-    none = np.zeros(0, dtype=np.int64)
-    return Delta(records=schema.empty_table(), operations=none, complete=none)
 
 
 def _chunks(operations: Numbers, size: int) -> list[tuple[int, int]]:

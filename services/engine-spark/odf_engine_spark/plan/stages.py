@@ -19,7 +19,8 @@ from odf_engine_spark.operators.grouped import grouped
 from odf_engine_spark.operators.ranked import Order, ranked
 from odf_engine_spark.operators.running import running
 from odf_engine_spark.operators.temporal_join import as_of
-from odf_engine_spark.plan.segments import NEVER, Delta, Segment, Step, nothing
+from odf_engine_spark.plan.delta import NEVER, Delta, nothing
+from odf_engine_spark.plan.segments import Segment, Step
 from odf_engine_spark.spark.logical_plans import COMPLETE, HIDDEN, ROW
 from odf_engine_spark.values.equality_codes import equality_codes, normalized
 from odf_engine_spark.values.operations import Numbers

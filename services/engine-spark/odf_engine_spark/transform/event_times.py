@@ -1,4 +1,4 @@
-"""Event times of records, and the watermarks that decide whether they are late; `plan/segments.py` drops late records.
+"""Event times of records, and the watermarks that decide whether they are late; `plan/late_records.py` drops those.
 
 Times are microseconds, watermarks of chains are nanoseconds.
 """
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.metadata.engine import Watermark
-from odf_engine_spark.plan.segments import NEVER, Delta
+from odf_engine_spark.plan.delta import NEVER, Delta
 from odf_engine_spark.transform.inputs import Input
 from odf_engine_spark.values.operations import Numbers
 

@@ -1,0 +1,35 @@
+"""New records of a stream, which is an input or the output of an earlier stage. Times are microseconds."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_engine_spark.values.operations import Numbers
+
+NEVER: Final = np.iinfo(np.int64).min
+ALWAYS: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """The new part of a stream; one number per record."""
+
+    records: pa.Table
+    operations: Numbers
+    complete: Numbers
+    """When each record is complete."""
+    late: Numbers | None = None
+    """The input's watermark before the record's block; records older than it are late."""
+    blocks: Numbers | None = None
+    """The system time of each record's block."""
+    vocab: DatasetVocabulary | None = None
+    """An input's vocabulary, None for the output of a stage."""
+
+
+def nothing(schema: pa.Schema) -> Delta:
+    """Return an empty delta."""
+    none = np.zeros(0, dtype=np.int64)
+    return Delta(records=schema.empty_table(), operations=none, complete=none)

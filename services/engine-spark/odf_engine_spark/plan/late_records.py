@@ -1,0 +1,45 @@
+"""Drops late records before Spark sees them, and counts them for the coordinator; `analysis/times.py` has the rule."""
+
+import numpy as np
+import pyarrow as pa
+
+from odf_engine_spark.analysis.times import Lateness
+from odf_engine_spark.plan.delta import ALWAYS, NEVER, Delta
+from odf_engine_spark.spark.logical_plans import COMPLETE, LATE, UNTIL
+from odf_engine_spark.spark.progress import Progress
+from odf_engine_spark.values.operations import Numbers
+
+
+def on_time(delta: Delta, rule: Lateness, bound: int, progress: Progress) -> pa.Table:
+    """Return a stream's new records with their hidden columns; drops late records, and counts them."""
+    late = np.full(len(delta.records), NEVER) if delta.late is None else delta.late
+    late = np.where(late < NEVER + bound, NEVER, late - bound)
+    is_late = last_ends(delta.complete - 1, rule) <= late
+    late = late if rule.slide < rule.size else np.full(len(late), NEVER)
+    table = delta.records
+    for name, values in ((COMPLETE, delta.complete), (LATE, late), (UNTIL, np.full(len(late), ALWAYS))):
+        table = table.append_column(name, pa.array(values, pa.int64()))
+    if is_late.any():
+        progress.late(int(is_late.sum()))
+        table = table.filter(pa.array(~is_late))
+    return table
+
+
+def last_ends(times: Numbers, rule: Lateness) -> Numbers:
+    """Return when the last window of each time ends."""
+    if rule.unit:
+        return _unit_ends(times, rule.unit)
+    return np.floor_divide(times - rule.offset, rule.slide) * rule.slide + rule.size + rule.offset
+
+
+def first_ends(times: Numbers, rule: Lateness) -> Numbers:
+    """Return when the first window of each time ends."""
+    return last_ends(times, rule) - (rule.size - rule.slide)
+
+
+def _unit_ends(times: Numbers, unit: str) -> Numbers:
+    """Return when the month, quarter or year of each time ends."""
+    months = {"m": 1, "q": 3, "y": 12}[unit]
+    number = times.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
+    ends = (np.floor_divide(number, months) + 1) * months
+    return np.asarray(ends.astype("datetime64[M]").astype("datetime64[us]").astype(np.int64))
