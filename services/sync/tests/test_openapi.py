@@ -156,7 +156,8 @@ def test_the_description_names_every_path_and_how_to_authenticate(description: A
     assert {"/info", "/openapi.json", "/{account}/{dataset}/refs/{ref}"} <= description["paths"].keys()
     push = description["paths"]["/{account}/{dataset}/ingest"]["post"]
     assert [one["name"] for one in push["parameters"]] == ["account", "dataset", "sourceName", "wait"]
-    assert {"200", "202", "400", "401", "403", "404", "413", "503"} <= push["responses"].keys()
+    documented = {"200", "202", "400", "401", "403", "404", "408", "409", "413", "415", "503", "507"}
+    assert documented <= push["responses"].keys()
     assert push["requestBody"]["content"].keys() == {"application/x-ndjson"}
     assert push["responses"]["200"]["content"].keys() == {"application/json"}
 

@@ -203,8 +203,11 @@ def test_lists_of_objects_may_be_truncated(
 ) -> None:
     monkeypatch.setattr(push_module, "LISTED", 1)
     with there.served() as base:
-        here.push("cities", f"odf+{base}/cities")
+        steps = here.push("cities", f"odf+{base}/cities")
     assert there.content("cities") == here.content("cities")
+    sent = [(step.done, step.total) for step in steps if step.state == "objects"]
+    assert sent == [(number, len(sent)) for number in range(1, len(sent) + 1)]
+    assert len(sent) > 1
 
 
 def test_a_long_chain_is_pushed_in_parts_and_an_interrupted_push_continues_with_its_part(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from odf_common.errors import Refused
+from odf_common.errors import OdfError, Refused, Unavailable
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.in_flight import IsWanted, PushesInFlight, Target, cancelled
 
@@ -21,6 +21,7 @@ class Slow:
         self.begun = threading.Event()
         self.may_end = threading.Event()
         self.calls = 0
+        self.error: OdfError | None = None
 
     def __call__(self, is_wanted: IsWanted) -> Outcome:
         self.calls += 1
@@ -28,6 +29,8 @@ class Slow:
         assert self.may_end.wait(10)
         if not is_wanted():
             raise cancelled()
+        if self.error is not None:
+            raise self.error
         return Outcome(state=self.state, count=7, is_new=True)
 
 
@@ -44,11 +47,12 @@ def push(make_bench: Any, tmp_path: Path) -> Any:
         key: str,
         *,
         may_join: bool = True,
+        source: str = "default",
         is_there: Callable[[], bool] = lambda: True,
     ) -> Future[Outcome]:
         file = tmp_path / key
         file.write_text(content)
-        target = Target(dataset=state.dataset_id, source="default", event_time=None, size=len(content))
+        target = Target(dataset=state.dataset_id, source=source, event_time=None, size=len(content))
         return pool.submit(pushes.run, target, file, commit, key=key, is_there=is_there, may_join=may_join)
 
     begin.pushes = pushes  # type: ignore[attr-defined]
@@ -145,3 +149,50 @@ def test_who_has_joined_and_withdraws_is_answered_at_once(push: Any) -> None:
         second.result(10)
     slow.may_end.set()
     assert first.result(10).is_new
+
+
+def test_the_same_bytes_for_another_source_are_another_push(push: Any) -> None:
+    slow, other = push.slow(), push.slow()
+    first = push("same", slow, "a")
+    assert slow.begun.wait(10)
+    second = push("same", other, "b", source="other")
+    assert other.begun.wait(10)
+    for one in (slow, other):
+        one.may_end.set()
+    assert [(one.result(10).count, one.result().is_new) for one in (first, second)] == [(7, True)] * 2
+
+
+def test_a_push_that_was_withdrawn_is_joined_by_none(push: Any) -> None:
+    slow, other = push.slow(), push.slow()
+    first = push("same", slow, "a")
+    assert slow.begun.wait(10)
+    push.pushes.withdraw("a")
+    second = push("same", other, "b")
+    assert other.begun.wait(10)
+    for one in (slow, other):
+        one.may_end.set()
+    assert second.result(10).is_new
+    with pytest.raises(Refused, match="cancelled"):
+        first.result(10)
+
+
+def test_those_that_joined_a_push_get_its_error(push: Any) -> None:
+    slow = push.slow()
+    slow.error = Unavailable(what="Kafka")
+    first = push("same", slow, "a")
+    assert slow.begun.wait(10)
+    second = push("same", push.slow(), "b")
+    wait(lambda: joined(push, slow))
+    slow.may_end.set()
+    for one in (first, second):
+        with pytest.raises(Unavailable):
+            one.result(10)
+
+
+def test_a_push_that_has_ended_is_no_longer_in_flight(push: Any) -> None:
+    slow = push.slow()
+    slow.may_end.set()
+    assert push("same", slow, "a").result(10).is_new
+
+    assert push.pushes._pushes == []
+    assert not push.pushes.withdraw("a")

@@ -8,13 +8,14 @@ import pytest
 from odf_testing.builders import a_dataset, a_push_source
 
 from odf_common.adapters.kafka.records import Chunk
+from odf_common.errors import Unavailable
 from odf_common.metadata.steps import MergeStrategySnapshot
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.message_columns import ColumnNames, HeaderColumns, MessageColumns
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.push.batch_buffer import MAX_BATCH_BYTES, MAX_DELAY_SECONDS, BatchLimits
-from odf_ingest.push.source import PushSource, Wait
+from odf_ingest.push.source import PushSource, Trouble, Wait
 
 
 def a_source(
@@ -253,3 +254,12 @@ def test_a_source_is_not_idle_while_its_messages_move_from_the_buffer_in_flight(
     source.add(a_chunk([10]))
     source.ready = MovingOn(source)
     assert not source.is_idle
+
+
+def test_a_trouble_that_continues_has_the_time_and_the_tries_since_it_began() -> None:
+    error = Unavailable(what="the registry")
+    first = Trouble.of(error, None)
+    again = Trouble.of(error, replace(first, since=5.0))
+
+    assert (first.tries, again.tries, again.since) == (1, 2, 5.0)
+    assert again.delay > first.delay
