@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Final, cast
 
+from bare_copy import bare_copy, serve_bare
 from long_chains import Client, chain_in, linked_without_newest, written
 from odf_testing.http import running
 from rows import Row, Target, held_against
@@ -61,6 +62,8 @@ def _whole_chain(folder: Path) -> Iterator[Row]:
         with _served(there) as port, delayed_by(port, delay) as ours:
             value = timed(lambda: Client(folder / "here").pull(ours))
         shutil.rmtree(folder / "here")
+        if not delay:
+            yield from _held_against_bare_copies(case, value, files / "data", folder / "copy")
         if has_rclone():
             with served_by_rclone(files, "http") as port, delayed_by(port, delay) as theirs:
                 peer = timed(lambda: rclone_pull(theirs, folder / "copy"))
@@ -72,6 +75,17 @@ def _whole_chain(folder: Path) -> Iterator[Row]:
         yield held_against(case, value, "s", peer=("git clone", peer))
     shutil.rmtree(there)
     shutil.rmtree(repository)
+
+
+def _held_against_bare_copies(case: str, value: float, objects: Path, copy: Path) -> Iterator[Row]:
+    """Yield how far the pull is from what receiving, hashing and writing its objects takes."""
+    names = [one.name for one in objects.iterdir()]
+    for what, has_records in (("", False), (", its records read and hashed", True)):
+        with process_of(serve_bare, objects) as port:
+            peer = timed(lambda: bare_copy(port, names, copy, has_records=has_records))  # noqa: B023
+        shutil.rmtree(copy)
+        label = f"bare loop: same bytes received, hashed and written{what}"
+        yield held_against(case, value, "s", peer=(label, peer))
 
 
 def _one_new_block(folder: Path) -> Iterator[Row]:
