@@ -81,9 +81,11 @@ def read_foreign_slice(file: Path) -> pa.Table:
         _check_declared(parquet, file)
         columns = [parquet.schema.column(place) for place in range(len(parquet.schema))]
         texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+    if not texts:
+        return read_slice(file)
     with _reading(file), pq.ParquetFile(file, memory_map=True, read_dictionary=texts) as parquet:
         size, written_out = file.stat().st_size, 0
-        for group in range(parquet.num_row_groups if texts else 0):
+        for group in range(parquet.num_row_groups):
             for column in parquet.read_row_group(group, columns=texts, use_threads=False).columns:
                 written_out += sum(_text_bytes(chunk) for chunk in column.chunks)
             if written_out > max(_HARMLESS, size * _INFLATION):
