@@ -5,7 +5,8 @@ import pytest
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
-from odf_ingest.read import read_file, read_records
+from odf_ingest.read import read_file, read_records, suspects
+from odf_ingest.read.declared import declared_schema
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.date32())])
 
@@ -180,3 +181,22 @@ def test_without_a_schema_columns_are_text_unless_types_are_to_be_found(tmp_path
     assert read_file(ReadStepCsv(header=True), file, None).to_pylist() == [{"a": "1", "b": "x"}]
     found = read_file(ReadStepCsv(header=True, infer_schema=True), file, None)
     assert found.to_pylist() == [{"a": 1, "b": "x"}]
+
+
+@pytest.mark.parametrize("header", [b"", b"day,id,amount\n"], ids=["no-header", "header"])
+def test_bad_records_are_found_together_and_not_one_by_one(header: bytes) -> None:
+    """Otherwise each bad row of a large file costs a dozen readings of its neighbours."""
+    step = ReadStepCsv(header=bool(header), ddl_schema=("day DATE", "id BIGINT", "amount DECIMAL(4, 2)"))
+    bad = [
+        b"2024-13-01,1,2",
+        b"2024-01-01,one,2",
+        b"2024-01-01,1,2,3",
+        b"2024-01-01,1,\xff",
+        b'2024-01-01,1,"2',
+    ]
+    good = [b"2024-01-01,1e3,.5", b'"2024-01-01",-1,+2.50', b",,"]
+    values = [header + one for one in (*bad, *good)]
+    schema = declared_schema(step)
+    assert sorted(suspects(step, values, schema)) == list(range(len(bad)))
+    assert sorted(suspects(step, values[:2], schema)) == [0, 1]
+    assert len(read_records(step, values[len(bad) :], schema)) == len(good)

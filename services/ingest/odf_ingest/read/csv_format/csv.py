@@ -4,6 +4,7 @@ With `header`, columns are matched by name, else by position. A message may have
 """
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from odf_ingest.read.csv_format.csv_parse import (
     header_names,
     in_order_of,
     inferred_types,
+    misfits,
     parse,
     require_distinct,
 )
@@ -93,12 +95,32 @@ def _suspects(
 ) -> Mapping[int, str | None]:
     grammar = grammar_of(step)
     found: dict[int, str | None] = {}
-    for number, value in enumerate(values):
-        try:
-            _message(step, grammar, to_utf8(value, step.encoding))
-        except InvalidInput:
-            found[number] = None
+    try:
+        by_header = _messages(step, grammar, values)
+    except InvalidInput:
+        by_header = {}
+        for number, value in enumerate(values):
+            try:
+                header, record = _message(step, grammar, to_utf8(value, step.encoding))
+            except InvalidInput:
+                found[number] = None
+            else:
+                by_header.setdefault(header, []).append((number, record))
+    for header, numbered in by_header.items() if schema is not None else ():
+        rows = _misfits(step, header, [record for _, record in numbered], schema)
+        found |= {numbered[row][0]: None for row in rows}
     return found
+
+
+def _misfits(
+    step: ReadStepCsv, header: bytes | None, records: Sequence[bytes], schema: pa.Schema
+) -> AbstractSet[int]:
+    """Return the records that probably have a bad value; all of them if their header is bad."""
+    try:
+        names = schema.names if header is None else header_names(step, header)
+        return misfits(step, records, in_order_of(names, schema, is_open=True))
+    except InvalidInput:
+        return frozenset(range(len(records)))
 
 
 @infer_records.register(ReadStepCsv)
@@ -210,7 +232,21 @@ def _messages(
     joined = b"\n".join(texts)
     if all(texts) and joined.count(b"\n") == len(texts) - 1 and grammar.is_record_a_line(joined):
         return {None: list(enumerate(texts))}
+    header, records = _common_header(texts) if step.header else (b"", [])
+    joined = b"\n".join((header, *records))
+    is_plain = joined.count(b"\n") == len(records) and grammar.is_record_a_line(joined)
+    if header and all(records) and is_plain:
+        return {header: list(enumerate(records))}
     return _by_header([_message(step, grammar, text) for text in texts])
+
+
+def _common_header(texts: Sequence[bytes]) -> tuple[bytes, list[bytes]]:
+    """Return the first line that all messages have, and the rest of each; empty if there is none."""
+    line, end, _ = texts[0].partition(b"\n") if texts else (b"", b"", b"")
+    before = line + end
+    if not end or not all(text.startswith(before) for text in texts):
+        return b"", []
+    return line, [text[len(before) :] for text in texts]
 
 
 def _completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -265,7 +301,7 @@ def _by_record(step: ReadStepCsv, body: bytes, order: pa.Schema, *, skipped: int
             raise InvalidInput(text="is not one line of values")
         return table
 
-    return read_lines(records, places, read, lambda _: {})
+    return read_lines(records, places, read, lambda some: dict.fromkeys(misfits(step, some, order)))
 
 
 def _placed(step: ReadStepCsv, body: bytes, *, skipped: int) -> tuple[list[bytes], list[str]]:

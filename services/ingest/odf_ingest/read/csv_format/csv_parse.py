@@ -2,8 +2,11 @@
 
 import re
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
@@ -14,7 +17,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
 from odf_ingest.read.csv_format.csv_records import grammar_of
 from odf_ingest.read.encoding import BOM, require_utf8
-from odf_ingest.read.types.columns import TimeFormats, converted, parsed_schema
+from odf_ingest.read.types.columns import TimeFormats, converted, parsed_schema, unconvertible_rows
 from odf_ingest.read.types.numbers import LONG_INTEGER, require_finite, to_whole_numbers
 from odf_ingest.read.types.type_names import printable, shown, type_name
 
@@ -22,6 +25,7 @@ _IN_COLUMN: Final = re.compile(r"In CSV column #(\d+): (?:CSV conversion error t
 # The value is quoted as it is, so that it may contain quotes too.
 _VALUE: Final = re.compile(r"(?:invalid value|The string) '(.*)'", re.DOTALL)
 _WIDTH: Final = re.compile(r"Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
+_NUMBER: Final = r"(?i)^\s*[+-]?(?:\d+\.?\d*|\.\d+|(?:nan|inf|infinity)$)(?:e[+-]?\d+)?\s*$"
 _INTEGER: Final = r"^\s*[+-]?\d{16,}\s*$"
 
 
@@ -44,13 +48,54 @@ def parse(step: ReadStepCsv, text: bytes, columns: pa.Schema) -> pa.Table:
     return table
 
 
-def header_names(step: ReadStepCsv, header: bytes) -> list[str]:
+def misfits(step: ReadStepCsv, records: Sequence[bytes], columns: pa.Schema) -> AbstractSet[int]:
+    """Return the records that probably cannot be parsed: found together, since parsing each alone is slow.
+
+    Some good ones may be among them, such as a number in an unusual notation, and bad ones missing.
+    """
+    width = grammar_of(step).width
+    suspects = {
+        number for number, one in enumerate(records) if width(one) != len(columns) or not _is_utf8(one)
+    }
+    rest = [number for number in range(len(records)) if number not in suspects]
+    strings = pa.schema([(name, pa.string()) for name in columns.names])
+    try:
+        table = _read(step, b"\n".join(records[number] for number in rest), strings)
+    except InvalidInput:
+        return suspects
+    if len(table) != len(rest):
+        return suspects
+    formats = TimeFormats.of(step)
+    parsed = parsed_schema(columns, formats, is_lenient=True)
+    for values, text, column in zip(table.columns, parsed, columns, strict=True):
+        if _is_number(text.type):
+            is_other = pc.invert(pc.match_substring_regex(values, _NUMBER)).fill_null(False)  # noqa: FBT003 - a value
+            suspects |= {rest[row] for row in np.flatnonzero(is_other)}
+        elif kind.is_string(text.type) and not kind.is_string(column.type):
+            suspects |= {rest[row] for row in unconvertible_rows(values, column, formats)}
+    return suspects
+
+
+def _is_utf8(record: bytes) -> bool:
+    try:
+        record.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(kind.is_integer(type_) or kind.is_floating(type_) or kind.is_decimal(type_))
+
+
+@lru_cache(maxsize=64)  # each message may bring it
+def header_names(step: ReadStepCsv, header: bytes) -> Sequence[str]:
     """Return the names in a header line; raises `InvalidInput`."""
     require_utf8(header)
     width = grammar_of(step).width(header)
     texts = pa.schema([(f"f{number}", pa.string()) for number in range(width)])
     (row,) = _read(step, header, texts).to_pylist() or [{}]
-    return [name or "" for name in row.values()]
+    return tuple(name or "" for name in row.values())
 
 
 def in_order_of(names: Sequence[str], schema: pa.Schema, *, is_open: bool) -> pa.Schema:

@@ -84,7 +84,7 @@ def unconvertible(table: pa.Table, schema: pa.Schema, formats: TimeFormats) -> d
     """Return the rows that `converted` refuses individually, and why."""
     suspects: set[int] = set()
     for column, field in zip(table.columns, schema, strict=True):
-        suspects |= _unconvertible(column, field, formats)
+        suspects |= unconvertible_rows(column, field, formats)
     faults = {}
     for row in sorted(suspects):
         try:
@@ -94,7 +94,7 @@ def unconvertible(table: pa.Table, schema: pa.Schema, formats: TimeFormats) -> d
     return faults
 
 
-def _unconvertible(column: pa.ChunkedArray, wanted: pa.Field, formats: TimeFormats) -> set[int]:
+def unconvertible_rows(column: pa.ChunkedArray, wanted: pa.Field, formats: TimeFormats) -> set[int]:
     """Return the rows of one column that cannot be converted; only pieces with such rows are checked row by row."""
     if _converts(column, wanted, formats):
         return set()
