@@ -202,8 +202,9 @@ def passed_of(state: SourceState | None) -> Passed:
             for part, at in one["next"].items()
         }
         count, retried = rows_in(plain)
-        if count:
-            ends[rows_part(state.source_name)] = count
+        ends[rows_part(state.source_name)] = (
+            count  # also 0: after a reset to before the first row, none is handled
+        )
         return Passed(rejected=int(plain.get("rejected", 0)), ends=ends, retried=retried)
     except (ValueError, KeyError, TypeError, AttributeError):
         return Passed()

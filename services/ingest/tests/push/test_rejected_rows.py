@@ -293,3 +293,18 @@ def test_rows_of_several_sources_have_numbers_of_their_own(pushing: Any) -> None
     assert made.rejected.drop(made.bench.dataset, wanted).open == 2
     with pytest.raises(NotFound, match="open rejected message 0/0"):  # of a topic
         made.rejected.drop(made.bench.dataset, [Wanted(source="", location="0/0")])
+
+
+@pytest.mark.parametrize("locations", [["row/0"], []], ids=["one", "all"])
+def test_a_row_is_open_that_has_the_number_of_one_dropped_before_a_reset(
+    pushing: Any, locations: list[str]
+) -> None:
+    made = pushing()
+    made.push('{"id":1}\nx\n', "a")
+    wanted = [Wanted(source="", location=one) for one in locations]
+    assert made.rejected.drop(made.bench.dataset, wanted).open == 0
+    reset = SourcePosition().source_state("default")  # as a reset to before the push would leave it
+    made.bench.propose(AddData(prev_offset=0, new_watermark=EVENT_TIME, new_source_state=reset))
+    assert made.open == []
+    made.push('{"id":2}\ny\n', "b")
+    assert made.open == ["row/0"]
