@@ -103,6 +103,10 @@ def command(
     print_rows(shown, output, columns=columns, extra=("head",))
     for one in results:
         _remark_on(one, dataset, source)
+    if any(one.reply is not None and one.reply.rejected for one in results):
+        remark(
+            f"hint: see `odf rejected list {dataset}`; `odf source set {dataset} badRecords=stop` refuses such files"
+        )
     if results[-1].is_interrupted:
         raise click.exceptions.Exit(ExitCode.ABORTED)
     if results[-1].error is not None:
@@ -176,11 +180,8 @@ def _remark_on(result: _Result, dataset: str, source: str) -> None:
     if reply.HasField("late"):
         remark(f"{_named(result.file)}: {late_remark(reply.late, dataset, source)}")
     if reply.rejected:
-        rows = "1 row is no record" if reply.rejected == 1 else f"{reply.rejected} rows are no records"
-        remark(f"{rows} of {dataset}; the first: {reply.rejected_reason}")
-        remark(
-            f"hint: see `odf rejected list {dataset}`; `odf source set {dataset} badRecords=stop` refuses such files"
-        )
+        rows = "1 row is not a record" if reply.rejected == 1 else f"{reply.rejected} rows are not records"
+        remark(f"{_named(result.file)}: {rows} of {dataset}; the first: {reply.rejected_reason}")
 
 
 def _outcome(node: Node, header: PushHeader, file: str, run: str) -> _Result:
