@@ -31,6 +31,7 @@ class StoredLetters:
                     event_ms=None if (at := letter.facts.get("event-time")) is None else int(at),
                     input_format=letter.facts.get("input-format"),
                     push=letter.facts.get("push", ""),
+                    header_bytes=int(letter.facts.get("header-bytes", "0")),
                 )
 
     def send_again(self, letters: Iterable[StoredLetter]) -> int:

@@ -77,6 +77,8 @@ class StoredLetter:
     """Format of the pushed file that has the row, empty for the source's own; None if it was polled, or in a topic."""
     push: str = ""
     """Key of the push that has the row."""
+    header_bytes: int = 0
+    """How much of the value is a header line that precedes the row."""
 
     @property
     def is_pushed_row(self) -> bool:

@@ -352,6 +352,7 @@ def _rejected_message(letter: StoredLetter, value_bytes: int) -> ingest_pb2.Reje
         value=letter.value[: value_bytes or None],
         size=letter.size,
         is_cut=not letter.is_whole,
+        header_bytes=letter.header_bytes,
     )
 
 

@@ -159,7 +159,7 @@ class RejectPolicy:
                 reason=f"{rows.label}, {one.reason}",
                 key=str(rows.dataset).encode(),
                 value=one.value or b"",
-                facts=facts,
+                facts=facts | ({"header-bytes": str(one.header_bytes)} if one.header_bytes else {}),
             )
             for number, one in enumerate(bad, start=before.ends.get(rows_part(rows.source), 0))
         ]

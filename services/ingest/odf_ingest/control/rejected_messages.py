@@ -194,7 +194,7 @@ class RejectedMessages:
             if position.rejected_rows <= first:
                 break
             counts.append(position.rejected_rows)
-            pushes.append(position.receipts[-1])
+            pushes.append(position.receipts[-1] if position.receipts else "")
         return counts[::-1], pushes[::-1]
 
     def drop(self, dataset: DatasetId, wanted: Sequence[Wanted]) -> Settled:

@@ -100,6 +100,7 @@ class TextRows:
                 offset=row,
                 value=self.records.messages(row, row + 1)[0],
                 reason=f"{self.records.places[row]}: {reason}".removeprefix(": "),
+                header_bytes=len(self.records.header),
             )
             for row, reason in sorted(self._reasons.items())
         )

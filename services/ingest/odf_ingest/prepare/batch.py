@@ -213,3 +213,5 @@ class BadRecord:
     offset: int
     value: bytes | None
     reason: str
+    header_bytes: int = 0
+    """How much of the value precedes a row of a file, and was not next to it there."""

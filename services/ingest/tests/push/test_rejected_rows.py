@@ -129,6 +129,8 @@ def test_good_rows_are_committed_and_bad_ones_become_dead_letters(
     assert (made.ids, outcome.count) == ([1], 1)
     assert [one.value for one in made.letters.sent] == values
     assert made.letters.sent[0].reason == f"orders.json, {reasons}"
+    (first, *_) = made.rejected.open(made.bench.dataset)
+    assert first.value[: first.header_bytes] == (b"day,id\n" if isinstance(read, ReadStepCsv) else b"")
     assert outcome.rejected[0].reason == reasons
     assert made.open == [f"row/{number}" for number in range(len(values))]
     assert passed_of(made.bench.state.source_states["default"]).rejected == len(values)

@@ -158,6 +158,7 @@ def _stored(message: Message) -> StoredLetter:
         event_ms=_event_ms(facts.get("event-time")),
         input_format=facts.get("input-format"),
         push=facts.get("push", ""),
+        header_bytes=_number(facts.get("header-bytes")),
     )
 
 

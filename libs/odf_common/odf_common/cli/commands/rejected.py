@@ -65,7 +65,7 @@ def list_rejected(*, dataset: str, limit: int, output: str) -> None:
         if part.HasField("counts"):
             counts = part.counts
         else:
-            rows.append(_row(part.message))
+            rows.append(_row(part.message, has_header=output != "table"))
     has_sources = len({row["source"] for row in rows}) > 1
     has_topics = len({row["topic"] for row in rows}) > 1 and not has_sources
     more = (*(("source",) if has_sources else ()), *(("topic",) if has_topics else ()))
@@ -185,7 +185,8 @@ def _location(text: str) -> RejectedLocation:
     return RejectedLocation(source_name=found["source"] or "", location=f"{part}/{int(found['number'])}")
 
 
-def _row(message: RejectedPart.Message) -> dict[str, object]:
+def _row(message: RejectedPart.Message, *, has_header: bool = True) -> dict[str, object]:
+    value = message.value if has_header else message.value[message.header_bytes :]
     return {
         "location": message.location.location,
         "source": message.location.source_name,
@@ -194,5 +195,5 @@ def _row(message: RejectedPart.Message) -> dict[str, object]:
         "reason": message.reason,
         "size": message.size,
         "isCut": message.is_cut,
-        "value": message.value.decode(errors="replace"),
+        "value": value.decode(errors="replace"),
     }
