@@ -249,6 +249,23 @@ def test_an_object_that_arrives_cut_is_fetched_again(
     assert cuts == []
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_large_object_of_which_less_is_stored_than_was_sent_is_not_taken_as_stored(
+    server: MinioServer, place: S3Location, tmp_path: Path
+) -> None:
+    def answer(request: Request) -> Page:
+        page = forwarded(server, request)
+        if request.method == "HEAD" and page.status == 200:
+            page.headers["Content-Length"] = str(len(LARGE) - 1)
+        return page
+
+    with serving_answers(answer) as endpoint:
+        stored = Bucket(replace(place, endpoint=endpoint), server.access)
+        error = error_of(lambda: stored.upload("large", a_large_file(tmp_path)))
+    assert isinstance(error, StorageUnavailable)
+    assert str(error).startswith(f"{len(LARGE)} bytes were sent and {len(LARGE) - 1} are stored")
+
+
 @pytest.mark.parametrize("code", ["AccessDenied", "NotImplemented"])
 def test_a_large_object_is_stored_where_uploads_cannot_be_listed(
     server: MinioServer, place: S3Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
