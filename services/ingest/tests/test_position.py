@@ -73,3 +73,9 @@ def test_the_count_of_rejected_messages_is_written_once_there_are_any() -> None:
     position = SourcePosition().with_rejected(2).with_rejected(3)
     assert position.text() == '{"rejected":5,"topics":{},"v":1}'
     assert SourcePosition.parse(position.text()) == position
+
+
+def test_rejected_rows_count_as_messages_too() -> None:
+    position = SourcePosition().with_rejected(2).with_rejected_rows(3).with_rejected_rows(1)
+    assert position.text() == '{"rejected":6,"rows":{"rejected":4},"topics":{},"v":1}'
+    assert SourcePosition.parse(position.text()) == position
