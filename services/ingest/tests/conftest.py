@@ -11,12 +11,14 @@ from typing import Any, cast
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_seed
 from odf_testing.clocks import ManualClock
+from odf_testing.letters import StoredLetters
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import fold, iterate
 from odf_common.codec.bus import Envelope
 from odf_common.data.slices import read_slice
+from odf_common.dataset.rejects import open_rejects, rejecting_sources
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import Unavailable
 from odf_common.hashing.multihash import Multihash
@@ -26,7 +28,7 @@ from odf_common.metadata.events import AddData, AddPushSource, KnownEvent, SetPo
 from odf_common.metadata.fetching import FetchStep
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategy, MergeStrategyAppend, ReadStep, ReadStepNdJson
-from odf_common.ports.bus import COORDINATOR_COMMANDS, DeadLetter
+from odf_common.ports.bus import COORDINATOR_COMMANDS, DeadLetter, StoredLetter
 from odf_common.ports.engine import IsWanted, always
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import FreeLocks
@@ -40,6 +42,7 @@ from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.commit.propose import Proposals
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.slice_writer import Drafter
+from odf_ingest.control.rejected_messages import RejectedMessages
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.prepare.preprocess import Preprocessor
 
@@ -161,6 +164,22 @@ class Bench:
 
     def values(self, *names: str) -> list[tuple[object, ...]]:
         return [tuple(row.get(name) for name in names) for row in self.rows()]
+
+    def rejected_messages(self, letters: StoredLetters) -> RejectedMessages:
+        """Return what lists and retries the rejected messages and rows."""
+        return RejectedMessages(
+            queues=self.queues,
+            blobs=self.blobs,
+            letters=letters,
+            preparer=self.preparer,
+            bus=cast("Any", self.coordinator),
+        )
+
+    def open_letters(self, rejected: RejectedMessages) -> Sequence[StoredLetter]:
+        """Return the open ones; they are as many as are counted."""
+        found = list(rejected.open(self.dataset))
+        assert open_rejects(self.blobs, self.state, rejecting_sources(self.state)).count == len(found)
+        return found
 
     def _read(self, name: Multihash) -> bytes:
         return self.blobs.read(self.dataset, ObjectKind.BLOCK, name)

@@ -5,7 +5,7 @@ refused, since it would retract the rows that are left out; so is a file none of
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +19,12 @@ from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.in_flight import cancelled
 from odf_ingest.commit.position import SourcePosition
-from odf_ingest.commit.rejects import RejectedOfFile, RejectPolicy, require_share
+from odf_ingest.commit.rejects import RejectedOfFile, RejectPolicy, RowLetters, require_share
 from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted, KeyReused, NothingCommitted
 from odf_ingest.merge import takes_whole_batches
 from odf_ingest.prepare.bad_rows import RejectedRows
-from odf_ingest.prepare.batch import BadRecord, FileBatch
+from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import Prepared, Preparer
 from odf_ingest.source_settings import BadRecords
@@ -55,7 +55,7 @@ class FileCommit:
         self._content = "" if batch.is_key_generated else digest_of(batch.file)
         self._is_proposed = False
         self._dataset: DatasetId | None = None
-        self._buried: tuple[int, Sequence[BadRecord]] = 0, ()
+        self._letters = RowLetters(rejecting)
 
     @property
     def may_be_empty(self) -> bool:
@@ -104,15 +104,8 @@ class FileCommit:
     def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, NewWatermark]:
         """Return the position with the batch's receipt; bad rows are durable dead letters on return."""
         self._require_wanted()
-        if self._buried != (position.rejected_rows, prepared.bad):  # not if the batch is drafted again
-            self._bury(position, prepared.bad)
-            self._buried = position.rejected_rows, prepared.bad
-        after = position.with_rejected_rows(len(prepared.bad))
-        return after.with_receipt(self._batch.key, self._content), None
-
-    def _bury(self, position: SourcePosition, bad: Sequence[BadRecord]) -> None:
         assert self._dataset is not None
-        rows = RejectedOfFile(
+        rejected = RejectedOfFile(
             dataset=self._dataset,
             source=self.source,
             label=self._batch.label,
@@ -120,7 +113,9 @@ class FileCommit:
             input_format=self._batch.format.text,
             push=self._batch.key,
         )
-        self._rejecting.bury_rows(rows, bad, position.passed(self.source))
+        self._letters.write(rejected, prepared.bad, position.passed(self.source))
+        after = position.with_rejected_rows(len(prepared.bad))
+        return after.with_receipt(self._batch.key, self._content), None
 
     def before_proposal(self) -> None:
         """Raise `Refused` if no caller wants the batch any more."""
@@ -135,9 +130,8 @@ class FileCommit:
             if self._is_proposed:
                 raise
             raise NothingCommitted.because(error) from error
-        _, rejected = self._buried
-        self._rejecting.announce(outcome.state, self.source, rejected)
-        return replace(outcome, rejected=rejected)
+        self._rejecting.announce(outcome.state, self.source, self._letters.rows)
+        return replace(outcome, rejected=self._letters.rows)
 
     def _require_wanted(self) -> None:
         if not self._is_wanted():

@@ -213,3 +213,21 @@ class RejectPolicy:
             now = handled.as_of(source, before)
             if now != handled:
                 save_handled(self._blobs, dataset, now)
+
+
+class RowLetters:
+    """Dead letters of a batch's bad rows: written once, however often the batch is drafted."""
+
+    def __init__(self, policy: RejectPolicy) -> None:
+        """Write by `policy`."""
+        self._policy = policy
+        self._first = 0
+        self.rows: Sequence[BadRecord] = ()
+        """The rows that are dead letters."""
+
+    def write(self, file: RejectedOfFile, rows: Sequence[BadRecord], before: Passed) -> None:
+        """Make the rows durable dead letters; `before` is the source's progress. Raises `Unavailable`."""
+        first = before.ends.get(rows_part(file.source), 0)
+        if (self._first, self.rows) != (first, rows):
+            self._policy.bury_rows(file, rows, before)
+            self._first, self.rows = first, rows

@@ -10,7 +10,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, SetPollingSource
 from odf_common.metadata.fetching import FetchStepMqtt
 from odf_common.ports.engine import IsWanted, QueryNotWanted
-from odf_ingest.commit.rejects import RejectedOfFile, RejectPolicy, require_share
+from odf_ingest.commit.rejects import RejectedOfFile, RejectPolicy, RowLetters, require_share
 from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted
 from odf_ingest.merge import takes_whole_batches
@@ -49,12 +49,12 @@ class PolledBatch:
         self._is_wanted = is_wanted
         self._read: tuple[Plan, Prepared] | None = None
         self._dataset: DatasetId | None = None
-        self._buried: tuple[int, Sequence[BadRecord]] = 0, ()
+        self._letters = RowLetters(rejecting)
 
     @property
     def rejected(self) -> Sequence[BadRecord]:
         """Return the fetched rows or messages that became dead letters."""
-        return self._buried[1]
+        return self._letters.rows
 
     def position_in(self, state: ChainState) -> PollPosition:
         """Return what the chain says was read."""
@@ -139,21 +139,16 @@ class PolledBatch:
 
         Bad records are durable dead letters on return.
         """
-        if self._buried != (position.rejected, prepared.bad):  # not if the batch is drafted again
-            self._bury(position, prepared.bad)
-            self._buried = position.rejected, prepared.bad
-        rejected = position.rejected + len(prepared.bad)
-        return replace(position, last=self._fetched.state, rejected=rejected), None
-
-    def _bury(self, position: PollPosition, bad: Sequence[BadRecord]) -> None:
         assert self._dataset is not None
-        rows = RejectedOfFile(
+        file = RejectedOfFile(
             dataset=self._dataset,
             source=self.source,
             label=self._fetched.label,
             event_time=self._fetched.event_time,
         )
-        self._rejecting.bury_rows(rows, bad, position.passed(self.source))
+        self._letters.write(file, prepared.bad, position.passed(self.source))
+        rejected = position.rejected + len(prepared.bad)
+        return replace(position, last=self._fetched.state, rejected=rejected), None
 
     def before_proposal(self) -> None:
         """Raise `PollCancelled` if no caller wants the poll any more."""

@@ -12,7 +12,7 @@ from odf_testing.letters import StoredLetters
 from odf_testing.webserver import Page, PageServer
 
 from odf_common.chain.add_data import add_data_event
-from odf_common.dataset.rejects import Numbers, open_rejects, rejecting_sources
+from odf_common.dataset.rejects import Numbers
 from odf_common.errors import NotFound
 from odf_common.metadata.fetching import (
     EventTimeSourceFromPath,
@@ -56,13 +56,7 @@ class Retrying:
         self.bench = bench
         self._poll = poll
         self.letters = StoredLetters(bench.coordinator.letters)
-        self.made = RejectedMessages(
-            queues=bench.queues,
-            blobs=bench.blobs,
-            letters=self.letters,
-            preparer=bench.preparer,
-            bus=bench.coordinator,
-        )
+        self.made: RejectedMessages = bench.rejected_messages(self.letters)
 
     def poll(self) -> Polled:
         return self._poll(self.bench)
@@ -76,11 +70,8 @@ class Retrying:
 
     @property
     def open(self) -> list[int]:
-        """Return the numbers of open rows; they are as many as are counted."""
-        found = [one.offset for one in self.made.open(self.bench.dataset)]
-        state = self.bench.state
-        assert open_rejects(self.bench.blobs, state, rejecting_sources(state)).count == len(found)
-        return found
+        """Return the numbers of open rows."""
+        return [one.offset for one in self.bench.open_letters(self.made)]
 
     @property
     def ids(self) -> list[object]:

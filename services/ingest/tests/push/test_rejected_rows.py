@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from odf_testing.letters import StoredLetters
 
-from odf_common.dataset.rejects import open_rejects, passed_of, rejecting_sources
+from odf_common.dataset.rejects import passed_of
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.metadata.events import AddData, SetVocab
 from odf_common.metadata.scalars import Timestamp
@@ -46,13 +46,7 @@ class Pushing:
         self.bench = bench
         self._file = folder / "pushed"
         self.letters = StoredLetters(bench.coordinator.letters)
-        self.rejected = RejectedMessages(
-            queues=bench.queues,
-            blobs=bench.blobs,
-            letters=self.letters,
-            preparer=bench.preparer,
-            bus=bench.coordinator,
-        )
+        self.rejected: RejectedMessages = bench.rejected_messages(self.letters)
 
     def push(
         self,
@@ -84,11 +78,8 @@ class Pushing:
 
     @property
     def open(self) -> list[str]:
-        """Return the locations of open rows; they are as many as are counted."""
-        found = [one.location for one in self.rejected.open(self.bench.dataset)]
-        state = self.bench.state
-        assert open_rejects(self.bench.blobs, state, rejecting_sources(state)).count == len(found)
-        return found
+        """Return the locations of open rows."""
+        return [one.location for one in self.bench.open_letters(self.rejected)]
 
     @property
     def ids(self) -> list[object]:
