@@ -4,6 +4,7 @@ import gzip
 import io
 import tarfile
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -209,6 +210,34 @@ def test_an_archive_holds_the_blocks_in_their_order() -> None:
         assert tar.getnames() == [str(physical_hash_of(one)) for one in contents]
 
 
+@pytest.mark.parametrize(
+    ("form", "facts"),
+    [
+        (tarfile.PAX_FORMAT, {"mtime": 1234.5}),
+        (tarfile.PAX_FORMAT, {"uname": "jörg"}),
+        (tarfile.GNU_FORMAT, {"uname": "jörg"}),
+        (tarfile.USTAR_FORMAT, {"mtime": 1234, "mode": 0o600}),
+        (tarfile.GNU_FORMAT, {"type": tarfile.AREGTYPE}),
+    ],
+)  # fmt: skip
+def test_archives_of_other_programs_are_read(form: int, facts: dict[str, Any]) -> None:
+    contents = [b"", b"x" * 511, b"y" * 512]
+    with tarfile.open(fileobj=(out := io.BytesIO()), mode="w:gz", format=form) as tar:
+        for one in contents:
+            entry = tarfile.TarInfo(str(physical_hash_of(one)))
+            entry.size = len(one)
+            for name, value in facts.items():
+                setattr(entry, name, value)
+            tar.addfile(entry, io.BytesIO(one))
+    assert [raw for _, raw in read(out.getvalue(), 3)] == contents
+
+
+def extended_headers(count: int) -> bytes:
+    header = tarfile.TarInfo("././@PaxHeader")
+    header.type, header.size = tarfile.XHDTYPE, tarfile.BLOCKSIZE
+    return gzip.compress((header.tobuf(tarfile.GNU_FORMAT) + bytes(tarfile.BLOCKSIZE)) * count)
+
+
 def other_file(name: str, kind: bytes = tarfile.REGTYPE) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as tar:
@@ -231,7 +260,8 @@ def other_file(name: str, kind: bytes = tarfile.REGTYPE) -> bytes:
         (lambda: b"tar", "not a gzipped tar"),
         (lambda: other_file("../../etc/passwd"), "is not a hash"),
         (lambda: other_file(str(HASH), tarfile.SYMTYPE), "is not a plain file"),
-        (lambda: other_file("x" * 300), "is not a plain file"),
+        (lambda: other_file("x" * 300), "is not a hash"),
+        (lambda: extended_headers(20), "more than 10000 bytes"),
     ],
 )  # fmt: skip
 def test_a_hostile_archive_is_refused(archive: Callable[[], bytes], why: str) -> None:

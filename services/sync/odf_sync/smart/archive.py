@@ -19,6 +19,7 @@ ARCHIVE_BYTES_LIMIT: Final = (
     2 * BLOCKS_BYTES_LIMIT
 )  # compressed; headers of small blocks are as long as blocks
 WHERE: Final = "archive of blocks"
+EXTENDED: Final = (tarfile.XHDTYPE, tarfile.XGLTYPE)
 _BROKEN: Final = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError)
 
 
@@ -60,20 +61,28 @@ def read_archive(
 
 
 def _files(archive: BinaryIO, limit: int) -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents; `tarfile` itself would read headers of any size into memory."""
+    """Yield names and contents; `tarfile` itself would read headers of any size into memory.
+
+    Extended headers (pax), such as Python writes for times with fractions, are skipped; they count as blocks do.
+    """
+    skipped = 0
     try:
         with gzip.GzipFile(fileobj=archive, mode="rb") as packed:
             while any(header := packed.read(tarfile.BLOCKSIZE)):
-                entry = tarfile.TarInfo.frombuf(header, "ascii", "strict")
-                if entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+                entry = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+                is_extended = entry.type in EXTENDED
+                if not is_extended and entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
                     raise InvalidInput(text=f"{entry.name[:80]!r} is not a plain file", where=WHERE)
-                if not 0 <= entry.size <= limit:
+                if not 0 <= entry.size <= limit - skipped:
                     raise _too_large(limit)
                 raw = packed.read(entry.size)
                 if len(raw) < entry.size:
                     raise InvalidInput(text=f"cut off in {entry.name[:80]!r}", where=WHERE)
                 packed.read(-entry.size % tarfile.BLOCKSIZE)
-                yield entry.name, raw
+                if is_extended:
+                    skipped += tarfile.BLOCKSIZE + entry.size
+                else:
+                    yield entry.name, raw
             packed.read(tarfile.RECORDSIZE)  # to the end, where the checksum is
     except _BROKEN as error:
         raise InvalidInput(text=f"not a gzipped tar: {str(error)[:200]}", where=WHERE) from error
