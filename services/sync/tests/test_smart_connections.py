@@ -14,7 +14,7 @@ from odf_testing.sync_node import SyncNode
 
 from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.connection import connected
-from odf_sync.smart.exchange import PUSH
+from odf_sync.smart.exchange import PUSH, TransferRefused
 from odf_sync.smart.message_json import encode
 from odf_sync.smart.messages import (
     CONTINUES,
@@ -24,12 +24,18 @@ from odf_sync.smart.messages import (
     BlocksAccepted,
     BlocksBatch,
     CompleteRequest,
+    Internal,
     NewBlocks,
+    Phase,
+    ProgressRequest,
     PushAccepted,
     PushConfirmed,
     PushRequest,
+    Refusal,
     TransferPlan,
+    UploadsComplete,
     UploadsReply,
+    UploadsRequest,
     Visibility,
 )
 
@@ -105,6 +111,47 @@ def test_a_node_of_this_kind_is_sent_a_small_push_in_one_round_trip(tmp_path: Pa
     with running(PatientServer().app) as base:
         *_, last = here.push("cities", f"odf+{base}/cities")
     assert last.state == "updated"
+
+
+class TruncatedServer:
+    """Asks once more for the progress of a list of objects that is complete."""
+
+    def __init__(self) -> None:
+        self.app = web.Application()
+        self.app.router.add_get("/push", self._serve)
+
+    async def _serve(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.receive_str()
+        for answer in (*ANSWERS[:3], ProgressRequest(), ANSWERS[2], BROKEN):
+            await socket.send_str(encode(answer))
+        await socket.receive()
+        return socket
+
+
+NOTHING: Final = PushRequest(
+    current_head=None,
+    transfer_plan=TransferPlan(),
+    force_update_if_diverged=False,
+    visibility_for_created_dataset=Visibility.PRIVATE,
+)
+BROKEN: Final = Refusal(fault=Internal(phase=Phase.PUSH_COMPLETE, error_message="disk full"))
+
+
+def test_a_late_question_is_passed_over_and_an_error_instead_of_the_confirmation_is_a_refusal() -> None:
+    with running(TruncatedServer().app) as base, connected(f"{base}/push", PUSH, {}) as connection:
+        connection.send(NOTHING)
+        connection.expect(PushAccepted)
+        connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=0, payload=b"")))
+        connection.expect(BlocksAccepted)
+        for is_truncated in (True, False):
+            connection.send(UploadsRequest(object_files=(), is_truncated=is_truncated))
+            connection.expect(UploadsReply)
+            connection.send(UploadsComplete())
+        connection.send(CompleteRequest())
+        with pytest.raises(TransferRefused, match="disk full"):
+            connection.expect(PushConfirmed)
 
 
 def test_a_node_closes_after_the_confirmation_if_its_client_leaves_that_to_it(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from odf_sync.smart.exchange import (
     ProtocolViolated,
     Side,
     State,
+    Table,
+    TransferRefused,
     close_reason,
     refusal_in,
 )
@@ -172,6 +174,33 @@ def test_two_ends_agree_on_the_state_after_every_message(data: st.DataObject) ->
         other = Side.SERVER if turn.sender is Side.CLIENT else Side.CLIENT
         assert ends[other].receive(ends[turn.sender].send(message)) == message
         assert ends[Side.CLIENT].state is ends[Side.SERVER].state
+
+
+AWAITED_BY_THE_CLIENT = [
+    (PULL, state) for state in (State.REQUESTED, State.BLOCKS_REQUESTED, State.OBJECTS_LISTED)
+] + [(PUSH, state) for state in (State.REQUESTED, State.BLOCKS_SENT, State.OBJECTS_LISTED, State.COMPLETING)]
+
+
+@pytest.mark.parametrize(("table", "state"), AWAITED_BY_THE_CLIENT)
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        ('{"Internal":{"phase":{"Push":"CompleteRequest"},"error_message":"boom"}}', "boom (Push/CompleteRequest)"),
+        ('{"Internal":{"phase":{"Push":"Later"},"error_message":"boom"}}', "boom"),
+        ('{"Internal":{"error_message":"boom"}}', "boom"),
+        ('{"QuotaExceeded":{"used":7}}', "QuotaExceeded"),
+        ('"Overloaded"', "Overloaded"),
+        ("null", "null"),
+    ],
+)  # fmt: skip
+def test_an_error_is_a_refusal_wherever_it_comes_and_never_a_confirmation(
+    table: Table, state: State, error: str, text: str
+) -> None:
+    end = End(side=Side.CLIENT, table=table, state=state)
+    refusal = end.receive(f'{{"Err":{error}}}')
+    assert isinstance(refusal, Refusal)
+    assert text in str(TransferRefused(fault=refusal.fault))
+    assert end.state is State.FAILED
 
 
 @pytest.mark.parametrize(

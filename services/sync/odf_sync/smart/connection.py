@@ -10,8 +10,16 @@ import aiohttp
 from odf_common.errors import NotFound, Unavailable
 from odf_sync.access.sent_tokens import LoginRequired
 from odf_sync.smart.channel import Channel, of_kind
-from odf_sync.smart.exchange import CLOSE_OK, End, Side, Table
-from odf_sync.smart.messages import CONTINUES, CONTINUES_HEADER, VERSION, VERSION_HEADER, Message
+from odf_sync.smart.exchange import CLOSE_OK, End, Side, Table, TransferRefused
+from odf_sync.smart.messages import (
+    CONTINUES,
+    CONTINUES_HEADER,
+    VERSION,
+    VERSION_HEADER,
+    Message,
+    ProgressRequest,
+    Refusal,
+)
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -45,15 +53,23 @@ class Connection:
         self._run(self._channel.send_early(message))
 
     def expect(self, kind: type[M]) -> M:
-        """Return the next message, which is of a kind; raises `TransferRefused`, and `Unavailable` if none comes."""
+        """Return the next message, which is of a kind; raises `TransferRefused`, and `Unavailable` if none comes.
+
+        A question about the progress of uploads that are complete is passed over.
+        """
         message = self.poll(ANSWER_SECONDS)
+        while isinstance(message, ProgressRequest):
+            message = self.poll(ANSWER_SECONDS)
         if message is None:
             raise Unavailable(what="the other node", why=f"no answer in {ANSWER_SECONDS:g} s")
         return of_kind(kind, message)
 
     def poll(self, seconds: float) -> Message | None:
-        """Return the next message, None if none comes in time."""
-        return self._run(self._received(seconds))
+        """Return the next message, None if none comes in time; raises `TransferRefused`."""
+        message = self._run(self._received(seconds))
+        if isinstance(message, Refusal):
+            raise TransferRefused(fault=message.fault)
+        return message
 
     def close(self, reason: bytes) -> None:
         """End the exchange."""

@@ -35,6 +35,7 @@ from odf_sync.smart.messages import (
     RefCollision,
     Refusal,
     SeedBlockOverwriteRestricted,
+    UnknownFault,
     UploadsComplete,
     UploadsReply,
     UploadsRequest,
@@ -103,6 +104,8 @@ class TransferRefused(InvalidInput):
                 why = f"it has {dataset} under another name"
             case NameCollision(dataset_alias=alias):
                 why = f"it has another dataset named {alias[:200]}"
+            case UnknownFault(text=text):
+                why = text[:500]
             case other:
                 why = f"{other.error_message[:500]} ({other.phase})"
         return f"the other node refused: {why}"
@@ -140,6 +143,7 @@ def _server(message: type[Message], then: State) -> _Turn:
 def _uploading(state: State, then: State) -> tuple[_Turn, ...]:
     return (
         _server(ProgressRequest, state),
+        REFUSED,
         _client(UploadsRunning, state),
         _client(UploadsComplete, then),
     )
@@ -151,9 +155,9 @@ PULL: Final[Table] = {
     State.START: (_client(PullRequest, State.REQUESTED),),
     State.REQUESTED: (_server(PullAccepted, State.ACCEPTED), REFUSED),
     State.ACCEPTED: (_client(MetadataRequest, State.BLOCKS_REQUESTED),),
-    State.BLOCKS_REQUESTED: (_server(MetadataReply, State.READY),),
+    State.BLOCKS_REQUESTED: (_server(MetadataReply, State.READY), REFUSED),
     State.READY: (_client(DownloadsRequest, State.OBJECTS_LISTED),),
-    State.OBJECTS_LISTED: (_server(DownloadsReply, State.READY),),
+    State.OBJECTS_LISTED: (_server(DownloadsReply, State.READY), REFUSED),
 }
 
 # A question about progress may cross with the answer that all was sent: the client still gets it in the next states.
@@ -176,8 +180,11 @@ _PUSH: Final[Table] = {
     State.UPLOADING: _uploading(State.UPLOADING, State.READY),
     State.LAST_UPLOADING: _uploading(State.LAST_UPLOADING, State.UPLOADED),
     State.UPLOADED: (_client(CompleteRequest, State.COMPLETING),),
-    State.COMPLETING: (_server(PushConfirmed, State.DONE),),
-    State.DONE: (_server(PushConfirmed, State.DONE),),  # what came first was a question about the progress
+    State.COMPLETING: (_server(PushConfirmed, State.DONE), REFUSED),
+    State.DONE: (
+        _server(PushConfirmed, State.DONE),
+        REFUSED,
+    ),  # what came first was a question about the progress
 }
 PUSH: Final[Table] = {
     state: turns + tuple(turn for late, turn in _LATE if late is state) for state, turns in _PUSH.items()

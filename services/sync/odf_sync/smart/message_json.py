@@ -8,6 +8,7 @@ Python's it would take eight times its size.
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
 from io import StringIO
@@ -24,6 +25,7 @@ from odf_sync.smart.messages import (
     NewBlocks,
     Phase,
     Refusal,
+    UnknownFault,
     UploadsComplete,
     UploadsRunning,
 )
@@ -39,7 +41,9 @@ _FEW_DIGITS: Final = (
     bytes(range(100)),
 )  # numbers of less than two digits, and of less than three
 _NUMBERS: Final = tuple(str(number) for number in range(256))
-_FAULTS: Final[Mapping[str, type[Fault]]] = {one.__name__: one for one in get_args(Fault)}
+_FAULTS: Final[Mapping[str, type[Fault]]] = {
+    one.__name__: one for one in get_args(Fault) if one is not UnknownFault
+}
 
 
 def encode(message: Message) -> str:
@@ -112,10 +116,12 @@ def _decoded(kind: type[Message], plain: Mapping[str, object]) -> Message:
 
 
 def _fault(plain: object) -> Fault:
-    for name, facts in _object(plain, "Err").items():
+    """Return an error; one that is not known, or has other fields, as its JSON: it is a refusal in any case."""
+    for name, facts in plain.items() if isinstance(plain, dict) else ():
         if name in _FAULTS:
-            return _read(_FAULTS[name], facts, f"Err.{name}")
-    raise InvalidInput(text=f"unknown error {str(plain)[:200]}", where="Err")
+            with suppress(InvalidInput):
+                return _read(_FAULTS[name], facts, f"Err.{name}")
+    return UnknownFault(text=json.dumps(plain))
 
 
 def _is_result(kind: type[Message]) -> bool:

@@ -333,7 +333,23 @@ class NameCollision:
     dataset_alias: str
 
 
-Fault = SeedBlockOverwriteRestricted | Internal | InvalidInterval | InvalidHead | RefCollision | NameCollision
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownFault:
+    """An error that only the other side knows."""
+
+    text: str
+    """Its JSON."""
+
+
+Fault = (
+    SeedBlockOverwriteRestricted
+    | Internal
+    | InvalidInterval
+    | InvalidHead
+    | RefCollision
+    | NameCollision
+    | UnknownFault
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
