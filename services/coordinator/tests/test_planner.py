@@ -63,6 +63,20 @@ def test_a_failure_is_told_and_another_look_follows() -> None:
     assert queue.pop(3.0) == (ONE, False)
 
 
+def test_a_success_ends_a_row_of_failures() -> None:
+    queue = WorkQueue()
+    queue.enqueue(ONE)
+    for until in (1.0, 2.0):
+        queue.pop(until)
+        queue.reschedule(ONE, until)
+    assert queue.pauses(ONE) == 2
+    queue.pop(2.0)
+
+    queue.finish(ONE, Result())
+
+    assert queue.pauses(ONE) == 0
+
+
 def test_a_forced_mark_does_not_wait() -> None:
     queue = WorkQueue()
     queue.enqueue(ONE)

@@ -45,6 +45,21 @@ def test_everything_is_there_after_a_restart(directory: Directory, tmp_path: Pat
     assert again.origins() == ("https://node.example",)
 
 
+def test_lists_are_in_order_however_they_were_filled(directory: Directory) -> None:
+    store = directory.store
+    added = [directory.add_account(Name(name), None) for name in ("Carol", "alice", "bob")]
+    for account in added:
+        store.set_role(a_dataset(), account, Role.READER)
+        store.set_origin_token(f"https://{account.name.key}.example", "secret")
+    tokens = [directory.create_token(account.name, label="")[1] for account in added]
+    names = [Name("alice"), Name("bob"), Name("Carol")]
+    assert [account.name for account in store.accounts()] == names
+    assert [account.name for account in store.roles(a_dataset())] == names
+    assert sorted(store.origins()) == list(store.origins())
+    by_age = sorted(tokens, key=lambda token: (token.created_ms, token.id))
+    assert list(store.tokens()) == by_age
+
+
 def test_names_are_taken_once_without_regard_to_case(directory: Directory) -> None:
     directory.add_account(ALICE, None)
     with pytest.raises(AlreadyExists):

@@ -322,6 +322,21 @@ def test_failed_logins_are_counted_per_caller_in_bounded_memory(monkeypatch: pyt
     assert [failed.wait_seconds(caller) for caller in ("e", "f")] == [60.0, 0.0]
 
 
+def test_a_caller_whose_newest_failure_counts_is_not_forgotten_for_its_oldest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rate_limits, "MOST_CALLERS", 2)
+    now = 0.0
+    failed = FailedLogins(2, lambda: now)
+    for caller in ("a", "b"):
+        failed.note(caller)
+    now = 50.0
+    failed.note("a")
+    now = 60.0  # of b nothing counts any more, of a one failure
+    failed.note("c")
+    assert failed._failures.keys() == {"a", "c"}
+
+
 def test_open_connections_are_counted(tmp_path: Path) -> None:
     def count() -> float:
         return float(OPEN._value.get())

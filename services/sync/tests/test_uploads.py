@@ -189,6 +189,10 @@ def test_a_total_above_the_limit_is_refused_before_a_byte_is_sent(server: Server
     assert server.put(OBJECT, f"bytes 0-9/{10**20}").status == 400
 
 
+def test_a_total_at_the_limit_is_allowed(server: Server) -> None:
+    assert server.ask(object_uploads.MAX_BYTES).status == 204
+
+
 def test_two_clients_that_send_the_same_object_at_once_are_both_served(server: Server) -> None:
     path = f"/cities/data/{physical_hash_of(LARGE)}"
     with closing(server.begin(LARGE, 100, path)) as slow:
