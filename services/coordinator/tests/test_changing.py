@@ -1,6 +1,9 @@
+from typing import Any
+
 import pytest
 from odf_testing.coordinator import Coordinator
 
+from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput, InvalidQuery, NotFound, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -13,15 +16,18 @@ from odf_common.metadata.events import (
     KnownEvent,
     Seed,
     SetInfo,
+    SetPollingSource,
     SetTransform,
     SetVocab,
     TransformInput,
 )
+from odf_common.metadata.fetching import FetchStepUrl
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, TransformSql
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_coordinator.api.responses import unreadable_summary
-from odf_coordinator.catalog.registry import Unreadable
+from odf_coordinator.catalog.registry import DatasetHandle, Unreadable
+from odf_coordinator.lifecycle.claims import Claims
 
 
 @pytest.fixture
@@ -44,6 +50,16 @@ def test_a_renamed_dataset_keeps_its_topics_and_its_readers(pair: Coordinator) -
     assert pair.find("cities.copy").state.last_offset == 1
 
 
+def test_a_new_name_is_announced(pair: Coordinator) -> None:
+    announced: list[ChainState] = []
+    pair.committer.listen(announced.append)
+
+    renamed = pair.editor.rename("cities", "towns")
+
+    assert isinstance(renamed, DatasetHandle)
+    assert announced == [renamed.state]
+
+
 def test_only_the_case_of_a_name_may_change(pair: Coordinator) -> None:
     pair.editor.rename("cities", "Cities")
 
@@ -53,6 +69,22 @@ def test_only_the_case_of_a_name_may_change(pair: Coordinator) -> None:
 def test_a_dataset_that_is_read_is_not_deleted(pair: Coordinator) -> None:
     with pytest.raises(Refused, match=r"cities is read by cities\.copy"):
         pair.editor.delete("cities")
+
+
+def test_a_dataset_that_gets_a_reader_while_it_is_deleted_stays(
+    node: Coordinator, root: str, derivative: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add(root)
+    remove = Claims.remove
+
+    def overtaken(*arguments: Any) -> CatalogEntry:
+        node.add(derivative)
+        return remove(*arguments)
+
+    monkeypatch.setattr(Claims, "remove", overtaken)
+    with pytest.raises(Refused, match=r"cities is read by cities\.copy"):
+        node.editor.delete("cities")
+    assert node.find("cities").alias == "cities"
 
 
 def test_deleting_removes_topics_name_data_and_key(pair: Coordinator) -> None:
@@ -124,6 +156,26 @@ def test_events_are_not_committed_to_a_copy(pair: Coordinator) -> None:
 
     with pytest.raises(Refused, match="cities is a copy"):
         pair.editor.commit_event("cities", SetInfo(description="towns"))
+
+
+def test_what_would_change_nothing_is_refused_for_a_copy_too(pair: Coordinator) -> None:
+    event, moment = SetInfo(description="towns"), Timestamp.from_ms(60_000)
+    pair.editor.commit_event("cities", event)
+    pair.editor.set_watermark("cities", moment)
+    pair.keys.remove(pair.find("cities").id)
+
+    with pytest.raises(Refused, match="cities is a copy"):
+        pair.editor.commit_event("cities", event)
+    with pytest.raises(Refused, match="cities is a copy"):
+        pair.editor.set_watermark("cities", moment)
+
+
+def test_a_polling_source_that_this_node_cannot_read_is_refused(pair: Coordinator) -> None:
+    source = SetPollingSource(
+        fetch=FetchStepUrl(url="gopher://example.org/a"), read=ReadStepNdJson(), merge=MergeStrategyAppend()
+    )
+    with pytest.raises(InvalidInput, match="not from 'gopher'"):
+        pair.editor.commit_event("cities", source)
 
 
 def test_a_new_push_source_has_its_topic_and_a_disabled_one_takes_no_more(pair: Coordinator) -> None:
