@@ -58,6 +58,7 @@ def test_nothing_new_commits_nothing(chain: Coordinator) -> None:
 
     assert chain.find("copy.copy").state.head == head
     assert len(chain.engine.requests) == asked
+    assert chain.scheduler.problem(chain.find("copy.copy").id) == ""
 
 
 def test_schema_and_first_records_come_in_one_head_move(chain: Coordinator) -> None:
@@ -254,6 +255,13 @@ def test_records_of_an_engine_that_break_the_contract_are_refused(
 
     with pytest.raises(InvalidInput, match=f"the engine wrote records that cannot be committed: .*{why}"):
         validate(chain.find("cities.copy").state, response, scratch)
+
+
+def test_offsets_without_data_are_refused(chain: Coordinator) -> None:
+    response = TransformResponseSuccess(new_offset_interval=OffsetInterval(start=0, end=1))
+
+    with pytest.raises(InvalidInput, match="the engine reported offsets, but wrote no data"):
+        validate(chain.find("cities.copy").state, response, chain.blobs.scratch())
 
 
 def test_what_keeps_failing_is_tried_for_ever(chain: Coordinator) -> None:

@@ -14,7 +14,7 @@ from odf_common.ports.engine import EngineProgress
 from odf_common.proto.odf.bus.v1.bus_pb2 import TransformProgress
 from odf_coordinator.operations.pull import Pulled
 from odf_coordinator.transforms.late_counter import late_rows
-from odf_coordinator.transforms.progress import REPORT_AFTER_SECONDS, RunningTransforms
+from odf_coordinator.transforms.progress import REPORT_AFTER_SECONDS, SILENCE_SECONDS, RunningTransforms
 
 COUNTING = EngineProgress(stage="computing", rows=3, total=5)
 DONE = EngineProgress(stage="writing", rows=5, total=5, late=2)
@@ -104,6 +104,22 @@ def test_what_takes_longer_is_passed_on_until_it_ends() -> None:
         assert running.of(dataset) == COUNTING
     assert told == [COUNTING, EngineProgress()]
     assert running.of(dataset) is None
+
+
+def test_an_engine_is_silent_once_it_has_sent_no_report_for_a_time() -> None:
+    time, dataset = [0.0], a_dataset()
+    running = RunningTransforms(clock=lambda: time[0])
+    with running.track(dataset) as work:
+        time[0] = SILENCE_SECONDS - 1
+        assert (running.has_silence(), running.silent_since(dataset)) == (False, None)
+        time[0] = SILENCE_SECONDS
+        assert running.has_silence()
+        assert running.silent_since(dataset) is not None
+        assert running.silent_since(a_dataset(1)) is None
+        work.note(COUNTING)
+        assert not running.has_silence()
+    time[0] *= 9
+    assert not running.has_silence()
 
 
 def test_what_the_engine_does_is_said_on_the_bus(pushed: Coordinator) -> None:

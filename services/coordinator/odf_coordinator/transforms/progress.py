@@ -41,6 +41,11 @@ class RunningTransform:
         """Return the seconds since the last report."""
         return self._clock() - self._heard
 
+    @property
+    def is_silent(self) -> bool:
+        """Return whether the engine has sent no report lately."""
+        return self.silence >= SILENCE_SECONDS
+
     def end(self) -> None:
         """Report the end, if progress was reported."""
         if self._is_reported:
@@ -79,12 +84,12 @@ class RunningTransforms:
     def has_silence(self) -> bool:
         """Return whether the engine has sent no report lately on a running transform; then it runs no other either."""
         with self._guard:
-            return any(work.silence >= SILENCE_SECONDS for work in self._running.values())
+            return any(work.is_silent for work in self._running.values())
 
     def silent_since(self, dataset: DatasetId) -> Timestamp | None:
         """Return since when the engine has sent no report on a dataset's transform; None if it has lately."""
         with self._guard:
             work = self._running.get(dataset)
-        if work is None or work.silence < SILENCE_SECONDS:
+        if work is None or not work.is_silent:
             return None
         return Timestamp(time.time_ns() - int(work.silence * 1e9))

@@ -209,8 +209,10 @@ class Scheduler:
         done: Step | None = None
         while True:
             known = self._datasets.by_id(dataset)
-            plan = None if known is None or not known.is_derivative else self._plan(known, is_forced)
-            if known is None or plan is None:
+            if known is None or not known.is_derivative:
+                return done
+            plan = self._plan(known, is_forced)
+            if plan is None:
                 return done
             step = self._step(known, plan, is_forced)
             if step is not None:
