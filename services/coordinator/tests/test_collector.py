@@ -1,11 +1,17 @@
-"""How often the collector looks at every dataset."""
+"""How often the collector looks at every dataset, what it removes, and what it keeps."""
 
+import os
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from odf_testing.coordinator import Coordinator
+from structlog.testing import capture_logs
 
+from odf_common.adapters.local import durable
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_coordinator.lifecycle.collector import Collector
 
 
@@ -36,3 +42,99 @@ def test_a_look_at_all_datasets_is_repeated_less_often_if_it_takes_long(
     monkeypatch.setattr(Collector, "sweep", sweep)
     replace(node.collector, cpu_seconds=lambda: seconds * len(looks)).run(Hour(node))
     assert len(looks) == times
+
+
+def test_the_time_of_a_look_is_its_own_and_not_that_of_earlier_work(
+    node: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+    monkeypatch.setattr(Collector, "sweep", lambda _: looks.append(node.now))
+    replace(node.collector, cpu_seconds=lambda: 1e6).run(Hour(node))
+    assert len(looks) == 6
+
+
+class Once(threading.Event):
+    """Set after the first round."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.set()
+        return True
+
+
+@pytest.fixture
+def files(tmp_path: Path, root: str) -> Coordinator:
+    """Return a coordinator over files, with one dataset, long after all of them were written."""
+    node = Coordinator(home=tmp_path, is_durable=True, now=1e12)
+    node.add(root)
+    return node
+
+
+def abandon(node: Coordinator, entry: CatalogEntry) -> None:
+    """Leave the claim of a killed process."""
+    claim = node.catalog.claim(entry.dataset_id)
+    assert claim is not None
+    claim.write(entry)
+    claim.release()
+
+
+def stray(node: Coordinator) -> DatasetId:
+    """Leave an object of a dataset that never had a name."""
+    dataset = DatasetId.of_key(bytes([1]) * 32)
+    node.blobs.put(dataset, ObjectKind.BLOCK, node.find("cities").state.head, b"")
+    return dataset
+
+
+def test_the_first_round_settles_collects_repairs_and_reserves(files: Coordinator) -> None:
+    known = files.find("cities")
+    abandon(files, known.entry)
+    stray(files)
+    alias = files.home / "datasets" / known.id.folder / "info" / "alias"
+    alias.unlink()
+
+    files.collector.run(Once())
+
+    assert alias.read_text() == "cities"
+    assert files.catalog.claims() == ()
+    assert set(files.blobs.datasets()) == {known.id}
+    assert (files.home / "reserve").exists()
+
+
+def test_while_a_name_cannot_be_read_only_datasets_with_a_name_are_settled(files: Coordinator) -> None:
+    known = files.find("cities")
+    nameless = DatasetId.of_key(bytes(32))  # listed before all others
+    abandon(files, CatalogEntry(alias="towns", dataset_id=nameless))
+    abandon(files, known.entry)
+    other = stray(files)
+    durable.write(files.home / "names" / "towns", b"")
+
+    with capture_logs():
+        files.collector.collect()
+    assert [entry.dataset_id for entry in files.catalog.claims()] == [nameless]
+    assert set(files.blobs.datasets()) == {known.id, other}
+
+    files.catalog.remove("towns")
+    files.collector.collect()
+    assert files.catalog.claims() == ()
+    assert set(files.blobs.datasets()) == {known.id}
+
+
+def test_a_download_that_continues_while_strays_are_listed_is_kept(files: Coordinator) -> None:
+    download = stray(files)
+    times = iter((1e12, 0.0))
+    replace(files.collector, now=lambda: next(times)).collect()
+    assert download in set(files.blobs.datasets())
+
+
+def test_only_old_unfinished_writes_are_removed(files: Coordinator) -> None:
+    folder = files.home / "names"
+    old, young = folder / f"{durable.PENDING}old", folder / f"{durable.PENDING}young"
+    for file, written in ((old, 399.0), (young, 401.0)):
+        file.write_bytes(b"")
+        os.utime(file, (written, written))
+    files.now = 1000.0
+
+    files.collector.run(Once())
+
+    assert not old.exists()
+    assert young.exists()
