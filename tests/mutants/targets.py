@@ -69,6 +69,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_COORDINATOR_TESTS}/test_concurrent_pulls.py",
         f"{_COORDINATOR_TESTS}/test_transforms.py",
         f"{_COORDINATOR_TESTS}/test_unreadable_datasets.py",
+        f"{_COORDINATOR_TESTS}/test_kills.py",
     ),
     f"{COORDINATOR}/transforms/*.py": (
         f"{_COORDINATOR_TESTS}/test_planner.py",

@@ -1,5 +1,6 @@
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from odf_testing.coordinator import Coordinator
 
@@ -28,6 +29,7 @@ from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_coordinator.api.responses import unreadable_summary
 from odf_coordinator.catalog.registry import DatasetHandle, Unreadable
 from odf_coordinator.lifecycle.claims import Claims
+from odf_coordinator.operations.read import ipc_chunks
 
 
 @pytest.fixture
@@ -257,6 +259,13 @@ def test_a_query_reads_all_slices(pair: Coordinator) -> None:
     assert pair.record_reader.query("SELECT * FROM `cities`").num_rows == 2
     pair.push("cities", "Bonn", minute=2)
     assert pair.record_reader.query("SELECT * FROM `cities`").num_rows == 3
+
+
+def test_what_a_query_found_is_sent_whole_in_pieces() -> None:
+    table = pa.table({"id": range(300_000)})
+    pieces = list(ipc_chunks(table))
+    assert max(map(len, pieces)) <= 1 << 20
+    assert pa.ipc.open_stream(b"".join(pieces)).read_all() == table
 
 
 def test_a_tail_has_the_last_records_across_slices(pair: Coordinator) -> None:
