@@ -83,6 +83,17 @@ def test_a_node_is_asked_for_the_name_of_an_id(
     assert locate(known, f"node/{ID}") == Location(url=f"{server.url}/{path}", dataset=ID)
 
 
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_server_that_refuses_to_say_so_has_names_without_accounts(
+    known: LocalRepositories, server: PageServer, status: int
+) -> None:
+    known.add(Name("node"), server.url)
+    found = {"id": str(ID), "owner": {"accountName": "alice", "accountId": "x"}, "datasetName": "cities"}
+    server.pages[f"/datasets/{ID}"] = Page(body=json.dumps(found).encode())
+    server.pages["/info"] = Page(status=status)
+    assert locate(known, f"node/{ID}") == Location(url=f"{server.url}/cities", dataset=ID)
+
+
 @pytest.mark.parametrize(
     "body",
     [

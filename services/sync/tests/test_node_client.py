@@ -38,8 +38,11 @@ class Server:
     url: str = ""
     redirects: dict[str, str] = field(default_factory=dict)
     tokens: list[str | None] = field(default_factory=list)
+    types: list[list[str]] = field(default_factory=list)
+    """The values of `Content-Type` in each request."""
 
     async def answer(self, request: web.Request) -> web.Response:
+        self.types.append(request.headers.getall("Content-Type", []))
         self.tokens.append(request.headers.get("Authorization"))
         target = self.redirects.get(request.path)
         if target is not None:
@@ -117,6 +120,16 @@ def test_an_object_is_not_sent_to_a_private_address(
     else:
         sender.send(upload)
     assert other.tokens == ([] if networks is PUBLIC else [None])
+
+
+def test_a_header_that_came_with_a_url_is_not_sent_twice_whatever_its_case(server: Server) -> None:
+    """As object stores give them with presigned URLs; they refuse a request with two (wire-facts §8.5)."""
+    content = b"object"
+    given = {"content-type": "application/octet-stream", "content-length": str(len(content))}
+    sender = Uploader(MemoryBlobStore(MemoryRefStore()), a_dataset(), server.url, LOOPBACK)
+    file = File(url=f"{server.url}/put", headers=given, content=BytesIO(content), size=len(content))
+    sender.complete(file, 0)
+    assert server.types == [["application/octet-stream"]]
 
 
 def test_a_smart_transfer_is_not_redirected(server: Server, other: Server) -> None:

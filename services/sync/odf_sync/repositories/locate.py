@@ -17,7 +17,7 @@ from odf_common.identity.dataset_refs import (
     parse_ref_any,
 )
 from odf_common.identity.did import DatasetId
-from odf_sync.access.sent_tokens import TokenFor, no_token
+from odf_sync.access.sent_tokens import LoginRequired, TokenFor, no_token
 from odf_sync.repositories.http import read_document
 
 DOCUMENT_LIMIT: Final = 64 * 1024  # bytes
@@ -102,10 +102,10 @@ def _name_of_id(
 
 
 def _is_multi_tenant(base: str, token_for: TokenFor) -> bool:
-    """Return whether names there have accounts; a server that does not say so has none."""
+    """Return whether names there have accounts; a server that does not say so has none (wire-facts §8.7)."""
     try:
         return _document(base, "info", token_for).get("isMultiTenant") is True
-    except NotFound:
+    except (NotFound, LoginRequired):
         return False
 
 

@@ -140,7 +140,8 @@ class Uploader:
 
     @staticmethod
     def _request(client: NodeClient, file: File, more: Mapping[str, str], body: BinaryIO | bytes) -> _Answer:
-        headers = {**file.headers, "Content-Type": "application/octet-stream", **more}
+        headers = urllib3.HTTPHeaderDict(file.headers)  # which compares names without regard to case
+        headers.update({"Content-Type": "application/octet-stream", **more})
         try:
             answer = client.put(file.url, headers, body)
             text = answer.read(REASON_BYTES).decode(errors="replace")
