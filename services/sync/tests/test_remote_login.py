@@ -135,6 +135,24 @@ def test_logins_are_by_origin(url: str, origin: str) -> None:
     assert origin_of(url) == origin
 
 
+def test_a_web_frontend_names_the_node_to_log_in_at(here: Here) -> None:
+    config = {"apiServerHttpUrl": f"{here.there}/"}
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response(config)
+
+    app = web.Application()
+    app.router.add_get("/assets/runtime-config.json", answer)
+    with running(app) as frontend:
+        with calling("sync"):
+            first = next(iter(here.stub.LogIn(pb.LogInRequest(url=frontend), timeout=20)))
+        assert first.open.startswith(f"{here.there}/v/login?deviceCode=")
+        for odd, words in (("http://192.0.2.1", "not encrypted"), ("file:///etc/passwd", "expected http")):
+            config["apiServerHttpUrl"] = odd
+            with pytest.raises(InvalidInput, match=words), calling("sync"):
+                list(here.stub.LogIn(pb.LogInRequest(url=frontend), timeout=20))
+
+
 def test_only_this_machine_is_trusted_without_encryption() -> None:
     for origin in ("http://localhost:1", "http://127.0.0.1", "http://[::1]", "https://node.example"):
         require_encrypted(origin)

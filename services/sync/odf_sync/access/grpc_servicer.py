@@ -99,9 +99,7 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
 
     def LogIn(self, request: pb.LogInRequest, context: grpc.ServicerContext) -> Iterator[pb.LogInProgress]:
         """Log in to another node."""
-        origin = origin_of(request.url)
-        if not request.insecure:
-            require_encrypted(origin)
+        origin = self._origin(request.url, request)
         match request.WhichOneof("with"):
             case "password":
                 given = request.password
@@ -109,11 +107,20 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
             case "token":
                 token = request.token
             case _:
+                origin = self._origin(self._logins.api_of(origin), request)
                 login = self._logins.begin(origin)
                 yield pb.LogInProgress(open=login.open)
                 token = self._logins.wait(origin, login, context.is_active)
         account = self._logins.keep(origin, token)
         yield pb.LogInProgress(done=pb.LogInItem(origin=origin, account=account))
+
+    @staticmethod
+    def _origin(url: str, request: pb.LogInRequest) -> str:
+        """Return the origin of a URL; raises `InvalidInput` unless connections to it are protected, or need not be."""
+        origin = origin_of(url)
+        if not request.insecure:
+            require_encrypted(origin)
+        return origin
 
     def LogOut(self, request: pb.LogOutRequest, _: grpc.ServicerContext) -> pb.LogInItem:
         """Delete the token of another node."""

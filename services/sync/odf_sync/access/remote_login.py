@@ -115,6 +115,12 @@ class RemoteLogins:
             raise LoginFailed(text=f"{origin} did not accept the login: wrong account or password")
         return _text(origin, status, reply, "accessToken")
 
+    def api_of(self, origin: str) -> str:
+        """Return the origin of the API that a web frontend names; a server that names none is its own."""
+        status, reply = self._call("GET", f"{origin}/assets/runtime-config.json")
+        named = reply.get("apiServerHttpUrl") if status == OK else None
+        return origin if named is None else origin_of(str(named))
+
     def begin(self, origin: str) -> DeviceLogin:
         """Start a login in a browser."""
         url = f"{origin}/platform/token/device/authorization"
@@ -124,7 +130,7 @@ class RemoteLogins:
         if urlsplit(page).scheme not in PORTS or not page.isprintable():
             raise LoginFailed(text=f"{origin} did not name a web page to log in on")
         return DeviceLogin(
-            open=f"{page}?deviceCode={code}",
+            open=f"{page}{'&' if urlsplit(page).query else '?'}deviceCode={code}",
             code=code,
             expires_seconds=_seconds(reply, "expires_in", 300.0, most=LONGEST_LOGIN_SECONDS),
             interval_seconds=_seconds(reply, "interval", 5.0, most=LONGEST_INTERVAL_SECONDS),
