@@ -3,18 +3,18 @@
 import asyncio
 import threading
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import pytest
 import yaml
-from aiohttp import WSMsgType, web
+from aiohttp import WSMessage, WSMsgType, web
 from odf_testing.http import running
 from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
-from odf_sync.smart.channel import PeerClosed
+from odf_sync.smart.channel import ABNORMAL, Channel, PeerClosed
 from odf_sync.smart.connection import connected
-from odf_sync.smart.exchange import PUSH, TransferRefused
+from odf_sync.smart.exchange import PUSH, End, Side, TransferRefused
 from odf_sync.smart.message_json import encode
 from odf_sync.smart.messages import (
     CONTINUES,
@@ -178,3 +178,30 @@ def test_a_node_closes_after_the_confirmation_if_its_client_leaves_that_to_it(tm
         with pytest.raises(PeerClosed) as closed:
             connection.expect(PushConfirmed)
     assert closed.value.close_code == 1000
+
+
+class Frames:
+    """A WebSocket that has these frames."""
+
+    def __init__(self, *frames: WSMessage) -> None:
+        self._frames = iter(frames)
+
+    async def receive(self) -> WSMessage:
+        return next(self._frames)
+
+
+@pytest.mark.parametrize(
+    ("frames", "code", "reason"),
+    [
+        ((WSMessage(WSMsgType.CLOSE, 1000, "done"),), 1000, "done"),
+        ((WSMessage(WSMsgType.TEXT, "late", None), WSMessage(WSMsgType.CLOSE, 1001, None)), 1001, ""),
+        ((WSMessage(WSMsgType.BINARY, b"", None), WSMessage(WSMsgType.CLOSED, None, None)), ABNORMAL, ""),
+    ],
+)
+def test_whatever_still_comes_the_close_of_the_other_side_is_awaited(
+    frames: tuple[WSMessage, ...], code: int, reason: str
+) -> None:
+    channel = Channel(cast("Any", Frames(*frames)), End(side=Side.SERVER, table=PUSH))
+    with pytest.raises(PeerClosed) as closed:
+        asyncio.run(channel.closed(5.0))
+    assert (closed.value.close_code, closed.value.reason) == (code, reason)
