@@ -94,6 +94,7 @@ def _help(command: click.Command, parent: click.Context | None) -> Iterator[tupl
         help_option_names=["-h", "--help"],
     )
     path = context.command_path
+    command._help_option = None  # noqa: SLF001 - click keeps that of the first context, whose names may differ
     yield f"##{'#' * (path.count(' ') > 1)} {path}", command.get_help(context).rstrip()
     if isinstance(command, click.Group):
         for name in command.list_commands(context):

@@ -59,8 +59,10 @@ class Spark:
         except ProcessLookupError:
             return True
         try:
-            # Popen.wait would poll.
-            select.select([handle], [], [], timeout)
+            # Popen.wait would poll, and select() takes no more than 1,024 open files.
+            exited = select.poll()
+            exited.register(handle, select.POLLIN)
+            exited.poll(timeout * 1000)
         finally:
             os.close(handle)
         return process.poll() is not None

@@ -1,8 +1,10 @@
 import bz2
+import contextlib
 import gzip
 import io
 import lzma
 import os
+import resource
 import sys
 import tarfile
 import time
@@ -222,6 +224,17 @@ def test_a_command_that_fails_says_what_it_said(source: Any, poll: Any) -> None:
     }.items():
         with pytest.raises(CommandFailed, match=message):
             poll(source(LINE, PrepStepPipe(command=command)))
+
+
+def test_a_command_runs_in_a_process_with_many_open_files(source: Any, poll: Any) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+        while stack.enter_context(open(os.devnull)).fileno() < 1100:  # noqa: PTH123 - more than select() takes
+            pass
+        bench = source(LINE, PrepStepPipe(command=("cat",)))
+        assert poll(bench).records == 1
 
 
 def test_a_command_sees_none_of_the_nodes_variables(

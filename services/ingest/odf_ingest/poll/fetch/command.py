@@ -57,6 +57,8 @@ class Command:
     ) -> None:
         assert process.stdout is not None
         until, size = time.monotonic() + TIMEOUT_SECONDS, 0
+        output = select.poll()  # select() takes no more than 1,024 open files
+        output.register(process.stdout, select.POLLIN)
         with target.open("wb") as out:
             while True:
                 context.require_wanted()
@@ -64,7 +66,7 @@ class Command:
                     raise self._failed(f"took longer than {TIMEOUT_SECONDS:.0f} s")
                 if os.fstat(errors.fileno()).st_size > MAX_STDERR:
                     raise self._failed("wrote too much to its standard error")
-                if not select.select([process.stdout], [], [], LOOK_SECONDS)[0]:
+                if not output.poll(LOOK_SECONDS * 1000):
                     continue
                 chunk = os.read(process.stdout.fileno(), CHUNK_BYTES)
                 if not chunk:
