@@ -22,6 +22,8 @@ CHECKED := libs/odf_common/odf_common libs/odf_common/tests $(wildcard services/
 comma := ,
 MVN := mvn --batch-mode --quiet
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Tests and nodes start hundreds of processes: their modules are compiled once, also where the environment says otherwise.
+export PYTHONDONTWRITEBYTECODE :=
 
 # $(call need,check,what,Debian package): afterwards the check succeeds, or make stops with a clear error.
 need = $(1) >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \

@@ -1,0 +1,34 @@
+from odf_testing.scheduling import ENGINE, INTEGRATION, chosen, needs_shared_node
+
+SHARED = f"{INTEGRATION}test_batches_do_not_matter.py"
+OWN = f"{INTEGRATION}test_hostile_neighbours.py"
+SPARK = f"{ENGINE}tests/test_kinds.py"
+UNIT = "libs/odf_common/tests/chain/test_rules.py"
+ALL = (OWN, SHARED, SPARK, UNIT)
+
+
+def test_stories_that_kill_a_node_of_their_own_do_not_need_the_shared_one() -> None:
+    assert needs_shared_node(SHARED)
+    assert not needs_shared_node(OWN)
+
+
+def test_two_processes_take_the_shared_node_and_the_last_takes_the_session() -> None:
+    assert [chosen(ALL, process, 4) for process in range(4)] == [SHARED, SHARED, OWN, SPARK]
+
+
+def test_a_process_without_files_of_its_own_takes_what_anyone_may() -> None:
+    assert chosen((SHARED, SPARK, OWN, UNIT), 2, 4) == OWN
+    assert chosen((SHARED, UNIT), 3, 4) == UNIT
+
+
+def test_nothing_waits_for_a_process_that_is_busy() -> None:
+    assert chosen((SHARED, SPARK), 2, 4) == SPARK
+    assert chosen((SHARED,), 3, 4) == SHARED
+
+
+def test_one_process_takes_everything() -> None:
+    waiting, taken = list(ALL), []
+    while waiting:
+        taken.append(chosen(waiting, 0, 1))
+        waiting.remove(taken[-1])
+    assert taken == [SHARED, SPARK, OWN, UNIT]
