@@ -24,6 +24,8 @@ ODF: Final = Path(sys.executable).with_name("odf")
 COLD: Final = ("up", "down")  # commands that start and end processes
 PATIENCE: Final = 60.0  # seconds
 COMMAND_SECONDS: Final = 600.0
+LOOK_SECONDS: Final = 0.05  # between two looks
+PAUSE_PER_LOOK: Final = 2.0  # times as long as a look took
 
 
 class CommandFailed(AssertionError):
@@ -151,11 +153,18 @@ class EmbeddedNode:
         return time.monotonic() - begun
 
     def eventually(self, claim: Callable[[], bool], timeout: float = PATIENCE) -> None:
-        """Return when the condition holds; fail if it does not in time."""
+        """Return when the condition holds; fail if it does not in time.
+
+        Looks that are commands are rarer than those that are cheap, since what is waited for needs the processor too.
+        """
         deadline = time.monotonic() + timeout
-        while not claim():
-            assert time.monotonic() < deadline, f"did not happen within {timeout:g} s{self.logs()}"
-            time.sleep(0.05)
+        while True:
+            begun = time.monotonic()
+            if claim():
+                return
+            now = time.monotonic()
+            assert now < deadline, f"did not happen within {timeout:g} s{self.logs()}"
+            time.sleep(max(LOOK_SECONDS, PAUSE_PER_LOOK * (now - begun)))
 
     def logs(self, lines: int = 8) -> str:
         """Return the end of every log, for messages of failed tests."""
