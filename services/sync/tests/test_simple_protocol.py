@@ -313,6 +313,7 @@ class Counting:
         self._inner = inner
         self.head = inner.head
         self.pack = inner.pack
+        self.stored_blocks = inner.stored_blocks
         self.fetch = inner.fetch
 
     def block(self, name: Multihash) -> bytes:

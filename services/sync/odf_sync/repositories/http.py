@@ -1,6 +1,7 @@
 """A dataset served by the Simple Transfer Protocol, or by any server of static files (wire-facts §8.2)."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +15,10 @@ from odf_sync.access.sent_tokens import LoginRequired, TokenFor, authorization, 
 from odf_sync.repositories import pack_format
 from odf_sync.repositories.node_client import NodeClient
 from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES, Sink
+from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
+from odf_sync.smart.connection import PULLED, connected, received_blocks
+from odf_sync.smart.exchange import PULL
+from odf_sync.smart.messages import PullAccepted, PullRequest
 
 REF_LIMIT: Final = 1024  # bytes
 TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds
@@ -74,6 +79,19 @@ class HttpDataset:
             yield from pack_format.blocks_in(self._chunks(answer, path), most=BLOCK_LIMIT)
         finally:
             answer.close()  # the connection too, unless all was read
+
+    def stored_blocks(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
+        """Yield blocks by the Smart protocol, if the server has it: kamu encodes old ones again for the Simple one."""
+        blocks: dict[Multihash, bytes] = {}
+        with suppress(NotFound), connected(f"{self._base}pull", PULL, self._headers) as connection:
+            # By force: if `after` is not in the chain there, all of it is sent.
+            wanted = PullRequest(begin_after=after, stop_at=newest, force_update_if_diverged=True)
+            connection.send(wanted)
+            plan = connection.expect(PullAccepted).transfer_plan
+            if plan.bytes_in_raw_blocks <= BLOCKS_BYTES_LIMIT:
+                blocks = received_blocks(connection, plan)
+            connection.close(PULLED)
+        yield from reversed(blocks.values())
 
     def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
         """Download an object, or what follows the bytes that `out` has."""

@@ -39,6 +39,12 @@ class RemoteDataset(Protocol):
         during iteration.
         """
 
+    def stored_blocks(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
+        """Yield blocks as `pack` does, from a server that sends other bytes than it has stored if asked for one block.
+
+        None if it has no other way to send them.
+        """
+
     def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
         """Write an object's bytes, unchecked, to `out`, starting at the position of `out`, which resumes a download.
 

@@ -6,7 +6,6 @@ if the chains have diverged, and objects that were not requested.
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from io import BytesIO
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -18,15 +17,13 @@ from odf_common.ports.store import ObjectKind
 from odf_sync.access.sent_tokens import authorization
 from odf_sync.repositories.http import HttpDataset
 from odf_sync.repositories.remote_dataset import Sink
-from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_archive
-from odf_sync.smart.connection import Connection, connected
+from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
+from odf_sync.smart.connection import PULLED, Connection, connected, received_blocks
 from odf_sync.smart.exchange import PULL, TransferRefused
 from odf_sync.smart.messages import (
     DownloadsReply,
     DownloadsRequest,
     InvalidInterval,
-    MetadataReply,
-    MetadataRequest,
     ObjectFile,
     ObjectType,
     PullAccepted,
@@ -36,7 +33,6 @@ from odf_sync.smart.messages import (
 
 # Of blocks in one message, which is sent again as a whole if it is cut off, and is twice as long. A pack is continued.
 MESSAGE_BYTES: Final = 64 * 1024
-SUCCEEDED: Final = b"Client pull flow succeeded"
 
 
 class SmartDataset:
@@ -78,18 +74,13 @@ class SmartDataset:
                 return
             limit = MESSAGE_BYTES if self._http.sends_packs else BLOCKS_BYTES_LIMIT
             if 0 < plan.bytes_in_raw_blocks <= limit:  # more are read by the Simple protocol
-                connection.send(MetadataRequest())
-                batch = connection.expect(MetadataReply).blocks
-                if batch.num_blocks != plan.num_blocks:
-                    text = f"{batch.num_blocks} blocks, but {plan.num_blocks} planned"
-                    raise InvalidInput(text=text, where=self.url)
-                self._blocks = dict(read_archive(BytesIO(batch.payload), count=batch.num_blocks))
+                self._blocks = received_blocks(connection, plan)
                 self._connection = connection
             try:
                 yield
             finally:
                 self._connection = None
-            connection.close(SUCCEEDED)
+            connection.close(PULLED)
 
     def request(self, objects: Iterable[tuple[ObjectKind, Multihash, int]]) -> None:
         """Ask where objects, given with their sizes in bytes, are; without an exchange they are read one by one."""
@@ -120,6 +111,10 @@ class SmartDataset:
             self._blocks = {}  # the caller keeps them
         else:
             yield from self._http.pack(newest, after)
+
+    def stored_blocks(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
+        """Yield blocks of another exchange than that of the copy, which has ended or did not bring them."""
+        return self._http.stored_blocks(newest, after)
 
     def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
         """Download an object."""

@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from io import BytesIO
 from typing import Any, Final, TypeVar
 
 import aiohttp
 
-from odf_common.errors import NotFound, Unavailable
+from odf_common.errors import InvalidInput, NotFound, Unavailable
+from odf_common.hashing.multihash import Multihash
 from odf_sync.access.sent_tokens import LoginRequired
+from odf_sync.smart.archive import read_archive
 from odf_sync.smart.channel import Channel, of_kind
 from odf_sync.smart.exchange import CLOSE_OK, End, Side, Table, TransferRefused
 from odf_sync.smart.messages import (
@@ -17,8 +20,11 @@ from odf_sync.smart.messages import (
     VERSION,
     VERSION_HEADER,
     Message,
+    MetadataReply,
+    MetadataRequest,
     ProgressRequest,
     Refusal,
+    TransferPlan,
 )
 
 T = TypeVar("T")
@@ -28,6 +34,7 @@ CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 1800.0  # the other node packs or checks a whole chain
 CLOSE_SECONDS: Final = 2.0  # for its close frame
 MESSAGE_BYTES: Final = 512 * 1024**2
+PULLED: Final = b"Client pull flow succeeded"
 GAVE_UP: Final = b"the client gave up"
 FORBIDDEN, NOT_FOUND = (401, 403), 404
 WHY: Final = {503: "it has too many transfers, or cannot reach its store; try again later"}
@@ -93,6 +100,16 @@ class Connection:
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(call)
+
+
+def received_blocks(connection: Connection, plan: TransferPlan) -> dict[Multihash, bytes]:
+    """Return the blocks of a pull that was accepted, oldest first; raises `InvalidInput` unless they are as planned."""
+    connection.send(MetadataRequest())
+    batch = connection.expect(MetadataReply).blocks
+    if batch.num_blocks != plan.num_blocks:
+        text = f"{batch.num_blocks} blocks, but {plan.num_blocks} planned"
+        raise InvalidInput(text=text, where="blocks")
+    return dict(read_archive(BytesIO(batch.payload), count=batch.num_blocks))
 
 
 @contextmanager

@@ -55,6 +55,7 @@ from odf_sync.smart.ranges import Range, objects_of, pack
 from odf_sync.transfer.compare import ChainsDiverged
 from odf_sync.transfer.pull import Step
 from odf_sync.transfer.push_files import require_same_dataset, send_blocks, send_objects
+from odf_sync.transfer.remote_blocks import BlockSpool
 from odf_sync.transfer.upload import File, Uploader, at_a_time
 
 MESSAGE_BYTES: Final = (
@@ -275,7 +276,8 @@ def _range(source: _Source, there: HttpDataset | Target, head: Multihash | None,
     elif is_forced:
         return everything
     else:
-        relation = compare(read, source.head, there.block, head)
+        read_there = BlockSpool(there, after=None).read if isinstance(there, HttpDataset) else there.block
+        relation = compare(read, source.head, read_there, head)
     if isinstance(relation, Ahead):
         return Range(after=head, head=source.head)
     if is_forced:

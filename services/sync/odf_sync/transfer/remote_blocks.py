@@ -46,7 +46,7 @@ class BlockSpool:
         self._asked: dict[Multihash, None] = {}  # in that order
         self._find()
         self._pack: Iterator[bytes] = iter(())
-        self._may_have_packs = True
+        self._may_have_packs = self._may_have_stored = True
 
     def read(self, name: Multihash) -> bytes:
         """Return a block's bytes, which need not match its name; raises the errors of the repository."""
@@ -93,7 +93,17 @@ class BlockSpool:
             self._pack = self._there.pack(name, self._after)
             raw = self._next_of_pack(name)
             self._may_have_packs = raw is not None
-        return self._there.block(name) if raw is None else raw
+        return self._single(name) if raw is None else raw
+
+    def _single(self, name: Multihash) -> bytes:
+        """Return a block that was asked for alone; if its bytes are others, those that the repository has stored."""
+        raw = self._there.block(name)
+        if block_hash(raw) != name and self._may_have_stored:
+            self._pack = self._there.stored_blocks(name, self._after)
+            stored = self._next_of_pack(name)
+            self._may_have_stored = stored is not None
+            return raw if stored is None else stored
+        return raw
 
     def _next_of_pack(self, name: Multihash) -> bytes | None:
         try:
