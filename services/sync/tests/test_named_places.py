@@ -14,10 +14,11 @@ from odf_common.adapters.local.repositories import LocalRepositories, UnknownRep
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
-from odf_common.errors import InvalidInput, NotFound
+from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.environment import Environment
+from odf_sync.repositories import http as http_repository
 from odf_sync.repositories.locate import Location, locate
 from odf_sync.transfer.aliases import AliasChange, change, listed
 
@@ -83,7 +84,7 @@ def test_a_node_is_asked_for_the_name_of_an_id(
     assert locate(known, f"node/{ID}") == Location(url=f"{server.url}/{path}", dataset=ID)
 
 
-@pytest.mark.parametrize("status", [401, 403, 404])
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 406, 410, 418, 451])
 def test_a_server_that_refuses_to_say_so_has_names_without_accounts(
     known: LocalRepositories, server: PageServer, status: int
 ) -> None:
@@ -92,6 +93,18 @@ def test_a_server_that_refuses_to_say_so_has_names_without_accounts(
     server.pages[f"/datasets/{ID}"] = Page(body=json.dumps(found).encode())
     server.pages["/info"] = Page(status=status)
     assert locate(known, f"node/{ID}") == Location(url=f"{server.url}/cities", dataset=ID)
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 501, 503])
+def test_a_server_that_cannot_say_so_now_is_unavailable(
+    known: LocalRepositories, server: PageServer, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its names may have accounts: one without would name another dataset, or create it."""
+    monkeypatch.setattr(http_repository, "RETRY", 0)
+    known.add(Name("node"), server.url)
+    server.pages["/info"] = Page(status=status)
+    with pytest.raises(Unavailable, match=f"status {status}"):
+        locate(known, f"node/{ID}")
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,13 @@ OK, PARTIAL, UNCHANGED, UNAUTHENTICATED, UNAUTHORIZED, NOT_FOUND = 200, 206, 304
 UNLESS: Final = "If-None-Match"
 
 
+@dataclass(eq=False, kw_only=True)
+class UnexpectedStatus(Unavailable):
+    """A server answered with a status that is no success."""
+
+    status: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """What a server has at a path, and the tag of this version of it; empty if it gives none."""
@@ -147,7 +154,7 @@ class HttpDataset:
             raise NotFound(what=url)
         if answer.status in (UNAUTHENTICATED, UNAUTHORIZED):
             raise LoginRequired(what=url, why=f"the server requires a login (status {answer.status})")
-        raise Unavailable(what=url, why=f"status {answer.status}")
+        raise UnexpectedStatus(what=url, why=f"status {answer.status}", status=answer.status)
 
     def _chunks(self, answer: urllib3.BaseHTTPResponse, path: str) -> "_Chunks":
         return _Chunks(answer, self._base + path)

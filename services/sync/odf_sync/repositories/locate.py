@@ -18,9 +18,11 @@ from odf_common.identity.dataset_refs import (
 )
 from odf_common.identity.did import DatasetId
 from odf_sync.access.sent_tokens import LoginRequired, TokenFor, no_token
-from odf_sync.repositories.http import read_document
+from odf_sync.repositories.http import UnexpectedStatus, read_document
 
 DOCUMENT_LIMIT: Final = 64 * 1024  # bytes
+CLIENT_ERRORS: Final = range(400, 500)
+TRY_LATER: Final = frozenset({408, 425, 429})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,10 @@ def _is_multi_tenant(base: str, token_for: TokenFor) -> bool:
     try:
         return _document(base, "info", token_for).get("isMultiTenant") is True
     except (NotFound, LoginRequired):
+        return False
+    except UnexpectedStatus as error:
+        if error.status in TRY_LATER or error.status not in CLIENT_ERRORS:
+            raise
         return False
 
 
