@@ -34,7 +34,7 @@ PULL: Final = json.dumps({"begin_after": None, "stop_at": None, "force_update_if
 class Client:
     """One WebSocket, frame by frame."""
 
-    def __init__(self, base: str, action: str = "pull") -> None:
+    def __init__(self, base: str, action: str = "pull", version: str = str(VERSION)) -> None:
         host, _, port = base.removeprefix("http://").partition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=20)
         key = base64.b64encode(os.urandom(16)).decode()
@@ -44,15 +44,16 @@ class Client:
             "Upgrade": "websocket",
             "Sec-WebSocket-Version": "13",
             "Sec-WebSocket-Key": key,
-            VERSION_HEADER: str(VERSION),
+            VERSION_HEADER: version,
         }
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        self.socket.sendall(f"GET /{CITIES}/{action} HTTP/1.1\r\n{lines}\r\n".encode())
+        self.socket.sendall(f"GET /{CITIES}/{action} HTTP/1.1\r\n{lines}\r\n".encode("latin1"))
         self._received = b""
         while b"\r\n\r\n" not in self._received:
             self._received += self._read()
         head, _, self._received = self._received.partition(b"\r\n\r\n")
         self.status = int(head.split()[1])
+        self.is_json = b"application/json" in head
 
     def send(self, opcode: int, payload: bytes, *, is_last: bool = True, length: int | None = None) -> None:
         """Send a frame; `length` is what it says about its payload."""
@@ -99,8 +100,8 @@ def frame(opcode: int, payload: bytes, *, is_last: bool = True, length: int | No
 
 
 @contextmanager
-def connected(base: str, action: str = "pull") -> Iterator[Client]:
-    client = Client(base, action)
+def connected(base: str, action: str = "pull", version: str = str(VERSION)) -> Iterator[Client]:
+    client = Client(base, action, version)
     try:
         yield client
     finally:
@@ -159,6 +160,42 @@ def test_what_is_no_message_in_order_ends_with_a_code(base: str, action: str, se
         client.socket.sendall(sent)
         assert client.close_code() == code
     require_served(base)
+
+
+@pytest.mark.parametrize("version", ["1", "+1", "01", " 1", "1 ", "\t1\t", "0" * 5000 + "1"])
+def test_this_version_may_be_written_as_any_integer_may(base: str, version: str) -> None:
+    with connected(base, version=version) as client:
+        assert client.status == 101
+
+
+@pytest.mark.parametrize("version", ["2", "0", "-1", "-0", "+2", "002", str(2**31 - 1), str(-(2**31))])
+def test_another_version_is_refused_as_one(base: str, version: str) -> None:
+    with connected(base, version=version) as client:
+        assert (client.status, client.is_json) == (400, True)
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        "",
+        "one",
+        "+",
+        "--1",
+        "+ 1",
+        "1 1",
+        "1.0",
+        "1_0",
+        "0x1",
+        "1,1",
+        "\xb9",
+        str(2**31),
+        str(-(2**31) - 1),
+        "9" * 5000,
+    ],
+)
+def test_a_version_that_is_no_integer_of_32_bits_is_no_version(base: str, version: str) -> None:
+    with connected(base, version=version) as client:
+        assert (client.status, client.is_json) == (400, False)
 
 
 @settings(max_examples=examples(30))

@@ -1,6 +1,7 @@
 """The server's end: the routes `pull` and `push` of a dataset, upgraded to WebSocket (wire-facts §8.3–8.6)."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Final
@@ -56,6 +57,8 @@ IDLE_SECONDS: Final = 3600.0  # between two messages: objects travel meanwhile
 FAULT_SECONDS: Final = 10.0  # for a client to close after a refusal
 PULL_MESSAGE_BYTES: Final = 16 * 1024**2  # a client's longest message lists objects, some 60,000
 BUSY: Final = "too many transfers at a time"
+INT32: Final = range(-(2**31), 2**31)
+_INTEGER: Final = re.compile(r"([+-]?)0*([0-9]{1,10})")
 
 Serve = Callable[[Channel, web.Request], Awaitable[None]]
 
@@ -178,9 +181,10 @@ def _unfit(request: web.Request) -> web.Response | None:
     version = request.headers.get(VERSION_HEADER)
     if version is None:
         return web.Response(status=400, text=f"Header of type `{VERSION_HEADER}` was missing")
-    if not (version.isascii() and version.isdigit() and len(version) <= len(str(2**31))):
+    found = _INTEGER.fullmatch(version)
+    if found is None or (number := int("".join(found.groups()))) not in INT32:
         return web.Response(status=400, text=f"invalid HTTP header ({VERSION_HEADER})")
-    if int(version) != VERSION:
+    if number != VERSION:
         body = b'{"message":"Incompatible client version"}'
         return web.Response(status=400, body=body, content_type="application/json")
     return None
