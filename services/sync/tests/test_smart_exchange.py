@@ -176,6 +176,16 @@ def test_two_ends_agree_on_the_state_after_every_message(data: st.DataObject) ->
         assert ends[Side.CLIENT].state is ends[Side.SERVER].state
 
 
+def test_questions_and_answers_about_the_progress_may_come_late() -> None:
+    running, complete = UploadsRunning(uploaded_objects_count=2), UploadsComplete()
+    for state in (State.READY, State.UPLOADED):
+        client = End(side=Side.CLIENT, table=PUSH, state=state)
+        assert client.receive("{}") == ProgressRequest()
+        server = End(side=Side.SERVER, table=PUSH, state=state)
+        assert [server.receive(encode(one)) for one in (running, complete)] == [running, complete]
+        assert (client.state, server.state) == (state, state)
+
+
 AWAITED_BY_THE_CLIENT = [
     (PULL, state) for state in (State.REQUESTED, State.BLOCKS_REQUESTED, State.OBJECTS_LISTED)
 ] + [(PUSH, state) for state in (State.REQUESTED, State.BLOCKS_SENT, State.OBJECTS_LISTED, State.COMPLETING)]

@@ -168,6 +168,26 @@ def test_our_server_takes_a_push_as_recorded(tmp_path: Path, pool: Pool, case: s
         assert node.head(alias) == head_of(lines, pool)
 
 
+def test_our_server_takes_answers_about_the_progress_that_come_late(tmp_path: Path, pool: Pool) -> None:
+    """They answer questions that crossed with the end of a list of objects, and are not the end of the next one."""
+    node = SyncNode(tmp_path)
+    recorded = lines_of("smart-push-truncated-rounds")
+    lines = [late for line in recorded for late in (line, *_answered_again(line))]
+    assert len(lines) == len(recorded) + 4
+
+    with node.served() as base:
+        asyncio.run(play_client(base, lines))
+
+    alias = next(line["path"] for line in lines if line["kind"] == "ws-open" and "path" in line)[1:-5]
+    assert node.head(alias) == head_of(lines, pool)
+
+
+def _answered_again(line: Line) -> list[Line]:
+    if line.get("body") != '{"details":"Complete"}':
+        return []
+    return [{**line, "body": '{"details":{"Running":{"uploaded_objects_count":1}}}'}, line]
+
+
 def test_our_server_asks_for_the_progress_of_slow_uploads_as_recorded(
     tmp_path: Path, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,14 @@ from odf_sync.smart.exchange import (
     refusal_in,
 )
 from odf_sync.smart.message_json import around_archive, encode, length_of_numbers, numbers
-from odf_sync.smart.messages import Message, MetadataReply, Refusal
+from odf_sync.smart.messages import (
+    Message,
+    MetadataReply,
+    ProgressRequest,
+    Refusal,
+    UploadsComplete,
+    UploadsRunning,
+)
 from odf_sync.smart.spooled import pieces_of
 
 M = TypeVar("M", bound=Message)
@@ -124,8 +131,14 @@ class Channel:
                 raise PeerClosed
 
     async def expect(self, kind: type[M], seconds: float | None = None) -> M:
-        """Return the next message, which is of a kind; also raises `TransferRefused` if it is a refusal."""
-        return of_kind(kind, await self.receive(seconds))
+        """Return the next message, which is of a kind; also raises `TransferRefused` if it is a refusal.
+
+        Questions about the progress of uploads that are complete, and answers to them, are passed over.
+        """
+        message = await self.receive(seconds)
+        while isinstance(message, ProgressRequest | UploadsRunning | UploadsComplete):
+            message = await self.receive(seconds)
+        return of_kind(kind, message)
 
     async def closed(self, seconds: float) -> NoReturn:
         """Wait for the other side to close, whatever it has sent before; raises `PeerClosed`, or `TimeoutError`."""

@@ -160,11 +160,12 @@ PULL: Final[Table] = {
     State.OBJECTS_LISTED: (_server(DownloadsReply, State.READY), REFUSED),
 }
 
-# A question about progress may cross with the answer that all was sent: the client still gets it in the next states.
-_LATE: Final = tuple(
-    (state, _server(ProgressRequest, state))
-    for state in (State.READY, State.OBJECTS_LISTED, State.LAST_OBJECTS_LISTED)
-)
+# A question about progress may cross with the answer that all was sent: the client still gets it in the next states,
+# and may answer it.
+_LATE: Final = {
+    state: (_server(ProgressRequest, state), _client(UploadsRunning, state), _client(UploadsComplete, state))
+    for state in (State.READY, State.OBJECTS_LISTED, State.LAST_OBJECTS_LISTED, State.UPLOADED)
+}
 _PUSH: Final[Table] = {
     State.START: (_client(PushRequest, State.REQUESTED),),
     State.REQUESTED: (_server(PushAccepted, State.ACCEPTED), REFUSED),
@@ -186,9 +187,7 @@ _PUSH: Final[Table] = {
         REFUSED,
     ),  # what came first was a question about the progress
 }
-PUSH: Final[Table] = {
-    state: turns + tuple(turn for late, turn in _LATE if late is state) for state, turns in _PUSH.items()
-}
+PUSH: Final[Table] = {state: turns + _LATE.get(state, ()) for state, turns in _PUSH.items()}
 
 
 @dataclass(slots=True, kw_only=True)
