@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -11,9 +12,12 @@ import yaml
 from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
+from odf_common.codec.bus import Envelope
+from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
+from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Scope
@@ -289,6 +293,45 @@ def test_questions_about_the_progress_are_answered(
     with there.served() as base:
         here.push("cities", f"odf+{base}/cities")
     assert there.content("cities") == here.content("cities")
+
+
+@pytest.mark.parametrize(("server_closes", "is_replaced"), [("1", False), ("0", False), ("1", True)])
+def test_a_slow_push_has_succeeded_although_another_one_has_moved_the_head_since(
+    here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch, server_closes: str, *, is_replaced: bool
+) -> None:
+    monkeypatch.setattr(push_module, "CROSSING_SECONDS", 0.0)
+    monkeypatch.setattr(push_module, "SERVER_CLOSES", server_closes)
+    with there.served() as base:
+        here.push("cities", f"odf+{base}/cities")
+        before = here.head("cities")
+        here.coordinator.push("cities", "Oslo", minute=9)
+        request = there.request
+
+        def overtaken(*arguments: Any, **options: Any) -> Envelope | None:
+            answer = request(*arguments, **options)
+            if is_replaced:
+                rewind(there, before)
+            else:
+                extend(there)
+            return answer
+
+        monkeypatch.setattr(there, "request", overtaken)
+        *_, last = here.push("cities", f"odf+{base}/cities")
+    assert (last.state, last.head) == ("updated", here.head("cities"))
+    assert there.head("cities") != here.head("cities")
+
+
+def extend(node: SyncNode) -> None:
+    """Add a block that no other node has."""
+    entry, head = node.catalog.by_alias("cities"), node.head("cities")
+    assert entry is not None
+    assert head is not None
+    last = decode_block(node.blobs.read(entry.dataset_id, ObjectKind.BLOCK, head)).block
+    number = last.sequence_number + 1
+    event = SetInfo(description="theirs")
+    raw = encode_block(replace(last, prev_block_hash=head, sequence_number=number, event=event), version=3)
+    node.blobs.put(entry.dataset_id, ObjectKind.BLOCK, block_hash(raw), raw)
+    node.refs.compare_and_set(entry.dataset_id, expected=head, new=block_hash(raw))
 
 
 def test_an_object_that_is_lost_here_is_named(here: SyncNode, there: SyncNode) -> None:

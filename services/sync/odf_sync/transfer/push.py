@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from odf_common.adapters.local.repositories import LocalRepositories
-from odf_common.chain.compare import Ahead, Behind, Diverged, common_block, compare
+from odf_common.chain.compare import Ahead, Behind, Diverged, Equal, common_block, compare
 from odf_common.chain.state import ChainState
-from odf_common.chain.walk import blocks_between, raw_blocks
+from odf_common.chain.walk import ReadBlock, blocks_between, raw_blocks
 from odf_common.dataset.remote_aliases import change_aliases, remote_aliases
 from odf_common.errors import Conflict, InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
@@ -28,8 +28,9 @@ from odf_sync.repositories import HttpDataset, Target, target
 from odf_sync.repositories.locate import locate, name_in_repository
 from odf_sync.repositories.smart import plain_url
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
+from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.connection import Connection, connected
-from odf_sync.smart.exchange import PUSH
+from odf_sync.smart.exchange import CLOSE_OK, PUSH
 from odf_sync.smart.messages import (
     SERVER_CLOSES,
     SERVER_CLOSES_HEADER,
@@ -217,10 +218,30 @@ def _send_part(
         connection.send(CompleteRequest())
         connection.expect(PushConfirmed)
         if time.monotonic() - started > CROSSING_SECONDS:
-            while _head(there) != blocks.head:  # a question about the progress came, which looks the same
-                connection.expect(PushConfirmed)
+            _require_confirmed(source, there, connection, blocks.head)
         connection.close(SUCCEEDED)
     return plan
+
+
+def _require_confirmed(
+    source: _Source, there: HttpDataset, connection: Connection, pushed: Multihash
+) -> None:
+    """Return once the head was moved: what came may be a question about the progress, which looks the same.
+
+    Others may have moved it since, to blocks after ours or by force. Raises `TransferRefused` and `Unavailable`.
+    """
+    read = block_reader(source.env.blobs, source.state.dataset_id)
+    while not isinstance(compare(read, pushed, _reader(there, pushed), _head(there)), Equal | Behind):
+        try:
+            connection.expect(PushConfirmed)
+        except PeerClosed as closed:
+            if closed.close_code != CLOSE_OK:
+                raise
+            return  # as a node of this kind closes after the confirmation
+
+
+def _reader(there: HttpDataset, after: Multihash | None = None) -> ReadBlock:
+    return BlockSpool(there, after=after).read
 
 
 def _send_files(
@@ -276,7 +297,7 @@ def _range(source: _Source, there: HttpDataset | Target, head: Multihash | None,
     elif is_forced:
         return everything
     else:
-        read_there = BlockSpool(there, after=None).read if isinstance(there, HttpDataset) else there.block
+        read_there = _reader(there) if isinstance(there, HttpDataset) else there.block
         relation = compare(read, source.head, read_there, head)
     if isinstance(relation, Ahead):
         return Range(after=head, head=source.head)
