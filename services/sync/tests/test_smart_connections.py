@@ -12,6 +12,7 @@ from odf_testing.http import running
 from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
+from odf_sync.http.smart_protocol import routes
 from odf_sync.smart.channel import ABNORMAL, Channel, PeerClosed
 from odf_sync.smart.connection import connected
 from odf_sync.smart.exchange import PUSH, End, Side, TransferRefused
@@ -154,8 +155,11 @@ def test_a_late_question_is_passed_over_and_an_error_instead_of_the_confirmation
             connection.expect(PushConfirmed)
 
 
-def test_a_node_closes_after_the_confirmation_if_its_client_leaves_that_to_it(tmp_path: Path) -> None:
-    headers = {SERVER_CLOSES_HEADER: SERVER_CLOSES}
+@pytest.mark.parametrize("headers", [{SERVER_CLOSES_HEADER: SERVER_CLOSES}, {}])
+def test_a_node_closes_in_order_after_the_confirmation_if_its_client_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
+) -> None:
+    monkeypatch.setattr(routes, "FAULT_SECONDS", 0.1)
     nothing = TransferPlan(
         num_blocks=0, num_objects=0, num_records=0, bytes_in_raw_blocks=0, bytes_in_raw_objects=0
     )

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -54,7 +55,7 @@ EXCHANGES: Final = 64  # at a time
 EXCHANGES_OF_CALLER: Final = 16  # of these
 RETRY_AFTER_SECONDS: Final = 5
 IDLE_SECONDS: Final = 3600.0  # between two messages: objects travel meanwhile
-FAULT_SECONDS: Final = 10.0  # for a client to close after a refusal
+FAULT_SECONDS: Final = 10.0  # for a client to close after a refusal, or the confirmation
 PULL_MESSAGE_BYTES: Final = 16 * 1024**2  # a client's longest message lists objects, some 60,000
 BUSY: Final = "too many transfers at a time"
 INT32: Final = range(-(2**31), 2**31)
@@ -195,11 +196,13 @@ async def _run(channel: Channel, request: web.Request, serve: Serve) -> None:
     facts = {"path": request.path}
     try:
         await serve(channel, request)
-        if channel.end.state is State.DONE and request.headers.get(SERVER_CLOSES_HEADER) == SERVER_CLOSES:
-            log.debug("transfer ended", code=CLOSE_OK, reason="confirmed", **facts)
-            await channel.close(CLOSE_OK, b"")
-        elif channel.end.state in (State.FAILED, State.DONE):  # the client closes
+        if channel.end.state is not State.DONE:  # the client closes after a refusal
             await channel.closed(FAULT_SECONDS)
+        if request.headers.get(SERVER_CLOSES_HEADER) != SERVER_CLOSES:
+            with suppress(TimeoutError):
+                await channel.closed(FAULT_SECONDS)
+        log.debug("transfer ended", code=CLOSE_OK, reason="confirmed", **facts)
+        await channel.close(CLOSE_OK, b"")
     except PeerClosed as closed:
         log.debug("transfer ended", code=closed.close_code, reason=closed.reason, **facts)
         await channel.close(closed.close_code, closed.reason.encode())
