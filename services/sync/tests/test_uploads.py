@@ -1,5 +1,6 @@
 """Uploads in parts, over real sockets: what contradicts itself is refused, and harms nothing that has arrived."""
 
+import gzip
 import http.client
 import os
 import socket
@@ -254,3 +255,14 @@ def test_an_abandoned_upload_is_collected(server: Server) -> None:
     sweep(server.home)
     assert server.kept() == []
     assert server.ask() == Answer(204, 0, None)
+
+
+def test_a_body_that_is_compressed_for_the_transfer_is_refused(server: Server) -> None:
+    """It would be decompressed while it arrives, to any size, whatever its Content-Length says."""
+    content = bytes(1 << 20)
+    body, path = gzip.compress(content), f"/cities/data/{physical_hash_of(content)}"
+    with closing(http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=20)) as connection:
+        connection.request("PUT", path, body, {"Content-Encoding": "gzip"})
+        assert answer_of(connection.getresponse()).status == 415
+    assert server.ask(len(content), path).offset == 0
+    assert server.put(content, path=path).status == 200

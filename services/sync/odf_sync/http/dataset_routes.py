@@ -149,7 +149,7 @@ def _upload_endpoint(
         summary=summary,
         action=Action.CREATE,  # objects come before the head that makes a new dataset
         body="application/octet-stream",
-        statuses=(200, 204, 408, 409, 411, 413),
+        statuses=(200, 204, 408, 409, 411, 413, 415),
         media_type="",
     )
 

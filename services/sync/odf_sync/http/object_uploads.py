@@ -24,6 +24,7 @@ CHUNK_BYTES: Final = 1024 * 1024
 MAX_BYTES: Final = 5 * 1024**3  # of one object, as in object stores
 UPLOADS: Final = 64  # received at a time
 IDLE_SECONDS: Final = 60.0  # without a byte of a body
+IDENTITY: Final = "identity"
 RETRY_AFTER: Final = {"Retry-After": "1"}
 _RANGE: Final = re.compile(
     r"bytes (?:(?P<first>\d{1,15})-(?P<last>\d{1,15})|\*)/(?P<size>\d{1,15})", re.ASCII
@@ -71,6 +72,8 @@ class ObjectUploads:
         length = request.content_length
         if length is None:
             return _refused(411, "Content-Length is required")
+        if request.headers.get(hdrs.CONTENT_ENCODING, IDENTITY).lower() != IDENTITY:
+            return _refused(415, f"{hdrs.CONTENT_ENCODING} is not supported")
         part = _part(request, length)
         if part is None:
             return _refused(400, f"{hdrs.CONTENT_RANGE} does not match Content-Length")
