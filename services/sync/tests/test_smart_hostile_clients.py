@@ -34,7 +34,9 @@ PULL: Final = json.dumps({"begin_after": None, "stop_at": None, "force_update_if
 class Client:
     """One WebSocket, frame by frame."""
 
-    def __init__(self, base: str, action: str = "pull", version: str = str(VERSION)) -> None:
+    def __init__(
+        self, base: str, action: str = "pull", version: str = str(VERSION), method: str = "GET"
+    ) -> None:
         host, _, port = base.removeprefix("http://").partition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=20)
         key = base64.b64encode(os.urandom(16)).decode()
@@ -47,7 +49,7 @@ class Client:
             VERSION_HEADER: version,
         }
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        self.socket.sendall(f"GET /{CITIES}/{action} HTTP/1.1\r\n{lines}\r\n".encode("latin1"))
+        self.socket.sendall(f"{method} /{CITIES}/{action} HTTP/1.1\r\n{lines}\r\n".encode("latin1"))
         self._received = b""
         while b"\r\n\r\n" not in self._received:
             self._received += self._read()
@@ -160,6 +162,13 @@ def test_what_is_no_message_in_order_ends_with_a_code(base: str, action: str, se
         client.socket.sendall(sent)
         assert client.close_code() == code
     require_served(base)
+
+
+@pytest.mark.parametrize("action", ["pull", "push"])
+def test_only_a_get_is_upgraded(base: str, action: str) -> None:
+    client = Client(base, action, method="HEAD")
+    client.socket.close()
+    assert client.status == 405
 
 
 @pytest.mark.parametrize("version", ["1", "+1", "01", " 1", "1 ", "\t1\t", "0" * 5000 + "1"])

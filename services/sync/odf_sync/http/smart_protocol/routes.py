@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 import structlog
-from aiohttp import WSCloseCode, web
+from aiohttp import WSCloseCode, hdrs, web
 
 from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
@@ -175,6 +175,8 @@ def _caller(request: web.Request) -> object:
 
 def _unfit(request: web.Request) -> web.Response | None:
     """Return the answer to a request that is no upgrade, or one of another version; None if it fits."""
+    if request.method != hdrs.METH_GET:  # HEAD, which other routes have together with GET
+        return web.Response(status=405, headers={hdrs.ALLOW: hdrs.METH_GET})
     if "upgrade" not in request.headers.get("Connection", "").lower():
         return web.Response(status=400, text="Connection header did not include 'upgrade'")
     if request.headers.get("Upgrade", "").lower() != "websocket":
