@@ -17,8 +17,10 @@ from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
+from odf_common.proto.odf.bus.v1.bus_pb2 import ImportChain
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Scope
 from odf_sync.access.store import AccessStore
@@ -165,6 +167,21 @@ def test_a_dataset_has_one_name_there(here: SyncNode, there: SyncNode) -> None:
         with pytest.raises(TransferRefused, match="another name here"):
             here.push("cities", f"odf+{base}/towns")
     assert there.head("towns") is None
+
+
+def test_of_two_names_that_are_pushed_at_once_the_second_is_refused(
+    here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = there.request
+
+    def second(topic: str, dataset: DatasetId, body: Any, *, timeout: float) -> Envelope | None:
+        request(topic, dataset, ImportChain(new_head=body.new_head, alias="towns"), timeout=timeout)
+        return request(topic, dataset, body, timeout=timeout)
+
+    monkeypatch.setattr(there, "request", second)
+    with there.served() as base, pytest.raises(TransferRefused, match="locally named towns"):
+        here.push("cities", f"odf+{base}/cities")
+    assert there.head("cities") is None
 
 
 def test_a_chain_whose_object_was_not_sent_is_refused_and_nothing_has_the_name(

@@ -317,7 +317,7 @@ def _objects(
 def commit(env: Environment, replies: Replies, state: ChainState, copy: LocalCopy) -> None:
     """Have the coordinator admit the chain; if its reply is lost, the reference shows the outcome.
 
-    Raises `HeadMoved`, `Refused` and `Unavailable`.
+    Raises `HeadMoved`, `Refused` and `Unavailable`, and `AlreadyExists` if a new dataset has just got another name.
     """
     dataset = state.dataset_id
     expected = copy.here.head if copy.here is not None else None
@@ -334,6 +334,8 @@ def commit(env: Environment, replies: Replies, state: ChainState, copy: LocalCop
         answer = replies.request(COORDINATOR_COMMANDS, dataset, command, timeout=REPLY_TIMEOUT_SECONDS)
         body = None if answer is None else body_of(answer)
         if isinstance(body, bus_pb2.Committed) or env.refs.head(dataset, copy.ref) == state.head:
+            if copy.here is None:
+                check_identity(env, dataset, copy.name)
             return
         if isinstance(body, bus_pb2.HeadMoved):
             actual = str(Multihash.from_bytes(body.head)) if body.head else None
