@@ -41,13 +41,13 @@ def read_archive(
 ) -> Iterator[tuple[Multihash, bytes]]:
     """Yield the names and bytes of the blocks, the bytes unchecked.
 
-    Raises `InvalidInput` unless there are `count`, of at most `limit` bytes in all.
+    Raises `InvalidInput` unless there are `count`, each once, of at most `limit` bytes in all.
     """
-    found = size = 0
+    found: set[Multihash] = set()
+    size = 0
     for entry, raw in _files(archive, limit):
-        found += 1
         size += len(raw)
-        if found > count:
+        if len(found) == count:
             raise InvalidInput(text=f"more than the {count} blocks announced", where=WHERE)
         if size > limit:
             raise _too_large(limit)
@@ -55,9 +55,12 @@ def read_archive(
             name = Multihash.parse(entry)
         except InvalidInput as error:
             raise InvalidInput(text=f"{entry[:80]!r} is not a hash", where=WHERE) from error
+        if name in found:
+            raise InvalidInput(text=f"{name} is there twice", where=WHERE)
+        found.add(name)
         yield name, raw
-    if found != count:
-        raise InvalidInput(text=f"{found} blocks, but {count} announced", where=WHERE)
+    if len(found) != count:
+        raise InvalidInput(text=f"{len(found)} blocks, but {count} announced", where=WHERE)
 
 
 def _files(archive: BinaryIO, limit: int) -> Iterator[tuple[str, bytes]]:
