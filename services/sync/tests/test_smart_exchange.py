@@ -186,6 +186,27 @@ def test_questions_and_answers_about_the_progress_may_come_late() -> None:
         assert (client.state, server.state) == (state, state)
 
 
+@pytest.mark.parametrize(
+    ("table", "state", "phase"),
+    [
+        (PULL, State.START, Phase.PULL_INITIAL),
+        (PULL, State.READY, Phase.PULL_OBJECTS),
+        (PUSH, State.START, Phase.PUSH_INITIAL),
+        (PUSH, State.ACCEPTED, Phase.PUSH_METADATA),
+        (PUSH, State.READY, Phase.PUSH_OBJECTS),
+        (PUSH, State.LAST_UPLOADING, Phase.PUSH_UPLOADS),
+        (PUSH, State.UPLOADED, Phase.PUSH_COMPLETE),
+    ],
+)
+def test_a_message_that_cannot_be_read_is_a_fault_of_its_step(
+    table: Table, state: State, phase: Phase
+) -> None:
+    end = End(side=Side.SERVER, table=table, state=state)
+    with pytest.raises(ProtocolViolated):
+        end.receive("[]")
+    assert (end.state, end.phase) == (State.FAILED, phase)
+
+
 AWAITED_BY_THE_CLIENT = [
     (PULL, state) for state in (State.REQUESTED, State.BLOCKS_REQUESTED, State.OBJECTS_LISTED)
 ] + [(PUSH, state) for state in (State.REQUESTED, State.BLOCKS_SENT, State.OBJECTS_LISTED, State.COMPLETING)]

@@ -197,6 +197,7 @@ class End:
     side: Side
     table: Table
     state: State = field(default=State.START)
+    _violated: State | None = field(default=None, init=False)
 
     def send(self, message: Message) -> str:
         """Return the text to send; the exchange is then one step further."""
@@ -218,17 +219,16 @@ class End:
             message = decode(text, {one.message for one in turns})
             turn = next(one for one in turns if one.fits(message))
         except InvalidInput as error:
-            state, self.state = self.state, State.FAILED
-            raise ProtocolViolated(
-                where=error.where, text=f"{error.text} (state {state.name.lower()})"
-            ) from error
+            self._violated, self.state = self.state, State.FAILED
+            text = f"{error.text} (state {self._violated.name.lower()})"
+            raise ProtocolViolated(where=error.where, text=text) from error
         self.state = turn.then
         return message
 
     @property
     def phase(self) -> Phase:
-        """Return the step that fails, if it does now."""
-        return (_PULL_PHASES if self.table is PULL else _PUSH_PHASES)[self.state]
+        """Return the step that fails, if it does now, or has failed."""
+        return (_PULL_PHASES if self.table is PULL else _PUSH_PHASES)[self._violated or self.state]
 
     def _turns(self, *, own: bool) -> Iterable[_Turn]:
         return (one for one in self.table.get(self.state, ()) if (one.sender is self.side) == own)
