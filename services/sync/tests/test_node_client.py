@@ -29,6 +29,7 @@ from odf_sync.transfer.upload import INCOMPLETE, LOST, WRONG_OFFSET, File, Uploa
 
 LOOPBACK = Networks.parse(("127.0.0.0/8",))
 TOKEN = "Bearer secret"
+PATIENCE_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -40,10 +41,12 @@ class Server:
     tokens: list[str | None] = field(default_factory=list)
     types: list[list[str]] = field(default_factory=list)
     """The values of `Content-Type` in each request."""
+    bodies: list[bytes] = field(default_factory=list)
 
     async def answer(self, request: web.Request) -> web.Response:
         self.types.append(request.headers.getall("Content-Type", []))
         self.tokens.append(request.headers.get("Authorization"))
+        self.bodies.append(await asyncio.wait_for(request.read(), PATIENCE_SECONDS))
         target = self.redirects.get(request.path)
         if target is not None:
             return web.Response(status=302, headers={"Location": target})
@@ -130,6 +133,20 @@ def test_a_header_that_came_with_a_url_is_not_sent_twice_whatever_its_case(serve
     file = File(url=f"{server.url}/put", headers=given, content=BytesIO(content), size=len(content))
     sender.complete(file, 0)
     assert server.types == [["application/octet-stream"]]
+
+
+def test_of_an_object_all_bytes_are_sent_whatever_size_is_declared(server: Server) -> None:
+    """A Content-Length beyond the file's end would leave both sides waiting."""
+    blobs, dataset, content = MemoryBlobStore(MemoryRefStore()), a_dataset(), b"object"
+    name = physical_hash_of(content)
+    blobs.put(dataset, ObjectKind.DATA, name, content)
+    for size in (0, len(content) - 1, len(content) + 1):
+        file = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=name, size=size)
+        place = TransferUrl(url=f"{server.url}/put")
+        Uploader(blobs, dataset, server.url).send(
+            Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=place)
+        )
+    assert server.bodies == [content] * 3
 
 
 def test_a_smart_transfer_is_not_redirected(server: Server, other: Server) -> None:

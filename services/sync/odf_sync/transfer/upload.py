@@ -3,6 +3,7 @@
 A node that continues uploads is sent only what it lacks: it says how much has arrived, with the URL or when asked.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Final
@@ -96,7 +97,10 @@ class Uploader:
         except NotFound as error:
             raise NotFound(what=f"{name}, which the chain declares,") from error
         with content:
-            sent = File(url=place.url, headers=headers, content=content, size=file.size)
+            size = content.seek(
+                0, os.SEEK_END
+            )  # which may differ from what the chain, or the other node, says
+            sent = File(url=place.url, headers=headers, content=content, size=size)
             if self._may_continue and self._patient.is_own(place.url):
                 self.complete(sent, int(arrived) if arrived.isdecimal() else 0)
             else:
