@@ -12,7 +12,8 @@ from odf_testing.http import running
 from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
-from odf_sync.http.smart_protocol import routes
+from odf_common.service.settings import Settings
+from odf_sync.http.smart_protocol import routes, serve_pull
 from odf_sync.smart.channel import ABNORMAL, Channel, PeerClosed
 from odf_sync.smart.connection import connected
 from odf_sync.smart.exchange import PUSH, End, Side, TransferRefused
@@ -34,6 +35,7 @@ from odf_sync.smart.messages import (
     PushRequest,
     Refusal,
     TransferPlan,
+    TransferUrl,
     UploadsComplete,
     UploadsReply,
     UploadsRequest,
@@ -209,3 +211,29 @@ def test_whatever_still_comes_the_close_of_the_other_side_is_awaited(
     with pytest.raises(PeerClosed) as closed:
         asyncio.run(channel.closed(5.0))
     assert (closed.value.close_code, closed.value.reason) == (code, reason)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_an_object_whose_url_has_expired_comes_from_the_node_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """Presigned URLs hold for an hour, and all are asked for at once."""
+    there = SyncNode(tmp_path / "there")
+    there.coordinator.add(CITIES)
+    there.coordinator.push("cities", "Oslo")
+    settings = Settings(home=tmp_path / "here", fetch_networks=("127.0.0.0/8",))
+    here = SyncNode(tmp_path / "here", settings)
+    asked: list[str] = []
+
+    async def refuse(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.Response(status=status)
+
+    store = web.Application()
+    store.router.add_get("/{path:.*}", refuse)
+    with running(store) as bucket, there.served() as base:
+        place = TransferUrl(url=f"{bucket}/object")
+        monkeypatch.setattr(serve_pull, "url_of", lambda *_: place)
+        *_, last = here.pull(f"odf+{base}/cities", "cities")
+    assert (last.state, asked) == ("updated", ["/object"])
+    assert here.content("cities") == there.content("cities")
