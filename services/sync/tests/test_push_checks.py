@@ -26,7 +26,7 @@ from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.large_messages import LargeMessages
 from odf_sync.smart.messages import BlocksBatch, Internal, InvalidInterval, PullRequest
 from odf_sync.smart.ranges import Range
-from odf_sync.transfer.accept import PushedChain, accept
+from odf_sync.transfer.accept import Acceptance, PushedChain
 
 CITIES = yaml.safe_dump(root("cities", ["event_time TIMESTAMP", "city STRING"]))
 CONTENT = b"records"
@@ -92,12 +92,17 @@ def test_force_replaces_no_dataset_of_another_id_or_kind(node: SyncNode, seed: S
         target.dataset_of(a_chain(seed).store, is_forced=True)
 
 
+def accept(node: SyncNode, pushed: PushedChain) -> None:
+    with Acceptance(node.env, pushed) as acceptance:
+        acceptance.complete(node.replies)
+
+
 def test_a_block_that_does_not_match_its_hash_is_not_stored(node: SyncNode) -> None:
     chain, another = a_chain(a_seed()), a_chain(a_seed(), SetInfo(description="other"))
     blocks = {chain.state.head: chain.read(chain.state.head), a_hash("x"): another.blocks[1].raw}
     pushed = PushedChain(alias="cities", head=None, blocks=blocks, is_forced=False)
     with pytest.raises(InvalidInput, match=f"its bytes hash to {block_hash(another.blocks[1].raw)}"):
-        accept(node.env, node.replies, pushed)
+        accept(node, pushed)
     assert list(node.blobs.names(chain.state.dataset_id, ObjectKind.BLOCK)) == []
     assert node.head("cities") is None
 
@@ -110,7 +115,7 @@ def test_a_commit_since_the_push_began_is_not_replaced(node: SyncNode, *, is_for
     begun_at, blocks = ours.blocks[0].hash, {ours.blocks[1].hash: ours.blocks[1].raw}
     pushed = PushedChain(alias="cities", head=begun_at, blocks=blocks, is_forced=is_forced)
     with pytest.raises(HeadMoved) as moved:
-        accept(node.env, node.replies, pushed)
+        accept(node, pushed)
     assert (moved.value.expected, moved.value.actual) == (str(begun_at), str(theirs.state.head))
     assert node.head("cities") == theirs.state.head
 
@@ -126,7 +131,7 @@ def test_blocks_that_do_not_follow_the_head_replace_it_only_by_force(node: SyncN
         is_forced=False,
     )
     with pytest.raises(InvalidInput, match=f"they do not follow the head {theirs.state.head}"):
-        accept(node.env, node.replies, pushed)
+        accept(node, pushed)
     assert node.head("cities") == theirs.state.head
 
 

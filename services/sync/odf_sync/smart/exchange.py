@@ -199,11 +199,6 @@ class End:
     state: State = field(default=State.START)
     _violated: State | None = field(default=None, init=False)
 
-    def send(self, message: Message) -> str:
-        """Return the text to send; the exchange is then one step further."""
-        self.note_sent(message)
-        return encode(message)
-
     def note_sent(self, message: Message) -> None:
         """Go one step further, by a message that is sent."""
         turn = next((one for one in self._turns(own=True) if one.fits(message)), None)

@@ -120,12 +120,6 @@ class Acceptance(AbstractContextManager["Acceptance"]):
             self._arrived.clear()
 
 
-def accept(env: Environment, replies: Replies, chain: PushedChain) -> None:
-    """Take in a chain whose objects are all stored; raises as `Acceptance.complete` does."""
-    with Acceptance(env, chain) as acceptance:
-        acceptance.complete(replies)
-
-
 class _Blocks(Iterable[RemoteBlock]):
     """Decodes blocks as they are taken; raises `InvalidInput` for one that does not match its hash."""
 
