@@ -151,8 +151,8 @@ def test_what_a_message_may_need_follows_from_its_plan() -> None:
     assert message_bytes(TransferPlan(num_blocks=2**64 - 1)) == MOST_BYTES
     plan, archive = blocks_of_a_push()
     assert len(numbers(archive)) < message_bytes(plan)
-    assert seconds_for(SMALL_BYTES, 3600) == 3600
-    assert seconds_for(64 * 1024 * 1000, 3600) == 1060
+    assert seconds_for(SMALL_BYTES) == 3600
+    assert seconds_for(64 * 1024 * 1000) == 1060
 
 
 def test_a_large_message_waits_for_others_and_small_ones_do_not() -> None:

@@ -31,6 +31,7 @@ M = TypeVar("M", bound=Message)
 
 ABNORMAL: Final = 1006
 PROMPT_SECONDS: Final = 60.0  # for a message that is no work for its sender
+IDLE_SECONDS: Final = 3600.0  # for one before which objects travel
 LARGE_CHARACTERS: Final = 1024**2  # of a message; longer ones would hold up the event loop
 TEXT_FRAME: Final = 0x81  # the last, and only, frame of a text message
 LENGTH_FOLLOWS: Final = 127

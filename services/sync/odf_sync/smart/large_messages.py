@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from odf_sync.smart.channel import IDLE_SECONDS
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import Internal, Phase, TransferPlan
 
@@ -28,9 +29,9 @@ def message_bytes(plan: TransferPlan) -> int:
     return min(MOST_BYTES, SMALL_BYTES + CHARACTERS * archive)
 
 
-def seconds_for(size: int, idle_seconds: float) -> float:
+def seconds_for(size: int) -> float:
     """Return how long a message of this size may take; a small one as long as the client is idle."""
-    return idle_seconds if size <= SMALL_BYTES else min(idle_seconds, FIRST_SECONDS + size / BYTES_PER_SECOND)
+    return IDLE_SECONDS if size <= SMALL_BYTES else min(IDLE_SECONDS, FIRST_SECONDS + size / BYTES_PER_SECOND)
 
 
 class LargeMessages:

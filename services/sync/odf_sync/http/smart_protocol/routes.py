@@ -54,14 +54,13 @@ log = structlog.stdlib.get_logger(__name__)
 EXCHANGES: Final = 64  # at a time
 EXCHANGES_OF_CALLER: Final = 16  # of these
 RETRY_AFTER_SECONDS: Final = 5
-IDLE_SECONDS: Final = 3600.0  # between two messages: objects travel meanwhile
 FAULT_SECONDS: Final = 10.0  # for a client to close after a refusal, or the confirmation
 PULL_MESSAGE_BYTES: Final = 16 * 1024**2  # a client's longest message lists objects, some 60,000
 BUSY: Final = "too many transfers at a time"
 INT32: Final = range(-(2**31), 2**31)
 _INTEGER: Final = re.compile(r"([+-]?)0*([0-9]{1,10})")
 
-Serve = Callable[[Channel, web.Request], Awaitable[None]]
+Serve = Callable[[Channel], Awaitable[None]]
 
 
 class SmartProtocol:
@@ -110,10 +109,7 @@ class SmartProtocol:
         if head is None:
             raise web.HTTPNotFound(text="")
         source = PullSource(env=self._env, dataset=dataset, head=head)
-
-        async def serve(channel: Channel, request: web.Request) -> None:
-            await serve_pull(channel, source, request, idle_seconds=IDLE_SECONDS)
-
+        serve = partial(serve_pull, source=source, request=request)
         return await self._upgraded(request, PULL, serve, PULL_MESSAGE_BYTES)
 
     async def _push(self, request: web.Request) -> web.StreamResponse:
@@ -133,10 +129,7 @@ class SmartProtocol:
             on_created=self._note_creation,
             may_replace=partial(is_allowed, request, Action.MANAGE),
         )
-
-        async def serve(channel: Channel, request: web.Request) -> None:
-            await serve_push(channel, target, request, idle_seconds=IDLE_SECONDS)
-
+        serve = partial(serve_push, target=target, request=request)
         return await self._upgraded(request, PUSH, serve, MOST_BYTES)
 
     def _note_creation(self, dataset: DatasetId, visibility: Visibility) -> None:
@@ -197,7 +190,7 @@ async def _run(channel: Channel, request: web.Request, serve: Serve) -> None:
     """Serve an exchange to its end; a fault is sent as a close frame's reason."""
     facts = {"path": request.path}
     try:
-        await serve(channel, request)
+        await serve(channel)
         if channel.end.state is not State.DONE:  # the client closes after a refusal
             await channel.closed(FAULT_SECONDS)
         if request.headers.get(SERVER_CLOSES_HEADER) != SERVER_CLOSES:

@@ -11,7 +11,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import ObjectKind, block_reader
 from odf_common.service.environment import Environment
-from odf_sync.smart.channel import PROMPT_SECONDS, Channel
+from odf_sync.smart.channel import IDLE_SECONDS, PROMPT_SECONDS, Channel
 from odf_sync.smart.messages import (
     VERSION,
     VERSION_HEADER,
@@ -80,9 +80,7 @@ class PullSource:
         return self.env.blobs.has(self.dataset, ObjectKind.BLOCK, block)
 
 
-async def serve_pull(
-    channel: Channel, source: PullSource, request: web.Request, *, idle_seconds: float
-) -> None:
+async def serve_pull(channel: Channel, source: PullSource, request: web.Request) -> None:
     """Offer a range, send its blocks, and say where objects are, until the client closes."""
     asked = await channel.expect(PullRequest, PROMPT_SECONDS)
     blocks = await asyncio.to_thread(source.range_of, asked)
@@ -96,7 +94,7 @@ async def serve_pull(
         reply = MetadataReply(blocks=BlocksBatch(num_blocks=plan.num_blocks, payload=b""))
         await channel.send_archive(reply, archive, request)
     while True:
-        wanted = await channel.expect(DownloadsRequest, idle_seconds)
+        wanted = await channel.expect(DownloadsRequest, IDLE_SECONDS)
         downloads = tuple(_download(source, request, one) for one in wanted.object_files)
         await channel.send(DownloadsReply(object_transfer_strategies=downloads))
 

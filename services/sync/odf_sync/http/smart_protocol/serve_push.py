@@ -22,7 +22,7 @@ from odf_sync.http.object_uploads import upload_file
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.smart_protocol.serve_pull import url_of
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_archive
-from odf_sync.smart.channel import PROMPT_SECONDS, Channel
+from odf_sync.smart.channel import IDLE_SECONDS, PROMPT_SECONDS, Channel
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.large_messages import SMALL_BYTES, LargeMessages, message_bytes, seconds_for
 from odf_sync.smart.messages import (
@@ -119,9 +119,7 @@ class PushTarget:
         return upload_file(self.env.settings.home, self.alias, name)
 
 
-async def serve_push(
-    channel: Channel, target: PushTarget, request: web.Request, *, idle_seconds: float
-) -> None:
+async def serve_push(channel: Channel, target: PushTarget, request: web.Request) -> None:
     """Receive blocks and objects, check them all, and have the head moved."""
     asked = await channel.expect(PushRequest, PROMPT_SECONDS)
     if asked.current_head != target.head:
@@ -132,8 +130,8 @@ async def serve_push(
     if is_forced and target.entry is not None and not await target.may_replace():
         await channel.send(Refusal(fault=Internal(phase=Phase.PUSH_INITIAL, error_message=NOT_BY_FORCE)))
         return
-    with await _received_blocks(channel, target, request, asked.transfer_plan, idle_seconds) as received:
-        await _receive(channel, target, request, asked, received, idle_seconds)
+    with await _received_blocks(channel, target, request, asked.transfer_plan) as received:
+        await _receive(channel, target, request, asked, received)
     await channel.send(PushConfirmed())
 
 
@@ -152,37 +150,32 @@ class _Received:
 
 
 async def _received_blocks(
-    channel: Channel, target: PushTarget, request: web.Request, plan: TransferPlan, idle_seconds: float
+    channel: Channel, target: PushTarget, request: web.Request, plan: TransferPlan
 ) -> _Received:
     """Return the blocks, once there is room for their message."""
     size = message_bytes(plan)
     async with target.large.receiving(size):
         limit_received(request, size + SMALL_BYTES)
         await channel.send(PushAccepted())
-        batch = (await channel.expect(NewBlocks, seconds_for(size, idle_seconds))).new_blocks
+        batch = (await channel.expect(NewBlocks, seconds_for(size))).new_blocks
         archive = None if batch.archive is None else target.kept(batch.archive)
         blocks = await asyncio.to_thread(_unpacked, target.env.blobs, batch, plan.num_blocks, archive)
     return _Received(blocks=blocks, archive=archive)
 
 
-async def _receive(  # noqa: PLR0917 - the parts of an exchange
-    channel: Channel,
-    target: PushTarget,
-    request: web.Request,
-    asked: PushRequest,
-    received: _Received,
-    idle_seconds: float,
+async def _receive(
+    channel: Channel, target: PushTarget, request: web.Request, asked: PushRequest, received: _Received
 ) -> None:
     """Receive objects for the blocks, check them all, and have the head moved."""
     blocks, is_forced = received.blocks, asked.force_update_if_diverged
     if not blocks:
         await channel.send(BlocksAccepted())
-        await channel.expect(CompleteRequest, idle_seconds)
+        await channel.expect(CompleteRequest, IDLE_SECONDS)
         return
     seeded = await asyncio.to_thread(target.dataset_of, blocks, is_forced=is_forced)
     limit_received(request, LIST_BYTES)
     await channel.send(BlocksAccepted())
-    listed = await channel.expect(UploadsRequest, idle_seconds)
+    listed = await channel.expect(UploadsRequest, IDLE_SECONDS)
     dataset = await asyncio.to_thread(target.require_target, seeded)
     chain = PushedChain(alias=target.alias, head=target.head, blocks=blocks, is_forced=is_forced)
     with (
@@ -190,8 +183,8 @@ async def _receive(  # noqa: PLR0917 - the parts of an exchange
         Acceptance(target.env, chain) as acceptance,
         target.pushes.listening(dataset, acceptance.note_object),
     ):
-        await _receive_objects(channel, target, request, dataset, listed, idle_seconds)
-        await channel.expect(CompleteRequest, idle_seconds)
+        await _receive_objects(channel, target, request, dataset, listed)
+        await channel.expect(CompleteRequest, IDLE_SECONDS)
         if (
             target.entry is None
         ):  # before it has a name, so that it is never visible to others than it should be
@@ -216,13 +209,8 @@ def _unpacked(
         return SpooledBlocks(spool_file(blobs), read_archive(packed, count=planned, limit=BLOCKS_BYTES_LIMIT))
 
 
-async def _receive_objects(  # noqa: PLR0917 - the parts of an exchange
-    channel: Channel,
-    target: PushTarget,
-    request: web.Request,
-    dataset: DatasetId,
-    listed: UploadsRequest,
-    idle_seconds: float,
+async def _receive_objects(
+    channel: Channel, target: PushTarget, request: web.Request, dataset: DatasetId, listed: UploadsRequest
 ) -> None:
     """Say where the objects of each list go, and wait until they have been sent."""
     while True:
@@ -231,7 +219,7 @@ async def _receive_objects(  # noqa: PLR0917 - the parts of an exchange
         await _uploaded(channel)
         if not listed.is_truncated:
             return
-        listed = await channel.expect(UploadsRequest, idle_seconds)
+        listed = await channel.expect(UploadsRequest, IDLE_SECONDS)
 
 
 async def _uploaded(channel: Channel) -> None:
