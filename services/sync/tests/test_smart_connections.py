@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -12,6 +13,8 @@ from odf_testing.http import running
 from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
+from odf_common.hashing.multihash import Multihash
+from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings
 from odf_sync.http.smart_protocol import routes, serve_pull
 from odf_sync.smart.channel import ABNORMAL, Channel, PeerClosed
@@ -41,6 +44,7 @@ from odf_sync.smart.messages import (
     UploadsRequest,
     Visibility,
 )
+from odf_sync.transfer import push as push_module
 
 CITIES: Final = yaml.safe_dump(root("cities", ["event_time TIMESTAMP", "city STRING"]))
 ANSWERS: Final = (
@@ -114,6 +118,60 @@ def test_a_node_of_this_kind_is_sent_a_small_push_in_one_round_trip(tmp_path: Pa
     with running(PatientServer().app) as base:
         *_, last = here.push("cities", f"odf+{base}/cities")
     assert last.state == "updated"
+
+
+class AskingServer:
+    """Has a head to drop, and asks for the progress once more before it does."""
+
+    def __init__(self, head: Multihash, then: Multihash, blocks: dict[str, bytes]) -> None:
+        self.app = web.Application()
+        self.app.router.add_get("/cities/refs/head", self._head)
+        self.app.router.add_get("/cities/blocks/{name}", self._block)
+        self.app.router.add_get("/cities/push", self._serve)
+        self._head_now, self._then, self._blocks = head, then, blocks
+        self.came_early: list[WSMessage] = []
+
+    async def _head(self, _: web.Request) -> web.Response:
+        return web.Response(text=str(self._head_now))
+
+    async def _block(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._blocks[request.match_info["name"]])
+
+    async def _serve(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        for answer in ANSWERS[:3]:
+            await socket.receive_str()
+            await socket.send_str(encode(answer))
+        for _ in range(2):
+            await socket.receive_str()
+        await socket.send_str(encode(ProgressRequest()))
+        with suppress(TimeoutError):
+            self.came_early.append(await socket.receive(PAUSE_SECONDS))
+        self._head_now = self._then
+        await socket.send_str(encode(PushConfirmed()))
+        await socket.close()
+        return socket
+
+
+def test_a_question_is_not_taken_for_the_confirmation_that_blocks_were_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push_module, "CROSSING_SECONDS", 0.0)
+    here = SyncNode(tmp_path / "here")
+    here.coordinator.add(CITIES)
+    before, entry = here.head("cities"), here.catalog.by_alias("cities")
+    here.coordinator.push("cities", "Oslo")
+    theirs = here.head("cities")
+    assert entry is not None
+    assert before is not None
+    assert theirs is not None
+    here.refs.compare_and_set(entry.dataset_id, expected=theirs, new=before)
+    blocks = {name: raw for (kind, name), raw in here.content("cities").items() if kind is ObjectKind.BLOCK}
+    server = AskingServer(theirs, before, blocks)
+    with running(server.app) as base:
+        *_, last = here.push("cities", f"odf+{base}/cities", is_forced=True)
+    assert (last.state, server.came_early) == ("updated", [])
 
 
 class TruncatedServer:

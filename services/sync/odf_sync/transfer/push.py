@@ -218,26 +218,38 @@ def _send_part(
         connection.send(CompleteRequest())
         connection.expect(PushConfirmed)
         if time.monotonic() - started > CROSSING_SECONDS:
-            _require_confirmed(source, there, connection, blocks.head)
+            _require_confirmed(source, there, connection, blocks.head, before=head)
         connection.close(SUCCEEDED)
     return plan
 
 
 def _require_confirmed(
-    source: _Source, there: HttpDataset, connection: Connection, pushed: Multihash
+    source: _Source,
+    there: HttpDataset,
+    connection: Connection,
+    pushed: Multihash,
+    *,
+    before: Multihash | None,
 ) -> None:
     """Return once the head was moved: what came may be a question about the progress, which looks the same.
 
     Others may have moved it since, to blocks after ours or by force. Raises `TransferRefused` and `Unavailable`.
     """
-    read = block_reader(source.env.blobs, source.state.dataset_id)
-    while not isinstance(compare(read, pushed, _reader(there, pushed), _head(there)), Equal | Behind):
+    while not _has_moved(source, there, pushed, before):
         try:
             connection.expect(PushConfirmed)
         except PeerClosed as closed:
             if closed.close_code != CLOSE_OK:
                 raise
             return  # as a node of this kind closes after the confirmation
+
+
+def _has_moved(source: _Source, there: HttpDataset, pushed: Multihash, before: Multihash | None) -> bool:
+    head = _head(there)
+    if head == before:
+        return False
+    read = block_reader(source.env.blobs, source.state.dataset_id)
+    return isinstance(compare(read, pushed, _reader(there, pushed), head), Equal | Behind)
 
 
 def _reader(there: HttpDataset, after: Multihash | None = None) -> ReadBlock:
