@@ -1,6 +1,7 @@
 """Pushes between two nodes over real sockets: what is refused, replaced and continued, and that nothing half is seen."""
 
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -349,6 +350,18 @@ def extend(node: SyncNode) -> None:
     raw = encode_block(replace(last, prev_block_hash=head, sequence_number=number, event=event), version=3)
     node.blobs.put(entry.dataset_id, ObjectKind.BLOCK, block_hash(raw), raw)
     node.refs.compare_and_set(entry.dataset_id, expected=head, new=block_hash(raw))
+
+
+def test_after_the_last_upload_no_question_is_awaited(
+    here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with there.served() as base:
+        here.push("cities", f"odf+{base}/cities")
+        here.coordinator.push("cities", "Oslo", minute=9)
+        monkeypatch.setattr(push_module, "GLANCE_SECONDS", 20.0)
+        begun = time.monotonic()
+        here.push("cities", f"odf+{base}/cities")
+    assert time.monotonic() - begun < 5.0  # the next question comes after ten
 
 
 def test_an_object_that_is_lost_here_is_named(here: SyncNode, there: SyncNode) -> None:

@@ -426,7 +426,7 @@ def _uploaded(source: _Source, connection: Connection, uploads: Sequence[Upload]
                     done += 1
                 if finished:
                     yield done
-                if isinstance(connection.poll(GLANCE_SECONDS), ProgressRequest):
+                if pending and isinstance(connection.poll(GLANCE_SECONDS), ProgressRequest):
                     connection.send(UploadsRunning(uploaded_objects_count=done))
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
