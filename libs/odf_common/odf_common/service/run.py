@@ -4,6 +4,7 @@ For messages that cannot be handled see `consumer_loop`. On SIGTERM: stop pollin
 """
 
 import os
+import resource
 import signal
 import sys
 import threading
@@ -32,6 +33,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 JOIN_SECONDS: Final = 8.0  # for all messages in flight together; the supervisor kills after 10 s
 EXIT_BUG: Final = 70  # exit code: a bug; the supervisor restarts
+MAX_OPEN_FILES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +154,19 @@ def run_service(build: Callable[[Environment], Service]) -> None:
     os._exit(code)
 
 
+def allow_open_files() -> None:
+    """Raise this process's limit of open files to the hard limit, or 65,536.
+
+    The usual 1,024 protects programs that use select(), and is fewer than the connections that the HTTP server takes.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def _run(build: Callable[[Environment], Service], settings: Settings) -> int:
+    allow_open_files()
     environment = connect(settings)
     service = build(environment)
     logging.configure(settings.log_level, service=service.name)

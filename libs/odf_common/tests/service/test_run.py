@@ -1,3 +1,4 @@
+import resource
 import threading
 import time
 from types import SimpleNamespace
@@ -50,3 +51,17 @@ def test_work_that_ends_at_shutdown_is_waited_for() -> None:
     running.start()
     running.finish()
     assert finished == [True]
+
+
+@pytest.mark.parametrize(
+    ("soft", "expected"), [(256, run.MAX_OPEN_FILES), (run.MAX_OPEN_FILES + 1, run.MAX_OPEN_FILES + 1)]
+)
+def test_a_service_may_open_as_many_files_as_the_hard_limit_allows(soft: int, expected: int) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hard = limits[1]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard), hard))
+        run.allow_open_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(expected, hard), hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
