@@ -45,7 +45,11 @@ demo: setup ## run the demo on real data: from messages to verified derivatives
 	@python examples/demo.py
 
 .PHONY: test
-test: testsetup lint ## lint, then all tests, in four processes, as tests wait a lot; tests of one file share its fixtures
+test: lint tests ## lint and all tests
+
+# In four processes, as tests wait a lot; tests of one file share its fixtures.
+.PHONY: tests
+tests: testsetup
 	@python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 20
 
 .PHONY: unit
