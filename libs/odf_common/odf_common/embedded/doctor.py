@@ -27,8 +27,9 @@ from odf_common.embedded.checks import (
     require_redis,
     require_store,
 )
+from odf_common.embedded.health import located_node
 from odf_common.embedded.kafka_redis import java, kafka_folder, redis_server
-from odf_common.embedded.node_file import Node, NoNode, read_node
+from odf_common.embedded.node_file import Node, NoNode, Part
 from odf_common.embedded.plan import configured_addresses, installed
 from odf_common.errors import OdfError
 from odf_common.service.connections import kafka_cluster
@@ -45,6 +46,7 @@ FREE_ADVISED: Final = 5 * GIB
 MEMORY_ADVISED: Final = 3 * GIB  # Kafka, Spark and five Python processes
 FILES_AT_LEAST: Final = 4096  # Kafka keeps several files per partition open
 CLOCK_SECONDS: Final = 5.0
+ENGINE_SERVICE: Final = "engine-spark"
 PACKAGES: Final = ("odf-common", "pyspark", "pyarrow", "confluent-kafka", "grpcio")
 
 
@@ -63,10 +65,7 @@ Check = Callable[[Settings, Node | None], Iterator[Finding]]
 
 def examine(settings: Settings) -> Iterator[Finding]:
     """Iterate over the findings of all checks, as they are made; takes some seconds."""
-    try:
-        node = read_node(settings.home)
-    except NoNode:
-        node = None
+    node = _running(settings)
     for check in CHECKS:
         try:
             yield from check(settings, node)
@@ -78,10 +77,22 @@ def examine(settings: Settings) -> Iterator[Finding]:
             )
 
 
+def _running(settings: Settings) -> Node | None:
+    """Return the running node; None if there is none, or no service answers at the configured addresses."""
+    try:
+        node = located_node(settings)
+    except NoNode:
+        return None
+    parts = (*node.services, *node.parts)
+    return None if all(part.state == "unreachable" for part in parts) else node
+
+
 def _versions(settings: Settings, node: Node | None) -> Iterator[Finding]:
     del settings, node
     text = [f"python {sys.version.split()[0]}"]
     for name in PACKAGES:
+        if name == "pyspark" and ENGINE_SERVICE not in installed():
+            continue
         try:
             text.append(f"{name} {version(name)}")
         except PackageNotFoundError:
@@ -92,7 +103,9 @@ def _versions(settings: Settings, node: Node | None) -> Iterator[Finding]:
 
 
 def _java(settings: Settings, node: Node | None) -> Iterator[Finding]:
-    del settings, node
+    del node
+    if settings.kafka is not None and ENGINE_SERVICE not in installed():  # the image of another service
+        return
     program = java(child_environment())
     said = subprocess.run(
         [program, "-version"], capture_output=True, text=True, check=False, timeout=20
@@ -243,7 +256,7 @@ def _node(settings: Settings, node: Node | None) -> Iterator[Finding]:
             yield Finding(
                 check=part.name,
                 state=FAILED,
-                text=f"{part.state} since {part.since}" + (f": {part.problem}" if part.problem else ""),
+                text=_state(part) + (f": {part.problem}" if part.problem else ""),
                 remedy=part.remedy or f"see the end of {log}",
             )
         elif part.name in node.grpc and (why := _silent(node.grpc[part.name], peer_tls(settings))):
@@ -254,7 +267,11 @@ def _node(settings: Settings, node: Node | None) -> Iterator[Finding]:
                 remedy=f"see {log}; kill process {part.pid}, and the node restarts it",
             )
         else:
-            yield Finding(check=part.name, state=OK, text=f"{part.state} since {part.since}")
+            yield Finding(check=part.name, state=OK, text=_state(part))
+
+
+def _state(part: Part) -> str:
+    return f"{part.state} since {part.since}" if part.since else part.state
 
 
 def _silent(address: str, tls: PeerTls | None) -> str:

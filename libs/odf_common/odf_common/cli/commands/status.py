@@ -19,7 +19,8 @@ from odf_common.cli.output import (
     shortened,
 )
 from odf_common.cli.rows import problem_of, with_stuck
-from odf_common.embedded.node_file import Node, read_node
+from odf_common.embedded.health import located_node
+from odf_common.embedded.node_file import Node
 from odf_common.embedded.readable import readable
 from odf_common.errors import NotFound, OdfError, Unavailable
 from odf_common.metadata.scalars import Timestamp
@@ -60,7 +61,7 @@ def command(*, names: tuple[str, ...], output: str) -> None:
       odf status --output json
       odf status flights.late
     """  # noqa: D301 - click's marker for text that must not be wrapped
-    node = read_node(load().home)
+    node = located_node(load())
     silent: dict[str, OdfError] = {}
     stuck = clients.stuck_sources(node, silent.__setitem__)
     seen = with_standing(_datasets(node), _summaries(node, silent.__setitem__))
@@ -72,7 +73,8 @@ def command(*, names: tuple[str, ...], output: str) -> None:
     elif output == "table":
         _print_tables(node, datasets, problems)
     else:
-        print_object({**node.to_json(), "datasets": datasets, "problems": problems}, output)
+        facts = node.to_json() | ({} if node.parts else {"pid": None})  # no supervisor runs it
+        print_object({**facts, "datasets": datasets, "problems": problems}, output)
 
 
 def disk_problems(home: Path) -> list[dict[str, object]]:

@@ -1,0 +1,74 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from odf_common.adapters.grpc.server import serve
+from odf_common.cli import main as cli
+from odf_common.embedded import doctor
+from odf_common.embedded.doctor import OK, examine
+from odf_common.embedded.health import located_node
+from odf_common.embedded.node_file import NoNode
+from odf_common.service.settings import Settings
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """The address of a service that serves."""
+    server = serve("127.0.0.1:0", lambda _: ())
+    yield f"127.0.0.1:{server.port}"
+    server.stop(0)
+
+
+def test_services_that_no_supervisor_runs_are_found_by_their_addresses(tmp_path: Path, address: str) -> None:
+    settings = Settings(home=tmp_path, coordinator_grpc=address, sync_grpc=NOWHERE, views_http=NOWHERE)
+    node = located_node(settings)
+    assert [(part.name, part.state) for part in node.services] == [
+        ("coordinator", "ready"),
+        ("sync", "unreachable"),
+        ("views", "unreachable"),
+    ]
+    assert node.grpc == {"coordinator": address, "sync": NOWHERE}
+    assert ["docker compose logs" in (part.remedy or "") for part in node.services] == [False, True, True]
+
+
+def test_without_addresses_there_is_no_node(tmp_path: Path) -> None:
+    with pytest.raises(NoNode):
+        located_node(Settings(home=tmp_path))
+
+
+def test_status_shows_services_that_no_supervisor_runs(
+    tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ODF_HOME", str(tmp_path))
+    monkeypatch.setenv("ODF_VERIFIER_GRPC", address)
+    monkeypatch.setenv("ODF_SYNC_GRPC", NOWHERE)
+    assert cli.main(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert "sync\n  is unreachable\n" in shown
+    assert [line.split()[:2] for line in shown.splitlines() if address in line] == [["verifier", "ready"]]
+
+
+def test_the_doctor_finds_services_at_their_addresses_and_not_a_port_that_is_taken(
+    tmp_path: Path, address: str
+) -> None:
+    found = {one.check: one for one in examine(Settings(home=tmp_path, verifier_grpc=address))}
+    assert (found["verifier"].state, found["verifier"].text) == (OK, "ready")
+    assert found.keys().isdisjoint({"addresses", "node"})
+
+
+def test_where_no_service_answers_the_doctor_looks_for_free_ports(tmp_path: Path) -> None:
+    found = {one.check: one for one in examine(Settings(home=tmp_path, verifier_grpc="127.0.0.1:9"))}
+    assert found["addresses"].text == "ODF_VERIFIER_GRPC: free"
+    assert "none is running" in found["node"].text
+
+
+def test_an_image_of_one_service_needs_no_java_and_no_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "installed", lambda: {"coordinator": "odf_coordinator"})
+    found = {one.check: one for one in examine(Settings(home=tmp_path, kafka=NOWHERE, redis=NOWHERE))}
+    assert "java" not in found
+    assert "pyspark" not in found["versions"].text
