@@ -1,6 +1,7 @@
 """Which modules are mutated, and which tests are nearest to each."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -9,231 +10,262 @@ COORDINATOR: Final = "services/coordinator/odf_coordinator"
 INGEST: Final = "services/ingest/odf_ingest"
 VERIFIER: Final = "services/verifier/odf_verifier"
 SYNC: Final = "services/sync/odf_sync"
-_COMMON_TESTS: Final = "libs/odf_common/tests"
-_COORDINATOR_TESTS: Final = "services/coordinator/tests"
-_INGEST_TESTS: Final = "services/ingest/tests"
-_SYNC_TESTS: Final = "services/sync/tests"
+
+
+def _tests(folder: str, *names: str) -> tuple[str, ...]:
+    """Return the tests of a folder: `push/file` is `push/test_file.py`, and `push/` the whole folder."""
+    return tuple(f"{folder}/{_path(*name.rpartition('/'))}" for name in names)
+
+
+def _path(folder: str, slash: str, name: str) -> str:
+    return f"{folder}{slash}test_{name}.py" if name else folder
+
+
+_common = partial(_tests, "libs/odf_common/tests")
+_coordinator = partial(_tests, "services/coordinator/tests")
+_ingest = partial(_tests, "services/ingest/tests")
+_sync = partial(_tests, "services/sync/tests")
+_verifier = partial(_tests, "services/verifier/tests")
 
 # Patterns of modules, and the tests that are run for each of them; the quickest come first. The first pattern that
 # fits a module counts.
 NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
-    f"{COMMON}/chain/*.py": (f"{_COMMON_TESTS}/chain", f"{_COMMON_TESTS}/dataset"),
-    f"{COMMON}/chain/rules/*.py": (f"{_COMMON_TESTS}/chain",),
-    f"{COMMON}/codec/flatbuffers/reader.py": (f"{_COMMON_TESTS}/codec",),
-    f"{COMMON}/codec/flatbuffers/untrusted_buffer.py": (f"{_COMMON_TESTS}/codec",),
-    f"{COMMON}/data/slice_checks.py": (
-        f"{_COMMON_TESTS}/data/test_checks.py",
-        f"{_SYNC_TESTS}/test_objects.py",
-        f"{_SYNC_TESTS}/test_downloads.py",
-    ),
-    f"{COMMON}/adapters/local/repositories.py": (f"{_COMMON_TESTS}/adapters/test_repositories.py",),
+    f"{COMMON}/chain/*.py": _common("chain/", "dataset/"),
+    f"{COMMON}/chain/rules/*.py": _common("chain/"),
+    f"{COMMON}/codec/flatbuffers/reader.py": _common("codec/"),
+    f"{COMMON}/codec/flatbuffers/untrusted_buffer.py": _common("codec/"),
+    f"{COMMON}/data/slice_checks.py": (*_common("data/checks"), *_sync("objects", "downloads")),
+    f"{COMMON}/adapters/local/repositories.py": _common("adapters/repositories"),
     f"{COMMON}/adapters/local/[bdr]*.py": (
-        f"{_COMMON_TESTS}/adapters/test_local_store.py",
-        f"{_COMMON_TESTS}/adapters/test_locks.py",
-        f"{_COMMON_TESTS}/adapters/test_durability.py",
-        f"{_COMMON_TESTS}/adapters/test_reserve.py",
-        f"{_COMMON_TESTS}/adapters/test_os_faults.py",
-        f"{_COORDINATOR_TESTS}/test_power_cuts.py",
+        *_common(
+            "adapters/local_store",
+            "adapters/locks",
+            "adapters/durability",
+            "adapters/reserve",
+            "adapters/os_faults",
+        ),
+        *_coordinator("power_cuts"),
     ),
-    f"{COMMON}/adapters/s3/cache.py": (
-        f"{_COMMON_TESTS}/adapters/test_object_cache.py",
-        f"{_COMMON_TESTS}/adapters/test_s3_store.py",
-    ),
-    f"{COMMON}/adapters/s3/location.py": (f"{_COMMON_TESTS}/adapters/test_s3_location.py",),
+    f"{COMMON}/adapters/s3/cache.py": _common("adapters/object_cache", "adapters/s3_store"),
+    f"{COMMON}/adapters/s3/location.py": _common("adapters/s3_location"),
     f"{COMMON}/adapters/s3/*.py": (
-        f"{_COMMON_TESTS}/adapters/test_s3_store.py",
-        f"{_COMMON_TESTS}/adapters/test_s3_faults.py",
-        f"{_COORDINATOR_TESTS}/test_stores_in_a_bucket.py",
+        *_common("adapters/s3_store", "adapters/s3_faults"),
+        *_coordinator("stores_in_a_bucket"),
     ),
-    f"{COORDINATOR}/commit/[cd]*.py": (
-        f"{_COORDINATOR_TESTS}/test_committer.py",
-        f"{_COORDINATOR_TESTS}/test_duplicates.py",
-        f"{_COORDINATOR_TESTS}/test_dataset_locks.py",
-        f"{_COORDINATOR_TESTS}/test_imports.py",
-        f"{_COORDINATOR_TESTS}/test_copies.py",
-        f"{_COORDINATOR_TESTS}/test_signing.py",
-        f"{_COORDINATOR_TESTS}/test_unreadable_datasets.py",
+    f"{COMMON}/adapters/local/ca*.py": (
+        *_common("adapters/local_store", "adapters/durability", "adapters/os_faults"),
+        *_coordinator("power_cuts"),
     ),
-    f"{COORDINATOR}/operations/import_chain.py": (
-        f"{_COORDINATOR_TESTS}/test_imports.py",
-        f"{_COORDINATOR_TESTS}/test_committer.py",
-        f"{_COORDINATOR_TESTS}/test_references.py",
+    f"{COMMON}/adapters/local/claims.py": (
+        *_common("adapters/local_store", "adapters/durability", "adapters/os_faults"),
+        *_coordinator("collector", "adding"),
     ),
-    f"{COORDINATOR}/operations/*.py": (
-        f"{_COORDINATOR_TESTS}/test_changing.py",
-        f"{_COORDINATOR_TESTS}/test_dropped_data.py",
-        f"{_COORDINATOR_TESTS}/test_dropping_races.py",
-        f"{_COORDINATOR_TESTS}/test_dropping_engines.py",
-        f"{_COORDINATOR_TESTS}/test_copies.py",
-        f"{_COORDINATOR_TESTS}/test_references.py",
-        f"{_COORDINATOR_TESTS}/test_concurrent_pulls.py",
-        f"{_COORDINATOR_TESTS}/test_transforms.py",
-        f"{_COORDINATOR_TESTS}/test_unreadable_datasets.py",
-        f"{_COORDINATOR_TESTS}/test_kills.py",
+    f"{COMMON}/adapters/local/s*.py": _common("adapters/scratch", "adapters/staging", "adapters/os_faults"),
+    f"{COMMON}/dataset/re[jp]*.py": (
+        *_common("dataset/rejects", "dataset/replay"),
+        *_ingest("rejected", "poll/retried_rows", "push/rejected_rows"),
     ),
-    f"{COORDINATOR}/transforms/*.py": (
-        f"{_COORDINATOR_TESTS}/test_planner.py",
-        f"{_COORDINATOR_TESTS}/test_transforms.py",
-        f"{_COORDINATOR_TESTS}/test_slow_transforms.py",
-        f"{_COORDINATOR_TESTS}/test_changing.py",
-        f"{_COORDINATOR_TESTS}/test_query_evolution.py",
-        f"{_COORDINATOR_TESTS}/test_graphs.py",
+    f"{COMMON}/dataset/*.py": (
+        *_common("dataset/"),
+        *_verifier("migrations", "dropped"),
+        *_sync("restoring"),
+        *_ingest("arrow_streams"),
     ),
+    f"{COMMON}/service/consumer_loop.py": _common("service/consumer_loop"),
+    f"{COMMON}/service/message_lanes.py": _common("service/message_lanes", "service/consumer_loop"),
+    f"{COMMON}/service/pools.py": _common("service/pools"),
+    f"{COMMON}/service/protection.py": _common("service/protection"),
+    f"{COMMON}/service/re*.py": (*_common("service/retry", "service/consumer_loop"), *_ingest("push/file")),
+    f"{COORDINATOR}/commit/[cd]*.py": _coordinator(
+        "committer", "duplicates", "dataset_locks", "imports", "copies", "signing", "unreadable_datasets"
+    ),
+    f"{COORDINATOR}/operations/import_chain.py": _coordinator("imports", "committer", "references"),
+    f"{COORDINATOR}/operations/*.py": _coordinator(
+        "changing",
+        "dropped_data",
+        "dropping_races",
+        "dropping_engines",
+        "copies",
+        "references",
+        "concurrent_pulls",
+        "transforms",
+        "unreadable_datasets",
+        "kills",
+    ),
+    f"{COORDINATOR}/transforms/*.py": _coordinator(
+        "planner", "transforms", "slow_transforms", "changing", "query_evolution", "graphs"
+    ),
+    f"{COORDINATOR}/api/*.py": _coordinator("handlers", "references", "changing", "troubles", "copies"),
+    f"{COORDINATOR}/catalog/dependency_guard.py": _coordinator("circles", "changing", "adding"),
+    f"{COORDINATOR}/catalog/ownership.py": _coordinator("copies", "adding", "signing"),
+    f"{COORDINATOR}/catalog/partitions.py": _coordinator("handlers", "troubles"),
+    f"{COORDINATOR}/catalog/*.py": _coordinator(
+        "troubles", "unreadable_datasets", "changing", "graphs", "handlers"
+    ),
+    f"{COORDINATOR}/commit/head_publisher.py": _coordinator("handlers", "board"),
+    f"{COORDINATOR}/commit/*.py": _coordinator("outcomes", "handlers", "committer"),
+    f"{COORDINATOR}/definitions/create.py": _coordinator(
+        "adding", "changing", "copies", "circles", "query_evolution", "transforms"
+    ),
+    f"{COORDINATOR}/definitions/*.py": _coordinator(
+        "declarations", "polling_declarations", "adding", "changing", "query_evolution", "engine_version"
+    ),
+    f"{COORDINATOR}/lifecycle/collector.py": _coordinator("collector"),
+    f"{COORDINATOR}/lifecycle/*.py": _coordinator(
+        "adding", "collector", "imports", "changing", "deleted_datasets_leave_nothing", "kills"
+    ),
+    f"{COORDINATOR}/storage/*.py": _coordinator(
+        "slice_index", "committer", "imports", "dropped_data", "copies"
+    ),
+    f"{COORDINATOR}/views/*.py": _coordinator("board", "sentinel_times", "views"),
+    f"{COORDINATOR}/*.py": _coordinator("changing", "diverged", "dropped_data"),
     f"{VERIFIER}/*.py": ("services/verifier/tests",),
-    f"{SYNC}/access/audit.py": (f"{_SYNC_TESTS}/test_audit.py",),
-    f"{SYNC}/access/rate_limits.py": (f"{_SYNC_TESTS}/test_connection_limits.py",),
-    f"{SYNC}/access/*.py": (
-        f"{_SYNC_TESTS}/test_access_store.py",
-        f"{_SYNC_TESTS}/test_who_may_do_what.py",
-        f"{_SYNC_TESTS}/test_account_routes.py",
-        f"{_SYNC_TESTS}/test_openapi.py",
-        f"{_SYNC_TESTS}/test_audit.py",
-        f"{_SYNC_TESTS}/test_remote_login.py",
+    f"{SYNC}/access/audit.py": _sync("audit"),
+    f"{SYNC}/access/rate_limits.py": _sync("connection_limits"),
+    f"{SYNC}/access/*.py": _sync(
+        "access_store", "who_may_do_what", "account_routes", "openapi", "audit", "remote_login"
     ),
-    f"{SYNC}/http/authorization.py": (
-        f"{_SYNC_TESTS}/test_who_may_do_what.py",
-        f"{_SYNC_TESTS}/test_endpoints.py",
-        f"{_SYNC_TESTS}/test_ingest_routes.py",
-        f"{_SYNC_TESTS}/test_smart_pushes.py",
+    f"{SYNC}/http/authorization.py": _sync("who_may_do_what", "endpoints", "ingest_routes", "smart_pushes"),
+    f"{SYNC}/http/account_routes.py": _sync("account_routes", "openapi", "audit", "remote_login"),
+    f"{SYNC}/http/block_packs.py": _sync("packs"),
+    f"{SYNC}/http/connections.py": _sync("connection_limits"),
+    f"{SYNC}/http/dataset_routes.py": _sync("simple_protocol", "recorded_transfers"),
+    f"{SYNC}/http/endpoints.py": _sync(
+        "endpoints", "audit", "who_may_do_what", "openapi", "connection_limits"
     ),
-    f"{SYNC}/http/account_routes.py": (
-        f"{_SYNC_TESTS}/test_account_routes.py",
-        f"{_SYNC_TESTS}/test_openapi.py",
-        f"{_SYNC_TESTS}/test_audit.py",
-        f"{_SYNC_TESTS}/test_remote_login.py",
+    f"{SYNC}/http/event_routes.py": _sync("event_routes"),
+    f"{SYNC}/http/head_watch.py": _sync("event_routes", "webhooks"),
+    f"{SYNC}/http/ingest_*.py": _sync("ingest_routes"),
+    f"{SYNC}/http/list_routes.py": _sync("list_routes"),
+    f"{SYNC}/http/object_uploads.py": _sync("uploads", "smart_pushes"),
+    f"{SYNC}/http/open_pushes.py": _sync("smart_pushes", "smart_hostile_clients"),
+    f"{SYNC}/http/openapi.py": _sync("openapi"),
+    f"{SYNC}/http/smart_protocol/*.py": _sync(
+        "smart_pushes", "smart_replays", "recorded_transfers", "push_checks", "smart_hostile_clients"
     ),
-    f"{SYNC}/http/block_packs.py": (f"{_SYNC_TESTS}/test_packs.py",),
-    f"{SYNC}/http/connections.py": (f"{_SYNC_TESTS}/test_connection_limits.py",),
-    f"{SYNC}/http/dataset_routes.py": (
-        f"{_SYNC_TESTS}/test_simple_protocol.py",
-        f"{_SYNC_TESTS}/test_recorded_transfers.py",
+    f"{SYNC}/private_database.py": _sync("access_store", "webhooks"),
+    f"{SYNC}/repositories/*.py": _sync(
+        "named_places",
+        "folder_target",
+        "node_client",
+        "packs",
+        "downloads",
+        "simple_protocol",
+        "s3_repository",
+        "s3_pushes",
+        "smart_pushes",
+        "recorded_transfers",
+        "smart_replays",
     ),
-    f"{SYNC}/http/endpoints.py": (
-        f"{_SYNC_TESTS}/test_endpoints.py",
-        f"{_SYNC_TESTS}/test_audit.py",
-        f"{_SYNC_TESTS}/test_who_may_do_what.py",
-        f"{_SYNC_TESTS}/test_openapi.py",
-        f"{_SYNC_TESTS}/test_connection_limits.py",
+    f"{SYNC}/search/*.py": _sync("search", "list_routes"),
+    f"{SYNC}/smart/*.py": _sync("smart_pushes", "smart_replays", "recorded_transfers", "smart_exchange"),
+    f"{SYNC}/transfer/*.py": _sync(
+        "objects",
+        "push_checks",
+        "node_client",
+        "pull_places",
+        "pull_commits",
+        "restoring",
+        "named_places",
+        "folder_target",
+        "folder_pushes",
+        "downloads",
+        "packs",
+        "simple_protocol",
+        "smart_pushes",
+        "uploads",
+        "partial_files",
+        "forced_pulls",
+        "s3_pushes",
+        "remote_login",
+        "smart_replays",
+        "interrupted_transfers",
     ),
-    f"{SYNC}/http/event_routes.py": (f"{_SYNC_TESTS}/test_event_routes.py",),
-    f"{SYNC}/http/head_watch.py": (f"{_SYNC_TESTS}/test_event_routes.py", f"{_SYNC_TESTS}/test_webhooks.py"),
-    f"{SYNC}/http/ingest_*.py": (f"{_SYNC_TESTS}/test_ingest_routes.py",),
-    f"{SYNC}/http/list_routes.py": (f"{_SYNC_TESTS}/test_list_routes.py",),
-    f"{SYNC}/http/object_uploads.py": (
-        f"{_SYNC_TESTS}/test_uploads.py",
-        f"{_SYNC_TESTS}/test_smart_pushes.py",
+    f"{SYNC}/webhooks/*.py": _sync("webhooks", "webhook_declarations"),
+    f"{INGEST}/commit/position.py": _ingest("position", "push/file"),
+    f"{INGEST}/commit/committer.py": _ingest("push/messages", "push/file"),
+    f"{INGEST}/commit/rejects.py": _ingest("push/messages", "rejected", "poll/bad_rows", "push/reader"),
+    f"{INGEST}/commit/watermark.py": _ingest("push/watermarks"),
+    f"{INGEST}/poll/fetch/mqtt*.py": _ingest("poll/mqtt_packets", "poll/mqtt"),
+    f"{INGEST}/poll/fetch/ftp.py": _ingest("poll/ftp"),
+    f"{INGEST}/poll/fetch/container.py": _ingest("poll/container"),
+    f"{INGEST}/poll/fetch/*.py": _ingest("poll/files_glob", "poll/url", "poll/ftp"),
+    f"{INGEST}/poll/unpack/*.py": _ingest("poll/unpack"),
+    f"{INGEST}/poll/schedule.py": _ingest("poll/schedule", "poll/settings"),
+    f"{INGEST}/poll/polled_position.py": _ingest("poll/files_glob", "poll/bad_rows", "poll/container"),
+    f"{INGEST}/poll/*.py": _ingest("poll/"),
+    f"{INGEST}/prepare/bad_rows.py": _ingest("poll/bad_rows", "push/messages"),
+    f"{INGEST}/push/kafka_batch.py": _ingest("push/messages", "push/halves"),
+    f"{INGEST}/push/start_position.py": _ingest("push/start_position", "push/reader"),
+    f"{INGEST}/registry/*.py": _ingest("registry/", "push/registry_sources"),
+    f"{INGEST}/accept/*.py": _ingest("accept/", "kills"),
+    f"{INGEST}/api/arrow_streams.py": _ingest("arrow_streams"),
+    f"{INGEST}/api/*.py": _ingest(
+        "arrow_streams", "push/file", "push/inflight", "push/control", "poll/schedule"
     ),
-    f"{SYNC}/http/open_pushes.py": (
-        f"{_SYNC_TESTS}/test_smart_pushes.py",
-        f"{_SYNC_TESTS}/test_smart_hostile_clients.py",
+    f"{INGEST}/commit/commit_queue.py": _ingest("push/messages", "push/file", "push/building_index"),
+    f"{INGEST}/commit/file_commit.py": _ingest(
+        "push/file", "push/rejected_rows", "push/inflight", "push/snapshots", "arrow_streams"
     ),
-    f"{SYNC}/http/openapi.py": (f"{_SYNC_TESTS}/test_openapi.py",),
-    f"{SYNC}/http/smart_protocol/*.py": (
-        f"{_SYNC_TESTS}/test_smart_pushes.py",
-        f"{_SYNC_TESTS}/test_smart_replays.py",
-        f"{_SYNC_TESTS}/test_recorded_transfers.py",
-        f"{_SYNC_TESTS}/test_push_checks.py",
-        f"{_SYNC_TESTS}/test_smart_hostile_clients.py",
+    f"{INGEST}/commit/in_flight.py": _ingest("push/inflight", "push/file"),
+    f"{INGEST}/commit/*.py": _ingest(
+        "slices", "push/file", "push/messages", "push/watermarks", "merge/over_slices"
     ),
-    f"{SYNC}/private_database.py": (f"{_SYNC_TESTS}/test_access_store.py", f"{_SYNC_TESTS}/test_webhooks.py"),
-    f"{SYNC}/repositories/*.py": (
-        f"{_SYNC_TESTS}/test_named_places.py",
-        f"{_SYNC_TESTS}/test_folder_target.py",
-        f"{_SYNC_TESTS}/test_node_client.py",
-        f"{_SYNC_TESTS}/test_packs.py",
-        f"{_SYNC_TESTS}/test_downloads.py",
-        f"{_SYNC_TESTS}/test_simple_protocol.py",
-        f"{_SYNC_TESTS}/test_s3_repository.py",
-        f"{_SYNC_TESTS}/test_s3_pushes.py",
-        f"{_SYNC_TESTS}/test_smart_pushes.py",
-        f"{_SYNC_TESTS}/test_recorded_transfers.py",
-        f"{_SYNC_TESTS}/test_smart_replays.py",
+    f"{INGEST}/control/*move.py": _ingest("push/control", "push/topics_of_others"),
+    f"{INGEST}/control/re*.py": _ingest("rejected", "push/rejected_rows", "poll/retried_rows"),
+    f"{INGEST}/control/*.py": _ingest(
+        "push/control", "push/continuing", "push/stuck_sources", "push/settings"
     ),
-    f"{SYNC}/search/*.py": (f"{_SYNC_TESTS}/test_search.py", f"{_SYNC_TESTS}/test_list_routes.py"),
-    f"{SYNC}/smart/*.py": (
-        f"{_SYNC_TESTS}/test_smart_pushes.py",
-        f"{_SYNC_TESTS}/test_smart_replays.py",
-        f"{_SYNC_TESTS}/test_recorded_transfers.py",
-        f"{_SYNC_TESTS}/test_smart_exchange.py",
+    f"{INGEST}/history/equality.py": _ingest("merge/equality", "merge/strategies"),
+    f"{INGEST}/history/run*.py": _ingest("run_store", "current_rows", "push/building_index"),
+    f"{INGEST}/history/*.py": _ingest(
+        "current_rows",
+        "merge_keys",
+        "run_store",
+        "merge/strategies",
+        "merge/over_slices",
+        "push/building_index",
     ),
-    f"{SYNC}/transfer/*.py": (
-        f"{_SYNC_TESTS}/test_objects.py",
-        f"{_SYNC_TESTS}/test_push_checks.py",
-        f"{_SYNC_TESTS}/test_node_client.py",
-        f"{_SYNC_TESTS}/test_pull_places.py",
-        f"{_SYNC_TESTS}/test_pull_commits.py",
-        f"{_SYNC_TESTS}/test_restoring.py",
-        f"{_SYNC_TESTS}/test_named_places.py",
-        f"{_SYNC_TESTS}/test_folder_target.py",
-        f"{_SYNC_TESTS}/test_folder_pushes.py",
-        f"{_SYNC_TESTS}/test_downloads.py",
-        f"{_SYNC_TESTS}/test_packs.py",
-        f"{_SYNC_TESTS}/test_simple_protocol.py",
-        f"{_SYNC_TESTS}/test_smart_pushes.py",
-        f"{_SYNC_TESTS}/test_uploads.py",
-        f"{_SYNC_TESTS}/test_partial_files.py",
-        f"{_SYNC_TESTS}/test_forced_pulls.py",
-        f"{_SYNC_TESTS}/test_s3_pushes.py",
-        f"{_SYNC_TESTS}/test_remote_login.py",
-        f"{_SYNC_TESTS}/test_smart_replays.py",
-        f"{_SYNC_TESTS}/test_interrupted_transfers.py",
+    f"{INGEST}/merge/*.py": _ingest(
+        "merge/sorted_keys", "merge/equality", "merge/strategies", "merge/over_slices", "merge/real_changes"
     ),
-    f"{SYNC}/webhooks/*.py": (
-        f"{_SYNC_TESTS}/test_webhooks.py",
-        f"{_SYNC_TESTS}/test_webhook_declarations.py",
+    f"{INGEST}/prepare/*.py": _ingest(
+        "push/messages",
+        "push/file",
+        "push/message_columns",
+        "push/watermarks",
+        "push/rejected_rows",
+        "push/halves",
+        "push/odd_messages",
+        "poll/bad_rows",
     ),
-    f"{INGEST}/commit/position.py": (
-        f"{_INGEST_TESTS}/test_position.py",
-        f"{_INGEST_TESTS}/push/test_file.py",
+    f"{INGEST}/push/source*.py": _ingest(
+        "push/source", "push/start_position", "push/watermarks", "push/topics_of_others", "push/reader"
     ),
-    f"{INGEST}/commit/committer.py": (
-        f"{_INGEST_TESTS}/push/test_messages.py",
-        f"{_INGEST_TESTS}/push/test_file.py",
+    f"{INGEST}/push/*.py": _ingest(
+        "push/machine",
+        "push/source",
+        "push/reader",
+        "push/halves",
+        "push/stuck_sources",
+        "push/topics_of_others",
+        "push/registry_sources",
+        "push/building_index",
+        "push/control",
     ),
-    f"{INGEST}/commit/rejects.py": (
-        f"{_INGEST_TESTS}/push/test_messages.py",
-        f"{_INGEST_TESTS}/test_rejected.py",
-        f"{_INGEST_TESTS}/poll/test_bad_rows.py",
-        f"{_INGEST_TESTS}/push/test_reader.py",
+    f"{INGEST}/read/csv_format/*.py": _ingest(
+        "read/csv", "read/options", "read/bad_values", "read/odd_values"
     ),
-    f"{INGEST}/commit/watermark.py": (f"{_INGEST_TESTS}/push/test_watermarks.py",),
-    f"{INGEST}/poll/fetch/mqtt*.py": (
-        f"{_INGEST_TESTS}/poll/test_mqtt_packets.py",
-        f"{_INGEST_TESTS}/poll/test_mqtt.py",
+    f"{INGEST}/read/geo/*.py": _ingest("read/geojson", "read/shapefile"),
+    f"{INGEST}/read/json_formats/*.py": _ingest(
+        "read/json", "read/ndjson", "read/exact_values", "read/inferred", "read/odd_values"
     ),
-    f"{INGEST}/poll/fetch/ftp.py": (f"{_INGEST_TESTS}/poll/test_ftp.py",),
-    f"{INGEST}/poll/fetch/container.py": (f"{_INGEST_TESTS}/poll/test_container.py",),
-    f"{INGEST}/poll/fetch/*.py": (
-        f"{_INGEST_TESTS}/poll/test_files_glob.py",
-        f"{_INGEST_TESTS}/poll/test_url.py",
-        f"{_INGEST_TESTS}/poll/test_ftp.py",
-    ),
-    f"{INGEST}/poll/unpack/*.py": (f"{_INGEST_TESTS}/poll/test_unpack.py",),
-    f"{INGEST}/poll/schedule.py": (
-        f"{_INGEST_TESTS}/poll/test_schedule.py",
-        f"{_INGEST_TESTS}/poll/test_settings.py",
-    ),
-    f"{INGEST}/poll/polled_position.py": (
-        f"{_INGEST_TESTS}/poll/test_files_glob.py",
-        f"{_INGEST_TESTS}/poll/test_bad_rows.py",
-        f"{_INGEST_TESTS}/poll/test_container.py",
-    ),
-    f"{INGEST}/poll/*.py": (f"{_INGEST_TESTS}/poll",),
-    f"{INGEST}/prepare/bad_rows.py": (
-        f"{_INGEST_TESTS}/poll/test_bad_rows.py",
-        f"{_INGEST_TESTS}/push/test_messages.py",
-    ),
-    f"{INGEST}/push/kafka_batch.py": (
-        f"{_INGEST_TESTS}/push/test_messages.py",
-        f"{_INGEST_TESTS}/push/test_halves.py",
-    ),
-    f"{INGEST}/push/start_position.py": (
-        f"{_INGEST_TESTS}/push/test_start_position.py",
-        f"{_INGEST_TESTS}/push/test_reader.py",
-    ),
-    f"{INGEST}/registry/*.py": (
-        f"{_INGEST_TESTS}/registry",
-        f"{_INGEST_TESTS}/push/test_registry_sources.py",
+    f"{INGEST}/read/types/*.py": _ingest("read/times", "read/types", "read/odd_values", "read/bad_values"),
+    f"{INGEST}/read/*.py": _ingest("sift", "read/"),
+    f"{INGEST}/message_columns.py": _ingest("push/message_columns", "source_settings"),
+    f"{INGEST}/topic_names.py": _ingest("push/topics_of_others", "source_settings"),
+    f"{INGEST}/*.py": _ingest(
+        "sampling", "source_settings", "push/settings", "poll/settings", "push/messages", "push/halves"
     ),
 }
 # Wiring that a node needs; no unit test is meant to run it.
@@ -244,6 +276,8 @@ LEFT_OUT: Final = frozenset(
         f"{SYNC}/http/server.py",
         f"{VERIFIER}/service.py",
         f"{VERIFIER}/__main__.py",
+        f"{INGEST}/service.py",
+        f"{COORDINATOR}/service.py",
     }
 )
 

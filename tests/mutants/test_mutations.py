@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.mutants.mutations import mutants
 from tests.mutants.run import ROOT, equivalents, is_noticed, sample
-from tests.mutants.targets import LEFT_OUT, NEAREST, SYNC, VERIFIER, targets
+from tests.mutants.targets import COORDINATOR, INGEST, LEFT_OUT, NEAREST, SYNC, VERIFIER, targets
 
 MODULE = '''"""Nothing here: 1 + 1."""
 
@@ -89,10 +89,10 @@ def test_every_module_has_tests_that_exist() -> None:
         assert all((ROOT / test).exists() for test in tests)
 
 
-def test_every_pattern_fits_a_module_and_no_module_of_sync_and_the_verifier_is_forgotten() -> None:
+def test_every_pattern_fits_a_module_and_no_module_of_a_service_is_forgotten() -> None:
     found = dict(targets(ROOT))
     assert {pattern for pattern in NEAREST if not any(ROOT.glob(pattern))} == set()
-    for service in (SYNC, VERIFIER):
+    for service in (COORDINATOR, INGEST, SYNC, VERIFIER):
         modules = {file.relative_to(ROOT).as_posix() for file in (ROOT / service).rglob("*.py")}
         changed = {path for path in modules - LEFT_OUT if mutants(ROOT, path)}
         assert changed - set(found) == set()
