@@ -98,7 +98,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{COORDINATOR}/api/*.py": _coordinator("handlers", "references", "changing", "troubles", "copies"),
     f"{COORDINATOR}/catalog/dependency_guard.py": _coordinator("circles", "changing", "adding"),
     f"{COORDINATOR}/catalog/ownership.py": _coordinator("copies", "adding", "signing"),
-    f"{COORDINATOR}/catalog/partitions.py": _coordinator("handlers", "troubles"),
+    f"{COORDINATOR}/catalog/partitions.py": _coordinator("partitions", "handlers", "troubles"),
     f"{COORDINATOR}/catalog/*.py": _coordinator(
         "troubles", "unreadable_datasets", "changing", "graphs", "handlers"
     ),

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from odf_testing.coordinator import Coordinator
@@ -16,7 +17,7 @@ from odf_common.metadata.events import DatasetKind, Seed, SetTransform, Transfor
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
 from odf_common.ports.locks import Lock
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_coordinator.commit.outcomes import Committed, Refusal
 
 CIRCLE = "itself or derived from it"
@@ -71,6 +72,36 @@ def test_a_copy_that_closes_a_circle_is_not_taken_in(cities: Coordinator) -> Non
     assert CIRCLE in outcome.text
     assert cities.refs.head(dataset) is None
     assert cities.catalog.by_id(dataset) is None
+
+
+def test_of_two_copies_that_read_each_other_the_one_that_is_named_first_is_kept(
+    cities: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = generate().dataset_id
+    dataset, importing = a_copy(cities, lambda _: other)
+    move = cities.refs.compare_and_set
+
+    def overtaken(moved: DatasetId, **rest: Any) -> None:
+        """Name the other one between the move of this one's head and its name."""
+        move(moved, **rest)
+        entry = CatalogEntry(alias="other", dataset_id=other)
+        seed = Seed(dataset_id=other, dataset_kind=DatasetKind.Derivative)
+        blocks, state = build_blocks(
+            None, (seed, reading(dataset)), system_time=Timestamp.from_ms(1), version=3
+        )
+        for block in blocks:
+            cities.blobs.put(other, ObjectKind.BLOCK, block.hash, block.raw)
+        move(other, expected=None, new=state.head)
+        cities.catalog.add(entry)
+
+    monkeypatch.setattr(cities.refs, "compare_and_set", overtaken)
+    outcome = importing()
+
+    assert isinstance(outcome, Refusal)
+    assert CIRCLE in outcome.text
+    assert cities.catalog.by_id(dataset) is None
+    assert cities.refs.head(dataset) is None
+    assert cities.find("other").inputs() == (dataset,)
 
 
 def test_a_copy_without_a_circle_is_taken_in(cities: Coordinator) -> None:

@@ -138,3 +138,40 @@ def test_only_old_unfinished_writes_are_removed(files: Coordinator) -> None:
 
     assert not old.exists()
     assert young.exists()
+
+
+@pytest.mark.parametrize(("hours", "is_kept"), [(23.9, True), (24.1, False)])
+def test_what_has_no_name_yet_is_kept_for_a_day_after_its_last_write(
+    files: Coordinator, hours: float, is_kept: bool
+) -> None:
+    download = stray(files)
+    folder = files.home / "datasets" / download.folder
+    os.utime(folder, (0.0, 0.0))
+    for inside in folder.iterdir():
+        os.utime(inside, (1e9, 1e9))
+    files.now = 1e9 + hours * 3600
+
+    files.collector.collect()
+
+    assert (download in set(files.blobs.datasets())) == is_kept
+
+
+def test_a_claim_of_a_process_that_was_killed_before_its_first_record_removes_nothing(
+    files: Coordinator,
+) -> None:
+    download = stray(files)
+    claim = files.home / "claims" / download.folder
+    claim.parent.mkdir(exist_ok=True)
+    claim.touch()
+    files.collector.settle()
+    assert download in set(files.blobs.datasets())
+
+
+def test_a_claim_that_cannot_be_read_keeps_no_other_from_being_settled(files: Coordinator) -> None:
+    damaged, other = (DatasetId.of_key(bytes([n]) * 32) for n in (0, 1))
+    assert damaged.folder < other.folder
+    abandon(files, CatalogEntry(alias="towns", dataset_id=other))
+    (files.home / "claims" / damaged.folder).mkdir()
+    with capture_logs():
+        files.collector.settle()
+    assert [entry.dataset_id for entry in files.catalog.claims()] == [damaged]

@@ -2,6 +2,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from odf_testing.redis import MemoryLocks
 
 from odf_common.identity.did import DatasetId
 from odf_common.service.environment import FreeLocks
@@ -56,3 +57,31 @@ def test_who_waits_has_the_dataset_as_soon_as_it_is_released() -> None:
             while locks._local[ONE].users < 2:
                 time.sleep(0.001)
         assert waiting.result() == 1
+
+
+def test_the_lock_shared_with_other_processes_is_released_however_the_work_ends() -> None:
+    shared = MemoryLocks(lambda: 0.0)
+    locks = DatasetLocks(shared, 10_000)
+
+    def work() -> None:
+        with locks.hold(ONE):
+            assert set(shared.held) == {ONE}
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+
+    assert shared.held == {}
+
+
+def test_a_shared_lock_that_stays_held_is_ignored_after_a_while_and_stays_its_owners(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("odf_coordinator.commit.dataset_locks.SHARED_SECONDS", 0.0)
+    shared = MemoryLocks(lambda: 0.0)
+    theirs = shared.acquire(ONE, 60_000)
+
+    with DatasetLocks(shared, 60_000).hold(ONE):
+        pass
+
+    assert shared.held[ONE][0] is theirs

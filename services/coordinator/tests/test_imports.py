@@ -219,6 +219,17 @@ def test_a_name_is_taken_after_the_head_has_moved(
     assert heads == [cities.state.head]
 
 
+def test_an_import_that_was_killed_before_its_name_was_taken_begins_again(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
+    node.catalog.remove(cities.alias)
+
+    outcome = imported(node, cities.id, None, cities.state.head, "copy")
+
+    assert outcome == Committed(state=cities.state)
+    assert node.find("copy").state == cities.state
+
+
 def held_while_moving(node: Coordinator, locks: MemoryLocks, act: Callable[[], object]) -> list[bool]:
     """Return for each move of a reference whether its dataset was locked; afterwards none is."""
     was_held: list[bool] = []

@@ -18,11 +18,19 @@ READ_AGAIN_SECONDS: Final = 10.0
 class PartitionOwnership:
     """Tracks the assigned partitions; takes over the datasets of new ones."""
 
-    def __init__(self, *, datasets: Datasets, keys: KeyStore, announce: Callable[[ChainState], None]) -> None:
+    def __init__(
+        self,
+        *,
+        datasets: Datasets,
+        keys: KeyStore,
+        announce: Callable[[ChainState], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         """No partition is assigned yet; `announce` is called with the state of each dataset that becomes ours."""
         self._datasets = datasets
         self._keys = keys
         self._announce = announce
+        self._now = now
         self._owned: frozenset[int] = frozenset()
         self._gained: set[int] = set()
         self._unread: set[DatasetId] = set()
@@ -51,7 +59,7 @@ class PartitionOwnership:
         gained = self._take()
         if gained:
             self._take_over(gained)
-        elif self._unread and time.monotonic() >= self._next_try:
+        elif self._unread and self._now() >= self._next_try:
             self._read_again()
 
     def _take(self) -> frozenset[int]:
@@ -80,7 +88,7 @@ class PartitionOwnership:
             self._announce(one.state)
         else:
             self._unread.add(one.entry.dataset_id)
-            self._next_try = time.monotonic() + READ_AGAIN_SECONDS
+            self._next_try = self._now() + READ_AGAIN_SECONDS
 
 
 def _partition(dataset: DatasetId) -> int:

@@ -1,0 +1,140 @@
+"""Which datasets an instance takes over when partitions are assigned to it, and which it tries again."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from odf_testing.coordinator import Coordinator
+
+from odf_common.adapters.kafka.partitioner import partition_of
+from odf_common.errors import Unavailable
+from odf_common.identity.did import DatasetId
+from odf_common.ports.bus import PARTITIONS
+from odf_common.ports.store import CatalogEntry
+from odf_coordinator.catalog.partitions import READ_AGAIN_SECONDS, PartitionOwnership
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets, Unreadable
+
+ALL = frozenset(range(PARTITIONS))
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odf_coordinator.catalog.partitions.IDLE_SECONDS", 0.0)
+
+
+class Instance:
+    """An instance's partitions, and the names of the datasets that it has taken over."""
+
+    def __init__(self, node: Coordinator) -> None:
+        self.node, self.names = node, list[str]()
+        self.owned = PartitionOwnership(
+            datasets=node.datasets,
+            keys=node.keys,
+            announce=lambda state: self.names.append(self._name(state.dataset_id)),
+            now=lambda: node.now,
+        )
+
+    def assigned(self, partitions: Iterable[int]) -> list[str]:
+        """Return what is taken over once these partitions are assigned."""
+        self.owned.on_assigned(frozenset(partitions))
+        return self.stepped()
+
+    def stepped(self) -> list[str]:
+        self.names.clear()
+        self.owned.step()
+        return sorted(self.names)
+
+    def _name(self, dataset: DatasetId) -> str:
+        entry = self.node.catalog.by_id(dataset)
+        return "" if entry is None else entry.alias
+
+
+@pytest.fixture
+def node(tmp_path: Path, root: str) -> Coordinator:
+    node = Coordinator(home=tmp_path)
+    node.add(root, root.replace("name: cities", "name: towns"))
+    return node
+
+
+@pytest.fixture
+def instance(node: Coordinator) -> Instance:
+    return Instance(node)
+
+
+def partition(node: Coordinator, name: str) -> int:
+    return partition_of(str(node.find(name).id).encode())
+
+
+def test_partitions_that_stay_assigned_are_taken_over_once(instance: Instance) -> None:
+    assert instance.assigned(ALL) == ["cities", "towns"]
+    assert instance.assigned(ALL) == []
+    assert instance.assigned(()) == []
+    assert instance.assigned(ALL) == ["cities", "towns"]
+
+
+def test_a_partition_that_is_lost_before_it_was_taken_over_is_left_alone(instance: Instance) -> None:
+    instance.owned.on_assigned(ALL)
+    assert instance.assigned(()) == []
+
+
+def test_only_datasets_of_gained_partitions_are_taken_over(node: Coordinator, instance: Instance) -> None:
+    others = ALL - {partition(node, "cities")}
+    assert "cities" not in instance.assigned(others)
+    assert not instance.owned.is_assigned(node.find("cities").id)
+    assert "cities" in instance.assigned(ALL)
+
+
+def test_a_copy_is_updated_by_no_instance(node: Coordinator, instance: Instance) -> None:
+    instance.assigned(ALL)
+    cities = node.find("cities").id
+    assert instance.owned.is_assigned(cities)
+    node.keys.remove(cities)
+    assert not instance.owned.is_assigned(cities)
+
+
+@pytest.fixture
+def reads(node: Coordinator, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have no dataset readable, and return the names of those that were read."""
+    names: list[str] = []
+
+    def read(self: Datasets, entry: CatalogEntry) -> DatasetHandle | Unreadable:
+        names.append(entry.alias)
+        return self.unreadable(entry, Unavailable(what="the disk"))
+
+    monkeypatch.setattr(Datasets, "read", read)
+    return names
+
+
+def test_what_cannot_be_read_is_tried_again_after_a_pause_until_it_can(
+    node: Coordinator, instance: Instance, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert instance.assigned(ALL) == []
+    for pause, tries in (
+        (0.0, 1),
+        (READ_AGAIN_SECONDS - 0.1, 1),
+        (0.1, 2),
+        (1.0, 2),
+        (READ_AGAIN_SECONDS, 3),
+    ):
+        node.now += pause
+        assert instance.stepped() == []
+        assert sorted(reads) == ["cities"] * tries + ["towns"] * tries
+
+    monkeypatch.undo()
+    monkeypatch.setattr("odf_coordinator.catalog.partitions.IDLE_SECONDS", 0.0)
+    node.now += READ_AGAIN_SECONDS
+    assert instance.stepped() == ["cities", "towns"]
+    node.now += READ_AGAIN_SECONDS
+    assert instance.stepped() == []
+
+
+@pytest.mark.usefixtures("reads")
+def test_what_cannot_be_read_is_not_tried_again_once_its_partition_is_lost(
+    node: Coordinator, instance: Instance, reads: list[str]
+) -> None:
+    instance.assigned(ALL)
+    reads.clear()
+    instance.assigned(ALL - {partition(node, "cities")})
+    node.now += READ_AGAIN_SECONDS
+    instance.stepped()
+    assert "cities" not in reads
