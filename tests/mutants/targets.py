@@ -112,7 +112,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{COORDINATOR}/lifecycle/collector.py": _coordinator("collector"),
     f"{COORDINATOR}/lifecycle/*.py": _coordinator(
-        "adding", "collector", "imports", "changing", "deleted_datasets_leave_nothing", "kills"
+        "claims", "adding", "collector", "imports", "changing", "deleted_datasets_leave_nothing", "kills"
     ),
     f"{COORDINATOR}/storage/*.py": _coordinator(
         "slice_index", "committer", "imports", "dropped_data", "copies"

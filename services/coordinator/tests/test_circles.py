@@ -18,6 +18,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
 from odf_common.ports.locks import Lock
 from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_coordinator.catalog.dependency_guard import hold_inputs
 from odf_coordinator.commit.outcomes import Committed, Refusal
 
 CIRCLE = "itself or derived from it"
@@ -224,3 +225,13 @@ def test_what_is_read_from_now_on_is_not_deleted_meanwhile(
     assert not cities.datasets.dependants(towns.id)
     with pytest.raises(Refused, match="cities is read by first, second"):
         cities.editor.delete("cities")
+
+
+def test_what_is_read_from_now_on_has_to_be_here_unless_a_copy_reads_it(cities: Coordinator) -> None:
+    entry, unknown = cities.find("first").entry, reading(generate().dataset_id)
+
+    with pytest.raises(NotFound, match="dataset other does not exist"):
+        hold_inputs(cities.datasets, entry, (unknown,), are_here=True).__enter__()
+
+    with hold_inputs(cities.datasets, entry, (unknown,)):
+        pass

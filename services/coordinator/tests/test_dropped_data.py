@@ -267,7 +267,7 @@ def test_what_an_input_could_not_give_again_is_kept(story: Story) -> None:
 
 
 class Differing(PassingEngine):
-    """Writes another checkpoint, or the same records in other bytes."""
+    """Writes another checkpoint, the same records in other bytes, or none."""
 
     def __init__(self, what: str) -> None:
         super().__init__()
@@ -285,12 +285,15 @@ class Differing(PassingEngine):
             content = file.read_bytes()
             pq.write_table(pq.read_table(file), file, compression="none", store_schema=False)
             assert file.read_bytes() != content
+        elif self.what == "records":
+            Path(request.new_data_path).unlink()
+            return replace(answer, new_offset_interval=None)
         else:
             return replace(answer, new_watermark=Timestamp.parse("2031-01-01T00:00:00Z"))
         return answer
 
 
-@pytest.mark.parametrize("what", ["watermark", "checkpoint", "bytes of the slice"])
+@pytest.mark.parametrize("what", ["watermark", "checkpoint", "records", "bytes of the slice"])
 def test_what_comes_otherwise_is_not_stored_and_names_the_block(story: Story, what: str) -> None:
     story.node.dropper.drop("cities.copy")
     known = story.node.find("cities.copy")

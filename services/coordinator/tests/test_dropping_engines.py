@@ -77,6 +77,20 @@ def test_a_transform_that_computed_nothing_is_not_asked_for(
     assert node.dropper.drop("cities.copy").slices == 1
 
 
+def test_what_earlier_versions_of_the_same_engine_computed_is_kept(versioned: Coordinator) -> None:
+    versioned.engine.version = "two"
+    commit_again(versioned)
+    versioned.push("cities", "Rome", minute=1)
+    versioned.work()
+    before = slices(versioned)
+    assert len(before) == 2
+
+    with pytest.raises(Refused, match="asked for one, here is two"):
+        versioned.dropper.drop("cities.copy")
+
+    assert slices(versioned) == before
+
+
 def test_a_query_that_the_engine_here_cannot_read_is_kept(
     versioned: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,158 @@
+"""What is left of datasets whose creation, import or removal failed: nothing that no name refers to, and all else."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from odf_testing.builders import a_hash
+from odf_testing.coordinator import Coordinator
+from structlog.testing import capture_logs
+
+from odf_common.errors import AlreadyExists, DatasetInUse
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_coordinator.commit.outcomes import Committed, Refusal
+
+OTHER = DatasetId.of_key(bytes([7]) * 32)
+
+
+def abandon(node: Coordinator, alias: str, *topics: str) -> None:
+    """Leave the claim of a process that was killed while it created another dataset of this name."""
+    claim = node.catalog.claim(OTHER)
+    assert claim is not None
+    push_topics = {topic: topic for topic in topics}
+    claim.write(CatalogEntry(alias=alias, dataset_id=OTHER, push_topics=push_topics))
+    claim.release()
+    for topic in topics:
+        node.topics.create_push_topic(topic)
+    node.blobs.put(OTHER, ObjectKind.BLOCK, a_hash("block"), b"")
+
+
+def settle(node: Coordinator) -> None:
+    with capture_logs():
+        node.collector.settle()
+
+
+def test_what_was_to_get_a_name_that_another_dataset_has_is_removed(node: Coordinator, root: str) -> None:
+    node.add(root)
+    cities = node.find("cities")
+    abandon(node, "cities", "odf.push.cities.default-1")
+
+    settle(node)
+
+    assert set(node.blobs.datasets()) == {cities.id}
+    assert set(node.topics.names) == {*cities.entry.push_topics.values()}
+    assert node.find("cities") == cities
+
+
+def test_a_claim_is_settled_only_once_its_topics_are_deleted(node: Coordinator) -> None:
+    abandon(node, "cities", "odf.push.cities.default")
+
+    node.topics.is_lost = True
+    settle(node)
+    assert [entry.dataset_id for entry in node.catalog.claims()] == [OTHER]
+
+    node.topics.is_lost = False
+    settle(node)
+    assert node.catalog.claims() == ()
+    assert set(node.topics.names) == set()
+
+
+def test_a_topic_that_a_killed_process_has_reserved_is_given_to_no_other_dataset(
+    node: Coordinator, root: str
+) -> None:
+    abandon(node, "cities", "odf.push.cities.default")
+    node.add(root)
+    topic = node.find("cities").entry.push_topics["default"]
+    assert topic != "odf.push.cities.default"
+
+    settle(node)
+
+    assert set(node.topics.names) == {topic}
+
+
+def test_a_removal_that_is_refused_holds_no_claim(node: Coordinator, root: str) -> None:
+    node.add(root)
+    claims = replace(node.claims, wait_seconds=0.0)
+
+    def refuse(entry: CatalogEntry) -> None:
+        raise DatasetInUse(text=entry.alias)
+
+    for _ in range(2):
+        with pytest.raises(DatasetInUse):
+            claims.remove(node.find("cities").id, refuse)
+
+
+def lost_head(node: Coordinator, root: str) -> tuple[DatasetId, Multihash]:
+    """Return a dataset without a name, and a head that is not stored."""
+    node.add(root)
+    known = node.find("cities")
+    node.catalog.remove(known.alias)
+    node.refs.remove(known.id, HEAD, expected=None)
+    return known.id, a_hash("lost")
+
+
+def test_an_import_that_fails_keeps_objects_and_key_and_reports_no_removal(
+    node: Coordinator, root: str
+) -> None:
+    dataset, head = lost_head(node, root)
+    blocks = set(node.blobs.names(dataset, ObjectKind.BLOCK))
+    node.bus.sent.clear()
+
+    outcome = node.importer.import_chain(dataset, expected_head=None, new_head=head, alias="copy")
+
+    assert isinstance(outcome, Refusal)
+    assert set(node.blobs.names(dataset, ObjectKind.BLOCK)) == blocks
+    assert node.keys.has(dataset)
+    assert node.bus.sent == []
+
+
+def test_a_name_that_was_taken_meanwhile_costs_no_topic_and_no_download(node: Coordinator, root: str) -> None:
+    node.add(root)
+    before = set(node.topics.names)
+
+    for claimed in (node.claims.creating(OTHER, "Cities", ["more"]), node.claims.importing(OTHER, "Cities")):
+        with pytest.raises(AlreadyExists):
+            claimed.__enter__()
+        assert set(node.topics.names) == before
+        assert node.catalog.claims() == ()
+
+
+def test_a_removed_dataset_has_no_state_in_memory(node: Coordinator, root: str) -> None:
+    node.add(root)
+    assert len(node.states) == 1
+    node.editor.delete("cities")
+    assert len(node.states) == 0
+
+
+def test_a_source_that_has_a_topic_keeps_it_when_another_one_gets_its_own(
+    node: Coordinator, root: str
+) -> None:
+    more = "    - {kind: AddPushSource, sourceName: more, read: {kind: NdJson}, merge: {kind: Append}}\n"
+    node.add(root + more)
+    entry = node.find("cities").entry
+    node.catalog.replace(replace(entry, push_topics={"default": entry.push_topics["default"]}))
+
+    node.creator.create_missing_topics(node.find("cities"))
+
+    assert node.find("cities").entry.push_topics == entry.push_topics
+
+
+def test_a_removal_that_could_not_be_recorded_removes_no_name(
+    tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Coordinator(home=tmp_path, is_durable=True)
+    node.add(root)
+    cities = node.find("cities")
+
+    def fail(_: object, __: object) -> None:
+        raise DatasetInUse(text="the record")
+
+    monkeypatch.setattr("odf_common.adapters.local.claims.LocalClaim.write", fail)
+    with pytest.raises(DatasetInUse, match="the record"):
+        node.claims.remove(cities.id, lambda _: None)
+
+    assert node.find("cities").entry == cities.entry
+    assert isinstance(node.propose(cities, node.ingest_events(cities, ["Oslo"], 1)), Committed)
