@@ -2,17 +2,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from odf_common.errors import Refused, StorageUnavailable, Unavailable
 from odf_common.metadata.steps import MergeStrategyLedger
+from odf_common.ports.clock import Backoff
 from odf_ingest.accept import accepted_pushes as module
 from odf_ingest.accept.accepted_pushes import AcceptedPushes, Parts
 from odf_ingest.accept.receipts import Receipt, Receipts, id_of
+from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.file_commit import FileCommit, digest_of
+from odf_ingest.errors import NothingCommitted
 
 LEDGER = MergeStrategyLedger(primary_key=("id",))
 
@@ -292,3 +297,98 @@ def test_waiting_ends_in_time_or_when_the_caller_has_gone(make_node: Callable[..
     assert node.pushes.await_settled(node.bench.dataset, receipt.id, 60, lambda: False) is not None
     assert node.pushes.await_settled(node.bench.dataset, "0" * 32, 60, lambda: True) is None
     assert time.monotonic() - begun < 10
+
+
+class LaterPool:
+    """Runs what was submitted once it is told to, in this thread."""
+
+    def __init__(self) -> None:
+        self._calls: list[Callable[[], object]] = []
+
+    def submit(self, call: Callable[..., object], *arguments: object) -> None:
+        self._calls.append(partial(call, *arguments))
+
+    def run(self) -> None:
+        while self._calls:
+            self._calls.pop(0)()
+
+
+@pytest.fixture
+def later(make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> tuple[Node, LaterPool]:
+    """Return a node that settles pushes when its pool is told to."""
+    monkeypatch.setattr(module, "RETRY", Backoff(first=0.0, most=0.0))
+    node, pool = make_node(), LaterPool()
+    node.pushes._parts = replace(node.pushes._parts, pool=cast("Any", pool))
+    return node, pool
+
+
+Committing = Callable[[FileCommit, Any, Any], Outcome]
+
+
+def while_committing(monkeypatch: pytest.MonkeyPatch, *actions: Callable[[], object]) -> None:
+    """Do one of these before each of the next commits."""
+    commit: Committing = FileCommit.commit
+    left = list(actions)
+
+    def acting(work: FileCommit, *arguments: Any) -> Outcome:
+        if left:
+            left.pop(0)()
+        return commit(work, *arguments)
+
+    monkeypatch.setattr(FileCommit, "commit", acting)
+
+
+def test_a_push_that_arrives_while_another_is_settled_is_settled_too(
+    later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, pool = later
+    receipts = [node.accept(line(1), "first")]
+
+    def arrive() -> None:
+        receipts.append(node.accept(line(2), "second"))
+        node.pushes.wake(node.bench.dataset)
+
+    while_committing(monkeypatch, arrive)
+    node.pushes.wake(node.bench.dataset)
+    pool.run()
+    assert [node.settled(one, 0).state for one in receipts] == ["committed"] * 2
+
+
+def test_pushes_that_another_process_settles_are_left_to_it(later: tuple[Node, LaterPool]) -> None:
+    node, pool = later
+    receipt = node.accept(line(1))
+    with Receipts(node.home).working(node.bench.dataset):
+        node.pushes.wake(node.bench.dataset)
+        pool.run()
+    assert node.settled(receipt, 0) == receipt
+    assert node.bench.rows() == []
+
+
+@pytest.mark.parametrize(
+    "error", [NothingCommitted.because(StorageUnavailable(what="the disk")), Unavailable(what="the bus")]
+)
+def test_a_push_of_which_nothing_was_committed_is_tried_again(
+    later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    node, pool = later
+    receipt = node.accept(line(1))
+
+    def fail() -> None:
+        raise error
+
+    while_committing(monkeypatch, fail, fail)
+    node.pushes.wake(node.bench.dataset)
+    pool.run()
+    assert node.settled(receipt, 0).state == "committed"
+
+
+def test_a_push_that_the_end_of_the_service_interrupts_stays_accepted(
+    later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, pool = later
+    receipt = node.accept(line(1))
+    while_committing(monkeypatch, node.pushes._stop.set)
+    node.pushes.wake(node.bench.dataset)
+    pool.run()
+    assert node.settled(receipt, 0) == receipt
+    assert node.bench.rows() == []

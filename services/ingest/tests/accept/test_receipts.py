@@ -132,6 +132,37 @@ def test_a_failed_acceptance_leaves_nothing(
     assert batches(tmp_path) == []
 
 
+def test_an_outcome_that_cannot_be_stored_keeps_the_batch(
+    receipts: Receipts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    accepted = receipts.accept(DATASET, a_receipt(), staged(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "write", full)
+        with pytest.raises(StorageUnavailable):
+            receipts.settle(DATASET, replace(accepted, state=State.COMMITTED))
+    (waiting,) = receipts.pending(DATASET)
+    assert (waiting.receipt, waiting.batch.read_text()) == (accepted, "x")
+
+
+def test_a_push_comes_after_those_that_wait_however_many_were_settled(
+    receipts: Receipts, tmp_path: Path
+) -> None:
+    for id_ in ("b" * 32, "d" * 32, "c" * 32):
+        receipts.accept(DATASET, replace(a_receipt(), id=id_), staged(tmp_path))
+    receipts.settle(DATASET, replace(a_receipt(), id="b" * 32, state=State.COMMITTED))
+    receipts.accept(DATASET, replace(a_receipt(), id="a" * 32), staged(tmp_path))
+    assert [one.receipt.id[0] for one in receipts.pending(DATASET)] == ["d", "c", "a"]
+
+
+def test_a_key_names_one_push_of_one_source_of_one_dataset() -> None:
+    places = [(DATASET, "default"), (DATASET, "other"), (a_dataset("other"), "default")]
+    assert len({id_of(dataset, source, "k") for dataset, source in places}) == 3
+    assert id_of(DATASET, "a", "b") != id_of(DATASET, "ab", "")
+
+
 def test_a_kill_between_outcome_and_batch_is_tidied_up(receipts: Receipts, tmp_path: Path) -> None:
     receipts.accept(DATASET, a_receipt(), staged(tmp_path))
     name = batches(tmp_path)[0]

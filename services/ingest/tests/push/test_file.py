@@ -212,6 +212,13 @@ def test_who_was_overtaken_builds_the_batch_anew(make_bench: Any, tmp_path: Path
     assert bench.values("offset", "id") == [(0, 1), (1, 2)]
 
 
+def test_a_file_is_read_again_if_its_dataset_was_redefined_meanwhile(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench()
+    bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="happened"))]
+    push(bench, tmp_path, line(1))
+    assert bench.values("id", "happened") == [(1, EVENT_TIME.datetime())]
+
+
 def test_a_lost_reply_does_not_repeat_the_batch(
     make_bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,11 +1,13 @@
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import UTC, datetime, time
 from typing import Any
 from uuid import UUID
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from odf_common.dataset.rejects import (
     Handled,
@@ -25,9 +27,10 @@ from odf_common.ports.store import ObjectKind
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.errors import PositionChanged, RecordRejected, TooManyRejected, TopicReplaced
-from odf_ingest.prepare.batch import MessageBatch, Part
+from odf_ingest.prepare.batch import NOT_READ, BadRecord, MessageBatch, Part
 from odf_ingest.prepare.message_values import TOMBSTONE
 from odf_ingest.prepare.plan import plan_of
+from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.push.kafka_batch import KafkaBatch
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
@@ -67,19 +70,20 @@ def a_batch(
     )
 
 
-def commit(bench: Any, batch: MessageBatch) -> Outcome:
+def work_of(bench: Any, batch: MessageBatch, reading: "Future[Prepared] | None" = None) -> KafkaBatch:
     plan = plan_of(bench.state, bench.state.push_sources["default"])
-    reading = bench.pool.submit(bench.preparer.messages, plan, batch)
-    assert isinstance(reading, Future)
-    work = KafkaBatch(
+    return KafkaBatch(
         "default",
         batch,
         plan=plan,
-        reading=reading,
+        reading=reading or bench.pool.submit(bench.preparer.messages, plan, batch),
         read=bench.preparer.messages,
         rejecting=RejectPolicy(bench.coordinator, bench.blobs),
     )
-    outcome: Outcome = bench.queues.commit(bench.dataset, work)
+
+
+def commit(bench: Any, batch: MessageBatch) -> Outcome:
+    outcome: Outcome = bench.queues.commit(bench.dataset, work_of(bench, batch))
     return outcome
 
 
@@ -214,6 +218,38 @@ def test_bad_messages_are_buried_once_though_the_batch_is_overtaken(make_bench: 
     commit(bench, a_batch({0: [message(1), b"junk"]}))
     assert len(bench.coordinator.letters) == 1
     assert len(bench.rows()) == 1
+
+
+def test_a_batch_that_is_drafted_again_still_reports_what_it_has_rejected(make_bench: Any) -> None:
+    bench = make_bench()
+    bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="event_time"))]
+    work = work_of(bench, a_batch({0: [b"junk", message(1)]}))
+    bench.queues.commit(bench.dataset, work)
+    assert [one.offset for one in work.rejected] == [0]
+
+
+def test_a_batch_is_read_again_if_its_first_reading_failed_for_a_moment(make_bench: Any) -> None:
+    bench = make_bench()
+    reading: Future[Prepared] = Future()
+    reading.set_exception(Unavailable(what="the engine"))
+    bench.queues.commit(bench.dataset, work_of(bench, a_batch({0: [message(1)]}), reading))
+    assert [row["id"] for row in bench.rows()] == [1]
+
+
+def test_a_topic_of_the_source_that_is_not_being_read_holds_the_watermark(make_bench: Any) -> None:
+    bench = make_bench()
+    commit(bench, replace(a_batch({0: [message(1)]}), others={"other": NOT_READ}))
+    assert bench.state.watermark is None
+
+
+def test_dead_letters_that_cannot_be_reported_fail_nothing(make_bench: Any) -> None:
+    bench = make_bench()
+    bench.coordinator.lost_flushes = 1
+    with capture_logs() as entries:
+        bench.rejecting.announce(
+            bench.state, "default", [BadRecord(partition=0, offset=0, value=b"", reason="x")]
+        )
+    assert [one["event"] for one in entries] == ["messages rejected", "cannot send progress"]
 
 
 def test_messages_are_taken_again_when_their_times_are_wanted_all_at_once(make_bench: Any) -> None:

@@ -7,18 +7,33 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategySnapshot
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.rejects import RejectPolicy
-from odf_ingest.commit.watermark import Lateness, proposed_delay
+from odf_ingest.commit.watermark import (
+    KEEP_WATERMARK,
+    Lateness,
+    latest_counted,
+    proposed_delay,
+    watermark_of,
+)
 from odf_ingest.prepare.batch import MessageBatch, Part
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.push.kafka_batch import KafkaBatch
 from odf_ingest.read.message_buffer import MessageBuffer
-from odf_ingest.source_settings import DAY, HOUR, Duration, SourceSettings, load_settings, save_settings
+from odf_ingest.source_settings import (
+    DAY,
+    HOUR,
+    UNLIMITED,
+    Duration,
+    SourceSettings,
+    load_settings,
+    save_settings,
+)
 
 HOURS = [f"2020-01-01T{hour:02}:00:00Z" for hour in range(24)]
 
@@ -189,6 +204,19 @@ def test_one_record_from_the_far_future_freezes_no_stream_with_a_bound(
     topic.publish({number: ["2999-01-01T00:00:00Z"] for number in range(partitions)})
     assert topic.watermark == "2999-01-01T00:00:00Z"
     assert len(topic.bench.rows()) == (7 if partitions == 1 else 11)
+
+
+def test_event_times_count_up_to_the_bound_in_the_future() -> None:
+    now = Timestamp.from_ms(5)
+    assert latest_counted(SourceSettings(max_future=Duration(HOUR)), now) == 5 + HOUR
+    assert latest_counted(SourceSettings(max_future=UNLIMITED), now) is None
+
+
+def test_a_batch_that_keeps_the_watermark_has_none_whatever_its_records_say() -> None:
+    records = pa.table({"event_time": pa.array([7], pa.timestamp("ms", "UTC"))})
+    now, settings = Timestamp.from_ms(5), SourceSettings()
+    assert watermark_of(None, records, "event_time", settings, now) == Timestamp.from_ms(7)
+    assert watermark_of(KEEP_WATERMARK, records, "event_time", settings, now) is None
 
 
 def test_each_partition_is_judged_by_its_own_records_where_some_do_not_count(make_bench: Any) -> None:

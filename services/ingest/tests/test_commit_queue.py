@@ -1,0 +1,72 @@
+"""What the commit queues know of a dataset after a commit, and forget with it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from odf_testing.builders import a_hash
+
+from odf_common.metadata.scalars import Timestamp
+from odf_ingest.commit.file_commit import FileCommit
+from odf_ingest.commit.watermark import NONE_LATE, Lateness
+from odf_ingest.history.kept_index import IndexBehind
+from odf_ingest.prepare.batch import FileBatch
+
+NOON = Timestamp.parse("2020-01-01T12:00:00Z")
+
+
+def work_of(bench: Any, tmp_path: Path, *times: str) -> FileCommit:
+    """Return a file with one record for each time."""
+    file = tmp_path / times[0]
+    file.write_text("".join(f'{{"id":1,"event_time":"2020-01-01T{time}:00Z"}}\n' for time in times))
+    return FileCommit(
+        "default", FileBatch(file=file, event_time=NOON, key=times[0]), bench.preparer, bench.rejecting
+    )
+
+
+def push(bench: Any, tmp_path: Path, *times: str) -> None:
+    work_of(bench, tmp_path, *times).commit(bench.queues, bench.dataset)
+
+
+def test_the_head_of_the_last_commit_is_our_own_and_no_other(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench()
+    assert not bench.queues.is_own(bench.dataset, bench.state.head.raw)
+    for time in ("10:00", "11:00"):
+        push(bench, tmp_path, time)
+        assert bench.queues.is_own(bench.dataset, bench.state.head.raw)
+    assert not bench.queues.is_own(bench.dataset, a_hash("other").raw)
+
+
+def test_late_records_are_added_up_until_the_process_ends(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench()
+    push(bench, tmp_path, "12:00")
+    assert bench.queues.late.of(bench.dataset, "default") == NONE_LATE
+    push(bench, tmp_path, "11:00", "11:30")
+    push(bench, tmp_path, "11:59")
+    assert bench.queues.late.of(bench.dataset, "default") == Lateness(count=3, most=3_600_000)
+
+
+def test_a_deleted_dataset_has_neither_queue_nor_state(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench()
+    push(bench, tmp_path, "12:00")
+    queue = bench.queues.queue(bench.dataset)
+    assert len(bench.states) == 1
+    bench.queues.forget(bench.dataset)
+    assert len(bench.states) == 0
+    assert bench.queues.queue(bench.dataset) is not queue
+
+
+def test_an_index_that_falls_behind_again_is_brought_forward_again(
+    make_bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench()
+    commit, behind = bench.queues.commit_indexed, [IndexBehind(), IndexBehind()]
+
+    def commit_indexed(*arguments: Any) -> Any:
+        if behind:
+            raise behind.pop()
+        return commit(*arguments)
+
+    monkeypatch.setattr(bench.queues, "commit_indexed", commit_indexed)
+    push(bench, tmp_path, "12:00")
+    assert bench.values("id") == [(1,)]
