@@ -1,11 +1,14 @@
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from odf_testing.coordinator import Coordinator
 
+from odf_common.adapters.local import durable
+from odf_common.adapters.local.durable import LockHeld
 from odf_common.chain.state import ChainState
-from odf_common.errors import InvalidInput, InvalidQuery, NotFound, Refused
+from odf_common.errors import Damaged, HeadMoved, InvalidInput, InvalidQuery, NotFound, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import (
@@ -311,3 +314,63 @@ def test_a_dataset_that_cannot_be_read_is_listed_with_its_problem_and_can_be_del
 
     assert [entry.alias for entry in pair.catalog.entries()] == ["cities"]
     assert not pair.keys.has(known.id)
+
+
+def test_a_rename_is_repeated_only_by_the_name_that_the_dataset_had(pair: Coordinator) -> None:
+    pair.editor.rename("cities", "towns")
+    again = pair.editor.rename("cities", "towns")
+    assert isinstance(again, DatasetHandle)
+    assert again.alias == "towns"
+    with pytest.raises(NotFound, match="villages does not exist"):
+        pair.editor.rename("villages", "towns")
+
+
+def test_no_other_process_changes_names_during_a_rename(
+    tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Coordinator(home=tmp_path, is_durable=True)
+    node.add(root)
+    rename, names = node.catalog.rename, tmp_path / "locks" / "names"
+
+    def contended(alias: str, entry: CatalogEntry) -> None:
+        with pytest.raises(LockHeld), durable.locked(names, wait_seconds=0):
+            pass
+        rename(alias, entry)
+
+    monkeypatch.setattr(node.catalog, "rename", contended)
+    node.editor.rename("cities", "towns")
+    assert node.find("towns").alias == "towns"
+
+
+def test_a_commit_that_comes_during_a_reset_is_not_lost(
+    pair: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.editor.delete("cities.copy")
+    before = pair.find("cities").state.head
+    pair.push("cities", "Rome", minute=1)
+    state_at = pair.states.state_at
+
+    def overtaken(dataset: DatasetId, block: Multihash) -> ChainState:
+        monkeypatch.undo()
+        pair.push("cities", "Bonn", minute=2)
+        return state_at(dataset, block)
+
+    monkeypatch.setattr(pair.states, "state_at", overtaken)
+    with pytest.raises(HeadMoved):
+        pair.editor.reset("cities", before)
+    assert pair.find("cities").state.last_offset == 2
+
+
+def test_a_name_that_can_be_read_again_is_not_freed_without_its_dataset(
+    tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Coordinator(home=tmp_path, is_durable=True)
+    node.add(root)
+
+    def damaged(*_: object) -> CatalogEntry:
+        raise Damaged(file="names/cities", why="cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("odf_coordinator.catalog.registry.Datasets.entry", damaged)
+        node.editor.delete("cities")
+    assert node.find("cities").alias == "cities"

@@ -230,3 +230,27 @@ def test_a_derivative_whose_input_cannot_be_read_keeps_no_other_from_being_taken
 
     assert [one.alias for one in rolled_back] == ["copy.copy", "cities.copy"]
     assert "towns.copy" in {one.get("dataset") for one in logs if "cannot compare" in one["event"]}
+
+
+def test_definitions_that_were_set_and_set_back_are_not_committed_again(story: Story) -> None:
+    node, read = story.node, story.node.find("cities").state.head
+    before = node.editor.commit_event("cities.copy", SetInfo(description="before")).state.head
+    node.push("cities", "Bonn", minute=3)
+    node.work()
+    for text in ("other", "before"):
+        node.editor.commit_event("cities.copy", SetInfo(description=text))
+    node.editor.reset("cities", read, is_forced=True)
+
+    (one,) = node.puller.rollback.roll_back([node.find("cities.copy")])
+
+    assert one.state.head == node.find("cities.copy").state.head == before
+
+
+def test_a_derivative_of_an_input_that_is_gone_is_not_rolled_back(story: Story) -> None:
+    node = story.node
+    before = node.find("cities.copy").state.head
+    node.catalog.remove("cities")
+
+    assert [*node.puller.rollback.roll_back([node.find("cities.copy")])] == []
+
+    assert node.find("cities.copy").state.head == before

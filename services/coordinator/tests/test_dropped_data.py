@@ -309,6 +309,28 @@ def test_what_comes_otherwise_is_not_stored_and_names_the_block(story: Story, wh
     assert story.objects("cities.copy") == {}
 
 
+def test_data_that_is_dropped_again_while_it_is_rebuilt_stays_dropped(story: Story) -> None:
+    node = story.node
+    node.dropper.drop("cities.copy")
+    known = node.find("cities.copy")
+
+    for done in node.puller.rebuilder.rebuild(known):
+        if done == 3:
+            node.dropper.drop("cities.copy")
+
+    assert was_dropped(node.datasets, known)
+
+
+def test_only_the_newest_objects_are_looked_for(story: Story) -> None:
+    node = story.node
+    known, newest, *older = node.find("cities.copy"), *story.named("cities.copy")
+    lost = [one.name for one in older if one.kind is ObjectKind.DATA and one.name != newest.name]
+    node.blobs.remove(known.id, ObjectKind.DATA, lost[-1:])
+    assert not is_dropped(node.datasets, known)
+    node.dropper.drop("cities.copy")
+    assert is_dropped(node.datasets, known)
+
+
 def test_a_transform_that_ran_while_the_data_was_dropped_is_not_committed(story: Story) -> None:
     node = story.node
     before = node.find("cities.copy").state

@@ -1,12 +1,20 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from odf_testing.builders import a_dataset, a_derivative
 from odf_testing.profiles import examples
 
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
-from odf_coordinator.transforms.work_queue import TRANSITIONS, JobEvent, JobState, Result, WorkQueue
+from odf_coordinator.transforms.work_queue import (
+    TRANSITIONS,
+    JobEvent,
+    JobState,
+    ReaderGraph,
+    Result,
+    WorkQueue,
+)
 
 ONE, TWO = generate().dataset_id, generate().dataset_id
 
@@ -95,6 +103,67 @@ def test_what_was_removed_needs_no_look() -> None:
 
     assert queue.pop(0.0) is None
     assert queue.result(ONE, ticket) == Result()
+
+
+def test_a_pause_that_a_forced_look_has_ended_starts_no_look_of_its_own() -> None:
+    queue = WorkQueue()
+    queue.enqueue(ONE)
+    queue.pop(0.0)
+    queue.reschedule(ONE, 5.0)
+    queue.enqueue(ONE, is_forced=True)
+    queue.pop(0.0)
+    queue.finish(ONE, Result())
+
+    assert queue.next_due() is None
+    assert queue.pop(6.0) is None
+
+
+def test_what_is_paused_does_not_count_as_waiting() -> None:
+    queue = WorkQueue()
+    counts = [queue.waiting()]
+    for act in (
+        lambda: queue.enqueue(ONE),
+        lambda: queue.pop(0.0),
+        lambda: queue.reschedule(ONE, 5.0),
+        lambda: queue.enqueue(ONE, is_forced=True),
+    ):
+        act()
+        counts.append(queue.waiting())
+    assert counts == [0, 1, 1, 0, 1]
+
+
+def test_only_what_nothing_was_asked_of_is_dropped() -> None:
+    queue = WorkQueue()
+    queue.enqueue(ONE)
+    queue.drop_idle(ONE)
+    assert queue.pop(0.0) == (ONE, False)
+    queue.finish(ONE, Result())
+    queue.drop_idle(ONE)
+    assert len(queue) == 0
+
+
+def test_failures_in_a_row_are_counted_until_a_success() -> None:
+    queue = WorkQueue()
+    for failures in (1, 2):
+        queue.enqueue(ONE)
+        queue.pop(9.0)
+        queue.finish(ONE, Result(), again_at=failures)
+        assert queue.pauses(ONE) == failures
+
+
+def test_a_derivative_reads_what_its_newest_query_reads() -> None:
+    graph, inputs = ReaderGraph(), [a_dataset(name) for name in "abc"]
+    first, second = (a_derivative(*some).state for some in (inputs[:2], inputs[1:]))
+    assert first.dataset_id == second.dataset_id
+    reader = first.dataset_id
+
+    assert graph.note(first)
+    assert not graph.note(first)
+    assert [graph.of(one) for one in inputs] == [{reader}, {reader}, set()]
+    assert graph.note(second)
+    assert [graph.of(one) for one in inputs] == [set(), {reader}, {reader}]
+    graph.forget(reader)
+    assert [graph.of(one) for one in inputs] == [set(), set(), set()]
 
 
 # What each state becomes on MARK, FORCE, TAKE, FINISH, FAIL, POSTPONE; "-" where that cannot happen.

@@ -1,4 +1,5 @@
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -216,11 +217,13 @@ def test_receipts_are_forgotten_after_a_week_but_never_a_waiting_one(
 ) -> None:
     for key in ("waiting", "old", "new"):
         receipts.accept(DATASET, a_receipt(key), staged(tmp_path))
+    day = 24 * 3600.0
     for key in ("old", "new"):
         receipts.settle(DATASET, replace(a_receipt(key), state=State.COMMITTED))
     folder = tmp_path / "home/accepted" / DATASET.folder
-    for key in ("waiting", "old"):
-        os.utime(folder / f"{a_receipt(key).id}.json", (0, 0))
+    now = time.time()
+    for key, age in (("waiting", 9 * day), ("old", 7.1 * day), ("new", 6.9 * day)):
+        os.utime(folder / f"{a_receipt(key).id}.json", (now - age, now - age))
     receipts.tidy()
     found = [key for key in ("waiting", "old", "new") if receipts.find(DATASET, a_receipt(key).id)]
     assert found == ["waiting", "new"]

@@ -1,0 +1,89 @@
+"""What a pull reports of a dataset, and when it ends early."""
+
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from odf_testing.builders import a_polling_source
+from odf_testing.coordinator import Coordinator
+from structlog.testing import capture_logs
+
+from odf_common.errors import Unavailable
+from odf_common.identity.did import DatasetId
+from odf_coordinator.operations.pull import Pulled
+from odf_coordinator.transforms.late_counter import count_late
+
+
+def pulled(node: Coordinator, ref: str) -> Pulled:
+    with node.at_work():
+        return [*node.puller.pull([ref], is_all=False, is_recursive=False, is_wanted=lambda: True)][-1]
+
+
+def test_only_records_that_were_late_in_this_pull_count(
+    node: Coordinator, root: str, derivative: str
+) -> None:
+    node.add(root, derivative)
+    with capture_logs():
+        count_late(node.blobs, node.find("cities.copy"), 2)
+    assert pulled(node, "cities.copy").new_late == 0
+
+
+@pytest.fixture
+def polled(node: Coordinator) -> Coordinator:
+    source = a_polling_source()
+    text = f"""
+kind: DatasetSnapshot
+version: 1
+content:
+  name: cities
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {{kind: Url, url: {source.fetch.url}}}
+      read: {{kind: NdJson, ddlSchema: [event_time TIMESTAMP, city STRING]}}
+      merge: {{kind: Append}}
+"""
+    node.add(text)
+    return node
+
+
+def test_blocks_that_were_committed_before_a_poll_failed_count(polled: Coordinator) -> None:
+    def poll(_: DatasetId) -> Generator[str, None, None]:
+        yield "fetching"
+        polled.push("cities", "Oslo", "Rome")
+        raise Unavailable(what="the server")
+
+    before = polled.find("cities").state
+    puller = replace(polled.puller, poll=poll)
+    step = [*puller.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: True)][-1]
+    after = polled.find("cities").state
+    assert (step.state, step.new_records, step.head) == ("failed", 2, after.head)
+    assert step.new_blocks == after.sequence_number - before.sequence_number
+
+
+def test_a_poll_ends_once_its_caller_is_gone(polled: Coordinator) -> None:
+    stages: list[str] = []
+
+    def poll(_: DatasetId) -> Generator[str, None, None]:
+        for stage in ("one", "two", "three"):
+            stages.append(stage)
+            yield stage
+
+    puller = replace(polled.puller, poll=poll)
+    list(puller.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: len(stages) < 2))
+    assert stages == ["one", "two"]
+
+
+def test_readers_of_rebuilt_data_may_continue(tmp_path: Path, root: str, derivative: str) -> None:
+    node = Coordinator(home=tmp_path)
+    node.add(root, derivative)
+    node.push("cities", "Oslo")
+    node.work()
+    node.dropper.drop("cities.copy")
+    heard: list[DatasetId] = []
+    node.committer.listen(lambda state: heard.append(state.dataset_id))
+
+    assert pulled(node, "cities.copy").state == "rebuilt"
+
+    assert heard == [node.find("cities.copy").id]

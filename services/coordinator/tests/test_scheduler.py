@@ -1,0 +1,118 @@
+"""When derivatives run, and when they run again after a run that failed."""
+
+import pyarrow as pa
+import pytest
+from odf_testing.coordinator import DATA, Coordinator
+from structlog.testing import capture_logs
+
+from odf_common.errors import InvalidQuery, Unavailable
+from odf_common.identity.did import DatasetId
+from odf_coordinator.commit.outcomes import Committed
+
+
+@pytest.fixture
+def copy(node: Coordinator, root: str, derivative: str) -> DatasetId:
+    node.add(root, derivative)
+    node.work()
+    return node.find("cities.copy").id
+
+
+def test_a_commit_of_its_own_run_starts_no_other(node: Coordinator, copy: DatasetId) -> None:
+    node.push("cities", "Oslo")
+    assert node.scheduler.work()
+    assert node.scheduler.waiting() == 0
+    assert node.find("cities.copy").state.last_offset == 0
+
+
+def test_one_run_reads_across_a_change_of_the_inputs_columns(node: Coordinator, copy: DatasetId) -> None:
+    node.push("cities", "Oslo")
+    node.engine.columns = ("event_time", "city")
+    wider = DATA.append(pa.field("size", pa.int64()))
+    node.push_table("cities", pa.table({"event_time": [0], "city": ["Rome"], "size": [1]}, schema=wider), 1)
+    assert node.work() == 1
+    assert node.find("cities.copy").state.last_offset == 1
+
+
+def test_a_derivative_that_is_not_assigned_here_runs_only_on_request(
+    node: Coordinator, copy: DatasetId
+) -> None:
+    key = node.home / "keys" / copy.folder
+    content = key.read_bytes()
+    key.unlink()
+    node.push("cities", "Oslo")
+    assert node.work() == 0
+    key.write_bytes(content)
+    node.scheduler.request(copy)
+    assert node.work() == 1
+    assert node.find("cities.copy").state.last_offset == 0
+
+
+def test_runs_that_a_dependency_prevents_are_repeated_after_growing_pauses(
+    node: Coordinator, copy: DatasetId
+) -> None:
+    node.engine.failures = [Unavailable(what="the engine") for _ in range(3)]
+    node.push("cities", "Oslo")
+    with capture_logs():
+        for pause in (0.2, 0.4, 0.8):
+            assert node.work() == 1
+            node.now += pause - 0.01
+            assert node.work() == 0
+            node.now += 0.02
+    assert node.scheduler.lost(copy) != ""
+    assert node.work() == 1
+    assert node.scheduler.lost(copy) == ""
+
+
+def test_a_dependency_that_has_answered_is_not_lost_any_more(node: Coordinator, copy: DatasetId) -> None:
+    node.engine.failures = [Unavailable(what="the engine"), InvalidQuery(text="no")]
+    node.push("cities", "Oslo")
+    with capture_logs():
+        node.work()
+        node.now += 1
+        node.work()
+    assert (node.scheduler.lost(copy), node.scheduler.problem(copy)) == ("", "no")
+
+
+def test_a_query_that_failed_is_tried_again_only_on_request(node: Coordinator, copy: DatasetId) -> None:
+    node.engine.failures = [InvalidQuery(text="no")]
+    with capture_logs():
+        node.push("cities", "Oslo")
+        node.work()
+        node.push("cities", "Rome", minute=1)
+        node.work()
+    assert node.scheduler.problem(copy) == "no"
+    assert node.find("cities.copy").state.last_offset is None
+
+    node.scheduler.request(copy)
+    node.work()
+    assert node.scheduler.problem(copy) == ""
+    assert node.find("cities.copy").state.last_offset == 1
+
+
+def test_an_input_that_is_back_is_noticed_on_request(node: Coordinator, copy: DatasetId) -> None:
+    before = node.push("cities", "Oslo").state.head
+    after = node.push("cities", "Rome", minute=1).state.head
+    with capture_logs():
+        node.work()
+        node.editor.reset("cities", before, is_forced=True)
+        node.push("cities", "Lima", minute=2)
+        node.work()
+    assert "no longer in its chain" in node.scheduler.problem(copy)
+
+    node.editor.reset("cities", before, is_forced=True)
+    cities = node.find("cities").id
+    back = node.importer.import_chain(cities, expected_head=before, new_head=after, alias="")
+    assert isinstance(back, Committed)
+    node.scheduler.request(copy)
+    node.work()
+    assert node.scheduler.problem(copy) == ""
+
+
+def test_a_deleted_derivative_is_in_no_queue(node: Coordinator, copy: DatasetId) -> None:
+    node.push("cities", "Oslo")
+    node.work()
+    node.editor.delete("cities.copy")
+    node.scheduler.on_removed(copy)
+    node.push("cities", "Rome", minute=1)
+    assert node.work() == 0
+    assert len(node.scheduler._queue) == 0
