@@ -82,6 +82,8 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{COORDINATOR}/operations/import_chain.py": _coordinator("imports", "committer", "references"),
     f"{COORDINATOR}/operations/*.py": _coordinator(
         "changing",
+        "pull_outcomes",
+        "diverged",
         "dropped_data",
         "dropping_races",
         "dropping_engines",
@@ -93,7 +95,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "kills",
     ),
     f"{COORDINATOR}/transforms/*.py": _coordinator(
-        "planner", "transforms", "slow_transforms", "changing", "query_evolution", "graphs"
+        "planner", "scheduler", "transforms", "slow_transforms", "changing", "query_evolution", "graphs"
     ),
     f"{COORDINATOR}/api/*.py": _coordinator("handlers", "references", "changing", "troubles", "copies"),
     f"{COORDINATOR}/catalog/dependency_guard.py": _coordinator("circles", "changing", "adding"),
@@ -192,10 +194,12 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{INGEST}/poll/fetch/*.py": _ingest("poll/files_glob", "poll/url", "poll/ftp"),
     f"{INGEST}/poll/unpack/*.py": _ingest("poll/unpack"),
     f"{INGEST}/poll/schedule.py": _ingest("poll/schedule", "poll/settings"),
-    f"{INGEST}/poll/polled_position.py": _ingest("poll/files_glob", "poll/bad_rows", "poll/container"),
+    f"{INGEST}/poll/polled_position.py": _ingest(
+        "poll/position_of_polls", "poll/files_glob", "poll/bad_rows", "poll/container"
+    ),
     f"{INGEST}/poll/*.py": _ingest("poll/"),
-    f"{INGEST}/prepare/bad_rows.py": _ingest("poll/bad_rows", "push/messages"),
-    f"{INGEST}/push/kafka_batch.py": _ingest("push/messages", "push/halves"),
+    f"{INGEST}/prepare/bad_rows.py": _ingest("bad_rows", "poll/bad_rows", "push/messages"),
+    f"{INGEST}/push/kafka_batch.py": _ingest("push/messages", "push/watermarks", "push/halves"),
     f"{INGEST}/push/start_position.py": _ingest("push/start_position", "push/reader"),
     f"{INGEST}/registry/*.py": _ingest("registry/", "push/registry_sources"),
     f"{INGEST}/accept/*.py": _ingest("accept/", "kills"),
@@ -203,7 +207,9 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{INGEST}/api/*.py": _ingest(
         "arrow_streams", "push/file", "push/inflight", "push/control", "poll/schedule"
     ),
-    f"{INGEST}/commit/commit_queue.py": _ingest("push/messages", "push/file", "push/building_index"),
+    f"{INGEST}/commit/commit_queue.py": _ingest(
+        "commit_queue", "push/messages", "push/file", "push/building_index"
+    ),
     f"{INGEST}/commit/file_commit.py": _ingest(
         "push/file", "push/rejected_rows", "push/inflight", "push/snapshots", "arrow_streams"
     ),
@@ -227,9 +233,16 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "push/building_index",
     ),
     f"{INGEST}/merge/*.py": _ingest(
-        "merge/sorted_keys", "merge/equality", "merge/strategies", "merge/over_slices", "merge/real_changes"
+        "merge/rules",
+        "merge/sorted_keys",
+        "merge/equality",
+        "merge/strategies",
+        "merge/over_slices",
+        "merge/real_changes",
     ),
     f"{INGEST}/prepare/*.py": _ingest(
+        "push/message_batch",
+        "bad_rows",
         "push/messages",
         "push/file",
         "push/message_columns",

@@ -8,7 +8,7 @@ import pytest
 from odf_testing.letters import StoredLetters
 
 from odf_common.dataset.rejects import HANDLED, Passed, load_reasons
-from odf_common.errors import NotFound
+from odf_common.errors import NotFound, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SourceState
 from odf_common.metadata.scalars import Timestamp
@@ -116,6 +116,24 @@ def test_what_is_retried_is_published_once_as_it_was(rejected: Any) -> None:
     assert (settled.count, settled.cut, settled.open) == (3, 0, 0)
     assert [one.value for one in letters.again] == [b"value 1", b"value 2", b"value 5"]
     assert made.retry(bench.dataset, []).count == 0
+
+
+def test_what_could_not_be_published_again_stays_open(rejected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, letters, bench = rejected
+
+    def fail(_: object) -> int:
+        raise Unavailable(what="Kafka")
+
+    monkeypatch.setattr(letters, "send_again", fail)
+    with pytest.raises(Unavailable):
+        made.retry(bench.dataset, [])
+    assert made.count(bench.dataset) == 3
+
+
+def test_the_message_that_a_source_reads_next_is_not_rejected_yet(rejected: Any) -> None:
+    made, _, bench = rejected
+    bury(bench, 8, "read again")
+    assert [letter.offset for letter in made.open(bench.dataset)] == [1, 2, 5]
 
 
 def test_a_letter_that_was_cut_is_not_retried_and_stays_open(rejected: Any) -> None:

@@ -72,3 +72,32 @@ def test_a_source_that_is_redefined_meanwhile_is_not_committed_under_the_old_def
 def test_kinds_that_are_not_fetched_say_so(make_polled: Any, poll: Any) -> None:
     with pytest.raises(FetchUnsupported, match="EthereumLogs"):
         poll(make_polled(FetchStepEthereumLogs(chain_id=1)))
+
+
+def test_failures_in_a_row_are_counted_since_the_first_and_a_cancelled_poll_is_none(
+    make_polled: Any, make_poller: Any
+) -> None:
+    bench = make_polled(FetchStepEthereumLogs(chain_id=1))
+    poller = make_poller(bench)
+    ended = []
+    for failures in (1, 2, 3):
+        with pytest.raises(FetchUnsupported):
+            poller.poll(bench.dataset, lambda _: None, lambda: True)
+        attempt = poller.last_attempt(bench.dataset)
+        ended.append(attempt.ended)
+        assert (attempt.failures, attempt.failing_since) == (failures, ended[0])
+        bench.clock.ms += 1
+
+    def cancelled(*_: Any) -> Polled:
+        raise PollCancelled
+
+    last = poller.last_attempt(bench.dataset)
+    poller._poll = cancelled
+    with pytest.raises(PollCancelled):
+        poller.poll(bench.dataset, lambda _: None, lambda: True)
+    assert poller.last_attempt(bench.dataset) == last
+
+    poller._poll = lambda *_: Polled()
+    poller.poll(bench.dataset, lambda _: None, lambda: True)
+    done = poller.last_attempt(bench.dataset)
+    assert (done.error, done.failures, done.failing_since) == (None, 0, None)

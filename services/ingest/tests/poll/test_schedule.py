@@ -7,17 +7,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from odf_testing.builders import a_dataset
 from odf_testing.webserver import Page, PageServer
+from structlog.testing import capture_logs
 
-from odf_common.errors import InvalidInput
+from odf_common.errors import InvalidInput, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.fetching import FetchStepUrl
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.api.bus_handlers import Notices
 from odf_ingest.poll import schedule as module
 from odf_ingest.poll.fetch import body
-from odf_ingest.poll.schedule import PollSchedule, PollState, seconds_of
+from odf_ingest.poll.poller import Attempt
+from odf_ingest.poll.schedule import PollSchedule, PollState, _pause, seconds_of
 from odf_ingest.source_settings import Duration, SourceSettings, save_settings
 
 LINE = b'{"id":1,"v":"a"}\n'
@@ -151,6 +155,61 @@ def test_an_error_that_stays_waits_for_the_interval(
     eventually(lambda: schedule.view(bench.dataset).error is not None)
     time.sleep(0.2)
     assert len(web.requests) == 1
+
+
+def attempt(error: OdfError | None = None, failures: int = 0) -> Attempt:
+    return Attempt(ended=Timestamp.from_ms(0), ended_monotonic=0.0, error=error, failures=failures)
+
+
+def test_only_a_failure_that_may_pass_is_polled_again_sooner_and_never_later() -> None:
+    lost, wrong = Unavailable(what="the server"), InvalidInput(text="no")
+    hour = 3600
+    assert _pause(attempt(), hour) == hour
+    assert _pause(attempt(wrong, 3), hour) == hour
+    assert [_pause(attempt(lost, failures), hour) for failures in (1, 2, 20)] == [10.0, 20.0, hour]
+    assert _pause(attempt(lost, 9), 5) == 5
+
+
+def test_a_poll_that_has_started_is_not_started_again(make_polled: Any, make_poller: Any) -> None:
+    bench = make_polled(FetchStepUrl(url="http://127.0.0.1:1/a"))
+    submitted: list[Callable[[], None]] = []
+    schedule = PollSchedule(
+        poller=make_poller(bench),
+        catalog=Catalog(CatalogEntry(alias="a", dataset_id=bench.dataset)),  # type: ignore[arg-type]
+        blobs=bench.blobs,
+        current=bench.queues.current,
+        is_ours=lambda _: True,
+        pool=SimpleNamespace(submit=submitted.append),  # type: ignore[arg-type]
+    )
+    assert schedule._is_due(bench.dataset, 1)
+    schedule._start(bench.dataset, threading.Event())
+    assert not schedule._is_due(bench.dataset, 1)
+    schedule._poller = SimpleNamespace(  # type: ignore[assignment]
+        poll=lambda *_: None, last_attempt=lambda _: attempt()
+    )
+    submitted.pop()()
+    assert schedule._is_due(bench.dataset, 1)
+
+
+def test_settings_that_cannot_be_read_concern_their_own_dataset(make_polled: Any, make_poller: Any) -> None:
+    bench = make_polled(FetchStepUrl(url="http://127.0.0.1:1/a"))
+    other = a_dataset("other")
+    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(poll_interval=Duration.parse("1d")))
+    bench.blobs.set_note(other, "sources", "{")
+    entries = [CatalogEntry(alias=str(one), dataset_id=one) for one in (other, bench.dataset)]
+    owned = {bench.dataset}
+    schedule = PollSchedule(
+        poller=make_poller(bench),
+        catalog=SimpleNamespace(entries=lambda: entries),
+        blobs=bench.blobs,
+        current=bench.queues.current,
+        is_ours=owned.__contains__,
+        pool=ThreadPoolExecutor(1),
+    )
+    with capture_logs():
+        assert list(schedule._scanned()) == [(bench.dataset, 86_400)]
+        owned.clear()
+        assert list(schedule._scanned()) == []
 
 
 @pytest.mark.parametrize(

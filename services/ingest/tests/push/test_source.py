@@ -263,3 +263,33 @@ def test_a_trouble_that_continues_has_the_time_and_the_tries_since_it_began() ->
 
     assert (first.tries, again.tries, again.since) == (1, 2, 5.0)
     assert again.delay > first.delay
+
+
+def test_a_hurried_batch_is_due_once_all_partitions_are_read_to_their_ends() -> None:
+    source = a_source(delay=60, partitions=2)
+    source.is_hurried = True
+    source.add(a_chunk([1]))
+    source.ends = {0: 1, 1: 4}
+    assert source.due is not None
+    assert source.due > time.monotonic() + 50
+    source.ends[1] = 0
+    assert source.due <= time.monotonic()
+
+
+def test_messages_in_flight_are_unread_for_the_sources_other_topics() -> None:
+    source = a_source(partitions=3)
+    source.ends = {0: 0, 1: 1, 2: 5}
+    source.add(a_chunk([1], partition=1))
+    source.cut()
+    assert source.activity.unread == frozenset({1, 2})
+    source.ready.clear()
+    assert source.activity.unread == frozenset({2})
+
+
+def test_a_batch_of_the_top_size_does_not_grow() -> None:
+    source = a_source()
+    source._usual = source._limits = BatchLimits(size=100, delay=1.0, most=100)
+    source.add(a_chunk([99]))
+    source.cut()
+    source.add(a_chunk([100], start=1))
+    assert [batch.may_grow for batch in source.ready] == [True, False]

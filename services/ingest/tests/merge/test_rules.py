@@ -1,0 +1,51 @@
+"""The rules that all merges share: which operations there are, and in which order records are numbered."""
+
+import pyarrow as pa
+import pytest
+
+from odf_common.data.columns import Operation
+from odf_common.errors import InvalidInput
+from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_ingest.history.align_columns import align_columns
+from odf_ingest.merge.changelog_stream import operations
+from odf_ingest.merge.ordering import by_event_time, by_key
+
+MOMENTS = pa.timestamp("ms", "UTC")
+
+
+@pytest.mark.parametrize("ops", [[0, None], [0, 4], [-1], ["x"]])
+def test_what_is_no_operation_is_refused(ops: list[object]) -> None:
+    with pytest.raises(InvalidInput, match="column op"):
+        operations(pa.table({"op": pa.array(ops)}), "op")
+
+
+def test_all_operations_are_taken_as_bytes() -> None:
+    found = operations(pa.table({"op": pa.chunked_array([[0, 1], [2, 3]])}), "op")
+    assert (found.type, found.to_pylist()) == (pa.uint8(), [*map(int, Operation)])
+
+
+def test_records_of_one_key_are_ordered_by_operation_and_otherwise_stay_as_they_were() -> None:
+    records = pa.table({"id": [2, 1, 1, 1], "v": ["a", "b", "c", "d"]})
+    ordered, ops = by_key(records, pa.array([0, 3, 2, 3], pa.uint8()), ("id",))
+    assert ordered["v"].to_pylist() == ["c", "b", "d", "a"]
+    assert ops.to_pylist() == [2, 3, 3, 0]
+
+
+def test_records_without_event_time_come_first() -> None:
+    records = pa.table({"at": pa.array([2, None, 1, None], MOMENTS), "v": [0, 1, 2, 3]})
+    assert by_event_time(records, "at")["v"].to_pylist() == [1, 3, 2, 0]
+
+
+def test_a_column_that_may_be_missing_is_null_and_any_other_one_is_asked_for() -> None:
+    known = pa.schema(
+        [
+            ("event_time", MOMENTS),
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("v", pa.string()),
+        ]
+    )
+    vocab = DatasetVocabulary()
+    records = pa.table({"event_time": pa.array([1], MOMENTS), "id": [7]})
+    assert align_columns(records, known, vocab).column("v").to_pylist() == [None]
+    with pytest.raises(InvalidInput, match="column id: is required in this dataset and is missing"):
+        align_columns(records.drop_columns(["id"]), known, vocab)

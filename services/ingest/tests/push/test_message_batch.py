@@ -1,0 +1,71 @@
+"""Which messages a batch keeps that is cut before one of them, and what a search for a message has seen."""
+
+from collections.abc import Mapping, Sequence
+
+from odf_ingest.prepare.batch import MessageBatch, Part, Search
+from odf_ingest.read.message_buffer import MessageBuffer
+
+
+def a_batch(offsets: Mapping[int, Sequence[int]]) -> MessageBatch:
+    return MessageBatch(
+        topic="topic",
+        topic_id="one",
+        partitions=len(offsets),
+        parts=tuple(
+            Part(partition=number, values=MessageBuffer.of([b"x"] * len(some)), offsets=some, timestamps=None)
+            for number, some in offsets.items()
+        ),
+        start={number: some[0] for number, some in offsets.items()},
+        end={number: some[-1] + 1 for number, some in offsets.items()},
+        beginning=dict.fromkeys(offsets, 0),
+        begun=0.0,
+        size=sum(map(len, offsets.values())),
+        unread=frozenset({9}),
+    )
+
+
+BATCH = a_batch({0: [0, 2, 5], 1: [10, 11]})
+
+
+def kept(batch: MessageBatch | None) -> dict[int, list[int]]:
+    return {} if batch is None else {part.partition: list(part.offsets) for part in batch.parts}
+
+
+def test_a_batch_is_cut_before_a_record_which_is_counted_without_bad_messages() -> None:
+    bad = {(0, 2)}
+    assert kept(BATCH.before(0, bad)) == {}
+    assert kept(BATCH.before(1, bad)) == {0: [0, 2]}
+    assert kept(BATCH.before(2, bad)) == {0: [0, 2, 5]}
+    assert kept(BATCH.before(3, bad)) == {0: [0, 2, 5], 1: [10]}
+    assert kept(BATCH.before(4, bad)) == {0: [0, 2, 5], 1: [10, 11]}
+
+
+def test_what_is_cut_off_is_unread_and_the_position_follows_the_last_message_that_is_kept() -> None:
+    cut = BATCH.before(1, {(0, 2)})
+    assert cut is not None
+    assert (cut.start, cut.end, cut.size) == (BATCH.start, {0: 3, 1: 10}, 2)
+    assert cut.unread == {0, 1, 9}
+
+
+def test_a_batch_is_cut_in_each_partition_before_its_first_bad_message() -> None:
+    cut = BATCH.before_bad({(0, 5), (0, 2), (1, 11)})
+    assert cut is not None
+    assert kept(cut) == {0: [0], 1: [10]}
+    assert cut.end == {0: 1, 1: 11}
+    assert cut.unread == {0, 1, 9}
+    assert kept(BATCH.before_bad({(0, 0), (1, 10)})) == {}
+
+
+def test_a_search_is_over_once_every_partition_is_past_it() -> None:
+    search = Search(count=8, until={0: 5, 1: 7}, why="x")
+    assert not search.is_over({0: 5, 1: 6})
+    assert search.is_over({0: 5, 1: 7, 2: 0})
+    assert [search.narrowed(count).count for count in (8, 3, 1)] == [4, 1, 1]
+    assert search.widened(4).count == 8
+
+
+def test_the_first_end_of_a_search_counts() -> None:
+    search = Search(count=1, until={}, why="x")
+    search.ended((0, 3))
+    search.ended(None)
+    assert search.found.result() == (0, 3)

@@ -1,0 +1,26 @@
+"""Rows that are left out in several steps keep their numbers, and a snapshot with a bad message is no empty one."""
+
+import pyarrow as pa
+
+from odf_common.metadata.steps import ReadStepNdJson
+from odf_ingest.prepare.bad_rows import TextRows
+from odf_ingest.prepare.event_time import max_event_time
+from odf_ingest.read import split_file
+
+
+def test_rows_are_numbered_as_in_the_file_whatever_was_left_out_before() -> None:
+    records = split_file(ReadStepNdJson(), b'{"a":0}\n{"a":1}\n{"a":2}\n{"a":3}\n')
+    assert records is not None
+    rows = TextRows(records)
+    table = rows.without(pa.table({"a": [0, 1, 2, 3]}), {1: "first"})
+    table = rows.without(table, {1: "second"})
+    assert table["a"].to_pylist() == [0, 3]
+    assert [(one.offset, one.value, one.reason) for one in rows.bad] == [
+        (1, b'{"a":1}', "line 2: first"),
+        (2, b'{"a":2}', "line 3: second"),
+    ]
+
+
+def test_an_event_time_at_the_bound_counts() -> None:
+    records = pa.table({"at": pa.array([5, 7, 8], pa.timestamp("ms", "UTC"))})
+    assert [max_event_time(records, "at", latest) for latest in (None, 7, 6, 4)] == [8, 7, 5, None]
