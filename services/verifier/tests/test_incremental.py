@@ -4,7 +4,11 @@ import pytest
 from odf_testing.builders import AChain, a_chain, a_seed
 from odf_testing.verifier import Story
 
+from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.metadata.events import SetInfo
+from odf_verifier.integrity import check_chain
+from odf_verifier.report import Damage
+from odf_verifier.targets import Target
 from odf_verifier.verification import Scope
 
 SCOPE = Scope(incremental=True)
@@ -40,3 +44,22 @@ def test_a_dataset_that_was_reset_is_looked_at_from_its_seed_and_then_goes_on(
 
     assert [(one.is_valid, one.tally.blocks) for one in verdicts] == [(True, 4), (True, 0)]
     assert verdicts[0].head == chain.state.head
+
+
+def test_the_verdict_on_a_foreign_folder_is_not_one_on_the_dataset_here(story: Story, chain: AChain) -> None:
+    for _ in range(2):
+        assert story.verify(chain, SCOPE, is_local=False).tally.blocks == 5
+    assert story.verify(chain, SCOPE).tally.blocks == 5
+
+
+def test_a_chain_without_the_block_that_was_verified_last_is_damaged(story: Story, chain: AChain) -> None:
+    other = a_chain(a_seed(), SetInfo(description="another way"))
+    reader = StoredDataset(chain.state.dataset_id, story.blobs, story.refs)
+    target = Target(name="hourly", dataset=chain.state.dataset_id, reader=reader, is_local=True)
+
+    _, problems = check_chain(target, since=other.state)
+
+    (problem,) = problems
+    assert (problem.kind, problem.block) == (Damage.RULE_VIOLATED, chain.state.head)
+    assert problem.text == "the last verified block is no longer in the chain"
+    assert check_chain(target, since=chain.state) == ([], [])

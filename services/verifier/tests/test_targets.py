@@ -10,6 +10,7 @@ from odf_testing.verifier import Story
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity.keys import generate
+from odf_common.metadata.events import DatasetKind
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.environment import Environment
 from odf_verifier.targets import targets
@@ -57,6 +58,18 @@ def test_inputs_are_those_of_the_reference() -> None:
     assert found("report") == ["cities", "report"]
     assert found("report@next") == ["towns", "report@next"]
     assert found("report", "report@next") == ["cities", "report", "towns", "report@next"]
+
+
+def test_inputs_of_inputs_come_first_and_each_once() -> None:
+    story = Story()
+    story.put(a_chain(a_seed(dataset=a_dataset("cities"))), name="cities")
+    for name, inputs in (("daily", ["cities"]), ("hourly", ["cities"]), ("report", ["daily", "hourly"])):
+        seed = a_seed(DatasetKind.Derivative, a_dataset(name))
+        story.put(a_chain(seed, a_transform(*map(a_dataset, inputs))), name=name)
+
+    found = targets(story.env, ("report",), every=False, recursive=True)
+
+    assert [target.name for target in found] == ["cities", "daily", "hourly", "report"]
 
 
 def test_a_dataset_or_reference_that_does_not_exist_is_an_error(env: Environment) -> None:
