@@ -38,6 +38,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{COMMON}/adapters/local/repositories.py": _common("adapters/repositories"),
     f"{COMMON}/adapters/local/[bdr]*.py": (
         *_common(
+            "adapters/local_files",
             "adapters/local_store",
             "adapters/locks",
             "adapters/durability",
@@ -53,11 +54,11 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         *_coordinator("stores_in_a_bucket"),
     ),
     f"{COMMON}/adapters/local/ca*.py": (
-        *_common("adapters/local_store", "adapters/durability", "adapters/os_faults"),
+        *_common("adapters/local_files", "adapters/local_store", "adapters/durability", "adapters/os_faults"),
         *_coordinator("power_cuts"),
     ),
     f"{COMMON}/adapters/local/claims.py": (
-        *_common("adapters/local_store", "adapters/durability", "adapters/os_faults"),
+        *_common("adapters/local_files", "adapters/local_store", "adapters/durability", "adapters/os_faults"),
         *_coordinator("collector", "adding"),
     ),
     f"{COMMON}/adapters/local/s*.py": _common("adapters/scratch", "adapters/staging", "adapters/os_faults"),

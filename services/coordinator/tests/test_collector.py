@@ -175,3 +175,10 @@ def test_a_claim_that_cannot_be_read_keeps_no_other_from_being_settled(files: Co
     with capture_logs():
         files.collector.settle()
     assert [entry.dataset_id for entry in files.catalog.claims()] == [damaged]
+
+
+def test_a_dataset_that_once_had_a_name_is_kept(files: Coordinator) -> None:
+    cities = files.find("cities").id
+    files.catalog.remove("cities")
+    files.collector.collect()
+    assert set(files.blobs.datasets()) == {cities}

@@ -10,10 +10,10 @@ from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.chain.walk import blocks_between
-from odf_common.errors import InvalidInput
+from odf_common.errors import AlreadyExists, InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import ObjectKind, block_reader
+from odf_common.ports.store import CatalogEntry, ObjectKind, block_reader
 from odf_common.service.environment import Environment
 from odf_sync.transfer import accept, objects
 from odf_sync.transfer.accept import Acceptance, PushedChain
@@ -93,3 +93,15 @@ def test_a_chain_with_an_object_that_did_not_arrive_is_refused(
         with pytest.raises(InvalidInput, match=f"not sent: data/{second}"):
             acceptance.complete(there.replies)
     assert there.head("cities") is None
+
+
+def test_a_dataset_that_got_another_name_meanwhile_is_not_taken_in_again(
+    here: SyncNode, there: SyncNode
+) -> None:
+    dataset, chain, names = parts(here)
+    there.catalog.add(CatalogEntry(alias="towns", dataset_id=dataset))
+    for name in names:
+        send(here, there, dataset, name)
+    with Acceptance(there.env, chain) as acceptance, pytest.raises(AlreadyExists, match="named towns"):
+        acceptance.complete(there.replies)
+    assert there.catalog.by_alias("cities") is None

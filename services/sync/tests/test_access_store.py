@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from odf_testing.builders import a_dataset
+from odf_testing.clocks import ManualClock
 
 from odf_common.adapters.local import LocalCatalog
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, StorageUnavailable
@@ -189,3 +190,33 @@ def test_nothing_of_a_removed_account_is_left_in_the_file(directory: Directory, 
         left = [stored.execute(f"SELECT account FROM {table}").fetchall() for table in ("tokens", "roles")]
     stored.close()
     assert left == [[(str(bob.id),)]] * 2
+
+
+def test_a_role_is_one_for_one_dataset_and_one_account(directory: Directory) -> None:
+    alice, bob = (directory.add_account(name, None) for name in (ALICE, BOB))
+    directory.store.set_role(a_dataset("one"), alice, Role.EDITOR)
+    directory.store.set_role(a_dataset("two"), bob, Role.READER)
+    roles = [
+        directory.store.role(a_dataset(name), account) for name in ("one", "two") for account in (alice, bob)
+    ]
+    assert roles == [Role.EDITOR, None, None, Role.READER]
+
+
+def test_expired_tokens_are_deleted_with_the_next_one(tmp_path: Path) -> None:
+    clock = ManualClock()
+    directory = Directory(AccessStore(tmp_path), is_multi_tenant=True, clock=clock)
+    directory.add_account(ALICE, None)
+    tokens = [directory.create_token(ALICE, label="", seconds=seconds)[1].id for seconds in (1, 3, None)]
+    clock.ms += 1000
+    tokens.append(directory.create_token(ALICE, label="")[1].id)
+    assert {token.id for token in directory.store.tokens()} == set(tokens[1:])
+
+
+def test_the_visibility_of_a_pushed_dataset_counts_where_there_are_many_tenants(
+    directory: Directory, tmp_path: Path
+) -> None:
+    for is_multi_tenant in (True, False):
+        one = Directory(AccessStore(None), is_multi_tenant=is_multi_tenant)
+        authorizer = Authorizer(catalog=LocalCatalog(tmp_path), local_writers="loopback", directory=one)
+        authorizer.note_creation(a_dataset(), Visibility.PUBLIC)
+        assert one.store.visibility(a_dataset()) == (Visibility.PUBLIC if is_multi_tenant else None)

@@ -23,7 +23,8 @@ from odf_sync.access import device_flow
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Action, Visibility
 from odf_sync.access.store import AccessStore
-from odf_sync.http.account_routes import MAX_BODY_BYTES, AccountRoutes
+from odf_sync.http import account_routes
+from odf_sync.http.account_routes import LOGIN_PAGE, MAX_BODY_BYTES, AccountRoutes
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import Endpoint, application
 
@@ -238,6 +239,33 @@ def test_logins_of_devices_expire_and_are_limited(monkeypatch: pytest.MonkeyPatc
     assert logins.begin() is not None
     with pytest.raises(KeyError):
         logins.poll(code)
+
+
+def test_the_client_of_a_login_that_has_expired_is_told_so(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_flow, "EXPIRES_SECONDS", 0)
+    _, _, text = node.ask("POST", "/platform/token/device/authorization", "client_id=kamu")
+    assert node.poll(json.loads(text)["device_code"]) == (400, {"message": "expired_token"})
+    assert node.poll("unknown") == (400, {"message": "access_denied"})
+
+
+@pytest.mark.parametrize(
+    ("limits", "logins"),
+    [((2, 100), ["alice", "ALICE"]), ((100, 2), ["alice", "bob"])],
+    ids=["account", "address"],
+)
+def test_after_too_many_failed_logins_even_the_right_password_has_to_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], logins: list[str]
+) -> None:
+    monkeypatch.setattr(account_routes, "FAILURES_OF_ACCOUNT", limits[0])
+    monkeypatch.setattr(account_routes, "FAILURES_OF_ADDRESS", limits[1])
+    node = Node(tmp_path)
+    with running(node.app) as node.base:
+        assert [node.log_in(login, "wrong")[0] for login in logins] == [401, 401]
+        status, headers, _ = node.ask("POST", LOGIN_PAGE, f"login=alice&password={PASSWORD}")
+    assert status == 429
+    assert 50 < int(headers["Retry-After"]) <= 60
 
 
 def test_the_web_frontend_is_the_node_itself(node: Node) -> None:

@@ -5,9 +5,12 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import pytest
 from cryptography.exceptions import InvalidSignature
+from odf_testing.clocks import ManualClock
 
 from odf_common.adapters.local import LocalRefStore
 from odf_common.adapters.local.keys import node_key
@@ -15,7 +18,7 @@ from odf_common.ports.store import CatalogEntry
 from odf_sync.webhooks import sender as sender_module
 from odf_sync.webhooks import webhook as webhook_module
 from odf_sync.webhooks.store import WebhookStore
-from odf_sync.webhooks.webhook import LONGEST_RETRY_MS, Delivery, HookEvent, State
+from odf_sync.webhooks.webhook import LONGEST_RETRY_MS, Delivery, HookEvent, Outcome, State
 
 from .webhook_node import (
     CHAIN,
@@ -35,6 +38,8 @@ from .webhook_node import home as home  # noqa: PLC0414 - a fixture
 from .webhook_node import node as node  # noqa: PLC0414 - a fixture
 from .webhook_node import quick as quick  # noqa: PLC0414 - a fixture
 from .webhook_node import receiver as receiver  # noqa: PLC0414 - a fixture
+
+UNUSED: Final = (cast("Any", None), cast("Any", None))  # by what is tested
 
 
 def test_the_head_is_posted_at_once_and_whenever_it_moves(node: Node, receiver: Receiver) -> None:
@@ -281,3 +286,31 @@ def test_nothing_of_a_failure_is_left_once_its_event_is_delivered_or_withdrawn()
     assert failed.delivered(7) == replace(new, is_pending=False, delivered_ms=7)
     assert failed.withdrawn() == replace(new, event_id="", is_pending=False)
     assert not failed.withdrawn().names(HookEvent.HEAD, "f1620")
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        (200, Outcome()),
+        (299, Outcome()),
+        *[(status, f"status {status}; redirects are not followed") for status in (300, 307, 399)],
+        *[(status, f"status {status}") for status in (199, 400, 503)],
+        (410, Outcome(error="status 410", is_unwanted=True)),
+    ],
+)
+def test_only_2xx_is_a_success_and_only_410_the_end(status: int, outcome: Outcome | str) -> None:
+    sender = sender_module.WebhookSender(cast("Any", SimpleNamespace(clock=ManualClock())), *UNUSED)
+    expected = Outcome(error=outcome) if isinstance(outcome, str) else outcome
+    assert sender._outcome(status, "") == expected
+
+
+def test_an_attempt_is_never_further_away_than_the_longest_delay() -> None:
+    clock = ManualClock()
+    sender = sender_module.WebhookSender(cast("Any", SimpleNamespace(clock=clock)), *UNUSED)
+    delays = {}
+    for ms in (-5, 0, 1500, 10**12):
+        delivery = replace(
+            Delivery().with_event(HookEvent.HEAD, "f1620", event_id="1"), next_ms=clock.ms + ms
+        )
+        delays[ms] = sender._delay_seconds(cast("Any", SimpleNamespace(delivery=delivery)))
+    assert delays == {-5: 0.0, 0: 0.0, 1500: 1.5, 10**12: LONGEST_RETRY_MS / 1000}

@@ -1,4 +1,5 @@
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,44 @@ def test_a_copy_is_marked_as_used_at_most_once_a_minute(tmp_path: Path) -> None:
         marks.append(file.stat().st_mtime)
 
     assert marks == [10_000.0, 10_061.0, 10_061.0]
+
+
+def test_a_copy_that_was_used_since_it_was_measured_stays(
+    cache: ObjectCache, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(10):
+        cache.put(str(number), bytes(BLOCK))
+    clock.now += IN_USE_SECONDS + MARK_SECONDS
+    measured = cache._copies
+
+    def used_meanwhile() -> Iterator[tuple[float, int, str]]:
+        yield from list(measured())
+        assert cache.find("0") is not None
+
+    monkeypatch.setattr(cache, "_copies", used_meanwhile)
+    cache.put("10", bytes(BLOCK))
+    assert {"0", "10"} <= set(copies(tmp_path))
+    assert "1" not in copies(tmp_path)
+
+
+def test_the_folder_is_measured_after_each_twentieth_of_the_limit(
+    cache: ObjectCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    puts: list[str] = []
+    measured: list[int] = []
+    monkeypatch.setattr(cache, "_evict", lambda: measured.append(len(puts)))
+    for number in range(20):
+        cache.put(str(number), bytes(LIMIT // 80))
+        puts.append(str(number))
+    assert measured == [0, 4, 8, 12, 16]
+
+
+def test_a_copy_is_whole_after_a_power_cut(
+    cache: ObjectCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
+    copy = cache.put("a", b"x")
+    (tmp_path / "file").write_bytes(b"y")
+    taken = cache.take("b", tmp_path / "file")
+    assert {copy.stat().st_ino, taken.stat().st_ino} <= set(synced)

@@ -27,6 +27,7 @@ from odf_common.chain.rules import admit
 from odf_common.chain.rules.structure import event_fits_dataset_kind
 from odf_common.chain.state import ChainState
 from odf_common.chain.transform_inputs import empty_step
+from odf_common.chain.transform_request import is_migration
 from odf_common.errors import ChainRuleViolated
 from odf_common.metadata.events import (
     AddData,
@@ -302,3 +303,33 @@ def test_an_event_of_the_other_kind_of_dataset_is_named(
     fault = event_fits_dataset_kind(past, a_block(past, event))
     assert fault is not None
     assert fault.startswith(f"{name} ")
+
+
+def test_a_checkpoint_that_no_event_before_has_is_not_continued() -> None:
+    event = replace(some_data(FULL), prev_checkpoint=a_checkpoint().physical_hash)
+    with pytest.raises(ChainRuleViolated, match="checkpoint_is_linked"):
+        admit(FULL, a_block(FULL, event), block_hash=a_hash("next"), version=3)
+
+
+def test_a_source_that_was_disabled_and_defined_again_takes_data() -> None:
+    chain = a_chain(a_seed(), a_polling_source(), a_schema(), DisablePollingSource())
+    data = replace(some_data(chain.state), new_source_state=a_source_state("1"))
+    with pytest.raises(ChainRuleViolated, match="disabled_source_takes_no_data"):
+        admit(chain.state, a_block(chain.state, data), block_hash=a_hash("next"), version=3)
+    chain.add(a_polling_source())
+    assert chain.add(data).state.last_offset == 9
+
+
+def test_a_step_without_new_input_says_how_far_each_input_was_read() -> None:
+    found = [(one.dataset_id, one.prev_block_hash, one.prev_offset) for one in empty_step(DERIVED)]
+    assert found == [(A, a_hash("a1"), 9), (B, a_hash("b1"), None)]
+    assert {(one.new_block_hash, one.new_offset) for one in empty_step(DERIVED)} == {(None, None)}
+
+
+def test_a_transform_that_reads_anything_new_is_no_migration() -> None:
+    step, other = empty_step(DERIVED)
+    new = replace(step, new_block_hash=a_hash("a2"))
+    for steps, is_one in (((step, other), True), ((new, other), False), ((step, new), False)):
+        event = ExecuteTransform(query_inputs=steps)
+        assert is_migration(event, a_transform(A, B)) == is_one
+        assert not is_migration(event, None)

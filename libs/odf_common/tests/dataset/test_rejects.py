@@ -21,6 +21,7 @@ from odf_common.dataset.rejects import (
     load_reasons,
     note_reason,
     passed_of,
+    rows_part,
 )
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SourceState
@@ -107,3 +108,40 @@ def test_decisions_hold_up_to_where_the_source_stands() -> None:
     all_of_them = handled.with_all("a", Passed(rejected=7, ends={("id", 0): 20}))
     assert all_of_them == Handled(counts={"a": 7}, through={("id", 0): 20})
     assert all_of_them.as_of("a", passed) == Handled(counts={"a": 4}, through={("id", 0): 6})
+
+
+def test_numbers_within_others_add_nothing() -> None:
+    wide, narrow, next_ = (Numbers(intervals=(one,)) for one in ((0, 10), (2, 3), (10, 12)))
+    assert wide | narrow == narrow | wide == wide
+    assert wide | next_ == Numbers(intervals=((0, 12),))
+    assert [(wide | next_).count_from(first) for first in (0, 11, 12, 99)] == [12, 1, 0, 0]
+
+
+def passed(end: int, rejected: int, *retried: int) -> Passed:
+    """Return the progress of a source with rows only, of which some were retried."""
+    return Passed(rejected=rejected, ends={rows_part("s"): end}, retried=Numbers.of(retried))
+
+
+def row(number: int) -> MessagePosition:
+    return MessagePosition(topic_id=rows_part("s")[0], partition=0, offset=number)
+
+
+def test_decisions_on_what_the_source_has_not_passed_any_more_do_not_count() -> None:
+    handled = Handled().with_positions("s", [row(1), row(2)])
+    assert handled.open_count("s", passed(3, 3)) == 1
+    back = handled.as_of("s", passed(2, 2))
+    assert (back.positions, back.counts) == (frozenset({row(1)}), {"s": 1})
+    assert handled.as_of("s", passed(3, 3)) == handled
+
+
+def test_a_mark_on_all_messages_goes_back_with_the_source() -> None:
+    handled = Handled().with_all("s", passed(5, 5))
+    back = handled.as_of("s", passed(3, 3))
+    assert (back.through, back.counts) == ({rows_part("s"): 3}, {"s": 3})
+    assert back.open_count("s", passed(4, 4)) == 1
+
+
+def test_a_row_that_was_dropped_and_retried_is_counted_once() -> None:
+    handled = Handled().with_positions("s", [row(0), row(1)])
+    assert handled.open_count("s", passed(4, 4, 1, 2)) == 1
+    assert Handled().with_all("s", passed(2, 2)).open_count("s", passed(4, 4, 1, 2)) == 1
