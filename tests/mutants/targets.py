@@ -144,7 +144,12 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/http/open_pushes.py": _sync("smart_pushes", "smart_hostile_clients"),
     f"{SYNC}/http/openapi.py": _sync("openapi"),
     f"{SYNC}/http/smart_protocol/*.py": _sync(
-        "smart_pushes", "smart_replays", "recorded_transfers", "push_checks", "smart_hostile_clients"
+        "ends_of_exchanges",
+        "smart_pushes",
+        "smart_replays",
+        "recorded_transfers",
+        "push_checks",
+        "smart_hostile_clients",
     ),
     f"{SYNC}/private_database.py": _sync("access_store", "webhooks"),
     f"{SYNC}/repositories/*.py": _sync(
@@ -164,6 +169,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/smart/*.py": _sync("smart_pushes", "smart_replays", "recorded_transfers", "smart_exchange"),
     f"{SYNC}/transfer/*.py": _sync(
         "objects",
+        "acceptance",
         "push_checks",
         "node_client",
         "pull_places",

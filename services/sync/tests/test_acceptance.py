@@ -2,6 +2,7 @@
 
 import queue
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from odf_common.service.environment import Environment
 from odf_sync.transfer import accept, objects
 from odf_sync.transfer.accept import Acceptance, PushedChain
 from odf_sync.transfer.objects import RemoteObject
+from odf_sync.transfer.pull import LocalCopy
 
 CITIES = yaml.safe_dump(root("cities", ["event_time TIMESTAMP", "city STRING"]))
 WAIT_SECONDS = 10.0
@@ -105,3 +107,17 @@ def test_a_dataset_that_got_another_name_meanwhile_is_not_taken_in_again(
     with Acceptance(there.env, chain) as acceptance, pytest.raises(AlreadyExists, match="named towns"):
         acceptance.complete(there.replies)
     assert there.catalog.by_alias("cities") is None
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_a_chain_is_replaced_only_if_that_was_asked_for(
+    here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch, is_forced: bool
+) -> None:
+    dataset, chain, names = parts(here)
+    for name in names:
+        send(here, there, dataset, name)
+    copies: list[LocalCopy] = []
+    monkeypatch.setattr(accept, "commit", lambda *arguments: copies.append(arguments[-1]))
+    with Acceptance(there.env, replace(chain, is_forced=is_forced)) as acceptance:
+        acceptance.complete(there.replies)
+    assert [(copy.name, copy.is_forced) for copy in copies] == [("cities", is_forced)]

@@ -116,3 +116,14 @@ def test_an_object_is_held_against_every_block_that_names_it(tmp_path: Path) -> 
         with pytest.raises(ObjectDiffers, match="bytes"):
             fetched(tmp_path, one, replace(one, size=size))
     assert by_object([one, other]) == ((one, other),)
+
+
+def test_a_slice_has_the_schema_that_was_set_last_in_an_earlier_copy_too() -> None:
+    schema = schema_to_event(WHOLE.schema)
+    chain = a_chain(a_seed(), schema)
+    past = chain.state
+    chain.add_data()
+    blocks = [RemoteBlock(hash=one.hash, raw=one.raw, decoded=decode_block(one.raw)) for one in chain.blocks]
+    assert [one.schema for one in declared_objects(past, blocks[-1:])] == [schema]
+    assert [one.schema for one in declared_objects(None, blocks)] == [schema]
+    assert [one.schema for one in declared_objects(None, blocks[-1:])] == [None]

@@ -14,12 +14,14 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from odf_testing.builders import a_hash
 from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_sync.http import object_uploads
+from odf_sync.http.object_uploads import upload_file
 from odf_sync.transfer.partial_files import KEPT_SECONDS, sweep
 from odf_sync.transfer.upload import OFFSET
 
@@ -266,3 +268,9 @@ def test_a_body_that_is_compressed_for_the_transfer_is_refused(server: Server) -
         assert answer_of(connection.getresponse()).status == 415
     assert server.ask(len(content), path).offset == 0
     assert server.put(content, path=path).status == 200
+
+
+def test_each_dataset_keeps_uploads_of_its_own_whatever_the_case_of_its_name(tmp_path: Path) -> None:
+    files = [upload_file(tmp_path, alias, a_hash("x")) for alias in ("cities", "Cities", "towns")]
+    assert files[0] == files[1] != files[2]
+    assert upload_file(tmp_path, "cities", a_hash("y")) != files[0]

@@ -1,16 +1,23 @@
 """Which webhooks may be added, how they are stored, and to which addresses they are sent."""
 
+import socket
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from odf_testing.builders import a_dataset
+from structlog.testing import capture_logs
 
 from odf_common.adapters.networks import AddressForbidden, Networks
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, Unavailable
 from odf_common.proto.odf.node.v1 import webhooks_pb2 as pb
 from odf_sync.webhooks import store as store_module
+from odf_sync.webhooks.deliveries import Deliveries
+from odf_sync.webhooks.sender import WebhookSender
 from odf_sync.webhooks.store import FILE, TooManyWebhooks, WebhookStore, WebhooksUnreadable
-from odf_sync.webhooks.webhook import State
+from odf_sync.webhooks.webhook import Delivery, HookEvent, Outcome, State, Webhook
 
 from .webhook_node import NO_CONTEXT, PREVIOUS, Node, Receiver, ed25519_of, receiving, running
 from .webhook_node import home as home  # noqa: PLC0414 - a fixture
@@ -125,3 +132,31 @@ def test_a_damaged_database_is_named_and_the_file_is_private(home: Path, receive
     with running(home) as node, pytest.raises(WebhooksUnreadable) as caught:
         node.list()
     assert "backup" in caught.value.advice()
+
+
+def test_an_address_is_checked_again_when_it_is_connected_to() -> None:
+    def connecting(networks: Networks) -> socket.socket:
+        sender = WebhookSender(cast("Any", None), cast("Any", None), networks)
+        return sender._socket((socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 80)))
+
+    with pytest.raises(AddressForbidden):
+        connecting(Networks())
+    connecting(Networks.parse(("127.0.0.0/8",))).close()
+
+
+def test_the_outcome_of_an_attempt_does_not_bring_a_removed_webhook_back() -> None:
+    store, events = WebhookStore(None), frozenset({HookEvent.HEAD})
+    hook = Webhook(
+        id="1", dataset=a_dataset(), alias="cities", url="https://example.org", events=events, created_ms=0
+    )
+    hook = replace(hook, delivery=Delivery().with_event(HookEvent.HEAD, "f1620", event_id="2"))
+    unused: Any = None
+    deliveries = Deliveries(store, unused, unused, node_key=unused)
+    store.add(hook)
+    delivered = deliveries.settle(hook, Outcome())
+    assert delivered is not None
+    assert store.all() == (delivered,)
+    store.remove("1")
+    with capture_logs():
+        assert deliveries.settle(hook, Outcome(error="status 500")) is None
+    assert store.all() == ()

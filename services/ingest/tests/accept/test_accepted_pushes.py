@@ -3,6 +3,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -392,3 +393,28 @@ def test_a_push_that_the_end_of_the_service_interrupts_stays_accepted(
     pool.run()
     assert node.settled(receipt, 0) == receipt
     assert node.bench.rows() == []
+
+
+def test_records_without_event_time_have_that_of_the_acceptance(later: tuple[Node, LaterPool]) -> None:
+    node, pool = later
+    node.accept('{"id":1}\n')
+    node.pushes.wake(node.bench.dataset)
+    pool.run()
+    assert node.bench.values("event_time") == [(datetime(2020, 6, 1, tzinfo=UTC),)]
+
+
+def test_receipts_are_tidied_when_the_service_starts(
+    later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, _ = later
+    node.home.mkdir(exist_ok=True)
+    stop = threading.Event()
+    tidied: list[Receipts] = []
+
+    def tidy(receipts: Receipts) -> None:
+        tidied.append(receipts)
+        stop.set()
+
+    monkeypatch.setattr(Receipts, "tidy", tidy)
+    node.pushes.run(stop)
+    assert tidied == [node.pushes.receipts]

@@ -3,6 +3,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from odf_common.metadata.steps import (
     ReadStepParquet,
 )
 from odf_common.ports.bus import COORDINATOR_COMMANDS
+from odf_common.ports.engine import QueryNotWanted
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.file_commit import FileCommit, chosen_source
 from odf_ingest.errors import KeyReused, NothingCommitted
@@ -262,6 +264,28 @@ def test_a_ledger_knows_its_keys_after_a_restart_and_after_others_wrote(
     bench.propose(SetVocab(event_time_column="event_time"))
     push(bench, tmp_path, line(2) + line(3) + line(1), "c")
     assert [row["id"] for row in bench.rows()] == [1, 2, 3]
+
+
+def test_a_ledger_forgets_keys_that_a_reset_has_taken_back(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench(LEDGER)
+    push(bench, tmp_path, line(1), "first")
+    before = bench.state.head
+    push(bench, tmp_path, line(2), "second")
+    bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=before)
+    push(bench, tmp_path, line(1) + line(2), "third")
+    assert bench.values("offset", "id") == [(0, 1), (1, 2)]
+
+
+def test_a_file_whose_query_no_caller_wants_any_more_is_cancelled(make_bench: Any, tmp_path: Path) -> None:
+    def file(*_: object) -> None:
+        raise QueryNotWanted
+
+    bench = make_bench()
+    (tmp_path / "batch").write_text(line(1))
+    batch = FileBatch(file=tmp_path / "batch", event_time=EVENT_TIME, key="key")
+    work = FileCommit("default", batch, SimpleNamespace(file=file), bench.rejecting)  # type: ignore[arg-type]
+    with pytest.raises(Refused, match="cancelled; nothing was committed"):
+        work.prepare(bench.state)
 
 
 def test_a_source_has_to_be_named_when_there_are_none_of_that_name(make_bench: Any) -> None:

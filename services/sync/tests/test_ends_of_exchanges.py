@@ -1,0 +1,87 @@
+"""How the server's end closes an exchange, whatever happened in it."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from odf_common.errors import Unavailable
+from odf_sync.http.smart_protocol.routes import FAULT_SECONDS, _run
+from odf_sync.smart.channel import PeerClosed
+from odf_sync.smart.exchange import CLOSE_FAULT, CLOSE_OK, PUSH, End, Side, State, TransferRefused
+from odf_sync.smart.messages import SERVER_CLOSES, SERVER_CLOSES_HEADER, SeedBlockOverwriteRestricted
+
+
+class Channel:
+    """An exchange in some state, and how it was ended: by a close frame, or by waiting for that of the client."""
+
+    def __init__(self, state: State) -> None:
+        self.end = End(side=Side.SERVER, table=PUSH, state=state)
+        self.frames: list[tuple[int, bytes]] = []
+        self.waits: list[float] = []
+
+    async def close(self, code: int, reason: bytes) -> None:
+        self.frames.append((code, reason))
+
+    async def closed(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+
+ASKS: Final = {SERVER_CLOSES_HEADER: SERVER_CLOSES}
+NO_HEADERS: Final[dict[str, str]] = {}
+
+
+def ended(state: State, error: Exception | None = None, headers: Mapping[str, str] = NO_HEADERS) -> Channel:
+    channel = Channel(state)
+    request = SimpleNamespace(path="/push", headers=headers)
+
+    async def serve(*_: object) -> None:
+        if error is not None:
+            raise error
+
+    with capture_logs():
+        asyncio.run(_run(cast("Any", channel), cast("Any", request), serve))
+    return channel
+
+
+def test_a_confirmed_exchange_is_closed_by_the_server_only_if_the_client_asks_for_that() -> None:
+    closed = ended(State.DONE, headers=ASKS)
+    assert (closed.frames, closed.waits) == ([(CLOSE_OK, b"")], [])
+    for headers in (NO_HEADERS, {SERVER_CLOSES_HEADER: "other"}):
+        waited = ended(State.DONE, headers=headers)
+        assert (waited.frames, waited.waits) == ([], [FAULT_SECONDS])
+
+
+def test_after_a_refusal_the_client_closes_whoever_it_is() -> None:
+    for headers in (NO_HEADERS, ASKS):
+        refused = ended(State.FAILED, headers=headers)
+        assert (refused.frames, refused.waits) == ([], [FAULT_SECONDS])
+
+
+def test_an_exchange_that_goes_on_is_left_to_its_client() -> None:
+    going = ended(State.READY)
+    assert (going.frames, going.waits) == ([], [])
+
+
+def test_a_client_that_has_closed_gets_its_own_frame_back() -> None:
+    assert ended(State.READY, PeerClosed(close_code=1001, reason="bye")).frames == [(1001, b"bye")]
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (TransferRefused(fault=SeedBlockOverwriteRestricted()), "SeedBlockOverwriteRestricted"),
+        (Unavailable(what="the coordinator"), "the coordinator cannot be reached"),
+        (TimeoutError(), "no message in time"),
+        (ZeroDivisionError("secret"), "Internal error"),
+    ],
+)
+def test_a_fault_is_the_reason_of_the_servers_close_frame(error: Exception, text: str) -> None:
+    ((code, reason),) = ended(State.COMPLETING, error).frames
+    assert code == CLOSE_FAULT
+    assert text in json.dumps(json.loads(reason))
+    assert b"secret" not in reason
