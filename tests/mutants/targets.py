@@ -103,12 +103,12 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{COORDINATOR}/catalog/ownership.py": _coordinator("copies", "adding", "signing"),
     f"{COORDINATOR}/catalog/partitions.py": _coordinator("partitions", "handlers", "troubles"),
     f"{COORDINATOR}/catalog/*.py": _coordinator(
-        "troubles", "unreadable_datasets", "changing", "graphs", "handlers"
+        "registry", "troubles", "unreadable_datasets", "changing", "graphs", "handlers"
     ),
     f"{COORDINATOR}/commit/head_publisher.py": _coordinator("handlers", "board"),
     f"{COORDINATOR}/commit/*.py": _coordinator("outcomes", "handlers", "committer"),
     f"{COORDINATOR}/definitions/create.py": _coordinator(
-        "adding", "changing", "copies", "circles", "query_evolution", "transforms"
+        "creating_races", "adding", "changing", "copies", "circles", "query_evolution", "transforms"
     ),
     f"{COORDINATOR}/definitions/*.py": _coordinator(
         "declarations", "polling_declarations", "adding", "changing", "query_evolution", "engine_version"
@@ -118,7 +118,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "claims", "adding", "collector", "imports", "changing", "deleted_datasets_leave_nothing", "kills"
     ),
     f"{COORDINATOR}/storage/*.py": _coordinator(
-        "slice_index", "committer", "imports", "dropped_data", "copies"
+        "registry", "slice_index", "committer", "imports", "dropped_data", "copies"
     ),
     f"{COORDINATOR}/views/*.py": _coordinator("board", "sentinel_times", "views"),
     f"{COORDINATOR}/*.py": _coordinator("changing", "diverged", "dropped_data"),
@@ -209,7 +209,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{INGEST}/push/kafka_batch.py": _ingest("push/messages", "push/watermarks", "push/halves"),
     f"{INGEST}/push/start_position.py": _ingest("push/start_position", "push/reader"),
     f"{INGEST}/registry/*.py": _ingest("registry/", "push/registry_sources"),
-    f"{INGEST}/accept/*.py": _ingest("accept/", "kills"),
+    f"{INGEST}/accept/*.py": _ingest("accept/"),
     f"{INGEST}/api/arrow_streams.py": _ingest("arrow_streams"),
     f"{INGEST}/api/*.py": _ingest(
         "arrow_streams", "push/file", "push/inflight", "push/control", "poll/schedule"

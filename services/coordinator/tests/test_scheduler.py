@@ -1,13 +1,20 @@
 """When derivatives run, and when they run again after a run that failed."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from odf_testing.coordinator import DATA, Coordinator
+from odf_testing.passing_engine import PassingEngine
 from structlog.testing import capture_logs
 
 from odf_common.errors import InvalidQuery, Unavailable
 from odf_common.identity.did import DatasetId
+from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.events import SetInfo
+from odf_common.ports.engine import EngineProgress, OnProgress
 from odf_coordinator.commit.outcomes import Committed
+from odf_coordinator.transforms.late_counter import late_rows
 
 
 @pytest.fixture
@@ -116,3 +123,23 @@ def test_a_deleted_derivative_is_in_no_queue(node: Coordinator, copy: DatasetId)
     node.push("cities", "Rome", minute=1)
     assert node.work() == 0
     assert len(node.scheduler._queue) == 0
+
+
+def test_late_records_of_a_run_that_was_overtaken_are_not_counted(node: Coordinator, copy: DatasetId) -> None:
+    class Overtaken(PassingEngine):
+        def execute_transform(
+            self, request: TransformRequest, on_progress: OnProgress | None = None
+        ) -> TransformResponseSuccess:
+            answer = super().execute_transform(request, on_progress)
+            if len(self.requests) == 1:
+                node.editor.commit_event("cities.copy", SetInfo(description="x"))
+            return answer
+
+    engine = Overtaken()
+    engine.progress = (EngineProgress(late=3),)
+    node.scheduler._transformer = replace(node.scheduler._transformer, engine=engine)
+    node.push("cities", "Oslo")
+    with capture_logs():
+        node.work()
+    assert len(engine.requests) == 2
+    assert late_rows(node.blobs, copy) == 3

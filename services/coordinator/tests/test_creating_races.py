@@ -1,0 +1,109 @@
+"""What happens to datasets, their inputs and their names while a dataset is created, amended or replaced."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from odf_testing.coordinator import Coordinator
+
+from odf_common.chain.state import ChainState
+from odf_common.errors import HeadMoved
+from odf_common.identity.keys import PrivateKey
+from odf_common.metadata.events import KnownEvent
+from odf_coordinator.catalog.ownership import KeyStore, NotOwned
+from odf_coordinator.catalog.registry import DatasetHandle, DatasetUnknown
+from odf_coordinator.definitions.create import DatasetCreator
+from odf_coordinator.transforms.migration import QueryMigrator
+
+
+def test_a_new_dataset_is_announced_once_it_has_its_name(node: Coordinator, root: str) -> None:
+    names: list[str] = []
+
+    def listen(state: ChainState) -> None:
+        entry = node.catalog.by_id(state.dataset_id)
+        names.append("" if entry is None else entry.alias)
+
+    node.committer.listen(listen)
+    node.add(root)
+    assert names[-1] == "cities"
+
+
+def test_a_dataset_whose_input_is_deleted_meanwhile_is_not_created(
+    node: Coordinator, root: str, derivative: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add(root)
+    save = KeyStore.save
+
+    def overtaken(keys: KeyStore, key: PrivateKey) -> None:
+        node.catalog.remove("cities")
+        save(keys, key)
+
+    monkeypatch.setattr(KeyStore, "save", overtaken)
+    with pytest.raises(DatasetUnknown):
+        node.add(derivative)
+    assert list(node.catalog.entries()) == []
+
+
+def test_a_query_whose_input_is_deleted_meanwhile_is_not_committed(
+    node: Coordinator, root: str, derivative: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add(root, root.replace("name: cities", "name: towns"), derivative)
+    before = node.find("cities.copy").state.head
+    migrate = QueryMigrator.with_migration
+
+    def overtaken(*arguments: Any) -> Sequence[KnownEvent]:
+        node.catalog.remove("towns")
+        return migrate(*arguments)
+
+    monkeypatch.setattr(QueryMigrator, "with_migration", overtaken)
+    with pytest.raises(DatasetUnknown):
+        node.add(derivative.replace("datasetRef: Cities", "datasetRef: towns, alias: Cities"), replace=True)
+    assert node.find("cities.copy").state.head == before
+
+
+def test_a_dataset_that_is_renamed_while_it_gets_a_topic_keeps_its_new_name(
+    node: Coordinator, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add(root)
+    create = node.topics.create_push_topic
+
+    def renaming(name: str, partitions: int = 1) -> None:
+        monkeypatch.undo()
+        node.editor.rename("cities", "towns")
+        create(name, partitions)
+
+    monkeypatch.setattr(node.topics, "create_push_topic", renaming)
+    more = "    - {kind: AddPushSource, sourceName: more, read: {kind: NdJson}, merge: {kind: Append}}\n"
+    node.add(root + more, replace=True)
+    (entry,) = node.catalog.entries()
+    assert (entry.alias, sorted(entry.push_topics)) == ("towns", ["default", "more"])
+
+
+def test_a_replacement_that_is_overtaken_is_tried_again(
+    node: Coordinator, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add(root)
+    amend = DatasetCreator.amend
+
+    def overtaken(
+        creator: DatasetCreator, known: DatasetHandle, events: Sequence[KnownEvent]
+    ) -> DatasetHandle:
+        monkeypatch.undo()
+        node.push("cities", "Oslo")
+        with pytest.raises(HeadMoved):
+            amend(creator, known, events)
+        raise HeadMoved(dataset=str(known.id), expected=None, actual=None)
+
+    monkeypatch.setattr(DatasetCreator, "amend", overtaken)
+    (added,) = node.add(root.replace("city STRING", "town STRING"), replace=True)
+    assert added.outcome == "replaced"
+    assert node.find("cities").state.last_offset == 0
+
+
+def test_a_copy_among_the_manifests_keeps_all_from_being_created(node: Coordinator, root: str) -> None:
+    node.add(root)
+    node.keys.remove(node.find("cities").id)
+    changed = root.replace("city STRING", "town STRING")
+    with pytest.raises(NotOwned):
+        node.add(root.replace("name: cities", "name: towns"), changed, replace=True)
+    assert [entry.alias for entry in node.catalog.entries()] == ["cities"]
