@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, cast
@@ -13,13 +14,14 @@ from odf_testing.http import running
 from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
+from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings
 from odf_sync.http.smart_protocol import routes, serve_pull
 from odf_sync.smart.channel import ABNORMAL, Channel, PeerClosed
-from odf_sync.smart.connection import connected
-from odf_sync.smart.exchange import PUSH, End, Side, TransferRefused
+from odf_sync.smart.connection import Connection, connected
+from odf_sync.smart.exchange import PUSH, End, ProtocolViolated, Side, TransferRefused
 from odf_sync.smart.message_json import encode
 from odf_sync.smart.messages import (
     CONTINUES,
@@ -42,6 +44,7 @@ from odf_sync.smart.messages import (
     UploadsComplete,
     UploadsReply,
     UploadsRequest,
+    UploadsRunning,
     Visibility,
 )
 from odf_sync.transfer import push as push_module
@@ -213,6 +216,62 @@ def test_a_late_question_is_passed_over_and_an_error_instead_of_the_confirmation
         connection.send(CompleteRequest())
         with pytest.raises(TransferRefused, match="disk full"):
             connection.expect(PushConfirmed)
+
+
+class FailingServer:
+    """Fails while objects are uploaded, as soon as it may."""
+
+    def __init__(self, *, text: str = "", reason: str = "") -> None:
+        self.app = web.Application()
+        self.app.router.add_get("/push", self._serve)
+        self.fails = threading.Event()
+        self._text, self._reason = text, reason
+
+    async def _serve(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse(autoclose=False)
+        await socket.prepare(request)
+        for answer in ANSWERS[:3]:
+            await socket.receive()
+            await socket.send_str(encode(answer))
+        await asyncio.to_thread(self.fails.wait)
+        if self._text:
+            await socket.send_str(self._text)
+        else:
+            await socket.close(code=1011, message=self._reason.encode())
+        await socket.receive()
+        return socket
+
+
+@pytest.mark.parametrize(
+    ("failure", "error", "text"),
+    [
+        ({"text": encode(BROKEN)}, TransferRefused, "disk full"),
+        ({"text": "[]"}, ProtocolViolated, "expected an object"),
+        ({"reason": encode(BROKEN)}, TransferRefused, "disk full"),
+        ({"reason": "later"}, PeerClosed, "later"),
+    ],
+)
+def test_what_ends_an_exchange_during_uploads_is_the_error_of_the_push(
+    failure: dict[str, str], error: type[OdfError], text: str
+) -> None:
+    server = FailingServer(**failure)
+    with running(server.app) as base, connected(f"{base}/push", PUSH, {}) as connection:
+        connection.send(NOTHING)
+        connection.expect(PushAccepted)
+        connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=0, payload=b"")))
+        connection.expect(BlocksAccepted)
+        connection.send(UploadsRequest(object_files=(), is_truncated=False))
+        connection.expect(UploadsReply)
+        assert connection.poll(0.01) is None
+        server.fails.set()
+        with pytest.raises(error, match=text):
+            keep_sending(connection)
+
+
+def keep_sending(connection: Connection) -> None:
+    for _ in range(200):
+        connection.send(UploadsRunning(uploaded_objects_count=0))
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("headers", [{SERVER_CLOSES_HEADER: SERVER_CLOSES}, {}])

@@ -52,7 +52,9 @@ class Connection:
         self._receiving: asyncio.Future[Message] | None = None
 
     def send(self, message: Message) -> None:
-        """Send a message."""
+        """Send a message; raises as `expect` does if the server has refused, or has ended the exchange, meanwhile."""
+        if self._has_ended():
+            self.poll(0)
         self._run(self._channel.send(message))
 
     def send_early(self, message: Message) -> None:
@@ -81,6 +83,12 @@ class Connection:
     def close(self, reason: bytes) -> None:
         """End the exchange."""
         self._run(self._closed(reason))
+
+    def _has_ended(self) -> bool:
+        """Return whether what came while the client waited or sent is the end of the exchange."""
+        if self._receiving is None or not self._receiving.done():
+            return False
+        return self._receiving.exception() is not None or isinstance(self._receiving.result(), Refusal)
 
     async def _received(self, seconds: float) -> Message | None:
         if self._receiving is None:
