@@ -16,30 +16,43 @@ from odf_sync.smart.exchange import CLOSE_FAULT, CLOSE_OK, PUSH, End, Side, Stat
 from odf_sync.smart.messages import SERVER_CLOSES, SERVER_CLOSES_HEADER, SeedBlockOverwriteRestricted
 
 
+BYE: Final = (1000, b"bye")  # what the client closes with
+
+
 class Channel:
     """An exchange in some state, and how it was ended: by a close frame, or by waiting for that of the client."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, *, is_silent: bool) -> None:
         self.end = End(side=Side.SERVER, table=PUSH, state=state)
         self.frames: list[tuple[int, bytes]] = []
         self.waits: list[float] = []
+        self.is_silent = is_silent
 
     async def close(self, code: int, reason: bytes) -> None:
         self.frames.append((code, reason))
 
     async def closed(self, seconds: float) -> None:
         self.waits.append(seconds)
+        if self.is_silent:
+            raise TimeoutError
+        raise PeerClosed(close_code=BYE[0], reason=BYE[1].decode())
 
 
 ASKS: Final = {SERVER_CLOSES_HEADER: SERVER_CLOSES}
 NO_HEADERS: Final[dict[str, str]] = {}
 
 
-def ended(state: State, error: Exception | None = None, headers: Mapping[str, str] = NO_HEADERS) -> Channel:
-    channel = Channel(state)
+def ended(
+    state: State,
+    error: Exception | None = None,
+    headers: Mapping[str, str] = NO_HEADERS,
+    *,
+    is_silent: bool = False,
+) -> Channel:
+    channel = Channel(state, is_silent=is_silent)
     request = SimpleNamespace(path="/push", headers=headers)
 
-    async def serve(*_: object) -> None:
+    async def serve(_: object) -> None:
         if error is not None:
             raise error
 
@@ -48,23 +61,24 @@ def ended(state: State, error: Exception | None = None, headers: Mapping[str, st
     return channel
 
 
-def test_a_confirmed_exchange_is_closed_by_the_server_only_if_the_client_asks_for_that() -> None:
+def test_a_confirmed_exchange_is_closed_by_the_client_unless_it_leaves_that_to_the_server() -> None:
     closed = ended(State.DONE, headers=ASKS)
     assert (closed.frames, closed.waits) == ([(CLOSE_OK, b"")], [])
     for headers in (NO_HEADERS, {SERVER_CLOSES_HEADER: "other"}):
         waited = ended(State.DONE, headers=headers)
-        assert (waited.frames, waited.waits) == ([], [FAULT_SECONDS])
+        assert (waited.frames, waited.waits) == ([BYE], [FAULT_SECONDS])
+
+
+def test_a_client_that_does_not_close_after_the_confirmation_is_closed_in_order() -> None:
+    assert ended(State.DONE, is_silent=True).frames == [(CLOSE_OK, b"")]
 
 
 def test_after_a_refusal_the_client_closes_whoever_it_is() -> None:
     for headers in (NO_HEADERS, ASKS):
         refused = ended(State.FAILED, headers=headers)
-        assert (refused.frames, refused.waits) == ([], [FAULT_SECONDS])
-
-
-def test_an_exchange_that_goes_on_is_left_to_its_client() -> None:
-    going = ended(State.READY)
-    assert (going.frames, going.waits) == ([], [])
+        assert (refused.frames, refused.waits) == ([BYE], [FAULT_SECONDS])
+        ((code, _),) = ended(State.FAILED, headers=headers, is_silent=True).frames
+        assert code == CLOSE_FAULT
 
 
 def test_a_client_that_has_closed_gets_its_own_frame_back() -> None:
