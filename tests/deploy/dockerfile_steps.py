@@ -1,21 +1,29 @@
 """Reads a Dockerfile, and carries out a stage's steps in an empty folder in place of an image's root: no engine is needed.
 
-Steps that only change the system of an image (packages, users) are left out. Paths of the image are paths below the
-folder; stages that are built on each other share it.
+Steps that only change the system of an image (packages, users) are left out. The others find the programs that the base
+image has, and those of the packages that were installed before. Paths of the image are paths below the folder; stages
+that are built on each other share it.
 """
 
-import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 SYSTEM: Final = ("apt-get ", "groupadd ")
 ROOTS: Final = ("/build", "/opt/odf")  # folders that steps write to
+# Of Debian's essential packages; the image has Python too, and no make, compiler, curl or git.
+BASE_PROGRAMS: Final = (
+    "awk", "basename", "bash", "cat", "chmod", "cp", "cut", "date", "dirname", "env", "expr", "find", "grep", "head", "id",
+    "ln", "ls", "mkdir", "mktemp", "mv", "printf", "pwd", "readlink", "realpath", "rm", "rmdir", "sed", "sh", "sort", "tail",
+    "tar", "test", "touch", "tr", "true", "uname", "uniq", "wc", "xargs",
+)  # fmt: skip
+_INSTALLED: Final = re.compile(r"apt-get install((?: +[\w.+-]+)+)")
 IGNORED: Final = shutil.ignore_patterns("tests", "__pycache__", "*.egg-info", "dist")
 
 
@@ -68,7 +76,9 @@ def lineage(stages: Mapping[str, Stage], name: str) -> list[Stage]:
 
 def carry_out(stages: Sequence[Stage], checkout: Path, root: Path) -> None:
     """Carry out the steps of stages in order."""
-    folder = root
+    folder, programs = root, root / "programs"
+    programs.mkdir()
+    _provide(programs, BASE_PROGRAMS)
     for stage in stages:
         for step in stage.steps:
             match step.instruction:
@@ -78,10 +88,25 @@ def carry_out(stages: Sequence[Stage], checkout: Path, root: Path) -> None:
                 case "COPY" if not step.argument.startswith("--from="):
                     source, target = step.argument.split()
                     _copy(checkout / source, folder / target)
-                case "RUN" if not step.argument.startswith(SYSTEM):
+                case "RUN" if step.argument.startswith(SYSTEM):
+                    _provide(programs, _packages(step.argument))
+                case "RUN":
                     _run(step.argument, folder, root)
                 case _:
                     pass
+
+
+def _packages(command: str) -> Iterator[str]:
+    for words in _INSTALLED.findall(command):
+        yield from (word for word in words.split() if not word.startswith("-"))
+
+
+def _provide(folder: Path, names: Iterable[str]) -> None:
+    """Link programs of this machine into a folder; a package's name stands for the program of that name."""
+    for name in names:
+        program = shutil.which(name)
+        if program is not None and not (folder / name).exists():
+            (folder / name).symlink_to(program)
 
 
 def _instructions(text: str) -> Iterator[str]:
@@ -100,7 +125,7 @@ def _copy(source: Path, target: Path) -> None:
 def _run(command: str, folder: Path, root: Path) -> None:
     for path in ROOTS:
         command = command.replace(path, shlex.quote(f"{root}{path}"))
-    path = f"{sys.base_prefix}/bin:{os.environ['PATH']}"
+    path = f"{sys.base_prefix}/bin:{root / 'programs'}"
     environment = {"PATH": path, "HOME": str(root), "LANG": "C.UTF-8"}
     done = subprocess.run(
         ["bash", "-euc", command], cwd=folder, env=environment, capture_output=True, text=True, check=False

@@ -15,7 +15,6 @@ from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.exchange import CLOSE_FAULT, CLOSE_OK, PUSH, End, Side, State, TransferRefused
 from odf_sync.smart.messages import SERVER_CLOSES, SERVER_CLOSES_HEADER, SeedBlockOverwriteRestricted
 
-
 BYE: Final = (1000, b"bye")  # what the client closes with
 
 
