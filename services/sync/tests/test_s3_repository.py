@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -111,6 +112,17 @@ def test_credentials_are_sent_to_configured_servers_only(server: MinioServer, tm
     for endpoint in (None, server.endpoint):
         assert s3_access(known, S3Location(bucket="some-bucket", endpoint=endpoint)).access_key == ACCESS_KEY
     assert s3_access(known, S3Location(bucket="some-bucket", endpoint=AWS)).access_key is None
+
+
+def test_the_credentials_of_a_store_elsewhere_are_not_sent_to_aws(
+    server: MinioServer, tmp_path: Path
+) -> None:
+    store = S3Location(bucket="ours", endpoint=server.endpoint)
+    known = replace(settings(tmp_path, server), s3_endpoint=None, store=store)
+    assert s3_access(known, store).access_key == ACCESS_KEY
+    assert s3_access(known, S3Location(bucket="public-bucket")).access_key is None
+    at_aws = replace(known, store=S3Location(bucket="ours"))
+    assert s3_access(at_aws, S3Location(bucket="other")).access_key == ACCESS_KEY
 
 
 def test_a_url_that_names_no_bucket_is_refused(tmp_path: Path) -> None:

@@ -50,8 +50,12 @@ def redis_connection(settings: Settings) -> RedisConnection:
 
 
 def s3_access(settings: Settings, location: S3Location) -> S3Access:
-    """Return what opens a bucket; servers that the settings do not name are not sent the credentials."""
-    trusted = {None, settings.s3_endpoint, settings.store.endpoint if settings.store else None}
+    """Return what opens a bucket; servers that the settings do not name are not sent the credentials.
+
+    A location without an endpoint is at `ODF_S3_ENDPOINT`, or at AWS, which does not get those of a store elsewhere.
+    """
+    store = settings.store.endpoint if settings.store else None
+    trusted = {store} if store and not settings.s3_endpoint else {None, settings.s3_endpoint, store}
     if location.endpoint not in trusted:
         return S3Access(addressing=settings.s3_addressing)
     return S3Access(
