@@ -1,5 +1,6 @@
 """Names of remote datasets: URLs, and datasets of named repositories."""
 
+from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.errors import InvalidInput
 from odf_common.identity.dataset_refs import AmbiguousAlias, RemoteAlias, RemoteId, Url, parse_ref_any
@@ -7,7 +8,10 @@ from odf_common.service.settings import load
 
 
 def is_remote(name: str) -> bool:
-    """Return whether a name is that of a remote dataset; `a/b` is, if `a` is a repository."""
+    """Return whether a name is that of a remote dataset.
+
+    `a/b` is, if `a` is a repository, unless it is a dataset of this node: an account may have the name of a repository.
+    """
     try:
         ref = parse_ref_any(name)
     except InvalidInput:
@@ -18,6 +22,7 @@ def is_remote(name: str) -> bool:
         case RemoteId(repo=repo):
             return repo is not None
         case AmbiguousAlias(first=first):
-            return first in LocalRepositories(load().home).names()
+            home = load().home
+            return first in LocalRepositories(home).names() and LocalCatalog(home).by_alias(name) is None
         case _:
             return False
