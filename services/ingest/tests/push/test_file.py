@@ -271,8 +271,9 @@ def test_a_ledger_forgets_keys_that_a_reset_has_taken_back(make_bench: Any, tmp_
     push(bench, tmp_path, line(1), "first")
     before = bench.state.head
     push(bench, tmp_path, line(2), "second")
+    push(bench, tmp_path, line(3), "third")  # which has the index know the second
     bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=before)
-    push(bench, tmp_path, line(1) + line(2), "third")
+    push(bench, tmp_path, line(1) + line(2), "fourth")
     assert bench.values("offset", "id") == [(0, 1), (1, 2)]
 
 

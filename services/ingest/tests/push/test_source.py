@@ -293,3 +293,13 @@ def test_a_batch_of_the_top_size_does_not_grow() -> None:
     source.cut()
     source.add(a_chunk([100], start=1))
     assert [batch.may_grow for batch in source.ready] == [True, False]
+
+
+def test_a_source_lacks_more_until_something_new_has_come() -> None:
+    assert not a_source().lacks_more
+    source = a_source(wait=Wait(seen={0: 2}, tries=1, why="half"))
+    lacks = [source.lacks_more]
+    for offset in range(3):
+        source.add(a_chunk([1], start=offset))
+        lacks.append(source.lacks_more)
+    assert lacks == [True, True, True, False]
