@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from odf_testing.builders import a_polling_source
 from odf_testing.coordinator import Coordinator
 from structlog.testing import capture_logs
 
@@ -31,8 +30,7 @@ def test_only_records_that_were_late_in_this_pull_count(
 
 @pytest.fixture
 def polled(node: Coordinator) -> Coordinator:
-    source = a_polling_source()
-    text = f"""
+    text = """
 kind: DatasetSnapshot
 version: 1
 content:
@@ -40,9 +38,9 @@ content:
   kind: Root
   metadata:
     - kind: SetPollingSource
-      fetch: {{kind: Url, url: {source.fetch.url}}}
-      read: {{kind: NdJson, ddlSchema: [event_time TIMESTAMP, city STRING]}}
-      merge: {{kind: Append}}
+      fetch: {kind: Url, url: https://example.com/data.json}
+      read: {kind: NdJson, ddlSchema: [event_time TIMESTAMP, city STRING]}
+      merge: {kind: Append}
 """
     node.add(text)
     return node
