@@ -118,7 +118,7 @@ def test_the_credentials_of_a_store_elsewhere_are_not_sent_to_aws(
     server: MinioServer, tmp_path: Path
 ) -> None:
     store = S3Location(bucket="ours", endpoint=server.endpoint)
-    known = replace(settings(tmp_path, server), s3_endpoint=None, store=store)
+    known = replace(settings(tmp_path, server), s3_endpoint=AWS, store=store)
     assert s3_access(known, store).access_key == ACCESS_KEY
     assert s3_access(known, S3Location(bucket="public-bucket")).access_key is None
     at_aws = replace(known, store=S3Location(bucket="ours"))

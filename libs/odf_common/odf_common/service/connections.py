@@ -6,7 +6,7 @@ from odf_common.adapters.kafka.cluster import BROKER_DEFAULT, KafkaCluster, Sasl
 from odf_common.adapters.local import LocalBlobStore, LocalRefStore
 from odf_common.adapters.networks import Networks
 from odf_common.adapters.redis import RedisConnection
-from odf_common.adapters.s3.location import S3Access, S3Location
+from odf_common.adapters.s3.location import AWS, S3Access, S3Location
 from odf_common.adapters.secrets import read_secret
 from odf_common.adapters.tls import ClientTls
 from odf_common.ports.store import BlobStore, RefStore
@@ -52,11 +52,11 @@ def redis_connection(settings: Settings) -> RedisConnection:
 def s3_access(settings: Settings, location: S3Location) -> S3Access:
     """Return what opens a bucket; servers that the settings do not name are not sent the credentials.
 
-    A location without an endpoint is at `ODF_S3_ENDPOINT`, or at AWS, which does not get those of a store elsewhere.
+    They belong to the server of the node's store, if its URL names one, and to `ODF_S3_ENDPOINT`, if it is set.
     """
     store = settings.store.endpoint if settings.store else None
-    trusted = {store} if store and not settings.s3_endpoint else {None, settings.s3_endpoint, store}
-    if location.endpoint not in trusted:
+    trusted = {store} if store and settings.s3_endpoint == AWS else {store, settings.s3_endpoint}
+    if (location.endpoint or settings.s3_endpoint) not in trusted:
         return S3Access(addressing=settings.s3_addressing)
     return S3Access(
         endpoint=settings.s3_endpoint,
