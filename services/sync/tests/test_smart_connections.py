@@ -14,10 +14,11 @@ from odf_testing.http import running
 from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
-from odf_common.errors import OdfError
+from odf_common.errors import NotFound, OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings
+from odf_sync.access.sent_tokens import LoginRequired
 from odf_sync.http.smart_protocol import routes, serve_pull
 from odf_sync.smart.channel import ABNORMAL, Channel, PeerClosed
 from odf_sync.smart.connection import Connection, connected
@@ -354,3 +355,25 @@ def test_an_object_whose_url_has_expired_comes_from_the_node_itself(
         *_, last = here.pull(f"odf+{base}/cities", "cities")
     assert (last.state, asked) == ("updated", ["/object"])
     assert here.content("cities") == there.content("cities")
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "text"),
+    [
+        (404, NotFound, "/push"),
+        (401, LoginRequired, "requires a login (status 401)"),
+        (403, LoginRequired, "requires a login (status 403)"),
+        (503, Unavailable, "too many transfers"),
+        (400, Unavailable, "status 400"),
+    ],
+)
+def test_an_upgrade_that_is_refused_says_why(status: int, error: type[OdfError], text: str) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=status)
+
+    app = web.Application()
+    app.router.add_get("/push", refuse)
+    with running(app) as base, pytest.raises(error) as caught, connected(f"{base}/push", PUSH, {}):
+        pass
+    assert type(caught.value) is error
+    assert text in str(caught.value)

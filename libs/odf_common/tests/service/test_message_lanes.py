@@ -73,9 +73,11 @@ def test_no_more_messages_are_taken_than_there_is_room_for() -> None:
     assert lanes.has_room(0)
     lanes.put(message(1, b"b"))
     assert not lanes.has_room(0)
+    assert not lanes.is_idle
     freed.set()
     assert lanes.has_room(10)
     lanes.close()
+    assert lanes.is_idle
     assert [one.offset for one in lanes.settle()] == [1]
 
 
