@@ -93,6 +93,15 @@ def test_a_pull_of_many_names_it_and_brings_the_others_up_to_date(
     assert last["rivers"].state == "up-to-date"
 
 
+def test_a_pull_with_inputs_leaves_out_those_that_cannot_be_read(
+    two: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(two, two.find("cities").id, FAULTS[0], monkeypatch)
+    with capture_logs():
+        steps = [*two.puller.pull(["cities.copy"], is_all=False, is_recursive=True, is_wanted=lambda: False)]
+    assert {step.alias for step in steps} == {"cities.copy"}
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=["damaged", "unavailable"])
 def test_its_derivatives_go_on_once_it_is_usable_again(
     two: Coordinator, fault: OdfError, monkeypatch: pytest.MonkeyPatch
