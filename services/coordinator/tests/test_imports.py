@@ -1,6 +1,7 @@
 """What is admitted of chains that another service has stored: what continues ours, whole, and nothing else."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
 from odf_common.metadata.events import KnownEvent, SetInfo
-from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.ports.store import CatalogEntry, ObjectKind, require_entry
 from odf_coordinator.catalog.registry import DatasetHandle
 from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal
 
@@ -186,6 +187,20 @@ def test_a_new_dataset_needs_a_name_of_its_own(node: Coordinator, cities: Datase
     assert isinstance(taken, Refusal)
     assert taken.code == "AlreadyExists"
     assert node.refs.head(cities.id) is None
+
+
+def test_each_creation_of_a_dataset_is_another_incarnation(node: Coordinator, cities: DatasetHandle) -> None:
+    seen = {cities.entry.incarnation}
+    for creation in ("", "c0ffee"):
+        forget(node, cities)
+        for _ in range(2):  # the command comes again
+            node.importer.import_chain(
+                cities.id, expected_head=None, new_head=cities.state.head, alias="copy", creation=creation
+            )
+            seen.add(require_entry(node.catalog, "copy").incarnation)
+        cities = replace(cities, entry=require_entry(node.catalog, "copy"))
+    assert len(seen) == 3
+    assert cities.entry.creation == "c0ffee"
 
 
 def test_a_new_dataset_is_announced_once_it_has_its_name(node: Coordinator, cities: DatasetHandle) -> None:

@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -284,6 +285,18 @@ class CatalogContract:
         assert catalog.by_alias("cities") == an_entry("Cities", default="topic")
         assert catalog.by_id(a_dataset()) == an_entry("Cities", default="topic")
         assert len(list(catalog.entries())) == 1
+
+    def test_an_entry_keeps_its_creation_under_other_names(self, catalog: Catalog) -> None:
+        """Until it is removed: the next dataset with its id is another incarnation."""
+        entry = replace(an_entry("cities"), creation="c0ffee")
+        catalog.add(entry)
+        catalog.rename("cities", replace(entry, alias="towns", formerly="cities"))
+        found = catalog.by_id(a_dataset())
+        assert found is not None
+        assert found.incarnation == f"{a_dataset()}#c0ffee"
+        catalog.remove("towns")
+        catalog.add(an_entry("cities"))
+        assert [one.incarnation for one in catalog.entries()] == [str(a_dataset())]
 
     def test_what_is_not_there_cannot_be_replaced(self, catalog: Catalog) -> None:
         """Replacing never creates."""

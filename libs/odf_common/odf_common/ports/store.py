@@ -1,12 +1,13 @@
 """Where datasets are stored: objects by hash, heads by compare-and-set, names by put-if-absent."""
 
+import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final, NewType, Protocol
 
 from odf_common.errors import HeadMoved, NotFound
 from odf_common.hashing.multihash import Multihash
@@ -26,6 +27,7 @@ class ObjectKind(StrEnum):
 
 # What other nodes fetch, and what can be checked by its name alone.
 NAMED_BY_CONTENT: Final = (ObjectKind.BLOCK, ObjectKind.DATA, ObjectKind.CHECKPOINT)
+CREATION_BYTES: Final = 8
 
 
 class BlobReader(Protocol):
@@ -173,6 +175,10 @@ def block_reader(blobs: BlobReader, dataset: DatasetId) -> Callable[[Multihash],
     return lambda name: blobs.read(dataset, ObjectKind.BLOCK, name)
 
 
+Incarnation = NewType("Incarnation", str)
+"""A dataset from its creation to its deletion on this node, `did:odf:…#creation`; a later one of its id is another."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogEntry:
     """A dataset's local name: alias in its original spelling, id, and the topic of each push source."""
@@ -182,6 +188,23 @@ class CatalogEntry:
     push_topics: Mapping[str, str] = field(default_factory=dict)
     formerly: str = field(default="", compare=False)
     """The name before the last rename, so that a rename can be repeated."""
+    creation: str = field(default="", compare=False)
+    """Random, and another for each creation of a dataset; empty if it was created by an earlier release."""
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """Return what rules of access are kept for, so that they end with the dataset."""
+        return incarnation(self.dataset_id, self.creation)
+
+
+def incarnation(dataset: DatasetId, creation: str) -> Incarnation:
+    """Return the incarnation of a dataset that one creation begins."""
+    return Incarnation(f"{dataset}#{creation}" if creation else str(dataset))
+
+
+def new_creation() -> str:
+    """Return a random text for a dataset that is created now."""
+    return secrets.token_hex(CREATION_BYTES)
 
 
 class Claim(Protocol):

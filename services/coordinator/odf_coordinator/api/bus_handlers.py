@@ -73,6 +73,7 @@ class Commands:
             alias=body.alias,
             ref=check_ref_name(body.ref or HEAD),
             is_forced=body.is_forced,
+            creation=body.creation,
         )
 
 

@@ -13,7 +13,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, KnownEvent
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
-from odf_common.ports.store import CatalogEntry
+from odf_common.ports.store import CatalogEntry, new_creation
 from odf_coordinator.catalog.dependency_guard import hold_inputs, require_inputs_kept
 from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
@@ -152,7 +152,9 @@ class DatasetCreator:
         """Write key, chain, topics, and last the name, which makes the dataset exist."""
         dataset, catalog = draft.dataset_id, self.datasets.catalog
         with self.claims.creating(dataset, draft.name, _sources_of(draft.events)) as topics:
-            entry = CatalogEntry(alias=draft.name, dataset_id=dataset, push_topics=topics)
+            entry = CatalogEntry(
+                alias=draft.name, dataset_id=dataset, push_topics=topics, creation=new_creation()
+            )
             self.keys.save(draft.key)
             known = self._written(draft, entry)
             with catalog.locked():

@@ -1,6 +1,6 @@
 """Imports a chain whose blocks and objects another service has stored."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from odf_common.chain.compare import common_block, compare
 from odf_common.chain.rules import admit
@@ -20,7 +20,7 @@ from odf_common.identity.branch_names import HEAD
 from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import Seed
-from odf_common.ports.store import CatalogEntry, RefStore
+from odf_common.ports.store import CatalogEntry, RefStore, new_creation
 from odf_coordinator.catalog.dependency_guard import hold_inputs, require_inputs_kept
 from odf_coordinator.catalog.registry import Datasets
 from odf_coordinator.commit.committer import Committer
@@ -38,7 +38,7 @@ class Importer:
     committer: Committer
     claims: Claims
 
-    def import_chain(
+    def import_chain(  # noqa: PLR0913 - the fields of the command by name
         self,
         dataset: DatasetId,
         *,
@@ -47,15 +47,17 @@ class Importer:
         alias: str,
         ref: str = HEAD,
         is_forced: bool = False,
+        creation: str = "",
     ) -> Outcome:
-        """Move a reference to `new_head` atomically; a new dataset gets the name `alias`.
+        """Move a reference to `new_head` atomically; a new dataset gets `alias`, and `creation` or a random one.
 
         The head only moves forward unless `is_forced`; then, and other references of an existing dataset always, it
         moves to any block. Blocks that it leaves stay in the store.
         """
         try:
             if ref == HEAD:
-                return self._import(dataset, expected_head, new_head, alias, is_forced=is_forced)
+                new = CatalogEntry(alias=alias, dataset_id=dataset, creation=creation or new_creation())
+                return self._import(new, expected_head, new_head, is_forced=is_forced)
             with self.committer.lock(dataset):
                 return self._stage(dataset, ref, expected_head, new_head)
         except HeadMoved:
@@ -64,21 +66,16 @@ class Importer:
             return refusal_of(error)
 
     def _import(
-        self,
-        dataset: DatasetId,
-        expected: Multihash | None,
-        new_head: Multihash,
-        alias: str,
-        *,
-        is_forced: bool,
+        self, new: CatalogEntry, expected: Multihash | None, new_head: Multihash, *, is_forced: bool
     ) -> Committed | Overtaken:
-        entry = self.datasets.catalog.by_id(dataset)
+        """Import into the dataset; `new` is what it becomes if it does not exist."""
+        entry = self.datasets.catalog.by_id(new.dataset_id)
         if entry is not None:
             return self._advance(entry, expected, new_head, is_forced=is_forced)
-        if not alias:
-            raise InvalidInput(text=f"{dataset} is new on this node and needs a name")
-        entry = CatalogEntry(alias=str(parse_alias(alias)), dataset_id=dataset)
-        with self.claims.importing(dataset, entry.alias):
+        if not new.alias:
+            raise InvalidInput(text=f"{new.dataset_id} is new on this node and needs a name")
+        entry = replace(new, alias=str(parse_alias(new.alias)))
+        with self.claims.importing(entry.dataset_id, entry.alias):
             outcome = self._advance(entry, expected, new_head, is_new=True)
         if isinstance(outcome, Committed):
             self.committer.announce(outcome.state)  # now that it has a name

@@ -353,6 +353,8 @@ def _text(entry: CatalogEntry) -> bytes:
     }
     if entry.formerly:
         plain["formerly"] = entry.formerly
+    if entry.creation:
+        plain["creation"] = entry.creation
     return json.dumps(plain, indent=1).encode()
 
 
@@ -368,6 +370,7 @@ def _parse(file: Path, name: str | None = None) -> CatalogEntry:
             dataset_id=DatasetId.parse(str(plain["datasetId"])),
             push_topics={str(source): str(topic) for source, topic in plain["pushTopics"].items()},
             formerly=formerly,
+            creation=str(plain.get("creation", "")),
         )
     except OSError as error:
         if error.errno not in LASTING:
