@@ -8,16 +8,26 @@ from odf_testing.builders import a_dataset
 from odf_testing.clocks import ManualClock
 
 from odf_common.adapters.local import LocalCatalog
-from odf_common.errors import AlreadyExists, InvalidInput, NotFound, StorageUnavailable
+from odf_common.errors import (
+    AlreadyExists,
+    HeadMoved,
+    InvalidInput,
+    NotFound,
+    OdfError,
+    StorageUnavailable,
+    Unavailable,
+)
 from odf_common.identity.dataset_refs import Name
+from odf_common.ports.store import CatalogEntry, Incarnation, incarnation
 from odf_sync import private_database
 from odf_sync.access.directory import Directory
-from odf_sync.access.rules import Role, Visibility
+from odf_sync.access.rules import Action, Role, Verdict, Visibility
 from odf_sync.access.store import FILE, AccessStore, AccessUnreadable
 from odf_sync.access.tokens import ID_BYTES, SECRET_BYTES, Token
 from odf_sync.http.authorization import Authorizer
 
 ALICE, BOB = Name("alice"), Name("bob")
+HERE = incarnation(a_dataset(), "c0ffee")
 
 
 @pytest.fixture
@@ -27,21 +37,21 @@ def directory(tmp_path: Path) -> Directory:
 
 def test_without_a_change_there_is_no_file(directory: Directory, tmp_path: Path) -> None:
     assert directory.store.accounts() == ()
-    assert directory.visibility(a_dataset()) is Visibility.PRIVATE
+    assert directory.visibility(HERE) is Visibility.PRIVATE
     assert not (tmp_path / FILE).exists()
 
 
 def test_everything_is_there_after_a_restart(directory: Directory, tmp_path: Path) -> None:
     alice = directory.add_account(ALICE, None)
-    token, stored = directory.create_token(Name("Alice"), label="laptop", dataset=a_dataset())
-    directory.store.set_role(a_dataset(), alice, Role.EDITOR)
-    directory.store.set_visibility(a_dataset(), Visibility.PUBLIC)
+    token, stored = directory.create_token(Name("Alice"), label="laptop", dataset=HERE)
+    directory.store.set_role(HERE, alice, Role.EDITOR)
+    directory.store.set_visibility(HERE, Visibility.PUBLIC)
     directory.store.set_origin_token("https://node.example", "secret")
     again = AccessStore(tmp_path)
     assert again.accounts() == (alice,)
     assert again.tokens() == again.tokens(id=token.id) == (stored,)
-    assert again.roles(a_dataset()) == {alice: Role.EDITOR}
-    assert again.visibility(a_dataset()) is Visibility.PUBLIC
+    assert again.roles(HERE) == {alice: Role.EDITOR}
+    assert again.visibility(HERE) is Visibility.PUBLIC
     assert again.origin_token("https://node.example") == "secret"
     assert again.origins() == ("https://node.example",)
 
@@ -50,12 +60,12 @@ def test_lists_are_in_order_however_they_were_filled(directory: Directory) -> No
     store = directory.store
     added = [directory.add_account(Name(name), None) for name in ("Carol", "alice", "bob")]
     for account in added:
-        store.set_role(a_dataset(), account, Role.READER)
+        store.set_role(HERE, account, Role.READER)
         store.set_origin_token(f"https://{account.name.key}.example", "secret")
     tokens = [directory.create_token(account.name, label="")[1] for account in added]
     names = [Name("alice"), Name("bob"), Name("Carol")]
     assert [account.name for account in store.accounts()] == names
-    assert [account.name for account in store.roles(a_dataset())] == names
+    assert [account.name for account in store.roles(HERE)] == names
     assert sorted(store.origins()) == list(store.origins())
     by_age = sorted(tokens, key=lambda token: (token.created_ms, token.id))
     assert list(store.tokens()) == by_age
@@ -78,10 +88,10 @@ def test_names_are_taken_once_without_regard_to_case(directory: Directory) -> No
 def test_an_account_takes_its_tokens_and_roles_with_it(directory: Directory) -> None:
     alice = directory.add_account(ALICE, None)
     token, _ = directory.create_token(ALICE, label="")
-    directory.store.set_role(a_dataset(), alice, Role.EDITOR)
+    directory.store.set_role(HERE, alice, Role.EDITOR)
     directory.store.remove_account(ALICE)
     assert directory.caller(token.text()).has_invalid_token
-    assert directory.store.roles(a_dataset()) == {}
+    assert directory.store.roles(HERE) == {}
     assert directory.add_account(ALICE, None) != alice
     with pytest.raises(NotFound):
         directory.store.remove_account(BOB)
@@ -97,25 +107,64 @@ def test_the_id_of_a_token_without_its_secret_is_no_token(directory: Directory) 
 
 
 @pytest.mark.parametrize("is_multi_tenant", [True, False])
-def test_a_pushed_dataset_has_no_roles_of_a_deleted_one_with_its_id(
+def test_nothing_of_a_deleted_dataset_counts_for_the_next_one_with_its_id(
     tmp_path: Path, *, is_multi_tenant: bool
 ) -> None:
     directory = Directory(AccessStore(tmp_path), is_multi_tenant=is_multi_tenant)
-    directory.store.set_role(a_dataset(), directory.add_account(BOB, None), Role.OWNER)
-    authorizer = Authorizer(catalog=LocalCatalog(tmp_path), local_writers="loopback", directory=directory)
-    authorizer.note_creation(a_dataset(), Visibility.PRIVATE)
-    assert directory.store.roles(a_dataset()) == {}
-    assert directory.visibility(a_dataset()) is (Visibility.PRIVATE if is_multi_tenant else Visibility.PUBLIC)
+    directory.add_account(ALICE, None)
+    bob = directory.add_account(BOB, None)
+    catalog = LocalCatalog(tmp_path)
+    authorizer = Authorizer(catalog=catalog, local_writers="loopback", directory=directory)
+    unset = Visibility.PRIVATE if is_multi_tenant else Visibility.PUBLIC
+    other = Visibility.PUBLIC if is_multi_tenant else Visibility.PRIVATE
+    for creation in ("", "first", "second"):
+        entry = CatalogEntry(alias="alice/data", dataset_id=a_dataset(), creation=creation)
+        catalog.add(entry)
+        token, _ = directory.create_token(BOB, label="", dataset=incarnation(a_dataset(), "first"))
+        caller = directory.caller(token.text())
+        assert directory.visibility(entry.incarnation) is unset
+        assert directory.store.roles(entry.incarnation) == {}
+        directory.store.set_visibility(entry.incarnation, other)
+        directory.store.set_role(entry.incarnation, bob, Role.EDITOR)
+        refused = Verdict.FORBIDDEN if other is Visibility.PUBLIC else Verdict.HIDDEN
+        expected = Verdict.ALLOWED if creation == "first" else refused
+        assert authorizer.verdict(caller, entry, Action.WRITE) is expected
+        catalog.remove("alice/data")
+
+
+@pytest.mark.parametrize(
+    ("error", "left"),
+    [(HeadMoved(dataset="d", expected=None, actual=None), None), (Unavailable(what="x", why="y"), "public")],
+)
+def test_the_visibility_of_a_refused_creation_is_forgotten(
+    directory: Directory, tmp_path: Path, error: OdfError, left: str | None
+) -> None:
+    directory.store.set_visibility(HERE, Visibility.PRIVATE)
+    authorizer = Authorizer(catalog=LocalCatalog(tmp_path), local_writers="off", directory=directory)
+    seen: list[Incarnation] = []
+
+    def create() -> None:
+        with authorizer.creating(a_dataset(), Visibility.PUBLIC) as creation:
+            seen.append(incarnation(a_dataset(), creation))
+            assert directory.visibility(seen[0]) is Visibility.PUBLIC
+            raise error
+
+    with pytest.raises(type(error)):
+        create()
+    assert directory.store.visibility(seen[0]) == left
+    assert directory.visibility(HERE) is Visibility.PRIVATE
 
 
 def test_what_is_taken_back_is_gone(directory: Directory) -> None:
     alice = directory.add_account(ALICE, None)
-    directory.store.set_role(a_dataset(), alice, Role.EDITOR)
-    directory.store.set_role(a_dataset(), alice, None)
-    assert directory.store.role(a_dataset(), alice) is None
-    directory.store.set_role(a_dataset(), alice, Role.READER)
-    directory.store.forget_roles(a_dataset())
-    assert directory.store.roles(a_dataset()) == {}
+    directory.store.set_role(HERE, alice, Role.EDITOR)
+    directory.store.set_role(HERE, alice, None)
+    assert directory.store.role(HERE, alice) is None
+    directory.store.set_role(HERE, alice, Role.READER)
+    directory.store.set_visibility(HERE, Visibility.PUBLIC)
+    directory.store.forget(HERE)
+    assert directory.store.visibility(HERE) is None
+    assert directory.store.roles(HERE) == {}
     directory.store.set_origin_token("https://node.example", "secret")
     assert directory.store.set_origin_token("https://node.example", None)
     assert not directory.store.set_origin_token("https://node.example", None)
@@ -132,7 +181,7 @@ def test_a_damaged_file_allows_nothing_and_an_empty_one_is_new(tmp_path: Path, c
         return
     for _ in range(2):
         with pytest.raises(AccessUnreadable) as caught:
-            store.visibility(a_dataset())
+            store.visibility(HERE)
         assert "backup" in caught.value.advice()
 
 
@@ -182,7 +231,7 @@ def test_nothing_of_a_removed_account_is_left_in_the_file(directory: Directory, 
     for name in (ALICE, BOB):
         directory.create_token(name, label="laptop")
     for account in (alice, bob):
-        directory.store.set_role(a_dataset(), account, Role.EDITOR)
+        directory.store.set_role(HERE, account, Role.EDITOR)
 
     directory.store.remove_account(ALICE)
 

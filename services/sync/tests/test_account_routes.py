@@ -17,7 +17,7 @@ from odf_testing.http import running
 from odf_common.adapters.local import LocalCatalog
 from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import CatalogEntry
+from odf_common.ports.store import CatalogEntry, incarnation
 from odf_common.service.settings import Settings
 from odf_sync.access import device_flow
 from odf_sync.access.directory import Directory
@@ -56,7 +56,7 @@ class Node:
             ("bob/secret.notes", a_dataset("notes"), Visibility.PRIVATE),
         ):
             catalog.add(CatalogEntry(alias=alias, dataset_id=dataset))
-            self.directory.store.set_visibility(dataset, visibility)
+            self.directory.store.set_visibility(incarnation(dataset, ""), visibility)
         self.token = self.directory.create_token(Name("alice"), label="test")[0].text()
         authorizer = Authorizer(catalog=catalog, local_writers="loopback", directory=self.directory)
         inert = [

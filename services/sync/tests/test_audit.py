@@ -17,7 +17,7 @@ from odf_common.adapters.local import LocalCatalog
 from odf_common.codec.bus import Envelope, decode
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.bus import AUDIT
-from odf_common.ports.store import CatalogEntry
+from odf_common.ports.store import CatalogEntry, incarnation
 from odf_common.proto.odf.bus.v1.bus_pb2 import AccessDecision
 from odf_common.service import audit as audit_module
 from odf_common.service.audit import DROPPED, Audit
@@ -46,7 +46,7 @@ class Node:
         self.account = self.directory.add_account(Name("ann"), PASSWORD)
         for alias, visibility in ((PUBLIC, Visibility.PUBLIC), (SECRET, Visibility.PRIVATE)):
             catalog.add(CatalogEntry(alias=alias, dataset_id=a_dataset(alias)))
-            self.directory.store.set_visibility(a_dataset(alias), visibility)
+            self.directory.store.set_visibility(incarnation(a_dataset(alias), ""), visibility)
         authorizer = Authorizer(catalog=catalog, local_writers="loopback", directory=self.directory)
         served = [
             Endpoint(method="GET", path="/refs/{ref}", handler=ok, summary="", action=Action.READ),

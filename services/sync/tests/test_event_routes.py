@@ -24,7 +24,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, Seed
-from odf_common.ports.store import CatalogEntry
+from odf_common.ports.store import CatalogEntry, incarnation
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Visibility
@@ -178,10 +178,10 @@ def test_the_stream_of_a_deleted_dataset_ends(node: Node) -> None:
 def test_a_stream_ends_when_its_dataset_becomes_private(tmp_path: Path) -> None:
     with serving(tmp_path, "alice/cities", is_multi_tenant=True) as node:
         node.directory.add_account(Name("alice"), None)
-        node.directory.store.set_visibility(DATASET, Visibility.PUBLIC)
+        node.directory.store.set_visibility(incarnation(DATASET, ""), Visibility.PUBLIC)
         stream = Stream(node, "/alice/cities/events")
         assert stream.next()["id"] == str(HEAD)
-        node.directory.store.set_visibility(DATASET, Visibility.PRIVATE)
+        node.directory.store.set_visibility(incarnation(DATASET, ""), Visibility.PRIVATE)
         node.move(PREVIOUS)
         assert stream.next()["event"] == "gone"
         assert Stream(node, "/alice/cities/events").answer.status == 404

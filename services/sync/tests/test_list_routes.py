@@ -15,7 +15,7 @@ from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRef
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.identity.dataset_refs import Name
 from odf_common.metadata.events import SetInfo
-from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.ports.store import CatalogEntry, ObjectKind, incarnation
 from odf_common.service.environment import Environment
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Role, Visibility
@@ -48,7 +48,7 @@ class Node:
         self.base = ""
         for name, visibility in DATASETS.items():
             self.hold(name, a_chain(a_seed(dataset=a_dataset(name)), SetInfo(description=f"about {name}")))
-            self.directory.store.set_visibility(a_dataset(name), visibility)
+            self.directory.store.set_visibility(incarnation(a_dataset(name), ""), visibility)
 
     def hold(self, name: str, chain: AChain) -> None:
         dataset = chain.state.dataset_id
@@ -75,7 +75,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     for name in ("alice", "reader", "stranger"):
         node.directory.add_account(Name(name), None)
     reader = node.directory.store.account(Name("reader"))
-    node.directory.store.set_role(a_dataset("alice/shared"), reader, Role.READER)
+    node.directory.store.set_role(incarnation(a_dataset("alice/shared"), ""), reader, Role.READER)
     with running(node.app) as node.base:
         yield node
 
@@ -86,7 +86,7 @@ def test_each_caller_sees_what_they_may_read(node: Node) -> None:
     assert node.names(node.token("stranger")) == ["alice/open"]
     assert node.names(node.token("reader")) == ["alice/open", "alice/shared"]
     assert node.names(node.token("alice")) == everything
-    assert node.names(node.token("alice", dataset=a_dataset("alice/secret"))) == [
+    assert node.names(node.token("alice", dataset=incarnation(a_dataset("alice/secret"), ""))) == [
         "alice/open",
         "alice/secret",
     ]

@@ -18,7 +18,6 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.events import DatasetKind, Seed, SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_sync.http.authorization import Authorizer
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.smart_protocol.serve_pull import PullSource
 from odf_sync.http.smart_protocol.serve_push import PushTarget, _unpacked
@@ -84,7 +83,7 @@ def test_force_replaces_no_dataset_of_another_id_or_kind(node: SyncNode, seed: S
         entry=held(node, chain),
         head=chain.state.head,
         pushes=OpenPushes(),
-        on_created=lambda *_: None,
+        creating=cast("Any", None),
         may_replace=cast("Any", None),
     )
     assert target.dataset_of(a_chain(a_seed()).store, is_forced=True) == chain.state.dataset_id
@@ -133,22 +132,6 @@ def test_blocks_that_do_not_follow_the_head_replace_it_only_by_force(node: SyncN
     with pytest.raises(InvalidInput, match=f"they do not follow the head {theirs.state.head}"):
         accept(node, pushed)
     assert node.head("cities") == theirs.state.head
-
-
-def test_a_new_dataset_has_its_visibility_before_it_has_its_name(
-    node: SyncNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = SyncNode(tmp_path / "here")
-    here.coordinator.add(CITIES)
-    seen: list[CatalogEntry | None] = []
-    monkeypatch.setattr(
-        Authorizer, "note_creation", lambda _, dataset, __: seen.append(node.catalog.by_id(dataset))
-    )
-    with node.served() as base:
-        for _ in range(2):
-            here.push("cities", f"odf+{base}/cities")
-            here.coordinator.push("cities", "Oslo", minute=9)
-    assert seen == [None]
 
 
 @pytest.fixture

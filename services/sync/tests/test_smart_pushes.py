@@ -180,7 +180,7 @@ def test_of_two_names_that_are_pushed_at_once_the_second_is_refused(
         return request(topic, dataset, body, timeout=timeout)
 
     monkeypatch.setattr(there, "request", second)
-    with there.served() as base, pytest.raises(TransferRefused, match="locally named towns"):
+    with there.served() as base, pytest.raises(TransferRefused, match="under another name"):
         here.push("cities", f"odf+{base}/cities")
     assert there.head("cities") is None
 

@@ -19,7 +19,7 @@ from odf_testing.http import running
 
 from odf_common.adapters.local import LocalCatalog
 from odf_common.identity.dataset_refs import Name
-from odf_common.ports.store import CatalogEntry
+from odf_common.ports.store import CatalogEntry, incarnation
 from odf_common.service.settings import Settings
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Action, Role, Scope, Visibility
@@ -100,7 +100,7 @@ class Node:
         entry = CatalogEntry(alias=alias, dataset_id=a_dataset(alias))
         self.catalog.add(entry)
         if visibility is not None:
-            self.directory.store.set_visibility(entry.dataset_id, visibility)
+            self.directory.store.set_visibility(entry.incarnation, visibility)
         return entry
 
     def token(self, name: str, **limits: Any) -> dict[str, str]:
@@ -138,7 +138,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         entry = node.add_dataset(f"alice/{visibility}", visibility)
         for role in (Role.READER, Role.EDITOR, Role.MAINTAINER):
             account = node.directory.store.account(Name(role.name.lower()))
-            node.directory.store.set_role(entry.dataset_id, account, role)
+            node.directory.store.set_role(entry.incarnation, account, role)
     probes = [
         Endpoint(method="GET", path=f"/probe-{one}", handler=ok, summary="", action=one) for one in Action
     ]
@@ -191,10 +191,13 @@ def test_a_token_can_do_no_more_than_its_scope_and_its_dataset_allow(node: Node)
     assert [node.ask("GET", f"/alice/private/probe-{one}", reading) for one in Action] == [200, 403, 403, 403]
     assert [node.ask("GET", f"/alice/private/probe-{one}", writing) for one in Action] == [200, 200, 200, 403]
     assert node.ask("GET", "/alice/unknown/probe-create", reading) == 403
-    only = node.token("alice", dataset=private)
+    only = node.token("alice", dataset=incarnation(private, ""))
     assert node.ask("POST", "/alice/private/ingest", only) == 200
     assert node.ask("POST", "/alice/public/ingest", only) == 403
-    assert node.ask("GET", "/alice/private/refs/head", node.token("alice", dataset=public)) == 404
+    assert (
+        node.ask("GET", "/alice/private/refs/head", node.token("alice", dataset=incarnation(public, "")))
+        == 404
+    )
     assert node.ask("GET", "/alice/unknown/probe-create", only) == 403
 
 

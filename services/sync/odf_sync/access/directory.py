@@ -15,7 +15,7 @@ from odf_common.identity.dataset_refs import Alias, Name, parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
 from odf_common.ports.clock import Clock
-from odf_common.ports.store import CatalogEntry
+from odf_common.ports.store import CatalogEntry, Incarnation
 from odf_sync.access.passwords import hash_password, is_password
 from odf_sync.access.rules import Account, Caller, Role, Scope, Visibility
 from odf_sync.access.store import AccessStore, StoredToken
@@ -59,7 +59,7 @@ class Directory:
         *,
         label: str,
         scope: Scope = Scope.MANAGE,
-        dataset: DatasetId | None = None,
+        dataset: Incarnation | None = None,
         seconds: int | None = LOGIN_SECONDS,
     ) -> tuple[Token, StoredToken]:
         """Create a token, valid for `seconds` (None: until revoked); raises `NotFound`, `InvalidInput`."""
@@ -108,9 +108,9 @@ class Directory:
         """Return the role of an account on a dataset."""
         if not self.is_multi_tenant or parse_alias(entry.alias).account == account.name:
             return Role.OWNER
-        return self.store.role(entry.dataset_id, account)
+        return self.store.role(entry.incarnation, account)
 
-    def visibility(self, dataset: DatasetId) -> Visibility:
+    def visibility(self, dataset: Incarnation) -> Visibility:
         """Return a dataset's visibility; by default public on a single-tenant node, private on a multi-tenant one."""
         unset = Visibility.PRIVATE if self.is_multi_tenant else Visibility.PUBLIC
         return self.store.visibility(dataset) or unset

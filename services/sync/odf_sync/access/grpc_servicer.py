@@ -68,7 +68,7 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
             Name(request.account),
             label=request.label,
             scope=_parsed(Scope, request.scope or Scope.MANAGE.value, "scope"),
-            dataset=require_entry(self._catalog, request.dataset).dataset_id if request.dataset else None,
+            dataset=require_entry(self._catalog, request.dataset).incarnation if request.dataset else None,
             seconds=request.seconds if request.HasField("seconds") else None,
         )
         return pb.CreateTokenReply(token=token.text(), item=_token(stored))
@@ -91,10 +91,10 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
         entry = require_entry(self._catalog, request.ref)
         if request.visibility:
             visibility = _parsed(Visibility, request.visibility, "visibility")
-            self._store.set_visibility(entry.dataset_id, visibility)
+            self._store.set_visibility(entry.incarnation, visibility)
         if request.account:
             account = self._store.account(Name(request.account))
-            self._store.set_role(entry.dataset_id, account, _role(request.role) if request.role else None)
+            self._store.set_role(entry.incarnation, account, _role(request.role) if request.role else None)
         return self._access(entry)
 
     def LogIn(self, request: pb.LogInRequest, context: grpc.ServicerContext) -> Iterator[pb.LogInProgress]:
@@ -135,10 +135,10 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
     def _access(self, entry: CatalogEntry) -> pb.DatasetAccess:
         owner = parse_alias(entry.alias).account
         roles = {"" if owner is None else str(owner): Role.OWNER}
-        roles |= {str(account.name): role for account, role in self._store.roles(entry.dataset_id).items()}
+        roles |= {str(account.name): role for account, role in self._store.roles(entry.incarnation).items()}
         return pb.DatasetAccess(
             dataset=entry.alias,
-            visibility=self._directory.visibility(entry.dataset_id).value,
+            visibility=self._directory.visibility(entry.incarnation).value,
             roles=[
                 pb.DatasetAccess.Role(account=name, role=role.name.lower())
                 for name, role in roles.items()
@@ -157,7 +157,7 @@ def _token(token: StoredToken) -> pb.TokenItem:
         account=str(token.account.name),
         label=token.label,
         scope=token.scope.value,
-        dataset="" if token.dataset is None else str(token.dataset),
+        dataset="" if token.dataset is None else token.dataset.partition("#")[0],
         created=token.created_ms,
         expires=token.expires_ms,
     )

@@ -6,6 +6,7 @@ from typing import Final
 
 from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
+from odf_common.ports.store import Incarnation
 
 
 class Action(StrEnum):
@@ -78,7 +79,7 @@ class Caller:
     account: Account | None = None
     """None: anonymous."""
     scope: Scope = Scope.MANAGE
-    only: DatasetId | None = None
+    only: Incarnation | None = None
     """The only dataset that the token is valid for; None: all."""
     token_id: str = ""
     """Public id of the token; of an invalid one, the id that it claims."""
@@ -91,7 +92,7 @@ class Caller:
         """Return the account's name, empty if anonymous."""
         return "" if self.account is None else str(self.account.name)
 
-    def limited(self, role: Role | None, dataset: DatasetId | None) -> Role | None:
+    def limited(self, role: Role | None, dataset: Incarnation | None) -> Role | None:
         """Return a role as restricted by the scope of the caller's token."""
         if role is None or (self.only is not None and self.only != dataset):
             return None

@@ -1,5 +1,7 @@
 """Accounts, tokens and roles in `access.db`, a private database of sync.
 
+What it has about a dataset is about one incarnation: it ends with the dataset, whatever gets its id afterwards.
+
 While it cannot be read every call fails: no request is then allowed.
 """
 
@@ -11,6 +13,7 @@ from typing import Any, Final
 from odf_common.errors import AlreadyExists, Damaged, NotFound
 from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
+from odf_common.ports.store import Incarnation
 from odf_sync.access.rules import Account, Role, Scope, Visibility
 from odf_sync.private_database import Definition, PrivateDatabase
 
@@ -54,7 +57,7 @@ class StoredToken:
     hash: bytes
     label: str
     scope: Scope
-    dataset: DatasetId | None
+    dataset: Incarnation | None
     """The only dataset that it is valid for; None: all."""
     created_ms: int
     expires_ms: int | None
@@ -109,10 +112,9 @@ class AccessStore:
     def add_token(self, token: StoredToken) -> None:
         """Add a token, and delete expired ones."""
         self._change("DELETE FROM tokens WHERE expires_ms <= ?", token.created_ms)
-        dataset = None if token.dataset is None else str(token.dataset)
         self._change(
             "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            *(token.id, str(token.account.id), token.hash, token.label, token.scope.value, dataset),
+            *(token.id, str(token.account.id), token.hash, token.label, token.scope.value, token.dataset),
             *(token.created_ms, token.expires_ms),
         )
 
@@ -134,38 +136,39 @@ class AccessStore:
         if not self._change("DELETE FROM tokens WHERE id = ?", token):
             raise NotFound(what=f"token {token}")
 
-    def visibility(self, dataset: DatasetId) -> Visibility | None:
+    def visibility(self, dataset: Incarnation) -> Visibility | None:
         """Return a dataset's visibility, None if it was never set."""
-        for (text,) in self._rows("SELECT visibility FROM datasets WHERE id = ?", str(dataset)):
+        for (text,) in self._rows("SELECT visibility FROM datasets WHERE id = ?", dataset):
             return Visibility(text)
         return None
 
-    def set_visibility(self, dataset: DatasetId, visibility: Visibility) -> None:
-        """Set a dataset's visibility."""
-        self._change("INSERT OR REPLACE INTO datasets VALUES (?, ?)", str(dataset), visibility.value)
+    def set_visibility(self, dataset: Incarnation, visibility: Visibility) -> None:
+        """Set a dataset's visibility; also of one that does not exist yet."""
+        self._change("INSERT OR REPLACE INTO datasets VALUES (?, ?)", dataset, visibility.value)
 
-    def forget_roles(self, dataset: DatasetId) -> None:
-        """Revoke all roles of a dataset."""
-        self._change("DELETE FROM roles WHERE dataset = ?", str(dataset))
+    def forget(self, dataset: Incarnation) -> None:
+        """Delete visibility and roles of a dataset that does not exist."""
+        self._change("DELETE FROM datasets WHERE id = ?", dataset)
+        self._change("DELETE FROM roles WHERE dataset = ?", dataset)
 
-    def roles(self, dataset: DatasetId) -> dict[Account, Role]:
+    def roles(self, dataset: Incarnation) -> dict[Account, Role]:
         """Return the roles granted to accounts, by account name."""
         query = (
             "SELECT a.id, a.name, r.role FROM roles r JOIN accounts a ON a.id = r.account "
             "WHERE r.dataset = ? ORDER BY a.key"
         )
-        return {_account(id, name): Role(role) for id, name, role in self._rows(query, str(dataset))}  # noqa: A001
+        return {_account(id, name): Role(role) for id, name, role in self._rows(query, dataset)}  # noqa: A001
 
-    def role(self, dataset: DatasetId, account: Account) -> Role | None:
+    def role(self, dataset: Incarnation, account: Account) -> Role | None:
         """Return the role granted to an account."""
         query = "SELECT role FROM roles WHERE dataset = ? AND account = ?"
-        for (role,) in self._rows(query, str(dataset), str(account.id)):
+        for (role,) in self._rows(query, dataset, str(account.id)):
             return Role(role)
         return None
 
-    def set_role(self, dataset: DatasetId, account: Account, role: Role | None) -> None:
+    def set_role(self, dataset: Incarnation, account: Account, role: Role | None) -> None:
         """Grant a role to an account, or revoke it."""
-        key = (str(dataset), str(account.id))
+        key = (dataset, str(account.id))
         if role is None:
             self._change("DELETE FROM roles WHERE dataset = ? AND account = ?", *key)
         else:
@@ -200,7 +203,7 @@ def _token(*row: Any) -> StoredToken:  # noqa: ANN401 - SQLite's values
         hash=hashed,
         label=label,
         scope=Scope(scope),
-        dataset=None if dataset is None else DatasetId.parse(dataset),
+        dataset=None if dataset is None else Incarnation(dataset),
         created_ms=created,
         expires_ms=expires,
     )

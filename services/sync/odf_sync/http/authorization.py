@@ -4,16 +4,17 @@ On a single-tenant node, everyone may read every dataset that is not private, an
 machine may write, unless configured otherwise.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 from aiohttp import web
 
-from odf_common.errors import InvalidInput, OdfError
+from odf_common.errors import InvalidInput, OdfError, Unavailable
 from odf_common.identity.dataset_refs import Alias, parse_alias
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import Catalog, CatalogEntry
+from odf_common.ports.store import Catalog, CatalogEntry, incarnation, new_creation
 from odf_common.service.protection import why_not_local
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Action, Caller, Role, Verdict, Visibility, decide, decide_creation
@@ -93,7 +94,7 @@ class Authorizer:
 
     def verdict(self, caller: Caller, entry: CatalogEntry, action: Action) -> Verdict:
         """Decide on an action on an existing dataset."""
-        visibility = self.directory.visibility(entry.dataset_id)
+        visibility = self.directory.visibility(entry.incarnation)
         return decide(action, self._role(caller, entry, visibility), visibility)
 
     def may_read(self, caller: Caller, entry: CatalogEntry) -> bool:
@@ -102,20 +103,33 @@ class Authorizer:
 
     def is_public(self, entry: CatalogEntry) -> bool:
         """Return whether everyone may read a dataset."""
-        return self.directory.visibility(entry.dataset_id) is Visibility.PUBLIC
+        return self.directory.visibility(entry.incarnation) is Visibility.PUBLIC
 
-    def note_creation(self, dataset: DatasetId, visibility: Visibility) -> None:
-        """Set the visibility of a newly pushed dataset, and drop roles left from an earlier dataset with the same id.
+    @contextmanager
+    def creating(self, dataset: DatasetId, visibility: Visibility) -> Iterator[str]:
+        """Yield a creation whose dataset has the visibility from the start, if the creation succeeds.
 
-        A single-tenant node ignores the visibility: other implementations send "private" unless configured otherwise.
+        It counts for no other dataset with the id, so it may be set before the dataset exists. A process that is killed
+        leaves a row that counts for none. A single-tenant node ignores the visibility: other implementations send
+        "private" unless configured otherwise.
         """
-        self.directory.store.forget_roles(dataset)
-        if self.directory.is_multi_tenant:
-            self.directory.store.set_visibility(dataset, visibility)
+        creation = new_creation()
+        if not self.directory.is_multi_tenant:
+            yield creation
+            return
+        created = incarnation(dataset, creation)
+        self.directory.store.set_visibility(created, visibility)
+        try:
+            yield creation
+        except Unavailable:  # without a reply, it may still be created
+            raise
+        except OdfError:
+            self.directory.store.forget(created)
+            raise
 
     def _role(self, caller: Caller, entry: CatalogEntry, visibility: Visibility) -> Role | None:
         if caller.account is not None:
-            return caller.limited(self.directory.role(caller.account, entry), entry.dataset_id)
+            return caller.limited(self.directory.role(caller.account, entry), entry.incarnation)
         if self.directory.is_multi_tenant:
             return None
         if self._local_writers == ANYWHERE and visibility is Visibility.PUBLIC:

@@ -3,13 +3,13 @@
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
 from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import block_hash, decode_block
-from odf_common.errors import HeadMoved, InvalidInput, NotFound
+from odf_common.errors import AlreadyExists, HeadMoved, InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.ports.store import ObjectKind
@@ -63,8 +63,8 @@ class Acceptance(AbstractContextManager["Acceptance"]):
         if self._admitted.done():
             self._check_arrived(self._admitted)
 
-    def complete(self, replies: Replies) -> None:
-        """Move the head to the last block.
+    def complete(self, replies: Replies, *, creation: str = "") -> None:
+        """Move the head to the last block; a new dataset is from `creation`.
 
         On errors nothing has moved: `InvalidInput`, also for an object that was not sent, `ChainRuleViolated`,
         `ObjectDiffers`, `RecordsRefused`, `HeadMoved`, `AlreadyExists`.
@@ -80,8 +80,11 @@ class Acceptance(AbstractContextManager["Acceptance"]):
             raise InvalidInput(text=f"not sent: {error.what.removeprefix('object ')}") from error
         chain = self._chain
         store_blocks(self._env, admitted.state.dataset_id, iter(chain.blocks.items()))
-        copy = LocalCopy(name=chain.alias, ref=HEAD, here=admitted.here, is_forced=chain.is_forced)
-        commit(self._env, replies, admitted.state, copy)
+        copy = LocalCopy(
+            name=chain.alias, ref=HEAD, here=admitted.here, is_forced=chain.is_forced, creation=creation
+        )
+        with _without_names():
+            commit(self._env, replies, admitted.state, copy)
 
     def __exit__(self, *_: object) -> None:
         """Begin no more checks."""
@@ -100,7 +103,8 @@ class Acceptance(AbstractContextManager["Acceptance"]):
             raise InvalidInput(text=f"they do not follow the head {chain.head}", where="the blocks")
         past = None if entry is None or after is None else env.states.state_at(entry.dataset_id, after)
         state = admit_all(past, blocks)
-        check_identity(env, state.dataset_id, chain.alias)
+        with _without_names():
+            check_identity(env, state.dataset_id, chain.alias)
         groups = by_object(declared_objects(past, blocks))
         objects = {(group[0].kind, group[0].name): group for group in groups}
         return _Admitted(here=here, state=state, objects=objects)
@@ -118,6 +122,17 @@ class Acceptance(AbstractContextManager["Acceptance"]):
                         check_stored, self._env, SOURCE, found.state.dataset_id, group
                     )
             self._arrived.clear()
+
+
+@contextmanager
+def _without_names() -> Iterator[None]:
+    """Replace an error about names by one that the sender may see, who may not see every dataset of this node."""
+    try:
+        yield
+    except AlreadyExists as error:
+        raise AlreadyExists(
+            what="this dataset under another name, or another dataset with this name,"
+        ) from error
 
 
 class _Blocks(Iterable[RemoteBlock]):

@@ -80,6 +80,8 @@ class LocalCopy:
     """The dataset that the source was asked for by its id."""
     is_forced: bool = False
     """Replace the chain if it has diverged."""
+    creation: str = ""
+    """Of a new dataset; empty: the coordinator chooses one."""
 
     @property
     def may_diverge(self) -> bool:
@@ -329,6 +331,7 @@ def commit(env: Environment, replies: Replies, state: ChainState, copy: LocalCop
         alias=copy.name,
         ref="" if copy.ref == HEAD else copy.ref,
         is_forced=copy.is_forced,
+        creation=copy.creation,
     )
     for _ in range(ATTEMPTS):
         answer = replies.request(COORDINATOR_COMMANDS, dataset, command, timeout=REPLY_TIMEOUT_SECONDS)
@@ -338,6 +341,8 @@ def commit(env: Environment, replies: Replies, state: ChainState, copy: LocalCop
                 check_identity(env, dataset, copy.name)
             return
         if isinstance(body, bus_pb2.HeadMoved):
+            if copy.here is None:
+                check_identity(env, dataset, copy.name)
             actual = str(Multihash.from_bytes(body.head)) if body.head else None
             raise HeadMoved(dataset=str(dataset), expected=str(expected), actual=actual)
         if isinstance(body, bus_pb2.Refused):

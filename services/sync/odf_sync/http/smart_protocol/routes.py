@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Final
 
@@ -126,14 +126,14 @@ class SmartProtocol:
             head=head,
             pushes=self._pushes,
             large=self._large,
-            on_created=self._note_creation,
+            creating=self._creating,
             may_replace=partial(is_allowed, request, Action.MANAGE),
         )
         serve = partial(serve_push, target=target, request=request)
         return await self._upgraded(request, PUSH, serve, MOST_BYTES)
 
-    def _note_creation(self, dataset: DatasetId, visibility: Visibility) -> None:
-        self._authorizer.note_creation(dataset, access_rules.Visibility(visibility.value.lower()))
+    def _creating(self, dataset: DatasetId, visibility: Visibility) -> AbstractContextManager[str]:
+        return self._authorizer.creating(dataset, access_rules.Visibility(visibility.value.lower()))
 
     async def _upgraded(
         self, request: web.Request, table: Table, serve: Serve, max_bytes: int

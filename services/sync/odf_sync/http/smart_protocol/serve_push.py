@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -70,7 +71,8 @@ class PushTarget:
     head: Multihash | None
     pushes: OpenPushes
     large: LargeMessages
-    on_created: Callable[[DatasetId, Visibility], None]
+    creating: Callable[[DatasetId, Visibility], AbstractContextManager[str]]
+    """Yields the creation of a new dataset, which has the visibility if it succeeds."""
     may_replace: Callable[[], Awaitable[bool]]
     """Return whether the caller may replace the dataset's history."""
 
@@ -96,6 +98,14 @@ class PushTarget:
         if self.entry is None and self.env.catalog.by_id(dataset) is not None:
             raise _refused(Phase.PUSH_TARGET, "the dataset has another name here")
         return dataset
+
+    def complete(self, acceptance: Acceptance, dataset: DatasetId, visibility: Visibility) -> None:
+        """Have the head moved; a new dataset is never visible to others than it should be."""
+        if self.entry is not None:
+            acceptance.complete(self.replies)
+            return
+        with self.creating(dataset, visibility) as creation:
+            acceptance.complete(self.replies, creation=creation)
 
     def uploads(
         self, request: web.Request, dataset: DatasetId, files: tuple[ObjectFile, ...]
@@ -185,11 +195,7 @@ async def _receive(
     ):
         await _receive_objects(channel, target, request, dataset, listed)
         await channel.expect(CompleteRequest, IDLE_SECONDS)
-        if (
-            target.entry is None
-        ):  # before it has a name, so that it is never visible to others than it should be
-            await asyncio.to_thread(target.on_created, dataset, asked.visibility_for_created_dataset)
-        await asyncio.to_thread(acceptance.complete, target.replies)
+        await asyncio.to_thread(target.complete, acceptance, dataset, asked.visibility_for_created_dataset)
     if received.archive is not None:
         received.archive.unlink(missing_ok=True)
 

@@ -1,0 +1,152 @@
+"""A push gives visibility to the dataset that it creates, and to no other; a refusal shows nothing of others."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+import yaml
+from odf_testing.manifests import root
+from odf_testing.sync_node import SyncNode
+
+from odf_common.errors import AlreadyExists
+from odf_common.identity.dataset_refs import Name
+from odf_common.ports.store import require_entry
+from odf_sync.access.directory import Directory
+from odf_sync.access.rules import Role
+from odf_sync.access.rules import Visibility as Rule
+from odf_sync.access.store import AccessStore
+from odf_sync.http.authorization import Authorizer
+from odf_sync.smart.exchange import TransferRefused
+from odf_sync.smart.messages import Visibility
+from odf_sync.transfer.push import Push, push
+from odf_sync.transfer.upload import Uploader
+
+CITIES = yaml.safe_dump(root("cities", ["event_time TIMESTAMP", "city STRING"]))
+ACCOUNTS = ("ann", "bob", "carl")
+
+
+class Node(SyncNode):
+    """A node of many tenants."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self.directory = Directory(AccessStore(home), is_multi_tenant=True)
+        for name in ACCOUNTS:
+            self.directory.add_account(Name(name), None)
+        self.authorizer = Authorizer(catalog=self.catalog, local_writers="off", directory=self.directory)
+
+    def token(self, account: str) -> str:
+        return self.directory.create_token(Name(account), label="")[0].text()
+
+    def visibility(self, alias: str) -> Rule:
+        return self.directory.visibility(require_entry(self.catalog, alias).incarnation)
+
+    @contextmanager
+    def running(self) -> Iterator[str]:
+        with self.served(self.authorizer) as base:
+            yield base
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> SyncNode:
+    node = SyncNode(tmp_path / "here")
+    node.coordinator.add(CITIES)
+    node.coordinator.push("cities", "Kyiv", minute=0)
+    return node
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Node:
+    return Node(tmp_path / "there")
+
+
+@pytest.mark.parametrize("visibility", Visibility)
+def test_a_new_dataset_has_the_visibility_that_its_push_asks_for(
+    here: SyncNode, there: Node, visibility: Visibility
+) -> None:
+    with there.running() as base:
+        target = f"odf+{base}/ann/cities"
+        for wanted in (visibility, Visibility.PUBLIC, Visibility.PRIVATE):  # only the creation sets it
+            here.push("cities", target, visibility=wanted, token=there.token("ann"))
+            here.coordinator.push("cities", "Oslo", minute=9)
+            assert there.visibility("ann/cities") == visibility.value.lower()
+
+
+def test_it_has_it_when_its_name_becomes_visible(
+    here: SyncNode, there: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, seen = there.catalog.add, list[Rule]()
+
+    def watched(entry: Any) -> None:
+        seen.append(there.directory.visibility(entry.incarnation))
+        add(entry)
+
+    monkeypatch.setattr(there.catalog, "add", watched)
+    with there.running() as base:
+        target = f"odf+{base}/ann/cities"
+        here.push("cities", target, visibility=Visibility.PUBLIC, token=there.token("ann"))
+    assert seen == [Rule.PUBLIC]
+
+
+def test_a_dataset_that_another_account_has_pushed_meanwhile_keeps_its_visibility_and_roles(
+    here: SyncNode, there: Node
+) -> None:
+    with there.running() as base:
+        wanted = Push(dataset="cities", target=f"odf+{base}/bob/cities", visibility=Visibility.PUBLIC)
+        bobs = there.token("bob")
+        steps = push(here.env, wanted, lambda _: bobs)
+        assert "objects" in {next(steps).state for _ in range(3)}
+        here.push("cities", f"odf+{base}/ann/cities", token=there.token("ann"))
+        created = require_entry(there.catalog, "ann/cities").incarnation
+        carl = there.directory.store.account(Name("carl"))
+        there.directory.store.set_role(created, carl, Role.READER)
+        with pytest.raises(TransferRefused) as refused:
+            list(steps)
+        assert "ann" not in str(refused.value)
+        assert str(there.head("ann/cities")) not in str(refused.value)
+        assert urllib3.request("GET", f"{base}/ann/cities/refs/head").status == 404
+    assert there.visibility("ann/cities") is Rule.PRIVATE
+    assert there.directory.store.roles(created) == {carl: Role.READER}
+
+
+@pytest.mark.parametrize("alias", ["bob/cities", "ann/cities"])
+def test_a_copy_is_private_after_a_refused_push_of_it_as_public(
+    here: SyncNode, there: Node, monkeypatch: pytest.MonkeyPatch, alias: str
+) -> None:
+    with there.running() as base, monkeypatch.context() as patch:
+        patch.setattr(Uploader, "send", lambda *_: None)
+        target = f"odf+{base}/bob/cities"
+        with pytest.raises(TransferRefused, match="not sent"):
+            here.push("cities", target, visibility=Visibility.PUBLIC, token=there.token("bob"))
+    with here.served() as base:
+        there.pull(f"{base}/cities", alias)
+    assert there.visibility(alias) is Rule.PRIVATE
+
+
+def test_a_deleted_dataset_that_is_pulled_again_is_private_and_has_no_roles(
+    here: SyncNode, there: Node
+) -> None:
+    with there.running() as base:
+        target = f"odf+{base}/bob/cities"
+        here.push("cities", target, visibility=Visibility.PUBLIC, token=there.token("bob"))
+    entry = require_entry(there.catalog, "bob/cities")
+    there.directory.store.set_role(
+        entry.incarnation, there.directory.store.account(Name("carl")), Role.EDITOR
+    )
+    there.coordinator.editor.delete("bob/cities")
+    with here.served() as base:
+        there.pull(f"{base}/cities", "ann/cities")
+    again = require_entry(there.catalog, "ann/cities")
+    assert again.dataset_id == entry.dataset_id
+    assert there.visibility("ann/cities") is Rule.PRIVATE
+    assert there.directory.store.roles(again.incarnation) == {}
+
+
+def test_a_pull_says_under_which_name_its_dataset_exists(here: SyncNode, there: Node) -> None:
+    with here.served() as base:
+        there.pull(f"{base}/cities", "ann/cities")
+        with pytest.raises(AlreadyExists, match="locally named ann/cities"):
+            there.pull(f"{base}/cities", "bob/cities")
