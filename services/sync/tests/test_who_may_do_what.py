@@ -238,13 +238,17 @@ def test_on_a_node_of_one_tenant_accounts_and_local_programs_own_all_and_others_
         assert node.ask("POST", "/orders/ingest", node.token("ann", scope=Scope.READ)) == 403
 
 
-@pytest.mark.parametrize(("local_writers", "status"), [("off", 403), ("anywhere", 200)])
-def test_settings_say_who_may_write_without_a_token(tmp_path: Path, local_writers: str, status: int) -> None:
+@pytest.mark.parametrize(("local_writers", "status", "secret"), [("off", 403, 404), ("anywhere", 200, 200)])
+def test_settings_say_what_programs_on_this_machine_may_do_without_a_token(
+    tmp_path: Path, local_writers: str, status: int, secret: int
+) -> None:
     node = Node(tmp_path, is_multi_tenant=False, local_writers=local_writers)
     node.add_dataset("orders", None)
     node.add_dataset("secret", Visibility.PRIVATE)
     with node.running():
         assert node.ask("POST", "/orders/ingest", {}) == status
-        assert node.ask("GET", "/secret/refs/head", {}) == 200
+        assert node.ask("GET", "/orders/refs/head", {}) == 200
+        assert node.ask("GET", "/secret/refs/head", {}) == secret
+        assert node.ask("POST", "/secret/ingest", {}) == secret
         assert node.ask("GET", "/secret/refs/head", {"Via": "proxy"}) == 404
         assert node.ask("POST", "/orders/ingest", {"Via": "proxy"}) == status

@@ -1,7 +1,7 @@
 """Authentication and authorization of requests: the only module that allows or refuses them (wire-facts §8.6).
 
-On a single-tenant node, everyone may read every dataset that is not private, and its accounts and programs on this
-machine may write, unless configured otherwise.
+On a single-tenant node, everyone may read every dataset that is not private. Its accounts may do everything, and so may
+programs on this machine, unless configured otherwise: with `off` they are as anonymous as others.
 """
 
 from collections.abc import Iterator, Mapping
@@ -134,9 +134,7 @@ class Authorizer:
             return None
         if self._local_writers == ANYWHERE and visibility is Visibility.PUBLIC:
             return Role.OWNER
-        if caller.why_not_local is not None:
-            return None
-        return Role.READER if self._local_writers == OFF else Role.OWNER
+        return None if self._local_writers == OFF or caller.why_not_local is not None else Role.OWNER
 
     def _may_create(self, caller: Caller, alias: Alias) -> Verdict:
         if self.directory.is_multi_tenant:
