@@ -200,7 +200,7 @@ def test_an_account_without_password_cannot_log_in_with_one(node: Node) -> None:
         ("/platform/login", " " * (MAX_BODY_BYTES + 1), 413),
         ("/platform/token/device", "&".join(f"a{number}=" for number in range(50)), 422),
         ("/platform/token/device", "\udcff".encode(errors="replace").decode(), 422),
-        ("/v/login", "login=alice", 401),
+        ("/v/login", "login=alice", 410),
     ],
 )
 def test_odd_bodies_get_an_answer(node: Node, path: str, body: str, status: int) -> None:
@@ -225,18 +225,21 @@ def test_a_device_is_logged_in_once_its_user_is(node: Node) -> None:
 
 
 def test_logins_of_devices_expire_and_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_flow, "MAX_LOGINS", 2)
+    monkeypatch.setattr(device_flow, "MAX_LOGINS", 4)
     clock = ManualClock()
     logins = device_flow.DeviceLogins(clock)
-    code = logins.begin()
-    assert code is not None
-    assert logins.begin() is not None
-    assert logins.begin() is None
+    code = logins.begin("192.0.2.1")
+    flood = [logins.begin("192.0.2.2") for _ in range(5)]
+    other = logins.begin("192.0.2.3")
+    assert [one for one in flood if logins.is_pending(one)] == flood[-2:]
+    assert logins.is_pending(code)
+    assert logins.complete(other, "token")
+    assert not logins.is_pending(other)
     clock.ms += device_flow.EXPIRES_SECONDS * 1000
     with pytest.raises(TimeoutError):
         logins.poll(code)
     assert not logins.complete(code, "token")
-    assert logins.begin() is not None
+    assert logins.is_pending(logins.begin("192.0.2.1"))
     with pytest.raises(KeyError):
         logins.poll(code)
 
@@ -266,6 +269,26 @@ def test_after_too_many_failed_logins_even_the_right_password_has_to_wait(
         status, headers, _ = node.ask("POST", LOGIN_PAGE, f"login=alice&password={PASSWORD}")
     assert status == 429
     assert 50 < int(headers["Retry-After"]) <= 60
+
+
+@pytest.mark.parametrize("page", ["/v/login?deviceCode=unknown", "/v/login"])
+def test_a_login_that_is_over_says_so_and_makes_no_token(node: Node, page: str) -> None:
+    before = node.directory.store.tokens()
+    for method, body in (("GET", None), ("POST", f"login=alice&password={PASSWORD}")):
+        status, _, text = node.ask(method, page, body)
+        assert (status, "Start it again" in text, "<form" in text) == (410, True, False)
+    assert node.directory.store.tokens() == before
+
+
+def test_a_login_that_ends_while_its_password_is_checked_leaves_no_token(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = node.directory.store.tokens()
+    begun = node.ask("POST", "/platform/token/device/authorization", "client_id=kamu")[2]
+    page = f"/v/login?deviceCode={json.loads(begun)['device_code']}"
+    monkeypatch.setattr(device_flow.DeviceLogins, "complete", lambda *_: False)
+    assert node.ask("POST", page, f"login=alice&password={PASSWORD}")[0] == 410
+    assert node.directory.store.tokens() == before
 
 
 def test_the_web_frontend_is_the_node_itself(node: Node) -> None:

@@ -5,6 +5,7 @@ Pending logins are kept in memory: after a restart of sync, a login has to be st
 
 import threading
 import uuid
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +19,7 @@ MAX_LOGINS: Final = 1000  # logins at a time
 
 @dataclass(slots=True, kw_only=True)
 class _Login:
+    address: str
     expires_ms: int
     token: str | None = None
 
@@ -31,25 +33,42 @@ class DeviceLogins:
         self._lock = threading.Lock()
         self._logins: dict[str, _Login] = {}
 
-    def begin(self) -> str | None:
-        """Return the code of a new login; None while there are too many."""
+    def begin(self, address: str) -> str:
+        """Return the code of a new login from an address.
+
+        While there are too many, it replaces the oldest of the address that has most: one client cannot block others.
+        """
         now = self._clock.now().ms
         with self._lock:
             self._logins = {code: login for code, login in self._logins.items() if login.expires_ms > now}
             if len(self._logins) >= MAX_LOGINS:
-                return None
+                del self._logins[self._least_missed()]
             code = str(uuid.uuid4())  # 122 bits of the system's randomness
-            self._logins[code] = _Login(expires_ms=now + EXPIRES_SECONDS * 1000)
+            self._logins[code] = _Login(address=address, expires_ms=now + EXPIRES_SECONDS * 1000)
             return code
+
+    def _least_missed(self) -> str:
+        logins = Counter(login.address for login in self._logins.values())
+        return max(self._logins, key=lambda code: logins[self._logins[code].address])  # the oldest is first
+
+    def is_pending(self, code: str) -> bool:
+        """Return whether a login can be completed."""
+        with self._lock:
+            return self._pending(code) is not None
 
     def complete(self, code: str, token: str) -> bool:
         """Complete a pending login with the user's token; False if it is not pending."""
         with self._lock:
-            login = self._logins.get(code)
-            if login is None or login.expires_ms <= self._clock.now().ms or login.token is not None:
+            login = self._pending(code)
+            if login is None:
                 return False
             login.token = token
             return True
+
+    def _pending(self, code: str) -> _Login | None:
+        login = self._logins.get(code)
+        is_over = login is None or login.expires_ms <= self._clock.now().ms or login.token is not None
+        return None if is_over else login
 
     def poll(self, code: str) -> str | None:
         """Return the token, None until the user has logged in.

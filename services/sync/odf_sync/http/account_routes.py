@@ -17,6 +17,7 @@ from odf_common.ports.store import Catalog
 from odf_sync.access.device_flow import EXPIRES_SECONDS, INTERVAL_SECONDS, DeviceLogins
 from odf_sync.access.directory import LOGIN_SECONDS, LoginRefused
 from odf_sync.access.rate_limits import FailedLogins
+from odf_sync.access.tokens import Token
 from odf_sync.http.authorization import INVALID_TOKEN, Authorizer
 from odf_sync.http.endpoints import Endpoint, caller_of, note_login
 
@@ -27,6 +28,7 @@ POLL_FIELDS: Final = ("grant_type", "client_id", "device_code")
 MAX_LOGIN: Final = 256  # characters by which failures are counted
 MAX_BODY_BYTES: Final = 64 * 1024
 HTML: Final = "text/html"
+FORM_TYPE: Final = "application/x-www-form-urlencoded"
 LOGIN_PAGE: Final = "/v/login"
 FAILURES_OF_ACCOUNT, FAILURES_OF_ADDRESS = 10, 100  # per minute
 
@@ -48,6 +50,7 @@ class AccountRoutes:
         """Yield what is served."""
         yield from self._identity_endpoints()
         yield from self._login_endpoints()
+        yield from self._login_page_endpoints()
 
     def _identity_endpoints(self) -> Iterator[Endpoint]:
         get = partial(Endpoint, method="GET")
@@ -73,7 +76,7 @@ class AccountRoutes:
         )
 
     def _login_endpoints(self) -> Iterator[Endpoint]:
-        form = partial(Endpoint, method="POST", body="application/x-www-form-urlencoded")
+        form = partial(Endpoint, method="POST", body=FORM_TYPE)
         yield Endpoint(
             method="POST",
             path="/platform/login",
@@ -97,21 +100,22 @@ class AccountRoutes:
             fields=POLL_FIELDS,
             statuses=(200, 413, 422),
         )
-        yield Endpoint(
+
+    def _login_page_endpoints(self) -> Iterator[Endpoint]:
+        page = partial(Endpoint, path=LOGIN_PAGE, media_type=HTML, refusal_media_types=(HTML, "text/plain"))
+        yield page(
             method="GET",
-            path=LOGIN_PAGE,
             handler=self._login_page,
             summary="The page on which a user logs in.",
-            media_type=HTML,
+            statuses=(200, 410),
         )
-        yield form(
-            path=LOGIN_PAGE,
+        yield page(
+            method="POST",
             handler=self._log_in_on_page,
             summary="Complete a login in a browser.",
+            body=FORM_TYPE,
             fields=("login", "password"),
-            statuses=(200, 401, 413, 422, 429),
-            media_type=HTML,
-            refusal_media_types=(HTML, "text/plain"),
+            statuses=(200, 401, 410, 413, 422, 429),
         )
 
     async def _info(self, _: web.Request) -> web.Response:
@@ -172,15 +176,16 @@ class AccountRoutes:
         credentials = _credentials(asked["loginCredentialsJson"])
         if credentials is None:
             return _message(401, "Invalid credentials")
-        token = await self._token(request, *credentials, device_code=asked.get("deviceCode"))
+        token = await self._token(request, *credentials)
         if token is None:
             return _message(401, "Rejected credentials: invalid login or password")
-        return web.json_response({"accessToken": token})
+        code = asked.get("deviceCode")
+        if isinstance(code, str):  # the client of that login gets the token too
+            self._devices.complete(code, token.text())
+        return web.json_response({"accessToken": token.text()})
 
-    async def _token(
-        self, request: web.Request, login: str, password: str, *, device_code: object
-    ) -> str | None:
-        """Return a new token, None for a wrong password; with a device code, its client gets the token too.
+    async def _token(self, request: web.Request, login: str, password: str) -> Token | None:
+        """Return a new token, None for a wrong password.
 
         Raises `HTTPTooManyRequests` after too many failures.
         """
@@ -193,22 +198,17 @@ class AccountRoutes:
         if wait:
             raise web.HTTPTooManyRequests(text="", headers={"Retry-After": str(math.ceil(wait))})
         try:
-            token = (await asyncio.to_thread(self._directory.log_in, login, password)).text()
+            return await asyncio.to_thread(self._directory.log_in, login, password)
         except LoginRefused:
             self._failures_of_account.note(account)
             self._failures_of_address.note(request.remote)
             return None
-        if isinstance(device_code, str):
-            self._devices.complete(device_code, token)
-        return token
 
     async def _begin(self, request: web.Request) -> web.Response:
         form = await _form(request)
         if "client_id" not in form:
             return _missing("client_id")
-        code = self._devices.begin()
-        if code is None:
-            return web.Response(status=503, headers={"Retry-After": str(EXPIRES_SECONDS)})
+        code = self._devices.begin(request.remote or "")
         return web.json_response(
             {
                 "device_code": code,
@@ -245,15 +245,21 @@ class AccountRoutes:
             }
         )
 
-    async def _login_page(self, _: web.Request) -> web.Response:
-        return _page("Log in", FORM)
+    async def _login_page(self, request: web.Request) -> web.Response:
+        is_pending = self._devices.is_pending(request.query.get("deviceCode", ""))
+        return _page("Log in", FORM) if is_pending else _page(OVER, OVER_TEXT, status=410)
 
     async def _log_in_on_page(self, request: web.Request) -> web.Response:
         form = await _form(request)
-        code = request.query.get("deviceCode")
-        login, password = form.get("login", ""), form.get("password", "")
-        if await self._token(request, login, password, device_code=code) is None:
+        code = request.query.get("deviceCode", "")
+        if not self._devices.is_pending(code):  # a token would be for nobody
+            return _page(OVER, OVER_TEXT, status=410)
+        token = await self._token(request, form.get("login", ""), form.get("password", ""))
+        if token is None:
             return _page("Wrong login or password", FORM, status=401)
+        if not self._devices.complete(code, token.text()):  # it has just expired
+            await asyncio.to_thread(self._directory.store.revoke, token.id)
+            return _page(OVER, OVER_TEXT, status=410)
         return _page("Logged in", "<p>You may close this window and return to the terminal.</p>")
 
     def _origin(self, request: web.Request) -> str:
@@ -267,6 +273,10 @@ FORM: Final = """\
 <p><label>Password <input name="password" type="password" autocomplete="current-password" required></label></p>
 <p><button>Log in</button></p>
 </form>"""
+OVER: Final = "This login is over"
+OVER_TEXT: Final = (
+    "<p>It has expired or was completed before. Start it again in the terminal, and open the new address.</p>"
+)
 PAGE: Final = """\
 <!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><h1>{title}</h1>
 {body}</html>"""
