@@ -1,5 +1,6 @@
 """What a server does not take on trust from a node that pushes or pulls: each check by itself."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,12 +19,22 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.events import DatasetKind, Seed, SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.http.open_pushes import LINGERING_SECONDS, OpenPushes
 from odf_sync.http.smart_protocol.serve_pull import PullSource
 from odf_sync.http.smart_protocol.serve_push import PushTarget, _unpacked
-from odf_sync.smart.exchange import TransferRefused
+from odf_sync.smart.connection import connected
+from odf_sync.smart.exchange import PUSH, TransferRefused
 from odf_sync.smart.large_messages import LargeMessages
-from odf_sync.smart.messages import BlocksBatch, Internal, InvalidInterval, PullRequest
+from odf_sync.smart.messages import (
+    BlocksBatch,
+    Internal,
+    InvalidInterval,
+    PullRequest,
+    PushAccepted,
+    PushRequest,
+    TransferPlan,
+    Visibility,
+)
 from odf_sync.smart.ranges import Range
 from odf_sync.transfer.accept import Acceptance, PushedChain
 
@@ -132,6 +143,43 @@ def test_blocks_that_do_not_follow_the_head_replace_it_only_by_force(node: SyncN
     with pytest.raises(InvalidInput, match=f"they do not follow the head {theirs.state.head}"):
         accept(node, pushed)
     assert node.head("cities") == theirs.state.head
+
+
+def test_archives_are_taken_for_a_push_in_progress_one_for_each(node: SyncNode) -> None:
+    body = {name: os.urandom(100) for name in "ab"}
+    hashes = {name: physical_hash_of(content) for name, content in body.items()}
+
+    def send(base: str, name: str, alias: str = "cities") -> int:
+        return urllib3.request("PUT", f"{base}/{alias}/archives/{hashes[name]}", body=body[name]).status
+
+    asked = PushRequest(
+        current_head=None,
+        transfer_plan=TransferPlan(num_blocks=1),
+        force_update_if_diverged=False,
+        visibility_for_created_dataset=Visibility.PRIVATE,
+    )
+    with node.served() as base:
+        assert send(base, "a") == 404
+        with connected(f"{base}/Cities/push", PUSH, {}) as connection:
+            connection.send(asked)
+            connection.expect(PushAccepted)
+            assert [send(base, one) for one in "aab"] == [200, 200, 404]
+            assert send(base, "a", "towns") == 404
+        assert len([*(node.env.settings.home / "uploads").iterdir()]) == 1
+
+
+def test_a_push_that_was_cut_off_continues_its_archive_for_a_while() -> None:
+    now = 0.0
+    pushes = OpenPushes(lambda: now)
+    with pushes.exchanging("cities"):
+        assert pushes.takes_archive("cities", a_hash("a"))
+    with pushes.exchanging("cities"):
+        pass
+    assert [pushes.takes_archive("cities", a_hash(one)) for one in "ab"] == [True, False]
+    now += LINGERING_SECONDS
+    assert not pushes.takes_archive("cities", a_hash("a"))
+    with pushes.exchanging("Cities"):
+        assert pushes.takes_archive("cities", a_hash("b"))
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ class SimpleProtocol:
         for kind in (ObjectKind.DATA, ObjectKind.CHECKPOINT):
             summary = f"Store one of the dataset's {kind}, if its bytes match its hash."
             yield _upload_endpoint(kind.value, partial(self._upload, kind), summary)
-        summary = "Keep an archive of blocks for a push, if its bytes match its hash."
+        summary = "Keep an archive of blocks for a push in progress, if its bytes match its hash."
         yield _upload_endpoint("archives", self._archive, summary)
 
     async def _ref(self, request: web.Request) -> web.Response:
@@ -132,7 +132,10 @@ class SimpleProtocol:
 
     async def _archive(self, request: web.Request) -> web.Response:
         hashed = hash_in_url(request.match_info["name"])
-        file = upload_file(self._env.settings.home, name_in_path(request), hashed)
+        alias = name_in_path(request)
+        if not self._pushes.takes_archive(alias, hashed):
+            raise web.HTTPNotFound(text="")
+        file = upload_file(self._env.settings.home, alias, hashed)
         upload = ExpectedUpload(
             file=file, name=hashed, has=lambda: False, take=_keep, most=ARCHIVE_BYTES_LIMIT
         )

@@ -1,8 +1,14 @@
-"""New datasets that are being pushed: they have no name yet, but their objects are already accepted."""
+"""Pushes in progress: which uploads are accepted before a head has moved.
+
+A new dataset has no name yet, but its objects are already accepted. An archive of blocks belongs to no dataset before
+it is read: it is accepted for a name only while a push to it may refer to it, so that nothing else fills the disk.
+"""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from odf_common.hashing.multihash import Multihash
@@ -16,14 +22,23 @@ LINGERING_SECONDS: Final = (
 )
 
 
+@dataclass(eq=False, slots=True)
+class _Exchange:
+    archive: Multihash | None = None
+    """The one that has been sent."""
+    until: float = inf
+    """When it is over: after its end, uploads that were cut off may still be continued."""
+
+
 class OpenPushes:
-    """The datasets that are being pushed and have no name yet: their objects are accepted already."""
+    """The pushes that are in progress, by the name that they are for."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin with none."""
         self._clock = clock
         self._datasets: dict[str, list[DatasetId]] = {}
         self._ended: dict[str, tuple[DatasetId, float]] = {}
+        self._exchanges: dict[str, list[_Exchange]] = {}
         self._listeners: dict[DatasetId, list[Listener]] = {}
 
     def dataset(self, alias: str) -> DatasetId | None:
@@ -33,6 +48,31 @@ class OpenPushes:
             return found[-1]
         dataset, until = self._ended.get(alias.lower(), (None, 0.0))
         return dataset if self._clock() < until else None
+
+    @contextmanager
+    def exchanging(self, alias: str) -> Iterator[None]:
+        """Accept one archive of blocks for a name."""
+        now = self._clock()
+        known = {name: [one for one in found if now < one.until] for name, found in self._exchanges.items()}
+        self._exchanges = {name: found for name, found in known.items() if found}
+        exchange = _Exchange()
+        self._exchanges.setdefault(alias.lower(), []).append(exchange)
+        try:
+            yield
+        finally:
+            exchange.until = self._clock() + (0 if exchange.archive is None else LINGERING_SECONDS)
+
+    def takes_archive(self, alias: str, name: Multihash) -> bool:
+        """Return whether an archive is accepted for a name; an exchange takes no other one then."""
+        now = self._clock()
+        found = [one for one in self._exchanges.get(alias.lower(), ()) if now < one.until]
+        if any(one.archive == name for one in found):
+            return True
+        for exchange in found:
+            if exchange.archive is None:
+                exchange.archive = name
+                return True
+        return False
 
     def note_object(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> None:
         """Note that an object of a dataset has been stored."""

@@ -140,7 +140,10 @@ async def serve_push(channel: Channel, target: PushTarget, request: web.Request)
     if is_forced and target.entry is not None and not await target.may_replace():
         await channel.send(Refusal(fault=Internal(phase=Phase.PUSH_INITIAL, error_message=NOT_BY_FORCE)))
         return
-    with await _received_blocks(channel, target, request, asked.transfer_plan) as received:
+    with (
+        target.pushes.exchanging(target.alias),
+        await _received_blocks(channel, target, request, asked.transfer_plan) as received,
+    ):
         await _receive(channel, target, request, asked, received)
     await channel.send(PushConfirmed())
 
