@@ -16,14 +16,14 @@ from odf_common.adapters.grpc.server import serve
 from odf_common.adapters.local import LocalCatalog
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, OdfError
 from odf_common.identity.dataset_refs import Name
-from odf_common.ports.store import CatalogEntry
+from odf_common.ports.store import CatalogEntry, incarnation
 from odf_common.proto.odf.node.v1 import access_pb2 as pb
 from odf_common.proto.odf.node.v1.access_pb2_grpc import AccessStub, add_AccessServicer_to_server
 from odf_common.service.settings import Settings
 from odf_sync.access.directory import Directory
 from odf_sync.access.grpc_servicer import NAME, AccessServicer
 from odf_sync.access.remote_login import DeviceLogin, LoginFailed, RemoteLogins, origin_of, require_encrypted
-from odf_sync.access.rules import Action
+from odf_sync.access.rules import Action, Role
 from odf_sync.access.sent_tokens import LoginRequired
 from odf_sync.access.store import AccessStore
 from odf_sync.http.account_routes import AccountRoutes
@@ -207,6 +207,9 @@ def test_accounts_tokens_and_roles_are_managed(here: Here) -> None:
     assert changed == stub.ShowAccess(pb.ShowAccessRequest(ref=str(a_dataset("notes"))))
     assert changed.visibility == "public"
     assert [(role.account, role.role) for role in changed.roles] == [("bob", "owner"), ("eve", "editor")]
+    bob = here.directory.store.account(Name("bob"))
+    here.directory.store.set_role(incarnation(a_dataset("notes"), ""), bob, Role.READER)  # before a rename
+    assert changed == stub.ShowAccess(pb.ShowAccessRequest(ref="bob/notes"))
     stub.RemoveAccount(pb.RemoveAccountRequest(name="eve"))
     assert len(stub.ShowAccess(pb.ShowAccessRequest(ref="bob/notes")).roles) == 1
 
@@ -230,6 +233,12 @@ def test_accounts_tokens_and_roles_are_managed(here: Here) -> None:
         ("RevokeToken", pb.RevokeTokenRequest(id="x"), NotFound, "token x"),
         ("ShowAccess", pb.ShowAccessRequest(ref="none"), NotFound, "dataset none"),
         ("ChangeAccess", pb.ChangeAccessRequest(ref="owner/data", visibility="x"), InvalidInput, "public"),
+        (
+            "ChangeAccess",
+            pb.ChangeAccessRequest(ref="owner/data", account="Owner", role="reader"),
+            OdfError,
+            "owner owns owner/data",
+        ),
         (
             "ChangeAccess",
             pb.ChangeAccessRequest(ref="owner/data", account="owner", role="owner"),

@@ -26,6 +26,11 @@ class AccountInUse(Refused):
     """An account that owns datasets cannot be removed."""
 
 
+@dataclass(eq=False, kw_only=True)
+class AlreadyOwner(Refused):
+    """The owner of a dataset may do everything; roles are for other accounts."""
+
+
 class AccessServicer(access_pb2_grpc.AccessServicer):
     """Serves the directory of a node; its callers are trusted."""
 
@@ -87,14 +92,19 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
         return self._access(require_entry(self._catalog, request.ref))
 
     def ChangeAccess(self, request: pb.ChangeAccessRequest, _: grpc.ServicerContext) -> pb.DatasetAccess:
-        """Change a dataset's visibility, or a role."""
+        """Change a dataset's visibility, or a role; raises `AlreadyOwner` for a role of its owner."""
         entry = require_entry(self._catalog, request.ref)
         if request.visibility:
             visibility = _parsed(Visibility, request.visibility, "visibility")
             self._store.set_visibility(entry.incarnation, visibility)
         if request.account:
             account = self._store.account(Name(request.account))
-            self._store.set_role(entry.incarnation, account, _role(request.role) if request.role else None)
+            role = _role(request.role) if request.role else None
+            if role is not None and parse_alias(entry.alias).account == account.name:
+                raise AlreadyOwner(
+                    text=f"{account.name} owns {entry.alias} and may do everything; roles are for other accounts"
+                )
+            self._store.set_role(entry.incarnation, account, role)
         return self._access(entry)
 
     def LogIn(self, request: pb.LogInRequest, context: grpc.ServicerContext) -> Iterator[pb.LogInProgress]:
@@ -135,7 +145,8 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
     def _access(self, entry: CatalogEntry) -> pb.DatasetAccess:
         owner = parse_alias(entry.alias).account
         roles = {"" if owner is None else str(owner): Role.OWNER}
-        roles |= {str(account.name): role for account, role in self._store.roles(entry.incarnation).items()}
+        granted = self._store.roles(entry.incarnation)  # also of the owner, if the dataset was renamed
+        roles |= {str(account.name): role for account, role in granted.items() if account.name != owner}
         return pb.DatasetAccess(
             dataset=entry.alias,
             visibility=self._directory.visibility(entry.incarnation).value,
