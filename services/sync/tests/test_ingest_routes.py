@@ -95,7 +95,7 @@ class Here:
 def make_here(tmp_path: Path) -> Iterator[Any]:
     running_ones = []
 
-    def make(who: str = "loopback") -> Here:
+    def make(who: str = "loopback", public_url: str | None = None) -> Here:
         catalog = LocalCatalog(tmp_path)
         catalog.add(CatalogEntry(alias="orders", dataset_id=DATASET))
         ingest = Ingest(Staging(tmp_path))
@@ -104,6 +104,7 @@ def make_here(tmp_path: Path) -> Iterator[Any]:
             ingest=IngestClient(f"127.0.0.1:{server.port}", patience=2.0),
             staging=Staging(tmp_path),
             max_bytes=MAX_BYTES,
+            public_url=public_url,
         )
         authorizer = Authorizer(catalog=catalog, local_writers=who)
         context = running(application(authorizer, routes.endpoints()))
@@ -128,6 +129,14 @@ def _registering(ingest: Ingest) -> Any:
         return ("odf.node.v1.Push",)
 
     return register
+
+
+def test_a_receipt_is_at_the_public_url(make_here: Any) -> None:
+    here = make_here(public_url="https://data.example")
+    receipt = f"https://data.example/orders/ingest/{'a' * 32}"
+    _, accepted, headers = here.ask("POST", "/orders/ingest", b"x")
+    assert (accepted["url"], headers["Location"]) == (receipt, receipt)
+    assert here.ask("GET", f"/orders/ingest/{'a' * 32}")[1]["url"] == receipt
 
 
 @pytest.mark.parametrize(("case", "state"), [("ingest-csv", "committed"), ("ingest-no-change", "unchanged")])

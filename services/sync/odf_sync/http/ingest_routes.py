@@ -49,14 +49,21 @@ def ingest_routes(env: Environment) -> "IngestRoutes":
         ingest=IngestClient(settings.required("ingest_grpc"), tls=peer_tls(settings)),
         staging=Staging(settings.home),
         max_bytes=settings.http_ingest_max_bytes,
+        public_url=settings.public_url,
     )
 
 
 class IngestRoutes:
     """Handlers of pushes."""
 
-    def __init__(self, *, ingest: IngestClient, staging: Staging, max_bytes: int) -> None:
-        """Accept pushes of up to `max_bytes`, decompressed, into every dataset of the node."""
+    def __init__(
+        self, *, ingest: IngestClient, staging: Staging, max_bytes: int, public_url: str | None = None
+    ) -> None:
+        """Accept pushes of up to `max_bytes`, decompressed, into every dataset of the node.
+
+        Receipts are at `public_url`, by default where the request was sent.
+        """
+        self._public_url = public_url
         self._ingest = ingest
         self._staging = staging
         self._max_bytes = max_bytes
@@ -106,7 +113,7 @@ class IngestRoutes:
                 raise PushRefused(
                     status=status_of(receipt.code), error=receipt.code, text=receipt.text, hint=receipt.advice
                 )
-        url = f"{request.scheme}://{request.host}{request.path}/{receipt.id}"
+        url = f"{self._url(request)}/{receipt.id}"
         return web.json_response(
             _plain(receipt, entry, url),
             status=200 if is_awaited and receipt.state in COMMITTED else 202,
@@ -118,8 +125,11 @@ class IngestRoutes:
         receipt = await self._run(self._ingest.show, str(entry.dataset_id), request.match_info["receipt"])
         if _wants_commit(request):
             receipt = await self._settled(entry, receipt)
-        url = f"{request.scheme}://{request.host}{request.path}"
-        return web.json_response(_plain(receipt, entry, url))
+        return web.json_response(_plain(receipt, entry, self._url(request)))
+
+    def _url(self, request: web.Request) -> str:
+        """Return the URL of a request, for clients."""
+        return (self._public_url or f"{request.scheme}://{request.host}") + request.path
 
     async def _settled(self, entry: CatalogEntry, receipt: pb.PushReceipt) -> pb.PushReceipt:
         """Return the receipt once it is settled, or as it is after `WAIT_SECONDS` or without ingest."""
