@@ -93,7 +93,9 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         self, request: pb.ListAliasesRequest, context: grpc.ServicerContext
     ) -> pb.ListAliasesReply:
         """List datasets that have aliases."""
-        found = aliases.listed(self._env, request.refs, recursive=request.recursive)
+        found = aliases.listed(
+            self._env, request.refs, recursive=request.recursive, is_strict=request.is_strict
+        )
         return pb.ListAliasesReply(datasets=[self._aliases(*one) for one in found])
 
     def ChangeAliases(

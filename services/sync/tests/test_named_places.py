@@ -7,14 +7,14 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from odf_testing.builders import a_chain, a_derivative, a_seed
+from odf_testing.builders import a_chain, a_dataset, a_derivative, a_seed
 from odf_testing.webserver import Page, PageServer, serving_pages
 
 from odf_common.adapters.local.repositories import LocalRepositories, UnknownRepository
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
-from odf_common.errors import InvalidInput, NotFound, Unavailable
+from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.environment import Environment
@@ -162,6 +162,16 @@ def test_datasets_with_aliases_are_listed_by_name_id_and_pattern(env: Environmen
     assert names(env) == ["big.cities", "cities"]
     assert names(env, "CITIES") == names(env, str(ID)) == ["cities"]
     assert names(env, "big.%", "towns", "cities@theirs", "%/") == ["big.cities"]
+
+
+@pytest.mark.parametrize(
+    ("ref", "error"), [("towns", NotFound), (str(a_dataset(1)), NotFound), ("a/b/c", InvalidInput)]
+)
+def test_the_aliases_of_no_dataset_are_not_found(env: Environment, ref: str, error: type[OdfError]) -> None:
+    for known in ("cities", str(ID), "nothing.%"):
+        listed(env, [known], recursive=False, is_strict=True)
+    with pytest.raises(error):
+        listed(env, ["cities", ref], recursive=False, is_strict=True)
 
 
 def test_inputs_are_listed_first_if_asked_for(env: Environment) -> None:

@@ -47,14 +47,17 @@ class AliasChange:
 
 
 def listed(
-    env: Environment, refs: Iterable[str], *, recursive: bool
+    env: Environment, refs: Iterable[str], *, recursive: bool, is_strict: bool = False
 ) -> tuple[tuple[CatalogEntry, RemoteAliases], ...]:
     """Return datasets that have aliases; all of them without `refs`, else those named and, if recursive, their inputs.
 
-    Inputs come first. Names of no dataset are ignored.
+    Inputs come first. Names of no dataset are ignored, or raise `NotFound` if `is_strict`; patterns may match none.
     """
     entries = tuple(env.catalog.entries())
     asked = tuple(refs)
+    for ref in asked if is_strict else ():
+        if not is_pattern(ref):
+            require_entry(env.catalog, ref)
     if asked:
         chosen = [entry for entry in entries if any(_is_named(entry, ref) for ref in asked)]
         entries = tuple(_with_inputs(env, chosen) if recursive else chosen)

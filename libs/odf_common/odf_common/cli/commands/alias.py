@@ -37,7 +37,8 @@ def list_all(*, datasets: tuple[str, ...], output: str) -> None:
       odf alias list 'shop.%'
     """  # noqa: D301
     with clients.sync() as sync:
-        found = sync.ListAliases(ListAliasesRequest(refs=datasets), timeout=clients.CALL_TIMEOUT_SECONDS)
+        request = ListAliasesRequest(refs=datasets, is_strict=True)
+        found = sync.ListAliases(request, timeout=clients.CALL_TIMEOUT_SECONDS)
     _print(found.datasets, output)
 
 
