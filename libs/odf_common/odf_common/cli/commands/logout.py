@@ -3,12 +3,14 @@
 import click
 
 from odf_common.cli import clients
+from odf_common.cli.output import output_option, print_object
 from odf_common.proto.odf.node.v1.access_pb2 import LogOutRequest
 
 
 @click.command("logout")
 @click.argument("url")
-def command(*, url: str) -> None:
+@output_option
+def command(*, url: str, output: str) -> None:
     """Delete the stored token of the node at URL. It stays valid there until it expires or is revoked.
 
     \b
@@ -16,4 +18,5 @@ def command(*, url: str) -> None:
       odf logout https://node.example
     """  # noqa: D301 - click's marker for text that must not be wrapped
     with clients.access() as access:
-        access.LogOut(LogOutRequest(url=url), timeout=clients.CALL_TIMEOUT_SECONDS)
+        item = access.LogOut(LogOutRequest(url=url), timeout=clients.CALL_TIMEOUT_SECONDS)
+    print_object({"origin": item.origin}, output)

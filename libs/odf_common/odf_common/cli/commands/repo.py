@@ -55,7 +55,8 @@ def list_all(*, output: str) -> None:
 
 @command.command("delete")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-def delete(*, names: tuple[str, ...]) -> None:
+@output_option
+def delete(*, names: tuple[str, ...], output: str) -> None:
     """Remove named repositories. Datasets copied from them are kept.
 
     \b
@@ -64,6 +65,7 @@ def delete(*, names: tuple[str, ...]) -> None:
     """  # noqa: D301
     for name in names:
         _repositories().remove(Name(name))
+    print_rows([{"name": name} for name in names], output, columns=("name",))
 
 
 def _repositories() -> LocalRepositories:
