@@ -15,7 +15,7 @@ class Action(StrEnum):
     READ = "read"
     WRITE = "write"
     CREATE = "create"  # write, or create the dataset if it does not exist
-    MANAGE = "manage"  # replace its history, change its visibility, give roles
+    MANAGE = "manage"  # replace its history
 
 
 class Role(IntEnum):

@@ -17,7 +17,8 @@ def command() -> None:
     """Show and change who may read and write a dataset over HTTP.
 
     Everyone may read a public dataset; a private one, only accounts with a role. A reader may read, an editor also
-    write, a maintainer also replace history and manage access. The account in a dataset's name owns it.
+    write, a maintainer also replace history. The account in a dataset's name owns it. Only this command, on the
+    node's machine, changes access: no role and no token does.
 
     \b
     Example:
