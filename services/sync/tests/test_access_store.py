@@ -155,6 +155,16 @@ def test_the_visibility_of_a_refused_creation_is_forgotten(
     assert directory.visibility(HERE) is Visibility.PRIVATE
 
 
+def test_a_private_dataset_stays_private_if_its_damaged_name_has_lost_its_creation(tmp_path: Path) -> None:
+    directory = Directory(AccessStore(tmp_path), is_multi_tenant=False)
+    restored = incarnation(a_dataset(), "")
+    directory.store.set_visibility(HERE, Visibility.PRIVATE)
+    assert directory.visibility(restored) is Visibility.PRIVATE
+    assert directory.visibility(incarnation(a_dataset(), "another")) is Visibility.PUBLIC
+    directory.store.set_visibility(restored, Visibility.PUBLIC)
+    assert directory.visibility(restored) is Visibility.PUBLIC
+
+
 def test_what_is_taken_back_is_gone(directory: Directory) -> None:
     alice = directory.add_account(ALICE, None)
     directory.store.set_role(HERE, alice, Role.EDITOR)

@@ -137,10 +137,16 @@ class AccessStore:
             raise NotFound(what=f"token {token}")
 
     def visibility(self, dataset: Incarnation) -> Visibility | None:
-        """Return a dataset's visibility, None if it was never set."""
+        """Return a dataset's visibility, None if it was never set.
+
+        A name that was restored after damage may have lost its creation: then it is private if any of its id was.
+        """
         for (text,) in self._rows("SELECT visibility FROM datasets WHERE id = ?", dataset):
             return Visibility(text)
-        return None
+        if "#" in dataset:
+            return None
+        query = "SELECT 1 FROM datasets WHERE id LIKE ? AND visibility = ?"
+        return Visibility.PRIVATE if self._rows(query, f"{dataset}#%", Visibility.PRIVATE.value) else None
 
     def set_visibility(self, dataset: Incarnation, visibility: Visibility) -> None:
         """Set a dataset's visibility; also of one that does not exist yet."""
