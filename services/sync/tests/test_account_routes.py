@@ -266,7 +266,9 @@ def test_after_too_many_failed_logins_even_the_right_password_has_to_wait(
     node = Node(tmp_path)
     with running(node.app) as node.base:
         assert [node.log_in(login, "wrong")[0] for login in logins] == [401, 401]
-        status, headers, _ = node.ask("POST", LOGIN_PAGE, f"login=alice&password={PASSWORD}")
+        begun = node.ask("POST", "/platform/token/device/authorization", "client_id=kamu")[2]
+        page = f"{LOGIN_PAGE}?deviceCode={json.loads(begun)['device_code']}"
+        status, headers, _ = node.ask("POST", page, f"login=alice&password={PASSWORD}")
     assert status == 429
     assert 50 < int(headers["Retry-After"]) <= 60
 
