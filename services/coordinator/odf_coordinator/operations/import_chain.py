@@ -1,4 +1,7 @@
-"""Imports a chain whose blocks and objects another service has stored."""
+"""Imports a chain whose blocks and objects another service has stored.
+
+The objects of a derivative may be missing up to its drop marker: they are rebuilt later.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -6,6 +9,7 @@ from odf_common.chain.compare import common_block, compare
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import blocks_between
+from odf_common.dataset.object_markers import dropped_blocks
 from odf_common.dataset.stored_dataset import require_readable_block
 from odf_common.errors import (
     AlreadyExists,
@@ -19,7 +23,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import Seed
+from odf_common.metadata.events import DatasetKind, Seed
 from odf_common.ports.store import CatalogEntry, RefStore, new_creation
 from odf_coordinator.catalog.dependency_guard import hold_inputs, require_inputs_kept
 from odf_coordinator.catalog.registry import Datasets
@@ -122,16 +126,21 @@ class Importer:
 
     def _admitted(self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash) -> ChainState:
         """Return the state at `new_head`, after checking the hashes and objects of its blocks."""
-        state = None
+        blobs, state = self.datasets.blobs, None
         if expected is not None:
-            require_readable_block(self.datasets.blobs, dataset, expected)
+            require_readable_block(blobs, dataset, expected)
             state = self._state(dataset, expected)
+        dropped = dropped_blocks(blobs, dataset)
         for name, decoded, _ in blocks_between(self.datasets.reader(dataset), new_head, expected):
             event = decoded.block.event
             if isinstance(event, Seed) and event.dataset_id != dataset:
                 raise InvalidInput(text=f"the chain belongs to {event.dataset_id}, not to {dataset}")
-            require_objects(self.datasets.blobs, dataset, event)
             state = admit(state, decoded.block, block_hash=name, version=decoded.version)
+            is_rebuilt = (
+                state.kind is DatasetKind.Derivative and dropped is not None and dropped.contains(name)
+            )
+            if not is_rebuilt:
+                require_objects(blobs, dataset, event)
         if state is None:
             raise InvalidInput(text=f"the chain of {dataset} has no blocks")
         return state

@@ -192,10 +192,14 @@ class Puller:
         self, known: DatasetHandle, is_wanted: Callable[[], bool], *, is_explicit: bool
     ) -> Generator[Pulled, None, bool]:
         """Bring a dataset up to date; return whether dropped data was rebuilt for that."""
-        if not is_explicit and not self.keys.has(known.id):
-            return False  # copies are skipped unless given by name
-        self.editor.committer.require_owned(known.id)
         is_rebuilt = self.rebuilder.is_needed(known)
+        if not self.keys.has(known.id):
+            if not is_explicit:
+                return False  # copies are skipped unless given by name
+            if not is_rebuilt:
+                self.editor.committer.require_owned(known.id)
+            yield from self._rebuild(known, is_wanted)
+            return True
         if is_rebuilt:
             yield from self._rebuild(known, is_wanted)
         if known.is_derivative:

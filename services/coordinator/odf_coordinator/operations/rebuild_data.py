@@ -1,7 +1,7 @@
 """Rebuilds dropped data bit for bit: each transform of the chain is replayed, and its result stored.
 
 The result is compared with the block: records, offsets, watermark, checkpoint, and the bytes of the slice, since the
-store finds it by their hash. Nothing is committed.
+store finds it by their hash. Nothing is committed, so the data of a copy is rebuilt in the same way.
 """
 
 from collections.abc import Iterator
@@ -12,13 +12,15 @@ import structlog
 
 from odf_common.adapters.local.faults import guarded
 from odf_common.chain.add_data import later
+from odf_common.chain.fold import progress_after
 from odf_common.chain.walk import blocks_between
-from odf_common.dataset.object_markers import forget_drop
+from odf_common.dataset.object_markers import dropped_blocks, forget_drop
 from odf_common.dataset.replay import Replaying, Stored
 from odf_common.errors import NotFound, VerificationFailed
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DataSlice, ExecuteTransform, SetTransform
 from odf_common.ports.engine import Engine, EngineNotAvailable
-from odf_common.ports.store import scratch_folder
+from odf_common.ports.store import ObjectKind, scratch_folder
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.storage.availability import DataDropped, has_all, is_dropped, why_missing
@@ -57,15 +59,36 @@ class EngineGone(EngineNotAvailable):
     dataset: str
     block: str
     engine: str
-    before: str
+    before: str | None
+    """The block to reset to; None for a copy, whose chain others continue."""
 
     def __str__(self) -> str:
         """Return the engine, and both options: the same data with that engine, or new blocks with the installed one."""
-        return (
+        text = (
             f"the data of {self.dataset} is missing, and block {self.block} was computed by {self.engine}, which is "
-            "not installed: install it and pull again; or recompute everything, in new blocks, with the installed "
-            f"engine: `odf reset {self.dataset} {self.before} --force`, then `odf add --replace` with its manifest"
+            "not installed: install it and pull again"
         )
+        if self.before is None:
+            return text
+        return (
+            f"{text}; or recompute everything, in new blocks, with the installed engine: "
+            f"`odf reset {self.dataset} {self.before} --force`, then `odf add --replace` with its manifest"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class InputsMissing(NotFound):
+    """Dropped data cannot be rebuilt, since inputs are not on this node; `what` is the derivative."""
+
+    inputs: str
+
+    def __str__(self) -> str:
+        """Return the derivative and its missing inputs."""
+        return f"the data of {self.what} cannot be recomputed: this node lacks inputs, or blocks of them: {self.inputs}"
+
+    def advice(self) -> str:
+        """Return how to get them."""
+        return f"pull them from where they are shared, with `odf pull URL`, then `odf pull {self.what}`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,15 +100,19 @@ class DataRebuilder:
     engine: Engine
 
     def is_needed(self, known: DatasetHandle) -> bool:
-        """Return whether a derivative's data is missing."""
-        return known.is_derivative and is_dropped(self.datasets, known)
+        """Return whether a derivative's data is missing; that of a copy only where it was not fetched on purpose."""
+        if not known.is_derivative:
+            return False
+        if self.datasets.has_key(known.id):
+            return is_dropped(self.datasets, known)
+        return dropped_blocks(self.datasets.blobs, known.id) is not None
 
     @guarded
     def rebuild(self, known: DatasetHandle) -> Iterator[int]:
         """Replay the transforms whose objects are missing, oldest first; yield the number done so far.
 
-        Raises `RebuildDiffers` and `EngineGone`, with earlier results stored; `DataDropped` if an input's data was
-        dropped too, or this data was dropped again in the meantime; and whatever a replay raises.
+        Raises `RebuildDiffers`, `EngineGone` and `InputsMissing`, with earlier results stored; `DataDropped` if an
+        input's data was dropped too, or this data was dropped again in the meantime; and whatever a replay raises.
         """
         datasets = self.datasets
         replaying = Replaying(
@@ -99,6 +126,7 @@ class DataRebuilder:
         done = 0
         for stored in replaying.transforms(blocks, None):
             if not has_all(datasets.blobs, known, objects_of(stored.event)):
+                self._require_inputs(known, stored)
                 self._one(known, replaying, stored)
                 done += 1
                 yield done
@@ -106,6 +134,22 @@ class DataRebuilder:
             if not is_dropped(datasets, known):  # again, in the meantime
                 forget_drop(datasets.blobs, known.id)
         log.info("data rebuilt", dataset=known.alias, transforms=done)
+
+    def _require_inputs(self, known: DatasetHandle, stored: Stored) -> None:
+        """Raise `InputsMissing` unless this node has all inputs, up to the blocks that a transform has read."""
+        read = {step.dataset_id: progress_after(step).last_block for step in stored.event.query_inputs}
+        transform = stored.state.transform
+        assert transform is not None, "a transform block follows a SetTransform"
+        names = {DatasetId.parse(one.dataset_ref): one.alias for one in transform.inputs}
+        missing = [
+            dataset
+            for dataset, block in read.items()
+            if self.datasets.catalog.by_id(dataset) is None
+            or (block is not None and not self.datasets.blobs.has(dataset, ObjectKind.BLOCK, block))
+        ]
+        if missing:
+            texts = (f"{one} ({names[one]})" if names.get(one) else str(one) for one in missing)
+            raise InputsMissing(what=known.alias, inputs=", ".join(texts))
 
     def _one(self, known: DatasetHandle, replaying: Replaying, stored: Stored) -> None:
         with scratch_folder(self.datasets.blobs) as scratch:
@@ -145,7 +189,7 @@ class DataRebuilder:
             dataset=known.alias,
             block=str(stored.block_hash),
             engine=" ".join(part for part in (asked.transform.engine, asked.transform.version) if part),
-            before=str(first.prev_block_hash),
+            before=str(first.prev_block_hash) if self.datasets.has_key(known.id) else None,
         )
 
     def _store(

@@ -1,4 +1,4 @@
-"""Whether a dataset's data is in the store: it may have been dropped on purpose, or lost in a copy.
+"""Whether a dataset's data is in the store: it may have been dropped on purpose, copied without, or lost in a copy.
 
 The newest records and the newest checkpoint are removed first and restored last, so their presence implies the rest.
 """
@@ -72,7 +72,8 @@ def why_missing(datasets: Datasets, known: Iterable[DatasetHandle], error: NotFo
     for one in known:
         is_copy = not datasets.has_key(one.id)
         if (is_copy or one.is_derivative) and is_dropped(datasets, one):
-            return CopyLost(what=one.alias) if is_copy else DataDropped(what=one.alias)
+            is_lost = is_copy and not (one.is_derivative and was_dropped(datasets, one))
+            return CopyLost(what=one.alias) if is_lost else DataDropped(what=one.alias)
     return error
 
 
