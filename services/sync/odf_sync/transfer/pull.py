@@ -4,8 +4,8 @@ Objects are written before blocks, and blocks before the head (spec: Dataset Sha
 only objects and what `downloads` keeps, which the next attempt finds and reuses.
 """
 
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -17,9 +17,15 @@ import structlog
 from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.chain.compare import Comparison
 from odf_common.chain.state import ChainState
-from odf_common.chain.walk import ReadBlock, blocks_between
+from odf_common.chain.walk import ReadBlock
 from odf_common.codec.bus import body_of
-from odf_common.dataset.object_markers import complete_until, forget_drop, note_complete
+from odf_common.dataset.object_markers import (
+    complete_until,
+    dropped_blocks,
+    forget_drop,
+    note_complete,
+    note_drop,
+)
 from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases
 from odf_common.errors import (
     AlreadyExists,
@@ -33,21 +39,22 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, split_ref
 from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import DatasetKind
 from odf_common.ports.bus import COORDINATOR_COMMANDS
-from odf_common.ports.store import ObjectKind, block_reader, scratch_folder
+from odf_common.ports.store import ObjectKind, scratch_folder
 from odf_common.proto.odf.bus.v1 import bus_pb2
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
 from odf_sync.repositories import RemoteDataset, SmartDataset, TokenFor, no_token, remote_dataset
 from odf_sync.repositories.locate import Location, locate
 from odf_sync.transfer.compare import Missing, admit_all, compare_with, missing_blocks
-from odf_sync.transfer.objects import RemoteObject, by_object, declared_objects, fetch
+from odf_sync.transfer.copied_objects import DOWNLOADS, CopiedObjects, lost_objects, missing_inputs
+from odf_sync.transfer.objects import RemoteObject, by_object, declared_objects
 from odf_sync.transfer.partial_files import DOWNLOADED, kept_blocks
 from odf_sync.transfer.remote_blocks import RemoteBlock
 
 log = structlog.stdlib.get_logger(__name__)
 
-DOWNLOADS: Final = 8  # objects at a time
 WRITES: Final = 32  # blocks at a time
 STORED_AT_ONCE: Final = 1024  # blocks in memory
 REPLY_TIMEOUT_SECONDS: Final = 60.0  # for the coordinator to admit a chain, then the request is repeated
@@ -67,6 +74,10 @@ class Step:
     new_records: int = 0
     replaced: Multihash | None = None
     """The former head, if its chain was replaced by one that does not contain it."""
+    missing_objects: int = 0
+    """Of a derivative: neither the repository nor this node has them, so they are to be rebuilt from the inputs."""
+    missing_inputs: tuple[str, ...] = ()
+    """Inputs that have to be pulled before that: ids, with the names that the query gives them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +111,8 @@ def pull(  # noqa: PLR0913 - the options by name
     is_forced: bool = False,
 ) -> Iterator[Step]:
     """Bring the local copy of `source` up to date; the last step is `updated`, `restored` or `up-to-date`.
+
+    Data of a derivative that `source` does not have is marked as dropped, and counted in the last step.
 
     `source` is a URL or a dataset of a named repository; a dataset that is new gets it as its pull alias.
 
@@ -141,16 +154,25 @@ def _restore(
     env: Environment, there: RemoteDataset, copy: LocalCopy, head: Multihash, *, rechecks: bool
 ) -> Iterator[Step]:
     """Fetch objects that were lost locally, in order, the newest last."""
-    assert copy.here is not None, "nothing can be lost otherwise"
-    dataset = copy.here.dataset_id
+    here = copy.here
+    assert here is not None, "nothing can be lost otherwise"
+    dataset = here.dataset_id
     was_whole = not rechecks and complete_until(env.blobs, dataset) == head
-    lost = () if was_whole else tuple(_lost(env, dataset, head))
-    yield from _objects(env, there, dataset, copy.name, lost, downloads=1)
-    if lost:
-        forget_drop(env.blobs, dataset)
-    note_complete(env.blobs, dataset, head)
-    at = env.refs.head(dataset, copy.ref)
-    yield Step(alias=copy.name, state="restored" if lost else "up-to-date", head=at)
+    lost = () if was_whole else tuple(lost_objects(env, dataset, head))
+    absent = yield from _fetch(env, there, copy, here, lost, at_once=1)
+    if absent:
+        note_drop(env.blobs, dataset, here.head)
+    else:
+        if lost or head == here.head:
+            forget_drop(env.blobs, dataset)
+        note_complete(env.blobs, dataset, head)
+    yield Step(
+        alias=copy.name,
+        state="restored" if len(by_object(lost)) > absent else "up-to-date",
+        head=env.refs.head(dataset, copy.ref),
+        missing_objects=absent,
+        missing_inputs=missing_inputs(env, here) if absent else (),
+    )
 
 
 def _update(
@@ -169,16 +191,20 @@ def _update(
     if copy.wanted not in (None, state.dataset_id):
         raise InvalidInput(text=f"expected {copy.wanted}, but found {state.dataset_id}", where=there.url)
     check_identity(env, state.dataset_id, name)
-    yield from _objects(env, there, state.dataset_id, name, declared_objects(past, blocks))
+    absent = yield from _fetch(env, there, copy, state, _needed(env, past, blocks))
     yield Step(alias=name, state="committing")
     store_blocks(env, state.dataset_id, blocks.raw())
     if copy.here is None:
         # Before it has a name: a process that is killed later leaves a dataset that knows where it came from. What an
         # earlier attempt noted, from elsewhere perhaps, is replaced.
         change_aliases(env.blobs, state.dataset_id, lambda _: RemoteAliases(pull=(source,)))
+    if absent:
+        note_drop(
+            env.blobs, state.dataset_id, state.head
+        )  # before the head moves: the coordinator looks for it
     commit(env, replies, state, copy)
-    if copy.ref == HEAD and (past is None or complete_until(env.blobs, state.dataset_id) == past.head):
-        note_complete(env.blobs, state.dataset_id, state.head)
+    if copy.ref == HEAD and not absent:
+        _note_fetched(env, past, state)
     records = state.next_offset - (0 if past is None else past.next_offset)
     yield Step(
         alias=name,
@@ -187,7 +213,27 @@ def _update(
         new_blocks=len(blocks),
         new_records=records,
         replaced=_replaced(copy, past),
+        missing_objects=absent,
+        missing_inputs=missing_inputs(env, state) if absent else (),
     )
+
+
+def _needed(
+    env: Environment, past: ChainState | None, blocks: Iterable[RemoteBlock]
+) -> Iterator[RemoteObject]:
+    """Yield what blocks after `past` declare, after what the chain up to there lacks, if its data was dropped."""
+    if past is not None and dropped_blocks(env.blobs, past.dataset_id) is not None:
+        yield from lost_objects(env, past.dataset_id, past.head)
+    yield from declared_objects(past, blocks)
+
+
+def _note_fetched(env: Environment, past: ChainState | None, state: ChainState) -> None:
+    """Note that all objects exist up to the head, if they did up to `past`; what was dropped is fetched, too."""
+    dataset = state.dataset_id
+    if dropped_blocks(env.blobs, dataset) is not None:
+        forget_drop(env.blobs, dataset)
+    if past is None or complete_until(env.blobs, dataset) == past.head:
+        note_complete(env.blobs, dataset, state.head)
 
 
 def _replaced(copy: LocalCopy, past: ChainState | None) -> Multihash | None:
@@ -282,38 +328,21 @@ def check_identity(env: Environment, dataset: DatasetId, alias: str) -> None:
         raise AlreadyExists(what=f"another dataset named {alias}")
 
 
-def _lost(env: Environment, dataset: DatasetId, head: Multihash) -> Iterator[RemoteObject]:
-    """Yield the objects that the local chain declares up to `head` but lacks, oldest first."""
-    links = blocks_between(block_reader(env.blobs, dataset), head, None)
-    blocks = (RemoteBlock(hash=name, raw=raw, decoded=decoded) for name, decoded, raw in links)
-    for one in declared_objects(None, blocks):
-        if not env.blobs.has(dataset, one.kind, one.name):
-            yield one
-
-
-def _objects(
+def _fetch(
     env: Environment,
     there: RemoteDataset,
-    dataset: DatasetId,
-    alias: str,
+    copy: LocalCopy,
+    state: ChainState,
     declared: Iterable[RemoteObject],
     *,
-    downloads: int = DOWNLOADS,
-) -> Iterator[Step]:
-    """Fetch missing objects and check all of them; stops at the first that does not match its declaration."""
-    wanted = by_object(declared)
-    if isinstance(there, SmartDataset):
-        lacking = (one for one, *_ in wanted if not env.blobs.has(dataset, one.kind, one.name))
-        there.request((one.kind, one.name, one.size) for one in lacking)
-    folder = env.settings.home / DOWNLOADED
-    with ThreadPoolExecutor(downloads, thread_name_prefix="download") as pool:
-        fetched = [pool.submit(fetch, env, there, dataset, one, folder) for one in wanted]
-        try:
-            for done, one in enumerate(as_completed(fetched), 1):
-                one.result()
-                yield Step(alias=alias, state="objects", done=done, total=len(wanted))
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    at_once: int = DOWNLOADS,
+) -> Generator[Step, None, int]:
+    """Fetch objects of a chain; return how many are to be rebuilt, since the repository does not have them."""
+    is_rebuilt = state.kind is DatasetKind.Derivative and copy.ref == HEAD  # other references are not rebuilt
+    wanted = CopiedObjects(env, state.dataset_id, declared, may_lack=is_rebuilt)
+    for done in wanted.fetch(there, at_once=at_once):
+        yield Step(alias=copy.name, state="objects", done=done, total=len(wanted))
+    return wanted.missing
 
 
 def commit(env: Environment, replies: Replies, state: ChainState, copy: LocalCopy) -> None:

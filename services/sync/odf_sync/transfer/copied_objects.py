@@ -1,0 +1,102 @@
+"""Fetches the objects of a copy; those of a derivative that the repository does not have are left to be rebuilt.
+
+Readers take the newest slice of a derivative as proof that all objects exist (ADR 0008), so it is fetched last, and
+only if nothing else is missing.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Final
+
+from odf_common.chain.state import ChainState
+from odf_common.chain.walk import blocks_between
+from odf_common.errors import NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import ObjectKind, block_reader
+from odf_common.service.environment import Environment
+from odf_sync.repositories import RemoteDataset, SmartDataset
+from odf_sync.transfer.objects import RemoteObject, by_object, declared_objects, fetch
+from odf_sync.transfer.partial_files import DOWNLOADED
+from odf_sync.transfer.remote_blocks import RemoteBlock
+
+DOWNLOADS: Final = 8  # objects at a time
+Object = Sequence[RemoteObject]  # with all its declarations
+
+
+class CopiedObjects:
+    """The objects that a copy of a dataset needs."""
+
+    def __init__(
+        self, env: Environment, dataset: DatasetId, declared: Iterable[RemoteObject], *, may_lack: bool
+    ) -> None:
+        """Need the objects that blocks declare, oldest first; `may_lack`: the repository need not have them."""
+        self._env = env
+        self._dataset = dataset
+        self._objects = by_object(declared)
+        self._may_lack = may_lack
+        self.missing = 0
+        """Objects that neither the repository nor this node has; known once all are fetched."""
+
+    def __len__(self) -> int:
+        """Return how many objects there are."""
+        return len(self._objects)
+
+    def fetch(self, there: RemoteDataset, *, at_once: int = DOWNLOADS) -> Iterator[int]:
+        """Fetch what is not stored, and check all; yield how many are done.
+
+        Stops at the first that does not match its declaration. Raises `NotFound` for one that the repository does not
+        have, unless it need not have it.
+        """
+        if isinstance(there, SmartDataset):
+            lacking = (one[0] for one in self._objects if not self._is_stored(one))
+            there.request((one.kind, one.name, one.size) for one in lacking)
+        slices = [one for one in self._objects if one[0].kind is ObjectKind.DATA]
+        newest = slices[-1:] if self._may_lack else []
+        others = [one for one in self._objects if one not in newest]
+        yield from self._fetch(there, others, at_once, done=0)
+        if self.missing and not all(map(self._is_stored, newest)):
+            self.missing += len(newest)
+        else:
+            yield from self._fetch(there, newest, at_once, done=len(others))
+
+    def _fetch(
+        self, there: RemoteDataset, objects: Sequence[Object], at_once: int, *, done: int
+    ) -> Iterator[int]:
+        folder = self._env.settings.home / DOWNLOADED
+        with ThreadPoolExecutor(at_once, thread_name_prefix="download") as pool:
+            fetched = [pool.submit(fetch, self._env, there, self._dataset, one, folder) for one in objects]
+            try:
+                for count, one in enumerate(as_completed(fetched), done + 1):
+                    try:
+                        one.result()
+                    except NotFound:
+                        if not self._may_lack:
+                            raise
+                        self.missing += 1
+                    yield count
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _is_stored(self, one: Object) -> bool:
+        return self._env.blobs.has(self._dataset, one[0].kind, one[0].name)
+
+
+def lost_objects(env: Environment, dataset: DatasetId, head: Multihash) -> Iterator[RemoteObject]:
+    """Yield the objects that the local chain declares up to `head` but lacks, oldest first."""
+    links = blocks_between(block_reader(env.blobs, dataset), head, None)
+    blocks = (RemoteBlock(hash=name, raw=raw, decoded=decoded) for name, decoded, raw in links)
+    for one in declared_objects(None, blocks):
+        if not env.blobs.has(dataset, one.kind, one.name):
+            yield one
+
+
+def missing_inputs(env: Environment, state: ChainState) -> tuple[str, ...]:
+    """Return the inputs of a derivative that this node does not have: ids, with the names that the query gives them."""
+    transform = state.transform
+    inputs = () if transform is None else transform.inputs
+    return tuple(
+        f"{one.dataset_ref} ({one.alias})" if one.alias else one.dataset_ref
+        for one in inputs
+        if env.catalog.by_id(DatasetId.parse(one.dataset_ref)) is None
+    )

@@ -1,0 +1,227 @@
+"""Derivatives are copied without data that the repository does not have; the receiver computes it again."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from odf_testing.damage import flip
+from odf_testing.manifests import derivative, root
+from odf_testing.sync_node import SyncNode
+
+from odf_common.chain.walk import blocks_between
+from odf_common.dataset.object_markers import complete_until, dropped_blocks
+from odf_common.errors import NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import ExecuteTransform
+from odf_common.ports.store import ObjectKind
+from odf_coordinator.operations.pull import Pulled
+from odf_coordinator.storage.availability import is_dropped, was_dropped
+from odf_sync.transfer.objects import ObjectDiffers
+
+ROOT, COPIED = "cities", "cities.copy"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> SyncNode:
+    """A node with a root of three slices and its derivative, three steps long."""
+    node = SyncNode(tmp_path / "source")
+    columns = ["event_time TIMESTAMP", "city STRING"]
+    query = derivative(COPIED, {ROOT: ROOT}, "SELECT event_time, city FROM cities")
+    node.coordinator.add(yaml.safe_dump(root(ROOT, columns)), yaml.safe_dump(query))
+    for minute, city in enumerate(("Kyiv", "Quito", "Oslo")):
+        grow(node, city, minute)
+    return node
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> SyncNode:
+    return SyncNode(tmp_path / "copy")
+
+
+@pytest.fixture
+def folder(source: SyncNode, tmp_path: Path) -> Path:
+    """A folder with the derivative and its data."""
+    source.push(COPIED, (tmp_path / "shared").as_uri())
+    return tmp_path / "shared"
+
+
+def grow(node: SyncNode, city: str, minute: int) -> None:
+    node.coordinator.push(ROOT, city, minute=minute)
+    node.coordinator.work()
+
+
+def id_of(node: SyncNode, alias: str = COPIED) -> DatasetId:
+    return node.coordinator.find(alias).id
+
+
+def objects(node: SyncNode) -> dict[tuple[ObjectKind, str], bytes]:
+    return {key: raw for key, raw in node.content(COPIED).items() if key[0] is not ObjectKind.BLOCK}
+
+
+def rebuild(node: SyncNode) -> Pulled:
+    pulling = node.coordinator.puller.pull([COPIED], is_all=False, is_recursive=False, is_wanted=lambda: True)
+    return list(pulling)[-1]
+
+
+def slices(node: SyncNode) -> list[Multihash]:
+    """Return the slices that the derivative's chain declares, oldest first."""
+    known = node.coordinator.find(COPIED)
+    links = blocks_between(node.coordinator.datasets.reader(known.id), known.state.head, None)
+    events = (decoded.block.event for _, decoded, _ in links)
+    return [
+        one.new_data.physical_hash for one in events if isinstance(one, ExecuteTransform) and one.new_data
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["", "odf+"], ids=["simple", "smart"])
+def test_a_derivative_without_data_is_copied_and_computed_bit_for_bit(
+    source: SyncNode, copy: SyncNode, scheme: str
+) -> None:
+    before = objects(source)
+    source.coordinator.dropper.drop(COPIED)
+    with source.served() as base:
+        last = copy.pull(f"{scheme}{base}/{COPIED}", COPIED)[-1]
+        known = copy.coordinator.find(COPIED)
+        assert (last.state, last.head, last.missing_objects) == ("updated", source.head(COPIED), len(before))
+        assert last.missing_inputs == (f"{id_of(source, ROOT)} ({ROOT})",)
+        assert was_dropped(copy.coordinator.datasets, known)
+
+        assert copy.pull(f"{scheme}{base}/{ROOT}", ROOT)[-1].state == "updated"
+        again = copy.pull(f"{scheme}{base}/{COPIED}", COPIED)[-1]
+
+    assert (again.state, again.missing_objects, again.missing_inputs) == ("up-to-date", len(before), ())
+    assert objects(copy) == {}
+    assert rebuild(copy).state == "rebuilt"
+    assert objects(copy) == before
+    assert dropped_blocks(copy.blobs, id_of(copy)) is None
+
+
+def test_data_that_the_repository_has_again_is_fetched(
+    source: SyncNode, copy: SyncNode, folder: Path
+) -> None:
+    (folder / "data").rename(folder / "kept")
+    assert copy.pull(folder.as_uri(), COPIED)[-1].missing_objects == 3
+    assert complete_until(copy.blobs, id_of(copy)) is None
+    (folder / "kept").rename(folder / "data")
+
+    assert copy.pull(folder.as_uri(), COPIED)[-1].state == "restored"
+
+    assert objects(copy) == objects(source)
+    assert dropped_blocks(copy.blobs, id_of(copy)) is None
+    assert complete_until(copy.blobs, id_of(copy)) == copy.head(COPIED)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_what_the_repository_has_is_fetched_but_the_newest_slice_stands_for_all(
+    source: SyncNode, copy: SyncNode, folder: Path, lost: int
+) -> None:
+    names = slices(source)
+    (folder / "data" / str(names[lost])).unlink()
+    with source.served() as base:
+        copy.pull(f"{base}/{ROOT}", ROOT)
+
+    missing = copy.pull(folder.as_uri(), COPIED)[-1].missing_objects
+
+    here = set(copy.blobs.names(id_of(copy), ObjectKind.DATA))
+    assert here == set(names[:2]) - {names[lost]}
+    assert missing == 3 - len(here)
+    assert is_dropped(copy.coordinator.datasets, copy.coordinator.find(COPIED))
+    assert rebuild(copy).state == "rebuilt"
+    assert objects(copy) == objects(source)
+
+
+def test_blocks_with_data_after_blocks_without_it_come_without_their_newest_slice(
+    source: SyncNode, copy: SyncNode, folder: Path, tmp_path: Path
+) -> None:
+    for name in slices(source):
+        (folder / "data" / str(name)).unlink()
+    copy.pull(folder.as_uri(), COPIED)
+    grow(source, "Lima", 3)
+    source.push(COPIED, folder.as_uri())
+
+    last = copy.pull(folder.as_uri(), COPIED)[-1]
+
+    assert (last.state, last.new_blocks, last.missing_objects) == ("updated", 1, 4)
+    assert was_dropped(copy.coordinator.datasets, copy.coordinator.find(COPIED))
+    whole = tmp_path / "whole"
+    source.push(COPIED, whole.as_uri())
+    shutil.copytree(whole / "data", folder / "data", dirs_exist_ok=True)
+    grow(source, "Bonn", 4)
+    source.push(COPIED, folder.as_uri())
+    assert copy.pull(folder.as_uri(), COPIED)[-1].missing_objects == 0
+    assert objects(copy) == objects(source)
+    assert dropped_blocks(copy.blobs, id_of(copy)) is None
+
+
+def test_a_copy_with_data_is_extended_by_blocks_without_it(
+    source: SyncNode, copy: SyncNode, folder: Path
+) -> None:
+    copy.pull(folder.as_uri(), COPIED)
+    grow(source, "Lima", 3)
+    source.push(COPIED, folder.as_uri())
+    (folder / "data" / str(slices(source)[-1])).unlink()
+    with source.served() as base:
+        copy.pull(f"{base}/{ROOT}", ROOT)
+
+    assert copy.pull(folder.as_uri(), COPIED)[-1].missing_objects == 1
+
+    assert rebuild(copy).state == "rebuilt"
+    assert objects(copy) == objects(source)
+
+
+def test_what_differs_is_refused_even_if_other_data_is_missing(copy: SyncNode, folder: Path) -> None:
+    one, other, *_ = sorted((folder / "checkpoints").iterdir())
+    one.unlink()
+    flip(other)
+
+    with pytest.raises(ObjectDiffers):
+        copy.pull(folder.as_uri(), COPIED)
+
+    assert copy.catalog.by_alias(COPIED) is None
+
+
+def test_a_root_without_data_is_refused(source: SyncNode, copy: SyncNode, tmp_path: Path) -> None:
+    folder = tmp_path / "root"
+    source.push(ROOT, folder.as_uri())
+    next((folder / "data").iterdir()).unlink()
+
+    with pytest.raises(NotFound, match="data/"):
+        copy.pull(folder.as_uri(), ROOT)
+
+    assert copy.catalog.by_alias(ROOT) is None
+
+
+def test_another_reference_is_not_moved_to_a_chain_without_data(
+    source: SyncNode, copy: SyncNode, folder: Path
+) -> None:
+    copy.pull(folder.as_uri(), COPIED)
+    grow(source, "Lima", 3)
+    source.push(COPIED, folder.as_uri())
+    (folder / "data" / str(slices(source)[-1])).unlink()
+
+    with pytest.raises(NotFound, match="data/"):
+        copy.pull(folder.as_uri(), f"{COPIED}@theirs")
+
+    assert copy.refs.head(id_of(copy), "theirs") is None
+    assert dropped_blocks(copy.blobs, id_of(copy)) is None
+
+
+def test_a_pull_that_was_killed_after_its_marker_leaves_none_once_the_data_comes(
+    source: SyncNode, copy: SyncNode, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    (folder / "data").rename(folder / "kept")
+    with monkeypatch.context() as patch:
+        patch.setattr(copy, "request", killed)
+        with pytest.raises(KeyboardInterrupt):
+            copy.pull(folder.as_uri(), COPIED)
+    (folder / "kept").rename(folder / "data")
+
+    assert copy.pull(folder.as_uri(), COPIED)[-1].missing_objects == 0
+
+    assert objects(copy) == objects(source)
+    assert complete_until(copy.blobs, id_of(copy)) == source.head(COPIED)
