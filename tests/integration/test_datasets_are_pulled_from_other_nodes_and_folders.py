@@ -64,6 +64,41 @@ def test_a_root_and_its_derivative_are_pulled_over_http_and_verify_there(
     assert verdicts[1]["transforms"] > 0, "the derivative was replayed here"
 
 
+def test_a_derivative_is_pulled_without_data_and_computed_by_the_reader(
+    story: Story, reader: Story, notes: str
+) -> None:
+    odd, http = f"{notes}.odd", story.node.node.http
+    story.add(
+        derivative(odd, {"notes": notes}, "SELECT at AS event_time, id, text FROM notes WHERE id % 2 = 1")
+    )
+    story.pull(odd)
+    before, tail = files_of(story, odd), story.tail(odd)
+    story.node.run(f"system drop-data {odd} --yes")
+
+    pulled = reader.pull(f"{http}/{odd}")[odd]
+    assert (pulled["state"], pulled["missingFiles"]) == ("updated", len(before))
+    assert pulled["missingInputs"] == [f"{story.summary(notes)['id']} (notes)"]
+    assert reader.verify(odd, code=1)[0]["verdict"] == "dropped"
+    assert f"this node lacks inputs, or blocks of them: {story.summary(notes)['id']}" in reader.node.fails(
+        f"pull {odd}"
+    )
+
+    reader.pull(f"{http}/{notes}")
+    rebuilt = reader.pull(odd)[odd]
+    assert (rebuilt["state"], rebuilt["missingFiles"]) == ("rebuilt", 0)
+    assert files_of(reader, odd) == before
+    assert reader.tail(odd) == tail
+    assert [one["verdict"] for one in reader.verify(f"{notes} {odd}")] == ["valid", "valid"]
+    assert reader.pull(odd)[odd]["state"] == "up-to-date"
+
+
+def files_of(story: Story, dataset: str) -> dict[str, bytes]:
+    """Return the slices and checkpoints of a dataset by name."""
+    folder = story.folder(dataset)
+    kinds = (folder / "data", folder / "checkpoints")
+    return {file.name: file.read_bytes() for kind in kinds if kind.exists() for file in kind.iterdir()}
+
+
 def test_a_pull_takes_only_what_is_new(story: Story, reader: Story, notes: str) -> None:
     with serving(story.folder(notes).parent) as server:
         url = f"{server.url}/{story.folder(notes).name}"

@@ -156,4 +156,6 @@ def _message(step: Step) -> pb.SyncPullItem:
         new_blocks=step.new_blocks,
         new_records=step.new_records,
         replaced="" if step.replaced is None else str(step.replaced),
+        missing_objects=step.missing_objects,
+        missing_inputs=step.missing_inputs,
     )

@@ -2,9 +2,9 @@
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import click
 
@@ -97,6 +97,7 @@ def command(
     A URL (http, https, file, s3; odf+http and odf+https use the Smart Transfer Protocol), or REPO/DATASET of a
     repository added with `odf repo`, is copied and fully checked; files removed by `odf system drop-data` are fetched
     again, and with --recheck other missing files too. The name of a copy pulls from its source: see `odf alias`.
+    Derived data that a source does not have is recomputed from the inputs, if the copy is pulled by its name.
     A copy whose chain has diverged from its source is left as it is, unless --force replaces it.
 
     \b
@@ -130,11 +131,14 @@ def command(
         copies = _refresh(node, [] if every else names, recursive=recursive, options=options)
         rows += copies.values()
     names = [name for name in names if name.lower() not in copies]
+    names += _to_rebuild([] if every else [*copies.values()])
     if names or every or reset_derivatives:
         request = PullRequest(refs=names, all=every, recursive=recursive, reset_derivatives=reset_derivatives)
         if set_watermark is not None:
             request.set_watermark.CopyFrom(time_message(Timestamp.parse(set_watermark)))
-        rows += [row for row in _pull(node, request) if str(row["dataset"]).lower() not in copies]
+        rows += _without_copies(_pull(node, request), copies)
+    for row in rows:
+        _remark_missing(row)
     _print_pulled(rows, output)
 
 
@@ -257,6 +261,34 @@ def _refresh(
     return rows
 
 
+def _to_rebuild(copies: Sequence[dict[str, object]]) -> list[str]:
+    """Return the names of copies whose data their source does not have: this node computes it."""
+    return [str(row["dataset"]) for row in copies if row.get("missingFiles")]
+
+
+def _without_copies(
+    pulled: Sequence[dict[str, object]], copies: Mapping[str, dict[str, object]]
+) -> list[dict[str, object]]:
+    """Return the rows of other datasets than copies; what became of rebuilding a copy is put into its own row."""
+    rows = []
+    for row in pulled:
+        copy = copies.get(str(row["dataset"]).lower())
+        if copy is None:
+            rows.append(row)
+        elif copy.get("missingFiles") and row["state"] in ("rebuilt", "failed"):
+            copy |= {"state": row["state"], "error": row["error"], "missingFiles": 0, "missingInputs": []}
+    return rows
+
+
+def _remark_missing(row: Mapping[str, object]) -> None:
+    """Say how to get the data of a copy that its source does not have."""
+    if not row.get("missingFiles"):
+        return
+    name, inputs = row["dataset"], cast("list[str]", row["missingInputs"])
+    text = f"{name}: files that its source does not have: {row['missingFiles']}; `odf pull {name}` recomputes them"
+    remark(text + (f", once its inputs are pulled: {', '.join(inputs)}" if inputs else " from its inputs"))
+
+
 def _copy(node: Node, url: str, alias: str, options: Options) -> dict[str, object]:
     row: dict[str, object] = {}
     url = absolute_url(url)
@@ -271,6 +303,7 @@ def _copy(node: Node, url: str, alias: str, options: Options) -> dict[str, objec
             )
             if item.state in FINISHED:
                 row = _row(item.alias, item.state, item.new_blocks, item.new_records, item.head, "")
+                row |= {"missingFiles": item.missing_objects, "missingInputs": list(item.missing_inputs)}
             if item.replaced:
                 remark(f"replaced the chain of {item.alias}, whose head was {item.replaced}")
     remark(f"{COPIED.get(str(row.get('state')), 'nothing new at')} {url}")
