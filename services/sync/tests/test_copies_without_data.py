@@ -19,6 +19,7 @@ from odf_common.ports.store import ObjectKind
 from odf_coordinator.operations.pull import Pulled
 from odf_coordinator.storage.availability import is_dropped, was_dropped
 from odf_sync.transfer.objects import ObjectDiffers
+from odf_sync.transfer.push import DataNotHere
 
 ROOT, COPIED = "cities", "cities.copy"
 
@@ -61,8 +62,9 @@ def objects(node: SyncNode) -> dict[tuple[ObjectKind, str], bytes]:
 
 
 def rebuild(node: SyncNode) -> Pulled:
-    pulling = node.coordinator.puller.pull([COPIED], is_all=False, is_recursive=False, is_wanted=lambda: True)
-    return list(pulling)[-1]
+    puller = node.coordinator.puller
+    with node.coordinator.at_work():
+        return list(puller.pull([COPIED], is_all=False, is_recursive=False, is_wanted=lambda: True))[-1]
 
 
 def slices(node: SyncNode) -> list[Multihash]:
@@ -225,3 +227,63 @@ def test_a_pull_that_was_killed_after_its_marker_leaves_none_once_the_data_comes
 
     assert objects(copy) == objects(source)
     assert complete_until(copy.blobs, id_of(copy)) == source.head(COPIED)
+
+
+def test_dropped_data_is_left_out_of_a_folder(source: SyncNode, copy: SyncNode, tmp_path: Path) -> None:
+    before, url = objects(source), (tmp_path / "shared").as_uri()
+    source.coordinator.dropper.drop(COPIED)
+
+    pushed = source.push(COPIED, url)[-1]
+
+    assert (pushed.state, pushed.head, pushed.missing_objects) == (
+        "updated",
+        source.head(COPIED),
+        len(before),
+    )
+    assert not (tmp_path / "shared" / "data").exists()
+    with source.served() as base:
+        copy.pull(f"{base}/{ROOT}", ROOT)
+    assert copy.pull(url, COPIED)[-1].missing_objects == len(before)
+    rebuild(copy)
+    assert objects(copy) == before
+    copied = copy.push(COPIED, (tmp_path / "again").as_uri())[-1]
+    assert (copied.state, copied.missing_objects) == ("updated", 0)
+    assert SyncNode(tmp_path / "third").pull((tmp_path / "again").as_uri(), COPIED)[-1].missing_objects == 0
+
+
+def test_a_copy_without_data_is_passed_on_without_it(
+    source: SyncNode, copy: SyncNode, tmp_path: Path
+) -> None:
+    source.coordinator.dropper.drop(COPIED)
+    with source.served() as base:
+        missing = copy.pull(f"{base}/{COPIED}", COPIED)[-1].missing_objects
+
+    assert copy.push(COPIED, (tmp_path / "shared").as_uri())[-1].missing_objects == missing
+
+
+def test_lost_data_is_not_left_out(source: SyncNode, tmp_path: Path) -> None:
+    source.blobs.remove(id_of(source), ObjectKind.DATA, slices(source)[:1])
+
+    with pytest.raises(NotFound):
+        source.push(COPIED, (tmp_path / "shared").as_uri())
+
+    assert not (tmp_path / "shared" / "refs").exists()
+
+
+def test_another_node_takes_a_derivative_only_with_its_data(source: SyncNode, copy: SyncNode) -> None:
+    source.coordinator.dropper.drop(COPIED)
+    with copy.served() as base:
+        with pytest.raises(DataNotHere, match=r"data of cities\.copy is missing here") as caught:
+            source.push(COPIED, f"odf+{base}/{COPIED}")
+        assert copy.catalog.by_alias(COPIED) is None
+        assert "`odf pull cities.copy` recomputes it" in caught.value.advice()
+        rebuild(source)
+
+        assert source.push(COPIED, f"odf+{base}/{COPIED}")[-1].state == "updated"
+        assert objects(copy) == objects(source)
+
+        grow(source, "Lima", 3)
+        source.coordinator.dropper.drop(COPIED)
+        with pytest.raises(DataNotHere):
+            source.push(COPIED, f"odf+{base}/{COPIED}")
+        assert source.head(COPIED) != copy.head(COPIED)

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import pytest
 import yaml
 from odf_testing.builders import a_dataset, a_hash
-from odf_testing.manifests import root
+from odf_testing.manifests import derivative, root
 from odf_testing.minioserver import ACCESS_KEY, SECRET_KEY, MinioServer, serving_s3
 from odf_testing.sync_node import SyncNode
 
@@ -203,3 +203,19 @@ def test_what_was_pushed_to_a_bucket_is_found_in_it(
     LocalRepositories(tmp_path / "there").add(Name("s3"), str(base))
     (found,), (searched,) = search(there.env, Query(text="city"))
     assert (found.name, found.found_in, searched.problem) == ("s3/alice/cities", ("columns",), "")
+
+
+def test_dropped_data_is_left_out_of_a_bucket(
+    here: SyncNode, place: S3Location, tmp_path: Path, server: MinioServer
+) -> None:
+    query = derivative("copied", {"cities": "cities"}, "SELECT event_time, city FROM cities")
+    here.coordinator.add(yaml.safe_dump(query))
+    here.coordinator.work()
+    dropped = here.coordinator.dropper.drop("copied")
+    missing = dropped.slices + dropped.checkpoints
+
+    assert here.push("copied", str(place))[-1].missing_objects == missing > 0
+
+    there = node_at(tmp_path / "there", server)
+    last = there.pull(str(place), "copied")[-1]
+    assert (last.state, last.head, last.missing_objects) == ("updated", here.head("copied"), missing)

@@ -75,7 +75,10 @@ class Step:
     replaced: Multihash | None = None
     """The former head, if its chain was replaced by one that does not contain it."""
     missing_objects: int = 0
-    """Of a derivative: neither the repository nor this node has them, so they are to be rebuilt from the inputs."""
+    """Of a derivative: neither the repository nor this node has them, so they are to be rebuilt from the inputs.
+
+    Of a push: those that were not sent, since they were dropped here.
+    """
     missing_inputs: tuple[str, ...] = ()
     """Inputs that have to be pulled before that: ids, with the names that the query gives them."""
 

@@ -15,11 +15,13 @@ from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.chain.compare import Ahead, Behind, Diverged, Equal, common_block, compare
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ReadBlock, blocks_between, raw_blocks
+from odf_common.dataset.object_markers import dropped_blocks
 from odf_common.dataset.remote_aliases import change_aliases, remote_aliases
 from odf_common.errors import Conflict, InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
 from odf_common.identity.dataset_refs import Alias, parse_alias, parse_ref_any
+from odf_common.metadata.events import DatasetKind
 from odf_common.ports.store import ObjectKind, block_reader, scratch_folder
 from odf_common.service.connections import trusted_networks
 from odf_common.service.environment import Environment
@@ -97,6 +99,25 @@ class PushDiverged(ChainsDiverged):
         return "stage theirs with `odf pull URL --as NAME@REF` and look at it; --force replaces it with this chain"
 
 
+@dataclass(eq=False, kw_only=True)
+class DataNotHere(NotFound):
+    """The data of a derivative is missing on this node, and other nodes take complete pushes only."""
+
+    def __str__(self) -> str:
+        """Return whose data it is, and why it cannot be left out."""
+        return (
+            f"the data of {self.what} is missing here: it was dropped, or lost; another node takes a dataset only "
+            "with its data"
+        )
+
+    def advice(self) -> str:
+        """Return how to get the data, and where it is not needed."""
+        return (
+            f"`odf pull {self.what}` recomputes it; a folder or a bucket takes it without data: "
+            f"`odf push {self.what} --to file:///FOLDER`"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Push:
     """What is pushed, and where."""
@@ -131,6 +152,8 @@ class _Source:
 class _Sent:
     blocks: int
     records: int
+    dropped_objects: int = 0
+    """Of a derivative: dropped here, and so not sent."""
 
 
 def push(env: Environment, request: Push, token_for: TokenFor = no_token) -> Iterator[Step]:
@@ -138,7 +161,10 @@ def push(env: Environment, request: Push, token_for: TokenFor = no_token) -> Ite
 
     The target is kept as a push alias.
 
-    Raises `PushDiverged` and `RemoteAhead` unless forced, `NotFound`, `TransferRefused` and `Unavailable`.
+    Dropped data of a derivative is left out of a folder or a bucket, and counted in the last step.
+
+    Raises `PushDiverged` and `RemoteAhead` unless forced, `NotFound`, `DataNotHere`, `TransferRefused` and
+    `Unavailable`.
     """
     source = _source(env, request, token_for)
     there = source.there
@@ -164,6 +190,7 @@ def push(env: Environment, request: Push, token_for: TokenFor = no_token) -> Ite
         new_blocks=sent.blocks,
         new_records=sent.records,
         replaced=head if blocks.after is None else None,
+        missing_objects=sent.dropped_objects,
     )
 
 
@@ -259,16 +286,19 @@ def _reader(there: HttpDataset, after: Multihash | None = None) -> ReadBlock:
 def _send_files(
     source: _Source, there: Target, blocks: Range, head: Multihash | None
 ) -> Generator[Step, None, _Sent]:
-    """Send objects, then blocks, then the head."""
+    """Send objects, except dropped ones, then blocks, then the head."""
     dataset, blobs = source.state.dataset_id, source.env.blobs
-    objects = _objects(source, blocks)[::-1]
+    declared = _objects(source, blocks)[::-1]
+    dropped = _dropped(source, blocks)
+    objects = [one for one in declared if one not in dropped]
     for done in send_objects(blobs, dataset, there, objects):
         yield Step(alias=source.alias, state="objects", done=done, total=len(objects))
     yield Step(alias=source.alias, state="committing")
     count = send_blocks(blobs, dataset, there, blocks.head, blocks.after)
     there.move_head(dataset, expected=head, new=blocks.head)
     past = None if blocks.after is None else source.env.states.state_at(dataset, blocks.after)
-    return _Sent(blocks=count, records=source.state.next_offset - (0 if past is None else past.next_offset))
+    records = source.state.next_offset - (0 if past is None else past.next_offset)
+    return _Sent(blocks=count, records=records, dropped_objects=len(dropped))
 
 
 def _source(env: Environment, request: Push, token_for: TokenFor) -> _Source:
@@ -410,6 +440,20 @@ def _objects(source: _Source, blocks: Range) -> tuple[ObjectFile, ...]:
     return tuple(dict.fromkeys(reversed(files)))
 
 
+def _dropped(source: _Source, blocks: Range) -> frozenset[ObjectFile]:
+    """Return the objects that this node does not have since they were dropped, or were copied without."""
+    dataset, blobs = source.state.dataset_id, source.env.blobs
+    dropped = dropped_blocks(blobs, dataset) if source.state.kind is DatasetKind.Derivative else None
+    if dropped is None:
+        return frozenset()
+    return frozenset(
+        file
+        for name, decoded, _ in blocks_between(block_reader(blobs, dataset), blocks.head, blocks.after)
+        for file in objects_of(decoded.block.event)
+        if not blobs.has(dataset, file.object_type.kind, file.physical_hash) and dropped.contains(name)
+    )
+
+
 def _uploaded(source: _Source, connection: Connection, uploads: Sequence[Upload]) -> Iterator[int]:
     """Send objects, and answer questions about the progress meanwhile; yield how many have arrived."""
     wanted = [one for one in uploads if one.push_strategy is PushStrategy.HTTP_UPLOAD]
@@ -422,7 +466,12 @@ def _uploaded(source: _Source, connection: Connection, uploads: Sequence[Upload]
             while pending:
                 finished, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
                 for one in finished:
-                    one.result()
+                    try:
+                        one.result()
+                    except NotFound as error:
+                        if source.state.kind is DatasetKind.Derivative:
+                            raise DataNotHere(what=source.alias) from error
+                        raise
                     done += 1
                 if finished:
                     yield done

@@ -39,6 +39,7 @@ def command(*, dataset: str, target: str | None, is_forced: bool, visibility: st
 
     Readers see all of a push or nothing: a node checks everything before its head moves, and in a folder or a bucket
     the head moves last. An interrupted push continues where it stopped. It is refused if the chains have diverged.
+    Data of a derivative that was dropped here is left out of a folder or a bucket; other nodes take complete datasets.
 
     \b
     Example:
@@ -63,5 +64,10 @@ def command(*, dataset: str, target: str | None, is_forced: bool, visibility: st
     remark(f"copied to {where}" if last.state == "updated" else f"nothing new for {where}")
     if last.replaced:
         remark(f"replaced a chain there, whose head was {last.replaced}")
+    if last.missing_objects:
+        remark(
+            f"files that were dropped here and not sent: {last.missing_objects}; who pulls {last.alias} from there can "
+            "recompute them from its inputs"
+        )
     row = {"dataset": last.alias, "state": last.state, "blocks": last.new_blocks, "records": last.new_records}
-    print_rows([{**row, "head": last.head}], output, columns=COLUMNS)
+    print_rows([{**row, "head": last.head, "missingFiles": last.missing_objects}], output, columns=COLUMNS)
