@@ -253,11 +253,10 @@ def test_nothing_of_a_removed_account_is_left_in_the_file(directory: Directory, 
 
 def test_a_role_is_one_for_one_dataset_and_one_account(directory: Directory) -> None:
     alice, bob = (directory.add_account(name, None) for name in (ALICE, BOB))
-    directory.store.set_role(a_dataset("one"), alice, Role.EDITOR)
-    directory.store.set_role(a_dataset("two"), bob, Role.READER)
-    roles = [
-        directory.store.role(a_dataset(name), account) for name in ("one", "two") for account in (alice, bob)
-    ]
+    one, two = (incarnation(a_dataset(name), "created") for name in ("one", "two"))
+    directory.store.set_role(one, alice, Role.EDITOR)
+    directory.store.set_role(two, bob, Role.READER)
+    roles = [directory.store.role(dataset, account) for dataset in (one, two) for account in (alice, bob)]
     assert roles == [Role.EDITOR, None, None, Role.READER]
 
 
@@ -277,5 +276,6 @@ def test_the_visibility_of_a_pushed_dataset_counts_where_there_are_many_tenants(
     for is_multi_tenant in (True, False):
         one = Directory(AccessStore(None), is_multi_tenant=is_multi_tenant)
         authorizer = Authorizer(catalog=LocalCatalog(tmp_path), local_writers="loopback", directory=one)
-        authorizer.note_creation(a_dataset(), Visibility.PUBLIC)
-        assert one.store.visibility(a_dataset()) == (Visibility.PUBLIC if is_multi_tenant else None)
+        with authorizer.creating(a_dataset(), Visibility.PUBLIC) as creation:
+            found = one.store.visibility(incarnation(a_dataset(), creation))
+        assert found == (Visibility.PUBLIC if is_multi_tenant else None)
