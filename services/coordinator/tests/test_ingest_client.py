@@ -1,5 +1,6 @@
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -68,6 +69,20 @@ def test_calls_share_a_connection_and_open_another_after_a_restart() -> None:
         assert list(client.poll(a_dataset())) == ["one", ""]
     first, second, third, restarted = ingest.peers
     assert first == second == third != restarted
+
+
+def test_an_ingest_that_is_back_is_reached_whatever_failed_before() -> None:
+    """Channels would share the pause after failed attempts to connect."""
+    ingest = Ingest()
+    with serving(ingest) as port:
+        client = IngestClient(f"127.0.0.1:{port}", patience=0)
+        assert list(client.poll(a_dataset())) == ["one", ""]
+    for _ in range(5):
+        with pytest.raises(ServiceUnreachable):
+            list(client.poll(a_dataset()))
+        time.sleep(0.15)
+    with serving(ingest, port):
+        assert list(client.poll(a_dataset())) == ["one", ""]
 
 
 def test_a_caller_who_leaves_cancels_the_call() -> None:

@@ -160,6 +160,8 @@ def _watched(user_agent: str) -> Options:
         ("grpc.keepalive_time_ms", PING_EVERY_MS),
         ("grpc.http2.ping_timeout_ms", PING_EVERY_MS),  # keepalive_timeout_ms ends no call
         ("grpc.http2.max_pings_without_data", 0),  # no limit
+        # Channels share their connections, and with them the pause after a failure: a new one would wait as well.
+        ("grpc.use_local_subchannel_pool", 1),
     )
 
 
