@@ -104,7 +104,7 @@ def test_a_dataset_that_got_another_name_meanwhile_is_not_taken_in_again(
     there.catalog.add(CatalogEntry(alias="towns", dataset_id=dataset))
     for name in names:
         send(here, there, dataset, name)
-    with Acceptance(there.env, chain) as acceptance, pytest.raises(AlreadyExists, match="named towns"):
+    with Acceptance(there.env, chain) as acceptance, pytest.raises(AlreadyExists, match="under another name"):
         acceptance.complete(there.replies)
     assert there.catalog.by_alias("cities") is None
 
