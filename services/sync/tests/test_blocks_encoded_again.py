@@ -92,19 +92,6 @@ def rewind(node: SyncNode, blocks: int) -> Multihash:
     return head
 
 
-def add_to(node: SyncNode) -> None:
-    """Add a block that no other node has."""
-    entry, head = node.catalog.by_alias("cities"), node.head("cities")
-    assert entry is not None
-    assert head is not None
-    last = decode_block(node.blobs.read(entry.dataset_id, ObjectKind.BLOCK, head)).block
-    number = last.sequence_number + 1
-    ours = SetInfo(description="ours")
-    raw = encode_block(replace(last, prev_block_hash=head, sequence_number=number, event=ours), version=2)
-    node.blobs.put(entry.dataset_id, ObjectKind.BLOCK, block_hash(raw), raw)
-    node.refs.compare_and_set(entry.dataset_id, expected=head, new=block_hash(raw))
-
-
 def test_a_pull_takes_the_stored_blocks_by_the_smart_protocol(here: SyncNode, there: SyncNode) -> None:
     with there.served() as base:
         rewind_to = rewind(there, 2)
@@ -135,7 +122,7 @@ def test_a_chain_that_has_diverged_is_refused_with_the_common_block(here: SyncNo
         newest = rewind(there, 1)
         common = there.head("cities")
         here.pull(f"{base}/cities", "cities")
-        add_to(here)
+        here.add_block("cities", SetInfo(description="ours"), version=2)
         entry = there.catalog.by_alias("cities")
         assert entry is not None
         there.refs.compare_and_set(entry.dataset_id, expected=common, new=newest)

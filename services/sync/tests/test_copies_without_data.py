@@ -53,6 +53,13 @@ def grow(node: SyncNode, city: str, minute: int) -> None:
     node.coordinator.work()
 
 
+def extend_without_data(source: SyncNode, folder: Path) -> None:
+    """Add records, and push them to a folder, which then loses their slice."""
+    grow(source, "Lima", 3)
+    source.push(COPIED, folder.as_uri())
+    (folder / "data" / str(slices(source)[-1])).unlink()
+
+
 def id_of(node: SyncNode, alias: str = COPIED) -> DatasetId:
     return node.coordinator.find(alias).id
 
@@ -161,9 +168,7 @@ def test_a_copy_with_data_is_extended_by_blocks_without_it(
     source: SyncNode, copy: SyncNode, folder: Path
 ) -> None:
     copy.pull(folder.as_uri(), COPIED)
-    grow(source, "Lima", 3)
-    source.push(COPIED, folder.as_uri())
-    (folder / "data" / str(slices(source)[-1])).unlink()
+    extend_without_data(source, folder)
     with source.served() as base:
         copy.pull(f"{base}/{ROOT}", ROOT)
 
@@ -199,9 +204,7 @@ def test_another_reference_is_not_moved_to_a_chain_without_data(
     source: SyncNode, copy: SyncNode, folder: Path
 ) -> None:
     copy.pull(folder.as_uri(), COPIED)
-    grow(source, "Lima", 3)
-    source.push(COPIED, folder.as_uri())
-    (folder / "data" / str(slices(source)[-1])).unlink()
+    extend_without_data(source, folder)
 
     with pytest.raises(NotFound, match="data/"):
         copy.pull(folder.as_uri(), f"{COPIED}@theirs")

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,7 +13,6 @@ from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.codec.bus import Envelope
-from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
@@ -330,26 +328,13 @@ def test_a_slow_push_has_succeeded_although_another_one_has_moved_the_head_since
             if is_replaced:
                 rewind(there, before)
             else:
-                extend(there)
+                there.add_block("cities", SetInfo(description="theirs"))
             return answer
 
         monkeypatch.setattr(there, "request", overtaken)
         *_, last = here.push("cities", f"odf+{base}/cities")
     assert (last.state, last.head) == ("updated", here.head("cities"))
     assert there.head("cities") != here.head("cities")
-
-
-def extend(node: SyncNode) -> None:
-    """Add a block that no other node has."""
-    entry, head = node.catalog.by_alias("cities"), node.head("cities")
-    assert entry is not None
-    assert head is not None
-    last = decode_block(node.blobs.read(entry.dataset_id, ObjectKind.BLOCK, head)).block
-    number = last.sequence_number + 1
-    event = SetInfo(description="theirs")
-    raw = encode_block(replace(last, prev_block_hash=head, sequence_number=number, event=event), version=3)
-    node.blobs.put(entry.dataset_id, ObjectKind.BLOCK, block_hash(raw), raw)
-    node.refs.compare_and_set(entry.dataset_id, expected=head, new=block_hash(raw))
 
 
 def test_after_the_last_upload_no_question_is_awaited(

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 from odf_common.adapters.clock import SYSTEM_CLOCK
 from odf_common.codec.bus import Body, Envelope, envelope
+from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import MetadataEvent
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.connections import stores
 from odf_common.service.environment import Environment
@@ -76,6 +79,17 @@ class SyncNode:
     def head(self, alias: str) -> Multihash | None:
         entry = self.catalog.by_alias(alias)
         return None if entry is None else self.refs.head(entry.dataset_id)
+
+    def add_block(self, alias: str, event: MetadataEvent, *, version: int = 3) -> None:
+        """Add a block to a chain, as no other node has it."""
+        entry, head = self.catalog.by_alias(alias), self.head(alias)
+        assert entry is not None
+        assert head is not None
+        last = decode_block(self.blobs.read(entry.dataset_id, ObjectKind.BLOCK, head)).block
+        block = replace(last, prev_block_hash=head, sequence_number=last.sequence_number + 1, event=event)
+        raw = encode_block(block, version=version)
+        self.blobs.put(entry.dataset_id, ObjectKind.BLOCK, block_hash(raw), raw)
+        self.refs.compare_and_set(entry.dataset_id, expected=head, new=block_hash(raw))
 
     def content(self, alias: str) -> dict[tuple[ObjectKind, str], bytes]:
         """Return all blocks and objects of a dataset."""

@@ -368,13 +368,12 @@ def commit(env: Environment, replies: Replies, state: ChainState, copy: LocalCop
     for _ in range(ATTEMPTS):
         answer = replies.request(COORDINATOR_COMMANDS, dataset, command, timeout=REPLY_TIMEOUT_SECONDS)
         body = None if answer is None else body_of(answer)
-        if isinstance(body, bus_pb2.Committed) or env.refs.head(dataset, copy.ref) == state.head:
-            if copy.here is None:
-                check_identity(env, dataset, copy.name)
+        is_moved = isinstance(body, bus_pb2.Committed) or env.refs.head(dataset, copy.ref) == state.head
+        if copy.here is None and (is_moved or isinstance(body, bus_pb2.HeadMoved)):
+            check_identity(env, dataset, copy.name)
+        if is_moved:
             return
         if isinstance(body, bus_pb2.HeadMoved):
-            if copy.here is None:
-                check_identity(env, dataset, copy.name)
             actual = str(Multihash.from_bytes(body.head)) if body.head else None
             raise HeadMoved(dataset=str(dataset), expected=str(expected), actual=actual)
         if isinstance(body, bus_pb2.Refused):
