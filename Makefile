@@ -168,7 +168,7 @@ $(STAMPS)/samples: $(STAMPS)/requirements
 # Only for speed: the node also starts without the archive.
 $(STAMPS)/archive: $(STAMPS)/kafka | $(STAMPS)/projects $(PROTO_OUT)/.stamp
 	@echo "preparing a class archive, so that Kafka starts faster"
-	@$(BIN)/python -m odf_common.embedded.kafka_cds || echo "warning: that failed; Kafka will start more slowly" >&2
+	@$(BIN)/python -m odf_common.embedded.parts.kafka_cds || echo "warning: that failed; Kafka will start more slowly" >&2
 	@touch $@
 
 $(STAMPS)/spark: $(STAMPS)/requirements services/engine-spark/odf_engine_spark/spark/session.py | $(STAMPS)/projects $(PROTO_OUT)/.stamp

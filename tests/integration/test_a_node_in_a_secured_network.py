@@ -27,8 +27,8 @@ from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.publish import publish
 from odf_common.adapters.kafka.sample import first_messages
 from odf_common.adapters.tls import ClientTls
-from odf_common.embedded.kafka_redis import redis_server
-from odf_common.embedded.tcp_ports import allocate
+from odf_common.embedded.parts.kafka_redis import redis_server
+from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.errors import Unavailable
 from odf_common.service.settings import child_environment
 from odf_coordinator.views.credentials import credentials_for

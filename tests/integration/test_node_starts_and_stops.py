@@ -16,7 +16,7 @@ from odf_common.adapters.kafka.topic_claims import TopicsTaken
 from odf_common.codec.bus import decode, envelope
 from odf_common.embedded.node_file import NoNode, is_running, read_node
 from odf_common.embedded.orphans import leftovers
-from odf_common.embedded.tcp_ports import allocate
+from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import FIXED_TOPICS, NOTIFICATIONS, Inbox
 from odf_common.proto.odf.bus.v1.bus_pb2 import Refused

@@ -72,11 +72,15 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         *_sync("restoring"),
         *_ingest("arrow_streams"),
     ),
-    f"{COMMON}/service/consumer_loop.py": _common("service/consumer_loop"),
-    f"{COMMON}/service/message_lanes.py": _common("service/message_lanes", "service/consumer_loop"),
-    f"{COMMON}/service/pools.py": _common("service/pools"),
+    f"{COMMON}/service/consumer/consumer_loop.py": _common("service/consumer_loop"),
+    f"{COMMON}/service/consumer/message_lanes.py": _common("service/message_lanes", "service/consumer_loop"),
+    f"{COMMON}/service/consumer/pools.py": _common("service/pools"),
     f"{COMMON}/service/protection.py": _common("service/protection"),
-    f"{COMMON}/service/re*.py": (*_common("service/retry", "service/consumer_loop"), *_ingest("push/file")),
+    f"{COMMON}/service/consumer/retry.py": (
+        *_common("service/retry", "service/consumer_loop"),
+        *_ingest("push/file"),
+    ),
+    f"{COMMON}/service/request_reply.py": _ingest("push/file"),
     f"{COORDINATOR}/commit/[cd]*.py": _coordinator(
         "committer", "duplicates", "dataset_locks", "imports", "copies", "signing", "unreadable_datasets"
     ),

@@ -20,7 +20,7 @@ from odf_common.metadata.events import SetInfo
 from odf_common.ports.bus import COORDINATOR_COMMANDS, COORDINATOR_REPLIES
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.proto.odf.node.v1.coordinator_pb2 import ListRequest
-from odf_common.service.consumer_loop import Reader, Subscription
+from odf_common.service.consumer.consumer_loop import Reader, Subscription
 from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.api.grpc_servicer import Servicer
 from odf_coordinator.catalog.registry import DatasetHandle

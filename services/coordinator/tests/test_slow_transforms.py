@@ -12,7 +12,7 @@ from odf_testing.passing_engine import PassingEngine
 
 from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
 from odf_common.ports.engine import OnProgress
-from odf_common.service.pools import STALLED_SECONDS
+from odf_common.service.consumer.pools import STALLED_SECONDS
 from odf_coordinator.transforms.progress import SILENCE_SECONDS
 from odf_coordinator.transforms.scheduler import MAX_RUNS
 

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 
-from odf_common.embedded.managed_process import launched
+from odf_common.embedded.parts.managed_process import launched
 from odf_common.errors import OdfError
 from odf_common.service import logging
 from odf_common.service.settings import load

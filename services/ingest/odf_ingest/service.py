@@ -21,8 +21,8 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS, Bus
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_common.service.connections import kafka_cluster, trusted_networks
+from odf_common.service.consumer.pools import ElasticPool
 from odf_common.service.environment import Environment
-from odf_common.service.pools import ElasticPool
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Service
 from odf_common.service.settings import child_environment

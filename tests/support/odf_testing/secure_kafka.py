@@ -15,8 +15,8 @@ from typing import Final
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.cluster import KafkaCluster, Sasl
 from odf_common.adapters.tls import ClientTls
-from odf_common.embedded.kafka_redis import kafka_part
-from odf_common.embedded.tcp_ports import allocate
+from odf_common.embedded.parts.kafka_redis import kafka_part
+from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.errors import Unavailable
 from odf_common.service.settings import child_environment
 from odf_testing.certificates import self_signed

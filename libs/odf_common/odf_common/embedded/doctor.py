@@ -28,8 +28,8 @@ from odf_common.embedded.checks import (
     require_store,
 )
 from odf_common.embedded.health import located_node
-from odf_common.embedded.kafka_redis import java, kafka_folder, redis_server
 from odf_common.embedded.node_file import Node, NoNode, Part
+from odf_common.embedded.parts.kafka_redis import java, kafka_folder, redis_server
 from odf_common.embedded.plan import configured_addresses, installed
 from odf_common.errors import OdfError
 from odf_common.service.connections import kafka_cluster

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from odf_common.embedded.managed_process import held_in_foreground, launched
 from odf_common.embedded.node_file import Node, is_running, read_node
+from odf_common.embedded.parts.managed_process import held_in_foreground, launched
 from odf_common.embedded.plan import installed
 from odf_common.errors import Conflict, InvalidInput, OdfError, Unavailable, explained
 from odf_common.service.settings import child_environment, load

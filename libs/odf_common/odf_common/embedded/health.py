@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from odf_common.embedded.node_file import Node, Part, find_node
+from odf_common.embedded.parts.readiness import Probe, grpc_serves, http_answers
 from odf_common.embedded.plan import ADDRESSES, VIEWS
-from odf_common.embedded.readiness import Probe, grpc_serves, http_answers
 from odf_common.errors import InvalidInput, OdfError, explained
 from odf_common.service.protection import peer_tls
 from odf_common.service.settings import ENGINE, Settings, load

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from odf_common.embedded.checks import require_free
-from odf_common.embedded.kafka_redis import kafka_part, redis_part
-from odf_common.embedded.managed_process import PartSpec, is_in_foreground
 from odf_common.embedded.node_file import Node
-from odf_common.embedded.readiness import grpc_serves, http_answers, listens, once_listening
-from odf_common.embedded.tcp_ports import LOOPBACK, allocate
+from odf_common.embedded.parts.kafka_redis import kafka_part, redis_part
+from odf_common.embedded.parts.managed_process import PartSpec, is_in_foreground
+from odf_common.embedded.parts.readiness import grpc_serves, http_answers, listens, once_listening
+from odf_common.embedded.parts.tcp_ports import LOOPBACK, allocate
 from odf_common.errors import InvalidInput
 from odf_common.service.protection import peer_tls, require_protected
 from odf_common.service.settings import Settings, without_password

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final, Self
 
 from odf_common.embedded.checks import require_home, require_kafka, require_redis, require_store
-from odf_common.embedded.managed_process import PartProcess
 from odf_common.embedded.node_file import Node, Part, forget_node, write_node
 from odf_common.embedded.orphans import end_leftovers, sweep
+from odf_common.embedded.parts.managed_process import PartProcess
 from odf_common.embedded.plan import INFRASTRUCTURE, Plan, make_plan
 from odf_common.errors import Conflict, OdfError
 from odf_common.service.settings import Settings, child_environment

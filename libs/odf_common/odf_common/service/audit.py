@@ -23,7 +23,7 @@ from odf_common.errors import InvalidInput, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import AUDIT, Bus
 from odf_common.proto.odf.bus.v1.bus_pb2 import AccessDecision
-from odf_common.service.retry import keep_trying
+from odf_common.service.consumer.retry import keep_trying
 
 log = structlog.stdlib.get_logger(__name__)
 

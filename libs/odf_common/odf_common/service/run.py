@@ -21,10 +21,10 @@ from odf_common.adapters.grpc.server import GrpcServer, Register, serve
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.service import logging, metrics
 from odf_common.service.audit import Audit
-from odf_common.service.consumer_loop import Handler, Outgoing, Reader, Subscription
+from odf_common.service.consumer.consumer_loop import Handler, Outgoing, Reader, Subscription
+from odf_common.service.consumer.retry import keep_trying
 from odf_common.service.environment import Environment, connect
 from odf_common.service.protection import peer_tls, require_protected
-from odf_common.service.retry import keep_trying
 from odf_common.service.settings import Settings, load
 
 __all__ = ["Handler", "Outgoing", "Service", "Subscription", "run_service"]

@@ -8,8 +8,8 @@ from odf_testing.contracts import LocksContract, StateCacheContract
 from odf_testing.redis import MemoryLocks
 
 from odf_common.adapters.redis import RedisConnection, RedisLocks, RedisStateCache
-from odf_common.embedded.kafka_redis import redis_server
-from odf_common.embedded.tcp_ports import allocate
+from odf_common.embedded.parts.kafka_redis import redis_server
+from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.identity.did import DatasetId
 from odf_common.service.settings import child_environment
 

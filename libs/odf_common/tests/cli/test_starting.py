@@ -12,9 +12,9 @@ import pytest
 from odf_common.cli import main as cli
 from odf_common.embedded.checks import AddressTaken, HomeUnusable, require_free, require_home
 from odf_common.embedded.node_file import Node, Part, write_node
-from odf_common.embedded.readable import readable
+from odf_common.embedded.parts.readable import readable
+from odf_common.embedded.parts.tcp_ports import PortTaken, allocate
 from odf_common.embedded.supervisor import Start
-from odf_common.embedded.tcp_ports import PortTaken, allocate
 from odf_common.errors import InvalidInput
 from odf_common.service.settings import Settings
 

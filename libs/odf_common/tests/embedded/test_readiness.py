@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 
 from odf_common.adapters.grpc.server import serve
-from odf_common.embedded import readiness
-from odf_common.embedded.readiness import (
+from odf_common.embedded.parts import readiness
+from odf_common.embedded.parts.readiness import (
     Probe,
     grpc_serves,
     http_answers,

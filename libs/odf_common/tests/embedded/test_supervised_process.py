@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.embedded import managed_process
+from odf_common.embedded.parts import managed_process
 from odf_common.embedded import supervisor as node
-from odf_common.embedded.managed_process import (
+from odf_common.embedded.node_file import Node, is_running, read_node
+from odf_common.embedded.orphans import end_leftovers, leftovers, sweep
+from odf_common.embedded.parts.managed_process import (
     LAUNCHER,
     RESTART,
     PartProcess,
@@ -26,11 +28,9 @@ from odf_common.embedded.managed_process import (
     launched,
     rotate,
 )
-from odf_common.embedded.node_file import Node, is_running, read_node
-from odf_common.embedded.orphans import end_leftovers, leftovers, sweep
+from odf_common.embedded.parts.tcp_ports import HIGH, LOW, allocate, is_free
 from odf_common.embedded.plan import Plan, emptied
 from odf_common.embedded.supervisor import Supervisor
-from odf_common.embedded.tcp_ports import HIGH, LOW, allocate, is_free
 from odf_common.service.settings import child_environment
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
@@ -161,7 +161,7 @@ def test_a_part_that_ends_again_and_again_has_failed_and_is_tried_less_often(tmp
 
 def test_a_part_dies_with_its_supervisor(tmp_path: Path) -> None:
     supervisor = (
-        "import subprocess,sys,time; from odf_common.embedded.managed_process import launched;"
+        "import subprocess,sys,time; from odf_common.embedded.parts.managed_process import launched;"
         "p = subprocess.Popen(launched(('sleep', '60')), start_new_session=True); print(p.pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", supervisor], stdout=subprocess.PIPE) as process:

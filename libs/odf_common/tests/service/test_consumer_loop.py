@@ -11,7 +11,7 @@ from odf_common.errors import InvalidInput, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_COMMANDS, COORDINATOR_REPLIES, FIXED_TOPICS
 from odf_common.proto.odf.bus.v1.bus_pb2 import Committed, Propose
-from odf_common.service.consumer_loop import Handler, Outgoing, Reader, Subscription
+from odf_common.service.consumer.consumer_loop import Handler, Outgoing, Reader, Subscription
 
 DATASET = DatasetId.of_key(bytes(32))
 OTHER = next(  # in the same partition

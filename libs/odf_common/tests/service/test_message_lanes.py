@@ -6,7 +6,7 @@ import pytest
 
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import Received
-from odf_common.service.message_lanes import MessageLanes
+from odf_common.service.consumer.message_lanes import MessageLanes
 
 
 def message(offset: int, key: bytes = b"a", partition: int = 0) -> Received:

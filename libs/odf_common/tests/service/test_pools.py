@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from odf_common.service.pools import ElasticPool, SerialQueue
+from odf_common.service.consumer.pools import ElasticPool, SerialQueue
 
 
 def test_tasks_that_stall_take_no_thread_from_the_others() -> None:

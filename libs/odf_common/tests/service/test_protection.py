@@ -9,7 +9,7 @@ import pytest
 from odf_testing.certificates import self_signed
 
 from odf_common.cli import main as cli
-from odf_common.embedded.tcp_ports import allocate
+from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.service import metrics
 from odf_common.service.protection import Unprotected, is_loopback, require_protected
 from odf_common.service.settings import Settings

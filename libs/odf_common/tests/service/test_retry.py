@@ -2,7 +2,7 @@ import threading
 
 from odf_common.errors import Unavailable
 from odf_common.ports.clock import Backoff
-from odf_common.service.retry import keep_trying
+from odf_common.service.consumer.retry import keep_trying
 
 
 def test_pauses_grow_up_to_the_longest() -> None:

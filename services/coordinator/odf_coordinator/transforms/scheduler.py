@@ -22,7 +22,7 @@ from odf_common.errors import HeadMoved, InvalidQuery, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.clock import Backoff
 from odf_common.ports.engine import EngineSilent
-from odf_common.service.pools import ElasticLimit
+from odf_common.service.consumer.pools import ElasticLimit
 from odf_coordinator.catalog.problems import Problem, Problems, remedy_of
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.errors import InputDiverged

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pyspark import java_gateway
 
-from odf_common.embedded.managed_process import launched
+from odf_common.embedded.parts.managed_process import launched
 
 EXIT_GRACE_SECONDS: Final = 5.0  # for the JVM to remove its folders when the process exits normally
 

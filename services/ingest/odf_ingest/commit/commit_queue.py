@@ -14,7 +14,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.steps import MergeStrategy
 from odf_common.ports.store import BlobStore, ObjectKind, block_reader
-from odf_common.service.pools import SerialQueue
+from odf_common.service.consumer.pools import SerialQueue
 from odf_ingest.commit.committer import Batch, BatchCommitter, Outcome, P
 from odf_ingest.commit.watermark import LateRecords
 from odf_ingest.history.history import DatasetHistory

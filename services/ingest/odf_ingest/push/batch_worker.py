@@ -17,7 +17,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import NOTIFICATIONS, Bus, Topics
 from odf_common.ports.engine import QueryNotWanted
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
-from odf_common.service.retry import keep_trying
+from odf_common.service.consumer.retry import keep_trying
 from odf_ingest import metrics
 from odf_ingest.commit.commit_queue import CommitQueue, CommitQueues
 from odf_ingest.commit.committer import Outcome

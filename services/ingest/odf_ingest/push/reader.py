@@ -13,7 +13,7 @@ import structlog
 
 from odf_common.adapters.kafka.records import Taken
 from odf_common.errors import Unavailable
-from odf_common.service.retry import keep_trying
+from odf_common.service.consumer.retry import keep_trying
 from odf_ingest.errors import AwaitingCorrection, PositionChanged, pauses_source
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.push.assigned_sources import AssignedSources

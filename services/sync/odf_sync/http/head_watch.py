@@ -15,7 +15,7 @@ from odf_common.codec.bus import Envelope
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.ports.store import CatalogEntry
-from odf_common.service.consumer_loop import Outgoing, Subscription
+from odf_common.service.consumer.consumer_loop import Outgoing, Subscription
 
 MOVES: Final = frozenset({"committed", "dataset_removed"})
 

@@ -12,10 +12,10 @@ from aiohttp import web
 
 from odf_common.errors import Unavailable
 from odf_common.service.audit import Audit
+from odf_common.service.consumer.retry import keep_trying
 from odf_common.service.environment import Environment
 from odf_common.service.protection import http_tls
 from odf_common.service.request_reply import Replies
-from odf_common.service.retry import keep_trying
 from odf_common.service.settings import Settings
 from odf_sync.access.rate_limits import RequestRate
 from odf_sync.http.account_routes import AccountRoutes

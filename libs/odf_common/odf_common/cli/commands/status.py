@@ -21,7 +21,7 @@ from odf_common.cli.output import (
 from odf_common.cli.rows import problem_of, with_stuck
 from odf_common.embedded.health import located_node
 from odf_common.embedded.node_file import Node
-from odf_common.embedded.readable import readable
+from odf_common.embedded.parts.readable import readable
 from odf_common.errors import NotFound, OdfError, Unavailable
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest

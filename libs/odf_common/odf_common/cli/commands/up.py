@@ -14,9 +14,9 @@ import click
 
 from odf_common.cli.output import output_option, print_object, remark
 from odf_common.embedded.checks import require_home
-from odf_common.embedded.managed_process import rotate
 from odf_common.embedded.node_file import Node, NoNode, Part, read_node
-from odf_common.embedded.readable import readable
+from odf_common.embedded.parts.managed_process import rotate
+from odf_common.embedded.parts.readable import readable
 from odf_common.embedded.supervisor import Start, supervise
 from odf_common.errors import OdfError
 from odf_common.service.settings import Settings, child_environment, load

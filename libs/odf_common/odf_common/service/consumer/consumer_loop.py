@@ -17,8 +17,8 @@ from odf_common.codec.bus import Envelope, body_of, decode
 from odf_common.errors import InvalidInput, OdfError, Unavailable
 from odf_common.ports.bus import FIXED_TOPICS, Bus, DeadLetter, Inbox, OnAssigned, Received, Topics
 from odf_common.service import metrics
-from odf_common.service.message_lanes import MessageLanes
-from odf_common.service.retry import keep_trying
+from odf_common.service.consumer.message_lanes import MessageLanes
+from odf_common.service.consumer.retry import keep_trying
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from odf_common.embedded.managed_process import PartSpec, launched
-from odf_common.embedded.readiness import kafka_answers, kafka_has_topics, redis_answers
+from odf_common.embedded.parts.managed_process import PartSpec, launched
+from odf_common.embedded.parts.readiness import kafka_answers, kafka_has_topics, redis_answers
 from odf_common.errors import OdfError
 from odf_common.service.settings import Settings
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from odf_common.embedded.readable import readable
-from odf_common.embedded.readiness import Probe
+from odf_common.embedded.parts.readable import readable
+from odf_common.embedded.parts.readiness import Probe
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff
 

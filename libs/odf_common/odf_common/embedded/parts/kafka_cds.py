@@ -6,9 +6,9 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from odf_common.embedded.kafka_redis import ARCHIVE, kafka_folder, kafka_part
-from odf_common.embedded.managed_process import PartProcess
-from odf_common.embedded.tcp_ports import allocate
+from odf_common.embedded.parts.kafka_redis import ARCHIVE, kafka_folder, kafka_part
+from odf_common.embedded.parts.managed_process import PartProcess
+from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.service.settings import child_environment
 
 START_SECONDS: Final = 120.0
