@@ -1,55 +1,140 @@
-"""Every kind of query: neither how blocks are cut into requests nor a request done again changes anything (law 1)."""
+"""Every kind of query writes the same bytes: as recorded, done again, however blocks are cut, on any number of cores.
 
+`golden.json` has what every kind of query writes when its input is cut into requests by `SEED`, and which engine wrote
+it. To write it anew after `SEMANTICS` or a release was raised:
+`python services/engine-spark/tests/test_kinds.py 'local[2]' > services/engine-spark/tests/golden.json`.
+"""
+
+import hashlib
+import json
 import random
+import subprocess
+import sys
+import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
-from odf_testing.engine import MINUTE, Derivative, Make, sql
+from odf_testing.engine import FLIGHTS, MINUTE, VOCAB, WEATHER, Block, Chain, Derivative, sql
 from odf_testing.engine_kinds import KINDS, chains
 
+from odf_engine_spark.server.identity import identity_of
 from odf_engine_spark.spark.jvm import Spark
+from odf_engine_spark.spark.session import start
 from odf_engine_spark.transform.transform import Transforms
 
+GOLDEN: Final = Path(__file__).with_name("golden.json")
+SEED: Final = 11
+SAMPLE: Final = tuple(KINDS)[::6]
 
-def pull_after_a_loss(derivative: Derivative, other: Transforms, until: Sequence[int]) -> None:
-    """Pull, after another engine that knows nothing of the query has done the same and its answer was lost."""
-    lost = [derivative.folder / name for name in ("lost-data", "lost-checkpoint")]
-    done = derivative.done or [0] * len(until)
-    other.execute(derivative.request(done, until, *lost))
-    derivative.pull(*until)
-    assert derivative.checkpoint is not None
-    kept = [
-        derivative.folder / derivative.checkpoint.name.replace("checkpoint", "data"),
-        derivative.checkpoint,
-    ]
+
+def golden() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(GOLDEN.read_text())
+    return found
+
+
+def derivative(spark: Spark, kind: str, folder: Path) -> Derivative:
+    """Return a derivative of a kind of query, of which nothing is computed, with inputs of its own."""
+    folder.mkdir()
+    return Derivative(
+        transforms=Transforms(spark, is_signed=False),
+        transform=sql(*KINDS[kind]),
+        chains=[
+            chain(name, blocks, folder) for name, blocks in chains(KINDS[kind], back=40 * MINUTE).items()
+        ],
+        folder=folder,
+    )
+
+
+def chain(name: str, blocks: Sequence[Block], folder: Path) -> Chain:
+    made = Chain(name=name, schema=WEATHER if name == "weather" else FLIGHTS, vocab=VOCAB, folder=folder)
+    for block in blocks:
+        made.add(block)
+    return made
+
+
+def pull_in_parts(derived: Derivative, other: Transforms, source: random.Random) -> None:
+    """Pull everything in a few requests, some of which another engine has done before, whose answers were lost."""
+    ends = [[*sorted(source.choices(range(7), k=3)), 7] for _ in derived.chains]
+    for until in zip(*ends, strict=True):
+        if source.random() < 0.5:
+            pull_after_a_loss(derived, other, until)
+        else:
+            derived.pull(*until)
+
+
+def pull_after_a_loss(derived: Derivative, other: Transforms, until: Sequence[int]) -> None:
+    lost = [derived.folder / name for name in ("lost-data", "lost-checkpoint")]
+    other.execute(derived.request(derived.done or [0] * len(until), until, *lost))
+    derived.pull(*until)
+    assert derived.checkpoint is not None
+    kept = [derived.folder / derived.checkpoint.name.replace("checkpoint", "data"), derived.checkpoint]
     assert [file.read_bytes() for file in lost] == [file.read_bytes() for file in kept]
     for file in lost:
         file.unlink()
 
 
-def told(derivative: Derivative) -> list[str]:
+def in_parts(spark: Spark, kind: str, seed: int, folder: Path) -> Derivative:
+    """Return a derivative of a kind of query that was pulled in parts."""
+    derived = derivative(spark, kind, folder)
+    pull_in_parts(derived, Transforms(spark, is_signed=False), random.Random(f"{kind} {seed}"))
+    return derived
+
+
+def digest(derived: Derivative) -> str:
+    """Return what all requests have written, data and checkpoints, as one hash."""
+    steps = range(len(derived.tables))
+    files = [derived.folder / f"{name}-{step}" for step in steps for name in ("data", "checkpoint")]
+    return hashlib.sha3_256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def digests(spark: Spark, kinds: Iterable[str]) -> dict[str, str]:
+    with tempfile.TemporaryDirectory() as folder:
+        return {
+            kind: digest(in_parts(spark, kind, SEED, Path(folder, str(number))))
+            for number, kind in enumerate(kinds)
+        }
+
+
+def told(derived: Derivative) -> list[str]:
     """Return the rows so that each bit of a float counts, and NaN is itself."""
-    return [repr(row) for row in derivative.rows()]
+    return [repr(row) for row in derived.rows()]
 
 
-@pytest.mark.parametrize("seed", [11, pytest.param(12, marks=pytest.mark.soak)])
+def test_the_engine_is_the_one_that_wrote_the_recorded_bytes(spark: Spark) -> None:
+    assert identity_of(spark).version == golden()["engine"], (
+        "write golden.json anew, and look at what has changed"
+    )
+
+
+@pytest.mark.parametrize("seed", [SEED, pytest.param(12, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_batching_does_not_matter(spark: Spark, derive: Make, kind: str, seed: int) -> None:
-    steps = KINDS[kind]
-    inputs = chains(steps, back=40 * MINUTE)
-    whole = derive(sql(*steps), **inputs)
+def test_neither_batching_nor_repetition_matters_and_the_bytes_are_as_recorded(
+    spark: Spark, tmp_path: Path, kind: str, seed: int
+) -> None:
+    whole = derivative(spark, kind, tmp_path / "whole")
     whole.pull()
     assert whole.rows()
-    source, other = random.Random(f"{kind} {seed}"), Transforms(spark, is_signed=False)
-    cut = derive(sql(*steps), **inputs)
-    ends = [[*sorted(source.choices(range(7), k=3)), 7] for _ in inputs]
-    for until in zip(*ends, strict=True):
-        if source.random() < 0.5:
-            pull_after_a_loss(cut, other, until)
-        else:
-            cut.pull(*until)
+    cut = in_parts(spark, kind, seed, tmp_path / "cut")
     assert Counter(told(cut)) == Counter(told(whole))
     assert cut.watermark == whole.watermark
-    if len(inputs) == 1:
+    if len(cut.chains) == 1:
         assert told(cut) == told(whole)
+    if seed == SEED:
+        assert digest(cut) == golden()["digests"][kind], "raise the number or mend the change"
+
+
+@pytest.mark.timeout(900)  # a cold JVM
+def test_neither_cores_nor_temperature_matter() -> None:
+    command = [sys.executable, __file__, "local[1]", *SAMPLE]
+    cold = subprocess.run(command, check=True, capture_output=True, text=True, timeout=800)
+    assert json.loads(cold.stdout)["digests"] == {kind: golden()["digests"][kind] for kind in SAMPLE}
+
+
+if __name__ == "__main__":
+    session = start(sys.argv[1])
+    written = digests(session, sys.argv[2:] or KINDS)
+    print(json.dumps({"engine": identity_of(session).version, "digests": written}, indent=2))
+    session.session.stop()

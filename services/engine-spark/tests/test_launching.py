@@ -14,8 +14,9 @@ from odf_common.embedded.node_file import is_running
 PATIENCE = 60.0  # seconds
 AT_WORK = """
 import threading
-from odf_engine_spark.spark.session import start
-spark = start("local[2]")
+from odf_engine_spark.spark import session
+session._warm = lambda _: None  # only the query below matters
+spark = session.start("local[2]")
 count = lambda: spark.collect(spark.frame(spark.parse("SELECT count(*) FROM range(1000000000000) WHERE id % 7 = sqrt(id)")))
 threading.Thread(target=count, daemon=True).start()
 while not spark.session.sparkContext.statusTracker().getActiveJobsIds():

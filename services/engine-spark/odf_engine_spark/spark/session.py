@@ -106,8 +106,7 @@ def _warm(spark: Spark) -> None:
             "v": [number / 3 for number in range(64)],
         }
     )
-    for _ in range(2):
-        isolated = spark.isolated()
-        isolated.frame(isolated.relation(records)).createOrReplaceTempView("t")
-        for sql in _WARM_UP:
-            isolated.collect(isolated.frame(isolated.parse(sql)))
+    isolated = spark.isolated()
+    isolated.frame(isolated.relation(records)).createOrReplaceTempView("t")
+    for sql in _WARM_UP:
+        isolated.collect(isolated.frame(isolated.parse(sql)))
