@@ -19,17 +19,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
-    """A running node; ends with the tests of this folder, so that it takes no time from others, and leaves no process."""
-    made = EmbeddedNode(tmp_path_factory.mktemp("node"), {"ODF_FETCH_NETWORKS": "127.0.0.0/8"})
-    made.up()
-    yield made
-    made.down()
+    """A running node, whose logs show which part is at work.
 
-
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
-    """A node of a module's own, whose parts may die; ends without any process."""
-    made = EmbeddedNode(tmp_path_factory.mktemp("killed"))
+    It ends with the tests of this folder, so that it takes no time from others, and leaves no process.
+    """
+    settings = {"ODF_FETCH_NETWORKS": "127.0.0.0/8", "ODF_LOG_LEVEL": "debug"}
+    made = EmbeddedNode(tmp_path_factory.mktemp("node"), settings)
     made.up()
     yield made
     made.down()

@@ -33,8 +33,8 @@ SNAPSHOT: Final = {"kind": "Snapshot", "primaryKey": ["id"]}
 
 
 @pytest.fixture(scope="module")
-def street(own: EmbeddedNode) -> Iterator[Street]:
-    with opened(own) as street:
+def street(node: EmbeddedNode) -> Iterator[Street]:
+    with opened(node) as street:
         yield street
 
 

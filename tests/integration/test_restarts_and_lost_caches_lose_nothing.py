@@ -1,11 +1,19 @@
 import json
+import os
+import signal
 
+import pytest
 import redis
 from odf_testing.embedded import EmbeddedNode
+from odf_testing.kills import is_java
 from odf_testing.manifests import derivative, ledger, root
 from odf_testing.story import Row, Sender, Story
 
+from odf_common.embedded.node_file import is_running
+from odf_common.embedded.orphans import leftovers
+
 COLUMNS = ("id BIGINT", "place STRING", "at TIMESTAMP(3)")
+EACH = "LATERAL VIEW explode(sequence(1, 100000)) AS"
 MINUTELY = "SELECT window.start AS event_time, count(*) AS n FROM visits GROUP BY window(at, '1 minute')"
 
 
@@ -44,24 +52,46 @@ def assert_all_there(story: Story, name: str, count: int) -> None:
     assert {one["verdict"] for one in verdicts} == {"valid"}
 
 
-def test_a_restart_of_the_whole_node_goes_on_where_it_was(story: Story, node: EmbeddedNode) -> None:
-    story.add(*kept("restarted"))
-    for name in ("restarted", "restarted.ledger"):
-        story.publish(name, some(0, 600))
-    story.pull("restarted restarted.ledger")
+def kill_at_work(story: Story, node: EmbeddedNode) -> None:
+    """Kill the supervisor while the engine computes a query that does not end; no process is left."""
+    query = f"SELECT at AS event_time, id FROM one {EACH} x {EACH} y WHERE x + y = 0"
+    story.add(root("one", COLUMNS, event_time="at"), derivative("endless", {"one": "one"}, query))
+    story.ingest("one", some(0, 1))
+    node.eventually(lambda: any(row.get("stage") for row in node.run("status -o json")["datasets"]))
+    parts = tuple(leftovers(node.home))
+    assert sum(is_java(pid) for pid in parts) > 1, "Kafka's and Spark's"
+    os.kill(node.node.pid, signal.SIGKILL)
+    node.eventually(lambda: not any(is_running(pid) for pid in parts))
+
+
+@pytest.mark.parametrize("how", ["killed", pytest.param("down", marks=pytest.mark.soak)])
+def test_a_restart_of_the_whole_node_continues_where_it_was(
+    story: Story, node: EmbeddedNode, how: str
+) -> None:
+    name = f"restarted.{how}"
+    roots = (name, f"{name}.ledger")
+    story.add(*kept(name))
+    for one in roots:
+        story.publish(one, some(0, 600))
+    story.pull(" ".join(roots))
     before = {row["alias"]: row["head"] for row in node.run("list --output json")}
     # Some of these may be under way when the node goes down, some not taken at all.
-    for name in ("restarted", "restarted.ledger"):
-        story.publish(name, some(600, 600))
-    node.down()
-    node.up()
+    for one in roots:
+        story.publish(one, some(600, 600))
+    if how == "killed":
+        kill_at_work(story, node)
+        node.up()
+        node.run("delete endless --yes")
+    else:
+        node.down()
+        node.up()
     after = {row["alias"]: row["head"] for row in node.run("list --output json")}
-    moved = {name for name in before if not name.startswith("restarted") and before[name] != after[name]}
-    assert moved == set(), "who had nothing to do stayed where he was"
-    for name in ("restarted", "restarted.ledger"):
-        story.publish(name, some(1200, 600))
-    story.publish("restarted.ledger", some(0, 600))
-    assert_all_there(story, "restarted", 1800)
+    moved = {one for one in before if not one.startswith(name) and before[one] != after[one]}
+    assert moved == set(), "datasets with nothing to do changed"
+    for one in roots:
+        story.publish(one, some(1200, 600))
+    story.publish(f"{name}.ledger", some(0, 600))
+    assert_all_there(story, name, 1800)
 
 
 def test_a_flushed_redis_changes_nothing(story: Story, node: EmbeddedNode) -> None:

@@ -26,7 +26,9 @@ _WORK: Final = {
 }
 
 
-def disturbed(story: Story, victim: str, source: random.Random, *, files: Messages, topics: Messages) -> None:
+def disturbed(
+    story: Story, victim: str, source: random.Random, *, files: Messages, topics: Messages, pulled: str
+) -> None:
     """Send with `odf ingest` and through Kafka, pull, and kill meanwhile; return when all is committed and running.
 
     The victim is in the middle of its work when it is killed; the node's log level is debug, so that its log shows it.
@@ -41,7 +43,7 @@ def disturbed(story: Story, victim: str, source: random.Random, *, files: Messag
         commands.append(f"ingest {name} {file} --idempotency-key {source.random()}")
     part = ENGINE if victim == JVM else victim
     work = _Work(node, part)
-    running = {command: node.start(command) for command in (*commands, "pull --all")}
+    running = {command: node.start(command) for command in (*commands, f"pull {pulled}")}
     time.sleep(source.uniform(0, 0.5))
     old = _killed_at_work(node, part, work, with_jvm=victim == JVM)
     for process in running.values():
@@ -99,7 +101,7 @@ def done(node: EmbeddedNode, command: str) -> list[Row]:
     raise AssertionError(f"odf {command}: {said.decode()}")
 
 
-def settle(story: Story, datasets: str = "--all") -> None:
+def settle(story: Story, datasets: str) -> None:
     """Pull until nothing is left to do."""
     while {row["state"] for row in done(story.node, f"pull {datasets}")} != {"up-to-date"}:
         pass

@@ -1,5 +1,6 @@
 """Manifests for stories: small roots and derivatives, and those of a folder under other names."""
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -56,19 +57,24 @@ def derivative(name: str, inputs: Mapping[str, str], query: str) -> Manifest:
 
 def renamed(folder: Path, prefix: str, *, merge: Mapping[str, Any] | None = None) -> list[Manifest]:
     """Return a folder's manifests with `prefix` added to each name; queries keep the old names as aliases."""
-    manifests: list[Manifest] = [yaml.safe_load(file.read_text()) for file in sorted(folder.glob("*.yaml"))]
+    manifests = [prefixed(yaml.safe_load(file.read_text()), prefix) for file in sorted(folder.glob("*.yaml"))]
     for manifest in manifests:
-        content = manifest["content"]
-        content["name"] = f"{prefix}.{content['name']}"
-        for event in content["metadata"]:
-            if event["kind"] == "SetTransform":
-                event["inputs"] = [
-                    {"datasetRef": f"{prefix}.{one['datasetRef']}", "alias": one["datasetRef"]}
-                    for one in event["inputs"]
-                ]
-            elif merge is not None and event["kind"] == "AddPushSource":
+        for event in manifest["content"]["metadata"]:
+            if merge is not None and event["kind"] == "AddPushSource":
                 event["merge"] = dict(merge)
     return manifests
+
+
+def prefixed(manifest: Manifest, prefix: str) -> Manifest:
+    """Return a manifest with `prefix` added to its name and to those of its inputs; its query keeps the old ones."""
+    prefixed = copy.deepcopy(manifest)
+    content = prefixed["content"]
+    content["name"] = f"{prefix}.{content['name']}"
+    for event in content["metadata"]:
+        for one in event.get("inputs", ()):
+            one.setdefault("alias", one["datasetRef"])
+            one["datasetRef"] = f"{prefix}.{one['datasetRef']}"
+    return prefixed
 
 
 def as_text(*manifests: Manifest) -> bytes:

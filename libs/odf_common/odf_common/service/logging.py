@@ -13,7 +13,7 @@ _SHARED: Final[tuple[structlog.typing.Processor, ...]] = (
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     structlog.processors.StackInfoRenderer(),
 )
-NOISY: Final = ("py4j", "asyncio", "aiokafka", "faust", "urllib3", "grpc._cython")
+NOISY: Final = ("py4j", "asyncio", "aiokafka", "faust", "mode", "urllib3", "grpc._cython")
 
 
 def configure(level: str, *, service: str | None = None) -> None:
