@@ -10,18 +10,7 @@ from typing import Any, Final, cast
 
 import grpc
 import pytest
-import schemathesis
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from odf_testing.http import running
-from odf_testing.profiles import examples
-from schemathesis.checks import not_a_server_error
-from schemathesis.core.result import Ok
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
 from odf_common.adapters.grpc.server import serve
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
@@ -43,54 +32,6 @@ from odf_sync.http.server import endpoints
 
 CITIES: Final = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / "cities.population"
 DATASET: Final = "did:odf:fed0126cf085a18635f5d066ab74bb0284a35a86393fa950d8a91b48f88e4b6408100"
-HEAD: Final = (CITIES / "refs" / "head").read_text()
-VALUES: Final = (
-    *(
-        "ann",
-        "cities.population",
-        "head",
-        HEAD,
-        DATASET,
-        "f1620" + "0" * 64,
-        "-",
-        "..",
-        "%",
-        "a/b",
-        "\0",
-        "\n",
-    ),
-    *(
-        "ö",
-        "💥",
-        "' OR 1=1 --",
-        "<script>",
-        "{name}",
-        "z" * 3000,
-        "did:odf:",
-        "1",
-        "commit",
-        "true",
-        "🏙" * 50,
-    ),
-)
-BODIES: Final = (
-    *(b"", b"{}", b"[" * 5000, b"\xff\xfe", b"null", b"a=b&c", b"client_id=kamu", b"x" * 70_000),
-    json.dumps(
-        {"loginMethod": "password", "loginCredentialsJson": '{"login": "ann", "password": "x"}'}
-    ).encode(),
-)
-TYPES: Final = ("application/json", "application/x-www-form-urlencoded", "text/csv", "a", "\xff/x;charset=no")
-TRIES: Final = 10  # of each operation
-OWN: Final = {"account": "ann", "dataset": "cities.population", "ref": "head"}
-HEADERS: Final = {"Content-Type": TYPES, "Range": ("bytes=0-", "bytes=9-1", "x")}
-SOMETIMES: Final = st.sampled_from([True, False, False])
-CHECKS: Final = [not_a_server_error, status_code_conformance]
-CHECKS_OF_CONTENT: Final = [content_type_conformance, response_schema_conformance]
-
-
-@schemathesis.serializer("application/x-ndjson")
-def as_it_is(_: schemathesis.SerializationContext, body: Any) -> Any:
-    return body
 
 
 class Refusing(push_pb2_grpc.PushServicer):
@@ -163,44 +104,10 @@ def test_the_description_names_every_path_and_how_to_authenticate(description: A
 
 
 def test_hostile_requests_get_only_documented_answers(node: tuple[str, str], description: Any) -> None:
+    from odf_testing.hostile_requests import try_all
+
     base, token = node
-    for found in schemathesis.openapi.from_dict(description).get_all_operations():
-        assert isinstance(found, Ok)
-        try_requests(f"http://{base}", token, found.ok())
-
-
-def try_requests(url: str, token: str, operation: schemathesis.APIOperation[Any, Any, Any, Any]) -> None:
-    bodies = st.sampled_from(BODIES)
-
-    @settings(max_examples=examples(TRIES))
-    @given(case=operation.as_strategy(), data=st.data())
-    def try_request(case: schemathesis.Case, data: st.DataObject) -> None:
-        case.path_parameters = data.draw(paths(case.path_parameters))
-        token_sent = data.draw(st.sampled_from([token, token, token, "x", None]))
-        headers = {"Authorization": f"Bearer {token_sent}"} if token_sent else {}
-        headers |= {
-            name: data.draw(st.sampled_from(values))
-            for name, values in HEADERS.items()
-            if data.draw(SOMETIMES)
-        }
-        has_body = operation.method == "post" and data.draw(SOMETIMES)
-        body: dict[str, Any] = {"data": data.draw(bodies)} if has_body else {}
-        answer = case.call(url, headers=headers, timeout=30, **body)
-        # A refusal of the other implementation has no body, which a description cannot say.
-        case.validate_response(answer, checks=CHECKS + (CHECKS_OF_CONTENT if answer.content else []))
-        assert b"Traceback" not in answer.content
-
-    try_request()
-
-
-@st.composite
-def paths(draw: st.DrawFn, generated: dict[str, Any]) -> dict[str, Any]:
-    """Values of a path: most get past the check that the dataset exists."""
-    values = st.sampled_from(VALUES)
-    own = {name: st.just(OWN[name]) if name in OWN else values for name in generated}
-    return {
-        name: draw(st.one_of(own[name], own[name], values, st.just(one))) for name, one in generated.items()
-    }
+    try_all(f"http://{base}", token, description)
 
 
 def test_too_many_requests_at_a_time_are_asked_to_come_back(

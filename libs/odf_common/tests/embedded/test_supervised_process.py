@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.embedded.parts import managed_process
 from odf_common.embedded import supervisor as node
 from odf_common.embedded.node_file import Node, is_running, read_node
 from odf_common.embedded.orphans import end_leftovers, leftovers, sweep
+from odf_common.embedded.parts import managed_process
 from odf_common.embedded.parts.managed_process import (
     LAUNCHER,
     RESTART,
