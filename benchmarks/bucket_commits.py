@@ -21,8 +21,8 @@ from odf_testing.minioserver import MinioServer, serving_s3
 from rows import Row, Target, held_against
 
 from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.s3.bucket_refs import S3RefStore
 from odf_common.adapters.s3.location import S3Location
-from odf_common.adapters.s3.refs import S3RefStore
 from odf_coordinator.commit.outcomes import Committed
 
 COMMITS: Final = 60

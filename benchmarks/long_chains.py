@@ -10,10 +10,10 @@ import pyarrow as pa
 from odf_testing.builders import AChain, a_chain, a_seed, a_time
 from odf_testing.coordinator import Coordinator
 
-from odf_common.adapters.clock import SYSTEM_CLOCK
 from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.chain.build_blocks import build_blocks
-from odf_common.codec.bus import Body, Envelope, envelope
+from odf_common.codec.envelopes import Body, Envelope, envelope
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.data.slices import write_slice
 from odf_common.data.stored_types import TIMESTAMP

@@ -1,9 +1,9 @@
-"""What docstrings and comments name exists, and modules and functions are as short as CONTRIBUTING says."""
+"""What docstrings and comments name exists; modules have names of their own, and are as short as CONTRIBUTING says."""
 
 import ast
 import re
 import tokenize
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -98,6 +98,12 @@ def test_a_name_that_is_gone_would_be_found() -> None:
     assert exists("Committer.lock")
     assert not exists("Committer.exclusively")
     assert not exists("grpc_client.calling")
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_no_two_modules_of_a_package_have_the_same_name(package: Path) -> None:
+    names = Counter(file.stem for file in MODULES if file.is_relative_to(package))
+    assert {name for name, count in names.items() if count > 1} <= {"__init__", "__main__"}
 
 
 def test_modules_are_short() -> None:

@@ -11,10 +11,10 @@ from odf_common.codec.manifests import block_from_text, event_from_text, from_pl
 from odf_common.codec.model_schema import OneOf, Shape, TableShape, Vector, fields_of, union_with
 from odf_common.codec.plain_values import camel, tag_of
 from odf_common.codec.yaml_syntax import documents
-from odf_common.metadata.block import MetadataBlock
+from odf_common.metadata.data_schema import DataSchema
 from odf_common.metadata.events import AddPushSource, SetPollingSource, SetTransform
+from odf_common.metadata.metadata_block import MetadataBlock
 from odf_common.metadata.scalars import ExtraAttributes
-from odf_common.metadata.schema import DataSchema
 from odf_common.metadata.snapshot import DatasetSnapshot
 
 DOCS = Path(__file__).parents[2] / "docs"

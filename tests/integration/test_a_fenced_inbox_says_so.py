@@ -3,7 +3,7 @@ import time
 import pytest
 from odf_testing.embedded import EmbeddedNode
 
-from odf_common.adapters.kafka.bus import KafkaBus
+from odf_common.adapters.kafka.kafka_bus import KafkaBus
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import NOTIFICATIONS, Inbox
 

@@ -6,8 +6,8 @@ from odf_testing.embedded import PATIENCE, EmbeddedNode
 from odf_testing.manifests import APPEND, root
 from odf_testing.story import Story
 
-from odf_common.adapters.kafka.bus import KafkaBus
-from odf_common.codec.bus import decode
+from odf_common.adapters.kafka.kafka_bus import KafkaBus
+from odf_common.codec.envelopes import decode
 from odf_common.ports.bus import AUDIT
 
 COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")

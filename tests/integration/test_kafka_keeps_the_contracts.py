@@ -8,7 +8,7 @@ from odf_testing.bus_contracts import BusContract, TopicsContract
 from odf_testing.embedded import EmbeddedNode
 
 from odf_common.adapters.kafka.admin import KafkaTopics
-from odf_common.adapters.kafka.bus import KafkaBus
+from odf_common.adapters.kafka.kafka_bus import KafkaBus
 from odf_common.ports.bus import FIXED_TOPICS
 
 numbers = itertools.count()

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from odf_testing.embedded import EmbeddedNode
 
-from odf_common.adapters.kafka.bus import KafkaBus
+from odf_common.adapters.kafka.kafka_bus import KafkaBus
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.topic_claims import TopicsTaken
-from odf_common.codec.bus import decode, envelope
+from odf_common.codec.envelopes import decode, envelope
 from odf_common.embedded.node_file import NoNode, is_running, read_node
 from odf_common.embedded.orphans import leftovers
 from odf_common.embedded.parts.tcp_ports import allocate

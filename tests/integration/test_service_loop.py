@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from odf_testing.embedded import EmbeddedNode
 
-from odf_common.adapters.kafka.bus import KafkaBus
-from odf_common.codec.bus import decode, envelope
+from odf_common.adapters.kafka.kafka_bus import KafkaBus
+from odf_common.codec.envelopes import decode, envelope
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_REPLIES, DEAD_LETTERS, INGEST_COMMANDS, Inbox, Received
 from odf_common.proto.odf.bus.v1.bus_pb2 import ImportChain
@@ -19,7 +19,7 @@ from odf_common.service.settings import child_environment
 
 DATASET = DatasetId.of_key(bytes(32))
 TINY = textwrap.dedent("""
-    from odf_common.codec.bus import envelope
+    from odf_common.codec.envelopes import envelope
     from odf_common.errors import InvalidInput
     from odf_common.ports.bus import INGEST_COMMANDS, COORDINATOR_REPLIES
     from odf_common.proto.odf.bus.v1.bus_pb2 import Committed

@@ -37,8 +37,8 @@ def hooked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
 class Killing:
     """A root with a topic, and how often its messages arrived while a service was killed."""
 
-    def __init__(self, node: EmbeddedNode, service: str, merge: str, when: str) -> None:
-        self.story, self.node, self.service, self.when = Story(node), node, service, when
+    def __init__(self, hooked: EmbeddedNode, service: str, merge: str, when: str) -> None:
+        self.story, self.node, self.service, self.when = Story(hooked), hooked, service, when
         self.name = f"{service}.{merge.lower()}.{when}"
         self.story.add(
             {

@@ -15,7 +15,7 @@ from odf_testing.embedded import EmbeddedNode
 from odf_testing.manifests import APPEND, root
 from odf_testing.story import Row, Sender, Story
 
-from odf_common.adapters.kafka.bus import KafkaBus
+from odf_common.adapters.kafka.kafka_bus import KafkaBus
 from odf_common.ports.bus import INGEST_COMMANDS, Inbox
 
 COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")

@@ -23,7 +23,7 @@ from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.refs import LocalRefStore
 from odf_common.chain.walk import fold, iterate
-from odf_common.codec.bus import Envelope
+from odf_common.codec.envelopes import Envelope
 from odf_common.data.slices import read_slice
 from odf_common.dataset.state_cache import ChainStates
 from odf_common.errors import Unavailable

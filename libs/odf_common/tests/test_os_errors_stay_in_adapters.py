@@ -38,7 +38,7 @@ OTHER = {
     "odf_sync/smart/channel.py": "a peer's socket",
     "odf_sync/smart/connection.py": "a peer's socket",
     "odf_sync/transfer/partial_files.py": "a download that can be repeated",
-    "odf_sync/webhooks/grpc_servicer.py": "names of receivers",
+    "odf_sync/webhooks/webhook_servicer.py": "names of receivers",
     "odf_sync/webhooks/sender.py": "sockets",
     "odf_verifier/verified.py": "the verifier's own notes, guarded as a store",
 }

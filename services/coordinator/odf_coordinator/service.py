@@ -5,7 +5,7 @@ from typing import Final
 
 import structlog
 
-from odf_common.adapters.local.keys import node_key
+from odf_common.adapters.local.key_files import node_key
 from odf_common.adapters.local.reserve import Reserve
 from odf_common.adapters.local.staging import Staging
 from odf_common.codec.signature import encode_signature

@@ -6,7 +6,7 @@ from odf_testing.coordinator import Coordinator, PassingEngine
 from odf_common.chain.walk import iterate
 from odf_common.data.schema_evolution import schema_of_event, schema_to_event
 from odf_common.errors import InvalidInput
-from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, SetDataSchema
 from odf_common.ports.engine import OnProgress
 

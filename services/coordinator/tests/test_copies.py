@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from odf_testing.coordinator import Coordinator
 
-from odf_common.codec.bus import envelope
+from odf_common.codec.envelopes import envelope
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_message
 from odf_common.errors import NotFound, Refused

@@ -7,8 +7,14 @@ from odf_testing.coordinator import Coordinator
 from odf_testing.manifests import POLLING
 
 from odf_common.errors import InvalidInput
+from odf_common.metadata.data_schema import (
+    DataField,
+    DataSchema,
+    DataTypeDuration,
+    DataTypeInt32,
+    DataTypeUInt64,
+)
 from odf_common.metadata.events import AddPushSource, DisablePushSource, SetDataSchema, SetVocab
-from odf_common.metadata.schema import DataField, DataSchema, DataTypeDuration, DataTypeInt32, DataTypeUInt64
 from odf_common.metadata.steps import (
     MergeStrategyAppend,
     MergeStrategyLedger,

@@ -16,7 +16,7 @@ from odf_common.errors import NotFound, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import Checkpoint, ExecuteTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import OnProgress

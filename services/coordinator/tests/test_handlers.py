@@ -6,7 +6,7 @@ import pytest
 from odf_testing.coordinator import Coordinator, FakeBus
 from structlog.testing import capture_logs
 
-from odf_common.codec.bus import Envelope, envelope
+from odf_common.codec.envelopes import Envelope, envelope
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_message
 from odf_common.errors import Unavailable

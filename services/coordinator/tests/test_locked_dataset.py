@@ -13,7 +13,7 @@ from odf_testing.coordinator import Coordinator
 from structlog.testing import capture_logs
 
 from odf_common.adapters.local import durable, layout
-from odf_common.codec.bus import decode, envelope
+from odf_common.codec.envelopes import decode, envelope
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_message
 from odf_common.metadata.events import SetInfo

@@ -11,7 +11,7 @@ from odf_testing.coordinator import Coordinator, PassingEngine
 
 from odf_common.chain.walk import iterate
 from odf_common.errors import InvalidInput, InvalidQuery
-from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import (
     ExecuteTransform,
     MetadataEvent,

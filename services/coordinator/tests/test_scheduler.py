@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from odf_common.errors import InvalidQuery, Unavailable
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.engine import EngineProgress, OnProgress
 from odf_coordinator.commit.outcomes import Committed

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from odf_testing.coordinator import Coordinator
 
-from odf_common.codec.bus import envelope
+from odf_common.codec.envelopes import envelope
 from odf_common.metadata.scalars import Timestamp
 from odf_coordinator.commit.bus_messages import committed
 from odf_coordinator.views.table import DatasetTable

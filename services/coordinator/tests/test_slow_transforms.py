@@ -10,7 +10,7 @@ import pytest
 from odf_testing.coordinator import Coordinator
 from odf_testing.passing_engine import PassingEngine
 
-from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.ports.engine import OnProgress
 from odf_common.service.consumer.pools import STALLED_SECONDS
 from odf_coordinator.transforms.progress import SILENCE_SECONDS

@@ -13,11 +13,11 @@ from odf_testing.coordinator import Coordinator, FakeTopics
 from odf_testing.killer import Killed, Killer
 from odf_testing.minioserver import MinioServer, serving_s3
 
-from odf_common.adapters.clock import SystemClock
 from odf_common.adapters.local import LocalCatalog
 from odf_common.adapters.s3.bucket import Bucket
+from odf_common.adapters.s3.bucket_refs import S3RefStore
 from odf_common.adapters.s3.location import S3Location
-from odf_common.adapters.s3.refs import S3RefStore
+from odf_common.adapters.system_clock import SystemClock
 from odf_coordinator.commit.outcomes import Committed
 
 SLICES = 6

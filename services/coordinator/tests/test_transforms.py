@@ -11,7 +11,7 @@ from odf_common.data.schema_evolution import schema_to_event
 from odf_common.data.slices import slice_schema, write_slice
 from odf_common.data.stored_types import TIMESTAMP
 from odf_common.errors import InvalidInput, InvalidQuery, Unavailable
-from odf_common.metadata.engine import TransformResponseSuccess
+from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, OffsetInterval, SetInfo
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.transforms.engine_output import validate

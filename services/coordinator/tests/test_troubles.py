@@ -11,7 +11,7 @@ from odf_common.errors import Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.ports.bus import PARTITIONS
 from odf_common.ports.engine import OnProgress
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest

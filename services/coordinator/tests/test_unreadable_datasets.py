@@ -10,7 +10,7 @@ from odf_testing.coordinator import Coordinator
 from structlog.testing import capture_logs
 
 from odf_common.adapters.local.reserve import SIZE, Reserve
-from odf_common.codec.bus import Envelope, envelope
+from odf_common.codec.envelopes import Envelope, envelope
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_message
 from odf_common.errors import Damaged, OdfError, Refused, StorageUnavailable

@@ -1,6 +1,6 @@
 import pytest
 
-from odf_common.metadata.engine import Watermark
+from odf_common.metadata.engine_messages import Watermark
 from odf_common.metadata.scalars import Timestamp
 from odf_engine_spark.server.messages import held_watermarks
 

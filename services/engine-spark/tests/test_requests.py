@@ -18,7 +18,7 @@ from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
 from odf_common.codec.flatbuffers import decode_message, encode_message
 from odf_common.errors import Unavailable
-from odf_common.metadata.engine import (
+from odf_common.metadata.engine_messages import (
     RawQueryRequest,
     TransformRequest,
     TransformResponseProgress,

@@ -9,7 +9,7 @@ from odf_testing.engine import FROM, HOUR, LATE, TO, A, Block, Derivative, Make,
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidQuery
-from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_engine_spark.plan.segments import _chunks
 
 

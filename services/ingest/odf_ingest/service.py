@@ -13,9 +13,9 @@ from odf_common.adapters.grpc.server import Register
 from odf_common.adapters.kafka.letters import KafkaLetters
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.records import KafkaRecords
-from odf_common.adapters.local.keys import has_dataset_key, is_imported
+from odf_common.adapters.local.key_files import has_dataset_key, is_imported
 from odf_common.adapters.local.staging import Staging
-from odf_common.codec.bus import envelope
+from odf_common.codec.envelopes import envelope
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS, Bus

@@ -16,14 +16,14 @@ from odf_testing.letters import StoredLetters
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import fold, iterate
-from odf_common.codec.bus import Envelope
+from odf_common.codec.envelopes import Envelope
 from odf_common.data.slices import read_slice
 from odf_common.dataset.rejects import open_rejects, rejecting_sources
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.engine import RawQueryRequest, RawQueryResponseSuccess
+from odf_common.metadata.engine_messages import RawQueryRequest, RawQueryResponseSuccess
 from odf_common.metadata.events import AddData, AddPushSource, KnownEvent, SetPollingSource
 from odf_common.metadata.fetching import FetchStep
 from odf_common.metadata.scalars import Timestamp

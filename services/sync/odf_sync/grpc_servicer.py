@@ -7,7 +7,7 @@ from typing import Final
 import grpc
 
 from odf_common.adapters.grpc.comparison import encode_comparison
-from odf_common.adapters.local.keys import has_dataset_key
+from odf_common.adapters.local.key_files import has_dataset_key
 from odf_common.dataset.remote_aliases import RemoteAliases
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import sync_pb2 as pb
@@ -17,17 +17,17 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import Comparison
 from odf_common.proto.odf.node.v1.webhooks_pb2_grpc import add_WebhooksServicer_to_server
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
+from odf_sync.access.access_servicer import NAME as ACCESS
+from odf_sync.access.access_servicer import AccessServicer
 from odf_sync.access.directory import Directory
-from odf_sync.access.grpc_servicer import NAME as ACCESS
-from odf_sync.access.grpc_servicer import AccessServicer
 from odf_sync.access.remote_login import RemoteLogins
 from odf_sync.search.search import Found, Query, search
 from odf_sync.smart.messages import Visibility
 from odf_sync.transfer import aliases
 from odf_sync.transfer.pull import Step, compare, pull
 from odf_sync.transfer.push import Push, push
-from odf_sync.webhooks.grpc_servicer import NAME as WEBHOOKS
-from odf_sync.webhooks.grpc_servicer import WebhookServicer
+from odf_sync.webhooks.webhook_servicer import NAME as WEBHOOKS
+from odf_sync.webhooks.webhook_servicer import WebhookServicer
 
 MOST_FOUND: Final = 1000  # datasets in one answer
 

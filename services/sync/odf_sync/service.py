@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from odf_common.adapters.local.keys import node_key
+from odf_common.adapters.local.key_files import node_key
 from odf_common.ports.bus import COORDINATOR_REPLIES
 from odf_common.service.audit import Audit
 from odf_common.service.connections import trusted_networks
@@ -11,17 +11,17 @@ from odf_common.service.protection import require_protected
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Service
 from odf_common.service.settings import MULTI_TENANT
+from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
-from odf_sync.access.store import AccessStore
 from odf_sync.grpc_servicer import register
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.head_watch import HeadWatch
 from odf_sync.http.server import endpoints, serve_http
 from odf_sync.transfer.partial_files import keep_swept
 from odf_sync.webhooks.deliveries import Deliveries
-from odf_sync.webhooks.grpc_servicer import WebhookServicer
 from odf_sync.webhooks.sender import WebhookSender
-from odf_sync.webhooks.store import WebhookStore
+from odf_sync.webhooks.webhook_servicer import WebhookServicer
+from odf_sync.webhooks.webhook_store import WebhookStore
 
 
 def build(env: Environment) -> Service:

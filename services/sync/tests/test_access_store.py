@@ -20,9 +20,9 @@ from odf_common.errors import (
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import CatalogEntry, Incarnation, incarnation
 from odf_sync import private_database
+from odf_sync.access.access_store import FILE, AccessStore, AccessUnreadable
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Action, Role, Verdict, Visibility
-from odf_sync.access.store import FILE, AccessStore, AccessUnreadable
 from odf_sync.access.tokens import ID_BYTES, SECRET_BYTES, Token
 from odf_sync.http.authorization import Authorizer
 

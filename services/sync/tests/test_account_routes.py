@@ -20,9 +20,9 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry, incarnation
 from odf_common.service.settings import Settings
 from odf_sync.access import device_flow
+from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Action, Visibility
-from odf_sync.access.store import AccessStore
 from odf_sync.http import account_routes
 from odf_sync.http.account_routes import LOGIN_PAGE, MAX_BODY_BYTES, AccountRoutes
 from odf_sync.http.authorization import Authorizer

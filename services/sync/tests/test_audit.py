@@ -14,16 +14,16 @@ from odf_testing.bus import MemoryBus
 from odf_testing.http import running
 
 from odf_common.adapters.local import LocalCatalog
-from odf_common.codec.bus import Envelope, decode
+from odf_common.codec.envelopes import Envelope, decode
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.bus import AUDIT
 from odf_common.ports.store import CatalogEntry, incarnation
 from odf_common.proto.odf.bus.v1.bus_pb2 import AccessDecision
 from odf_common.service import audit as audit_module
 from odf_common.service.audit import DROPPED, Audit
+from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Action, Visibility
-from odf_sync.access.store import AccessStore
 from odf_sync.http.account_routes import AccountRoutes
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import Endpoint, application

@@ -13,7 +13,7 @@ from odf_testing.manifests import root
 from odf_testing.recorded_transfers import Pool, Script, all_recorded, lines_of, scripted
 from odf_testing.sync_node import SyncNode
 
-from odf_common.chain.compare import Behind
+from odf_common.chain.compare_chains import Behind
 from odf_common.chain.walk import ChainBroken
 from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
 from odf_common.hashing.multihash import Multihash

@@ -21,10 +21,10 @@ from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.settings import Settings
 from odf_sync.access import rate_limits
+from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rate_limits import FailedLogins, RequestRate
 from odf_sync.access.rules import Action
-from odf_sync.access.store import AccessStore
 from odf_sync.http import connections
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.connections import OPEN, SentFile

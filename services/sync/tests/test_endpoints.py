@@ -12,9 +12,9 @@ from odf_testing.http import running
 from odf_common.adapters.local import LocalCatalog
 from odf_common.errors import Damaged, NotFound, OdfError, StorageUnavailable, Unavailable
 from odf_common.ports.store import CatalogEntry
+from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Action
-from odf_sync.access.store import AccessStore
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import Endpoint, application, dataset_of
 

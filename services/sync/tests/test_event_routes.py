@@ -18,7 +18,7 @@ from odf_testing.http import running
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.chain.walk import iterate
-from odf_common.codec.bus import envelope
+from odf_common.codec.envelopes import envelope
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
@@ -26,9 +26,9 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, Seed
 from odf_common.ports.store import CatalogEntry, incarnation
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Visibility
-from odf_sync.access.store import AccessStore
 from odf_sync.http import event_routes
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application

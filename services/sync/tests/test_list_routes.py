@@ -17,9 +17,9 @@ from odf_common.identity.dataset_refs import Name
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind, incarnation
 from odf_common.service.environment import Environment
+from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Role, Visibility
-from odf_sync.access.store import AccessStore
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
 from odf_sync.http.list_routes import ListRoutes

@@ -21,9 +21,9 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import push_pb2_grpc
 from odf_common.service.settings import Settings
+from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rate_limits import WINDOW_SECONDS, FailedLogins
-from odf_sync.access.store import AccessStore
 from odf_sync.http import endpoints as http_endpoints
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application

@@ -19,7 +19,7 @@ from odf_testing.builders import (
 from odf_testing.coordinator import Coordinator
 
 from odf_common.adapters.local.repositories import LocalRepositories
-from odf_common.codec.bus import Body, Envelope, envelope
+from odf_common.codec.envelopes import Body, Envelope, envelope
 from odf_common.codec.flatbuffers import block_hash, encode_block
 from odf_common.dataset.remote_aliases import RemoteAliases, remote_aliases
 from odf_common.errors import (

@@ -14,10 +14,10 @@ from odf_testing.sync_node import SyncNode
 from odf_common.errors import AlreadyExists
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import require_entry
+from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Role
 from odf_sync.access.rules import Visibility as Rule
-from odf_sync.access.store import AccessStore
 from odf_sync.http.authorization import Authorizer
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import Visibility

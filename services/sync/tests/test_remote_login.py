@@ -20,12 +20,12 @@ from odf_common.ports.store import CatalogEntry, incarnation
 from odf_common.proto.odf.node.v1 import access_pb2 as pb
 from odf_common.proto.odf.node.v1.access_pb2_grpc import AccessStub, add_AccessServicer_to_server
 from odf_common.service.settings import Settings
+from odf_sync.access.access_servicer import NAME, AccessServicer
+from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
-from odf_sync.access.grpc_servicer import NAME, AccessServicer
 from odf_sync.access.remote_login import DeviceLogin, LoginFailed, RemoteLogins, origin_of, require_encrypted
 from odf_sync.access.rules import Action, Role
 from odf_sync.access.sent_tokens import LoginRequired
-from odf_sync.access.store import AccessStore
 from odf_sync.http.account_routes import AccountRoutes
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import Endpoint, application

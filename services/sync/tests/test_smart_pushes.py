@@ -12,7 +12,7 @@ import yaml
 from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
-from odf_common.codec.bus import Envelope
+from odf_common.codec.envelopes import Envelope
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
@@ -20,9 +20,9 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1.bus_pb2 import ImportChain
+from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Scope
-from odf_sync.access.store import AccessStore
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.smart_protocol import serve_push
 from odf_sync.smart import archive, ranges

@@ -27,9 +27,9 @@ from odf_common.dataset.remote_aliases import remote_aliases
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
 from odf_common.metadata.events import SetInfo
+from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.sent_tokens import LoginRequired
-from odf_sync.access.store import AccessStore
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.smart_protocol import serve_push
 from odf_sync.smart.messages import ProgressRequest, Visibility

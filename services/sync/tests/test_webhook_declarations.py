@@ -13,11 +13,11 @@ from structlog.testing import capture_logs
 from odf_common.adapters.networks import AddressForbidden, Networks
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, Unavailable
 from odf_common.proto.odf.node.v1 import webhooks_pb2 as pb
-from odf_sync.webhooks import store as store_module
+from odf_sync.webhooks import webhook_store as store_module
 from odf_sync.webhooks.deliveries import Deliveries
 from odf_sync.webhooks.sender import WebhookSender
-from odf_sync.webhooks.store import FILE, TooManyWebhooks, WebhookStore, WebhooksUnreadable
 from odf_sync.webhooks.webhook import Delivery, HookEvent, Outcome, State, Webhook
+from odf_sync.webhooks.webhook_store import FILE, TooManyWebhooks, WebhookStore, WebhooksUnreadable
 
 from .webhook_node import NO_CONTEXT, PREVIOUS, Node, Receiver, ed25519_of, receiving, running
 from .webhook_node import home as home  # noqa: PLC0414 - a fixture

@@ -13,12 +13,12 @@ from cryptography.exceptions import InvalidSignature
 from odf_testing.clocks import ManualClock
 
 from odf_common.adapters.local import LocalRefStore
-from odf_common.adapters.local.keys import node_key
+from odf_common.adapters.local.key_files import node_key
 from odf_common.ports.store import CatalogEntry
 from odf_sync.webhooks import sender as sender_module
 from odf_sync.webhooks import webhook as webhook_module
-from odf_sync.webhooks.store import WebhookStore
 from odf_sync.webhooks.webhook import LONGEST_RETRY_MS, Delivery, HookEvent, Outcome, State
+from odf_sync.webhooks.webhook_store import WebhookStore
 
 from .webhook_node import (
     CHAIN,

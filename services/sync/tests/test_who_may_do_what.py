@@ -21,9 +21,9 @@ from odf_common.adapters.local import LocalCatalog
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import CatalogEntry, incarnation
 from odf_common.service.settings import Settings
+from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Action, Role, Scope, Visibility
-from odf_sync.access.store import AccessStore
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import Endpoint, application
 from odf_sync.http.head_watch import HeadWatch

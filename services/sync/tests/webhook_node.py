@@ -18,10 +18,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
-from odf_common.adapters.local.keys import node_key
+from odf_common.adapters.local.key_files import node_key
 from odf_common.adapters.networks import Networks
 from odf_common.chain.walk import iterate
-from odf_common.codec.bus import envelope
+from odf_common.codec.envelopes import envelope
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import Seed
@@ -31,9 +31,9 @@ from odf_common.proto.odf.node.v1 import webhooks_pb2 as pb
 from odf_sync.http.head_watch import HeadWatch
 from odf_sync.webhooks import webhook as webhook_module
 from odf_sync.webhooks.deliveries import Deliveries
-from odf_sync.webhooks.grpc_servicer import WebhookServicer
 from odf_sync.webhooks.sender import WebhookSender
-from odf_sync.webhooks.store import WebhookStore
+from odf_sync.webhooks.webhook_servicer import WebhookServicer
+from odf_sync.webhooks.webhook_store import WebhookStore
 
 VECTOR = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / "cities.population"
 CHAIN = tuple(

@@ -7,7 +7,7 @@ chain. Missing objects are compared with the node's own marker of what it droppe
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from odf_common.adapters.local.keys import has_dataset_key
+from odf_common.adapters.local.key_files import has_dataset_key
 from odf_common.chain.input_divergence import BlockIndex
 from odf_common.chain.state import ChainState
 from odf_common.dataset.object_markers import dropped_blocks

@@ -24,13 +24,13 @@ from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.events import (
     Checkpoint,
     DataEvent,
     DataSlice,
     SetDataSchema,
 )
+from odf_common.metadata.metadata_block import MetadataBlock
 from odf_common.ports.store import ObjectKind
 from odf_verifier.report import Damage, Problem, Tally
 from odf_verifier.targets import Target

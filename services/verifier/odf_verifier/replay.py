@@ -20,7 +20,7 @@ from odf_common.errors import InvalidInput, InvalidQuery, NotFound
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
-from odf_common.metadata.engine import TransformResponseSuccess
+from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.engine import EngineNotAvailable
 from odf_common.ports.store import scratch_folder

@@ -4,7 +4,7 @@ import pytest
 from odf_testing.builders import AChain, a_chain, a_dataset, a_seed, a_time, a_transform
 from odf_testing.verifier import Story
 
-from odf_common.adapters.local.keys import keep_dataset_key
+from odf_common.adapters.local.key_files import keep_dataset_key
 from odf_common.identity.keys import generate
 from odf_common.metadata.events import DatasetKind, ExecuteTransform, ExecuteTransformInput, SetInfo
 from odf_verifier.replay import Outcome, Replay

@@ -12,7 +12,7 @@ from odf_testing.builders import a_block, a_chain, a_dataset, a_hash, a_seed, a_
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.state import ChainState
 from odf_common.dataset.replay import Stored, StoredBlock
-from odf_common.metadata.engine import TransformResponseSuccess
+from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import DatasetKind, ExecuteTransform, OffsetInterval
 from odf_common.ports.engine import EngineNotAvailable
 from odf_verifier.grpc_servicer import _message

@@ -21,7 +21,7 @@ from odf_testing.verifier import Story
 
 from odf_common.chain.walk import fold, iterate
 from odf_common.hashing.physical import physical_hash_of
-from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import Checkpoint, ExecuteTransform, ExecuteTransformInput, OffsetInterval
 from odf_common.metadata.steps import SqlQueryStep
 from odf_common.ports.engine import Engine, MigrateRequest

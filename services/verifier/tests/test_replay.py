@@ -9,7 +9,7 @@ from odf_common.chain.state import ChainState
 from odf_common.data.columns import with_system_columns
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.data.slices import write_slice
-from odf_common.metadata.engine import TransformResponseSuccess
+from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import DatasetKind, DataSlice, ExecuteTransform, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.vocabulary import DatasetVocabulary

@@ -17,11 +17,11 @@ from odf_testing.passing_engine import PassingEngine
 from structlog.testing import capture_logs
 
 from odf_common.chain.walk import iterate
-from odf_common.codec.bus import envelope
+from odf_common.codec.envelopes import envelope
 from odf_common.dataset.object_markers import note_drop
 from odf_common.errors import InvalidQuery, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import Engine, OnProgress
 from odf_common.ports.store import ObjectKind

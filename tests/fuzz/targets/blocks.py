@@ -11,14 +11,14 @@ from odf_common.codec.flatbuffers import (
 )
 from odf_common.codec.manifests import block_from_text, block_to_yaml
 from odf_common.errors import OdfError
-from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.engine import (
+from odf_common.metadata.engine_messages import (
     RawQueryRequest,
     RawQueryResponseRoot,
     TransformRequest,
     TransformResponseRoot,
 )
 from odf_common.metadata.events import UnknownEvent
+from odf_common.metadata.metadata_block import MetadataBlock
 
 MESSAGES = (
     MetadataBlock,

@@ -9,7 +9,16 @@ from odf_common.chain.build_blocks import EncodedBlock, build_blocks
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.block import MetadataBlock
+from odf_common.metadata.data_schema import (
+    DataField,
+    DataSchema,
+    DataType,
+    DataTypeInt32,
+    DataTypeInt64,
+    DataTypeOption,
+    DataTypeString,
+    DataTypeTimestamp,
+)
 from odf_common.metadata.events import (
     AddData,
     AddPushSource,
@@ -29,17 +38,8 @@ from odf_common.metadata.events import (
     TransformInput,
 )
 from odf_common.metadata.fetching import FetchStepUrl
+from odf_common.metadata.metadata_block import MetadataBlock
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.schema import (
-    DataField,
-    DataSchema,
-    DataType,
-    DataTypeInt32,
-    DataTypeInt64,
-    DataTypeOption,
-    DataTypeString,
-    DataTypeTimestamp,
-)
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, SqlQueryStep, TransformSql
 
 BLOCK_VERSION: Final = 3

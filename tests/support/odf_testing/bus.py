@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from odf_common.adapters.kafka.partitioner import partition_of
-from odf_common.codec.bus import Envelope, encode, stamped
+from odf_common.codec.envelopes import Envelope, encode, stamped
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.ports.bus import DEAD_LETTERS, PARTITIONS, DeadLetter, Inbox, OnAssigned, Received, TopicInfo
 

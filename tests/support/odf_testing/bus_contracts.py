@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from odf_common.codec.bus import decode, envelope
+from odf_common.codec.envelopes import decode, envelope
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import (

@@ -15,7 +15,7 @@ from odf_common.adapters.local.reserve import Reserve
 from odf_common.adapters.local.staging import Staging
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.chain.add_data import add_data_event
-from odf_common.codec.bus import Envelope
+from odf_common.codec.envelopes import Envelope
 from odf_common.data.columns import with_system_columns
 from odf_common.data.schema_evolution import check_evolution, schema_of_event, schema_to_event
 from odf_common.data.slices import slice_schema, write_slice

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.engine import (
+from odf_common.metadata.engine_messages import (
     TransformRequest,
     TransformRequestInput,
     TransformResponseSuccess,

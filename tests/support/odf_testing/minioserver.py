@@ -19,8 +19,8 @@ from minio import Minio
 from minio.error import MinioException
 
 from odf_common.adapters.local import LocalBlobStore
-from odf_common.adapters.s3.blobs import S3BlobStore
 from odf_common.adapters.s3.bucket import PART_BYTES, Bucket
+from odf_common.adapters.s3.bucket_blobs import S3BlobStore
 from odf_common.adapters.s3.cache import ObjectCache
 from odf_common.adapters.s3.location import S3Access, S3Location
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from odf_common.data.columns import with_system_columns
 from odf_common.data.slices import read_slice, write_slice
 from odf_common.errors import InvalidQuery
-from odf_common.metadata.engine import (
+from odf_common.metadata.engine_messages import (
     RawQueryRequest,
     RawQueryResponseSuccess,
     TransformRequest,

@@ -18,9 +18,7 @@ from xdist.workermanage import WorkerController
 ROOT: Final = Path(__file__).parents[3]
 ENGINE: Final = "services/engine-spark/"
 INTEGRATION: Final = "tests/integration/"
-# The fixtures `node` and `story`, except where a module has a node of its own, which it kills.
-_SHARED: Final = re.compile(r"\b(node: EmbeddedNode|story: Story)\b")
-_OWN: Final = re.compile(r"\bown: EmbeddedNode\b")
+_SHARED: Final = re.compile(r"\b(node: EmbeddedNode|story: Story)\b")  # fixtures
 
 
 class FewNodes(LoadFileScheduling):  # type: ignore[misc]
@@ -56,8 +54,7 @@ def _homes(file: str, processes: int) -> frozenset[int]:
 @cache
 def needs_shared_node(file: str) -> bool:
     """Return whether tests of a file use the node that integration tests share."""
-    text = (ROOT / file).read_text("utf-8")
-    return _SHARED.search(text) is not None and _OWN.search(text) is None
+    return _SHARED.search((ROOT / file).read_text("utf-8")) is not None
 
 
 @pytest.hookimpl(optionalhook=True)

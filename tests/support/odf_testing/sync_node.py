@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from odf_common.adapters.clock import SYSTEM_CLOCK
-from odf_common.codec.bus import Body, Envelope, envelope
+from odf_common.adapters.system_clock import SYSTEM_CLOCK
+from odf_common.codec.envelopes import Body, Envelope, envelope
 from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId

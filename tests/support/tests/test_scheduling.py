@@ -1,13 +1,13 @@
 from odf_testing.scheduling import ENGINE, INTEGRATION, chosen, needs_shared_node
 
 SHARED = f"{INTEGRATION}test_batches_do_not_matter.py"
-OWN = f"{INTEGRATION}test_hostile_neighbours.py"
+OWN = f"{INTEGRATION}test_services_killed_at_each_write.py"
 SPARK = f"{ENGINE}tests/test_kinds.py"
 UNIT = "libs/odf_common/tests/chain/test_rules.py"
 ALL = (OWN, SHARED, SPARK, UNIT)
 
 
-def test_stories_that_kill_a_node_of_their_own_do_not_need_the_shared_one() -> None:
+def test_stories_with_a_node_of_their_own_do_not_need_the_shared_one() -> None:
     assert needs_shared_node(SHARED)
     assert not needs_shared_node(OWN)
 

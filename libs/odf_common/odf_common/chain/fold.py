@@ -8,7 +8,6 @@ from typing import Final
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState, Definitions, InputProgress
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.events import (
     AddPushSource,
     DataEvent,
@@ -28,6 +27,7 @@ from odf_common.metadata.events import (
     SetVocab,
     UnknownEvent,
 )
+from odf_common.metadata.metadata_block import MetadataBlock
 
 _TAGS: Final = {kind: tag for tag, kind in enumerate(KnownEvent.__args__, start=1)}
 

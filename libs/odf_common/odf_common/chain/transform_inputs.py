@@ -12,8 +12,7 @@ from odf_common.chain.state import ChainState
 from odf_common.errors import VerificationFailed
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.engine import Watermark
+from odf_common.metadata.engine_messages import Watermark
 from odf_common.metadata.events import (
     DataEvent,
     DataSlice,
@@ -22,6 +21,7 @@ from odf_common.metadata.events import (
     SetDataSchema,
     SetVocab,
 )
+from odf_common.metadata.metadata_block import MetadataBlock
 
 
 @dataclass(eq=False, kw_only=True)

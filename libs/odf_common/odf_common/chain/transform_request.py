@@ -12,7 +12,11 @@ from odf_common.chain.transform_inputs import InputSlices
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.engine import TransformRequest, TransformRequestInput, TransformResponseSuccess
+from odf_common.metadata.engine_messages import (
+    TransformRequest,
+    TransformRequestInput,
+    TransformResponseSuccess,
+)
 from odf_common.metadata.events import (
     Checkpoint,
     DataSlice,

@@ -13,8 +13,8 @@ from odf_common.codec.model_schema import EVENTS
 from odf_common.codec.plain_values import from_plain, to_plain, union_from_plain
 from odf_common.codec.yaml_syntax import Document, documents, write
 from odf_common.errors import InvalidInput
-from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.events import KnownEvent
+from odf_common.metadata.metadata_block import MetadataBlock
 from odf_common.metadata.repository import Repository
 from odf_common.metadata.snapshot import DatasetSnapshot
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata import engine, events, fetching, schema, steps
+from odf_common.metadata import data_schema, engine_messages, events, fetching, steps
 from odf_common.metadata.scalars import Timestamp, Width
 
 MAX_DEPTH: Final = 64  # tables inside tables, in what is read and so in what is written
@@ -103,9 +103,9 @@ _UNIONS: Final[tuple[tuple[str, object], ...]] = (
     ("FetchStep", fetching.FetchStep),
     ("PrepStep", fetching.PrepStep),
     ("Attachments", events.Attachments),
-    ("DataType", schema.DataType),
-    ("RawQueryResponse", engine.RawQueryResponse),
-    ("TransformResponse", engine.TransformResponse),
+    ("DataType", data_schema.DataType),
+    ("RawQueryResponse", engine_messages.RawQueryResponse),
+    ("TransformResponse", engine_messages.TransformResponse),
 )
 _DEFAULT_WIDTH: Final = Width(4, signed=True)  # of enums without one of their own
 

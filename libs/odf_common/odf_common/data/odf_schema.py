@@ -8,7 +8,7 @@ import pyarrow.types as kind
 
 from odf_common.data.stored_types import TIMESTAMP, decimal_type
 from odf_common.errors import InvalidInput
-from odf_common.metadata import schema as odf
+from odf_common.metadata import data_schema as odf
 from odf_common.metadata.scalars import UInt64
 
 _PLAIN: Final[Mapping[type, pa.DataType]] = {

@@ -21,9 +21,9 @@ from odf_common.dataset.migration_request import migrate_request
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.engine import TransformResponseSuccess
+from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, ExecuteTransformInput, SetTransform
+from odf_common.metadata.metadata_block import MetadataBlock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import BlobReader, Catalog, ObjectKind, block_reader
 

@@ -6,9 +6,9 @@ from typing import Final
 
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+from odf_common.metadata.data_schema import DataSchema
 from odf_common.metadata.fetching import FetchStep, PrepStep
 from odf_common.metadata.scalars import ExtraAttributes, Timestamp, UInt64
-from odf_common.metadata.schema import DataSchema
 from odf_common.metadata.steps import MergeStrategy, ReadStep, Strings, Transform
 
 

@@ -5,7 +5,7 @@ Field order is slot order and union order is discriminator order (wire-facts §1
 
 from dataclasses import dataclass
 
-from odf_common.metadata.schema import DataSchema
+from odf_common.metadata.data_schema import DataSchema
 
 Strings = tuple[str, ...]
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from odf_common.errors import Refused, Unavailable
-from odf_common.metadata.engine import (
+from odf_common.metadata.engine_messages import (
     RawQueryRequest,
     RawQueryResponseSuccess,
     TransformRequest,

@@ -18,7 +18,7 @@ from google.protobuf.descriptor_pb2 import MethodOptions
 from prometheus_client import Counter
 
 from odf_common.adapters.grpc.calls import Call
-from odf_common.codec.bus import Envelope, envelope, stamped
+from odf_common.codec.envelopes import Envelope, envelope, stamped
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import AUDIT, Bus

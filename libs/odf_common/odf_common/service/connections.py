@@ -80,10 +80,10 @@ def stores(settings: Settings) -> tuple[BlobStore, RefStore]:
     if settings.store is None:
         return local, LocalRefStore(settings.home)
     # The SDK takes long to import, and most nodes have no bucket.
-    from odf_common.adapters.s3.blobs import S3BlobStore  # noqa: PLC0415
     from odf_common.adapters.s3.bucket import Bucket  # noqa: PLC0415
+    from odf_common.adapters.s3.bucket_blobs import S3BlobStore  # noqa: PLC0415
+    from odf_common.adapters.s3.bucket_refs import S3RefStore  # noqa: PLC0415
     from odf_common.adapters.s3.cache import ObjectCache  # noqa: PLC0415
-    from odf_common.adapters.s3.refs import S3RefStore  # noqa: PLC0415
 
     bucket = Bucket(settings.store, s3_access(settings, settings.store))
     cache = ObjectCache(settings.home / "cache", settings.store_cache_max_bytes)

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from odf_common.adapters.clock import SYSTEM_CLOCK
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.kafka.admin import KafkaTopics
-from odf_common.adapters.kafka.bus import KafkaBus
+from odf_common.adapters.kafka.kafka_bus import KafkaBus
 from odf_common.adapters.local import LocalCatalog
 from odf_common.adapters.redis import RedisLocks, RedisStateCache
+from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import Bus, Topics

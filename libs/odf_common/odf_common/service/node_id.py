@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from odf_common.adapters.clock import SYSTEM_CLOCK
 from odf_common.adapters.kafka.topic_claims import TopicClaim, claim_prefix
 from odf_common.adapters.local import durable
+from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.errors import Conflict
 from odf_common.service.connections import kafka_cluster
 from odf_common.service.settings import Settings

@@ -6,7 +6,7 @@ A lost reply is harmless: `ask` returns None after its timeout, and the caller r
 import threading
 import uuid
 
-from odf_common.codec.bus import Body, Envelope, envelope
+from odf_common.codec.envelopes import Body, Envelope, envelope
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import Bus
 from odf_common.service.run import Subscription

@@ -5,9 +5,9 @@ from hashlib import sha3_256
 
 import pytest
 
-from odf_common.adapters.kafka.bus import KafkaBus
 from odf_common.adapters.kafka.client_config import producing
 from odf_common.adapters.kafka.cluster import KafkaCluster
+from odf_common.adapters.kafka.kafka_bus import KafkaBus
 from odf_common.adapters.kafka.letters import CUTS, message_of, smaller_cuts
 from odf_common.ports.bus import DeadLetter
 

@@ -11,7 +11,7 @@ from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash, an_entry
 from odf_testing.power_cut import Recorder
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore, durable
-from odf_common.adapters.local.keys import keep_dataset_key, node_key
+from odf_common.adapters.local.key_files import keep_dataset_key, node_key
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.keys import PrivateKey
 from odf_common.ports.store import ObjectKind

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.adapters.local.keys import NODE, NoPrivateKey, dataset_key, node_key
+from odf_common.adapters.local.key_files import NODE, NoPrivateKey, dataset_key, node_key
 from odf_common.errors import InvalidInput
 from odf_common.identity.keys import generate
 

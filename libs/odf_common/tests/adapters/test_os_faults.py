@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash, an_entry
 
-from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore, durable, keys, layout
+from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore, durable, key_files, layout
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.adapters.local.faults import LASTING, fault, guarded, open_to_read
 from odf_common.adapters.local.repositories import LocalRepositories
@@ -51,8 +51,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     LocalBlobStore(home).set_note(a_dataset(), "late", "1")
     LocalRefStore(home).compare_and_set(a_dataset(), expected=None, new=NAME)
     LocalCatalog(home).add(an_entry())
-    keys.keep_dataset_key(home / "keys", KEY)
-    keys.node_key(home / "keys")
+    key_files.keep_dataset_key(home / "keys", KEY)
+    key_files.node_key(home / "keys")
     LocalRepositories(home).add(Name("shop"), "https://example.org")
     (home / "moved").write_bytes(b"more")
     return home
@@ -142,12 +142,12 @@ def _settle(catalog: LocalCatalog) -> None:
 def key_calls(home: Home) -> dict[str, Callable[[], object]]:
     folder = home.path / "keys"
     return {
-        "dataset_key": lambda: keys.dataset_key(folder, KEY.dataset_id),
-        "has_dataset_key": lambda: keys.has_dataset_key(folder, KEY.dataset_id),
-        "keep_dataset_key": lambda: keys.keep_dataset_key(folder, generate()),
-        "node_key": lambda: keys.node_key(folder),
-        "mark_imported": lambda: keys.mark_imported(folder, KEY.dataset_id),
-        "is_imported": lambda: keys.is_imported(folder, KEY.dataset_id),
+        "dataset_key": lambda: key_files.dataset_key(folder, KEY.dataset_id),
+        "has_dataset_key": lambda: key_files.has_dataset_key(folder, KEY.dataset_id),
+        "keep_dataset_key": lambda: key_files.keep_dataset_key(folder, generate()),
+        "node_key": lambda: key_files.node_key(folder),
+        "mark_imported": lambda: key_files.mark_imported(folder, KEY.dataset_id),
+        "is_imported": lambda: key_files.is_imported(folder, KEY.dataset_id),
     }
 
 
@@ -180,7 +180,7 @@ STORES: dict[str, tuple[object, Callable[[Home], dict[str, Callable[[], object]]
     "blobs": (LocalBlobStore, blob_calls),
     "refs": (LocalRefStore, ref_calls),
     "catalog": (LocalCatalog, catalog_calls),
-    "keys": (keys, key_calls),
+    "keys": (key_files, key_calls),
     "repositories": (LocalRepositories, repository_calls),
     "folder": (FolderDataset, folder_calls),
 }

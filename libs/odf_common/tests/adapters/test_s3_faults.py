@@ -16,8 +16,8 @@ from odf_testing.webserver import Page, Request, serving_answers
 
 from odf_common.adapters.s3 import bucket
 from odf_common.adapters.s3.bucket import Bucket
+from odf_common.adapters.s3.bucket_refs import S3RefStore
 from odf_common.adapters.s3.location import S3Access, S3Location
-from odf_common.adapters.s3.refs import S3RefStore
 from odf_common.errors import HeadMoved, OdfError, StorageUnavailable, explained
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.clock import Backoff

@@ -20,10 +20,10 @@ from odf_testing.minioserver import LARGE, MinioServer
 
 from odf_common.adapters.local import CorruptRef
 from odf_common.adapters.s3 import bucket
-from odf_common.adapters.s3.blobs import S3BlobStore
 from odf_common.adapters.s3.bucket import Bucket
+from odf_common.adapters.s3.bucket_blobs import S3BlobStore
+from odf_common.adapters.s3.bucket_refs import S3RefStore
 from odf_common.adapters.s3.location import S3Access, S3Location
-from odf_common.adapters.s3.refs import S3RefStore
 from odf_common.errors import Damaged, HeadMoved
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind

@@ -18,7 +18,7 @@ from odf_testing.builders import a_query
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
 from odf_common.codec.flatbuffers import encode_message
-from odf_common.metadata.engine import (
+from odf_common.metadata.engine_messages import (
     RawQueryRequest,
     RawQueryResponseProgress,
     RawQueryResponseRoot,

@@ -14,7 +14,7 @@ from odf_testing.builders import (
     a_time,
 )
 
-from odf_common.chain.compare import Ahead, Behind, Diverged, Equal, common_block, compare
+from odf_common.chain.compare_chains import Ahead, Behind, Diverged, Equal, common_block, compare
 from odf_common.chain.walk import ChainBroken, blocks_between, fold, iterate
 from odf_common.codec.flatbuffers import block_hash, encode_block
 from odf_common.dataset.state_codec import state_from_bytes, state_to_bytes

@@ -18,9 +18,9 @@ from odf_common.chain.input_divergence import BlockIndex, ConsistentBlock, find_
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+from odf_common.metadata.data_schema import DataTypeOption, DataTypeString
 from odf_common.metadata.events import DatasetKind, SetDataSchema, SetInfo
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.schema import DataTypeOption, DataTypeString
 
 A = a_dataset("a")
 WIDE = a_schema(**{name: DataTypeOption(inner=DataTypeString()) for name in ("city", "country")})

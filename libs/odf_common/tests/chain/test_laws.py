@@ -29,7 +29,6 @@ from odf_common.codec.flatbuffers import block_hash, encode_block
 from odf_common.dataset.state_codec import state_from_bytes, state_to_bytes
 from odf_common.errors import ChainRuleViolated, InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.events import (
     AddData,
     AttachmentEmbedded,
@@ -46,6 +45,7 @@ from odf_common.metadata.events import (
     SetVocab,
     UnknownEvent,
 )
+from odf_common.metadata.metadata_block import MetadataBlock
 
 NAMES = st.sampled_from(["default", "b", "ü"])
 HASHES = st.none() | st.builds(a_hash, st.integers(0, 2))

@@ -29,6 +29,7 @@ from odf_common.chain.state import ChainState
 from odf_common.chain.transform_inputs import empty_step
 from odf_common.chain.transform_request import is_migration
 from odf_common.errors import ChainRuleViolated
+from odf_common.metadata.data_schema import DataSchema, DataTypeInt64, DataTypeOption, DataTypeString
 from odf_common.metadata.events import (
     AddData,
     DisablePollingSource,
@@ -42,7 +43,6 @@ from odf_common.metadata.events import (
     TransformInput,
     UnknownEvent,
 )
-from odf_common.metadata.schema import DataSchema, DataTypeInt64, DataTypeOption, DataTypeString
 from odf_common.metadata.steps import SqlQueryStep
 
 A, B = a_dataset("a"), a_dataset("b")

@@ -26,6 +26,7 @@ from odf_common.chain import rules
 from odf_common.chain.rules import FIRST_RULES, RULES, admit
 from odf_common.chain.state import ChainState
 from odf_common.errors import ChainRuleViolated
+from odf_common.metadata.data_schema import DataTypeInt64, DataTypeOption, DataTypeString
 from odf_common.metadata.events import (
     AddData,
     DatasetKind,
@@ -39,7 +40,6 @@ from odf_common.metadata.events import (
 )
 from odf_common.metadata.fetching import FetchStepEthereumLogs
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.schema import DataTypeInt64, DataTypeOption, DataTypeString
 from odf_common.metadata.steps import SqlQueryStep
 
 A, B = a_dataset("a"), a_dataset("b")

@@ -37,7 +37,8 @@ from odf_common.chain.transform_request import (
 from odf_common.chain.walk import blocks_between
 from odf_common.errors import ChainRuleViolated, InvalidInput
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.engine import TransformResponseSuccess, Watermark
+from odf_common.metadata.data_schema import DataTypeOption, DataTypeString
+from odf_common.metadata.engine_messages import TransformResponseSuccess, Watermark
 from odf_common.metadata.events import (
     AddData,
     DatasetKind,
@@ -50,7 +51,6 @@ from odf_common.metadata.events import (
     SetInfo,
     SetVocab,
 )
-from odf_common.metadata.schema import DataTypeOption, DataTypeString
 from odf_common.metadata.vocabulary import DatasetVocabulary
 
 A = a_dataset("a")

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from odf_common.adapters.local import LocalCatalog
-from odf_common.adapters.local.keys import NoPrivateKey
+from odf_common.adapters.local.key_files import NoPrivateKey
 from odf_common.cli import main as cli
 from odf_common.cli.commands import prove
 from odf_common.errors import InvalidInput, NotFound

@@ -1,6 +1,6 @@
 import pytest
 
-from odf_common.codec.bus import body_of, decode, encode, envelope, stamped
+from odf_common.codec.envelopes import body_of, decode, encode, envelope, stamped
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.bus.v1.bus_pb2 import Committed, Envelope, HeadMoved, Propose, Refused

@@ -43,11 +43,8 @@ from odf_common.codec.model_schema import (
     fields_of,
 )
 from odf_common.errors import InvalidInput
-from odf_common.metadata import engine
-from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.events import AddData, AddPushSource, DisablePollingSource, UnknownEvent
-from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.schema import (
+from odf_common.metadata import engine_messages
+from odf_common.metadata.data_schema import (
     DataSchema,
     DataTypeBool,
     DataTypeInt32,
@@ -55,6 +52,9 @@ from odf_common.metadata.schema import (
     DataTypeMap,
     DataTypeOption,
 )
+from odf_common.metadata.events import AddData, AddPushSource, DisablePollingSource, UnknownEvent
+from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepGeoJson, ReadStepParquet
 from odf_common.metadata.vocabulary import DatasetVocabulary
 
@@ -98,10 +98,10 @@ def test_event_alone_comes_back(event: Any) -> None:
 
 
 MESSAGES: tuple[type, ...] = (
-    engine.RawQueryRequest,
-    engine.RawQueryResponseRoot,
-    engine.TransformRequest,
-    engine.TransformResponseRoot,
+    engine_messages.RawQueryRequest,
+    engine_messages.RawQueryResponseRoot,
+    engine_messages.TransformRequest,
+    engine_messages.TransformResponseRoot,
 )
 
 
@@ -122,8 +122,8 @@ def test_stock_builder_gives_the_same_bytes(block: MetadataBlock) -> None:
 
 
 @LAWS
-@given(objects(engine.TransformRequest))
-def test_stock_builder_gives_the_same_message(message: engine.TransformRequest) -> None:
+@given(objects(engine_messages.TransformRequest))
+def test_stock_builder_gives_the_same_message(message: engine_messages.TransformRequest) -> None:
     assert encode_message(message) == stock(message)
 
 
@@ -262,7 +262,7 @@ def test_vector_that_repeats_one_long_text_is_refused_quickly() -> None:
     vector = struct.pack("<I", count) + entries
     raw = struct.pack("<IHHHHiI", 12, 8, 8, 4, 0, 8, 4) + vector + text
     with pytest.raises(InvalidInput, match="too many references"):
-        decode_message(engine.RawQueryRequest, raw)
+        decode_message(engine_messages.RawQueryRequest, raw)
 
 
 YEAR_2020 = struct.pack("<iHHII", 2020, 1, 0, 0, 0)
@@ -270,8 +270,8 @@ YEAR_2020 = struct.pack("<iHHII", 2020, 1, 0, 0, 0)
 
 def watermark_at(moment: bytes) -> Timestamp:
     start = Timestamp.parse("2020-01-01T00:00:00Z")
-    raw = encode_message(engine.Watermark(system_time=Timestamp(0), event_time=start))
-    return decode_message(engine.Watermark, raw.replace(YEAR_2020, moment)).event_time
+    raw = encode_message(engine_messages.Watermark(system_time=Timestamp(0), event_time=start))
+    return decode_message(engine_messages.Watermark, raw.replace(YEAR_2020, moment)).event_time
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_vocabulary_without_names_has_the_default_ones() -> None:
 def test_vector_longer_than_the_buffer_is_refused() -> None:
     raw = struct.pack("<IHHHHiII", 12, 6, 8, 4, 0, 8, 4, 0xFFFFFFFF)
     with pytest.raises(InvalidInput, match="vector exceeds"):
-        decode_message(engine.RawQueryRequest, raw)
+        decode_message(engine_messages.RawQueryRequest, raw)
 
 
 # --- what later versions may add -----------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ from odf_common.codec.flatbuffers import (
 from odf_common.codec.manifests import block_from_text, block_to_yaml, event_from_text, to_plain, to_yaml
 from odf_common.codec.model_schema import EVENTS
 from odf_common.errors import InvalidInput
-from odf_common.metadata.block import MetadataBlock
-from odf_common.metadata.engine import RawQueryRequest
+from odf_common.metadata.engine_messages import RawQueryRequest
 from odf_common.metadata.events import AddData
+from odf_common.metadata.metadata_block import MetadataBlock
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import TransformSql
 

@@ -12,10 +12,10 @@ from odf_common.codec.manifests import block_to_yaml, event_from_text, to_yaml
 from odf_common.codec.model_schema import MAX_DEPTH
 from odf_common.codec.yaml_syntax import documents
 from odf_common.errors import InvalidInput
-from odf_common.metadata.block import MetadataBlock
+from odf_common.metadata.data_schema import DataField, DataSchema, DataTypeInt32, DataTypeOption
 from odf_common.metadata.events import SetDataSchema
+from odf_common.metadata.metadata_block import MetadataBlock
 from odf_common.metadata.scalars import ExtraAttributes, Timestamp
-from odf_common.metadata.schema import DataField, DataSchema, DataTypeInt32, DataTypeOption
 
 AROUND = 4  # tables around a column's type: wrapper, event, schema, field
 DEEPEST = MAX_DEPTH - AROUND - 1  # options around a plain type

@@ -29,7 +29,7 @@ from odf_common.errors import InvalidInput
 from odf_common.hashing.multibase import FINAL, encode
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.block import MetadataBlock
+from odf_common.metadata.metadata_block import MetadataBlock
 from odf_common.metadata.snapshot import DatasetSnapshot
 
 HERE = Path(__file__).parents[4]

@@ -21,18 +21,18 @@ from odf_common.codec.model_schema import (
     Vector,
     fields_of,
 )
-from odf_common.metadata import engine
-from odf_common.metadata.block import MetadataBlock
+from odf_common.metadata import engine_messages
+from odf_common.metadata.metadata_block import MetadataBlock
 
 FILE = Path(__file__).parents[4] / "proto" / "flatbuffers" / "opendatafabric.fbs"
 TEXT = re.sub(r"//.*", "", FILE.read_text())
 ROOTS = (
     Manifest,
     MetadataBlock,
-    engine.RawQueryRequest,
-    engine.RawQueryResponseRoot,
-    engine.TransformRequest,
-    engine.TransformResponseRoot,
+    engine_messages.RawQueryRequest,
+    engine_messages.RawQueryResponseRoot,
+    engine_messages.TransformRequest,
+    engine_messages.TransformResponseRoot,
 )
 # Tables that have no class: how FlatBuffers says "vector of a union".
 WRAPPERS = {"PrepStepWrapper": "value: PrepStep", "MetadataEventWrapper": "value: MetadataEvent"}

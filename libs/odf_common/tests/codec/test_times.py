@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odf_common.codec.bus import body_of, decode, encode, envelope
+from odf_common.codec.envelopes import body_of, decode, encode, envelope
 from odf_common.codec.times import time_message, time_message_or_none, time_of
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp

@@ -6,7 +6,7 @@ import pytest
 
 from odf_common.data.schema_evolution import check_evolution, schema_of_event, schema_to_event
 from odf_common.errors import InvalidInput
-from odf_common.metadata import schema as odf
+from odf_common.metadata import data_schema as odf
 from odf_common.metadata.events import SetDataSchema
 
 MS_UTC = pa.timestamp("ms", "UTC")

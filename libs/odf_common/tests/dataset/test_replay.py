@@ -30,7 +30,8 @@ from odf_common.dataset.replay import Replaying, Stored, StoredBlock, request_fi
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.engine import (
+from odf_common.metadata.data_schema import DataTypeOption, DataTypeString
+from odf_common.metadata.engine_messages import (
     RawQueryRequest,
     RawQueryResponseSuccess,
     TransformRequest,
@@ -43,7 +44,6 @@ from odf_common.metadata.events import (
     ExecuteTransformInput,
     SetTransform,
 )
-from odf_common.metadata.schema import DataTypeOption, DataTypeString
 from odf_common.metadata.steps import SqlQueryStep, Strings, Transform
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import (

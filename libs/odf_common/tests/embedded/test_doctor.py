@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from odf_common.cli import main as cli
-from odf_common.embedded import doctor
-from odf_common.embedded.doctor import FAILED, OK, WARNING, Finding, examine
+from odf_common.embedded import doctor_checks
+from odf_common.embedded.doctor_checks import FAILED, OK, WARNING, Finding, examine
 from odf_common.embedded.node_file import Node, Part, write_node
 from odf_common.service.settings import Settings
 
@@ -55,11 +55,11 @@ def test_too_little_space_fails_and_little_space_warns(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def free(count: int) -> Callable[[Path], object]:
-        return lambda folder: type("Usage", (), {"free": count, "total": 100 * doctor.GIB})()
+        return lambda folder: type("Usage", (), {"free": count, "total": 100 * doctor_checks.GIB})()
 
-    monkeypatch.setattr("shutil.disk_usage", free(doctor.GIB // 2))
+    monkeypatch.setattr("shutil.disk_usage", free(doctor_checks.GIB // 2))
     assert found(settings, "disk").state == FAILED
-    monkeypatch.setattr("shutil.disk_usage", free(2 * doctor.GIB))
+    monkeypatch.setattr("shutil.disk_usage", free(2 * doctor_checks.GIB))
     assert found(settings, "disk").state == WARNING
 
 
@@ -88,7 +88,7 @@ def test_a_check_that_breaks_hides_no_other(settings: Settings, monkeypatch: pyt
     def broken(settings: Settings, node: Node | None) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(doctor, "CHECKS", (broken, *doctor.CHECKS))
+    monkeypatch.setattr(doctor_checks, "CHECKS", (broken, *doctor_checks.CHECKS))
     first, *others = examine(settings)
     assert (first.state, "ZeroDivisionError" in first.text) == (FAILED, True)
     assert others

@@ -5,8 +5,8 @@ import pytest
 
 from odf_common.adapters.grpc.server import serve
 from odf_common.cli import main as cli
-from odf_common.embedded import doctor
-from odf_common.embedded.doctor import OK, examine
+from odf_common.embedded import doctor_checks
+from odf_common.embedded.doctor_checks import OK, examine
 from odf_common.embedded.health import located_node
 from odf_common.embedded.node_file import NoNode
 from odf_common.service.settings import Settings
@@ -68,7 +68,7 @@ def test_where_no_service_answers_the_doctor_looks_for_free_ports(tmp_path: Path
 def test_an_image_of_one_service_needs_no_java_and_no_spark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "installed", lambda: {"coordinator": "odf_coordinator"})
+    monkeypatch.setattr(doctor_checks, "installed", lambda: {"coordinator": "odf_coordinator"})
     found = {one.check: one for one in examine(Settings(home=tmp_path, kafka=NOWHERE, redis=NOWHERE))}
     assert "java" not in found
     assert "pyspark" not in found["versions"].text

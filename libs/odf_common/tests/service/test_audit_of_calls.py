@@ -16,7 +16,7 @@ from odf_testing.certificates import self_signed
 from odf_common.adapters.grpc.client import channel, reached
 from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.grpc.server import serve
-from odf_common.codec.bus import decode
+from odf_common.codec.envelopes import decode
 from odf_common.errors import NotFound, OdfError, Refused, Unavailable
 from odf_common.ports.bus import AUDIT
 from odf_common.proto.odf.bus.v1.bus_pb2 import AccessDecision

@@ -6,7 +6,7 @@ import pytest
 from odf_testing.bus import MemoryBus, MemoryTopics
 
 from odf_common.adapters.kafka.partitioner import partition_of
-from odf_common.codec.bus import Envelope, body_of, decode, envelope
+from odf_common.codec.envelopes import Envelope, body_of, decode, envelope
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_COMMANDS, COORDINATOR_REPLIES, FIXED_TOPICS

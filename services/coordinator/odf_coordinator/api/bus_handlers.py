@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from odf_common.codec.bus import Envelope, envelope
+from odf_common.codec.envelopes import Envelope, envelope
 from odf_common.codec.flatbuffers import decode_event
 from odf_common.codec.times import time_of
 from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, Unavailable

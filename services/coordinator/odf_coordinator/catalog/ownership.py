@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from odf_common.adapters.local.faults import guarded
-from odf_common.adapters.local.keys import IMPORTED, has_dataset_key, keep_dataset_key
+from odf_common.adapters.local.key_files import IMPORTED, has_dataset_key, keep_dataset_key
 from odf_common.errors import Refused
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import PrivateKey

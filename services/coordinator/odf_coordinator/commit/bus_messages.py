@@ -3,7 +3,7 @@
 from typing import assert_never
 
 from odf_common.chain.state import ChainState
-from odf_common.codec.bus import Body
+from odf_common.codec.envelopes import Body
 from odf_common.codec.times import time_message, time_message_or_none
 from odf_common.metadata.events import DatasetKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from odf_common.chain.state import ChainState
-from odf_common.codec.bus import envelope
+from odf_common.codec.envelopes import envelope
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS, Bus

@@ -5,7 +5,7 @@ The objects of a derivative may be missing up to its drop marker: they are rebui
 
 from dataclasses import dataclass, replace
 
-from odf_common.chain.compare import common_block, compare
+from odf_common.chain.compare_chains import common_block, compare
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import blocks_between

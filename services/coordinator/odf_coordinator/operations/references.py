@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from odf_common.chain.compare import Behind, Comparison, Diverged, common_block, compare
+from odf_common.chain.compare_chains import Behind, Comparison, Diverged, common_block, compare
 from odf_common.errors import InvalidInput, NotFound, OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, MARK, split_ref

@@ -24,9 +24,9 @@ from faust.web import Request, Response, View
 
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.local import LocalCatalog
-from odf_common.adapters.local.keys import has_dataset_key
+from odf_common.adapters.local.key_files import has_dataset_key
 from odf_common.adapters.redis import RedisStateCache
-from odf_common.codec.bus import decode
+from odf_common.codec.envelopes import decode
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.ports.bus import NOTIFICATIONS

@@ -11,7 +11,7 @@ import structlog
 
 from odf_common.codec.flatbuffers import decode_message, encode_message
 from odf_common.errors import InvalidQuery, OdfError
-from odf_common.metadata.engine import (
+from odf_common.metadata.engine_messages import (
     RawQueryRequest,
     RawQueryResponse,
     RawQueryResponseInternalError,

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from odf_common.data.slices import read_slice, slice_schema
 from odf_common.data.stored_types import as_stored
 from odf_common.errors import InvalidQuery
-from odf_common.metadata.engine import RawQueryRequest, RawQueryResponseSuccess
+from odf_common.metadata.engine_messages import RawQueryRequest, RawQueryResponseSuccess
 from odf_common.metadata.steps import SqlQueryStep
 from odf_common.ports.engine import QueryTable
 from odf_engine_spark.analysis.sandbox import check_query

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kind
 
-from odf_common.metadata.engine import Watermark
+from odf_common.metadata.engine_messages import Watermark
 from odf_engine_spark.plan.delta import NEVER, Delta
 from odf_engine_spark.transform.inputs import Input
 from odf_engine_spark.values.operations import Numbers

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from odf_common.data.columns import check_corrections
 from odf_common.data.slices import read_slice, slice_schema
 from odf_common.errors import InvalidInput
-from odf_common.metadata.engine import TransformRequestInput, Watermark
+from odf_common.metadata.engine_messages import TransformRequestInput, Watermark
 from odf_common.metadata.events import OffsetInterval
 from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_engine_spark.plan.prepared import PlannedInput

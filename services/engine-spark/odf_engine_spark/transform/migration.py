@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from odf_common.errors import InvalidQuery
-from odf_common.metadata.engine import TransformResponseSuccess
+from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import MigrateRequest

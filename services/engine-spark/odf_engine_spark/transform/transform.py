@@ -14,7 +14,7 @@ from odf_common.data.columns import with_system_columns
 from odf_common.data.slices import write_slice
 from odf_common.data.stored_types import stored_schema
 from odf_common.errors import InvalidInput, InvalidQuery
-from odf_common.metadata.engine import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import TransformSql

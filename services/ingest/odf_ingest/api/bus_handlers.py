@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from odf_common.codec.bus import Envelope
+from odf_common.codec.envelopes import Envelope
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_REPLIES, INGEST_COMMANDS, NOTIFICATIONS
 from odf_common.service.request_reply import Replies

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from odf_common.codec.bus import Body, body_of
+from odf_common.codec.envelopes import Body, body_of
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_message
 from odf_common.ports.bus import COORDINATOR_COMMANDS

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from odf_common.chain.state import ChainState
-from odf_common.codec.bus import envelope
+from odf_common.codec.envelopes import envelope
 from odf_common.dataset.rejects import (
     Passed,
     current_rejects,

@@ -15,7 +15,7 @@ import structlog
 
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import iterate
-from odf_common.codec.bus import envelope
+from odf_common.codec.envelopes import envelope
 from odf_common.dataset.rejects import (
     Handled,
     MessagePosition,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from odf_common.codec.bus import Envelope, body_of, envelope
+from odf_common.codec.envelopes import Envelope, body_of, envelope
 from odf_common.errors import InvalidInput, NotFound, OdfError, Refused, Unavailable, with_advice
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId

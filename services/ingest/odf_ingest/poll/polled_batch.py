@@ -14,8 +14,8 @@ from odf_ingest.commit.rejects import RejectedOfFile, RejectPolicy, RowLetters, 
 from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted
 from odf_ingest.merge import takes_whole_batches
-from odf_ingest.poll.errors import PollCancelled, SourceRedefined
 from odf_ingest.poll.fetch import Fetched, FetchedMessages
+from odf_ingest.poll.poll_errors import PollCancelled, SourceRedefined
 from odf_ingest.poll.polled_position import PollPosition, ReadFiles, without_count
 from odf_ingest.prepare.bad_rows import RejectedRows
 from odf_ingest.prepare.batch import BadRecord, FileBatch

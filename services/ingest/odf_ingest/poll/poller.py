@@ -31,9 +31,9 @@ from odf_common.ports.clock import Clock
 from odf_common.ports.store import BlobStore, block_reader, scratch_folder
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.rejects import RejectPolicy
-from odf_ingest.poll.errors import ForeignSource, NotPolled, PollCancelled
 from odf_ingest.poll.event_time_source import event_time, usual_event_time
 from odf_ingest.poll.fetch import Context, Fetched, FetchedMessages, Limits, Note, fetch
+from odf_ingest.poll.poll_errors import ForeignSource, NotPolled, PollCancelled
 from odf_ingest.poll.polled_batch import PolledBatch, as_push_source, position_of
 from odf_ingest.poll.polled_position import ReadFiles, last_content
 from odf_ingest.poll.templates import Secrets, filled_in, has_template

@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from odf_common.chain.state import ChainState
-from odf_common.codec.bus import envelope
+from odf_common.codec.envelopes import envelope
 from odf_common.errors import NotFound, OdfError, StorageUnavailable, Unavailable
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import NOTIFICATIONS, Bus, Topics

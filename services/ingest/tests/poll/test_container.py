@@ -14,7 +14,7 @@ from odf_common.metadata.events import AddData, SetPollingSource
 from odf_common.metadata.fetching import EnvVar, FetchStepContainer
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategySnapshot, ReadStepCsv
-from odf_ingest.poll.errors import (
+from odf_ingest.poll.poll_errors import (
     CommandFailed,
     ForeignSource,
     NoContainerEngine,

@@ -22,7 +22,7 @@ from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.commit.propose import Proposals
 from odf_ingest.commit.slice_writer import Drafter
-from odf_ingest.poll.errors import FileForbidden, FileUnreadable, NothingAtSource
+from odf_ingest.poll.poll_errors import FileForbidden, FileUnreadable, NothingAtSource
 from odf_ingest.poll.polled_position import ReadFile, ReadFiles
 from odf_ingest.poll.poller import Polled
 

@@ -23,9 +23,9 @@ from odf_common.metadata.fetching import (
     PrepStepDecompress,
 )
 from odf_common.metadata.steps import MergeStrategyLedger, MergeStrategySnapshot, ReadStepNdJson
-from odf_ingest.poll.errors import SourceRefusedRequest, SourceUnreachable
 from odf_ingest.poll.fetch import mqtt, mqtt_session
 from odf_ingest.poll.fetch.mqtt_packets import Packet, PacketType
+from odf_ingest.poll.poll_errors import SourceRefusedRequest, SourceUnreachable
 from odf_ingest.poll.poller import NOTE, Polled
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 

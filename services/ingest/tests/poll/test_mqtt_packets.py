@@ -7,8 +7,8 @@ import pytest
 
 from odf_common.errors import OdfError
 from odf_common.metadata.fetching import FetchStepMqtt, MqttTopicSubscription
-from odf_ingest.poll.errors import SourceRefusedRequest, SourceUnreachable
 from odf_ingest.poll.fetch.mqtt_packets import NotMqtt, message_of, split
+from odf_ingest.poll.poll_errors import SourceRefusedRequest, SourceUnreachable
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from odf_testing.webserver import Page, PageServer
 from odf_common.metadata.events import DisablePollingSource, SetInfo, SetPollingSource
 from odf_common.metadata.fetching import FetchStepEthereumLogs, FetchStepFilesGlob, FetchStepUrl
 from odf_common.metadata.steps import MergeStrategyLedger
-from odf_ingest.poll.errors import FetchUnsupported, NotPolled, PollCancelled, SourceRedefined
+from odf_ingest.poll.poll_errors import FetchUnsupported, NotPolled, PollCancelled, SourceRedefined
 from odf_ingest.poll.poller import Polled
 
 LINE = b'{"id":1,"v":"a"}\n'

@@ -20,7 +20,7 @@ from odf_common.metadata.fetching import (
     FetchStepContainer,
     PrepStepDecompress,
 )
-from odf_ingest.poll.errors import CommandFailed, PollCancelled
+from odf_ingest.poll.poll_errors import CommandFailed, PollCancelled
 from odf_ingest.poll.poller import Polled
 
 BUSYBOX = Path("/bin/busybox")  # of Debian's busybox-static

@@ -20,8 +20,8 @@ from odf_common.metadata.steps import (
     ReadStepJson,
 )
 from odf_common.ports.clock import Backoff
-from odf_ingest.poll.errors import SourceUnreachable
 from odf_ingest.poll.fetch import body
+from odf_ingest.poll.poll_errors import SourceUnreachable
 from odf_ingest.poll.poller import Polled
 
 APPENDED, RETRACTED, CORRECT_FROM, CORRECT_TO = range(4)

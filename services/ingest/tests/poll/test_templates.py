@@ -7,7 +7,7 @@ from odf_testing.webserver import Page, PageServer
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import AddData
 from odf_common.metadata.fetching import FetchStepFilesGlob, FetchStepUrl, RequestHeader
-from odf_ingest.poll.errors import ForeignSource, NothingAtSource, SourceUnreachable
+from odf_ingest.poll.poll_errors import ForeignSource, NothingAtSource, SourceUnreachable
 from odf_ingest.poll.templates import filled_in
 
 LINE = b'{"id":1,"v":"a"}\n'

@@ -16,15 +16,15 @@ from odf_common.metadata.fetching import FetchStepUrl, RequestHeader, SourceCach
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategySnapshot
 from odf_common.ports.clock import Backoff
-from odf_ingest.poll.errors import (
+from odf_ingest.poll.fetch import body
+from odf_ingest.poll.fetch.fetch_step import Context, Limits
+from odf_ingest.poll.poll_errors import (
     FileForbidden,
     NothingAtSource,
     SourceRefusedRequest,
     SourceUnreachable,
     TooLarge,
 )
-from odf_ingest.poll.fetch import body
-from odf_ingest.poll.fetch.step import Context, Limits
 from odf_ingest.poll.poller import Polled
 
 NOTHING = Polled()

@@ -13,7 +13,7 @@ import pytest
 from odf_common.adapters.kafka.quiet import Partition
 from odf_common.adapters.kafka.records import Chunk, Taken
 from odf_common.adapters.memory import MemoryCatalog
-from odf_common.codec.bus import envelope
+from odf_common.codec.envelopes import envelope
 from odf_common.errors import (
     InvalidInput,
     NotFound,

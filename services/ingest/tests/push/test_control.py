@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from odf_testing.schedule import NoSchedule
 
-from odf_common.codec.bus import Envelope, envelope
+from odf_common.codec.envelopes import Envelope, envelope
 from odf_common.errors import InvalidInput, Refused, Unavailable
 from odf_common.metadata.events import AddData
 from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJson

@@ -10,7 +10,7 @@ import pytest
 from odf_testing.builders import a_push_source
 from odf_testing.registry import Registry, avro, framed, framed_by_guid, serving_registry
 
-from odf_common.codec.bus import body_of
+from odf_common.codec.envelopes import body_of
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import (
     MergeStrategySnapshot,

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog
 from odf_common.chain.state import ChainState
-from odf_common.codec.bus import body_of
+from odf_common.codec.envelopes import body_of
 from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, Unavailable, VerificationFailed
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.steps import ReadStepNdJson, SqlQueryStep

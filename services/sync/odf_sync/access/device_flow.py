@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from odf_common.adapters.clock import SYSTEM_CLOCK
+from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.ports.clock import Clock
 
 EXPIRES_SECONDS: Final = 300

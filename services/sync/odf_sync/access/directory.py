@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Final
 
-from odf_common.adapters.clock import SYSTEM_CLOCK
+from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.errors import InvalidInput, NotFound, OdfError
 from odf_common.identity.dataset_refs import Alias, Name, parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import CatalogEntry, Incarnation
+from odf_sync.access.access_store import AccessStore, StoredToken
 from odf_sync.access.passwords import hash_password, is_password
 from odf_sync.access.rules import Account, Caller, Role, Scope, Visibility
-from odf_sync.access.store import AccessStore, StoredToken
 from odf_sync.access.tokens import Token
 
 LOGIN_SECONDS: Final = 24 * 3600

@@ -17,7 +17,7 @@ import urllib3
 from odf_common.adapters.repository_urls import SMART_PREFIX
 from odf_common.errors import InvalidInput, NotFound, Refused, Unavailable
 from odf_common.service.protection import is_loopback
-from odf_sync.access.store import AccessStore
+from odf_sync.access.access_store import AccessStore
 
 PORTS: Final = {"http": 80, "https": 443}
 CLIENT: Final = "kamu"  # the id that other implementations expect

@@ -16,9 +16,9 @@ from odf_common.identity.dataset_refs import Alias, parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import Catalog, CatalogEntry, incarnation, new_creation
 from odf_common.service.protection import why_not_local
+from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Action, Caller, Role, Verdict, Visibility, decide, decide_creation
-from odf_sync.access.store import AccessStore
 
 LOOPBACK, ANYWHERE, OFF = "loopback", "anywhere", "off"  # values of ODF_HTTP_INGEST
 BEARER: Final = "bearer"

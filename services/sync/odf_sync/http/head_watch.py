@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from odf_common.chain.state import ChainState
-from odf_common.codec.bus import Envelope
+from odf_common.codec.envelopes import Envelope
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.ports.store import CatalogEntry

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from odf_common.chain.compare import Ahead, Equal, compare
+from odf_common.chain.compare_chains import Ahead, Equal, compare
 from odf_common.chain.walk import Link, ReadBlock, blocks_between
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import DataEvent, MetadataEvent

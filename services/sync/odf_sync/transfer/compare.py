@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from odf_common.chain.compare import Ahead, Behind, Comparison, Diverged, Equal, common_block, compare
+from odf_common.chain.compare_chains import Ahead, Behind, Comparison, Diverged, Equal, common_block, compare
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ReadBlock

@@ -15,10 +15,10 @@ from urllib.parse import unquote, urlparse
 import structlog
 
 from odf_common.adapters.local.repositories import LocalRepositories
-from odf_common.chain.compare import Comparison
+from odf_common.chain.compare_chains import Comparison
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ReadBlock
-from odf_common.codec.bus import body_of
+from odf_common.codec.envelopes import body_of
 from odf_common.dataset.object_markers import (
     complete_until,
     dropped_blocks,

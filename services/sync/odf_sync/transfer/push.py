@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from odf_common.adapters.local.repositories import LocalRepositories
-from odf_common.chain.compare import Ahead, Behind, Diverged, Equal, common_block, compare
+from odf_common.chain.compare_chains import Ahead, Behind, Diverged, Equal, common_block, compare
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ReadBlock, blocks_between, raw_blocks
 from odf_common.dataset.object_markers import dropped_blocks

@@ -13,15 +13,15 @@ from typing import Final
 import structlog
 from prometheus_client import Counter
 
-from odf_common.adapters.clock import SYSTEM_CLOCK
+from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.dataset.state_cache import ChainStates
 from odf_common.identity.keys import PrivateKey
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import Catalog
 from odf_sync.http.head_watch import head_facts
 from odf_sync.webhooks.signatures import KeySigner, SecretSigner, Signer, signed_headers
-from odf_sync.webhooks.store import WebhookStore
 from odf_sync.webhooks.webhook import HookEvent, Outcome, Webhook
+from odf_sync.webhooks.webhook_store import WebhookStore
 
 log = structlog.stdlib.get_logger(__name__)
 

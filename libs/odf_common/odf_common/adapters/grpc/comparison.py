@@ -1,6 +1,6 @@
 """The comparison of two chains as a gRPC reply."""
 
-from odf_common.chain.compare import Ahead, Behind, Comparison, Diverged, Equal
+from odf_common.chain.compare_chains import Ahead, Behind, Comparison, Diverged, Equal
 from odf_common.hashing.multihash import Multihash
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 

@@ -23,7 +23,7 @@ from odf_common.adapters.grpc.watchdog import Attention, Watchdog
 from odf_common.codec.flatbuffers import decode_message, encode_event, encode_message
 from odf_common.codec.times import time_message, time_of
 from odf_common.errors import InvalidQuery, OdfError
-from odf_common.metadata.engine import (
+from odf_common.metadata.engine_messages import (
     RawQueryRequest,
     RawQueryResponse,
     RawQueryResponseInternalError,

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Final
 
 from odf_common.chain.fold import after, begin
-from odf_common.chain.rules import data, schema, sources, structure, transforms
+from odf_common.chain.rules import data, schema_compatibility, sources, structure, transforms
 from odf_common.chain.state import ChainState
 from odf_common.errors import ChainRuleViolated
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.events import AddData, ExecuteTransform, MetadataEvent, Seed
+from odf_common.metadata.metadata_block import MetadataBlock
 
 FirstRule = Callable[[MetadataBlock], str | None]
 Rule = Callable[[ChainState, MetadataBlock], str | None]
@@ -62,9 +62,9 @@ _DEFINITION: Final[tuple[Rule, ...]] = (
     sources.ethereum_source_is_placed,
     sources.read_step_has_one_schema,
     sources.disabled_source_exists,
-    schema.schema_is_given,
-    schema.schema_changes_something,
-    schema.schema_stays_compatible,
+    schema_compatibility.schema_is_given,
+    schema_compatibility.schema_changes_something,
+    schema_compatibility.schema_stays_compatible,
 )
 RULES: Final[tuple[Rule, ...]] = (*_ORDER, *_DATA, *_ADD_DATA, *_EXECUTE_TRANSFORM, *_DEFINITION)
 

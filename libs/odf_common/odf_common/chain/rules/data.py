@@ -1,8 +1,8 @@
 """Rules of events with data, AddData and ExecuteTransform alike (wire-facts §5.4, §5.5, 5–12 and 15; RFC-014)."""
 
 from odf_common.chain.state import ChainState
-from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.events import AddData, DataEvent
+from odf_common.metadata.metadata_block import MetadataBlock
 
 
 def watermark_is_kept(past: ChainState, block: MetadataBlock) -> str | None:

@@ -4,7 +4,6 @@ The reference never disables a source; here a disabled one takes no data until i
 """
 
 from odf_common.chain.state import ChainState, Definitions
-from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.events import (
     AddData,
     AddPushSource,
@@ -13,6 +12,7 @@ from odf_common.metadata.events import (
     SetPollingSource,
 )
 from odf_common.metadata.fetching import FetchStepEthereumLogs
+from odf_common.metadata.metadata_block import MetadataBlock
 
 
 def polling_source_stands_alone(past: ChainState, block: MetadataBlock) -> str | None:

@@ -7,7 +7,6 @@ from typing import Final
 
 from odf_common.chain.fold import event_tag
 from odf_common.chain.state import ChainState
-from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.events import (
     DERIVATIVE_ONLY,
     ROOT_ONLY,
@@ -21,6 +20,7 @@ from odf_common.metadata.events import (
     SetPollingSource,
     UnknownEvent,
 )
+from odf_common.metadata.metadata_block import MetadataBlock
 
 _KNOWN: Final = KnownEvent.__args__
 # No later check depends on the content of these, so they may be unreadable.

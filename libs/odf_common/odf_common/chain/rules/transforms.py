@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.block import MetadataBlock
 from odf_common.metadata.events import (
     AddPushSource,
     ExecuteTransform,
     SetPollingSource,
     SetTransform,
 )
+from odf_common.metadata.metadata_block import MetadataBlock
 from odf_common.metadata.steps import TransformSql
 
 

@@ -39,7 +39,7 @@ def export(*, dataset: str, file: str) -> None:
     Example:
       odf key export flights flights.key
     """  # noqa: D301 - click's marker for text that must not be wrapped
-    from odf_common.adapters.local.keys import dataset_key
+    from odf_common.adapters.local.key_files import dataset_key
     from odf_common.service.settings import load
 
     home = load().home
@@ -65,7 +65,12 @@ def import_(*, dataset: str, file: str, output: str) -> None:
       odf key import flights flights.key
       odf pull flights
     """  # noqa: D301 - click's marker for text that must not be wrapped
-    from odf_common.adapters.local.keys import dataset_key, has_dataset_key, keep_dataset_key, mark_imported
+    from odf_common.adapters.local.key_files import (
+        dataset_key,
+        has_dataset_key,
+        keep_dataset_key,
+        mark_imported,
+    )
     from odf_common.service.settings import load
 
     home = load().home

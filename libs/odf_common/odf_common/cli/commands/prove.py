@@ -38,7 +38,7 @@ def command(*, dataset: str, challenge: str, signature: str | None, output: str)
 def _prove(dataset: str, challenge: bytes) -> tuple[DatasetId, str]:
     # Imported only here: checking a proof touches no file.
     from odf_common.adapters.local import LocalCatalog
-    from odf_common.adapters.local.keys import dataset_key
+    from odf_common.adapters.local.key_files import dataset_key
     from odf_common.service.settings import load
 
     home = load().home

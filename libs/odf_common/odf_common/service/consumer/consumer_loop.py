@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from odf_common.codec.bus import Envelope, body_of, decode
+from odf_common.codec.envelopes import Envelope, body_of, decode
 from odf_common.errors import InvalidInput, OdfError, Unavailable
 from odf_common.ports.bus import FIXED_TOPICS, Bus, DeadLetter, Inbox, OnAssigned, Received, Topics
 from odf_common.service import metrics

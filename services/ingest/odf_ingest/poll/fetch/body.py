@@ -10,8 +10,8 @@ from typing import Final, TypeVar
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff
-from odf_ingest.poll.errors import SourceUnreachable, TooLarge
-from odf_ingest.poll.fetch.step import Context
+from odf_ingest.poll.fetch.fetch_step import Context
+from odf_ingest.poll.poll_errors import SourceUnreachable, TooLarge
 
 T = TypeVar("T")
 ATTEMPTS: Final = 3

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from odf_ingest.poll.errors import CommandFailed, TooLarge
-from odf_ingest.poll.fetch.step import CHUNK_BYTES, Context
+from odf_ingest.poll.fetch.fetch_step import CHUNK_BYTES, Context
+from odf_ingest.poll.poll_errors import CommandFailed, TooLarge
 
 TIMEOUT_SECONDS: Final = 3600.0
 LOOK_SECONDS: Final = 0.2  # between checks while the command writes nothing

@@ -22,9 +22,9 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import SourceState
 from odf_common.metadata.fetching import EnvVar, FetchStepContainer
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.poll.errors import NoContainerEngine, SourceRefusedRequest
 from odf_ingest.poll.fetch.command import PATH, Command
-from odf_ingest.poll.fetch.step import CHUNK_BYTES, Context, Fetched, fetch
+from odf_ingest.poll.fetch.fetch_step import CHUNK_BYTES, Context, Fetched, fetch
+from odf_ingest.poll.poll_errors import NoContainerEngine, SourceRefusedRequest
 from odf_ingest.poll.polled_position import DIGEST, ETAG, LAST_MODIFIED, state_of
 
 ENGINES: Final = ("podman", "docker")

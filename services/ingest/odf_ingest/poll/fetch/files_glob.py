@@ -18,9 +18,9 @@ import structlog
 from odf_common.errors import InvalidInput
 from odf_common.metadata.fetching import FetchStepFilesGlob, SourceOrdering
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.poll.errors import NothingAtSource
+from odf_ingest.poll.fetch.fetch_step import Context, Fetched, fetch
 from odf_ingest.poll.fetch.local_file import copy_file
-from odf_ingest.poll.fetch.step import Context, Fetched, fetch
+from odf_ingest.poll.poll_errors import NothingAtSource
 from odf_ingest.poll.polled_position import PollPosition, ReadFile
 
 log = structlog.stdlib.get_logger(__name__)

@@ -17,7 +17,6 @@ from urllib.parse import SplitResult, unquote
 from odf_common.adapters.networks import Networks
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.poll.errors import NothingAtSource, SourceRefusedRequest, SourceUnreachable
 from odf_ingest.poll.fetch.body import (
     CONNECT_SECONDS,
     SILENCE_SECONDS,
@@ -26,7 +25,8 @@ from odf_ingest.poll.fetch.body import (
     Validators,
     with_retry,
 )
-from odf_ingest.poll.fetch.step import CHUNK_BYTES, Context
+from odf_ingest.poll.fetch.fetch_step import CHUNK_BYTES, Context
+from odf_ingest.poll.poll_errors import NothingAtSource, SourceRefusedRequest, SourceUnreachable
 
 PORT: Final = 21
 QUIT_SECONDS: Final = 2.0

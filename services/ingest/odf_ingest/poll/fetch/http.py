@@ -18,7 +18,6 @@ from urllib3.util import Url, make_headers, parse_url
 from odf_common.adapters.networks import restricted_pools
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.poll.errors import NothingAtSource, SourceRefusedRequest, SourceUnreachable
 from odf_ingest.poll.fetch.body import (
     CONNECT_SECONDS,
     SILENCE_SECONDS,
@@ -27,7 +26,8 @@ from odf_ingest.poll.fetch.body import (
     Validators,
     with_retry,
 )
-from odf_ingest.poll.fetch.step import CHUNK_BYTES, Context
+from odf_ingest.poll.fetch.fetch_step import CHUNK_BYTES, Context
+from odf_ingest.poll.poll_errors import NothingAtSource, SourceRefusedRequest, SourceUnreachable
 
 TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
 MAX_REDIRECTS: Final = 10

@@ -6,8 +6,8 @@ import stat
 from pathlib import Path
 
 from odf_common.hashing.multihash import Multihash
-from odf_ingest.poll.errors import FileForbidden, FileUnreadable, NothingAtSource, TooLarge
-from odf_ingest.poll.fetch.step import CHUNK_BYTES, Context
+from odf_ingest.poll.fetch.fetch_step import CHUNK_BYTES, Context
+from odf_ingest.poll.poll_errors import FileForbidden, FileUnreadable, NothingAtSource, TooLarge
 
 
 def copy_file(source: Path, target: Path, context: Context, label: str) -> tuple[Multihash, os.stat_result]:

@@ -21,9 +21,9 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SourceState
 from odf_common.metadata.fetching import FetchStepMqtt, MqttQos
+from odf_ingest.poll.fetch.fetch_step import Context, FetchedMessages, fetch
 from odf_ingest.poll.fetch.mqtt_packets import Message, NotMqtt, Packet, PacketType, message_of, number_of
 from odf_ingest.poll.fetch.mqtt_session import Broker, Session, connected
-from odf_ingest.poll.fetch.step import Context, FetchedMessages, fetch
 from odf_ingest.poll.polled_position import MQTT, state_of
 
 QUIET_SECONDS: Final = 1.0  # without a message, after which a poll ends

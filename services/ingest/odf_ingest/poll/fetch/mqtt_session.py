@@ -11,10 +11,10 @@ from typing import Final, Self
 from odf_common.adapters.networks import Networks
 from odf_common.errors import InvalidInput
 from odf_common.metadata.fetching import FetchStepMqtt, MqttQos
-from odf_ingest.poll.errors import SourceRefusedRequest, SourceUnreachable
 from odf_ingest.poll.fetch import mqtt_packets as packets
 from odf_ingest.poll.fetch.body import CONNECT_SECONDS, SILENCE_SECONDS
 from odf_ingest.poll.fetch.mqtt_packets import Message, NotMqtt, Packet, PacketType
+from odf_ingest.poll.poll_errors import SourceRefusedRequest, SourceUnreachable
 
 PORT_OF_TLS: Final = 8883
 SCHEMES: Final = {"mqtt": False, "mqtts": True}

@@ -12,9 +12,9 @@ from odf_common.metadata.fetching import FetchStepUrl
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.poll.fetch import ftp
 from odf_ingest.poll.fetch.body import Downloaded, Validators
+from odf_ingest.poll.fetch.fetch_step import Context, Fetched, fetch
 from odf_ingest.poll.fetch.http import Request, download
 from odf_ingest.poll.fetch.local_file import copy_file
-from odf_ingest.poll.fetch.step import Context, Fetched, fetch
 from odf_ingest.poll.polled_position import DIGEST, ETAG, LAST_MODIFIED, state_of
 
 SCHEMES: Final = ("http", "https", "ftp", "file")

@@ -6,7 +6,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.fetching import PrepStepPipe
 from odf_ingest.poll.fetch import Context
 from odf_ingest.poll.fetch.command import PATH, Command
-from odf_ingest.poll.unpack.step import unpack
+from odf_ingest.poll.unpack.unpack_step import unpack
 
 
 @unpack.register

@@ -7,7 +7,7 @@ from dataclasses import replace
 from odf_common.errors import InvalidInput
 from odf_common.metadata.fetching import PrepStep
 from odf_ingest.poll.fetch import Context, Fetched, FetchedMessages
-from odf_ingest.poll.unpack.step import unpack
+from odf_ingest.poll.unpack.unpack_step import unpack
 
 
 def prepared(

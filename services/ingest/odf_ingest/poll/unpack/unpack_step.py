@@ -4,8 +4,8 @@ from functools import singledispatch
 from pathlib import Path
 
 from odf_common.metadata.fetching import PrepStep
-from odf_ingest.poll.errors import PrepareUnsupported
 from odf_ingest.poll.fetch import Context
+from odf_ingest.poll.poll_errors import PrepareUnsupported
 
 
 @singledispatch

@@ -13,7 +13,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SourceState
 from odf_common.metadata.fetching import EventTimeSource, FetchStep
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.poll.errors import FetchUnsupported, PollCancelled, PolledElsewhere
+from odf_ingest.poll.poll_errors import FetchUnsupported, PollCancelled, PolledElsewhere
 from odf_ingest.poll.polled_position import PollPosition
 from odf_ingest.prepare.batch import MessageBatch, Part
 from odf_ingest.read.message_buffer import MessageBuffer

@@ -11,10 +11,10 @@ from odf_common.identity.dataset_refs import Name, parse_alias
 from odf_common.ports.store import Catalog, CatalogEntry, require_entry
 from odf_common.proto.odf.node.v1 import access_pb2 as pb
 from odf_common.proto.odf.node.v1 import access_pb2_grpc
+from odf_sync.access.access_store import StoredToken
 from odf_sync.access.directory import Directory
 from odf_sync.access.remote_login import RemoteLogins, origin_of, require_encrypted
 from odf_sync.access.rules import Account, Role, Scope, Visibility
-from odf_sync.access.store import StoredToken
 
 T = TypeVar("T", Scope, Visibility)
 NAME: Final = pb.DESCRIPTOR.services_by_name["Access"].full_name
