@@ -53,9 +53,7 @@ class Connection:
 
     def send(self, message: Message) -> None:
         """Send a message; raises as `expect` does if the server has refused, or has ended the exchange, meanwhile."""
-        if self._has_ended():
-            self.poll(0)
-        self._run(self._channel.send(message))
+        self._run(self._sent(message))
 
     def send_early(self, message: Message) -> None:
         """Send a message before its turn, which comes with `send`."""
@@ -75,10 +73,7 @@ class Connection:
 
     def poll(self, seconds: float) -> Message | None:
         """Return the next message, None if none comes in time; raises `TransferRefused`."""
-        message = self._run(self._received(seconds))
-        if isinstance(message, Refusal):
-            raise TransferRefused(fault=message.fault)
-        return message
+        return _not_refused(self._run(self._received(seconds)))
 
     def close(self, reason: bytes) -> None:
         """End the exchange."""
@@ -89,6 +84,12 @@ class Connection:
         if self._receiving is None or not self._receiving.done():
             return False
         return self._receiving.exception() is not None or isinstance(self._receiving.result(), Refusal)
+
+    async def _sent(self, message: Message) -> None:
+        # Looked at by the running loop: it may receive the end of the exchange before it comes to this.
+        if self._has_ended():
+            _not_refused(await self._received(0))
+        await self._channel.send(message)
 
     async def _received(self, seconds: float) -> Message | None:
         if self._receiving is None:
@@ -108,6 +109,12 @@ class Connection:
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(call)
+
+
+def _not_refused(message: Message | None) -> Message | None:
+    if isinstance(message, Refusal):
+        raise TransferRefused(fault=message.fault)
+    return message
 
 
 def received_blocks(connection: Connection, plan: TransferPlan) -> dict[Multihash, bytes]:
