@@ -56,33 +56,29 @@ def calm(node: EmbeddedNode, days: dict[str, list[bytes]]) -> Outcome:
     [("ingest", "coordinator", "kafka"), *(pytest.param((part,), marks=pytest.mark.soak) for part in PARTS)],
     ids="+".join,
 )
-def test_parts_killed_twice_one_after_the_other_while_records_stream_in_change_nothing(
+def test_parts_killed_twice_one_after_the_other_and_then_all_at_once_change_nothing(
     story: Story, calm: Outcome, days: dict[str, list[bytes]], parts: tuple[str, ...]
 ) -> None:
     prefix = f"killed.{'.'.join(parts)}"
-    victims = dict(zip((2, 4, 6, 8, 9, 10), 2 * parts, strict=False))
-    killed: list[tuple[str, int]] = []
+    victims: dict[int, tuple[str, ...]] = {
+        number: (part,) for number, part in zip((1, 3, 5, 7, 8, 9), 2 * parts, strict=False)
+    }
+    victims[ROUNDS - 1] = PARTS
+    killed: dict[str, int] = {}
+    kills = 0
     for number in streamed(story, prefix, days):
         if number in victims:
-            for part, old in killed[-1:]:
-                story.node.await_restart(part, old)
-            killed.append((victims[number], story.node.kill(victims[number])))
-    assert len(set(killed)) == 2 * len(parts)
-    for part, old in killed[-1:]:
-        story.node.await_restart(part, old)
+            await_restarts(story, killed)
+            killed = {part: story.node.kill(part) for part in victims[number]}
+            kills += len(killed)
+    assert kills == 2 * len(parts) + len(PARTS)
+    await_restarts(story, killed)
     assert_same(outcome(story, prefix, days), calm, days)
 
 
-def test_all_parts_killed_at_once_change_nothing(
-    story: Story, calm: Outcome, days: dict[str, list[bytes]]
-) -> None:
-    killed = {}
-    for number in streamed(story, "killed.all", days):
-        if number == 5:
-            killed = {part: story.node.kill(part) for part in PARTS}
+def await_restarts(story: Story, killed: dict[str, int]) -> None:
     for part, old in killed.items():
         story.node.await_restart(part, old)
-    assert_same(outcome(story, "killed.all", days), calm, days)
 
 
 def streamed(story: Story, prefix: str, days: dict[str, list[bytes]]) -> Iterator[int]:
