@@ -26,6 +26,10 @@ if line.recv(1) == b"g":
     time.sleep(600)
 """
 COLD = "import time; time.sleep(600)"
+# Busy with children, as a JVM is: one process alone could get so little of a loaded machine that it would seem idle.
+BUSY = WORKER.replace(
+    "time.sleep(600)", "os.fork(); os.fork(); parent = os.getppid()\n    while os.getppid() == parent: pass"
+)
 # The engine's own worker over a process that is no JVM, but ends with its standard input as one does; it writes down
 # the process, and every question that it is asked. Names in capitals are set by the test.
 WATCHING = """
@@ -194,7 +198,7 @@ def test_what_a_worker_does_while_it_waits_stops_when_it_may_serve() -> None:
         assert ended.wait(PATIENCE)
 
 
-@pytest.mark.parametrize("text", [COLD, WORKER.replace("time.sleep(600)", "while True: pass")])
+@pytest.mark.parametrize("text", [COLD, BUSY])
 def test_no_spare_is_started_while_the_first_is_cold_or_busy(tmp_path: Path, text: str) -> None:
     with keeper(tmp_path, text, after=8) as kept:
         until(lambda: kept.looks > 30)
