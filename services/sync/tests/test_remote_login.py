@@ -183,7 +183,8 @@ def test_a_token_does_not_follow_a_redirect_to_another_origin(tmp_path: Path) ->
 def test_a_repository_that_wants_another_token_says_how_to_log_in(here: Here) -> None:
     with pytest.raises(LoginRequired) as caught:
         remote_dataset(f"{here.there}/ann/secret", lambda _: "odf_expired").head()
-    assert "odf login" in caught.value.advice()
+    assert str(caught.value) == f"{here.there}/ann/secret/refs/head: the server requires a login (status 401)"
+    assert f"`odf login {here.there}`" in caught.value.advice()
 
 
 def test_accounts_tokens_and_roles_are_managed(here: Here) -> None:

@@ -20,6 +20,8 @@ def test_the_age_of_an_index_is_shown(seconds: int, age: str) -> None:
 def test_what_cannot_be_read_is_named() -> None:
     away = SearchedRepository(name="shop", datasets=3, read_at_ms=int(NOW) * 1000, problem="refused")
     never = SearchedRepository(name="disk", problem="no such folder")
+    one = SearchedRepository(name="lone", datasets=1, read_at_ms=int(NOW) * 1000)
+    assert said([one], NOW) == ["lone: 1 dataset as of 0 s ago"]
     assert said([away, never], NOW) == [
         "shop: 3 datasets as of 0 s ago; it cannot be read now: refused",
         "disk: not searched; it cannot be read now: no such folder",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from odf_common.errors import Unavailable
 
@@ -21,8 +22,14 @@ def authorization(token: str | None) -> dict[str, str]:
 
 @dataclass(eq=False, kw_only=True)
 class LoginRequired(Unavailable):
-    """A repository does not allow this without a token, or with the one that is stored."""
+    """A repository does not allow this without a token, or with the one that is stored; `what` is its URL."""
+
+    def __str__(self) -> str:
+        """Return what the server said: it can be reached."""
+        return f"{self.what}: {self.why}"
 
     def advice(self) -> str:
         """Return how to log in."""
-        return "log in with `odf login URL`; if you are logged in, ask the dataset's owner for a role"
+        url = urlsplit(self.what)
+        login = f"odf login {url.scheme}://{url.netloc}"
+        return f"log in with `{login}`; if you are logged in, ask the dataset's owner for a role"

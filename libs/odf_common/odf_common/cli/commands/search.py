@@ -60,7 +60,8 @@ def _said(one: SearchedRepository, now: float) -> str:
     problem = f"; it cannot be read now: {one.problem}" if one.problem else ""
     if not one.read_at_ms:
         return f"{one.name}: not searched{problem}"
-    return f"{one.name}: {one.datasets} datasets as of {_age(now - one.read_at_ms / 1000)}{problem}"
+    count = "1 dataset" if one.datasets == 1 else f"{one.datasets} datasets"
+    return f"{one.name}: {count} as of {_age(now - one.read_at_ms / 1000)}{problem}"
 
 
 def _age(seconds: float) -> str:
