@@ -1,7 +1,7 @@
 """A pull from its first step to the commit by a real coordinator: order of writing, hostile copies, lost answers."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -75,17 +75,25 @@ class Node:
         self._note_writes()
 
     def _note_writes(self) -> None:
-        put, put_file = self.blobs.put, self.blobs.put_file
+        put, put_all, put_file = self.blobs.put, self.blobs.put_all, self.blobs.put_file
 
         def noted(dataset: DatasetId, kind: ObjectKind, name: Multihash, content: bytes) -> None:
             self._note(kind, name)
             put(dataset, kind, name, content)
 
+        def noted_all(
+            dataset: DatasetId, kind: ObjectKind, contents: Sequence[tuple[Multihash, bytes]]
+        ) -> None:
+            for name, _ in contents:
+                self._note(kind, name)
+            put_all(dataset, kind, contents)
+
         def noted_file(dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
             self._note(kind, name)
             put_file(dataset, kind, name, file)
 
-        self.blobs.put, self.blobs.put_file = noted, noted_file  # type: ignore[method-assign]
+        self.blobs.put, self.blobs.put_all = noted, noted_all  # type: ignore[method-assign]
+        self.blobs.put_file = noted_file  # type: ignore[method-assign]
 
     def _note(self, kind: ObjectKind, name: Multihash) -> None:
         if (kind, name) not in self.writes:  # a store may take a file as bytes

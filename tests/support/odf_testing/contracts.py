@@ -70,6 +70,17 @@ class BlobStoreContract:
         blobs.put(a_dataset(), ObjectKind.DATA, NAME, b"other bytes")
         assert blobs.read(a_dataset(), ObjectKind.DATA, NAME) == CONTENT
 
+    def test_many_objects_are_stored_at_once_and_those_that_are_there_are_left_alone(
+        self, blobs: BlobStore
+    ) -> None:
+        blobs.put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
+        blobs.put_all(a_dataset(), ObjectKind.DATA, [])
+        new = [(a_hash(number), b"%d" % number) for number in range(100)]
+        blobs.put_all(a_dataset(), ObjectKind.DATA, [*new, (NAME, b"other bytes"), new[0]])
+        assert blobs.read(a_dataset(), ObjectKind.DATA, NAME) == CONTENT
+        assert [(name, blobs.read(a_dataset(), ObjectKind.DATA, name)) for name, _ in new] == new
+        assert set(blobs.names(a_dataset(), ObjectKind.DATA)) == {NAME, *(name for name, _ in new)}
+
     def test_a_file_is_moved_in(self, blobs: BlobStore) -> None:
         """It is moved, even if the object existed."""
         folder = blobs.scratch()

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from io import BytesIO
@@ -105,6 +105,13 @@ class MemoryBlobStore(BlobStore):
     def put(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, content: bytes) -> None:
         """Store bytes, unless the object exists."""
         self._objects.setdefault(dataset, {}).setdefault((kind, name), content)
+
+    def put_all(
+        self, dataset: DatasetId, kind: ObjectKind, contents: Sequence[tuple[Multihash, bytes]]
+    ) -> None:
+        """Store objects, one after the other."""
+        for name, content in contents:
+            self.put(dataset, kind, name, content)
 
     def put_file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
         """Take a local file in; `file` is gone afterwards."""

@@ -2,7 +2,7 @@
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -57,6 +57,11 @@ class BlobStore(BlobReader, Protocol):
 
     def put(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, content: bytes) -> None:
         """Store bytes; on return they are durable. An existing object is left unchanged."""
+
+    def put_all(
+        self, dataset: DatasetId, kind: ObjectKind, contents: Sequence[tuple[Multihash, bytes]]
+    ) -> None:
+        """Store many objects as `put` does, in less time; on return all are durable. On an error, some may be."""
 
     def put_file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
         """Store a local file by moving it; on return the object is durable and `file` is gone."""

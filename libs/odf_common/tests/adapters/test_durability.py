@@ -72,6 +72,15 @@ def put_again(home: Home) -> None:
     home.blobs.put(DATASET, DATA, NAME, CONTENT)
 
 
+def put_all(home: Home) -> None:
+    home.blobs.put_all(DATASET, DATA, [(NAME, CONTENT), (a_hash(2), b""), (a_hash(3), b"3")])
+
+
+def put_all_again(home: Home) -> None:
+    name_only(home)
+    home.blobs.put_all(DATASET, DATA, [(NAME, CONTENT)])
+
+
 def put_file_again(home: Home) -> None:
     name_only(home)
     put_file(home)
@@ -135,7 +144,7 @@ def delete(home: Home) -> None:
 
 
 ACTS = (
-    put_file, copy_file, put_again, put_file_again, remove_object, move_reference, remove_reference, set_note, remove_note,
+    put_file, copy_file, put_again, put_all, put_all_again, put_file_again, remove_object, move_reference, remove_reference, set_note, remove_note,
     add_name, replace_name, rename, remove_name, keep_key, make_node_key, delete,
 )  # fmt: skip
 

@@ -77,6 +77,7 @@ def blob_calls(home: Home) -> dict[str, Callable[[], object]]:
         "open": lambda: blobs.open(one, BLOCK, NAME).close(),
         "names": lambda: list(blobs.names(one, BLOCK)),
         "put": lambda: blobs.put(one, BLOCK, a_hash(2), b"x"),
+        "put_all": lambda: blobs.put_all(one, BLOCK, [(a_hash(4), b"y"), (a_hash(5), b"z")]),
         "put_file": lambda: blobs.put_file(one, BLOCK, a_hash(3), home.path / "moved"),
         "remove": lambda: blobs.remove(one, BLOCK, (NAME,)),
         "note": lambda: blobs.note(one, "late"),

@@ -5,7 +5,6 @@ only objects and what `downloads` keeps, which the next attempt finds and reuses
 """
 
 from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -55,7 +54,6 @@ from odf_sync.transfer.remote_blocks import RemoteBlock
 
 log = structlog.stdlib.get_logger(__name__)
 
-WRITES: Final = 32  # blocks at a time
 STORED_AT_ONCE: Final = 1024  # blocks in memory
 REPLY_TIMEOUT_SECONDS: Final = 60.0  # for the coordinator to admit a chain, then the request is repeated
 ATTEMPTS: Final = 10
@@ -245,11 +243,9 @@ def _replaced(copy: LocalCopy, past: ChainState | None) -> Multihash | None:
 
 
 def store_blocks(env: Environment, dataset: DatasetId, waiting: Iterator[tuple[Multihash, bytes]]) -> None:
-    """Store blocks durably, many at a time: a disk confirms them together, and a bucket answers them together."""
-    with ThreadPoolExecutor(WRITES, thread_name_prefix="store") as pool:
-        while some := tuple(islice(waiting, STORED_AT_ONCE)):
-            for stored in [pool.submit(env.blobs.put, dataset, ObjectKind.BLOCK, *one) for one in some]:
-                stored.result()
+    """Store blocks durably, many at a time."""
+    while some := tuple(islice(waiting, STORED_AT_ONCE)):
+        env.blobs.put_all(dataset, ObjectKind.BLOCK, some)
 
 
 def compare(

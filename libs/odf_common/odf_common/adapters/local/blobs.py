@@ -4,7 +4,8 @@ import contextlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -20,6 +21,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind
 
+WRITES: Final = 32  # files at a time: a disk confirms them together
 NOTE_MODE: Final = 0o600  # settings of a source may have a password
 WRITTEN: Final = frozenset(
     {*map(str, ObjectKind), "refs", "info", "notes"}
@@ -74,6 +76,18 @@ class LocalBlobStore(BlobStore):
             durable.sync_folder(file.parent)
         else:
             durable.write(file, content)
+
+    def put_all(
+        self, dataset: DatasetId, kind: ObjectKind, contents: Sequence[tuple[Multihash, bytes]]
+    ) -> None:
+        """Store objects durably, unless they exist; the folder of all is synced once."""
+        files = {self._file(dataset, kind, name): content for name, content in contents}
+        new = [(file, content) for file, content in files.items() if size_of(file) is None]
+        with ThreadPoolExecutor(WRITES, thread_name_prefix="store") as pool:
+            for written in [pool.submit(durable.replace, *one) for one in new]:
+                written.result()
+        for folder in {file.parent for file in files}:
+            durable.sync_folder(folder)
 
     def put_file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
         """Move a local file in, durably, unless the object exists; `file` is gone in either case."""

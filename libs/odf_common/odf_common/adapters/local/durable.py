@@ -26,10 +26,15 @@ READABLE: Final = 0o666  # less what the umask takes
 
 def write(target: Path, content: bytes, *, mode: int = READABLE) -> None:
     """Write a file atomically and durably, replacing an existing one."""
+    replace(target, content, mode=mode)
+    sync_folder(target.parent)
+
+
+def replace(target: Path, content: bytes, *, mode: int = READABLE) -> None:
+    """Write a file atomically, replacing an existing one; its content is durable, its name is not yet."""
     pending = write_pending(target, content, mode=mode)
     with _removed_on_failure(pending):
         pending.replace(target)
-    sync_folder(target.parent)
 
 
 def write_pending(target: Path, content: bytes, *, mode: int = READABLE) -> Path:

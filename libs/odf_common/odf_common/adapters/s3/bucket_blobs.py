@@ -1,10 +1,11 @@
 """Objects in a bucket, read through a cache in the node's home."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from odf_common.adapters.local.faults import guarded_methods, open_to_read, read_file
 from odf_common.adapters.s3.bucket import Bucket
@@ -15,6 +16,8 @@ from odf_common.hashing.physical import physical_hash, physical_hash_of
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.ports.store import NAMED_BY_CONTENT, BlobStore, ObjectKind, scratch_folder
+
+WRITES: Final = 32  # requests at a time
 
 
 @guarded_methods
@@ -80,6 +83,14 @@ class S3BlobStore(BlobStore):
         """Store bytes, unless the object exists."""
         if self._bucket.put(_name(dataset, kind, name), content):
             self._cache.put(_name(dataset, kind, name), content)
+
+    def put_all(
+        self, dataset: DatasetId, kind: ObjectKind, contents: Sequence[tuple[Multihash, bytes]]
+    ) -> None:
+        """Store objects, up to `WRITES` at a time."""
+        with ThreadPoolExecutor(WRITES, thread_name_prefix="store") as pool:
+            for stored in [pool.submit(self.put, dataset, kind, *one) for one in contents]:
+                stored.result()
 
     def put_file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
         """Store a local file, unless the object exists; `file` is gone in either case."""
