@@ -112,7 +112,9 @@ def test_only_its_owner_commits_to_a_dataset_and_proves_that_it_is_his(story: St
     assert "key" in signing.node.fails(f"prove {name} 'of today'")
 
 
-def test_blocks_are_signed_and_a_signature_of_another_is_found(signing: Story) -> None:
+def test_blocks_are_signed_also_in_a_copy_and_a_signature_of_another_is_found(
+    story: Story, signing: Story
+) -> None:
     name = "signed.readings"
     signing.add(root(name, COLUMNS, event_time="at"))
     signing.node.run(f"commit {name} -", stdin=INFO)
@@ -120,6 +122,9 @@ def test_blocks_are_signed_and_a_signature_of_another_is_found(signing: Story) -
     assert {row["signature"] for row in rows} == {"valid"}
     assert len({row["signer"] for row in rows}) == 1
     assert signing.node.run(f"verify {name} -o json")[0]["verdict"] == "valid"
+
+    story.pull(f"{signing.node.node.http}/{name}")
+    assert story.node.run(f"log {name} --signatures -o json") == rows
 
     signatures = sorted((signing.folder(name) / "signatures").iterdir())
     signatures[0].write_bytes(signatures[1].read_bytes())

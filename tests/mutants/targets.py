@@ -134,9 +134,9 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{SYNC}/http/authorization.py": _sync("who_may_do_what", "endpoints", "ingest_routes", "smart_pushes"),
     f"{SYNC}/http/account_routes.py": _sync("account_routes", "openapi", "audit", "remote_login"),
-    f"{SYNC}/http/block_packs.py": _sync("packs"),
+    f"{SYNC}/http/block_packs.py": _sync("packs", "signed_pulls"),
     f"{SYNC}/http/connections.py": _sync("connection_limits"),
-    f"{SYNC}/http/dataset_routes.py": _sync("simple_protocol", "recorded_transfers"),
+    f"{SYNC}/http/dataset_routes.py": _sync("simple_protocol", "recorded_transfers", "signed_pulls"),
     f"{SYNC}/http/endpoints.py": _sync(
         "endpoints", "audit", "who_may_do_what", "openapi", "connection_limits"
     ),
@@ -168,9 +168,11 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "smart_pushes",
         "recorded_transfers",
         "smart_replays",
+        "signed_pulls",
     ),
     f"{SYNC}/search/*.py": _sync("search", "list_routes"),
     f"{SYNC}/smart/*.py": _sync("smart_pushes", "smart_replays", "recorded_transfers", "smart_exchange"),
+    f"{SYNC}/transfer/block_signatures.py": _sync("signed_pulls"),
     f"{SYNC}/transfer/*.py": _sync(
         "objects",
         "acceptance",
@@ -193,6 +195,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "remote_login",
         "smart_replays",
         "interrupted_transfers",
+        "signed_pulls",
     ),
     f"{SYNC}/webhooks/*.py": _sync("webhooks", "webhook_declarations"),
     f"{INGEST}/commit/position.py": _ingest("position", "push/file"),

@@ -314,6 +314,7 @@ class Counting:
         self.head = inner.head
         self.pack = inner.pack
         self.stored_blocks = inner.stored_blocks
+        self.signatures = inner.signatures
         self.fetch = inner.fetch
 
     def block(self, name: Multihash) -> bytes:

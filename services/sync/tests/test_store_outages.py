@@ -20,6 +20,7 @@ from odf_testing.sync_node import SyncNode
 from odf_common.adapters.s3 import bucket
 from odf_common.errors import Unavailable
 from odf_common.hashing.physical import physical_hash_of
+from odf_common.identity.keys import generate
 from odf_common.ports.clock import Backoff
 from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings
@@ -85,6 +86,7 @@ class Node:
         self.node.coordinator.add(yaml.safe_dump(CITIES))
         for minute, cities in enumerate((["Kyiv", "Osaka"], ["Quito"])):
             self.node.coordinator.push("cities", *cities, minute=minute)
+        self.node.sign("cities", generate())
         entry = self.node.catalog.by_alias("cities")
         assert entry is not None
         (self.slice, *_) = self.node.blobs.names(entry.dataset_id, ObjectKind.DATA)
@@ -104,6 +106,8 @@ class Node:
             ("GET", "/data/{name}"): (f"/cities/data/{data}", None, {"Range": "bytes=1-5"}),
             ("GET", "/checkpoints/{name}"): (f"/cities/checkpoints/{data}", None, {}),
             ("GET", "/packs/{name}"): (f"/cities/packs/{block}", None, {}),
+            ("GET", "/signatures/{name}"): (f"/cities/signatures/{block}", None, {}),
+            ("GET", "/signature-packs/{name}"): (f"/cities/signature-packs/{block}", None, {}),
             ("GET", "/pull"): ("/cities/pull", None, UPGRADE),
             ("GET", "/push"): ("/cities/push", None, UPGRADE),
             ("PUT", "/data/{name}"): (f"/cities/data/{new}", NEW, {}),

@@ -48,6 +48,8 @@ ROWS: Final = {
     ("GET", "/data/{name}"): Action.READ,
     ("GET", "/checkpoints/{name}"): Action.READ,
     ("GET", "/packs/{name}"): Action.READ,
+    ("GET", "/signatures/{name}"): Action.READ,
+    ("GET", "/signature-packs/{name}"): Action.READ,
     ("GET", "/pull"): Action.READ,
     ("GET", "/push"): Action.CREATE,
     ("PUT", "/data/{name}"): Action.CREATE,

@@ -10,8 +10,11 @@ from typing import Any, cast
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.codec.envelopes import Body, Envelope, envelope
 from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
+from odf_common.codec.signature import encode_signature
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+from odf_common.identity.keys import PrivateKey
+from odf_common.identity.signatures import sign_block
 from odf_common.metadata.events import MetadataEvent
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.connections import stores
@@ -91,6 +94,24 @@ class SyncNode:
         self.blobs.put(entry.dataset_id, ObjectKind.BLOCK, block_hash(raw), raw)
         self.refs.compare_and_set(entry.dataset_id, expected=head, new=block_hash(raw))
 
+    def sign(self, alias: str, key: PrivateKey) -> dict[Multihash, bytes]:
+        """Sign all blocks of a dataset that have no signature, and return the signatures."""
+        entry = self.catalog.by_alias(alias)
+        assert entry is not None, alias
+        for block in self.blobs.names(entry.dataset_id, ObjectKind.BLOCK):
+            signature = encode_signature(sign_block(key, block))
+            self.blobs.put(entry.dataset_id, ObjectKind.SIGNATURE, block, signature)
+        return self.signatures(alias)
+
+    def signatures(self, alias: str) -> dict[Multihash, bytes]:
+        """Return the signatures of a dataset's blocks."""
+        entry = self.catalog.by_alias(alias)
+        assert entry is not None, alias
+        return {
+            block: self.blobs.read(entry.dataset_id, ObjectKind.SIGNATURE, block)
+            for block in self.blobs.names(entry.dataset_id, ObjectKind.SIGNATURE)
+        }
+
     def content(self, alias: str) -> dict[tuple[ObjectKind, str], bytes]:
         """Return all blocks and objects of a dataset."""
         entry = self.catalog.by_alias(alias)
@@ -101,8 +122,8 @@ class SyncNode:
             for name in self.blobs.names(entry.dataset_id, kind)
         }
 
-    def pull(self, url: str, alias: str, *, is_forced: bool = False) -> list[Step]:
-        return list(pull(self.env, self.replies, url, alias, is_forced=is_forced))
+    def pull(self, url: str, alias: str, *, rechecks: bool = False, is_forced: bool = False) -> list[Step]:
+        return list(pull(self.env, self.replies, url, alias, rechecks=rechecks, is_forced=is_forced))
 
     def push(self, dataset: str, target: str, **options: Any) -> list[Step]:
         """Push with the options of `Push`, and with a `token`."""

@@ -46,6 +46,7 @@ def calls(stored: Bucket, folder: Path) -> dict[str, Callable[[], object]]:
         "upload": lambda: stored.upload("large", a_large_file(folder)),
         "upload_from": lambda: stored.upload_from("one", BytesIO(CONTENT), len(CONTENT)),
         "objects": lambda: list(stored.objects("one")),
+        "has_any": lambda: stored.has_any("one"),
         "folders": lambda: list(stored.folders()),
         "remove": lambda: stored.remove(["one"]),
         "require_usable": stored.require_usable,
@@ -277,6 +278,26 @@ def test_a_large_object_is_stored_where_uploads_cannot_be_listed(
     stored = Bucket(place, server.access)
     stored.upload("large", a_large_file(tmp_path))
     assert b"".join(stored.chunks("large") or ()) == LARGE
+
+
+def test_a_prefix_has_objects_or_not(server: MinioServer, place: S3Location) -> None:
+    stored = Bucket(place, server.access)
+    stored.put("signatures/one", b"1")
+    assert stored.has_any("signatures/")
+    assert not stored.has_any("signature/")
+
+
+@pytest.mark.parametrize("code", ["AccessDenied", "NotImplemented"])
+def test_a_prefix_that_cannot_be_listed_has_no_objects(
+    server: MinioServer, place: S3Location, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise S3Error(urllib3.HTTPResponse(), code, None, None, None, None)
+
+    stored = Bucket(place, server.access)
+    stored.put("signatures/one", b"1")
+    monkeypatch.setattr(bucket._Client, "list_objects", refused)
+    assert not stored.has_any("signatures/")
 
 
 def test_a_usable_bucket_is_left_as_it_was(server: MinioServer, place: S3Location) -> None:

@@ -13,7 +13,10 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
+from odf_common.dataset.signature_check import stored_signature
+from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.errors import NotFound
+from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import NAMED_BY_CONTENT, ObjectKind
@@ -26,6 +29,7 @@ from odf_sync.http.object_uploads import ExpectedUpload, ObjectUploads, upload_f
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.repositories import pack_format
 from odf_sync.smart.archive import ARCHIVE_BYTES_LIMIT
+from odf_sync.smart.messages import SIGNATURES, SIGNATURES_HEADER
 
 # Not `public`: a shared cache must not keep what was sent for one token.
 FOR_EVER: Final = {
@@ -37,6 +41,7 @@ MISSING: Final = {
     ObjectKind.BLOCK: "Block does not exist: {name}",
     ObjectKind.DATA: "Object does not exist: {name}",
     ObjectKind.CHECKPOINT: "Object does not exist: {name}",
+    ObjectKind.SIGNATURE: "Block has no signature: {name}",
 }
 
 
@@ -47,7 +52,7 @@ class SimpleProtocol:
         """Serve every dataset of the node; take objects for those that are being pushed, too."""
         self._env = env
         self._pushes = pushes or OpenPushes()
-        self._packs = BlockPacks(env.blobs)
+        self._packs = BlockPacks(env)
         self._uploads = ObjectUploads()
 
     def endpoints(self) -> Iterator[Endpoint]:
@@ -80,24 +85,60 @@ class SimpleProtocol:
             query={AFTER: "hash of the block that is not sent any more"},
             media_type=pack_format.MEDIA_TYPE,
         )
+        yield from self._signature_endpoints()
         for kind in (ObjectKind.DATA, ObjectKind.CHECKPOINT):
             summary = f"Store one of the dataset's {kind}, if its bytes match its hash."
             yield _upload_endpoint(kind.value, partial(self._upload, kind), summary)
         summary = "Keep an archive of blocks for a push in progress, if its bytes match its hash."
         yield _upload_endpoint("archives", self._archive, summary)
 
+    def _signature_endpoints(self) -> Iterator[Endpoint]:
+        yield Endpoint(
+            method="GET",
+            path="/signatures/{name}",
+            handler=self._signature,
+            summary="The signature of one of the dataset's blocks, by the block's hash.",
+            action=Action.READ,
+        )
+        yield Endpoint(
+            method="GET",
+            path="/signature-packs/{name}",
+            handler=self._packs.send_signatures,
+            summary="The signatures of a block and of those before it, newest first, up to the block `after`.",
+            action=Action.READ,
+            query={AFTER: "hash of the block whose signature is not sent any more"},
+            media_type=pack_format.SIGNATURES_MEDIA_TYPE,
+        )
+
     async def _ref(self, request: web.Request) -> web.Response:
         entry = dataset_of(request)
-        head = await asyncio.to_thread(self._env.refs.head, entry.dataset_id)
+        head, is_signed = await asyncio.to_thread(self._head, entry.dataset_id)
         if request.match_info["ref"] != HEAD or head is None:
             # Clients of the other implementation know this text for an unknown reference.
             return _not_found("Internal error")
         answer = web.Response(text=str(head), headers=ASKED_AGAIN)
+        if is_signed:
+            answer.headers[SIGNATURES_HEADER] = SIGNATURES
         answer.etag = str(head)
         if any(tag.value in (str(head), "*") for tag in request.if_none_match or ()):
             answer.set_status(304)
             answer.body = None
         return answer
+
+    def _head(self, dataset: DatasetId) -> tuple[Multihash | None, bool]:
+        """Return the head, and whether any block has a signature."""
+        signed = self._env.blobs.names(dataset, ObjectKind.SIGNATURE)
+        return self._env.refs.head(dataset), next(signed, None) is not None
+
+    async def _signature(self, request: web.Request) -> web.Response:
+        name = hash_in_url(request.match_info["name"])
+        stored = StoredDataset(dataset_of(request).dataset_id, self._env.blobs, self._env.refs)
+        found = await asyncio.to_thread(stored_signature, stored, name)
+        if found is None:
+            return _not_found(MISSING[ObjectKind.SIGNATURE].format(name=name))
+        # Not for ever: unlike an object named by its hash, it may be another one after a repair.
+        headers = {hdrs.CACHE_CONTROL: "no-cache"}
+        return web.Response(body=found, content_type="application/json", headers=headers)
 
     async def _object(self, kind: ObjectKind, request: web.Request) -> web.StreamResponse:
         entry, name = dataset_of(request), hash_in_url(request.match_info["name"])

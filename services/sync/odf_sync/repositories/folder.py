@@ -1,10 +1,11 @@
 """A dataset in a folder (wire-facts §6.1)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from odf_common.adapters.local.exported_dataset import FolderDataset
+from odf_common.dataset.signature_check import stored_signature
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
@@ -41,6 +42,11 @@ class RemoteFolder:
         """Yield none: `block` returns what is stored."""
         del newest, after
         return iter(())
+
+    def signatures(self, blocks: Sequence[Multihash], after: Multihash | None) -> Iterator[bytes]:
+        """Yield the signatures that are files."""
+        del after
+        return (stored_signature(self._store, name) or b"" for name in blocks)
 
     def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
         """Copy an object."""

@@ -1,6 +1,6 @@
 """A dataset served by the Simple Transfer Protocol, or by any server of static files (wire-facts §8.2)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -8,6 +8,7 @@ from typing import Final
 import urllib3
 
 from odf_common.adapters.networks import PUBLIC, Networks
+from odf_common.codec.signature import SIZE_LIMIT
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
@@ -18,7 +19,7 @@ from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES, Sink
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
 from odf_sync.smart.connection import PULLED, connected, received_blocks
 from odf_sync.smart.exchange import PULL
-from odf_sync.smart.messages import PullAccepted, PullRequest
+from odf_sync.smart.messages import SIGNATURES, SIGNATURES_HEADER, PullAccepted, PullRequest
 
 REF_LIMIT: Final = 1024  # bytes
 TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds
@@ -54,6 +55,7 @@ class HttpDataset:
         self._base = url.rstrip("/") + "/"
         self.sends_packs = False
         """Whether the server sends many blocks in one response; known once the head was read."""
+        self._sends_signatures = False
         self._client = NodeClient(self._base, networks, timeout=TIMEOUT, retries=RETRY)
         self._headers = authorization(token)
 
@@ -61,6 +63,7 @@ class HttpDataset:
         """Return the head; raises `NotFound`."""
         with self.get("refs/head") as answer:
             self.sends_packs = answer.headers.get(pack_format.HEADER) == pack_format.VERSION
+            self._sends_signatures = answer.headers.get(SIGNATURES_HEADER) == SIGNATURES
             text = self.content(answer, "refs/head", REF_LIMIT)
         try:
             return Multihash.parse(text.decode())
@@ -75,15 +78,22 @@ class HttpDataset:
 
     def pack(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
         """Yield blocks from one response, if the server announced packs with its head."""
-        if not self.sends_packs:
-            return
-        path = f"packs/{newest}" + ("" if after is None else f"?after={after}")
+        if self.sends_packs:
+            yield from self._pack("packs", newest, after, BLOCK_LIMIT)
+
+    def signatures(self, blocks: Sequence[Multihash], after: Multihash | None) -> Iterator[bytes]:
+        """Yield signatures from one response, if the server announced with its head that it has some."""
+        if self._sends_signatures:
+            yield from self._pack("signature-packs", blocks[0], after, SIZE_LIMIT)
+
+    def _pack(self, kind: str, newest: Multihash, after: Multihash | None, most: int) -> Iterator[bytes]:
+        path = f"{kind}/{newest}" + ("" if after is None else f"?after={after}")
         try:
             answer = self.get(path)
         except NotFound:
             return
         try:
-            yield from pack_format.blocks_in(self._chunks(answer, path), most=BLOCK_LIMIT)
+            yield from pack_format.blocks_in(self._chunks(answer, path), most=most)
         finally:
             answer.close()  # the connection too, unless all was read
 

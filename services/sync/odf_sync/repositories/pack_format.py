@@ -1,4 +1,7 @@
-"""Packs: many blocks in one response, newest first, each after its length in 4 bytes, big-endian (ADR 0039)."""
+"""Packs: many blocks in one response, newest first, each after its length in 4 bytes, big-endian (ADR 0039).
+
+A pack of signatures has the signature of each block in its place, of length 0 if the block has none (ADR 0064).
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -8,6 +11,7 @@ from odf_common.errors import InvalidInput
 MEDIA_TYPE: Final = "application/vnd.odf.block-pack"
 HEADER: Final = "Odf-Block-Packs"  # of the response to `refs/head`: the server sends packs
 VERSION: Final = "1"
+SIGNATURES_MEDIA_TYPE: Final = "application/vnd.odf.signature-pack"
 LENGTH_BYTES: Final = 4
 
 
@@ -30,7 +34,7 @@ def blocks_in(chunks: Iterable[bytes], *, most: int) -> Iterator[bytes]:
             end = start + int.from_bytes(rest[at:start], "big")
             if end - start > most:
                 raise InvalidInput(
-                    text=f"a block of {end - start} bytes; at most {most} are taken", where="pack"
+                    text=f"an entry of {end - start} bytes; at most {most} are taken", where="pack"
                 )
             if end > len(rest):
                 break

@@ -1,6 +1,6 @@
 """Protocols of remote datasets: `RemoteDataset` is read (and not trusted), `Target` is written to."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO, Final, Protocol
 
 from odf_common.hashing.multihash import Multihash
@@ -43,6 +43,13 @@ class RemoteDataset(Protocol):
         """Yield blocks as `pack` does, from a server that sends other bytes than it has stored if asked for one block.
 
         None if it has no other way to send them.
+        """
+
+    def signatures(self, blocks: Sequence[Multihash], after: Multihash | None) -> Iterator[bytes]:
+        """Yield the signature of each block, unchecked, and nothing but b"" for a block without one; may end early.
+
+        `blocks` are a part of the chain, newest first, and `after` is the block before them. None are yielded if the
+        repository has none. Raises `Unavailable` and `InvalidInput` during iteration.
         """
 
     def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:

@@ -1,16 +1,20 @@
 """A dataset in a bucket of S3 (wire-facts §6.1)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from odf_common.adapters.s3.bucket import Bucket
 from odf_common.adapters.s3.location import S3Access, S3Location
+from odf_common.codec.signature import SIZE_LIMIT
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
 from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, Sink
 
 REF_LIMIT: Final = 1024  # bytes
+READS: Final = 16  # signatures at a time
+READ_AHEAD: Final = 256
 
 
 class S3Dataset:
@@ -38,6 +42,19 @@ class S3Dataset:
         """Yield none: `block` returns what is stored."""
         del newest, after
         return iter(())
+
+    def signatures(self, blocks: Sequence[Multihash], after: Multihash | None) -> Iterator[bytes]:
+        """Yield the signatures that are objects; one request shows that there is none, if the bucket may be listed."""
+        del after
+        if not self._bucket.has_any(f"{ObjectKind.SIGNATURE}/"):
+            return
+        for first in range(0, len(blocks), READ_AHEAD):
+            with ThreadPoolExecutor(READS, thread_name_prefix="signatures") as pool:
+                yield from list(pool.map(self._signature, blocks[first : first + READ_AHEAD]))
+
+    def _signature(self, block: Multihash) -> bytes:
+        stored = self._bucket.read(f"{ObjectKind.SIGNATURE}/{block}", limit=SIZE_LIMIT + 1)
+        return b"" if stored is None else stored.content
 
     def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
         """Download an object, or what follows the bytes that `out` has."""

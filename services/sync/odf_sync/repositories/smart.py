@@ -4,7 +4,7 @@ Everything else is read over the Simple Transfer Protocol at the same URL: the h
 if the chains have diverged, and objects that were not requested.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 from urllib.parse import urlsplit
@@ -115,6 +115,10 @@ class SmartDataset:
     def stored_blocks(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
         """Yield blocks of another exchange than that of the copy, which has ended or did not bring them."""
         return self._http.stored_blocks(newest, after)
+
+    def signatures(self, blocks: Sequence[Multihash], after: Multihash | None) -> Iterator[bytes]:
+        """Yield signatures by the Simple protocol: messages have none."""
+        return self._http.signatures(blocks, after)
 
     def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
         """Download an object."""

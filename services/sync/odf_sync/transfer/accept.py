@@ -17,7 +17,7 @@ from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
 from odf_sync.transfer.compare import admit_all
 from odf_sync.transfer.objects import RemoteObject, by_object, check_stored, declared_objects
-from odf_sync.transfer.pull import LocalCopy, check_identity, commit, store_blocks
+from odf_sync.transfer.pull import LocalCopy, check_identity, commit, store
 from odf_sync.transfer.remote_blocks import RemoteBlock
 
 SOURCE: Final = "the node that pushes"
@@ -79,7 +79,7 @@ class Acceptance(AbstractContextManager["Acceptance"]):
         except NotFound as error:
             raise InvalidInput(text=f"not sent: {error.what.removeprefix('object ')}") from error
         chain = self._chain
-        store_blocks(self._env, admitted.state.dataset_id, iter(chain.blocks.items()))
+        store(self._env, admitted.state.dataset_id, ObjectKind.BLOCK, iter(chain.blocks.items()))
         copy = LocalCopy(
             name=chain.alias, ref=HEAD, here=admitted.here, is_forced=chain.is_forced, creation=creation
         )

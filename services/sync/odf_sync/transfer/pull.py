@@ -1,7 +1,8 @@
 """Copies a dataset from a repository: compare, download, check, and have the coordinator move the head.
 
 Objects are written before blocks, and blocks before the head (spec: Dataset Sharing), so an interrupted copy leaves
-only objects and what `downloads` keeps, which the next attempt finds and reuses.
+only objects and what `downloads` keeps, which the next attempt finds and reuses. Signatures come last, since they are
+few bytes, and are written before the blocks.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -16,7 +17,7 @@ import structlog
 from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.chain.compare_chains import Comparison
 from odf_common.chain.state import ChainState
-from odf_common.chain.walk import ReadBlock
+from odf_common.chain.walk import ReadBlock, raw_blocks
 from odf_common.codec.envelopes import body_of
 from odf_common.dataset.object_markers import (
     complete_until,
@@ -40,12 +41,13 @@ from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DatasetKind
 from odf_common.ports.bus import COORDINATOR_COMMANDS
-from odf_common.ports.store import ObjectKind, scratch_folder
+from odf_common.ports.store import ObjectKind, block_reader, scratch_folder
 from odf_common.proto.odf.bus.v1 import bus_pb2
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
 from odf_sync.repositories import RemoteDataset, SmartDataset, TokenFor, no_token, remote_dataset
 from odf_sync.repositories.locate import Location, locate
+from odf_sync.transfer.block_signatures import fetched_signatures
 from odf_sync.transfer.compare import Missing, admit_all, compare_with, missing_blocks
 from odf_sync.transfer.copied_objects import DOWNLOADS, CopiedObjects, lost_objects, missing_inputs
 from odf_sync.transfer.objects import RemoteObject, by_object, declared_objects
@@ -54,7 +56,7 @@ from odf_sync.transfer.remote_blocks import RemoteBlock
 
 log = structlog.stdlib.get_logger(__name__)
 
-STORED_AT_ONCE: Final = 1024  # blocks in memory
+STORED_AT_ONCE: Final = 1024  # blocks or signatures in memory
 REPLY_TIMEOUT_SECONDS: Final = 60.0  # for the coordinator to admit a chain, then the request is repeated
 ATTEMPTS: Final = 10
 
@@ -118,13 +120,13 @@ def pull(  # noqa: PLR0913 - the options by name
     `source` is a URL or a dataset of a named repository; a dataset that is new gets it as its pull alias.
 
     If nothing is new, locally lost objects are fetched again; then the last step is `restored`. They are looked for
-    once for each head, after data was dropped, and if `rechecks`.
+    once for each head, after data was dropped, and if `rechecks`. Signatures that the copy lacks are fetched only then.
 
     A chain that has diverged is replaced if `is_forced`; its own blocks stay in the store.
 
     `alias` may be `NAME@REF`: then that reference is moved to the chain of `source`, even if it has diverged from the
-    head's. On errors nothing has moved: those of `missing_blocks`, `ObjectDiffers`, `AlreadyExists` if the name or the
-    dataset is taken under another id or name, and `Unavailable`.
+    head's. On errors nothing has moved: those of `missing_blocks`, `ObjectDiffers`, `SignatureRefused`, `AlreadyExists`
+    if the name or the dataset is taken under another id or name, and `Unavailable`.
     """
     # A URL is untrusted: an `@` in it does not select a local reference.
     location = locate(LocalRepositories(env.settings.home), source, token_for)
@@ -167,6 +169,9 @@ def _restore(
         if lost or head == here.head:
             forget_drop(env.blobs, dataset)
         note_complete(env.blobs, dataset, head)
+    if rechecks:
+        names = [name for name, _, _ in raw_blocks(block_reader(env.blobs, dataset), head)]
+        store(env, dataset, ObjectKind.SIGNATURE, fetched_signatures(there, names, None))
     yield Step(
         alias=copy.name,
         state="restored" if len(by_object(lost)) > absent else "up-to-date",
@@ -194,7 +199,9 @@ def _update(
     check_identity(env, state.dataset_id, name)
     absent = yield from _fetch(env, there, copy, state, _needed(env, past, blocks))
     yield Step(alias=name, state="committing")
-    store_blocks(env, state.dataset_id, blocks.raw())
+    signatures = fetched_signatures(there, blocks.names[::-1], missing.common)
+    store(env, state.dataset_id, ObjectKind.SIGNATURE, signatures)
+    store(env, state.dataset_id, ObjectKind.BLOCK, blocks.raw())
     if copy.here is None:
         # Before it has a name: a process that is killed later leaves a dataset that knows where it came from. What an
         # earlier attempt noted, from elsewhere perhaps, is replaced.
@@ -242,10 +249,12 @@ def _replaced(copy: LocalCopy, past: ChainState | None) -> Multihash | None:
     return None if past is not None and past.head == former else former
 
 
-def store_blocks(env: Environment, dataset: DatasetId, waiting: Iterator[tuple[Multihash, bytes]]) -> None:
-    """Store blocks durably, many at a time."""
+def store(
+    env: Environment, dataset: DatasetId, kind: ObjectKind, waiting: Iterator[tuple[Multihash, bytes]]
+) -> None:
+    """Store blocks or signatures durably, many at a time, unless they exist."""
     while some := tuple(islice(waiting, STORED_AT_ONCE)):
-        env.blobs.put_all(dataset, ObjectKind.BLOCK, some)
+        env.blobs.put_all(dataset, kind, some)
 
 
 def compare(

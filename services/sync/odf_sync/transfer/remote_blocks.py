@@ -62,7 +62,9 @@ class BlockSpool:
         return tuple(self._asked)[:count]
 
     def close(self) -> None:
-        """End a response that is not read to its end."""
+        """End a response that is not read to its end; the connection of one that is can be used again."""
+        with suppress(Unavailable, InvalidInput):
+            next(self._pack, None)  # reads the end of a response of which all blocks were taken
         self._pack = iter(())
 
     def _find(self) -> None:
@@ -119,11 +121,11 @@ class RemoteBlocks(Sequence[RemoteBlock]):
     def __init__(self, spool: BlockSpool, names: Sequence[Multihash]) -> None:
         """Hold the names, oldest first."""
         self._spool = spool
-        self._names = tuple(names)
+        self.names = tuple(names)
 
     def __len__(self) -> int:
         """Return the number of blocks."""
-        return len(self._names)
+        return len(self.names)
 
     @overload
     def __getitem__(self, index: int) -> RemoteBlock: ...
@@ -134,11 +136,11 @@ class RemoteBlocks(Sequence[RemoteBlock]):
     def __getitem__(self, index: int | slice) -> "RemoteBlock | RemoteBlocks":
         """Return a block, or some; raises `ChainBroken` if it cannot be read."""
         if isinstance(index, slice):
-            return RemoteBlocks(self._spool, self._names[index])
-        name, decoded, raw = read_link(self._spool.read, self._names[index])
+            return RemoteBlocks(self._spool, self.names[index])
+        name, decoded, raw = read_link(self._spool.read, self.names[index])
         return RemoteBlock(hash=name, raw=raw, decoded=decoded)
 
     def raw(self) -> Iterator[tuple[Multihash, bytes]]:
         """Yield names and bytes, without decoding."""
-        for name in self._names:
+        for name in self.names:
             yield name, self._spool.read(name)

@@ -58,7 +58,7 @@ _ERRORS: Final = (MinioException, urllib3.exceptions.HTTPError, ParseError, Valu
 log = structlog.stdlib.get_logger(__name__)
 T = TypeVar("T")
 
-_NO_LISTING: Final = frozenset({"AccessDenied", "NotImplemented"})  # of uploads: each is started again
+_NO_LISTING: Final = frozenset({"AccessDenied", "NotImplemented"})  # then uploads are started again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +256,20 @@ class Bucket:
         def ask() -> list[Object]:
             found = self._client.list_objects(bucket, key, recursive=True, start_after=after)
             return list(islice(found, PAGE))  # one request
+
+        return self._retried(ask, prefix)
+
+    def has_any(self, prefix: str) -> bool:
+        """Return whether an object's name starts with a prefix; False if the bucket may not be listed."""
+        bucket, key = self.location.bucket, self.location.key(prefix)
+
+        def ask() -> bool:
+            try:
+                return any(self._client.list_objects(bucket, key, recursive=True))
+            except S3Error as error:
+                if error.code not in _NO_LISTING:
+                    raise
+                return False
 
         return self._retried(ask, prefix)
 
