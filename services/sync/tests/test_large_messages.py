@@ -186,7 +186,8 @@ def test_a_push_that_waits_too_long_is_refused() -> None:
 
 def test_blocks_in_a_file_are_a_mapping_in_their_order() -> None:
     blocks: dict[Multihash, bytes] = {physical_hash_of(raw): raw for raw in (b"one", b"", b"three" * 1000)}
-    with SpooledBlocks(spool_file(MemoryBlobStore()), blocks.items()) as spooled:
+    signed = ((name, raw, b"") for name, raw in blocks.items())
+    with SpooledBlocks(spool_file(MemoryBlobStore()), signed) as spooled:
         assert list(spooled.items()) == list(blocks.items())
         assert len(spooled) == 3
         with pytest.raises(KeyError):

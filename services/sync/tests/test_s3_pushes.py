@@ -14,16 +14,20 @@ from odf_testing.minioserver import ACCESS_KEY, SECRET_KEY, MinioServer, serving
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.local.repositories import LocalRepositories
-from odf_common.adapters.s3.bucket import PART_BYTES
+from odf_common.adapters.s3.bucket import PART_BYTES, Bucket, StoredObject
 from odf_common.adapters.s3.location import S3Location
+from odf_common.codec.signature import encode_signature
 from odf_common.errors import Damaged, HeadMoved, InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.identity.dataset_refs import Name
+from odf_common.identity.keys import generate
+from odf_common.identity.signatures import sign_block
 from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings
 from odf_sync.repositories.s3_target import S3Target
 from odf_sync.search.search import Query, search
+from odf_sync.transfer.block_signatures import SignatureRefused
 from odf_sync.transfer.push import PushDiverged, RemoteAhead
 
 CITIES = root("cities", ["event_time TIMESTAMP", "city STRING"])
@@ -145,6 +149,56 @@ def test_a_push_that_stops_leaves_the_old_chain_and_is_continued(
     assert target.head() == before
     assert here.push("cities", "")[-1].new_blocks == 1
     assert target.head() == here.head("cities")
+
+
+def test_signatures_are_pushed_to_a_bucket_and_pulled_from_it(
+    here: SyncNode, server: MinioServer, place: S3Location, tmp_path: Path
+) -> None:
+    signatures = here.sign("cities", generate())
+    here.push("cities", str(place))
+    stored = {one.name for one in server.bucket(place).objects("signatures/")}
+    assert stored == {f"signatures/{block}" for block in signatures}
+    there = node_at(tmp_path / "there", server)
+    there.pull(str(place), "copy")
+    assert there.signatures("copy") == signatures
+
+    here.coordinator.push("cities", "Oslo", minute=9)
+    here.coordinator.push("cities", "Bern", minute=10)
+    head = here.head("cities")
+    assert head is not None
+    server.bucket(place).put(f"signatures/{head}", theirs := encode_signature(sign_block(generate(), head)))
+    here.sign("cities", generate())
+    here.push("cities", str(place))
+    there.pull(str(place), "copy")
+    assert there.signatures("copy") == {**here.signatures("cities"), head: theirs}, "it was there before"
+
+
+@pytest.mark.parametrize("content", [b"nonsense", b"x" * 1024**2], ids=["garbage", "1 MB"])
+def test_an_invalid_signature_in_a_bucket_refuses_the_copy(
+    here: SyncNode, server: MinioServer, place: S3Location, tmp_path: Path, content: bytes
+) -> None:
+    here.push("cities", str(place))
+    server.bucket(place).put(f"signatures/{here.head('cities')}", content)
+    there = node_at(tmp_path / "there", server)
+    with pytest.raises(SignatureRefused, match=f"block {here.head('cities')}"):
+        there.pull(str(place), "copy")
+    assert there.catalog.by_alias("copy") is None
+
+
+def test_no_signature_is_asked_for_in_a_bucket_that_has_none(
+    here: SyncNode, place: S3Location, tmp_path: Path, server: MinioServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.push("cities", str(place))
+    read, asked = Bucket.read, list[str]()
+
+    def noting(bucket: Bucket, name: str, *, limit: int | None = None) -> StoredObject | None:
+        asked.append(name)
+        return read(bucket, name, limit=limit)
+
+    monkeypatch.setattr(Bucket, "read", noting)
+    node_at(tmp_path / "there", server).pull(str(place), "copy")
+    assert asked
+    assert not [name for name in asked if name.startswith("signatures/")]
 
 
 @pytest.mark.parametrize("size", [0, 1000, PART_BYTES + 1], ids=["empty", "small", "in parts"])

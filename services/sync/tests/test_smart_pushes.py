@@ -26,6 +26,7 @@ from odf_sync.access.rules import Scope
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.smart_protocol import serve_push
 from odf_sync.smart import archive, ranges
+from odf_sync.smart.archive import ReadSignature
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import Upload
 from odf_sync.transfer import push as push_module
@@ -236,10 +237,10 @@ def test_a_long_chain_is_pushed_in_parts_and_an_interrupted_push_continues_with_
     sizes: list[int] = []
     write = archive.write_archive
 
-    def counted(blocks: Iterable[tuple[Multihash, bytes]], out: BinaryIO) -> None:
+    def counted(blocks: Iterable[tuple[Multihash, bytes]], out: BinaryIO, signature: ReadSignature) -> None:
         part = list(blocks)
         sizes.append(sum(len(raw) for _, raw in part))
-        write(part, out)
+        write(part, out, signature)
 
     monkeypatch.setattr(ranges, "write_archive", counted)
     monkeypatch.setattr(push_module, "PART_BYTES", limit := 700)

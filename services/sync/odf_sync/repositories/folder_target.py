@@ -13,7 +13,7 @@ from odf_common.errors import Damaged
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import ObjectKind, require_unmoved
+from odf_common.ports.store import NAMED_BY_CONTENT, ObjectKind, require_unmoved
 from odf_sync.repositories.remote_dataset import CHUNK_BYTES
 
 LOCK: Final = ".lock"  # hidden, so that no reader takes it for an object
@@ -61,7 +61,7 @@ class FolderTarget:
                     digest.update(chunk)
                     out.write(chunk)
             actual = Multihash.sha3(digest.digest())
-            if actual != name:
+            if kind in NAMED_BY_CONTENT and actual != name:
                 raise Damaged(file=f"{kind}/{name}", why=f"its bytes hash to {actual}")
             durable.move(pending, target)
         finally:

@@ -79,7 +79,10 @@ class Target(Protocol):
         """Yield the names of the blocks that exist."""
 
     def put(self, kind: ObjectKind, name: Multihash, content: BinaryIO) -> None:
-        """Store an object, unless it exists; raises `Damaged` if its bytes do not match its name."""
+        """Store an object, unless it exists; raises `Damaged` if its bytes do not match its name.
+
+        A signature has the name of its block; the caller has checked it.
+        """
 
     def move_head(self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash) -> None:
         """Move the head; raises `HeadMoved` if it is not `expected`, and then nothing has changed."""

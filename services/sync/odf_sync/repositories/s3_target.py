@@ -15,7 +15,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import ObjectKind, require_unmoved
+from odf_common.ports.store import NAMED_BY_CONTENT, ObjectKind, require_unmoved
 from odf_sync.repositories.s3 import REF_LIMIT, S3Dataset, parse_head
 
 HEAD_FILE = f"refs/{HEAD}"
@@ -59,7 +59,7 @@ class S3Target:
         It is hashed before it is sent; the server compares what arrives with the digest of each request.
         """
         actual = physical_hash(content)
-        if actual != name:
+        if kind in NAMED_BY_CONTENT and actual != name:
             raise Damaged(file=f"{kind}/{name}", why=f"its bytes hash to {actual}")
         self._bucket.upload_from(f"{kind}/{name}", content, content.seek(0, os.SEEK_END))
 

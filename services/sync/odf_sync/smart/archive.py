@@ -1,17 +1,20 @@
 """The archive that blocks travel in: a gzipped GNU tar, one file per block, oldest first (wire-facts §8.3).
 
+To a node that announces it, a block comes after its signature, the file `signatures/<block hash>` (ADR 0064).
 Archives from other nodes are hostile: what is unpacked is limited, and no name of a file reaches the file system.
 """
 
 import gzip
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from typing import BinaryIO, Final
 
+from odf_common.codec.signature import SIZE_LIMIT
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
+from odf_common.ports.store import ObjectKind
 
 LEVEL: Final = 6
 BLOCKS_BYTES_LIMIT: Final = 128 * 1024**2  # of all blocks of an archive, which one message has to hold
@@ -21,19 +24,34 @@ ARCHIVE_BYTES_LIMIT: Final = (
 WHERE: Final = "archive of blocks"
 EXTENDED: Final = (tarfile.XHDTYPE, tarfile.XGLTYPE)
 _BROKEN: Final = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError)
+_SIGNATURE: Final = f"{ObjectKind.SIGNATURE}/"  # before the hash of a block
+ReadSignature = Callable[[Multihash], bytes | None]
 
 
-def write_archive(blocks: Iterable[tuple[Multihash, bytes]], out: BinaryIO) -> None:
-    """Write the archive of the blocks; equal blocks give equal bytes."""
+def no_signature(_: Multihash) -> None:
+    """Return None, as for a block without a signature."""
+
+
+def write_archive(
+    blocks: Iterable[tuple[Multihash, bytes]], out: BinaryIO, signature: ReadSignature = no_signature
+) -> None:
+    """Write the archive of the blocks and of their signatures; equal ones give equal bytes."""
     with (
         gzip.GzipFile(fileobj=out, mode="wb", mtime=0, compresslevel=LEVEL, filename="") as packed,
         tarfile.open(fileobj=packed, mode="w|", format=tarfile.GNU_FORMAT) as tar,
     ):
         for name, raw in blocks:
-            entry = tarfile.TarInfo(str(name))
-            entry.size = len(raw)
-            entry.mode = 0
-            tar.addfile(entry, BytesIO(raw))
+            signed = signature(name)
+            if signed is not None:
+                _add(tar, f"{_SIGNATURE}{name}", signed)
+            _add(tar, str(name), raw)
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    entry.mode = 0
+    tar.addfile(entry, BytesIO(content))
 
 
 def read_archive(
@@ -41,11 +59,24 @@ def read_archive(
 ) -> Iterator[tuple[Multihash, bytes]]:
     """Yield the names and bytes of the blocks, the bytes unchecked.
 
-    Raises `InvalidInput` unless there are `count`, each once, of at most `limit` bytes in all.
+    Raises `InvalidInput` unless there are `count`, each once, of at most `limit` bytes in all, and nothing else.
+    """
+    for name, raw, signature in read_signed_archive(archive, count=count, limit=limit):
+        if signature:
+            raise InvalidInput(text=f"{name} has a signature, which was not asked for", where=WHERE)
+        yield name, raw
+
+
+def read_signed_archive(
+    archive: BinaryIO, *, count: int, limit: int = BLOCKS_BYTES_LIMIT
+) -> Iterator[tuple[Multihash, bytes, bytes]]:
+    """Yield the names and bytes of the blocks and their signatures, empty where there is none, all unchecked.
+
+    Raises `InvalidInput` as `read_archive` does, and for a signature that is not before its block, or too long.
     """
     found: set[Multihash] = set()
     size = 0
-    for entry, raw in _files(archive, limit):
+    for entry, raw, signature in _after_signatures(_files(archive, limit)):
         size += len(raw)
         if len(found) == count:
             raise InvalidInput(text=f"more than the {count} blocks announced", where=WHERE)
@@ -58,9 +89,26 @@ def read_archive(
         if name in found:
             raise InvalidInput(text=f"{name} is there twice", where=WHERE)
         found.add(name)
-        yield name, raw
+        yield name, raw, signature
     if len(found) != count:
         raise InvalidInput(text=f"{len(found)} blocks, but {count} announced", where=WHERE)
+
+
+def _after_signatures(files: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes, bytes]]:
+    """Yield the files that are no signatures, each with the signature that comes before it, or nothing."""
+    signed, signature = "", b""
+    for entry, raw in files:
+        if entry.startswith(_SIGNATURE) and not signed:
+            if not 0 < len(raw) <= SIZE_LIMIT:
+                raise InvalidInput(text=f"{entry[:80]!r} has {len(raw)} bytes", where=WHERE)
+            signed, signature = entry, raw
+            continue
+        if signed not in ("", f"{_SIGNATURE}{entry}"):
+            raise _misplaced(signed)
+        yield entry, raw, signature
+        signed, signature = "", b""
+    if signed:
+        raise _misplaced(signed)
 
 
 def _files(archive: BinaryIO, limit: int) -> Iterator[tuple[str, bytes]]:
@@ -89,6 +137,10 @@ def _files(archive: BinaryIO, limit: int) -> Iterator[tuple[str, bytes]]:
             packed.read(tarfile.RECORDSIZE)  # to the end, where the checksum is
     except _BROKEN as error:
         raise InvalidInput(text=f"not a gzipped tar: {str(error)[:200]}", where=WHERE) from error
+
+
+def _misplaced(signature: str) -> InvalidInput:
+    return InvalidInput(text=f"{signature[:80]!r} is not before its block", where=WHERE)
 
 
 def _too_large(limit: int) -> InvalidInput:

@@ -17,6 +17,8 @@ from odf_sync.smart.exchange import CLOSE_OK, End, Side, Table, TransferRefused
 from odf_sync.smart.messages import (
     CONTINUES,
     CONTINUES_HEADER,
+    SIGNATURES,
+    SIGNATURES_HEADER,
     VERSION,
     VERSION_HEADER,
     Message,
@@ -43,10 +45,12 @@ WHY: Final = {503: "it has too many transfers, or cannot reach its store; try ag
 class Connection:
     """A client's end of an exchange."""
 
-    def __init__(self, runner: asyncio.Runner, channel: Channel, *, continues_uploads: bool = False) -> None:
-        """Use an open WebSocket and its loop."""
-        self.continues_uploads = continues_uploads
+    def __init__(self, runner: asyncio.Runner, channel: Channel, answer: Mapping[str, str]) -> None:
+        """Use an open WebSocket and its loop; `answer`: the headers of the server's answer to the upgrade."""
+        self.continues_uploads = answer.get(CONTINUES_HEADER) == CONTINUES
         """Whether the server continues uploads that were cut off, and takes archives of blocks by upload."""
+        self.takes_signatures = answer.get(SIGNATURES_HEADER) == SIGNATURES
+        """Whether the server takes signatures in archives of blocks."""
         self._runner = runner
         self._channel = channel
         self._receiving: asyncio.Future[Message] | None = None
@@ -134,12 +138,12 @@ def connected(url: str, table: Table, headers: Mapping[str, str]) -> Iterator[Co
     Raises `NotFound` and `Unavailable` if the server does not open one.
     """
     with asyncio.Runner() as runner:
-        offers: list[str | None] = []
-        session = runner.run(_session(headers, offers))
+        answers: list[Mapping[str, str]] = []
+        session = runner.run(_session(headers, answers))
         try:
             socket = runner.run(_opened(session, url))
             channel = Channel(socket, End(side=Side.CLIENT, table=table))
-            connection = Connection(runner, channel, continues_uploads=CONTINUES in offers)
+            connection = Connection(runner, channel, answers[-1])
             try:
                 yield connection
             finally:
@@ -148,15 +152,15 @@ def connected(url: str, table: Table, headers: Mapping[str, str]) -> Iterator[Co
             runner.run(session.close())
 
 
-async def _session(headers: Mapping[str, str], offers: list[str | None]) -> aiohttp.ClientSession:
-    """Return a session that notes what servers offer in their answers."""
+async def _session(headers: Mapping[str, str], answers: list[Mapping[str, str]]) -> aiohttp.ClientSession:
+    """Return a session that notes the headers of answers."""
 
-    async def note_offer(_: object, __: object, ended: aiohttp.TraceRequestEndParams) -> None:
-        offers.append(ended.response.headers.get(CONTINUES_HEADER))
+    async def note_answer(_: object, __: object, ended: aiohttp.TraceRequestEndParams) -> None:
+        answers.append(ended.response.headers)
 
     tracing = aiohttp.TraceConfig()
     tracing.on_request_redirect.append(_refuse_redirect)
-    tracing.on_request_end.append(note_offer)
+    tracing.on_request_end.append(note_answer)
     return aiohttp.ClientSession(headers={VERSION_HEADER: str(VERSION), **headers}, trace_configs=[tracing])
 
 

@@ -23,7 +23,8 @@ VERSION: Final = 1
 # Of the server's answer to the upgrade for a push: uploads that were cut off are continued, also of archives of blocks.
 CONTINUES_HEADER: Final = "odf-continued-uploads"
 CONTINUES: Final = "1"
-# Of the server's answer to `refs/head`: it has signatures of the dataset's blocks, and sends them in packs.
+# Of the server's answer to `refs/head`: it has signatures of the dataset's blocks, and sends them in packs. Of its
+# answer to the upgrade for a push: it takes signatures, in the archive of blocks.
 SIGNATURES_HEADER: Final = "odf-block-signatures"
 SIGNATURES: Final = "1"
 # Of a client's request for a push: it has nothing to say after the confirmation, so the server closes with it.

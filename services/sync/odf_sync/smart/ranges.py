@@ -8,7 +8,7 @@ from odf_common.chain.compare_chains import Ahead, Equal, compare
 from odf_common.chain.walk import Link, ReadBlock, blocks_between
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import DataEvent, MetadataEvent
-from odf_sync.smart.archive import write_archive
+from odf_sync.smart.archive import ReadSignature, no_signature, write_archive
 from odf_sync.smart.messages import ObjectFile, ObjectType, TransferPlan
 
 HasBlock = Callable[[Multihash], bool]
@@ -35,10 +35,12 @@ def plan_of(read: ReadBlock, blocks: Range) -> TransferPlan:
     return count.plan()
 
 
-def pack(read: ReadBlock, blocks: Range, out: BinaryIO) -> TransferPlan:
+def pack(
+    read: ReadBlock, blocks: Range, out: BinaryIO, signature: ReadSignature = no_signature
+) -> TransferPlan:
     """Write the archive of a range, and return its plan; only a few blocks are in memory at a time."""
     count = _Count()
-    write_archive(count.through(blocks_between(read, blocks.head, blocks.after)), out)
+    write_archive(count.through(blocks_between(read, blocks.head, blocks.after)), out, signature)
     return count.plan()
 
 

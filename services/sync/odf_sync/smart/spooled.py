@@ -22,14 +22,15 @@ class SpooledBlocks(Mapping[Multihash, bytes], AbstractContextManager["SpooledBl
     """Blocks by hash, in the order in which they came; their bytes are in a file until they are asked for."""
 
     @guarded
-    def __init__(self, file: BinaryIO, blocks: Iterable[tuple[Multihash, bytes]]) -> None:
-        """Write the blocks to a file, which is closed with this; raises `StorageUnavailable`."""
+    def __init__(self, file: BinaryIO, blocks: Iterable[tuple[Multihash, bytes, bytes]]) -> None:
+        """Write blocks, with their signatures, to a file, which is closed with this; raises `StorageUnavailable`."""
         self._file = file
-        self._places: dict[Multihash, tuple[int, int]] = {}
+        self._places: dict[Multihash, tuple[int, int, int]] = {}
+        """Where a block begins, its size, and that of the signature, which follows it."""
         try:
-            for name, raw in blocks:
-                self._places[name] = file.tell(), len(raw)
-                file.write(raw)
+            for name, raw, signature in blocks:
+                self._places[name] = file.tell(), len(raw), len(signature)
+                file.write(raw + signature)
             file.flush()
         except BaseException:
             file.close()
@@ -38,9 +39,16 @@ class SpooledBlocks(Mapping[Multihash, bytes], AbstractContextManager["SpooledBl
     @guarded
     def __getitem__(self, name: Multihash) -> bytes:
         """Return the bytes of a block; raises `KeyError`."""
-        start, size = self._places[name]
+        start, size, _ = self._places[name]
         self._file.seek(start)
         return self._file.read(size)
+
+    @guarded
+    def signature(self, name: Multihash) -> bytes | None:
+        """Return the signature of a block, None if it has none; raises `KeyError`."""
+        start, size, signed = self._places[name]
+        self._file.seek(start + size)
+        return self._file.read(signed) or None
 
     def __iter__(self) -> Iterator[Multihash]:
         """Iterate over the hashes."""

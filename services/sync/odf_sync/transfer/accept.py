@@ -15,6 +15,8 @@ from odf_common.identity.branch_names import HEAD
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
+from odf_sync.smart.archive import ReadSignature, no_signature
+from odf_sync.transfer.block_signatures import require_valid
 from odf_sync.transfer.compare import admit_all
 from odf_sync.transfer.objects import RemoteObject, by_object, check_stored, declared_objects
 from odf_sync.transfer.pull import LocalCopy, check_identity, commit, store
@@ -33,6 +35,15 @@ class PushedChain:
     blocks: Mapping[Multihash, bytes]
     is_forced: bool
     """Replace the chain, from the first of the blocks on."""
+    signature: ReadSignature = no_signature
+    """Return the signature that was sent with a block, None without one."""
+
+    def signatures(self) -> Iterator[tuple[Multihash, bytes]]:
+        """Yield the signatures that were sent."""
+        for name in self.blocks:
+            signature = self.signature(name)
+            if signature is not None:
+                yield name, signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +78,7 @@ class Acceptance(AbstractContextManager["Acceptance"]):
         """Move the head to the last block; a new dataset is from `creation`.
 
         On errors nothing has moved: `InvalidInput`, also for an object that was not sent, `ChainRuleViolated`,
-        `ObjectDiffers`, `RecordsRefused`, `HeadMoved`, `AlreadyExists`.
+        `ObjectDiffers`, `RecordsRefused`, `SignatureRefused`, `HeadMoved`, `AlreadyExists`.
         """
         admitted = self._admitted.result()
         with self._guard:
@@ -78,8 +89,9 @@ class Acceptance(AbstractContextManager["Acceptance"]):
                 self._checks[key].result()
         except NotFound as error:
             raise InvalidInput(text=f"not sent: {error.what.removeprefix('object ')}") from error
-        chain = self._chain
-        store(self._env, admitted.state.dataset_id, ObjectKind.BLOCK, iter(chain.blocks.items()))
+        chain, dataset = self._chain, admitted.state.dataset_id
+        store(self._env, dataset, ObjectKind.SIGNATURE, chain.signatures())
+        store(self._env, dataset, ObjectKind.BLOCK, iter(chain.blocks.items()))
         copy = LocalCopy(
             name=chain.alias, ref=HEAD, here=admitted.here, is_forced=chain.is_forced, creation=creation
         )
@@ -103,6 +115,8 @@ class Acceptance(AbstractContextManager["Acceptance"]):
             raise InvalidInput(text=f"they do not follow the head {chain.head}", where="the blocks")
         past = None if entry is None or after is None else env.states.state_at(entry.dataset_id, after)
         state = admit_all(past, blocks)
+        for name, signature in chain.signatures():
+            require_valid(name, signature, SOURCE)
         with _without_names():
             check_identity(env, state.dataset_id, chain.alias)
         groups = by_object(declared_objects(past, blocks))

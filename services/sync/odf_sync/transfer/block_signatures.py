@@ -1,4 +1,4 @@
-"""Signatures of blocks, which are copied with their blocks: each is checked before it is stored (ADR 0064).
+"""Signatures of blocks, which are copied with their blocks: each is checked before it is stored or sent (ADR 0064).
 
 A valid one proves no more on the copy than at its source: that a key has signed. A block without one is fine.
 """
@@ -7,10 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from odf_common.dataset.signature_check import SignatureStatus, check_signature
+from odf_common.dataset.signature_check import SignatureStatus, check_signature, stored_signature
+from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.errors import InvalidInput, Unavailable, VerificationFailed
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import ObjectKind
+from odf_common.service.environment import Environment
 from odf_sync.repositories import RemoteDataset
+from odf_sync.smart.archive import ReadSignature, no_signature
 
 FRUITLESS: Final = 2  # attempts in a row without a signature, each with the retries of its connection
 
@@ -38,6 +43,21 @@ def require_valid(block: Multihash, signature: bytes, repository: str) -> None:
     if checked.status is not SignatureStatus.VALID:
         claimed = f", claimed by {checked.signer}" if checked.signer else ""
         raise SignatureRefused(block=str(block), repository=repository, why=f"{checked.fault}{claimed}")
+
+
+def own_signatures(env: Environment, dataset: DatasetId, alias: str) -> ReadSignature:
+    """Return a function that reads signatures of this node's blocks; it raises `SignatureRefused` for a damaged one."""
+    if next(env.blobs.names(dataset, ObjectKind.SIGNATURE), None) is None:
+        return no_signature  # not looked for block by block, which in a bucket takes a request each
+    stored = StoredDataset(dataset, env.blobs, env.refs)
+
+    def read(block: Multihash) -> bytes | None:
+        signature = stored_signature(stored, block)
+        if signature is not None:
+            require_valid(block, signature, alias)
+        return signature
+
+    return read
 
 
 def fetched_signatures(

@@ -29,7 +29,7 @@ from odf_sync.access.sent_tokens import TokenFor, authorization, no_token
 from odf_sync.repositories import HttpDataset, Target, target
 from odf_sync.repositories.locate import locate, name_in_repository
 from odf_sync.repositories.smart import plain_url
-from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
+from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, no_signature
 from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.connection import Connection, connected
 from odf_sync.smart.exchange import CLOSE_OK, PUSH
@@ -55,6 +55,7 @@ from odf_sync.smart.messages import (
     Visibility,
 )
 from odf_sync.smart.ranges import Range, objects_of, pack
+from odf_sync.transfer.block_signatures import own_signatures
 from odf_sync.transfer.compare import ChainsDiverged
 from odf_sync.transfer.pull import Step
 from odf_sync.transfer.push_files import require_same_dataset, send_blocks, send_objects
@@ -163,8 +164,8 @@ def push(env: Environment, request: Push, token_for: TokenFor = no_token) -> Ite
 
     Dropped data of a derivative is left out of a folder or a bucket, and counted in the last step.
 
-    Raises `PushDiverged` and `RemoteAhead` unless forced, `NotFound`, `DataNotHere`, `TransferRefused` and
-    `Unavailable`.
+    Raises `PushDiverged` and `RemoteAhead` unless forced, `NotFound`, `DataNotHere`, `SignatureRefused` for a damaged
+    signature here, `TransferRefused` and `Unavailable`.
     """
     source = _source(env, request, token_for)
     there = source.there
@@ -294,7 +295,8 @@ def _send_files(
     for done in send_objects(blobs, dataset, there, objects):
         yield Step(alias=source.alias, state="objects", done=done, total=len(objects))
     yield Step(alias=source.alias, state="committing")
-    count = send_blocks(blobs, dataset, there, blocks.head, blocks.after)
+    signature = own_signatures(source.env, dataset, source.alias)
+    count = send_blocks(blobs, dataset, there, blocks.head, blocks.after, signature=signature)
     there.move_head(dataset, expected=head, new=blocks.head)
     past = None if blocks.after is None else source.env.states.state_at(dataset, blocks.after)
     records = source.state.next_offset - (0 if past is None else past.next_offset)
@@ -360,10 +362,12 @@ def _range(source: _Source, there: HttpDataset | Target, head: Multihash | None,
 def _send_blocks(
     source: _Source, connection: Connection, request: Push, blocks: Range, head: Multihash | None
 ) -> TransferPlan:
-    with scratch_folder(source.env.blobs) as scratch:
+    env, dataset = source.env, source.state.dataset_id
+    signature = own_signatures(env, dataset, source.alias) if connection.takes_signatures else no_signature
+    with scratch_folder(env.blobs) as scratch:
         archive = scratch / "blocks"
         with archive.open("wb") as out:
-            plan = pack(block_reader(source.env.blobs, source.state.dataset_id), blocks, out)
+            plan = pack(block_reader(env.blobs, dataset), blocks, out, signature)
         if plan.bytes_in_raw_blocks > BLOCKS_BYTES_LIMIT:
             size = plan.bytes_in_raw_blocks
             text = f"{size} bytes of blocks; a chain of at most {BLOCKS_BYTES_LIMIT} can replace another"

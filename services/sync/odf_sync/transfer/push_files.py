@@ -1,5 +1,6 @@
 """Sends a dataset to a folder or a bucket: data and checkpoints, then blocks, then the head (spec: Dataset Sharing).
 
+A block is sent after its signature, so that a block that an earlier attempt has sent shows that its signature is there.
 A reader there sees the old chain or the new one, whole. What an attempt that was cut off has written is found
 by the next one.
 """
@@ -18,6 +19,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import BlobReader, ObjectKind, block_reader
 from odf_sync.repositories.remote_dataset import Target
+from odf_sync.smart.archive import ReadSignature, no_signature
 from odf_sync.smart.messages import ObjectFile
 from odf_sync.transfer.upload import at_a_time
 
@@ -49,9 +51,15 @@ def send_objects(
 
 
 def send_blocks(
-    blobs: BlobReader, dataset: DatasetId, there: Target, head: Multihash, after: Multihash | None
+    blobs: BlobReader,
+    dataset: DatasetId,
+    there: Target,
+    head: Multihash,
+    after: Multihash | None,
+    *,
+    signature: ReadSignature = no_signature,
 ) -> int:
-    """Copy the blocks after `after` up to `head`, and return how many these are.
+    """Copy the blocks after `after` up to `head` with their signatures, and return how many these are.
 
     They are sent oldest first; if the target has the first one, from an attempt that was cut off, the others are looked
     up too.
@@ -65,8 +73,12 @@ def send_blocks(
     stored = frozenset(there.blocks()) if names and there.has(ObjectKind.BLOCK, names[0]) else frozenset()
 
     def send(name: Multihash) -> None:
-        if name not in stored:
-            there.put(ObjectKind.BLOCK, name, BytesIO(blobs.read(dataset, ObjectKind.BLOCK, name)))
+        if name in stored:
+            return
+        signed = signature(name)
+        if signed is not None:
+            there.put(ObjectKind.SIGNATURE, name, BytesIO(signed))
+        there.put(ObjectKind.BLOCK, name, BytesIO(blobs.read(dataset, ObjectKind.BLOCK, name)))
 
     for _ in _together(send, names, WRITES):
         pass

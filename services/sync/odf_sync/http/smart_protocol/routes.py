@@ -42,6 +42,8 @@ from odf_sync.smart.messages import (
     CONTINUES_HEADER,
     SERVER_CLOSES,
     SERVER_CLOSES_HEADER,
+    SIGNATURES,
+    SIGNATURES_HEADER,
     VERSION,
     VERSION_HEADER,
     Internal,
@@ -149,6 +151,7 @@ class SmartProtocol:
         socket = web.WebSocketResponse(autoclose=False, compress=False, max_msg_size=max_bytes)
         if table is PUSH:
             socket.headers[CONTINUES_HEADER] = CONTINUES
+            socket.headers[SIGNATURES_HEADER] = SIGNATURES
         self._open[socket] = caller
         if table is PUSH:  # until it says how much comes
             limit_received(request, SMALL_BYTES)

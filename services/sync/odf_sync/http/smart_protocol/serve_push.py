@@ -22,7 +22,7 @@ from odf_sync.http.connections import limit_received
 from odf_sync.http.object_uploads import upload_file
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.smart_protocol.serve_pull import url_of
-from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_archive
+from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_signed_archive
 from odf_sync.smart.channel import IDLE_SECONDS, PROMPT_SECONDS, Channel
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.large_messages import SMALL_BYTES, LargeMessages, message_bytes, seconds_for
@@ -190,7 +190,13 @@ async def _receive(
     await channel.send(BlocksAccepted())
     listed = await channel.expect(UploadsRequest, IDLE_SECONDS)
     dataset = await asyncio.to_thread(target.require_target, seeded)
-    chain = PushedChain(alias=target.alias, head=target.head, blocks=blocks, is_forced=is_forced)
+    chain = PushedChain(
+        alias=target.alias,
+        head=target.head,
+        blocks=blocks,
+        signature=blocks.signature,
+        is_forced=is_forced,
+    )
     with (
         target.pushes.pushing(target.alias, dataset),
         Acceptance(target.env, chain) as acceptance,
@@ -215,7 +221,8 @@ def _unpacked(
     if archive is not None and not archive.is_file():
         raise InvalidInput(text=f"archive {batch.archive} was not sent", where="new_blocks")
     with BytesIO(batch.payload) if archive is None else archive.open("rb") as packed:
-        return SpooledBlocks(spool_file(blobs), read_archive(packed, count=planned, limit=BLOCKS_BYTES_LIMIT))
+        signed = read_signed_archive(packed, count=planned, limit=BLOCKS_BYTES_LIMIT)
+        return SpooledBlocks(spool_file(blobs), signed)
 
 
 async def _receive_objects(
