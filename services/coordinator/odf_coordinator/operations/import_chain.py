@@ -141,8 +141,7 @@ class Importer:
             )
             if not is_rebuilt:
                 require_objects(blobs, dataset, event)
-        if state is None:
-            raise InvalidInput(text=f"the chain of {dataset} has no blocks")
+        assert state is not None, "a chain has a block"
         return state
 
     def _state(self, dataset: DatasetId, block: Multihash) -> ChainState:
