@@ -1,0 +1,251 @@
+"""What is found first, how much is kept of a summary, and what a search does with an odd repository or clock."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from odf_testing.builders import AChain, a_chain, a_dataset, a_derivative, a_seed
+from odf_testing.clocks import ManualClock
+
+from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
+from odf_common.adapters.s3.location import S3Location
+from odf_common.chain.state import ChainState
+from odf_common.data.schema_evolution import schema_to_event
+from odf_common.dataset.state_cache import ChainStates, NoStateCache
+from odf_common.errors import Damaged, OdfError, Unavailable
+from odf_common.identity.dataset_refs import Name
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import SetInfo
+from odf_common.ports.store import CatalogEntry
+from odf_common.service.environment import Environment
+from odf_common.service.settings import Settings
+from odf_sync.repositories.folder import RemoteFolder
+from odf_sync.search import crawl
+from odf_sync.search.crawl import summary_of_chain
+from odf_sync.search.own_datasets import fingerprint, page, summaries
+from odf_sync.search.search import MAX_AGE_MS, Query, matching, search
+from odf_sync.search.summary import DatasetSummary, summary_of
+
+
+def described(name: str, *, title: str = "", keywords: tuple[str, ...] = ()) -> AChain:
+    return a_chain(a_seed(dataset=a_dataset(name)), SetInfo(description=title, keywords=keywords))
+
+
+def write(folder: Path, chain: AChain) -> None:
+    (folder / "refs").mkdir(parents=True, exist_ok=True)
+    (folder / "blocks").mkdir(exist_ok=True)
+    for block in chain.blocks:
+        (folder / "blocks" / str(block.hash)).write_bytes(block.raw)
+    (folder / "refs" / "head").write_text(str(chain.state.head))
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Environment:
+    """A node without datasets that knows a folder."""
+    home = tmp_path / "home"
+    blobs, refs = MemoryBlobStore(), MemoryRefStore()
+    LocalRepositories(home).add(Name("disk"), (tmp_path / "disk").as_uri())
+    (tmp_path / "disk").mkdir()
+    env = SimpleNamespace(
+        blobs=blobs,
+        refs=refs,
+        catalog=MemoryCatalog(),
+        states=ChainStates(blobs, refs, NoStateCache()),
+        settings=Settings(home=home),
+        clock=ManualClock(),
+    )
+    return cast("Environment", env)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    return tmp_path / "disk"
+
+
+def found(env: Environment, text: str, **options: Any) -> list[str]:
+    return [one.name for one in search(env, Query(text=text, **options))[0]]
+
+
+def test_the_best_place_of_any_word_decides_and_names_break_ties(here: Environment, disk: Path) -> None:
+    write(disk / "b", described("b", title="late rain", keywords=("rain",)))
+    write(disk / "a", described("a", title="rain"))
+    write(disk / "rain", described("rain"))
+    write(disk / "C", described("C", title="late", keywords=("rain",)))
+    assert found(here, "rain") == ["disk/rain", "disk/b", "disk/C", "disk/a"]
+    assert found(here, "") == ["disk/a", "disk/b", "disk/C", "disk/rain"]
+
+
+def test_every_word_is_needed_in_some_field_in_any_case() -> None:
+    one = DatasetSummary(name="Rain", keywords=("Hourly",), columns=("Depth",), description="Of Kyiv")
+    for text, fields in {
+        "RAIN": ("name",),
+        "kyiv hourly": ("keywords", "description"),
+        "depth": ("columns",),
+        "rain dry": None,
+        "hourlydepth": None,
+    }.items():
+        results = [result.found_in for result in matching("", [one], text.lower().split())]
+        assert results == ([] if fields is None else [fields]), text
+
+
+def test_after_a_clock_was_set_back_an_index_is_not_believed(here: Environment, disk: Path) -> None:
+    clock = cast("ManualClock", here.clock)
+    write(disk / "a", described("a", title="rain"))
+    assert found(here, "rain") == ["disk/a"]
+    write(disk / "b", described("b", title="rain"))
+    assert found(here, "rain") == ["disk/a"], "read at this time"
+    clock.ms -= 1
+    assert found(here, "rain") == ["disk/a", "disk/b"]
+    write(disk / "c", described("c", title="rain"))
+    clock.ms += MAX_AGE_MS
+    assert found(here, "rain") == ["disk/a", "disk/b", "disk/c"]
+
+
+def test_what_the_owner_said_last_counts(disk: Path) -> None:
+    schemas = [schema_to_event(pa.schema([(name, pa.string())])) for name in ("old", "new")]
+    infos = [SetInfo(description=text, keywords=(text,)) for text in ("old", "new")]
+    chain = a_chain(a_seed(), schemas[0], infos[0], infos[1])
+    write(disk / "a", chain)
+    summary = summary_of_chain(RemoteFolder((disk / "a").as_uri()), "a", chain.state.head, None)
+    assert (summary.description, summary.keywords, summary.columns[-1]) == ("new", ("new",), "old")
+    assert replace(summary, name="x") == summary_of("x", chain.state)
+
+
+def test_a_chain_is_read_back_to_the_one_that_is_known_and_what_it_said_is_kept(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = described("a", title="rain", keywords=("wet",))
+    after = a_chain(
+        a_seed(dataset=a_dataset("a")),
+        SetInfo(description="rain", keywords=("wet",)),
+        schema_to_event(pa.schema([("depth", pa.float64())])),
+    )
+    write(disk / "a", after)
+    known = summary_of("a", before.state)
+    monkeypatch.setattr(crawl, "BLOCKS_LIMIT", 2)
+    there = RemoteFolder((disk / "a").as_uri())
+    assert summary_of_chain(there, "a", after.state.head, known) == summary_of("a", after.state)
+    unfinished = summary_of_chain(there, "a", after.state.head, None)
+    assert (unfinished.head, unfinished.description) == ("", "rain"), "its Seed was not reached"
+
+
+def test_a_derivative_is_one(disk: Path) -> None:
+    chain = a_derivative(a_dataset("input"))
+    write(disk / "a", chain)
+    there = RemoteFolder((disk / "a").as_uri())
+    assert summary_of_chain(there, "a", chain.state.head, None).kind == "derivative"
+
+
+def test_a_dataset_that_cannot_be_read_hides_what_is_in_its_folder_and_nothing_else(
+    here: Environment, disk: Path
+) -> None:
+    write(disk / "broken" / "inner", described("inner", title="rain"))
+    (disk / "broken" / "refs").mkdir()
+    (disk / "broken" / "refs" / "head").write_text("damaged")
+    write(disk / "account" / "inner", described("other", title="rain"))
+    (disk / "a file").write_text("no folder")
+    assert found(here, "rain") == ["disk/account/inner"]
+
+
+def test_only_so_many_datasets_of_a_folder_are_read(
+    here: Environment, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        write(disk / name, described(name, title="rain"))
+    monkeypatch.setattr(crawl, "DATASETS_LIMIT", 2)
+    assert found(here, "rain") == ["disk/a", "disk/b"]
+
+
+def test_a_folder_that_is_gone_is_a_problem_and_its_index_is_searched(here: Environment, disk: Path) -> None:
+    write(disk / "a", described("a", title="rain"))
+    assert found(here, "rain") == ["disk/a"]
+    disk.rename(disk.with_name("moved"))
+    datasets, (searched,) = search(here, Query(text="rain", refresh=True))
+    assert [one.name for one in datasets] == ["disk/a"]
+    assert searched.problem == f"folder {disk} does not exist"
+
+
+def listed(**fields: object) -> DatasetSummary:
+    return DatasetSummary.of_json({"name": "a", **fields})
+
+
+def test_of_a_listed_dataset_so_much_is_kept() -> None:
+    """Each limit by itself."""
+    assert len(listed(description="x" * 1001).description) == 1000
+    assert listed(keywords=["k" * 101]).keywords == ("k" * 100,)
+    assert len(listed(keywords=["k"] * 51).keywords) == 50
+    assert listed(columns=["c" * 101]).columns == ("c" * 100,)
+    assert len(listed(columns=["c"] * 501).columns) == 500
+    for field in ("id", "kind", "head"):
+        assert getattr(listed(**{field: "x" * 101}), field) == "x" * 100
+        assert getattr(listed(**{field: 7}), field) == ""
+    assert listed(keywords="word").keywords == ()
+    full = listed(
+        id="i", kind="root", head="h", description="a\tb", keywords=["k", 1, "l"], columns=["c", None]
+    )
+    assert full == DatasetSummary(
+        name="a",
+        id="i",
+        kind="root",
+        head="h",
+        description="a b",
+        keywords=("k", "l"),
+        columns=("c",),
+    )
+    assert DatasetSummary.of_json(json.loads(json.dumps(full.json()))) == full
+
+
+class Failing:
+    """Chain states, and heads, that cannot be read of one dataset."""
+
+    def __init__(self, states: Mapping[DatasetId, ChainState], failing: DatasetId, error: OdfError) -> None:
+        self._states, self._failing, self._error = states, failing, error
+
+    def current(self, dataset: DatasetId) -> ChainState | None:
+        if dataset == self._failing:
+            raise self._error
+        return self._states.get(dataset)
+
+    def head(self, dataset: DatasetId) -> object:
+        state = self.current(dataset)
+        return None if state is None else state.head
+
+
+GONE, HERE, EMPTY = (CatalogEntry(alias=name, dataset_id=a_dataset(name)) for name in ("a", "b", "c"))
+
+
+def node_env(home: Path, error: OdfError, *, has_bucket: bool) -> Environment:
+    store = S3Location.parse("s3://bucket/prefix") if has_bucket else None
+    settings = Settings(home=home, store=store)
+    failing = Failing({HERE.dataset_id: described("b").state}, GONE.dataset_id, error)
+    return cast("Environment", SimpleNamespace(states=failing, refs=failing, settings=settings))
+
+
+def tried() -> Iterator[tuple[OdfError, bool, bool]]:
+    """Yield errors, whether the node has a bucket, and whether the list is refused."""
+    for has_bucket in (False, True):
+        yield Unavailable(what="the bucket", why="no answer"), has_bucket, has_bucket
+        yield Damaged(file="blocks/x", why="cut off"), has_bucket, False
+
+
+@pytest.mark.parametrize(("error", "has_bucket", "is_refused"), tuple(tried()))
+def test_a_bucket_that_is_away_makes_no_list_without_datasets(
+    tmp_path: Path, error: OdfError, has_bucket: bool, is_refused: bool
+) -> None:
+    env, entries = node_env(tmp_path, error, has_bucket=has_bucket), (GONE, HERE, EMPTY)
+    if is_refused:
+        for read in (lambda: list(summaries(env, entries)), lambda: fingerprint(env, entries)):
+            with pytest.raises(type(error)):
+                read()
+        return
+    assert [one.name for one in summaries(env, entries)] == ["b"]
+    assert [one.name for one in page(env, entries, "").datasets] == ["b"]
+    assert page(env, entries, "B").datasets == ()
+    tags = {fingerprint(env, some) for some in (entries, entries[1:], entries[:2], (GONE, EMPTY))}
+    assert len(tags) == 4

@@ -1,0 +1,360 @@
+"""What an end of an exchange does with each fault of the other side, by itself: no socket, no server."""
+
+import asyncio
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiohttp import WSMessage, WSMsgType
+from odf_testing.builders import a_dataset, a_hash
+
+from odf_common.adapters.memory import MemoryBlobStore
+from odf_common.errors import InvalidInput, Unavailable
+from odf_common.hashing.multihash import Multihash
+from odf_sync.http.smart_protocol import serve_push
+from odf_sync.http.smart_protocol.serve_push import _unpacked
+from odf_sync.smart import channel as channel_module
+from odf_sync.smart import connection as connection_module
+from odf_sync.smart.channel import ABNORMAL, Channel, PeerClosed, of_kind
+from odf_sync.smart.connection import Connection, received_blocks
+from odf_sync.smart.exchange import PULL, PUSH, End, ProtocolViolated, Side, State, Table, TransferRefused
+from odf_sync.smart.large_messages import BUSY, SMALL_BYTES, LargeMessages, message_bytes, seconds_for
+from odf_sync.smart.message_json import decode, encode
+from odf_sync.smart.messages import (
+    BlocksAccepted,
+    BlocksBatch,
+    Fault,
+    Internal,
+    InvalidHead,
+    InvalidInterval,
+    MetadataReply,
+    NameCollision,
+    Phase,
+    ProgressRequest,
+    PushAccepted,
+    PushConfirmed,
+    PushRequest,
+    RefCollision,
+    Refusal,
+    SeedBlockOverwriteRestricted,
+    TransferPlan,
+    UnknownFault,
+    UploadsComplete,
+    UploadsRequest,
+    UploadsRunning,
+    Visibility,
+)
+from odf_sync.smart.spooled import SpooledBlocks
+
+REQUEST = PushRequest(
+    transfer_plan=TransferPlan(),
+    force_update_if_diverged=False,
+    visibility_for_created_dataset=Visibility.PRIVATE,
+)
+BROKEN = Refusal(fault=Internal(phase=Phase.PUSH_COMPLETE, error_message="disk full"))
+
+
+class Frames:
+    """A WebSocket that has these frames, and cannot send once `is_lost`."""
+
+    def __init__(self, *frames: WSMessage, is_lost: bool = False) -> None:
+        self._frames = iter(frames)
+        self._is_lost = is_lost
+        self.sent: list[str] = []
+
+    async def receive(self, seconds: float | None = None) -> WSMessage:
+        del seconds
+        found = next(self._frames, None)
+        if found is None:
+            await asyncio.sleep(3600)
+            raise AssertionError
+        return found
+
+    async def send_str(self, text: str) -> None:
+        if self._is_lost:
+            raise ConnectionResetError
+        self.sent.append(text)
+
+
+def text_frame(text: str) -> WSMessage:
+    return WSMessage(WSMsgType.TEXT, text, None)
+
+
+def channel_of(
+    socket: Frames, *, side: Side = Side.CLIENT, table: Table = PUSH, state: State = State.START
+) -> Channel:
+    end = End(side=side, table=table)
+    end.state = state
+    return Channel(cast("Any", socket), end)
+
+
+@pytest.mark.parametrize(
+    ("frame", "error", "text"),
+    [
+        (WSMessage(WSMsgType.BINARY, b"{}", None), ProtocolViolated, "binary frames"),
+        (WSMessage(WSMsgType.ERROR, ValueError("bad opcode"), None), ProtocolViolated, "bad opcode"),
+        (WSMessage(WSMsgType.ERROR, ConnectionResetError("reset"), None), PeerClosed, "was lost"),
+        (WSMessage(WSMsgType.CLOSED, None, None), PeerClosed, "was lost"),
+        (WSMessage(WSMsgType.CLOSE, None, None), PeerClosed, "was lost"),
+        (WSMessage(WSMsgType.CLOSE, 1001, "later"), PeerClosed, r"\(code 1001: 'later'\)"),
+        (WSMessage(WSMsgType.CLOSE, 1011, encode(BROKEN)), TransferRefused, "disk full"),
+        (text_frame("{}"), ProtocolViolated, "expected Err or Ok"),
+    ],
+)
+def test_each_frame_that_is_no_message_has_its_error(
+    frame: WSMessage, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text) as caught:
+        asyncio.run(channel_of(Frames(frame), state=State.REQUESTED).receive())
+    assert type(caught.value) is error
+
+
+def test_a_large_message_is_read_as_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "LARGE_CHARACTERS", 1)
+    channel = channel_of(Frames(text_frame(encode(PushAccepted()))), state=State.REQUESTED)
+    assert asyncio.run(channel.receive()) == PushAccepted()
+    assert channel.end.state is State.ACCEPTED
+
+
+def test_what_is_sent_on_a_lost_connection_is_the_end_of_the_exchange() -> None:
+    with pytest.raises(PeerClosed) as closed:
+        asyncio.run(channel_of(Frames(is_lost=True)).send(REQUEST))
+    assert closed.value.close_code == ABNORMAL
+
+
+@pytest.mark.parametrize("transport", [None, SimpleNamespace(is_closing=lambda: True)])
+def test_no_archive_is_sent_on_a_closed_connection(transport: object) -> None:
+    channel = channel_of(Frames(), side=Side.SERVER, table=PULL, state=State.BLOCKS_REQUESTED)
+    request = cast("Any", SimpleNamespace(transport=transport))
+    reply = MetadataReply(blocks=BlocksBatch(num_blocks=1, payload=b""))
+    with pytest.raises(PeerClosed):
+        asyncio.run(channel.send_archive(reply, BytesIO(b"archive"), request))
+
+
+def test_a_message_sent_early_is_sent_once_and_counts_in_its_turn() -> None:
+    socket = Frames()
+    channel = channel_of(socket)
+
+    async def send() -> None:
+        await channel.send_early(REQUEST)
+        assert channel.end.state is State.START
+        await channel.send(REQUEST)
+
+    asyncio.run(send())
+    assert socket.sent == [encode(REQUEST)]
+    assert channel.end.state is State.REQUESTED
+
+
+def test_a_message_of_another_kind_is_named_and_a_refusal_is_raised() -> None:
+    assert of_kind(PushAccepted, PushAccepted()) == PushAccepted()
+    with pytest.raises(ProtocolViolated, match="expected BlocksAccepted, got PushAccepted"):
+        of_kind(BlocksAccepted, PushAccepted())
+    with pytest.raises(TransferRefused, match="disk full"):
+        of_kind(PushConfirmed, BROKEN)
+
+
+def test_answers_about_the_progress_that_come_late_are_passed_over() -> None:
+    late = (UploadsRunning(uploaded_objects_count=1), UploadsComplete())
+    last = UploadsRequest(object_files=(), is_truncated=False)
+    frames = [text_frame(encode(one)) for one in (*late, last)]
+    channel = channel_of(Frames(*frames), side=Side.SERVER, state=State.READY)
+    assert asyncio.run(channel.expect(UploadsRequest)) == last
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+def test_a_node_that_does_not_answer_is_unavailable(
+    runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "ANSWER_SECONDS", 0.01)
+    connection = Connection(runner, channel_of(Frames(), state=State.REQUESTED))
+    with pytest.raises(Unavailable, match=r"no answer in 0\.01 s"):
+        connection.expect(PushAccepted)
+
+
+@pytest.mark.parametrize("planned", [0, 2])
+def test_blocks_are_as_many_as_were_planned(runner: asyncio.Runner, planned: int) -> None:
+    reply = encode(MetadataReply(blocks=BlocksBatch(num_blocks=1, payload=b"")))
+    channel = channel_of(Frames(text_frame(reply)), table=PULL, state=State.ACCEPTED)
+    with pytest.raises(InvalidInput, match=f"1 blocks, but {planned} planned"):
+        received_blocks(Connection(runner, channel), TransferPlan(num_blocks=planned))
+
+
+HEAD, OTHER = a_hash("head"), a_hash("other")
+
+
+@pytest.mark.parametrize(
+    ("fault", "why", "advice"),
+    [
+        (InvalidHead(actual_head=HEAD, expected_head=OTHER), f"its head is {OTHER}", "push again"),
+        (InvalidHead(actual_head=HEAD, expected_head=None), "it does not have the dataset", "push again"),
+        (InvalidInterval(head=HEAD, tail=OTHER), f"{OTHER} is not in the chain of {HEAD}", "--as NAME@REF"),
+        (SeedBlockOverwriteRestricted(), "another id or kind", "another name"),
+        (RefCollision(dataset_id=str(a_dataset())), f"it has {a_dataset()} under", "the name that it has"),
+        (NameCollision(dataset_alias="x" * 999), f"named {'x' * 200}", "under another name"),
+        (UnknownFault(text="y" * 999), "y" * 500, ""),
+        (
+            Internal(phase=Phase.PUSH_UPLOADS, error_message="z" * 999),
+            f"{'z' * 500} (Push/ObjectsUploadProgress)",
+            "",
+        ),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, Fault) else "",
+)
+def test_a_refusal_says_why_and_what_to_do(fault: Fault, why: str, advice: str) -> None:
+    refused = TransferRefused(fault=fault)
+    assert str(refused).startswith("the other node refused: ")
+    assert why in str(refused)
+    assert len(str(refused)) < 600
+    assert advice in refused.advice()
+    assert bool(refused.advice()) == bool(advice)
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "why"),
+    [
+        (
+            '{"object_files": 1, "is_truncated": false}',
+            "message.object_files",
+            "expected a list",
+        ),
+        ('{"object_files": [1], "is_truncated": false}', r"message.object_files\[0\]", "expected an object"),
+        ('{"object_files": []}', "message.is_truncated", "missing"),
+        ('{"object_files": [], "is_truncated": 0}', "message.is_truncated", "expected bool"),
+    ],
+)
+def test_a_field_that_cannot_be_read_is_named(text: str, where: str, why: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{where}.*{why}|{why}.*{where}"):
+        decode(text, {UploadsRequest})
+
+
+@pytest.mark.parametrize("phase", ["{}", '{"Push": "Nowhere"}', "7"])
+def test_an_error_with_an_unknown_phase_is_still_a_refusal(phase: str) -> None:
+    facts = f'{{"phase": {phase}, "error_message": "why"}}'
+    found = decode(f'{{"Err": {{"Internal": {facts}}}}}', {Refusal})
+    assert isinstance(found, Refusal)
+    assert isinstance(found.fault, UnknownFault)
+
+
+@pytest.mark.parametrize(("media_type", "encoding"), [("text/plain", "raw"), ("application/tar+gzip", "xz")])
+def test_an_archive_of_another_kind_is_refused(media_type: str, encoding: str) -> None:
+    with pytest.raises(InvalidInput, match=r"expected application/tar\+gzip \(raw\)"):
+        BlocksBatch(num_blocks=1, payload=b"", media_type=media_type, encoding=encoding)
+
+
+def test_blocks_that_cannot_be_unpacked_leave_no_file_open() -> None:
+    def blocks() -> Iterator[tuple[Multihash, bytes]]:
+        yield HEAD, b"block"
+        raise InvalidInput(text="cut off", where="archive")
+
+    file = BytesIO()
+    with pytest.raises(InvalidInput, match="cut off"):
+        SpooledBlocks(file, blocks())
+    assert file.closed
+
+
+def test_spooled_blocks_are_as_they_came() -> None:
+    given = {HEAD: b"first", OTHER: b"", a_hash("third"): b"third"}
+    with SpooledBlocks(BytesIO(), given.items()) as found:
+        assert list(found.items()) == list(given.items())
+        assert len(found) == 3
+        with pytest.raises(KeyError):
+            found[a_hash("none")]
+
+
+def test_an_archive_that_was_not_sent_is_refused(tmp_path: Path) -> None:
+    batch = BlocksBatch(num_blocks=1, payload=b"", archive=HEAD)
+    with pytest.raises(InvalidInput, match=f"archive {HEAD} was not sent"):
+        _unpacked(MemoryBlobStore(), batch, 1, tmp_path / "absent")
+
+
+class Silent:
+    """The channel of a client that answers as `answers` say: None for no answer in time."""
+
+    def __init__(self, *answers: object) -> None:
+        self._answers = list(answers)
+        self.questions = 0
+
+    async def receive(self, seconds: float) -> object:
+        assert seconds == serve_push.PROGRESS_SECONDS
+        answer = self._answers.pop(0)
+        if answer is None:
+            raise TimeoutError
+        return answer
+
+    async def send(self, message: object) -> None:
+        assert message == ProgressRequest()
+        self.questions += 1
+
+
+def test_a_client_that_answers_no_question_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve_push, "QUESTIONS", 2)
+    running = UploadsRunning(uploaded_objects_count=0)
+    patient = Silent(None, running, None, running, None, UploadsComplete())
+    asyncio.run(serve_push._uploaded(cast("Any", patient)))
+    assert patient.questions == 3
+    silent = Silent(None, None, UploadsComplete())
+    with pytest.raises(TimeoutError, match="no answer to 2 questions"):
+        asyncio.run(serve_push._uploaded(cast("Any", silent)))
+
+
+LARGE = 2 * SMALL_BYTES
+
+
+def test_large_messages_wait_for_room_and_a_push_that_waits_too_long_is_refused() -> None:
+    large = LargeMessages(most=LARGE, wait_seconds=0.01)
+
+    async def receive() -> list[str]:
+        seen = []
+        async with large.receiving(LARGE):
+            async with large.receiving(SMALL_BYTES):
+                seen.append("small")
+            with pytest.raises(TransferRefused, match=BUSY):
+                async with large.receiving(SMALL_BYTES + 1):
+                    seen.append("never")
+        async with large.receiving(10 * LARGE):
+            seen.append("alone")
+        async with large.receiving(LARGE - SMALL_BYTES - 1), large.receiving(SMALL_BYTES + 1):
+            seen.append("both")
+        return seen
+
+    assert asyncio.run(receive()) == ["small", "alone", "both"]
+
+
+def test_a_message_that_waits_comes_in_as_soon_as_another_has_come() -> None:
+    large = LargeMessages(most=LARGE, wait_seconds=30.0)
+    order: list[str] = []
+
+    async def second() -> None:
+        async with large.receiving(LARGE):
+            order.append("second")
+
+    async def receive() -> None:
+        async with large.receiving(LARGE):
+            waiting = asyncio.create_task(second())
+            await asyncio.sleep(0)
+            order.append("first")
+        await waiting
+
+    asyncio.run(receive())
+    assert order == ["first", "second"]
+
+
+def test_how_long_a_message_may_be_and_take_grows_with_its_plan() -> None:
+    assert message_bytes(TransferPlan()) == SMALL_BYTES
+    one = message_bytes(TransferPlan(num_blocks=1)) - SMALL_BYTES
+    assert one > 4 * 512, "a header in characters of JSON"
+    both = TransferPlan(num_blocks=2, bytes_in_raw_blocks=1000)
+    assert message_bytes(both) == SMALL_BYTES + 2 * one + 4000
+    assert message_bytes(TransferPlan(bytes_in_raw_blocks=1 << 40)) == 512 * 1024**2
+    idle = seconds_for(SMALL_BYTES)
+    assert idle == seconds_for(0) == 3600.0
+    assert 60.0 < seconds_for(SMALL_BYTES + 1) < seconds_for(2 * SMALL_BYTES) < idle
+    assert seconds_for(1 << 40) == idle
