@@ -80,11 +80,13 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         *_common("service/retry", "service/consumer_loop"),
         *_ingest("push/file"),
     ),
-    f"{COMMON}/service/request_reply.py": _ingest("push/file"),
+    f"{COMMON}/service/request_reply.py": (*_common("service/request_reply"), *_ingest("push/file")),
     f"{COORDINATOR}/commit/[cd]*.py": _coordinator(
         "committer", "duplicates", "dataset_locks", "imports", "copies", "signing", "unreadable_datasets"
     ),
     f"{COORDINATOR}/operations/import_chain.py": _coordinator("imports", "committer", "references"),
+    f"{COORDINATOR}/operations/ingest_client.py": _coordinator("ingest_client"),
+    f"{COORDINATOR}/operations/read.py": _coordinator("servicer", "changing", "references"),
     f"{COORDINATOR}/operations/*.py": _coordinator(
         "changing",
         "pull_outcomes",
@@ -97,12 +99,22 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "concurrent_pulls",
         "transforms",
         "unreadable_datasets",
+        "copies_without_data",
+        "servicer",
+        "operation_details",
+        "change_commands",
+        "adding",
         "kills",
     ),
+    f"{COORDINATOR}/transforms/progress.py": _coordinator("underway"),
+    f"{COORDINATOR}/transforms/late_counter.py": _coordinator("underway"),
+    f"{COORDINATOR}/transforms/migration.py": _coordinator("query_evolution", "changing", "engine_version"),
     f"{COORDINATOR}/transforms/*.py": _coordinator(
         "planner", "scheduler", "transforms", "slow_transforms", "changing", "query_evolution", "graphs"
     ),
-    f"{COORDINATOR}/api/*.py": _coordinator("handlers", "references", "changing", "troubles", "copies"),
+    f"{COORDINATOR}/api/*.py": _coordinator(
+        "servicer", "handlers", "references", "changing", "troubles", "copies"
+    ),
     f"{COORDINATOR}/catalog/dependency_guard.py": _coordinator("circles", "changing", "adding"),
     f"{COORDINATOR}/catalog/ownership.py": _coordinator("copies", "adding", "signing"),
     f"{COORDINATOR}/catalog/partitions.py": _coordinator("partitions", "handlers", "troubles"),
@@ -119,7 +131,14 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{COORDINATOR}/lifecycle/collector.py": _coordinator("collector"),
     f"{COORDINATOR}/lifecycle/*.py": _coordinator(
-        "claims", "adding", "collector", "imports", "changing", "deleted_datasets_leave_nothing", "kills"
+        "claims",
+        "adding",
+        "operation_details",
+        "collector",
+        "imports",
+        "changing",
+        "deleted_datasets_leave_nothing",
+        "kills",
     ),
     f"{COORDINATOR}/storage/*.py": _coordinator(
         "registry", "slice_index", "committer", "imports", "dropped_data", "copies"
@@ -148,6 +167,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/http/open_pushes.py": _sync("smart_pushes", "smart_hostile_clients"),
     f"{SYNC}/http/openapi.py": _sync("openapi"),
     f"{SYNC}/http/smart_protocol/*.py": _sync(
+        "smart_faults",
         "ends_of_exchanges",
         "smart_pushes",
         "smart_replays",
@@ -172,9 +192,16 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "signed_pulls",
         "signed_pushes",
     ),
-    f"{SYNC}/search/*.py": _sync("search", "list_routes"),
+    f"{SYNC}/search/*.py": _sync("search_details", "search", "list_routes"),
     f"{SYNC}/smart/archive.py": _sync("smart_exchange", "signed_pushes", "recorded_transfers"),
-    f"{SYNC}/smart/*.py": _sync("smart_pushes", "smart_replays", "recorded_transfers", "smart_exchange"),
+    f"{SYNC}/smart/*.py": _sync(
+        "smart_faults",
+        "smart_exchange",
+        "smart_connections",
+        "smart_pushes",
+        "smart_replays",
+        "recorded_transfers",
+    ),
     f"{SYNC}/transfer/block_signatures.py": _sync("signed_pulls", "signed_pushes"),
     f"{SYNC}/transfer/*.py": _sync(
         "objects",
