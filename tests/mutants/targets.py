@@ -250,7 +250,13 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{INGEST}/accept/*.py": _ingest("accept/"),
     f"{INGEST}/api/arrow_streams.py": _ingest("arrow_streams"),
     f"{INGEST}/api/*.py": _ingest(
-        "arrow_streams", "push/file", "push/inflight", "push/control", "poll/schedule"
+        "ingest_servicer",
+        "push_servicer",
+        "arrow_streams",
+        "push/file",
+        "push/inflight",
+        "push/control",
+        "poll/schedule",
     ),
     f"{INGEST}/commit/commit_queue.py": _ingest(
         "commit_queue", "push/messages", "push/file", "push/building_index"
