@@ -55,7 +55,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{COMMON}/adapters/local/ca*.py": (
         *_common("adapters/local_files", "adapters/local_store", "adapters/durability", "adapters/os_faults"),
-        *_coordinator("power_cuts"),
+        *_coordinator("collector", "power_cuts"),
     ),
     f"{COMMON}/adapters/local/claims.py": (
         *_common("adapters/local_files", "adapters/local_store", "adapters/durability", "adapters/os_faults"),
@@ -66,6 +66,12 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         *_common("dataset/rejects", "dataset/replay"),
         *_ingest("rejected", "poll/retried_rows", "push/rejected_rows"),
     ),
+    f"{COMMON}/dataset/signature_check.py": (*_coordinator("signing"), *_verifier("signatures")),
+    f"{COMMON}/dataset/stored_dataset.py": (
+        *_common("dataset/"),
+        *_coordinator("query_evolution", "unreadable_datasets"),
+        *_verifier("integrity"),
+    ),
     f"{COMMON}/dataset/*.py": (
         *_common("dataset/"),
         *_verifier("migrations", "dropped"),
@@ -75,7 +81,11 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{COMMON}/service/consumer/consumer_loop.py": _common("service/consumer_loop"),
     f"{COMMON}/service/consumer/message_lanes.py": _common("service/message_lanes", "service/consumer_loop"),
     f"{COMMON}/service/consumer/pools.py": _common("service/pools"),
-    f"{COMMON}/service/protection.py": _common("service/protection"),
+    f"{COMMON}/service/protection.py": (
+        *_common("service/protection"),
+        *_coordinator("views"),
+        *_sync("who_may_do_what", "ingest_routes"),
+    ),
     f"{COMMON}/service/consumer/retry.py": (
         *_common("service/retry", "service/consumer_loop"),
         *_ingest("push/file"),
@@ -100,26 +110,51 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "transforms",
         "unreadable_datasets",
         "copies_without_data",
+        "slow_transforms",
+        "query_evolution",
+        "declarations",
         "servicer",
         "operation_details",
         "change_commands",
         "adding",
         "kills",
     ),
-    f"{COORDINATOR}/transforms/progress.py": _coordinator("underway"),
-    f"{COORDINATOR}/transforms/late_counter.py": _coordinator("underway"),
+    f"{COORDINATOR}/transforms/progress.py": _coordinator("underway", "slow_transforms", "troubles"),
+    f"{COORDINATOR}/transforms/late_counter.py": _coordinator("underway", "pull_outcomes", "scheduler"),
     f"{COORDINATOR}/transforms/migration.py": _coordinator("query_evolution", "changing", "engine_version"),
     f"{COORDINATOR}/transforms/*.py": _coordinator(
-        "planner", "scheduler", "transforms", "slow_transforms", "changing", "query_evolution", "graphs"
+        "planner",
+        "scheduler",
+        "transforms",
+        "slow_transforms",
+        "changing",
+        "query_evolution",
+        "graphs",
+        "troubles",
+        "diverged",
     ),
     f"{COORDINATOR}/api/*.py": _coordinator(
-        "servicer", "handlers", "references", "changing", "troubles", "copies"
+        "servicer",
+        "operation_details",
+        "sentinel_times",
+        "handlers",
+        "references",
+        "changing",
+        "troubles",
+        "copies",
     ),
     f"{COORDINATOR}/catalog/dependency_guard.py": _coordinator("circles", "changing", "adding"),
     f"{COORDINATOR}/catalog/ownership.py": _coordinator("copies", "adding", "signing"),
     f"{COORDINATOR}/catalog/partitions.py": _coordinator("partitions", "handlers", "troubles"),
     f"{COORDINATOR}/catalog/*.py": _coordinator(
-        "registry", "troubles", "unreadable_datasets", "changing", "graphs", "handlers"
+        "registry",
+        "troubles",
+        "unreadable_datasets",
+        "changing",
+        "graphs",
+        "handlers",
+        "references",
+        "copies",
     ),
     f"{COORDINATOR}/commit/head_publisher.py": _coordinator("handlers", "board"),
     f"{COORDINATOR}/commit/*.py": _coordinator("outcomes", "handlers", "committer"),
@@ -134,6 +169,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "claims",
         "adding",
         "operation_details",
+        "unreadable_datasets",
         "collector",
         "imports",
         "changing",
@@ -151,23 +187,36 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/access/*.py": _sync(
         "access_store", "who_may_do_what", "account_routes", "openapi", "audit", "remote_login"
     ),
-    f"{SYNC}/http/authorization.py": _sync("who_may_do_what", "endpoints", "ingest_routes", "smart_pushes"),
+    f"{SYNC}/http/authorization.py": _sync(
+        "who_may_do_what", "endpoints", "ingest_routes", "list_routes", "access_store", "smart_pushes"
+    ),
     f"{SYNC}/http/account_routes.py": _sync("account_routes", "openapi", "audit", "remote_login"),
     f"{SYNC}/http/block_packs.py": _sync("packs", "signed_pulls"),
-    f"{SYNC}/http/connections.py": _sync("connection_limits"),
-    f"{SYNC}/http/dataset_routes.py": _sync("simple_protocol", "recorded_transfers", "signed_pulls"),
+    f"{SYNC}/http/connections.py": _sync("connection_limits", "recorded_transfers", "simple_protocol"),
+    f"{SYNC}/http/dataset_routes.py": _sync(
+        "simple_protocol", "recorded_transfers", "signed_pulls", "uploads", "push_checks"
+    ),
     f"{SYNC}/http/endpoints.py": _sync(
-        "endpoints", "audit", "who_may_do_what", "openapi", "connection_limits"
+        "endpoints",
+        "audit",
+        "who_may_do_what",
+        "account_routes",
+        "openapi",
+        "connection_limits",
+        "smart_pushes",
     ),
     f"{SYNC}/http/event_routes.py": _sync("event_routes"),
     f"{SYNC}/http/head_watch.py": _sync("event_routes", "webhooks"),
     f"{SYNC}/http/ingest_*.py": _sync("ingest_routes"),
     f"{SYNC}/http/list_routes.py": _sync("list_routes"),
     f"{SYNC}/http/object_uploads.py": _sync("uploads", "smart_pushes"),
-    f"{SYNC}/http/open_pushes.py": _sync("smart_pushes", "smart_hostile_clients"),
-    f"{SYNC}/http/openapi.py": _sync("openapi"),
+    f"{SYNC}/http/open_pushes.py": _sync(
+        "push_checks", "interrupted_transfers", "smart_pushes", "smart_hostile_clients"
+    ),
+    f"{SYNC}/http/openapi.py": _sync("who_may_do_what", "openapi"),
     f"{SYNC}/http/smart_protocol/*.py": _sync(
         "smart_faults",
+        "smart_connections",
         "ends_of_exchanges",
         "smart_pushes",
         "smart_replays",
@@ -178,6 +227,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{SYNC}/private_database.py": _sync("access_store", "webhooks"),
     f"{SYNC}/repositories/*.py": _sync(
+        "transfer_details",
         "named_places",
         "folder_target",
         "node_client",
@@ -191,6 +241,11 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "smart_replays",
         "signed_pulls",
         "signed_pushes",
+        "folder_pushes",
+        "blocks_encoded_again",
+        "search",
+        "pull_commits",
+        "interrupted_s3_transfers",
     ),
     f"{SYNC}/search/*.py": _sync("search_details", "search", "list_routes"),
     f"{SYNC}/smart/archive.py": _sync("smart_exchange", "signed_pushes", "recorded_transfers"),
@@ -204,6 +259,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{SYNC}/transfer/block_signatures.py": _sync("signed_pulls", "signed_pushes"),
     f"{SYNC}/transfer/*.py": _sync(
+        "transfer_details",
         "objects",
         "acceptance",
         "push_checks",
@@ -224,27 +280,36 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "s3_pushes",
         "remote_login",
         "smart_replays",
+        "smart_connections",
+        "copies_without_data",
+        "blocks_encoded_again",
         "interrupted_transfers",
         "signed_pulls",
         "signed_pushes",
     ),
     f"{SYNC}/webhooks/*.py": _sync("webhooks", "webhook_declarations"),
-    f"{INGEST}/commit/position.py": _ingest("position", "push/file"),
+    f"{INGEST}/commit/position.py": _ingest("position", "push/topics_of_others", "push/file"),
     f"{INGEST}/commit/committer.py": _ingest("push/messages", "push/file"),
     f"{INGEST}/commit/rejects.py": _ingest("push/messages", "rejected", "poll/bad_rows", "push/reader"),
     f"{INGEST}/commit/watermark.py": _ingest("push/watermarks"),
     f"{INGEST}/poll/fetch/mqtt*.py": _ingest("poll/mqtt_packets", "poll/mqtt"),
     f"{INGEST}/poll/fetch/ftp.py": _ingest("poll/ftp"),
     f"{INGEST}/poll/fetch/container.py": _ingest("poll/container"),
-    f"{INGEST}/poll/fetch/*.py": _ingest("poll/files_glob", "poll/url", "poll/ftp"),
+    f"{INGEST}/poll/fetch/command.py": _ingest("poll/unpack", "poll/container"),
+    f"{INGEST}/poll/fetch/fetch_step.py": _ingest("poll/mqtt", "poll/retried_rows", "poll/poller"),
+    f"{INGEST}/poll/fetch/*.py": _ingest("poll/files_glob", "poll/url", "poll/ftp", "poll/unpack"),
     f"{INGEST}/poll/unpack/*.py": _ingest("poll/unpack"),
     f"{INGEST}/poll/schedule.py": _ingest("poll/schedule", "poll/settings"),
     f"{INGEST}/poll/polled_position.py": _ingest(
         "poll/position_of_polls", "poll/files_glob", "poll/bad_rows", "poll/container"
     ),
     f"{INGEST}/poll/*.py": _ingest("poll/"),
-    f"{INGEST}/prepare/bad_rows.py": _ingest("bad_rows", "poll/bad_rows", "push/messages"),
-    f"{INGEST}/push/kafka_batch.py": _ingest("push/messages", "push/watermarks", "push/halves"),
+    f"{INGEST}/prepare/bad_rows.py": _ingest(
+        "bad_rows", "push/rejected_rows", "poll/bad_rows", "push/messages"
+    ),
+    f"{INGEST}/push/kafka_batch.py": _ingest(
+        "push/messages", "push/snapshots", "push/watermarks", "push/reader", "push/halves"
+    ),
     f"{INGEST}/push/start_position.py": _ingest("push/start_position", "push/reader"),
     f"{INGEST}/registry/*.py": _ingest("registry/", "push/registry_sources"),
     f"{INGEST}/accept/*.py": _ingest("accept/"),
@@ -259,7 +324,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "poll/schedule",
     ),
     f"{INGEST}/commit/commit_queue.py": _ingest(
-        "commit_queue", "push/messages", "push/file", "push/building_index"
+        "commit_queue", "push/messages", "push/file", "push/building_index", "poll/bad_rows"
     ),
     f"{INGEST}/commit/file_commit.py": _ingest(
         "push/file", "push/rejected_rows", "push/inflight", "push/snapshots", "arrow_streams"
@@ -271,7 +336,13 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{INGEST}/control/*move.py": _ingest("push/control", "push/topics_of_others"),
     f"{INGEST}/control/re*.py": _ingest("rejected", "push/rejected_rows", "poll/retried_rows"),
     f"{INGEST}/control/*.py": _ingest(
-        "push/control", "push/continuing", "push/stuck_sources", "push/settings"
+        "push/control",
+        "push/continuing",
+        "push/stuck_sources",
+        "push/settings",
+        "poll/settings",
+        "push/topics_of_others",
+        "push/reader",
     ),
     f"{INGEST}/history/equality.py": _ingest("merge/equality", "merge/strategies"),
     f"{INGEST}/history/run*.py": _ingest("run_store", "current_rows", "push/building_index"),
@@ -290,6 +361,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "merge/strategies",
         "merge/over_slices",
         "merge/real_changes",
+        "push/odd_messages",
     ),
     f"{INGEST}/prepare/*.py": _ingest(
         "push/message_batch",
@@ -301,10 +373,18 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "push/rejected_rows",
         "push/halves",
         "push/odd_messages",
+        "push/snapshots",
+        "merge/real_changes",
         "poll/bad_rows",
     ),
     f"{INGEST}/push/source*.py": _ingest(
-        "push/source", "push/start_position", "push/watermarks", "push/topics_of_others", "push/reader"
+        "push/source",
+        "push/start_position",
+        "push/watermarks",
+        "push/topics_of_others",
+        "push/reader",
+        "push/control",
+        "push/stuck_sources",
     ),
     f"{INGEST}/push/*.py": _ingest(
         "push/machine",
@@ -318,14 +398,36 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "push/control",
     ),
     f"{INGEST}/read/csv_format/*.py": _ingest(
-        "read/csv", "read/options", "read/bad_values", "read/odd_values"
+        "read/csv",
+        "read/options",
+        "read/bad_values",
+        "read/odd_values",
+        "read/exact_values",
+        "push/rejected_rows",
     ),
     f"{INGEST}/read/geo/*.py": _ingest("read/geojson", "read/shapefile"),
     f"{INGEST}/read/json_formats/*.py": _ingest(
-        "read/json", "read/ndjson", "read/exact_values", "read/inferred", "read/odd_values"
+        "read/json",
+        "read/ndjson",
+        "read/exact_values",
+        "read/inferred",
+        "read/odd_values",
+        "read/geojson",
+        "push/rejected_rows",
     ),
-    f"{INGEST}/read/types/*.py": _ingest("read/times", "read/types", "read/odd_values", "read/bad_values"),
-    f"{INGEST}/read/*.py": _ingest("sift", "read/"),
+    f"{INGEST}/read/types/*.py": _ingest(
+        "read/times",
+        "read/types",
+        "read/odd_values",
+        "read/bad_values",
+        "read/exact_values",
+        "read/inferred",
+        "registry/protobuf",
+        "registry/avro",
+    ),
+    f"{INGEST}/read/message_buffer.py": _ingest("push/source", "sift", "push/message_batch"),
+    f"{INGEST}/read/*.py": _ingest("sift", "read/", "push/rejected_rows"),
+    f"{INGEST}/errors.py": _ingest("push/snapshots", "push/stuck_sources", "push/control"),
     f"{INGEST}/message_columns.py": _ingest("push/message_columns", "source_settings"),
     f"{INGEST}/topic_names.py": _ingest("push/topics_of_others", "source_settings"),
     f"{INGEST}/*.py": _ingest(

@@ -1,0 +1,281 @@
+"""What a transfer does in the cases that are rare: nothing there, an odd URL, an answer that is another one."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+import urllib3
+import yaml
+from aiohttp import web
+from odf_testing.builders import a_dataset, a_hash
+from odf_testing.http import running
+from odf_testing.manifests import root
+from odf_testing.sync_node import SyncNode
+from odf_testing.webserver import Page, PageServer, serving_pages
+
+from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
+from odf_common.adapters.networks import PUBLIC, Networks
+from odf_common.chain.compare_chains import Ahead, Behind, Equal
+from odf_common.dataset.object_markers import complete_until, dropped_blocks, note_drop
+from odf_common.errors import InvalidInput, NotFound, Unavailable
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.identity.dataset_refs import Name
+from odf_common.metadata.events import SetInfo
+from odf_common.ports.store import ObjectKind
+from odf_sync.repositories.locate import name_in_repository
+from odf_sync.repositories.node_client import NodeClient
+from odf_sync.repositories.pack_format import blocks_in, framed
+from odf_sync.repositories.smart import SmartDataset
+from odf_sync.smart.messages import HttpHeader, ObjectFile, ObjectType, PushStrategy, TransferUrl, Upload
+from odf_sync.transfer.pull import compare
+from odf_sync.transfer.upload import INCOMPLETE, OFFSET, WRONG_BYTES, File, Uploader
+
+CITIES = yaml.safe_dump(root("cities", ["event_time TIMESTAMP", "city STRING"]))
+LOOPBACK = Networks.parse(("127.0.0.0/8",))
+ID = a_dataset()
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 6, 8])
+def test_a_pack_that_ends_within_a_block_is_refused_after_what_is_whole(size: int) -> None:
+    found = blocks_in([framed(b"first") + framed(b"second")[:size]], most=10)
+    assert next(found) == b"first"
+    with pytest.raises(InvalidInput, match="ends within a block"):
+        next(found)
+
+
+def test_a_block_of_a_pack_may_be_as_long_as_is_allowed() -> None:
+    assert list(blocks_in([framed(b"x" * 10), framed(b"")], most=10)) == [b"x" * 10, b""]
+    assert list(blocks_in([], most=10)) == []
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[SyncNode, SyncNode]:
+    """A node with a copy, and one whose chain is one block longer."""
+    here, there = SyncNode(tmp_path / "here"), SyncNode(tmp_path / "there")
+    there.coordinator.add(CITIES)
+    there.coordinator.push("cities", "Oslo")
+    with there.served() as base:
+        here.pull(f"{base}/cities", "cities")
+        there.add_block("cities", SetInfo(description="more"))
+    return here, there
+
+
+def test_two_chains_are_compared_from_here_and_nothing_that_is_missing_is(
+    pair: tuple[SyncNode, SyncNode],
+) -> None:
+    here, there = pair
+    with there.served() as base:
+        relation, common = compare(here.env, "cities", f"{base}/cities")
+        assert isinstance(relation, Behind)
+        assert (relation.blocks, common) == (1, here.head("cities"))
+        with pytest.raises(NotFound, match="dataset towns"):
+            compare(here.env, "towns", f"{base}/cities")
+        with pytest.raises(NotFound, match="reference old of cities"):
+            compare(here.env, "cities@old", f"{base}/cities")
+    with here.served() as base:
+        relation, common = compare(there.env, "cities", f"{base}/cities")
+        assert isinstance(relation, Ahead)
+        assert (relation.blocks, common) == (1, here.head("cities"))
+        relation, _ = compare(here.env, "cities", f"{base}/cities")
+        assert isinstance(relation, Equal)
+
+
+@pytest.mark.parametrize("is_ahead", [True, False])
+def test_a_chain_that_is_ahead_here_stays_marked_as_dropped(
+    pair: tuple[SyncNode, SyncNode], is_ahead: bool
+) -> None:
+    """What the shorter chain of the repository has is here, which says nothing about later blocks."""
+    shorter, longer = pair
+    here = longer if is_ahead else shorter
+    (entry,) = here.catalog.entries()
+    head = here.head("cities")
+    assert head is not None
+    note_drop(here.blobs, entry.dataset_id, head)
+    with shorter.served() as base:
+        assert here.pull(f"{base}/cities", "cities")[-1].state == "up-to-date"
+    assert (dropped_blocks(here.blobs, entry.dataset_id) is not None) == is_ahead
+    assert (complete_until(here.blobs, entry.dataset_id) is None) == is_ahead
+
+
+def test_a_dataset_that_does_not_exist_is_not_pushed(pair: tuple[SyncNode, SyncNode], tmp_path: Path) -> None:
+    here, _ = pair
+    with pytest.raises(NotFound, match="dataset towns"):
+        here.push("towns", (tmp_path / "folder").as_uri())
+    with pytest.raises(InvalidInput, match="has no push alias"):
+        here.push("cities", "")
+
+
+@pytest.fixture
+def server() -> Iterator[PageServer]:
+    with serving_pages() as pages:
+        yield pages
+
+
+def named(home: Path, url: str) -> str:
+    known = LocalRepositories(home)
+    known.add(Name("shop"), url)
+    found = name_in_repository(known, Name("shop"), ID, Name("cities"), lambda _: "token")
+    return str(found)
+
+
+def test_a_new_dataset_gets_its_local_name_in_a_folder_and_at_a_node(
+    tmp_path: Path, server: PageServer
+) -> None:
+    assert named(tmp_path / "a", "file:///srv/data") == "shop/cities"
+    server.pages["/info"] = Page(body=b'{"isMultiTenant": false}')
+    assert named(tmp_path / "b", server.url) == "shop/cities"
+
+
+def test_at_a_node_with_accounts_it_is_that_of_the_token_or_the_owner(
+    tmp_path: Path, server: PageServer
+) -> None:
+    server.pages["/info"] = Page(body=b'{"isMultiTenant": true}')
+    server.pages["/accounts/me"] = Page(body=b'{"accountName": "alice"}')
+    assert named(tmp_path / "a", f"odf+{server.url}") == "shop/alice/cities"
+    owned = {"owner": {"accountName": "bob"}, "datasetName": "towns"}
+    server.pages[f"/datasets/{ID}"] = Page(body=json.dumps(owned).encode())
+    assert named(tmp_path / "b", server.url) == "shop/bob/towns"
+    server.pages["/info"] = Page(body=b"{}")
+    assert named(tmp_path / "c", server.url) == "shop/towns"
+    server.pages["/info"] = Page(body=b'{"isMultiTenant": true}')
+    server.pages["/accounts/me"] = Page(body=b'{"accountName": 1}')
+    with pytest.raises(InvalidInput, match="not the name of an account"):
+        named(tmp_path / "d", server.url)
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "ftp://example.org", "http:///path", "http://host:port/"])
+def test_what_is_no_url_of_http_is_not_asked(url: str) -> None:
+    with pytest.raises(InvalidInput):
+        NodeClient(url, PUBLIC, timeout=urllib3.Timeout(1), retries=urllib3.Retry(0))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_own"),
+    [
+        ("http://a/x", "http://a:80/y", True),
+        ("https://a", "https://a:443", True),
+        ("http://a:0/", "http://a/", False),
+        ("http://a", "https://a", False),
+        ("http://a", "http://b", False),
+        ("http://A", "http://a", True),
+    ],
+)
+def test_an_origin_is_scheme_host_and_port(one: str, other: str, is_own: bool) -> None:
+    client = NodeClient(one, PUBLIC, timeout=urllib3.Timeout(1), retries=urllib3.Retry(0))
+    assert client.is_own(other) == is_own
+
+
+class Uploads:
+    """Answers puts as `answers` say, and notes what came: the range, and the body."""
+
+    def __init__(self, *answers: web.Response) -> None:
+        self._answers = list(answers)
+        self.came: list[tuple[str | None, bytes]] = []
+        self.app = web.Application()
+        self.app.router.add_put("/{path:.*}", self._take)
+
+    async def _take(self, request: web.Request) -> web.Response:
+        body = await asyncio.wait_for(request.read(), 20)
+        self.came.append((request.headers.get("Content-Range"), body))
+        return self._answers.pop(0)
+
+
+def uploader(url: str, *, may_continue: bool = True, content: bytes | None = None) -> Uploader:
+    blobs = MemoryBlobStore(MemoryRefStore())
+    if content is not None:
+        blobs.put(ID, ObjectKind.DATA, physical_hash_of(content), content)
+    return Uploader(blobs, ID, url, LOOPBACK, may_continue=may_continue)
+
+
+def upload_of(content: bytes, place: TransferUrl | None) -> Upload:
+    file = ObjectFile(
+        object_type=ObjectType.DATA_SLICE, physical_hash=physical_hash_of(content), size=len(content)
+    )
+    return Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=place)
+
+
+def test_an_object_is_sent_only_where_the_other_node_says_and_only_if_it_is_here() -> None:
+    with pytest.raises(InvalidInput, match="gives no URL to send it to"):
+        uploader("http://localhost", content=b"object").send(upload_of(b"object", None))
+    with pytest.raises(NotFound, match="which the chain declares"):
+        uploader("http://localhost").send(upload_of(b"object", TransferUrl(url="http://localhost/x")))
+
+
+@pytest.mark.parametrize("status", [300, 404, 507])
+def test_an_object_that_is_not_taken_is_unavailable_with_the_answer(status: int) -> None:
+    there = Uploads(web.Response(status=status, text="no room"))
+    with running(there.app) as url:
+        upload = upload_of(b"object", TransferUrl(url=f"{url}/x"))
+        with pytest.raises(Unavailable, match=f"status {status}: no room"):
+            uploader(url, may_continue=False, content=b"object").send(upload)
+
+
+@pytest.mark.parametrize("status", [200, 201, 299])
+def test_every_success_is_one(status: int) -> None:
+    there = Uploads(web.Response(status=status))
+    with running(there.app) as url:
+        uploader(url, may_continue=False, content=b"object").send(
+            upload_of(b"object", TransferUrl(url=f"{url}/x"))
+        )
+    assert there.came == [(None, b"object")]
+
+
+def test_what_the_other_node_has_is_not_sent_and_other_bytes_are_replaced() -> None:
+    there = Uploads(
+        web.Response(status=WRONG_BYTES, text="other bytes"),
+        web.Response(status=200),
+    )
+    with running(there.app) as url:
+        file = File(url=f"{url}/x", headers={}, content=BytesIO(b"0123456789"), size=10)
+        uploader(url).complete(file, 4)
+    assert there.came == [("bytes 4-9/10", b"456789"), (None, b"0123456789")]
+
+
+def test_bytes_that_are_wrong_from_the_first_on_are_not_sent_again() -> None:
+    there = Uploads(web.Response(status=WRONG_BYTES, text="other bytes"))
+    with running(there.app) as url, pytest.raises(Unavailable, match="other bytes"):
+        uploader(url).complete(File(url=f"{url}/x", headers={}, content=BytesIO(b"01"), size=2), 0)
+    assert len(there.came) == 1
+
+
+@pytest.mark.parametrize(
+    ("arrived", "start"), [("4", 4), ("10", 0), ("11", 0), ("x", 0), ("-1", 0), ("", 0), ("9", 9)]
+)
+def test_only_an_offset_within_the_file_is_believed(arrived: str, start: int) -> None:
+    there = Uploads(web.Response(status=INCOMPLETE, headers={OFFSET: arrived}), web.Response(status=200))
+    with running(there.app) as url:
+        file = File(url=f"{url}/x", headers={}, content=BytesIO(b"0123456789"), size=10)
+        uploader(url).complete(file)
+    assert [body for _, body in there.came] == [b"", b"0123456789"[start:]]
+
+
+@pytest.mark.parametrize(("offset", "sent"), [("4", b"456789"), ("x", b"0123456789"), (None, b"0123456789")])
+def test_an_upload_continues_where_the_url_says_that_it_ended(offset: str | None, sent: bytes) -> None:
+    content = b"0123456789"
+    there = Uploads(web.Response(status=200))
+    with running(there.app) as url:
+        upload = upload_of(content, TransferUrl(url=f"{url}/x"))
+        place = upload.upload_to
+        assert place is not None
+        headers = () if offset is None else (HttpHeader(name=OFFSET, value=offset),)
+        given = replace(place, headers=headers)
+        uploader(url, content=content).send(replace(upload, upload_to=given))
+    assert [body for _, body in there.came] == [sent]
+
+
+def test_without_an_exchange_nothing_is_asked_for_and_the_node_itself_is_read(server: PageServer) -> None:
+    there = SmartDataset(f"odf+{server.url}/cities", None, LOOPBACK)
+    name = a_hash("block")
+    there.request([(ObjectKind.DATA, name, 1)])
+    with pytest.raises(NotFound):
+        there.block(name)
+    server.pages[f"/cities/blocks/{name}"] = Page(body=b"raw")
+    assert there.block(name) == b"raw"
+    assert list(there.pack(name, None)) == []
+    with pytest.raises(InvalidInput, match=r"expected odf\+http"):
+        SmartDataset(server.url)
