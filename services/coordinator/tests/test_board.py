@@ -70,3 +70,29 @@ def test_a_removed_dataset_is_gone() -> None:
     table.see(envelope(DATASET, bus.DatasetRemoved(alias="cities")), 1.0)
 
     assert list(table.rows(1.0)) == []
+
+
+def test_only_records_that_came_while_it_was_watched_count_as_throughput() -> None:
+    table = DatasetTable()
+    table.see(envelope(DATASET, committed(599)), 100.0)  # it was there before, for all that is known
+    table.see(envelope(DATASET, committed(299, number=2)), 101.0)  # reset
+    table.committed(str(DATASET), committed(899, number=3), now=None)  # history
+    assert [row["records_per_second"] for row in table.rows(102.0)] == [0.0]
+    table.see(envelope(DATASET, committed(959, number=4)), 103.0)
+    table.see(envelope(DATASET, committed(959, number=5)), 104.0)
+    assert [row["records_per_second"] for row in table.rows(104.0)] == [1.0]
+
+
+def test_rows_are_by_name_and_only_of_what_has_a_head() -> None:
+    table = DatasetTable()
+    others = [generate().dataset_id for _ in range(3)]
+    for dataset, alias in zip(others, ("b", "A", "c"), strict=True):
+        body = committed(1)
+        body.alias = alias
+        table.see(envelope(dataset, body), 1.0)
+    table.see(envelope(generate().dataset_id, bus.TransformProgress(stage="computing")), 1.0)
+    assert [row["alias"] for row in table.rows(1.0)] == ["A", "b", "c"]
+    unnamed = committed(2, number=2)
+    unnamed.alias = ""
+    table.see(envelope(others[0], unnamed), 2.0)
+    assert [row["alias"] for row in table.rows(2.0)] == ["A", "b", "c"]

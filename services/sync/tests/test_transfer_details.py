@@ -279,3 +279,12 @@ def test_without_an_exchange_nothing_is_asked_for_and_the_node_itself_is_read(se
     assert list(there.pack(name, None)) == []
     with pytest.raises(InvalidInput, match=r"expected odf\+http"):
         SmartDataset(server.url)
+
+
+def test_the_blocks_of_an_exchange_are_handed_over_once_newest_first(server: PageServer) -> None:
+    there = SmartDataset(f"odf+{server.url}/cities", None, LOOPBACK)
+    first, last = a_hash("first"), a_hash("last")
+    there._blocks = {first: b"1", last: b"2"}
+    assert list(there.pack(a_hash("other"), None)) == []
+    assert (there.block(first), list(there.pack(last, None))) == (b"1", [b"2", b"1"])
+    assert list(there.pack(last, None)) == [], "the caller keeps them"

@@ -364,12 +364,13 @@ def test_a_request_is_answered_with_progress_and_a_verdict_for_each_dataset(node
         "copy": "valid",
     }
     assert verdicts["copy"].transforms_replayed == 2
-    done = [
-        (item.progress.done, item.progress.total)
-        for item in items
-        if (item.progress.dataset, item.progress.phase) == ("copy", "replay")
-    ]
-    assert done == [(1, 2), (2, 2)]
+    for phase in ("integrity", "replay"):
+        done = [
+            (item.progress.done, item.progress.total)
+            for item in items
+            if (item.progress.dataset, item.progress.phase) == ("copy", phase)
+        ]
+        assert done == [(1, 2), (2, 2)]
 
 
 def test_a_request_may_leave_the_replay_out(node: Node) -> None:

@@ -86,6 +86,13 @@ def test_every_type_of_geometry_is_kept_as_geojson(type_: str) -> None:
             "column geometry: '1' is not a coordinate",
         ),
         (feature("a", {"type": "Point", "coordinates": [float("nan"), 2]}), "NaN is not a coordinate"),
+        (
+            feature(
+                "a", {**COLLECTION, "geometries": [POINT, {**COLLECTION, "geometries": [{"type": "Point"}]}]}
+            ),
+            "column geometry: type 'Point', or what it lacks",
+        ),
+        (feature("a", {"type": "GeometryCollection"}), "column geometry: type 'GeometryCollection', or what"),
         (feature("a", "POINT (1 2)"), r"column geometry: 'POINT \(1 2\)' is not a GeoJSON geometry"),
         (feature("a", geometry=None) | {"properties": [1]}, "its properties are not an object"),
         ({**feature("a"), "properties": {"geometry": 1}}, "a property has the name of the geometry column"),
