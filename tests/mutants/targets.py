@@ -162,7 +162,13 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "creating_races", "adding", "changing", "copies", "circles", "query_evolution", "transforms"
     ),
     f"{COORDINATOR}/definitions/*.py": _coordinator(
-        "declarations", "polling_declarations", "adding", "changing", "query_evolution", "engine_version"
+        "kept_columns",
+        "declarations",
+        "polling_declarations",
+        "adding",
+        "changing",
+        "query_evolution",
+        "engine_version",
     ),
     f"{COORDINATOR}/lifecycle/collector.py": _coordinator("collector"),
     f"{COORDINATOR}/lifecycle/*.py": _coordinator(
@@ -225,7 +231,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "smart_hostile_clients",
         "signed_pushes",
     ),
-    f"{SYNC}/private_database.py": _sync("access_store", "webhooks"),
+    f"{SYNC}/private_database.py": _sync("private_database", "access_store", "webhooks"),
     f"{SYNC}/repositories/*.py": _sync(
         "transfer_details",
         "named_places",
@@ -292,18 +298,24 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{INGEST}/commit/committer.py": _ingest("push/messages", "push/file"),
     f"{INGEST}/commit/rejects.py": _ingest("push/messages", "rejected", "poll/bad_rows", "push/reader"),
     f"{INGEST}/commit/watermark.py": _ingest("push/watermarks"),
-    f"{INGEST}/poll/fetch/mqtt*.py": _ingest("poll/mqtt_packets", "poll/mqtt"),
+    f"{INGEST}/poll/fetch/mqtt*.py": _ingest(
+        "poll/states_of_others", "poll/mqtt_bytes", "poll/mqtt_packets", "poll/mqtt"
+    ),
     f"{INGEST}/poll/fetch/ftp.py": _ingest("poll/ftp"),
     f"{INGEST}/poll/fetch/container.py": _ingest("poll/container"),
     f"{INGEST}/poll/fetch/command.py": _ingest("poll/unpack", "poll/container"),
     f"{INGEST}/poll/fetch/fetch_step.py": _ingest("poll/mqtt", "poll/retried_rows", "poll/poller"),
     f"{INGEST}/poll/fetch/*.py": _ingest("poll/files_glob", "poll/url", "poll/ftp", "poll/unpack"),
-    f"{INGEST}/poll/unpack/*.py": _ingest("poll/unpack"),
+    f"{INGEST}/poll/unpack/*.py": _ingest("unsupported_steps", "poll/unpack"),
     f"{INGEST}/poll/schedule.py": _ingest("poll/schedule", "poll/settings"),
     f"{INGEST}/poll/polled_position.py": _ingest(
-        "poll/position_of_polls", "poll/files_glob", "poll/bad_rows", "poll/container"
+        "poll/states_of_others",
+        "poll/position_of_polls",
+        "poll/files_glob",
+        "poll/bad_rows",
+        "poll/container",
     ),
-    f"{INGEST}/poll/*.py": _ingest("poll/"),
+    f"{INGEST}/poll/*.py": _ingest("unsupported_steps", "poll/"),
     f"{INGEST}/prepare/bad_rows.py": _ingest(
         "bad_rows", "push/rejected_rows", "poll/bad_rows", "push/messages"
     ),
@@ -356,6 +368,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{INGEST}/merge/*.py": _ingest(
         "merge/rules",
+        "unsupported_steps",
         "merge/sorted_keys",
         "merge/equality",
         "merge/strategies",
@@ -405,7 +418,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "read/exact_values",
         "push/rejected_rows",
     ),
-    f"{INGEST}/read/geo/*.py": _ingest("read/geojson", "read/shapefile"),
+    f"{INGEST}/read/geo/*.py": _ingest("read/shapes", "read/geojson", "read/shapefile"),
     f"{INGEST}/read/json_formats/*.py": _ingest(
         "read/json",
         "read/ndjson",
@@ -426,7 +439,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "registry/avro",
     ),
     f"{INGEST}/read/message_buffer.py": _ingest("push/source", "sift", "push/message_batch"),
-    f"{INGEST}/read/*.py": _ingest("sift", "read/", "push/rejected_rows"),
+    f"{INGEST}/read/*.py": _ingest("unsupported_steps", "sift", "read/", "push/rejected_rows"),
     f"{INGEST}/errors.py": _ingest("push/snapshots", "push/stuck_sources", "push/control"),
     f"{INGEST}/message_columns.py": _ingest("push/message_columns", "source_settings"),
     f"{INGEST}/topic_names.py": _ingest("push/topics_of_others", "source_settings"),

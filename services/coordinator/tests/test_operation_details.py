@@ -205,6 +205,8 @@ def test_no_two_sources_share_a_topic_however_many_names_collide() -> None:
     assert topic_name("a/B", "x y", (), prefix="p.") == "p.odf.push.a.b.x-y"
     long = topic_name("c" * 300, "default", ())
     assert len(long) == 249, "the longest that Kafka takes"
-    assert len(topic_name("c" * (249 - len("odf.push..d")), "d", ())) == 249
+    longest = "c" * (249 - len("odf.push..d"))
+    assert topic_name(longest, "d", ()) == f"odf.push.{longest}.d"
+    assert len(topic_name(longest + "c", "d", ())) == 249
     both = topics_for("cities", ("a.b", "a b", "a-b"), ())
     assert len(set(both.values())) == 3

@@ -49,3 +49,10 @@ def test_a_polling_source_is_configured_and_shown_like_others(
     control.change(entry, "", {"badRecords": "auto"})
     with pytest.raises(NotFound):
         control.change(entry, "other", {"watermarkDelay": "0"})
+    for setting, value in (("schemaRegistry", "http://registry"), ("topics", "shop"), ("keyColumns", "key")):
+        with pytest.raises(InvalidInput, match=f"{setting}: a has no push source"):
+            control.change(entry, "", {setting: value})
+    for setting in ("partitions", "retention"):
+        with pytest.raises(InvalidInput, match=f"{setting}: source default of a has no topic of its own"):
+            control.change(entry, "", {setting: "7" if setting == "partitions" else "7d"})
+    assert control.change(entry, "", {"schemaRegistry": ""}) == "default"

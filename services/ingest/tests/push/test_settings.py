@@ -28,6 +28,8 @@ def test_settings_are_shown_and_changed(make_bench: Any, broker: Broker) -> None
         assert view.settings.plain()["badRecords"] == "stop"
         with pytest.raises(InvalidInput, match="badRecords"):
             made.change(entry, "", {"badRecord": "stop"})
+        with pytest.raises(InvalidInput, match="pollInterval: a has no polling source"):
+            made.change(entry, "", {"pollInterval": "1h"})
 
 
 def test_partitions_and_retention_change_the_sources_own_topic(make_bench: Any, broker: Broker) -> None:

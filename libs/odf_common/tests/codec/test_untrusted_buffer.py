@@ -1,0 +1,79 @@
+"""What lies at the end of a buffer is read, and nothing beyond it."""
+
+import struct
+
+import pytest
+
+from odf_common.codec.flatbuffers.untrusted_buffer import Source
+from odf_common.errors import InvalidInput
+
+
+def table_before_vtable(length: int, size: int, *slots: int) -> bytes:
+    """Return a table of 4 bytes at 0, and its vtable after it, which says that it has `length` bytes."""
+    return struct.pack(f"<i2H{len(slots)}H", -4, length, size, *slots)
+
+
+def vtable_before_table(size: int, table: bytes) -> bytes:
+    """Return a vtable of 4 bytes at 0, and its table after it, which it says has `size` bytes."""
+    return struct.pack("<2Hi", 4, size, 4) + table
+
+
+def test_a_vtable_and_a_table_may_end_with_the_buffer() -> None:
+    assert Source(table_before_vtable(4, 4)).vtable(0) == ((), 4)
+    assert Source(table_before_vtable(8, 4, 0, 3)).vtable(0) == ((0, 3), 4)
+    assert Source(vtable_before_table(4, b"")).vtable(4) == ((), 4)
+    assert Source(vtable_before_table(6, b"xx")).vtable(4) == ((), 6)
+
+
+@pytest.mark.parametrize("slots", [32, 33, 34])
+def test_a_vtable_has_as_many_slots_as_it_says(slots: int) -> None:
+    raw = table_before_vtable(4 + 2 * slots, 4, *range(slots))
+    assert Source(raw).vtable(0) == (tuple(range(slots)), 4)
+
+
+@pytest.mark.parametrize(
+    ("raw", "at"),
+    [
+        (table_before_vtable(6, 4), 0),
+        (table_before_vtable(3, 4), 0),
+        (table_before_vtable(5, 4, 0), 0),
+        (table_before_vtable(4, 3), 0),
+        (table_before_vtable(4, 4)[:-1], 0),
+        (vtable_before_table(5, b""), 4),
+        (struct.pack("<i", 1), 0),
+    ],
+)
+def test_a_vtable_that_exceeds_the_buffer_or_itself_is_refused(raw: bytes, at: int) -> None:
+    with pytest.raises(InvalidInput, match="vtable"):
+        Source(raw).vtable(at)
+
+
+@pytest.mark.parametrize(("to", "is_inside"), [(4, True), (5, False), (2**31, False)])
+def test_a_reference_leads_to_four_bytes_within_the_buffer(to: int, is_inside: bool) -> None:
+    source = Source(struct.pack("<I", to) + bytes(4))
+    if is_inside:
+        assert source.follow(0) == to
+    else:
+        with pytest.raises(InvalidInput, match="leads outside"):
+            source.follow(0)
+    with pytest.raises(InvalidInput, match="reference is outside"):
+        source.follow(5)
+
+
+@pytest.mark.parametrize(("count", "is_inside"), [(2, True), (3, False), (2**32 - 1, False)])
+def test_a_vector_may_end_with_the_buffer(count: int, is_inside: bool) -> None:
+    source = Source(struct.pack("<I", count) + bytes(8))
+    if is_inside:
+        assert source.span(0, width=4) == (4, 2)
+        assert source.budget == 4 * 12 + 64 - 12
+    else:
+        with pytest.raises(InvalidInput, match="a vector exceeds"):
+            source.span(0, width=4)
+
+
+def test_the_budget_may_be_used_up_but_not_exceeded() -> None:
+    source = Source(bytes(9))
+    source.spend(100)
+    assert source.budget == 0
+    with pytest.raises(InvalidInput, match="too many references"):
+        source.spend(1)
