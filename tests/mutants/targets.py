@@ -347,6 +347,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{INGEST}/control/*move.py": _ingest("push/control", "push/topics_of_others"),
     f"{INGEST}/control/re*.py": _ingest("rejected", "push/rejected_rows", "poll/retried_rows"),
+    f"{INGEST}/control/drain.py": _ingest("drains", "push/reader", "push/control", "push/halves"),
     f"{INGEST}/control/*.py": _ingest(
         "push/control",
         "push/continuing",

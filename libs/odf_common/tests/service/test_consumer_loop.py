@@ -9,7 +9,14 @@ from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.codec.envelopes import Envelope, body_of, decode, envelope
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.identity.did import DatasetId
-from odf_common.ports.bus import COORDINATOR_COMMANDS, COORDINATOR_REPLIES, FIXED_TOPICS
+from odf_common.ports.bus import (
+    COORDINATOR_COMMANDS,
+    COORDINATOR_REPLIES,
+    FIXED_TOPICS,
+    PARTITIONS,
+    Inbox,
+    OnAssigned,
+)
 from odf_common.proto.odf.bus.v1.bus_pb2 import Committed, Propose
 from odf_common.service.consumer.consumer_loop import Handler, Outgoing, Reader, Subscription
 
@@ -193,3 +200,29 @@ def test_handlers_that_block_hold_up_no_other_dataset() -> None:
     at_end = ("odf.test", COORDINATOR_COMMANDS)
     run_until(bus, handler, lambda: bus.positions.get(at_end) == 2, threads=2)
     assert len(bus.topics[COORDINATOR_REPLIES]) == 2
+
+
+def test_a_reader_is_ready_once_partitions_are_assigned_and_says_which() -> None:
+    bus, topics, assigned = MemoryBus(), MemoryTopics(), list[frozenset[int]]()
+    inboxes: list[Inbox] = []
+    subscribe = bus.subscribe
+
+    def unassigned(topic: str, *, group: str | None, on_assigned: OnAssigned | None = None) -> Inbox:
+        inboxes.append(inbox := subscribe(topic, group=group, on_assigned=on_assigned))
+        inbox.has_assignment = False
+        return inbox
+
+    bus.subscribe = unassigned  # type: ignore[method-assign]
+    subscription = Subscription(topic=COORDINATOR_COMMANDS, handler=answering, on_assigned=assigned.append)
+    reader = Reader(subscription, group="odf.test", bus=bus, topics=topics)
+    stop = threading.Event()
+    thread = threading.Thread(target=reader.run, args=(stop,))
+    thread.start()
+    try:
+        assert not reader.ready.wait(0.05)
+        inboxes[0].has_assignment = True
+        assert reader.ready.wait(5)
+        assert assigned == [frozenset(range(PARTITIONS))]
+    finally:
+        stop.set()
+        thread.join(5)
