@@ -191,14 +191,22 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/access/audit.py": _sync("audit"),
     f"{SYNC}/access/rate_limits.py": _sync("connection_limits"),
     f"{SYNC}/access/*.py": _sync(
-        "access_store", "who_may_do_what", "account_routes", "openapi", "audit", "remote_login"
+        "access_rules",
+        "access_store",
+        "who_may_do_what",
+        "account_routes",
+        "openapi",
+        "audit",
+        "remote_login",
     ),
     f"{SYNC}/http/authorization.py": _sync(
         "who_may_do_what", "endpoints", "ingest_routes", "list_routes", "access_store", "smart_pushes"
     ),
     f"{SYNC}/http/account_routes.py": _sync("account_routes", "openapi", "audit", "remote_login"),
     f"{SYNC}/http/block_packs.py": _sync("packs", "signed_pulls"),
-    f"{SYNC}/http/connections.py": _sync("connection_limits", "recorded_transfers", "simple_protocol"),
+    f"{SYNC}/http/connections.py": _sync(
+        "upload_refusals", "connection_limits", "recorded_transfers", "simple_protocol"
+    ),
     f"{SYNC}/http/dataset_routes.py": _sync(
         "simple_protocol", "recorded_transfers", "signed_pulls", "uploads", "push_checks"
     ),
@@ -215,9 +223,9 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/http/head_watch.py": _sync("event_routes", "webhooks"),
     f"{SYNC}/http/ingest_*.py": _sync("ingest_routes"),
     f"{SYNC}/http/list_routes.py": _sync("list_routes"),
-    f"{SYNC}/http/object_uploads.py": _sync("uploads", "smart_pushes"),
+    f"{SYNC}/http/object_uploads.py": _sync("upload_refusals", "uploads", "smart_pushes"),
     f"{SYNC}/http/open_pushes.py": _sync(
-        "push_checks", "interrupted_transfers", "smart_pushes", "smart_hostile_clients"
+        "open_pushes", "push_checks", "interrupted_transfers", "smart_pushes", "smart_hostile_clients"
     ),
     f"{SYNC}/http/openapi.py": _sync("who_may_do_what", "openapi"),
     f"{SYNC}/http/smart_protocol/*.py": _sync(
@@ -369,6 +377,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{INGEST}/merge/*.py": _ingest(
         "merge/rules",
+        "merge/operation_faults",
         "unsupported_steps",
         "merge/sorted_keys",
         "merge/equality",
@@ -379,6 +388,8 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{INGEST}/prepare/*.py": _ingest(
         "push/message_batch",
+        "preprocess",
+        "push/source",
         "bad_rows",
         "push/messages",
         "push/file",
@@ -401,6 +412,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "push/stuck_sources",
     ),
     f"{INGEST}/push/*.py": _ingest(
+        "push/lanes",
         "push/machine",
         "push/source",
         "push/reader",

@@ -1,0 +1,105 @@
+"""Which client reads which source, whose turn it is, and what is kept when one of several clients fails."""
+
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from odf_common.adapters.kafka.quiet import Partition
+from odf_common.errors import Unavailable
+from odf_ingest.push.lanes import Lanes
+from odf_ingest.push.source import PushSource
+
+
+class Client:
+    """Notes what it is asked; returns `chunks`, or fails."""
+
+    def __init__(self, name: str, log: list[tuple[str, object]]) -> None:
+        self.name, self._log = name, log
+        self.chunks: tuple[object, ...] = ()
+        self.fails = False
+
+    def assign(self, positions: Mapping[Partition, int]) -> None:
+        self._log.append((self.name, dict(positions)))
+
+    def take(self, count: int, timeout: float) -> Any:
+        self._log.append((self.name, (count, timeout)))
+        if self.fails:
+            raise Unavailable(what="Kafka", why="down")
+        return SimpleNamespace(chunks=self.chunks)
+
+    def unassign(self, partitions: Iterable[Partition]) -> None:
+        self._log.append((self.name, ("unassign", *partitions)))
+
+
+def source(topic: str, *positions: int) -> PushSource:
+    next_ = dict(enumerate(positions))
+    partitions = tuple((topic, number) for number in next_)
+    return cast("PushSource", SimpleNamespace(topic=topic, next=next_, partitions=partitions))
+
+
+class Bench:
+    """Lanes of as many clients as sources of one topic."""
+
+    def __init__(self, count: int) -> None:
+        self.log: list[tuple[str, object]] = []
+        self.clients = [Client(name, self.log) for name in "abcd"[:count]]
+        others = iter(self.clients[1:])
+        self.lanes = Lanes(cast("Any", self.clients[0]), lambda: cast("Any", next(others)))
+        self.sources = [source("shared", 7) for _ in range(count)]
+        self.lanes.open(self.sources)
+        self.opened = list(self.log)
+        self.log.clear()
+
+    def turns(self) -> str:
+        """Return the clients in the order in which they were asked in one round."""
+        self.log.clear()
+        self.lanes.take(10, 6.0)
+        return "".join(name for name, _ in self.log)
+
+
+def test_sources_of_one_topic_have_clients_of_their_own_and_others_share_the_first() -> None:
+    bench = Bench(2)
+    assert bench.opened == [("a", {("shared", 0): 7}), ("b", {("shared", 0): 7})]
+    bench.lanes.open([source("other", 1, 2), source("third", 3)])
+    assert bench.log == [("a", {("other", 0): 1, ("other", 1): 2, ("third", 0): 3})]
+    bench.log.clear()
+    bench.lanes.close(bench.sources[0])
+    assert bench.log == [("a", ("unassign", ("shared", 0)))]
+    bench.lanes.open([source("shared", 9)])
+    assert bench.log[1:] == [("a", {("shared", 0): 9})], "the first client is free for it"
+
+
+def test_each_client_is_the_first_in_its_turn() -> None:
+    assert [Bench(1).turns() for _ in range(2)] == ["a", "a"]
+    bench = Bench(3)
+    assert [bench.turns() for _ in range(4)] == ["abc", "bca", "cab", "abc"]
+
+
+def test_the_wait_is_shared_unless_the_last_round_brought_messages() -> None:
+    bench = Bench(2)
+    bench.lanes.take(10, 6.0)
+    assert {timeout for _, (_, timeout) in cast("Any", bench.log)} == {3.0}
+    bench.clients[0].chunks = ("message",)
+    bench.lanes.take(10, 6.0)
+    bench.log.clear()
+    bench.lanes.take(10, 6.0)
+    assert [asked for _, asked in bench.log] == [(10, 0.0)] * 2
+    alone = Bench(1)
+    alone.clients[0].chunks = ("message",)
+    for _ in range(2):
+        alone.lanes.take(10, 6.0)
+    assert [asked for _, asked in alone.log] == [(10, 6.0)] * 2, "no other client is kept waiting"
+
+
+def test_what_other_clients_brought_is_not_lost_with_one_that_fails() -> None:
+    bench = Bench(2)
+    bench.clients[1].fails = True
+    with pytest.raises(Unavailable):
+        bench.lanes.take(10, 6.0)
+    bench.clients[0].chunks = ("message",)
+    with pytest.raises(Unavailable):
+        bench.lanes.take(10, 6.0)  # it is the first in this round
+    found = bench.lanes.take(10, 6.0)
+    assert [taken.chunks for _, taken in found] == [("message",)]

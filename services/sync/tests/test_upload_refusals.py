@@ -1,0 +1,99 @@
+"""Uploads that are refused before a byte of them is read, and files that cannot be opened: without a server."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+from odf_testing.builders import a_hash
+
+from odf_sync.http import object_uploads
+from odf_sync.http.connections import RETRY_AFTER, SentFile
+from odf_sync.http.object_uploads import ExpectedUpload, ObjectUploads
+from odf_sync.transfer.partial_files import partial_file
+
+SIZE = 10
+
+
+def request_of(length: int | None, **headers: str) -> web.Request:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return cast("web.Request", SimpleNamespace(content_length=length, headers=named))
+
+
+def upload_of(tmp_path: Path, *, most: int = SIZE, has: bool = True) -> ExpectedUpload:
+    file = tmp_path / "uploads" / "file"
+    return ExpectedUpload(file=file, name=a_hash("x"), has=lambda: has, take=cast("Any", None), most=most)
+
+
+def answer(tmp_path: Path, request: web.Request, **options: Any) -> web.Response:
+    async def ask() -> web.Response:
+        return await ObjectUploads().receive(request, upload_of(tmp_path, **options))
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (request_of(None), 411),
+        (request_of(3, Content_Encoding="gzip"), 415),
+        (request_of(SIZE + 1), 413),
+        (request_of(0, Content_Range=f"bytes */{SIZE + 1}"), 413),
+        (request_of(1, Content_Range=f"bytes */{SIZE}"), 400),
+        (request_of(3, Content_Range="bytes 7-9/11"), 400),
+        (request_of(3, Content_Range="nonsense"), 400),
+        (request_of(0, Content_Range=f"bytes */{SIZE}"), 200),
+        (request_of(0, Content_Range=f"bytes */{SIZE}", Content_Encoding="Identity"), 200),
+    ],
+)
+def test_the_headers_of_an_upload_decide_before_its_body(
+    tmp_path: Path, request_: web.Request, status: int
+) -> None:
+    assert answer(tmp_path, request_).status == status
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_question_is_answered_with_what_has_arrived(tmp_path: Path) -> None:
+    question = request_of(0, Content_Range=f"bytes */{SIZE}")
+    assert answer(tmp_path, question, has=False).headers["Upload-Offset"] == "0"
+    with partial_file(tmp_path / "uploads", "file") as file:
+        file.write(b"begun")
+    found = answer(tmp_path, question, has=False)
+    assert (found.status, found.headers["Upload-Offset"]) == (204, "5")
+    later = answer(tmp_path, request_of(3, Content_Range=f"bytes 7-9/{SIZE}"), has=False)
+    assert (later.status, later.headers["Upload-Offset"]) == (409, "5")
+    with partial_file(tmp_path / "uploads", "file"):
+        busy = answer(tmp_path, question, has=False)
+    assert (busy.status, busy.headers["Retry-After"]) == (503, "1")
+
+
+def test_while_too_many_are_received_others_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_uploads, "UPLOADS", 1)
+    question = request_of(0, Content_Range=f"bytes */{SIZE}")
+
+    async def ask() -> tuple[int, int, int]:
+        uploads = ObjectUploads()
+        async with uploads._slots:
+            busy = await uploads.receive(question, upload_of(tmp_path))
+        free = await uploads.receive(question, upload_of(tmp_path))
+        again = await uploads.receive(question, upload_of(tmp_path))
+        return busy.status, free.status, again.status
+
+    assert asyncio.run(ask()) == (503, 200, 200)
+
+
+@pytest.mark.parametrize(("status", "said"), [(403, 500), (404, 503), (200, 200), (206, 206), (416, 416)])
+def test_a_file_that_cannot_be_opened_is_a_fault_of_the_node_that_no_cache_keeps(
+    tmp_path: Path, status: int, said: int
+) -> None:
+    response = SentFile(tmp_path / "file", headers={"Cache-Control": "immutable"})
+    response.set_status(status, "reason")
+    assert response.status == said
+    is_kept = status == said
+    assert ("Cache-Control" in response.headers) == is_kept
+    assert response.headers.get("Retry-After") == (None if is_kept else RETRY_AFTER)
+    assert (response.reason == "reason") == is_kept
