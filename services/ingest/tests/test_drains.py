@@ -148,7 +148,7 @@ def test_a_drain_of_nothing_is_its_head_and_of_something_it_hurries_the_source(
         hurried.append(parts.source.is_hurried)
         parts.source.ends = {0: 5}
 
-    monkeypatch.setattr(module.time, "sleep", look)
+    monkeypatch.setattr("odf_ingest.control.drain.time.sleep", look)
     assert list(parts.drains.wait(ENTRY)) == [Progress(waiting=5), Progress(waiting=0, head=head)]
     assert (hurried, parts.source.is_hurried) == ([True], False)
 

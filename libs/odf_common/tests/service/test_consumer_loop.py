@@ -1,9 +1,10 @@
 import threading
 import time
 from collections.abc import Callable, Iterable
+from typing import cast
 
 import pytest
-from odf_testing.bus import MemoryBus, MemoryTopics
+from odf_testing.bus import MemoryBus, MemoryInbox, MemoryTopics
 
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.codec.envelopes import Envelope, body_of, decode, envelope
@@ -204,11 +205,12 @@ def test_handlers_that_block_hold_up_no_other_dataset() -> None:
 
 def test_a_reader_is_ready_once_partitions_are_assigned_and_says_which() -> None:
     bus, topics, assigned = MemoryBus(), MemoryTopics(), list[frozenset[int]]()
-    inboxes: list[Inbox] = []
+    inboxes: list[MemoryInbox] = []
     subscribe = bus.subscribe
 
     def unassigned(topic: str, *, group: str | None, on_assigned: OnAssigned | None = None) -> Inbox:
-        inboxes.append(inbox := subscribe(topic, group=group, on_assigned=on_assigned))
+        inbox = cast("MemoryInbox", subscribe(topic, group=group, on_assigned=on_assigned))
+        inboxes.append(inbox)
         inbox.has_assignment = False
         return inbox
 

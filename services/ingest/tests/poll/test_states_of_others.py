@@ -8,8 +8,8 @@ import pytest
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SourceState
-from odf_ingest.poll.fetch.mqtt import MQTT, Received
-from odf_ingest.poll.polled_position import ETAG, ReadFile, state_of
+from odf_ingest.poll.fetch.mqtt import Received
+from odf_ingest.poll.polled_position import ETAG, MQTT, ReadFile, state_of
 
 FILE = {"v": 1, "file": "a.csv", "size": 3, "modified": 5, "digest": "d"}
 BATCH = {"v": 1, "client": "c", "number": 2, "ids": [1, 2], "digest": "d"}

@@ -73,7 +73,7 @@ def test_a_schema_that_could_not_be_used_is_asked_for_again_after_a_while(
     client: Client, faults_of: Callable[..., dict[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("odf_ingest.registry.decoder.time.monotonic", lambda: now[0])
     client.missing = {1}
     for pause, count in ((0.0, 1), (RETRY_SECONDS - 1, 1), (2.0, 2), (1.0, 2)):
         now[0] += pause
