@@ -357,6 +357,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{INGEST}/control/re*.py": _ingest("rejected", "push/rejected_rows", "poll/retried_rows"),
     f"{INGEST}/control/drain.py": _ingest("drains", "push/reader", "push/control", "push/halves"),
     f"{INGEST}/control/*.py": _ingest(
+        "resumable",
         "push/control",
         "push/continuing",
         "push/stuck_sources",
@@ -424,6 +425,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "push/control",
     ),
     f"{INGEST}/read/csv_format/*.py": _ingest(
+        "read/csv_grammar",
         "read/csv",
         "read/options",
         "read/bad_values",
