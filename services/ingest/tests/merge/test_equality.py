@@ -154,3 +154,21 @@ def test_parts_of_columns_compare_as_their_values_do(
     right = pa.array([{"l": value} for value in others], type_).slice(start)
     expected = [repr(a) == repr(b) for a, b in zip(values[start:], others[start:], strict=True)]
     assert equal(left, right).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("type_", "empty"),
+    [
+        (pa.struct([("a", pa.int64())]), {"a": None}),
+        (pa.struct([("a", pa.int64())]), {"a": 0}),  # as it is below a struct that is null
+        (pa.struct([("a", pa.struct([("b", pa.string())]))]), {"a": {"b": ""}}),
+        (pa.list_(pa.int64()), []),
+        (pa.large_list(pa.string()), []),
+        (pa.list_(pa.int64(), 2), [None, None]),
+        (pa.string(), ""),
+        (pa.float64(), 0.0),
+    ],
+)
+def test_nothing_differs_from_a_value_that_has_nothing_in_it(type_: pa.DataType, empty: object) -> None:
+    left, right = pa.array([None, empty, None, empty], type_), pa.array([empty, None, None, empty], type_)
+    assert equal(left, right).tolist() == [False, False, True, True]
