@@ -50,7 +50,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{COMMON}/adapters/s3/cache.py": _common("adapters/object_cache", "adapters/s3_store"),
     f"{COMMON}/adapters/s3/location.py": _common("adapters/s3_location"),
     f"{COMMON}/adapters/s3/*.py": (
-        *_common("adapters/s3_store", "adapters/s3_faults"),
+        *_common("adapters/bucket_uploads", "adapters/s3_store", "adapters/s3_faults"),
         *_coordinator("stores_in_a_bucket"),
     ),
     f"{COMMON}/adapters/local/ca*.py": (
