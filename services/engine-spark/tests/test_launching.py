@@ -14,13 +14,14 @@ from odf_common.embedded.node_file import is_running
 PATIENCE = 60.0  # seconds
 AT_WORK = """
 import threading
+import time
 from odf_engine_spark.spark import session
 session._warm = lambda _: None  # only the query below matters
-spark = session.start("local[2]")
+spark = session.start("local[1]")
 count = lambda: spark.collect(spark.frame(spark.parse("SELECT count(*) FROM range(1000000000000) WHERE id % 7 = sqrt(id)")))
 threading.Thread(target=count, daemon=True).start()
 while not spark.session.sparkContext.statusTracker().getActiveJobsIds():
-    pass
+    time.sleep(0.05)
 print(spark.session.sparkContext._gateway.proc.pid, flush=True)
 input()
 """
