@@ -201,7 +201,7 @@ def test_what_a_worker_does_while_it_waits_stops_when_it_may_serve() -> None:
 @pytest.mark.parametrize("text", [COLD, BUSY])
 def test_no_spare_is_started_while_the_first_is_cold_or_busy(tmp_path: Path, text: str) -> None:
     with keeper(tmp_path, text, after=8) as kept:
-        until(lambda: kept.looks > 30)
+        until(lambda: kept.looks > 16)
         assert len(kept.started) == 1
 
 
