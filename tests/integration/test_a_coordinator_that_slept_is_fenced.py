@@ -22,7 +22,8 @@ LOCK_TTL = 10.0  # seconds, and the group's session 6: the defaults
 TRIES = 4
 REFUSED = 10.0  # seconds
 DRAINED = 90.0
-STEP = 0.03  # seconds between messages, so that commits go on all the time
+STEP = 0.06  # seconds between messages, so that commits go on all the time
+LOOK = 0.0005  # seconds between two looks at the lock, which is held for milliseconds
 
 
 def test_a_coordinator_paused_with_the_lock_in_hand_cannot_fork_the_chain(story: Story) -> None:
@@ -116,6 +117,7 @@ def pause_with_the_lock(node: EmbeddedNode, dataset: DatasetId) -> int:
     try:
         while time.monotonic() < deadline:
             if not client.exists(f"odf:lock:{dataset}"):
+                time.sleep(LOOK)
                 continue
             os.kill(pid, signal.SIGSTOP)
             time.sleep(0.05)

@@ -20,7 +20,7 @@ from odf_common.ports.bus import INGEST_COMMANDS, Inbox
 
 COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")
 EACH = 50  # records a round
-PAUSE = 0.3  # seconds between rounds
+PAUSE = 0.6  # seconds between rounds
 MEMBERS = 4  # of the group that come and go
 PATIENCE = 120.0  # seconds until the second ingest has started, got datasets and committed
 
