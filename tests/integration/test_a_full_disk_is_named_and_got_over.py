@@ -33,10 +33,8 @@ def record(id_: int) -> Row:
 
 @pytest.fixture(scope="module")
 def node(node: EmbeddedNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
-    """A node whose datasets lie on a small file system; it borrows the other tests' engine, which writes elsewhere."""
-    engine = node.node.engine
-    assert engine is not None
-    node = EmbeddedNode(tmp_path_factory.mktemp("full"), {"ODF_ENGINE": engine})
+    """A node whose datasets lie on a small file system; engine and Kafka, which are borrowed, write elsewhere."""
+    node = node.guest(tmp_path_factory.mktemp("full"))
     with small_disk(node.home / "datasets", size=SIZE):
         node.up(*SERVICES)
         try:

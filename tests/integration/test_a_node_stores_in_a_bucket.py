@@ -31,11 +31,9 @@ def place(server: MinioServer) -> S3Location:
 def node(
     node: EmbeddedNode, server: MinioServer, place: S3Location, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EmbeddedNode]:
-    """A node with its objects in a bucket; it borrows the engine of the other tests' node."""
-    engine = node.node.engine
-    assert engine is not None
+    """A node with its objects in a bucket."""
     settings = {"ODF_STORE": str(place), "ODF_S3_ACCESS_KEY": ACCESS_KEY, "ODF_S3_SECRET_KEY": SECRET_KEY}
-    node = EmbeddedNode(tmp_path_factory.mktemp("node"), {**settings, "ODF_ENGINE": engine})
+    node = node.guest(tmp_path_factory.mktemp("bucket"), settings)
     node.up(*PARTS)
     yield node
     node.down()

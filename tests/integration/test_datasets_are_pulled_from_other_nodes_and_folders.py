@@ -18,10 +18,8 @@ COLUMNS = ("id BIGINT", "text STRING", "at TIMESTAMP(3)")
 
 @pytest.fixture(scope="module")
 def reader(node: EmbeddedNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    """Another node, with what a reader of datasets needs; it borrows the first one's engine."""
-    engine = node.node.engine
-    assert engine is not None
-    made = EmbeddedNode(tmp_path_factory.mktemp("reader"), {"ODF_ENGINE": engine})
+    """Another node, with what a reader of datasets needs."""
+    made = node.guest(tmp_path_factory.mktemp("reader"))
     made.up("coordinator", "sync", "verifier")
     yield Story(made)
     made.down()

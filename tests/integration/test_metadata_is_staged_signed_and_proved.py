@@ -15,10 +15,8 @@ INFO = b"kind: SetInfo\ndescription: readings\n"
 
 @pytest.fixture(scope="module")
 def signing(node: EmbeddedNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    """Another node, which signs its blocks; it borrows the first one's engine."""
-    engine = node.node.engine
-    assert engine is not None
-    made = EmbeddedNode(tmp_path_factory.mktemp("signing"), {"ODF_ENGINE": engine, "ODF_SIGN_BLOCKS": "1"})
+    """Another node, which signs its blocks."""
+    made = node.guest(tmp_path_factory.mktemp("signing"), {"ODF_SIGN_BLOCKS": "1"})
     made.up("coordinator", "sync", "verifier")
     yield Story(made)
     made.down()
