@@ -23,8 +23,8 @@ from tests.integration import waiting_queries as waiting
 
 from odf_engine_spark.operators.changes import APPEND
 
-VICTIMS = (JVM, "coordinator", "ingest")
-WAITING = (JVM, "coordinator")  # the victims of the rounds in which waiting queries get records
+VICTIMS = (JVM, "coordinator")  # who computes, and who starts that
+WAITING = VICTIMS  # of the rounds in which waiting queries get records
 SEED = 20
 FEW = root("killed.few", ("event_time TIMESTAMP(3)", "id BIGINT"))
 # The first test has the starts of the node, and of each part that was killed.
@@ -46,7 +46,9 @@ class Sent:
 
 
 @pytest.fixture(
-    scope="module", params=[VICTIMS, pytest.param((*VICTIMS, ENGINE), marks=pytest.mark.soak)], ids=len
+    scope="module",
+    params=[VICTIMS, pytest.param((*VICTIMS, "ingest", ENGINE), marks=pytest.mark.soak)],
+    ids=len,
 )
 def sent(node: EmbeddedNode, request: pytest.FixtureRequest) -> Sent:
     """All is sent and derived; in each round a part was killed at some point of a pull."""
