@@ -38,7 +38,7 @@ help:
 setup: $(STAMPS)/projects $(STAMPS)/kafka $(PROTO_OUT)/.stamp $(STAMPS)/archive $(STAMPS)/spark ## install everything into .venv; fast if nothing has changed
 
 .PHONY: testsetup
-testsetup: setup $(STAMPS)/minio $(STAMPS)/samples ## install what only tests need: a MinIO, built once; needs Go, takes some minutes
+testsetup: setup $(STAMPS)/minio $(STAMPS)/samples $(STAMPS)/compiled ## install what only tests need: a MinIO, built once; needs Go, takes some minutes
 
 .PHONY: demo
 demo: setup ## run the demo on real data: from messages to verified derivatives
@@ -147,13 +147,13 @@ $(STAMPS)/kafka: deploy/embedded/pom.xml | $(BIN)/python
 	@mkdir -p $(STAMPS) && touch $@
 
 # The module proxy's checksum database checks the sources. Go's own caches make a second checkout fast. Compiled without
-# optimizations, in 181 instead of 284 processor seconds: the tests send it little.
+# optimizations, in 181 instead of 284 processor seconds, and debug information: the tests send it little.
 $(STAMPS)/minio: Makefile | $(BIN)/python
 	@if ! $(MINIO_FOLDER)/$(MINIO) --version >/dev/null 2>&1; then \
 		command -v go >/dev/null || { echo "error: Go was not found; install Go 1.21 or newer, with which the tests' MinIO is built" >&2; exit 1; }; \
 		echo "building MinIO for the tests; this takes some minutes"; \
 		rm -rf $(MINIO_FOLDER) && mkdir -p $(MINIO_FOLDER) && cd $(MINIO_FOLDER) && \
-		GOBIN=$(MINIO_FOLDER) GOFLAGS=-mod=mod CGO_ENABLED=0 go install -trimpath -ldflags "-s -w" -gcflags "all=-N -l" github.com/minio/minio@$(MINIO) && \
+		GOBIN=$(MINIO_FOLDER) GOFLAGS=-mod=mod CGO_ENABLED=0 go install -trimpath -ldflags "-s -w" -gcflags "all=-N -l -dwarf=false" github.com/minio/minio@$(MINIO) && \
 		mv minio $(MINIO); \
 	fi
 	@mkdir -p $(STAMPS) && touch $@
@@ -164,6 +164,12 @@ $(STAMPS)/samples: $(STAMPS)/requirements
 	@awk '/^pyshp==/ { found = 1 } found { print } found && !/\\$$/ { exit }' requirements.txt > $(SAMPLES)/requirements.txt
 	@$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-binary :all: \
 		--require-hashes --requirement $(SAMPLES)/requirements.txt --dest $(SAMPLES)
+	@touch $@
+
+# Only for speed: each process of a test run collects all tests, and would compile them itself, all at the same time.
+$(STAMPS)/compiled: $(STAMPS)/requirements | $(STAMPS)/projects $(PROTO_OUT)/.stamp
+	@echo "compiling the tests"
+	@$(BIN)/python -m pytest --collect-only -qq >/dev/null || echo "warning: that failed; the run will say why" >&2
 	@touch $@
 
 # Only for speed: the node also starts without the archive.

