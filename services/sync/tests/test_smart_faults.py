@@ -174,7 +174,7 @@ def test_a_node_that_does_not_answer_is_unavailable(
     runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "ANSWER_SECONDS", 0.01)
-    connection = Connection(runner, channel_of(Frames(), state=State.REQUESTED))
+    connection = Connection(runner, channel_of(Frames(), state=State.REQUESTED), {})
     with pytest.raises(Unavailable, match=r"no answer in 0\.01 s"):
         connection.expect(PushAccepted)
 
@@ -184,7 +184,7 @@ def test_blocks_are_as_many_as_were_planned(runner: asyncio.Runner, planned: int
     reply = encode(MetadataReply(blocks=BlocksBatch(num_blocks=1, payload=b"")))
     channel = channel_of(Frames(text_frame(reply)), table=PULL, state=State.ACCEPTED)
     with pytest.raises(InvalidInput, match=f"1 blocks, but {planned} planned"):
-        received_blocks(Connection(runner, channel), TransferPlan(num_blocks=planned))
+        received_blocks(Connection(runner, channel, {}), TransferPlan(num_blocks=planned))
 
 
 HEAD, OTHER = a_hash("head"), a_hash("other")
@@ -250,8 +250,8 @@ def test_an_archive_of_another_kind_is_refused(media_type: str, encoding: str) -
 
 
 def test_blocks_that_cannot_be_unpacked_leave_no_file_open() -> None:
-    def blocks() -> Iterator[tuple[Multihash, bytes]]:
-        yield HEAD, b"block"
+    def blocks() -> Iterator[tuple[Multihash, bytes, bytes]]:
+        yield HEAD, b"block", b""
         raise InvalidInput(text="cut off", where="archive")
 
     file = BytesIO()
@@ -262,7 +262,7 @@ def test_blocks_that_cannot_be_unpacked_leave_no_file_open() -> None:
 
 def test_spooled_blocks_are_as_they_came() -> None:
     given = {HEAD: b"first", OTHER: b"", a_hash("third"): b"third"}
-    with SpooledBlocks(BytesIO(), given.items()) as found:
+    with SpooledBlocks(BytesIO(), [(name, raw, b"signed") for name, raw in given.items()]) as found:
         assert list(found.items()) == list(given.items())
         assert len(found) == 3
         with pytest.raises(KeyError):
