@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import urllib3
@@ -14,7 +15,7 @@ from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash
 from odf_testing.minioserver import LARGE, SECRET_KEY, MinioServer
 from odf_testing.webserver import Page, Request, serving_answers
 
-from odf_common.adapters.s3 import bucket
+from odf_common.adapters.s3 import bucket, bucket_refs
 from odf_common.adapters.s3.bucket import Bucket
 from odf_common.adapters.s3.bucket_refs import S3RefStore
 from odf_common.adapters.s3.location import S3Access, S3Location
@@ -322,10 +323,74 @@ def test_a_server_that_ignores_conditions_is_refused(
 
     with serving_answers(answer) as endpoint:
         careless = Bucket(replace(place, endpoint=endpoint), server.access)
-        with pytest.raises(StorageUnavailable, match="ignores the conditions of a PUT") as told:
+        with pytest.raises(StorageUnavailable, match="does not obey the conditions of a PUT") as told:
             careless.require_usable()
     assert told.value.advice().startswith("use a server that supports them")
     assert server.objects(place) == {}
+
+
+def weak(page: Page) -> Page:
+    """Return an answer as a proxy that compresses sends it on."""
+    tags = {name: f"W/{value}" for name, value in page.headers.items() if name.lower() == "etag"}
+    return replace(page, headers={**page.headers, **tags})
+
+
+def test_a_server_whose_tags_match_nothing_is_refused_and_no_head_is_moved_for_ever(
+    server: MinioServer, place: S3Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_refs, "BACKOFF", Backoff(first=0.001, most=0.001))
+    with serving_answers(lambda request: weak(forwarded(server, request))) as endpoint:
+        weakened = Bucket(replace(place, endpoint=endpoint), server.access)
+        with pytest.raises(StorageUnavailable, match="does not obey the conditions of a PUT"):
+            weakened.require_usable()
+        refs = S3RefStore(weakened)
+        refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
+        with pytest.raises(StorageUnavailable, match="10 conditional PUTs failed") as told:
+            refs.compare_and_set(a_dataset(), expected=a_hash(1), new=a_hash(2))
+    assert "ETag" in told.value.advice()
+    assert S3RefStore(server.bucket(place)).head(a_dataset()) == a_hash(1)
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_upload_that_makes_progress_is_not_given_up(
+    server: MinioServer, place: S3Location, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(bucket, "RETRY_SECONDS", 0.05)  # less than a part takes
+    refused: set[str] = set()
+
+    def answer(request: Request) -> Page:
+        part = parse_qs(urlsplit(request.path).query).get("partNumber", [""])[0]
+        if part and part not in refused:
+            refused.add(part)
+            return Page(status=503)
+        return forwarded(server, request)
+
+    with serving_answers(answer) as endpoint:
+        slow = Bucket(replace(place, endpoint=endpoint), server.access)
+        assert slow.upload("large", a_large_file(tmp_path))
+    assert len(refused) > 1
+    assert b"".join(server.bucket(place).chunks("large") or ()) == LARGE
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_upload_of_which_only_the_last_answer_was_lost_is_not_sent_again(
+    server: MinioServer, place: S3Location, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def answer(request: Request) -> Page:
+        query = parse_qs(urlsplit(request.path).query, keep_blank_values=True)
+        asked.append(f"{request.method} {' '.join(sorted(query))}")
+        page = forwarded(server, request)
+        is_complete = request.method == "POST" and "uploadId" in query
+        return Page(status=503) if is_complete else page
+
+    with serving_answers(answer) as endpoint:
+        assert Bucket(replace(place, endpoint=endpoint), server.access).upload(
+            "large", a_large_file(tmp_path)
+        )
+    assert asked.count("POST uploads") == 1
+    assert asked.count("POST uploadId") == 1
 
 
 @pytest.mark.usefixtures("quick")

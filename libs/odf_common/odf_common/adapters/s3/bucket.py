@@ -8,7 +8,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from time import monotonic, sleep
 from typing import BinaryIO, Final, TypeVar
@@ -183,14 +183,14 @@ class Bucket:
         """Write an object to a file, durably; return whether the object exists."""
 
         def get() -> None:
-            with self._opened(name) as response, file.open("wb") as target:
+            with self._opened(name, target.tell()) as response:
                 for chunk in response.stream(CHUNK_BYTES):  # raises if it is shorter than announced
                     target.write(chunk)
-                target.flush()
-                os.fsync(target.fileno())
 
-        with contextlib.suppress(_Absent):
-            self._retried(get, name)
+        with contextlib.suppress(_Absent), file.open("wb") as target:
+            self._retried(get, name, progress=target.tell)
+            target.flush()
+            os.fsync(target.fileno())
             return True
         return False
 
@@ -228,11 +228,17 @@ class Bucket:
         if self.size(name) is not None:
             return False
 
+        is_first = True
+
         def put() -> None:
+            nonlocal is_first
+            if not is_first and self.size(name) == size:  # only the answer to its completion was lost
+                return
+            is_first = False
             content.seek(0)
             self._client.put_parts(self.location.bucket, self.location.key(name), content)
 
-        self._retried(put, name)
+        self._retried(put, name, progress=content.tell)
         stored = self.size(name)
         if stored != size:
             raise self._unavailable(name, f"{size} bytes were sent and {stored} are stored")
@@ -302,33 +308,40 @@ class Bucket:
         """
         self._page("", None)
         probe = f"probe-{uuid4().hex}"
-        is_obeyed = self.put(probe, b"1")
         try:
-            stored = self.read(probe)
-            if stored is not None and self.put(probe, b"2", replacing=stored.etag):
-                is_obeyed &= not self.put(probe, b"3") and not self.put(probe, b"3", replacing=stored.etag)
+            is_obeyed = self._obeys_conditions(probe)
         finally:
             self.remove([probe])
         if not is_obeyed:
-            why = "the server ignores the conditions of a PUT (If-Match, If-None-Match)"
+            why = "the server does not obey the conditions of a PUT (If-Match, If-None-Match)"
             raise self._unavailable(
                 "", why, "use a server that supports them: without them, commits would be lost"
             )
 
+    def _obeys_conditions(self, probe: str) -> bool:
+        stored = self.read(probe) if self.put(probe, b"1") else None
+        if stored is None or not self.put(probe, b"2", replacing=stored.etag):
+            return False  # a proxy may weaken tags (W/"…"), which then match nothing
+        return not self.put(probe, b"3") and not self.put(probe, b"3", replacing=stored.etag)
+
     @contextlib.contextmanager
-    def _opened(self, name: str) -> Iterator[urllib3.BaseHTTPResponse]:
-        response = self._client.get_object(self.location.bucket, self.location.key(name))
+    def _opened(self, name: str, start: int = 0) -> Iterator[urllib3.BaseHTTPResponse]:
+        response = self._client.get_object(self.location.bucket, self.location.key(name), offset=start)
         try:
             yield response
         finally:
             response.close()
             response.release_conn()
 
-    def _retried(self, action: Callable[[], T], name: str) -> T:
-        """Return the result of the first attempt that succeeds."""
+    def _retried(self, action: Callable[[], T], name: str, *, progress: Callable[[], int] = lambda: 0) -> T:
+        """Return the result of the first attempt that succeeds.
+
+        Attempts are counted again, and so is their time, after one with more `progress`, in bytes, than all before.
+        """
         is_certain = True
-        give_up_at = monotonic() + RETRY_SECONDS
-        for attempt in count(1):
+        attempt, reached, give_up_at = 0, progress(), monotonic() + RETRY_SECONDS
+        while True:
+            attempt += 1
             try:
                 return action()
             except _ERRORS as error:
@@ -337,12 +350,13 @@ class Bucket:
                     raise _Absent from error
                 if code in _UNMET:
                     raise _Unmet(is_certain=is_certain) from error
+                if progress() > reached:
+                    attempt, reached, give_up_at = 1, progress(), monotonic() + RETRY_SECONDS
                 if attempt == ATTEMPTS or monotonic() > give_up_at or not _is_passing(error):
                     raise self._fault(name, error) from error
                 is_certain = is_certain and code in _PASSING
                 log.debug("retrying a request to the bucket", key=name, attempt=attempt, why=str(error))
             sleep(BACKOFF.pause(attempt))
-        raise AssertionError("count never ends")
 
     def _fault(self, name: str, error: Exception) -> StorageUnavailable:
         match error:

@@ -1,16 +1,21 @@
 """References as objects, moved by conditional PUT."""
 
+from time import sleep
 from typing import Final
 
 from odf_common.adapters.local import CorruptRef
 from odf_common.adapters.s3.bucket import Bucket, StoredObject
-from odf_common.errors import InvalidInput
+from odf_common.errors import InvalidInput, StorageUnavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, check_ref_name, is_ref_name
 from odf_common.identity.did import DatasetId
+from odf_common.ports.clock import Backoff
 from odf_common.ports.store import RefStore, require_unmoved
 
 LIMIT: Final = 1024  # bytes read of a reference; it is one hash
+ATTEMPTS: Final = 10
+BACKOFF: Final = Backoff(first=0.01, most=0.5)
+REMEDY: Final = "check that no proxy in front of the S3 server changes ETag headers"
 REMOVED: Final = b""
 
 
@@ -53,12 +58,15 @@ class S3RefStore(RefStore):
         return tuple(sorted(name for name in names if is_ref_name(name)))
 
     def _replace(self, dataset: DatasetId, ref: str, expected: Multihash | None, content: bytes) -> None:
-        while True:
+        for failures in range(1, ATTEMPTS + 1):
             stored = self._stored(dataset, ref)
             require_unmoved(dataset, ref, expected, _hash_of(stored, dataset, ref))
             if self._bucket.put(_name(dataset, ref), content, replacing=stored.etag if stored else None):
                 return
             # Another process moved it in between, perhaps back to where it was: compare again.
+            sleep(BACKOFF.pause(failures))
+        why = f"{ATTEMPTS} conditional PUTs failed, though the reference is what it was"
+        raise StorageUnavailable(file=_name(dataset, ref), why=why, remedy=REMEDY)
 
     def _stored(self, dataset: DatasetId, ref: str) -> StoredObject | None:
         return self._bucket.read(_name(dataset, ref), limit=LIMIT)
