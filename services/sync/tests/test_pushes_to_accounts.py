@@ -112,6 +112,45 @@ def test_a_dataset_that_another_account_has_pushed_meanwhile_keeps_its_visibilit
     assert there.directory.store.roles(created) == {carl: Role.READER}
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_token_that_is_revoked_while_objects_are_sent_moves_no_head(
+    here: SyncNode, there: Node, is_new: bool
+) -> None:
+    with there.running() as base:
+        target = f"odf+{base}/ann/cities"
+        if not is_new:
+            here.push("cities", target, token=there.token("ann"))
+            here.coordinator.push("cities", "Oslo", minute=9)
+        before = there.head("ann/cities")
+        token, stored = there.directory.create_token(Name("ann"), label="")
+        steps = push(here.env, Push(dataset="cities", target=target), lambda _: token.text())
+        while next(steps).state != "committing":
+            pass
+        there.directory.store.revoke(stored.id)
+        with pytest.raises(TransferRefused, match="may no longer push"):
+            list(steps)
+    assert there.head("ann/cities") == before
+
+
+def test_an_editor_who_is_no_maintainer_any_more_replaces_nothing(here: SyncNode, there: Node) -> None:
+    with there.running() as base:
+        target = f"odf+{base}/ann/cities"
+        here.push("cities", target, token=there.token("ann"))
+        here.coordinator.push("cities", "Oslo", minute=9)
+        created = require_entry(there.catalog, "ann/cities").incarnation
+        bob, token = there.directory.store.account(Name("bob")), there.token("bob")
+        there.directory.store.set_role(created, bob, Role.MAINTAINER)
+        wanted = Push(dataset="cities", target=target, is_forced=True)
+        steps = push(here.env, wanted, lambda _: token)
+        while next(steps).state != "committing":
+            pass
+        there.directory.store.set_role(created, bob, Role.EDITOR)
+        before = there.head("ann/cities")
+        with pytest.raises(TransferRefused, match="may no longer push"):
+            list(steps)
+        assert there.head("ann/cities") == before
+
+
 @pytest.mark.parametrize("alias", ["bob/cities", "ann/cities"])
 def test_a_copy_is_private_after_a_refused_push_of_it_as_public(
     here: SyncNode, there: Node, monkeypatch: pytest.MonkeyPatch, alias: str

@@ -18,6 +18,7 @@ from odf_common.service.request_reply import Replies
 from odf_sync.access import rules as access_rules
 from odf_sync.access.rules import Action
 from odf_sync.http.authorization import Authorizer
+from odf_sync.http.authorization import Refusal as NotAllowed
 from odf_sync.http.connections import limit_received
 from odf_sync.http.endpoints import Endpoint, caller_of, dataset_of, is_allowed, name_in_path
 from odf_sync.http.open_pushes import OpenPushes
@@ -47,6 +48,7 @@ from odf_sync.smart.messages import (
     VERSION,
     VERSION_HEADER,
     Internal,
+    Phase,
     Refusal,
     Visibility,
 )
@@ -59,6 +61,7 @@ RETRY_AFTER_SECONDS: Final = 5
 FAULT_SECONDS: Final = 10.0  # for a client to close after a refusal, or the confirmation
 PULL_MESSAGE_BYTES: Final = 16 * 1024**2  # a client's longest message lists objects, some 60,000
 BUSY: Final = "too many transfers at a time"
+NO_LONGER: Final = "the caller may no longer push to this dataset"
 INT32: Final = range(-(2**31), 2**31)
 _INTEGER: Final = re.compile(r"([+-]?)0*([0-9]{1,10})")
 
@@ -130,9 +133,18 @@ class SmartProtocol:
             large=self._large,
             creating=self._creating,
             may_replace=partial(is_allowed, request, Action.MANAGE),
+            require_allowed=partial(self._require_allowed, request),
         )
         serve = partial(serve_push, target=target, request=request)
         return await self._upgraded(request, PUSH, serve, MOST_BYTES)
+
+    def _require_allowed(self, request: web.Request, action: Action) -> None:
+        """Raise `TransferRefused` unless the token that came with the request allows an action now."""
+        try:
+            self._authorizer.require(self._authorizer.caller(request), name_in_path(request), action)
+        except NotAllowed as error:
+            fault = Internal(phase=Phase.PUSH_COMPLETE, error_message=NO_LONGER)
+            raise TransferRefused(fault=fault) from error
 
     def _creating(self, dataset: DatasetId, visibility: Visibility) -> AbstractContextManager[str]:
         return self._authorizer.creating(dataset, access_rules.Visibility(visibility.value.lower()))

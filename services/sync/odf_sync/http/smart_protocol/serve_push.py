@@ -18,6 +18,7 @@ from odf_common.metadata.events import Seed
 from odf_common.ports.store import BlobStore, CatalogEntry
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
+from odf_sync.access.rules import Action
 from odf_sync.http.connections import limit_received
 from odf_sync.http.object_uploads import upload_file
 from odf_sync.http.open_pushes import OpenPushes
@@ -75,6 +76,8 @@ class PushTarget:
     """Yields the creation of a new dataset, which has the visibility if it succeeds."""
     may_replace: Callable[[], Awaitable[bool]]
     """Return whether the caller may replace the dataset's history."""
+    require_allowed: Callable[[Action], None]
+    """Raise `TransferRefused` unless the caller may still do this to the dataset."""
 
     def dataset_of(self, blocks: Mapping[Multihash, bytes], *, is_forced: bool) -> DatasetId | None:
         """Return the dataset that the blocks are for; None if it is new and they do not begin with its Seed.
@@ -99,12 +102,18 @@ class PushTarget:
             raise _refused(Phase.PUSH_TARGET, "the dataset has another name here")
         return dataset
 
-    def complete(self, acceptance: Acceptance, dataset: DatasetId, visibility: Visibility) -> None:
-        """Have the head moved; a new dataset is never visible to others than it should be."""
+    def complete(self, acceptance: Acceptance, dataset: DatasetId, asked: PushRequest) -> None:
+        """Have the head moved; a new dataset is never visible to others than it should be.
+
+        Objects may have been sent for hours: a token that was revoked since moves no head.
+        """
+        self.require_allowed(Action.CREATE)
+        if asked.force_update_if_diverged and self.entry is not None:
+            self.require_allowed(Action.MANAGE)
         if self.entry is not None:
             acceptance.complete(self.replies)
             return
-        with self.creating(dataset, visibility) as creation:
+        with self.creating(dataset, asked.visibility_for_created_dataset) as creation:
             acceptance.complete(self.replies, creation=creation)
 
     def uploads(
@@ -119,7 +128,10 @@ class PushTarget:
         if self.env.blobs.has(dataset, file.object_type.kind, file.physical_hash):
             return Upload(object_file=file, push_strategy=PushStrategy.SKIP_UPLOAD)
         place, kept = url_of(self.env, request, file), self.kept(file.physical_hash)
-        arrived = kept.stat().st_size if kept.exists() else 0
+        try:
+            arrived = kept.stat().st_size
+        except FileNotFoundError:  # perhaps another push of the object has just completed it
+            arrived = 0
         if arrived:  # other clients send this header with the whole object
             place = replace(place, headers=(*place.headers, HttpHeader(name=OFFSET, value=str(arrived))))
         return Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=place)
@@ -204,7 +216,7 @@ async def _receive(
     ):
         await _receive_objects(channel, target, request, dataset, listed)
         await channel.expect(CompleteRequest, IDLE_SECONDS)
-        await asyncio.to_thread(target.complete, acceptance, dataset, asked.visibility_for_created_dataset)
+        await asyncio.to_thread(target.complete, acceptance, dataset, asked)
     if received.archive is not None:
         received.archive.unlink(missing_ok=True)
 
