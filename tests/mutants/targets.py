@@ -81,8 +81,9 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{COMMON}/service/consumer/consumer_loop.py": _common("service/consumer_loop"),
     f"{COMMON}/service/consumer/message_lanes.py": _common("service/message_lanes", "service/consumer_loop"),
     f"{COMMON}/service/consumer/pools.py": _common("service/pools"),
+    f"{COMMON}/service/metrics.py": _common("service/metrics"),
     f"{COMMON}/service/protection.py": (
-        *_common("service/protection"),
+        *_common("service/protection", "service/metrics"),
         *_coordinator("views"),
         *_sync("who_may_do_what", "ingest_routes"),
     ),

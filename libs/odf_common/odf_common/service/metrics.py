@@ -1,12 +1,36 @@
-"""Prometheus metrics that every service has."""
+"""Prometheus metrics that every service has, and the server that a Prometheus reads them from.
 
-from typing import Final
+Labels name datasets, private ones too: beyond the loopback address readers need the token of the metrics.
+"""
 
-from prometheus_client import Counter, Gauge, Histogram, start_http_server
+import hmac
+import socket
+import ssl
+import sys
+import threading
+from collections import Counter as Tally
+from collections.abc import Iterable
+from contextlib import suppress
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+import structlog
+from prometheus_client import Counter, Gauge, Histogram, make_wsgi_app
+
+from odf_common.adapters.secrets import read_secret
 from odf_common.errors import Unavailable
 from odf_common.service.protection import http_tls, is_loopback, require_protected
 from odf_common.service.settings import Settings
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+log = structlog.stdlib.get_logger(__name__)
+
+REQUEST_SECONDS: Final = 10.0  # from the connection until its response is sent
+MAX_CONNECTIONS: Final = 32
+MAX_CONNECTIONS_PER_ADDRESS: Final = 8
 
 MESSAGES: Final = Counter("odf_messages_total", "Handled messages, by outcome.", ("topic", "outcome"))
 SECONDS: Final = Histogram(
@@ -21,20 +45,100 @@ RETRIES: Final = Counter(
 )
 
 
+class MetricsServer(ThreadingMixIn, WSGIServer):
+    """Serves each connection, its TLS handshake too, in a thread of its own, for a bounded time."""
+
+    daemon_threads = True
+
+    def __init__(
+        self, host: str, port: int, app: "WSGIApplication", *, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Listen; raises `OSError` if the address is in use or has no such host."""
+        family, *_, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        self.address_family = family
+        self._tls = tls
+        self._open: Tally[str] = Tally()
+        self._lock = threading.Lock()
+        super().__init__((str(address[0]), port), _Handler)
+        self.set_app(app)
+
+    def get_request(self) -> tuple[Any, Any]:  # Any: socketserver's own types
+        """Return the next connection; its handshake is done by the first read, in its own thread."""
+        connection, address = super().get_request()
+        connection.settimeout(REQUEST_SECONDS)
+        if self._tls is not None:
+            connection = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return connection, address
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ANN401
+        """Return whether there is room for another connection, in all and from this address."""
+        host = client_address[0]
+        with self._lock:
+            if self._open.total() >= MAX_CONNECTIONS or self._open[host] >= MAX_CONNECTIONS_PER_ADDRESS:
+                return False
+            self._open[host] += 1
+            return True
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """Answer a connection; one that takes too long is cut off, however often it sends a byte."""
+        end = threading.Timer(REQUEST_SECONDS, _cut_off, (request,))
+        end.daemon = True
+        end.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            end.cancel()
+            with self._lock:
+                self._open[client_address[0]] -= 1
+                self._open += Tally()  # drops addresses without connections
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """Log why a connection failed: handshakes, timeouts and resets are the client's affair."""
+        log.debug("metrics connection failed", client=client_address[0], why=str(sys.exception()))
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing."""
+
+
 def expose(settings: Settings) -> None:
     """Serve the metrics of this process over HTTP if a port is configured: https beyond the loopback address.
 
     Raises `Unavailable` if the port is in use, `Unprotected` if the host is not to be listened on, and `InvalidInput`
-    for a bad file of a certificate.
+    for a bad file of a certificate or token.
     """
-    port, host = settings.metrics_port, settings.metrics_host
+    port, host = settings.metrics_port, settings.metrics_host.strip("[]")
     if port is None:
         return
-    require_protected(settings, "ODF_METRICS_HOST", f"{host}:{port}")
-    certificate = key = None
-    if not is_loopback(host.strip("[]")) and http_tls(settings) is not None:
-        certificate, key = str(settings.http_certificate_file), str(settings.http_key_file)
+    require_protected(settings, "ODF_METRICS_HOST", f"{settings.metrics_host}:{port}")
+    app = make_wsgi_app()
+    if settings.metrics_token_file is not None:
+        app = _for_bearers_of(read_secret(settings.metrics_token_file), app)
+    tls = None if is_loopback(host) else http_tls(settings)
     try:
-        start_http_server(port, host.strip("[]"), certfile=certificate, keyfile=key)
+        server = MetricsServer(host, port, app, tls=tls)
     except OSError as error:
         raise Unavailable(what=f"port {port} for metrics", why=error.strerror or str(error)) from error
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+
+
+def _for_bearers_of(token: str, app: "WSGIApplication") -> "WSGIApplication":
+    expected = f"Bearer {token}".encode()
+
+    def guarded(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        if hmac.compare_digest(environ.get("HTTP_AUTHORIZATION", "").encode(), expected):
+            return app(environ, start_response)
+        start_response("401 Unauthorized", [("WWW-Authenticate", "Bearer"), ("Content-Length", "0")])
+        return []
+
+    return guarded
+
+
+def _cut_off(connection: socket.socket) -> None:
+    with suppress(OSError):  # it has ended
+        socket.socket.shutdown(
+            connection, socket.SHUT_RDWR
+        )  # not TLS's, which changes what the thread reads from

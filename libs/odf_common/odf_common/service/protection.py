@@ -10,7 +10,13 @@ from urllib.parse import urlsplit
 from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.tls import server_context
 from odf_common.errors import InvalidInput
-from odf_common.service.settings import GRPC_TLS, HTTP_TLS, Condition, Settings
+from odf_common.service.settings import (
+    GRPC_TLS,
+    HTTP_TLS,
+    METRICS_TLS_AND_TOKEN,
+    Condition,
+    Settings,
+)
 
 FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
 
@@ -22,7 +28,7 @@ class Unprotected(InvalidInput):
     what: str
     address: str
     protection: str | None
-    """The setting that would protect it; None: its server has no TLS."""
+    """The settings that would protect it; None: its server has no TLS."""
 
     def __str__(self) -> str:
         """Return what would be open, and where."""
@@ -104,8 +110,10 @@ def _is_loopback_url(url: str) -> bool:
 
 def _tls_of(what: str) -> Condition | None:
     match what:
-        case "ODF_SYNC_HTTP" | "ODF_METRICS_HOST":
+        case "ODF_SYNC_HTTP":
             return HTTP_TLS
+        case "ODF_METRICS_HOST":
+            return METRICS_TLS_AND_TOKEN
         case "ODF_VIEWS_HTTP":
             return None
         case _:

@@ -65,6 +65,10 @@ GRPC_TLS: Final = Condition(
 HTTP_TLS: Final = Condition(
     text="ODF_HTTP_CERTIFICATE_FILE", is_met=lambda it: it.http_certificate_file is not None
 )
+METRICS_TLS_AND_TOKEN: Final = Condition(
+    text="ODF_HTTP_CERTIFICATE_FILE and ODF_METRICS_TOKEN_FILE",
+    is_met=lambda it: HTTP_TLS.is_met(it) and it.metrics_token_file is not None,
+)
 _REDIS: Final = Condition(text="ODF_REDIS", is_met=lambda it: it.redis is not None)
 _REDIS_TLS: Final = Condition(
     text="ODF_REDIS=rediss://…", is_met=lambda it: (it.redis or "").startswith("rediss://")
@@ -288,7 +292,10 @@ class Settings:
     metrics_host: str = _option(
         host,
         "127.0.0.1",
-        "address of the Prometheus port; https unless it is loopback",
+        "address of the Prometheus port; https and a token unless it is loopback",
+    )
+    metrics_token_file: Path | None = _option(
+        folder, None, "file with the token that a Prometheus sends, as `Authorization: Bearer`"
     )
     instance: str | None = _option(
         str, None, "stable name of this instance, so that a restart triggers no rebalance"

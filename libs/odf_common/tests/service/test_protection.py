@@ -1,16 +1,10 @@
 """What may listen beyond the loopback address."""
 
-import socket
-import ssl
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
-from odf_testing.certificates import self_signed
 
 from odf_common.cli import main as cli
-from odf_common.embedded.parts.tcp_ports import allocate
-from odf_common.service import metrics
 from odf_common.service.protection import Unprotected, is_loopback, require_protected
 from odf_common.service.settings import Settings
 
@@ -48,7 +42,6 @@ def test_nothing_listens_beyond_loopback_unless_settings_say_so_in_so_many_words
         ("ODF_INGEST_GRPC", "grpc"),
         ("the gRPC address", "grpc"),
         ("ODF_SYNC_HTTP", "http"),
-        ("ODF_METRICS_HOST", "http"),
         ("ODF_VIEWS_HTTP", None),
     ],
 )
@@ -85,31 +78,3 @@ def test_a_node_does_not_start_with_an_open_address(
     said = capsys.readouterr().err
     assert f"error: {variable} {ANY}:" in said
     assert f"hint: {hint}" in said
-
-
-def test_metrics_listen_on_loopback_only(tmp_path: Path) -> None:
-    port = allocate(tmp_path, ("metrics",))["metrics"]
-    metrics.expose(Settings(home=tmp_path, metrics_port=port))
-    socket.create_connection(("127.0.0.1", port), 5).close()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.2", port), 5)
-    with pytest.raises(Unprotected):
-        metrics.expose(Settings(home=tmp_path, metrics_port=port, metrics_host=ANY))
-
-
-def test_metrics_beyond_loopback_are_served_by_https_only(tmp_path: Path) -> None:
-    certificate, key = self_signed(tmp_path)
-    port = allocate(tmp_path, ("metrics",))["metrics"]
-    settings = Settings(
-        home=tmp_path,
-        metrics_port=port,
-        metrics_host=ANY,
-        http_certificate_file=certificate,
-        http_key_file=key,
-    )
-    metrics.expose(settings)
-    trusting = ssl.create_default_context(cafile=certificate)
-    with urlopen(f"https://127.0.0.1:{port}/metrics", context=trusting, timeout=10) as answer:
-        assert b"odf_messages_total" in answer.read()
-    with pytest.raises(OSError, match=r"reset|refused|closed|without response"):
-        urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)

@@ -1,0 +1,138 @@
+"""The server that a Prometheus reads metrics from: who may read, and what silent clients cost the others."""
+
+import socket
+import ssl
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from odf_testing.certificates import self_signed
+
+from odf_common.embedded.parts.tcp_ports import allocate
+from odf_common.errors import InvalidInput, Unavailable
+from odf_common.service import metrics
+from odf_common.service.protection import Unprotected
+from odf_common.service.settings import Settings
+
+ANY = "0.0.0.0"  # noqa: S104 - with TLS and a token
+TOKEN = "of the metrics"
+
+
+@pytest.fixture
+def beyond_loopback(tmp_path: Path) -> Settings:
+    certificate, key = self_signed(tmp_path)
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    return Settings(
+        home=tmp_path,
+        metrics_port=allocate(tmp_path, ("metrics",))["metrics"],
+        metrics_host=ANY,
+        metrics_token_file=tmp_path / "token",
+        http_certificate_file=certificate,
+        http_key_file=key,
+    )
+
+
+def scrape(settings: Settings, token: str | None = TOKEN) -> str:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    scheme = "http" if settings.http_certificate_file is None else "https"
+    request = Request(f"{scheme}://127.0.0.1:{settings.metrics_port}/metrics", headers=headers)
+    context = ssl.create_default_context(cafile=settings.http_certificate_file) if scheme == "https" else None
+    with urlopen(request, context=context, timeout=5) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def connected(settings: Settings) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", settings.metrics_port or 0), 5)
+
+
+def test_metrics_listen_on_loopback_only(tmp_path: Path) -> None:
+    port = allocate(tmp_path, ("metrics",))["metrics"]
+    settings = Settings(home=tmp_path, metrics_port=port)
+    metrics.expose(settings)
+    assert "odf_messages_total" in scrape(settings, token=None)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), 5)
+    with pytest.raises(Unavailable, match=f"port {port} for metrics"):
+        metrics.expose(settings)
+
+
+def test_metrics_beyond_loopback_are_served_by_https_and_for_the_token_only(
+    beyond_loopback: Settings,
+) -> None:
+    metrics.expose(beyond_loopback)
+    assert "odf_messages_total" in scrape(beyond_loopback)
+    for token in (None, "", "of others", f"{TOKEN} "[:-2]):
+        with pytest.raises(HTTPError, match="401"):
+            scrape(beyond_loopback, token)
+    with pytest.raises(OSError, match=r"reset|refused|closed|without response"):
+        urlopen(f"http://127.0.0.1:{beyond_loopback.metrics_port}/metrics", timeout=10)
+
+
+def test_a_token_that_is_set_is_required_on_loopback_too(tmp_path: Path, beyond_loopback: Settings) -> None:
+    local = replace(beyond_loopback, metrics_host="127.0.0.1", http_certificate_file=None, http_key_file=None)
+    metrics.expose(local)
+    assert "odf_messages_total" in scrape(local)
+    with pytest.raises(HTTPError, match="401"):
+        scrape(local, None)
+    with pytest.raises(InvalidInput, match="missing"):
+        metrics.expose(replace(local, metrics_token_file=tmp_path / "missing"))
+
+
+@pytest.mark.parametrize("missing", ["metrics_token_file", "http_certificate_file"])
+def test_metrics_beyond_loopback_need_a_certificate_and_a_token(
+    beyond_loopback: Settings, missing: str
+) -> None:
+    without: dict[str, None] = {missing: None}
+    with pytest.raises(Unprotected) as refused:
+        metrics.expose(replace(beyond_loopback, **without))  # type: ignore[arg-type]
+    assert "ODF_HTTP_CERTIFICATE_FILE and ODF_METRICS_TOKEN_FILE" in refused.value.advice()
+
+
+def test_a_client_that_connects_and_is_silent_does_not_keep_others_waiting(beyond_loopback: Settings) -> None:
+    metrics.expose(beyond_loopback)
+    with connected(beyond_loopback), connected(beyond_loopback) as second:
+        second.sendall(b"\x16\x03\x01")  # the beginning of a handshake
+        assert "odf_messages_total" in scrape(beyond_loopback)
+
+
+def test_one_address_has_a_bounded_number_of_connections_and_time_for_each(
+    beyond_loopback: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "REQUEST_SECONDS", 2.0)
+    metrics.expose(beyond_loopback)
+    with ExitStack() as held:
+        most = metrics.MAX_CONNECTIONS_PER_ADDRESS
+        silent = [held.enter_context(connected(beyond_loopback)) for _ in range(most)]
+        with connected(beyond_loopback) as refused:
+            assert ended(refused)
+        assert all(ended(one) for one in silent)
+    assert "odf_messages_total" in scrape(beyond_loopback)
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "REQUEST_SECONDS", 1.0)
+    settings = Settings(home=tmp_path, metrics_port=allocate(tmp_path, ("metrics",))["metrics"])
+    metrics.expose(settings)
+    with connected(settings) as slow:
+        slow.settimeout(0.2)
+        sent = 0
+        while not ended(slow):
+            slow.sendall(b"G")
+            sent += 1
+            assert sent < 50
+
+
+def ended(connection: socket.socket) -> bool:
+    """Return whether the server has closed it; False if it says nothing before the timeout."""
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
