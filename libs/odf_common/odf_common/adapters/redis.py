@@ -28,8 +28,13 @@ LOG_INTERVAL_SECONDS: Final = 60.0  # between log lines about refused commands
 class RedisConnection:
     """One connection pool; logs once when Redis is lost, and once when it is back."""
 
-    def __init__(self, address: str, *, password: str | None = None, tls: ClientTls | None = None) -> None:
-        """Use `host:port`, or a `redis://` or `rediss://` URL, which may name a user; connects on the first call."""
+    def __init__(
+        self, address: str, *, password: str | None = None, tls: ClientTls | None = None, prefix: str = ""
+    ) -> None:
+        """Use `host:port`, or a `redis://` or `rediss://` URL, which may name a user; connects on the first call.
+
+        All keys begin with `prefix`: nodes that share a Redis may have copies of one dataset.
+        """
         url = address if "://" in address else f"redis://{address}/0"
         self.client = redis.Redis.from_url(
             url,
@@ -39,6 +44,7 @@ class RedisConnection:
             socket_connect_timeout=TIMEOUT_SECONDS,
             health_check_interval=15,
         )
+        self.prefix = prefix
         self._is_lost = False
         self._next_try = 0.0
         self._next_complaint = 0.0
@@ -107,7 +113,7 @@ class RedisLocks:
 
     def acquire(self, dataset: DatasetId, ttl_ms: int) -> RedisLock | None:
         """Return the dataset's lock, also while Redis is lost; None while another process holds it."""
-        key = f"odf:lock:{dataset}"
+        key = f"{self._connection.prefix}odf:lock:{dataset}"
         lock = self._connection.client.lock(key, timeout=ttl_ms / 1000, thread_local=False)
 
         def take(client: "redis.Redis") -> bool:
@@ -132,16 +138,19 @@ class RedisStateCache:
     def get(self, dataset: DatasetId) -> bytes | None:
         """Return the last bytes put; None if unknown."""
         return self._connection.ask(
-            lambda client: cast("bytes | None", client.get(_state_key(dataset))), otherwise=None
+            lambda client: cast("bytes | None", client.get(self._key(dataset))), otherwise=None
         )
 
     def put(self, dataset: DatasetId, state: bytes) -> None:
         """Store the bytes, replacing earlier ones."""
-        self._connection.ask(lambda client: client.set(_state_key(dataset), state), otherwise=None)
+        self._connection.ask(lambda client: client.set(self._key(dataset), state), otherwise=None)
 
     def forget(self, dataset: DatasetId) -> None:
         """Drop the state of a dataset."""
-        self._connection.ask(lambda client: client.delete(_state_key(dataset)), otherwise=0)
+        self._connection.ask(lambda client: client.delete(self._key(dataset)), otherwise=0)
+
+    def _key(self, dataset: DatasetId) -> str:
+        return f"{self._connection.prefix}odf:state:{dataset}"
 
 
 def _tls(tls: ClientTls) -> Mapping[str, object]:
@@ -151,7 +160,3 @@ def _tls(tls: ClientTls) -> Mapping[str, object]:
         "ssl_certfile": tls.certificate_file and str(tls.certificate_file),
         "ssl_keyfile": tls.key_file and str(tls.key_file),
     }
-
-
-def _state_key(dataset: DatasetId) -> str:
-    return f"odf:state:{dataset}"

@@ -45,7 +45,10 @@ def redis_connection(settings: Settings) -> RedisConnection:
         key_file=settings.redis_key_file,
     )
     return RedisConnection(
-        address, password=_secret(settings.redis_password_file), tls=tls if has_tls else None
+        address,
+        password=_secret(settings.redis_password_file),
+        tls=tls if has_tls else None,
+        prefix=settings.kafka_prefix,
     )
 
 

@@ -139,7 +139,7 @@ class Settings:
     kafka_prefix: str = _option(
         prefix,
         "",
-        "prefix of all topic and group names; nodes that share a Kafka need different ones",
+        "prefix of all names of topics and groups, and of keys in Redis; nodes that share either need different ones",
     )
     kafka_security_protocol: str = _option(
         one_of("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"),

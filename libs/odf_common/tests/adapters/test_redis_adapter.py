@@ -11,7 +11,8 @@ from odf_common.adapters.redis import RedisConnection, RedisLocks, RedisStateCac
 from odf_common.embedded.parts.kafka_redis import redis_server
 from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.identity.did import DatasetId
-from odf_common.service.settings import child_environment
+from odf_common.service.connections import redis_connection
+from odf_common.service.settings import Settings, child_environment
 
 DATASET = DatasetId.of_key(bytes(32))
 
@@ -90,3 +91,22 @@ def test_a_key_of_another_type_costs_its_dataset_its_cache_and_no_other(server: 
     assert cache.get(other) == b"state"
     assert locks.acquire(DATASET, 5000) is not None
     assert locks.acquire(DATASET, 5000) is None
+
+
+def test_nodes_with_different_prefixes_share_neither_locks_nor_states(server: Server, tmp_path: Path) -> None:
+    address = "127.0.0.1:{port}".format(**server[1].client.get_connection_kwargs())
+    nodes = [Settings(home=tmp_path, redis=address, kafka_prefix=prefix) for prefix in ("", "staging.")]
+    ours, theirs = (redis_connection(settings) for settings in nodes)
+    for connection in (ours, theirs):
+        RedisStateCache(connection).put(DATASET, f"of {connection.prefix}".encode())
+
+    assert [RedisStateCache(one).get(DATASET) for one in (ours, theirs)] == [b"of ", b"of staging."]
+    assert [RedisLocks(one).acquire(DATASET, 5000) is None for one in (ours, theirs)] == [False, False]
+    assert RedisLocks(theirs).acquire(DATASET, 5000) is None
+    keys = {f"{prefix}odf:{kind}:{DATASET}" for prefix in ("", "staging.") for kind in ("lock", "state")}
+    assert {key.decode() for key in ours.client.scan_iter()} == keys
+
+    RedisStateCache(theirs).forget(DATASET)
+    assert RedisStateCache(ours).get(DATASET) == b"of "
+    ours.close()
+    theirs.close()
