@@ -56,7 +56,19 @@ def test_a_container_can_write_to_its_volumes_only(name: str) -> None:
     assert service["read_only"]
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
-    assert service["volumes"] == ["home:/var/lib/odf", "./secrets:/run/secrets:ro"]
+    scratch = ["engine-scratch:/tmp"] if name == "engine-spark" else []
+    assert service["volumes"] == ["home:/var/lib/odf", "./secrets:/run/secrets:ro", *scratch]
+
+
+def test_the_scratch_space_of_the_engine_is_on_a_disk_and_does_not_count_into_its_memory() -> None:
+    engine = composed("compose.yaml")["engine-spark"]
+    assert (engine["tmpfs"], "engine-scratch:/tmp" in engine["volumes"]) == ([], True)
+    assert engine["mem_limit"] == "${ODF_ENGINE_MEMORY:-4g}"
+    shell, option, script = engine["command"]
+    assert (shell, option) == ("sh", "-c")
+    emptied, _, started = script.partition("; exec ")
+    assert emptied == "find /tmp -mindepth 1 -delete"  # a killed engine leaves files there
+    assert started.split()[-1] == installed()["engine-spark"]
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
