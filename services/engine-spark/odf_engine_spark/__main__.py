@@ -35,10 +35,10 @@ def keep() -> int:
 
 def serve() -> None:
     """Serve until stopped; a worker waits for its turn first."""
-    from odf_common.service.run import run_service  # noqa: PLC0415 - as above
+    from odf_common.service.run import run_isolated  # noqa: PLC0415 - as above
     from odf_engine_spark.server.service import build, build_worker  # noqa: PLC0415 - as above
 
-    run_service(build_worker if WORKER in sys.argv else build)
+    run_isolated(build_worker if WORKER in sys.argv else build)
 
 
 if keeps_spare():

@@ -41,6 +41,16 @@ class Environment:
     close: Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolated:
+    """What a service has that is connected to nothing: it only answers calls, and needs no credentials."""
+
+    settings: Settings
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 class FreeLocks:
     """Grants every lock immediately: for nodes without Redis."""
 

@@ -23,11 +23,11 @@ from odf_common.service import logging, metrics
 from odf_common.service.audit import Audit
 from odf_common.service.consumer.consumer_loop import Handler, Outgoing, Reader, Subscription
 from odf_common.service.consumer.retry import keep_trying
-from odf_common.service.environment import Environment, connect
+from odf_common.service.environment import Environment, Isolated, connect
 from odf_common.service.protection import peer_tls, require_protected
 from odf_common.service.settings import Settings, load
 
-__all__ = ["Handler", "Outgoing", "Service", "Subscription", "run_service"]
+__all__ = ["Handler", "Outgoing", "Service", "Subscription", "run_isolated", "run_service"]
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -53,19 +53,12 @@ class Service:
 class Running:
     """A running service: its threads, its server, and the event that stops them."""
 
-    def __init__(self, service: Service, environment: Environment) -> None:
+    def __init__(self, service: Service, environment: Environment | Isolated) -> None:
         """Nothing runs before `start`."""
-        self._service = service
-        self._environment = environment
-        self._readers = tuple(
-            Reader(
-                subscription,
-                group=f"odf.{service.name}",
-                bus=environment.bus,
-                topics=environment.topics,
-            )
-            for subscription in service.subscriptions
-        )
+        self.service = service
+        self.environment = environment
+        self._connected = None if isinstance(environment, Isolated) else environment
+        self._readers = () if self._connected is None else _readers(service, self._connected)
         self._threads: list[threading.Thread] = []
         self._server: GrpcServer | None = None
         self.stop = threading.Event()
@@ -76,15 +69,16 @@ class Running:
 
         Raises `TopicsTaken`, before anything is read, if the topics belong to another node.
         """
-        if self._service.grpc is not None:
+        if self.service.grpc is not None:
             self._server = keep_trying(self._listen, self.stop)
-        if self._readers:
-            keep_trying(self._environment.claim, self.stop)
+        if self._connected is not None and self._readers:
+            keep_trying(self._connected.claim, self.stop)
         for reader in self._readers:
             self._begin(reader.run)
-        for work in self._service.background:
+        for work in self.service.background:
             self._begin(work)
-        self._begin(partial(self._service.audit.write, self._environment.bus))
+        if self._connected is not None:
+            self._begin(partial(self.service.audit.write, self._connected.bus))
         self._begin(self._announce)
 
     def finish(self) -> None:
@@ -97,23 +91,24 @@ class Running:
             thread.join(max(deadline - time.monotonic(), 0))
         if busy := [thread.name for thread in self._threads if thread.is_alive()]:
             log.warning("not waiting for busy threads", threads=busy)
-        if self._service.on_stop is not None:
-            self._service.on_stop()
-        self._service.audit.finish(self._environment.bus)
-        self._environment.close()
+        if self.service.on_stop is not None:
+            self.service.on_stop()
+        if self._connected is not None:
+            self.service.audit.finish(self._connected.bus)
+        self.environment.close()
 
     def _listen(self) -> GrpcServer:
-        assert self._service.grpc is not None
-        if self._service.grpc_address is None:
-            raise InvalidInput(where=self._service.name, text="no address to listen on is configured")
-        settings = self._environment.settings
-        require_protected(settings, "the gRPC address", self._service.grpc_address)
+        assert self.service.grpc is not None
+        if self.service.grpc_address is None:
+            raise InvalidInput(where=self.service.name, text="no address to listen on is configured")
+        settings = self.environment.settings
+        require_protected(settings, "the gRPC address", self.service.grpc_address)
         return serve(
-            self._service.grpc_address,
-            self._service.grpc,
+            self.service.grpc_address,
+            self.service.grpc,
             tls=peer_tls(settings),
             is_ready=False,
-            on_call=self._service.audit.note_call,
+            on_call=self.service.audit.note_call,
         )
 
     def _announce(self, stop: threading.Event) -> None:
@@ -141,17 +136,22 @@ class Running:
 
 def run_service(build: Callable[[Environment], Service]) -> None:
     """Run a service until SIGTERM or SIGINT; the process exits with 0 then, 1 if it could not start, 70 on a bug."""
-    package = build.__module__.partition(".")[0]
-    logging.configure("info", service=package.removeprefix("odf_").replace("_", "-"))
-    try:
-        code = _run(build, load())
-    except OdfError as error:
-        log.error("cannot start", why=str(error), advice=error.advice())  # noqa: TRY400 - no traceback is needed
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Threads of SDKs that are still busy must not keep the process alive.
-    os._exit(code)
+
+    def prepare(settings: Settings) -> Running:
+        environment = connect(settings)
+        return Running(build(environment), environment)
+
+    _run_prepared(build.__module__, prepare)
+
+
+def run_isolated(build: Callable[[Isolated], Service]) -> None:
+    """Run, as `run_service` does, a service that is connected to neither Kafka, Redis nor a store."""
+
+    def prepare(settings: Settings) -> Running:
+        environment = Isolated(settings=settings)
+        return Running(build(environment), environment)
+
+    _run_prepared(build.__module__, prepare)
 
 
 def allow_open_files() -> None:
@@ -165,13 +165,32 @@ def allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _run(build: Callable[[Environment], Service], settings: Settings) -> int:
+def _readers(service: Service, environment: Environment) -> tuple[Reader, ...]:
+    return tuple(
+        Reader(subscription, group=f"odf.{service.name}", bus=environment.bus, topics=environment.topics)
+        for subscription in service.subscriptions
+    )
+
+
+def _run_prepared(module: str, prepare: Callable[[Settings], Running]) -> None:
+    package = module.partition(".")[0]
+    logging.configure("info", service=package.removeprefix("odf_").replace("_", "-"))
+    try:
+        code = _run(prepare, load())
+    except OdfError as error:
+        log.error("cannot start", why=str(error), advice=error.advice())  # noqa: TRY400 - no traceback is needed
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of SDKs that are still busy must not keep the process alive.
+    os._exit(code)
+
+
+def _run(prepare: Callable[[Settings], Running], settings: Settings) -> int:
     allow_open_files()
-    environment = connect(settings)
-    service = build(environment)
-    logging.configure(settings.log_level, service=service.name)
+    running = prepare(settings)
+    logging.configure(settings.log_level, service=running.service.name)
     metrics.expose(settings)
-    running = Running(service, environment)
 
     def end(number: int, _: FrameType | None) -> None:
         log.info("stopping", signal=signal.Signals(number).name)

@@ -1,6 +1,7 @@
 import resource
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -9,8 +10,9 @@ from odf_testing.bus import MemoryBus
 from structlog.testing import capture_logs
 
 from odf_common.service import run
-from odf_common.service.environment import Environment
+from odf_common.service.environment import Environment, Isolated
 from odf_common.service.run import Running, Service
+from odf_common.service.settings import Settings
 
 MANY = 20
 
@@ -65,3 +67,13 @@ def test_a_service_may_open_as_many_files_as_the_hard_limit_allows(soft: int, ex
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(expected, hard), hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_service_that_only_answers_calls_is_connected_to_nothing(tmp_path: Path) -> None:
+    begun = threading.Event()
+    service = Service(name="alone", background=(lambda _: begun.set(),))
+    running = Running(service, Isolated(settings=Settings(home=tmp_path)))
+    running.start()
+    assert begun.wait(5)
+    running.finish()
+    assert not running.has_failed
