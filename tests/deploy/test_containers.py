@@ -15,6 +15,7 @@ from tests.deploy.dockerfile_steps import carry_out, lineage, read
 from odf_common.embedded import health
 from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.embedded.plan import ADDRESSES, VIEWS, installed
+from odf_common.service.protection import require_protected
 from odf_common.service.settings import Settings, described
 
 CHECKOUT: Final = Path(__file__).parents[2]
@@ -31,11 +32,11 @@ ENGINE: Final = "engine-spark"
 HOME: Final = "/var/lib/odf"
 # Which secrets and which folders of the home a container sees, and whether it may write to them.
 SECRETS: Final[Mapping[str, set[str]]] = {
-    "ingest": {"grpc", "node"},
-    "coordinator": {"grpc", "node"},
+    "ingest": {"grpc", "node", "http"},
+    "coordinator": {"grpc", "node", "http"},
     "views": {"node"},
     ENGINE: {"grpc"},
-    "verifier": {"grpc", "node"},
+    "verifier": {"grpc", "node", "http"},
     "sync": {"grpc", "node", "http"},
 }
 OF_ENGINE: Final = {"datasets": "ro", "cache": "ro", "scratch": "rw"}
@@ -120,10 +121,32 @@ def test_the_engine_gets_no_setting_of_kafka_redis_or_a_bucket() -> None:
 
 
 def test_files_that_settings_name_are_in_the_containers_that_read_them() -> None:
-    readers = {"GRPC": "grpc", "KAFKA": "node", "REDIS": "node", "S3": "node", "HTTP": "http"}
+    readers = {
+        "GRPC": "grpc",
+        "KAFKA": "node",
+        "REDIS": "node",
+        "S3": "node",
+        "HTTP": "http",
+        "METRICS": "http",
+    }
     for variable, file in variables(*ENVIRONMENTS["production"]).items():
         if file.startswith("/run/secrets/"):
             assert file.split("/")[3] == readers[variable.split("_")[1]]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_services_with_metrics_to_alert_on_may_serve_them_to_other_containers(
+    name: str, environment: str
+) -> None:
+    told = {**variables(*ENVIRONMENTS[environment]), **composed("compose.yaml")[name]["environment"]}
+    settings = Settings.from_env(told)
+    if name in {ENGINE, VIEWS}:
+        assert settings.metrics_port is None
+        return
+    assert (settings.metrics_host, settings.metrics_port) == ("0.0.0.0", 5547)  # noqa: S104 - of a container
+    require_protected(settings, "ODF_METRICS_HOST", f"{settings.metrics_host}:{settings.metrics_port}")
+    assert "5547" not in str(composed("compose.yaml")[name].get("ports"))
 
 
 def test_the_folders_that_the_engine_mounts_are_in_a_new_volume() -> None:
