@@ -190,7 +190,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{COORDINATOR}/*.py": _coordinator("changing", "diverged", "dropped_data"),
     f"{VERIFIER}/*.py": ("services/verifier/tests",),
     f"{SYNC}/access/audit.py": _sync("audit"),
-    f"{SYNC}/access/rate_limits.py": _sync("connection_limits"),
+    f"{SYNC}/access/rate_limits.py": _sync("shares", "connection_limits"),
     f"{SYNC}/access/*.py": _sync(
         "access_rules",
         "access_store",

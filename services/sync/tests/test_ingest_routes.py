@@ -5,6 +5,7 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.proto.odf.node.v1 import push_pb2_grpc
+from odf_sync.access.rate_limits import Shares
 from odf_sync.http import ingest_routes
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
@@ -298,7 +300,7 @@ def test_a_body_that_stops_arriving_is_given_up(here: Here, monkeypatch: pytest.
 
 
 def test_too_many_uploads_are_asked_to_come_back(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingest_routes, "UPLOADS", 0)
+    monkeypatch.setattr(Shares, "taken", lambda *_: nullcontext(enter_result=False))
     status, _, headers = here.ask("POST", "/orders/ingest", b"x")
     assert (status, headers["Retry-After"]) == (503, "1")
 
@@ -310,8 +312,11 @@ def test_without_ingest_nothing_is_accepted(here: Here) -> None:
 
 
 def test_an_ingest_that_cannot_reach_something_is_not_asked_again(here: Here) -> None:
-    here.ingest.refusal = Unavailable(what="storage")
-    assert here.post()[0] == 503
+    here.ingest.refusal = Unavailable(what="s3+http://minio.internal/secret-bucket")
+    status, plain, _ = here.ask("POST", "/orders/ingest", b"x")
+    assert status == 503
+    assert "internal" not in str(plain)
+    assert "the node cannot reach its store" in str(plain)
 
 
 def test_an_unknown_receipt_does_not_exist(here: Here) -> None:

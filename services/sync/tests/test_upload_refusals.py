@@ -29,7 +29,7 @@ def upload_of(tmp_path: Path, *, most: int = SIZE, has: bool = True) -> Expected
 
 def answer(tmp_path: Path, request: web.Request, **options: Any) -> web.Response:
     async def ask() -> web.Response:
-        return await ObjectUploads().receive(request, upload_of(tmp_path, **options))
+        return await ObjectUploads().receive(request, upload_of(tmp_path, **options), "ann")
 
     return asyncio.run(ask())
 
@@ -72,18 +72,22 @@ def test_a_question_is_answered_with_what_has_arrived(tmp_path: Path) -> None:
 def test_while_too_many_are_received_others_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_uploads, "UPLOADS", 1)
+    monkeypatch.setattr(object_uploads, "UPLOADS", 2)
+    monkeypatch.setattr(object_uploads, "UPLOADS_OF_CALLER", 1)
     question = request_of(0, Content_Range=f"bytes */{SIZE}")
 
-    async def ask() -> tuple[int, int, int]:
+    async def ask() -> tuple[int, ...]:
         uploads = ObjectUploads()
-        async with uploads._slots:
-            busy = await uploads.receive(question, upload_of(tmp_path))
-        free = await uploads.receive(question, upload_of(tmp_path))
-        again = await uploads.receive(question, upload_of(tmp_path))
-        return busy.status, free.status, again.status
+        with uploads._received.taken("ann"):
+            of_ann = await uploads.receive(question, upload_of(tmp_path), "ann")
+            of_bob = await uploads.receive(question, upload_of(tmp_path), "bob")
+            with uploads._received.taken("carl"):
+                of_dan = await uploads.receive(question, upload_of(tmp_path), "dan")
+        free = await uploads.receive(question, upload_of(tmp_path), "ann")
+        again = await uploads.receive(question, upload_of(tmp_path), "ann")
+        return of_ann.status, of_bob.status, of_dan.status, free.status, again.status
 
-    assert asyncio.run(ask()) == (503, 200, 200)
+    assert asyncio.run(ask()) == (503, 200, 503, 200, 200)
 
 
 @pytest.mark.parametrize(("status", "said"), [(403, 500), (404, 503), (200, 200), (206, 206), (416, 416)])

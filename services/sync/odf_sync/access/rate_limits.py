@@ -1,11 +1,14 @@
-"""Limits per caller, in bounded memory: requests per second, and failed logins per minute."""
+"""Limits per caller, in bounded memory: requests per second, failed logins per minute, work in progress."""
 
 import math
 import threading
 import time
+from collections import Counter as Tally
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final
 
 from prometheus_client import Counter
@@ -17,6 +20,42 @@ WINDOW_SECONDS: Final = 60.0  # in which failed logins are counted
 LIMITED: Final = Counter(
     "odf_http_rate_limited_total", "Requests answered 429 because their caller exceeded the rate limit."
 )
+
+
+def counted_address(remote: str | None) -> str:
+    """Return what an address is counted as: of IPv6 the network of 64 bits, which one host has to itself."""
+    try:
+        address = ip_address((remote or "").partition("%")[0])
+    except ValueError:
+        return remote or ""
+    if not isinstance(address, IPv6Address):
+        return str(address)
+    mapped = address.ipv4_mapped
+    return str(ip_network((address, 64), strict=False)) if mapped is None else str(mapped)
+
+
+class Shares:
+    """How many pieces of work are in progress, of all callers and of each; for one thread."""
+
+    def __init__(self, *, most: int, of_caller: int) -> None:
+        """Allow `most` at a time, `of_caller` of them to each caller."""
+        self._most = most
+        self._of_caller = of_caller
+        self._taken: Tally[Hashable] = Tally()
+
+    @contextmanager
+    def taken(self, caller: Hashable) -> Iterator[bool]:
+        """Yield whether there is room for another piece of work, and count it until the end of the block."""
+        has_room = self._taken.total() < self._most and self._taken[caller] < self._of_caller
+        if not has_room:
+            yield False
+            return
+        self._taken[caller] += 1
+        try:
+            yield True
+        finally:
+            self._taken[caller] -= 1
+            self._taken += Tally()  # forgets callers without work
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import Catalog
 from odf_sync.access.device_flow import EXPIRES_SECONDS, INTERVAL_SECONDS, DeviceLogins
 from odf_sync.access.directory import LOGIN_SECONDS, LoginRefused
-from odf_sync.access.rate_limits import FailedLogins
+from odf_sync.access.rate_limits import FailedLogins, counted_address
 from odf_sync.access.tokens import Token
 from odf_sync.http.authorization import INVALID_TOKEN, Authorizer
 from odf_sync.http.endpoints import Endpoint, caller_of, note_login
@@ -190,10 +190,11 @@ class AccountRoutes:
         Raises `HTTPTooManyRequests` after too many failures.
         """
         note_login(request, login)
-        account = (request.remote, login.lower()[:MAX_LOGIN])
+        address = counted_address(request.remote)
+        account = (address, login.lower()[:MAX_LOGIN])
         wait = max(
             self._failures_of_account.wait_seconds(account),
-            self._failures_of_address.wait_seconds(request.remote),
+            self._failures_of_address.wait_seconds(address),
         )
         if wait:
             raise web.HTTPTooManyRequests(text="", headers={"Retry-After": str(math.ceil(wait))})
@@ -201,14 +202,14 @@ class AccountRoutes:
             return await asyncio.to_thread(self._directory.log_in, login, password)
         except LoginRefused:
             self._failures_of_account.note(account)
-            self._failures_of_address.note(request.remote)
+            self._failures_of_address.note(address)
             return None
 
     async def _begin(self, request: web.Request) -> web.Response:
         form = await _form(request)
         if "client_id" not in form:
             return _missing("client_id")
-        code = self._devices.begin(request.remote or "")
+        code = self._devices.begin(counted_address(request.remote))
         return web.json_response(
             {
                 "device_code": code,

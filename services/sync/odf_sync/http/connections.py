@@ -19,6 +19,7 @@ from aiohttp.web_request import BaseRequest
 from prometheus_client import Counter, Gauge
 
 from odf_common.service.settings import Settings
+from odf_sync.access.rate_limits import counted_address
 
 BACKLOG: Final = 128  # connections that the system holds until they are accepted
 HANDSHAKE_SECONDS: Final = 10.0  # of TLS
@@ -159,7 +160,7 @@ class Connection(asyncio.Protocol):
         """Begin to serve, or refuse."""
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if peer else ""
+        self.address = counted_address(str(peer[0])) if peer else ""
         if not self._limits.admit(self):
             self._end(REFUSED, BUSY)
             return

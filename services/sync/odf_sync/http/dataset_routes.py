@@ -24,7 +24,7 @@ from odf_common.service.environment import Environment
 from odf_sync.access.rules import Action
 from odf_sync.http.block_packs import AFTER, BlockPacks, hash_in_url
 from odf_sync.http.connections import SentFile
-from odf_sync.http.endpoints import Endpoint, dataset_of, name_in_path
+from odf_sync.http.endpoints import Endpoint, counted_caller, dataset_of, name_in_path
 from odf_sync.http.object_uploads import ExpectedUpload, ObjectUploads, upload_file
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.repositories import pack_format
@@ -169,7 +169,7 @@ class SimpleProtocol:
             has=partial(blobs.has, dataset, kind, hashed),
             take=take,
         )
-        return await self._uploads.receive(request, upload)
+        return await self._uploads.receive(request, upload, counted_caller(request))
 
     async def _archive(self, request: web.Request) -> web.Response:
         hashed = hash_in_url(request.match_info["name"])
@@ -180,7 +180,7 @@ class SimpleProtocol:
         upload = ExpectedUpload(
             file=file, name=hashed, has=lambda: False, take=_keep, most=ARCHIVE_BYTES_LIMIT
         )
-        return await self._uploads.receive(request, upload)
+        return await self._uploads.receive(request, upload, counted_caller(request))
 
 
 def _upload_endpoint(

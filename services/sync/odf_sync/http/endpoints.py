@@ -6,7 +6,7 @@ for further checks. Decisions are recorded in the audit, except for reads of pub
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.audit import Audit
 from odf_sync.access.audit import Question, decision
-from odf_sync.access.rate_limits import RequestRate
+from odf_sync.access.rate_limits import RequestRate, counted_address
 from odf_sync.access.rules import Action, Caller
 from odf_sync.http.authorization import Authorizer, Refusal
 from odf_sync.http.connections import in_flight
@@ -91,6 +91,12 @@ def dataset_of(request: web.Request) -> CatalogEntry:
 def caller_of(request: web.Request) -> Caller:
     """Return who sent a request."""
     return request[_CALLER]
+
+
+def counted_caller(request: web.Request) -> Hashable:
+    """Return whom limits count a request for: an account, or else an address."""
+    account = caller_of(request).account
+    return counted_address(request.remote) if account is None else account.id
 
 
 async def is_allowed(request: web.Request, action: Action) -> bool:
@@ -290,7 +296,7 @@ class _Judge:
     def _limit(self, question: Question) -> None:
         """Raise `Refusal` if a caller sends too many requests."""
         account = question.caller.account
-        wait = self._rate.wait_seconds(question.address if account is None else account.id)
+        wait = self._rate.wait_seconds(counted_address(question.address) if account is None else account.id)
         if wait:
             headers = {"Retry-After": str(wait)}
             raise Refusal(status=HTTPStatus.TOO_MANY_REQUESTS, body="", headers=headers)

@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import grpc
+import structlog
 
 from odf_common.adapters.grpc.client import RemoteError, channel, error_of
 from odf_common.adapters.grpc.peer_tls import PeerTls
-from odf_common.errors import OdfError, Unavailable
+from odf_common.errors import OdfError, Unavailable, with_advice
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.proto.odf.node.v1.push_pb2_grpc import PushStub
+from odf_sync.http.endpoints import UNAVAILABLE
+
+log = structlog.stdlib.get_logger(__name__)
 
 CALL_SECONDS: Final = 30.0  # of one attempt
 PATIENCE_SECONDS: Final = 20.0  # in which the supervisor restarts ingest
@@ -42,6 +46,15 @@ class PushRefused(OdfError):
 def status_of(code: str, default: int = 400) -> int:
     """Return the HTTP status of an error by its name."""
     return _OF_CODE.get(code, default)
+
+
+def _refusal(error: OdfError, code: grpc.StatusCode) -> PushRefused:
+    """Return what a client is told; not the addresses and buckets that a fault of this node may name."""
+    status = status_of(error.code, _STATUSES.get(code, 500))
+    if status < 500 or code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return PushRefused(status=status, error=error.code, text=str(error), hint=error.advice())
+    log.warning("ingest failed", error=error.code, why=with_advice(error))
+    return PushRefused(status=status, error=error.code, text=UNAVAILABLE)
 
 
 class IngestClient:
@@ -79,8 +92,5 @@ class IngestClient:
                 known = error_of(error, "ingest")
                 is_lost = isinstance(known, Unavailable) and not isinstance(known, RemoteError)
                 if not is_lost or time.monotonic() >= until:
-                    status = status_of(known.code, _STATUSES.get(error.code(), 500))
-                    raise PushRefused(
-                        status=status, error=known.code, text=str(known), hint=known.advice()
-                    ) from error
+                    raise _refusal(known, error.code()) from error
             time.sleep(PAUSE_SECONDS)

@@ -11,20 +11,24 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
+import structlog
 from aiohttp import ClientError, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from odf_common.adapters.local.staging import StagedFile, Staging
 from odf_common.codec.times import time_message, time_of
-from odf_common.errors import InvalidInput, OdfError, StorageUnavailable
+from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, with_advice
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.service.environment import Environment
 from odf_common.service.protection import peer_tls
+from odf_sync.access.rate_limits import Shares
 from odf_sync.access.rules import Action
-from odf_sync.http.endpoints import Endpoint, Handler, dataset_of
+from odf_sync.http.endpoints import UNAVAILABLE, Endpoint, Handler, counted_caller, dataset_of
 from odf_sync.http.ingest_client import IngestClient, PushRefused, status_of
+
+log = structlog.stdlib.get_logger(__name__)
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -32,6 +36,7 @@ P = ParamSpec("P")
 CHUNK_BYTES: Final = 1024 * 1024
 IDLE_SECONDS: Final = 60.0  # without a byte of a body
 UPLOADS: Final = 64  # bodies received at a time
+UPLOADS_OF_CALLER: Final = 32  # of these
 RETRY_AFTER_SECONDS: Final = 1
 WAIT_SECONDS: Final = 300.0  # for `wait=commit`; then the answer is the receipt as it is
 WAIT_STEP_SECONDS: Final = 10.0  # of one call of ingest
@@ -67,7 +72,7 @@ class IngestRoutes:
         self._ingest = ingest
         self._staging = staging
         self._max_bytes = max_bytes
-        self._uploads = 0
+        self._received = Shares(most=UPLOADS, of_caller=UPLOADS_OF_CALLER)
         # Of their own: a push that waits for its commit takes no thread from those that are served objects.
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="push")
 
@@ -102,7 +107,7 @@ class IngestRoutes:
         push = _pushed(request, entry)
         await self._run(self._ingest.check, push)
         self._require_size(request.content_length or 0)
-        with self._counted(), self._staging.holding() as staged:
+        with self._counted(request), self._staging.holding() as staged:
             await _go_on(request)
             await self._receive(request, staged)
             push.staged = staged.name
@@ -173,16 +178,13 @@ class IngestRoutes:
             )
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _counted(self, request: web.Request) -> Iterator[None]:
         """Count an upload while it is received; raises `PushRefused` if there are too many."""
-        if self._uploads >= UPLOADS:
-            text = f"{UPLOADS} pushes are being received; nothing was accepted"
-            raise PushRefused(status=503, error="Busy", text=text, hint="repeat the push later")
-        self._uploads += 1
-        try:
+        with self._received.taken(counted_caller(request)) as has_room:
+            if not has_room:
+                text = "too many pushes are being received; nothing was accepted"
+                raise PushRefused(status=503, error="Busy", text=text, hint="repeat the push later")
             yield
-        finally:
-            self._uploads -= 1
 
     async def _run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         call = partial(function, *args, **kwargs)
@@ -200,8 +202,9 @@ def _in_json(handler: Handler) -> Handler:
         except InvalidInput as error:
             return _error(PushRefused(status=400, error=error.code, text=str(error), hint=error.advice()))
         except OdfError as error:
+            log.warning("push failed", path=request.path, error=error.code, why=with_advice(error))
             status = 507 if isinstance(error, StorageUnavailable) else 503
-            return _error(PushRefused(status=status, error=error.code, text=str(error), hint=error.advice()))
+            return _error(PushRefused(status=status, error=error.code, text=UNAVAILABLE))
         except (ClientError, ConnectionError, web.RequestPayloadError, HttpProcessingError) as error:
             text = (
                 f"the body was cut off, or is not encoded as its headers say; nothing was accepted ({error})"

@@ -8,7 +8,7 @@ continues there, with `Content-Range: bytes FIRST-LAST/SIZE`.
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +17,14 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from odf_common.hashing.multihash import Multihash
+from odf_sync.access.rate_limits import Shares
 from odf_sync.transfer.partial_files import UPLOADED, PartialFile, own_partial_file, partial_file
 from odf_sync.transfer.upload import OFFSET
 
 CHUNK_BYTES: Final = 1024 * 1024
 MAX_BYTES: Final = 5 * 1024**3  # of one object, as in object stores
 UPLOADS: Final = 64  # received at a time
+UPLOADS_OF_CALLER: Final = 32  # of these
 IDLE_SECONDS: Final = 60.0  # without a byte of a body
 IDENTITY: Final = "identity"
 RETRY_AFTER: Final = {"Retry-After": "1"}
@@ -65,9 +67,9 @@ class ObjectUploads:
 
     def __init__(self) -> None:
         """Receive nothing yet."""
-        self._slots = asyncio.Semaphore(UPLOADS)
+        self._received = Shares(most=UPLOADS, of_caller=UPLOADS_OF_CALLER)
 
-    async def receive(self, request: web.Request, upload: ExpectedUpload) -> web.Response:
+    async def receive(self, request: web.Request, upload: ExpectedUpload, caller: Hashable) -> web.Response:
         """Take in the body of a request, or say how much of an earlier one has arrived."""
         length = request.content_length
         if length is None:
@@ -79,9 +81,9 @@ class ObjectUploads:
             return _refused(400, f"{hdrs.CONTENT_RANGE} does not match Content-Length")
         if part.size > upload.most:
             return _refused(413, f"it may have {upload.most} bytes, not {part.size}")
-        if self._slots.locked():
-            return _refused(503, f"{UPLOADS} objects are being received; try again", RETRY_AFTER)
-        async with self._slots:
+        with self._received.taken(caller) as has_room:
+            if not has_room:
+                return _refused(503, "too many objects are being received; try again", RETRY_AFTER)
             if part.first is None and await asyncio.to_thread(upload.has):
                 return web.Response()
             return await _received(request, upload, part)

@@ -20,7 +20,7 @@ from odf_sync.access.rules import Action
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.authorization import Refusal as NotAllowed
 from odf_sync.http.connections import limit_received
-from odf_sync.http.endpoints import Endpoint, caller_of, dataset_of, is_allowed, name_in_path
+from odf_sync.http.endpoints import Endpoint, counted_caller, dataset_of, is_allowed, name_in_path
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.smart_protocol.serve_pull import PullSource, serve_pull
 from odf_sync.http.smart_protocol.serve_push import PushTarget, serve_push
@@ -156,7 +156,7 @@ class SmartProtocol:
         refusal = _unfit(request)
         if refusal is not None:
             return refusal
-        caller = _caller(request)
+        caller = counted_caller(request)
         if len(self._open) >= EXCHANGES or list(self._open.values()).count(caller) >= EXCHANGES_OF_CALLER:
             headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
             return web.json_response({"message": BUSY}, status=503, headers=headers)
@@ -173,12 +173,6 @@ class SmartProtocol:
         finally:
             del self._open[socket]
         return socket
-
-
-def _caller(request: web.Request) -> object:
-    """Return whose exchange it is: an account's, or else an address's."""
-    account = caller_of(request).account
-    return request.remote if account is None else account.id
 
 
 def _unfit(request: web.Request) -> web.Response | None:

@@ -1,0 +1,47 @@
+"""Whom limits count a request for, and how much of something each may have at a time."""
+
+from contextlib import suppress
+
+import pytest
+
+from odf_sync.access.rate_limits import Shares, counted_address
+
+
+@pytest.mark.parametrize(
+    ("address", "counted"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::9", "2001:db8:1:3::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::1", "::/64"),
+        ("", ""),
+        (None, ""),
+        ("a socket", "a socket"),
+    ],
+)
+def test_a_host_is_counted_once_whatever_address_of_its_network_it_uses(
+    address: str | None, counted: str
+) -> None:
+    assert counted_address(address) == counted
+
+
+def test_no_caller_has_more_than_its_share_and_all_together_no_more_than_there_is() -> None:
+    shares = Shares(most=3, of_caller=2)
+    with shares.taken("ann") as first, shares.taken("ann") as second:
+        assert first
+        assert second
+        with shares.taken("ann") as third:
+            assert not third
+        with shares.taken("bob") as of_bob, shares.taken("carl") as of_carl:
+            assert of_bob
+            assert not of_carl
+        with shares.taken("carl") as later:
+            assert later
+    with suppress(ValueError), shares.taken("ann"), shares.taken("ann"):
+        raise ValueError
+    with shares.taken("ann") as first, shares.taken("ann") as second:
+        assert first
+        assert second
