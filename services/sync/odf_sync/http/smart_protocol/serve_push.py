@@ -10,6 +10,7 @@ from typing import Final, Self
 
 from aiohttp import web
 
+from odf_common.adapters.local.faults import size_of
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
@@ -128,10 +129,7 @@ class PushTarget:
         if self.env.blobs.has(dataset, file.object_type.kind, file.physical_hash):
             return Upload(object_file=file, push_strategy=PushStrategy.SKIP_UPLOAD)
         place, kept = url_of(self.env, request, file), self.kept(file.physical_hash)
-        try:
-            arrived = kept.stat().st_size
-        except FileNotFoundError:  # perhaps another push of the object has just completed it
-            arrived = 0
+        arrived = size_of(kept) or 0
         if arrived:  # other clients send this header with the whole object
             place = replace(place, headers=(*place.headers, HttpHeader(name=OFFSET, value=str(arrived))))
         return Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=place)
