@@ -4,6 +4,8 @@ import hashlib
 import multiprocessing
 import os
 import signal
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from odf_common.adapters.s3.bucket import Bucket
 from odf_common.adapters.s3.bucket_blobs import S3BlobStore
 from odf_common.adapters.s3.bucket_refs import S3RefStore
 from odf_common.adapters.s3.location import S3Access, S3Location
-from odf_common.errors import Damaged, HeadMoved
+from odf_common.errors import Damaged, HeadMoved, NotFound
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
 
@@ -170,6 +172,66 @@ def test_an_object_is_fetched_once_and_found_by_all_processes_of_the_node(
     assert reader.local_path(a_dataset(), ObjectKind.DATA, NAME) == first
     assert reader.read(a_dataset(), ObjectKind.DATA, NAME) == CONTENT
     assert not reader.has(a_dataset(), ObjectKind.DATA, NAME)  # the bucket decides
+
+
+def test_an_object_that_many_threads_need_at_once_is_fetched_once(
+    server: MinioServer, place: S3Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.store(place, tmp_path / "writer").put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
+    reader = server.store(place, tmp_path / "reader")
+    fetched: list[str] = []
+    download = Bucket.download
+
+    def slowly(self: Bucket, name: str, file: Path) -> bool:
+        fetched.append(name)
+        time.sleep(0.2)  # meanwhile the others ask for it
+        return download(self, name, file)
+
+    monkeypatch.setattr(Bucket, "download", slowly)
+    with ThreadPoolExecutor(20) as pool:
+        paths = list(pool.map(lambda _: reader.local_path(a_dataset(), ObjectKind.DATA, NAME), range(20)))
+    assert fetched == [f"{a_dataset().folder}/data/{NAME}"]
+    assert [path.read_bytes() for path in paths] == [CONTENT] * 20
+
+
+def test_threads_that_wait_for_a_fetch_get_its_error_and_later_ones_try_again(
+    server: MinioServer, place: S3Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = server.store(place, tmp_path / "reader")
+    fetched: list[str] = []
+    download = Bucket.download
+
+    def slowly(self: Bucket, name: str, file: Path) -> bool:
+        fetched.append(name)
+        time.sleep(0.5)
+        return download(self, name, file)
+
+    monkeypatch.setattr(Bucket, "download", slowly)
+    with ThreadPoolExecutor(20) as pool:
+        reads = [pool.submit(reader.local_path, a_dataset(), ObjectKind.DATA, NAME) for _ in range(20)]
+        assert {type(read.exception()) for read in reads} == {NotFound}
+    assert len(fetched) < 20
+    server.store(place, tmp_path / "writer").put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
+    assert reader.local_path(a_dataset(), ObjectKind.DATA, NAME).read_bytes() == CONTENT
+
+
+def test_fetches_of_two_objects_do_not_wait_for_each_other(
+    server: MinioServer, place: S3Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = physical_hash_of(b"other")
+    writer, reader = server.store(place, tmp_path / "writer"), server.store(place, tmp_path / "reader")
+    writer.put_all(a_dataset(), ObjectKind.DATA, [(NAME, CONTENT), (other, b"other")])
+    both = threading.Barrier(2, timeout=10)
+    download = Bucket.download
+
+    def together(self: Bucket, name: str, file: Path) -> bool:
+        both.wait()
+        return download(self, name, file)
+
+    monkeypatch.setattr(Bucket, "download", together)
+    with ThreadPoolExecutor(2) as pool:
+        paths = pool.map(lambda name: reader.local_path(a_dataset(), ObjectKind.DATA, name), (NAME, other))
+        assert [path.read_bytes() for path in paths] == [CONTENT, b"other"]
 
 
 def test_a_deleted_dataset_leaves_nothing_in_the_bucket_nor_the_home(

@@ -1,8 +1,9 @@
 """Objects in a bucket, read through a cache in the node's home."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -34,6 +35,7 @@ class S3BlobStore(BlobStore):
         self._bucket = bucket
         self._local = local
         self._cache = cache
+        self._fetches = _Fetches()
 
     def has(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bool:
         """Return whether the object exists in the bucket."""
@@ -157,6 +159,16 @@ class S3BlobStore(BlobStore):
         return stored.content
 
     def _fetched(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
+        """Return a copy; threads that need it at the same time fetch it once."""
+        key = _name(dataset, kind, name)
+
+        def fetch() -> Path:
+            # Another thread may have finished since the caller looked.
+            return self._cache.find(key) or self._download(dataset, kind, name)
+
+        return self._fetches.shared(key, fetch)
+
+    def _download(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         with scratch_folder(self) as folder:
             file = folder / str(name)
             if not self._bucket.download(_name(dataset, kind, name), file):
@@ -165,6 +177,31 @@ class S3BlobStore(BlobStore):
                 with file.open("rb") as content:
                     _require_named(physical_hash(content), dataset, kind, name)
             return self._cache.take(_name(dataset, kind, name), file)
+
+
+class _Fetches:
+    """Fetches in progress, by key; threads share it."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._running: dict[str, Future[Path]] = {}
+
+    def shared(self, key: str, fetch: Callable[[], Path]) -> Path:
+        """Return what `fetch` returns, or raise its error; callers that come meanwhile wait for the same."""
+        mine: Future[Path] = Future()
+        with self._guard:
+            running = self._running.setdefault(key, mine)
+        if running is not mine:
+            return running.result()
+        try:
+            mine.set_result(fetch())
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        finally:
+            with self._guard:
+                del self._running[key]
+        return mine.result()
 
 
 def _require_named(found: Multihash, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> None:
