@@ -209,7 +209,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "upload_refusals", "connection_limits", "recorded_transfers", "simple_protocol"
     ),
     f"{SYNC}/http/dataset_routes.py": _sync(
-        "simple_protocol", "recorded_transfers", "signed_pulls", "uploads", "push_checks"
+        "simple_protocol", "recorded_transfers", "signed_pulls", "uploads", "push_checks", "object_downloads"
     ),
     f"{SYNC}/http/endpoints.py": _sync(
         "endpoints",
@@ -224,6 +224,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/http/head_watch.py": _sync("event_routes", "webhooks"),
     f"{SYNC}/http/ingest_*.py": _sync("ingest_routes"),
     f"{SYNC}/http/list_routes.py": _sync("list_routes"),
+    f"{SYNC}/http/object_downloads.py": _sync("object_downloads", "simple_protocol"),
     f"{SYNC}/http/object_uploads.py": _sync("upload_refusals", "uploads", "smart_pushes"),
     f"{SYNC}/http/open_pushes.py": _sync(
         "open_pushes", "push_checks", "interrupted_transfers", "smart_pushes", "smart_hostile_clients"

@@ -23,19 +23,14 @@ from odf_common.ports.store import NAMED_BY_CONTENT, ObjectKind
 from odf_common.service.environment import Environment
 from odf_sync.access.rules import Action
 from odf_sync.http.block_packs import AFTER, BlockPacks, hash_in_url
-from odf_sync.http.connections import SentFile
 from odf_sync.http.endpoints import Endpoint, counted_caller, dataset_of, name_in_path
+from odf_sync.http.object_downloads import FOR_EVER, ObjectDownloads
 from odf_sync.http.object_uploads import ExpectedUpload, ObjectUploads, upload_file
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.repositories import pack_format
 from odf_sync.smart.archive import ARCHIVE_BYTES_LIMIT
 from odf_sync.smart.messages import SIGNATURES, SIGNATURES_HEADER
 
-# Not `public`: a shared cache must not keep what was sent for one token.
-FOR_EVER: Final = {
-    hdrs.CONTENT_TYPE: "application/octet-stream",
-    hdrs.CACHE_CONTROL: "max-age=31536000, immutable",
-}
 ASKED_AGAIN: Final = {hdrs.CACHE_CONTROL: "no-cache", pack_format.HEADER: pack_format.VERSION}
 MISSING: Final = {
     ObjectKind.BLOCK: "Block does not exist: {name}",
@@ -54,6 +49,7 @@ class SimpleProtocol:
         self._pushes = pushes or OpenPushes()
         self._packs = BlockPacks(env)
         self._uploads = ObjectUploads()
+        self._downloads = ObjectDownloads(env)
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Yield what is served."""
@@ -143,10 +139,9 @@ class SimpleProtocol:
     async def _object(self, kind: ObjectKind, request: web.Request) -> web.StreamResponse:
         entry, name = dataset_of(request), hash_in_url(request.match_info["name"])
         try:
-            path = await asyncio.to_thread(self._env.blobs.local_path, entry.dataset_id, kind, name)
+            return await self._downloads.answer(request, entry.dataset_id, kind, name)
         except NotFound:
             return _not_found(MISSING[kind].format(name=name))
-        return SentFile(path, headers=FOR_EVER)
 
     async def _upload(self, kind: ObjectKind, request: web.Request) -> web.Response:
         name = name_in_path(request)

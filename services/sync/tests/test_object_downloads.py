@@ -1,0 +1,129 @@
+"""Objects over HTTP from a store that fetches them first: slow ones delay nothing else, and only bodies are fetched."""
+
+import asyncio
+import http.client
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+from odf_testing.builders import a_hash
+from odf_testing.manifests import root
+from odf_testing.sync_node import SyncNode
+
+from odf_common.errors import NotFound
+from odf_common.hashing.multihash import Multihash
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import ObjectKind
+from odf_sync.http.object_downloads import AT_ONCE, ObjectDownloads
+
+CITIES = root("cities", ["event_time TIMESTAMP", "city STRING"])
+OBJECT = b"0123456789"
+NAME = physical_hash_of(OBJECT)
+PATIENCE_SECONDS = 10
+
+
+class Slow:
+    """A node whose store gives no file of an object until it is `released`."""
+
+    def __init__(self, home: Path) -> None:
+        self.node = SyncNode(home)
+        self.node.coordinator.add(yaml.safe_dump(CITIES))
+        entry = self.node.catalog.by_alias("cities")
+        assert entry is not None
+        self.dataset = entry.dataset_id
+        self.node.blobs.put(self.dataset, ObjectKind.DATA, NAME, OBJECT)
+        self.fetched: list[Multihash] = []
+        self.released = threading.Event()
+        self._path = self.node.blobs.local_path
+
+    def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
+        if kind is not ObjectKind.BLOCK:
+            self.fetched.append(name)
+            assert self.released.wait(PATIENCE_SECONDS)
+        return self._path(dataset, kind, name)
+
+    def wait_for_fetches(self, number: int) -> None:
+        until = time.monotonic() + PATIENCE_SECONDS
+        while len(self.fetched) < number:
+            assert time.monotonic() < until, self.fetched
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+    slow = Slow(tmp_path / "home")
+    monkeypatch.setattr(slow.node.blobs, "local_path", slow.local_path)
+    yield slow
+    slow.released.set()
+
+
+def ask(base: str, method: str, path: str, seconds: float = 20) -> tuple[int, bytes, str | None]:
+    """Return status, body and announced length."""
+    with closing(http.client.HTTPConnection(urlsplit(base).netloc, timeout=seconds)) as connection:
+        connection.request(method, f"/cities/{path}")
+        answer = connection.getresponse()
+        return answer.status, answer.read(), answer.getheader("Content-Length")
+
+
+def test_the_head_of_an_object_has_its_length_and_fetches_nothing(slow: Slow) -> None:
+    with slow.node.served() as base:
+        assert ask(base, "HEAD", f"data/{NAME}", 5) == (200, b"", str(len(OBJECT)))
+        assert ask(base, "HEAD", f"data/{a_hash(1)}", 5)[0] == 404
+        assert ask(base, "HEAD", f"checkpoints/{NAME}", 5)[0] == 404
+    assert slow.fetched == []
+
+
+def test_objects_that_are_fetched_slowly_delay_neither_references_nor_blocks(slow: Slow) -> None:
+    head = slow.node.head("cities")
+    with slow.node.served() as base, ThreadPoolExecutor(64) as clients:
+        names = [NAME, *map(a_hash, range(63))]
+        objects = [clients.submit(ask, base, "GET", f"data/{name}") for name in names]
+        slow.wait_for_fetches(AT_ONCE)
+        assert ask(base, "GET", "refs/head", 5)[:2] == (200, str(head).encode())
+        assert ask(base, "GET", f"blocks/{head}", 5)[0] == 200
+        assert ask(base, "HEAD", f"data/{NAME}", 5)[0] == 200
+        assert len(slow.fetched) == AT_ONCE
+        slow.released.set()
+        assert [one.result()[0] for one in objects] == [200, *[404] * 63]
+    assert sorted(slow.fetched, key=str) == sorted(names, key=str)
+
+
+def test_requests_for_one_object_share_its_fetch(slow: Slow) -> None:
+    downloads = ObjectDownloads(slow.node.env)
+
+    async def run() -> tuple[Path, ...]:
+        requests = [
+            asyncio.create_task(downloads.local_path(slow.dataset, ObjectKind.DATA, NAME)) for _ in range(20)
+        ]
+        await asyncio.to_thread(slow.wait_for_fetches, 1)
+        requests.pop().cancel()  # its client has gone; the others still want it
+        slow.released.set()
+        return tuple(await asyncio.gather(*requests))
+
+    paths = asyncio.run(run())
+    assert [path.read_bytes() for path in paths] == [OBJECT] * 19
+    assert slow.fetched == [NAME]
+
+
+def test_an_object_is_asked_for_again_after_a_fetch_has_ended(slow: Slow) -> None:
+    downloads, missing = ObjectDownloads(slow.node.env), a_hash(1)
+    slow.released.set()
+
+    async def run() -> None:
+        for _ in range(2):
+            with pytest.raises(NotFound):
+                await downloads.local_path(slow.dataset, ObjectKind.DATA, missing)
+        for kind in (ObjectKind.DATA, ObjectKind.CHECKPOINT):
+            slow.node.blobs.put(slow.dataset, kind, missing, b"later")
+            path = await downloads.local_path(slow.dataset, kind, missing)
+            assert (path.parent.name, path.read_bytes()) == (kind.value, b"later")
+
+    asyncio.run(run())
+    assert slow.fetched == [missing] * 4
