@@ -55,15 +55,38 @@ def test_the_longest_unused_copies_are_removed_when_there_are_too_many(
     assert copies(tmp_path) == ["0", "10", "3", "4", "5", "6", "7", "8", "9"]
 
 
-def test_copies_in_use_stay_even_if_there_are_too_many(
+def test_copies_in_use_stay_up_to_one_and_a_half_times_the_limit(
     cache: ObjectCache, tmp_path: Path, clock: Clock
 ) -> None:
-    for number in range(30):
+    for number in range(15):
         cache.put(f"{number:02}", bytes(BLOCK))
-    assert len(copies(tmp_path)) == 30
+    assert len(copies(tmp_path)) == 15
     clock.now += IN_USE_SECONDS
     cache.put("30", bytes(BLOCK))
     assert len(copies(tmp_path)) == 9  # nine tenths of the limit
+
+
+def test_the_longest_unused_copies_are_removed_beyond_that_even_if_they_are_in_use(
+    cache: ObjectCache, tmp_path: Path, clock: Clock
+) -> None:
+    for number in range(15):
+        cache.put(f"{number:02}", bytes(BLOCK))
+    clock.now += MARK_SECONDS
+    assert cache.find("00") is not None
+    cache.put("15", bytes(BLOCK))
+    assert copies(tmp_path) == ["00", *[f"{number:02}" for number in range(2, 16)]]
+    for number in range(16, 40):
+        cache.put(f"{number:02}", bytes(BLOCK))
+        assert len(copies(tmp_path)) == 15
+    assert copies(tmp_path) == [f"{number:02}" for number in range(25, 40)]
+
+
+def test_a_copy_that_is_open_stays_complete_when_it_is_removed(cache: ObjectCache) -> None:
+    with cache.put("first", b"content").open("rb") as first:
+        for number in range(20):
+            cache.put(str(number), bytes(BLOCK))
+        assert cache.find("first") is None
+        assert first.read() == b"content"
 
 
 def test_two_processes_keep_one_limit(cache: ObjectCache, tmp_path: Path, clock: Clock) -> None:
@@ -86,12 +109,15 @@ def test_the_cache_is_measured_by_one_process_at_a_time(
     assert len(copies(tmp_path)) == 30
 
 
-def test_a_large_copy_is_kept_while_it_is_in_use(cache: ObjectCache, clock: Clock) -> None:
+def test_a_copy_larger_than_the_limit_is_kept_until_another_is_added(
+    cache: ObjectCache, tmp_path: Path
+) -> None:
+    cache.put("old", bytes(BLOCK))
     large = cache.put("large", bytes(3 * LIMIT))
     assert large.stat().st_size == 3 * LIMIT
-    clock.now += IN_USE_SECONDS
+    assert copies(tmp_path) == ["large"]
     cache.put("small", bytes(BLOCK))
-    assert cache.find("large") is None
+    assert copies(tmp_path) == ["small"]
 
 
 def test_dropped_and_unfinished_copies_are_removed(cache: ObjectCache, tmp_path: Path) -> None:
@@ -146,7 +172,7 @@ def test_the_folder_is_measured_after_each_twentieth_of_the_limit(
 ) -> None:
     puts: list[str] = []
     measured: list[int] = []
-    monkeypatch.setattr(cache, "_evict", lambda: measured.append(len(puts)))
+    monkeypatch.setattr(cache, "_evict", lambda _: measured.append(len(puts)))
     for number in range(20):
         cache.put(str(number), bytes(LIMIT // 80))
         puts.append(str(number))

@@ -68,7 +68,7 @@ class S3BlobStore(BlobStore):
         return open_to_read(self._fetched(dataset, kind, name))
 
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
-        """Return a copy, which stays for some minutes; raises `NotFound` and `Damaged`."""
+        """Return a copy, which stays for some minutes, or less if many are added; raises `NotFound` and `Damaged`."""
         return self._cache.find(_name(dataset, kind, name)) or self._fetched(dataset, kind, name)
 
     def names(self, dataset: DatasetId, kind: ObjectKind) -> Iterator[Multihash]:

@@ -1,7 +1,9 @@
 """A cache of immutable objects in a local folder; the least recently used are removed when it is too large.
 
-Several processes share the folder. Paths are passed to programs that open them later, so objects used within
-`IN_USE_SECONDS` are kept, even if the cache then exceeds its limit.
+Several processes share the folder. Paths are passed to programs that open them later (an engine opens the first file
+of a transform when the last has been fetched), so objects used within `IN_USE_SECONDS` are kept, even if the cache then
+exceeds its limit. Beyond `IN_USE_LIMIT` they are removed as well: clients that read much must not fill the disk. Files
+that are open can still be read then; those who open one later find it missing, and fetch it again or retry.
 """
 
 import contextlib
@@ -19,6 +21,7 @@ from odf_common.adapters.local.faults import guarded_methods
 IN_USE_SECONDS: Final = 900.0
 MARK_SECONDS: Final = 60.0  # a file is marked as used at most this often
 LOW_WATER: Final = 0.9  # of the limit; eviction stops there
+IN_USE_LIMIT: Final = 1.5  # times the limit; eviction of copies in use begins and stops there
 SCANS: Final = 20  # the folder is measured each time this process has added a 20th of the limit
 LOCK: Final = ".lock"
 
@@ -83,22 +86,24 @@ class ObjectCache:
             self._unmeasured = 0 if is_due else self._unmeasured
         if is_due:
             with contextlib.suppress(durable.LockHeld), durable.locked(self._folder / LOCK, wait_seconds=0):
-                self._evict()
+                self._evict(file)
 
-    def _evict(self) -> None:
-        """Remove the longest unused copies until the rest fits."""
+    def _evict(self, added: Path) -> None:
+        """Remove the longest unused copies until the rest fits, but not the one just added: no reader has opened it."""
         copies = sorted(self._copies())
-        excess = sum(size for _, size, _ in copies) - self._max_bytes
-        if excess <= 0:
+        total = sum(size for _, size, _ in copies)
+        if total <= self._max_bytes:
             return
-        excess += int(self._max_bytes * (1 - LOW_WATER))
         for used, size, path in copies:
-            if excess <= 0 or used > self._clock() - IN_USE_SECONDS:
+            is_in_use = used > self._clock() - IN_USE_SECONDS
+            if total <= self._max_bytes * (IN_USE_LIMIT if is_in_use else LOW_WATER):
                 return
             with contextlib.suppress(FileNotFoundError):
-                if Path(path).stat().st_mtime == used:  # not used since it was measured
+                if (
+                    Path(path) != added and Path(path).stat().st_mtime == used
+                ):  # not used since it was measured
                     Path(path).unlink()
-                    excess -= size
+                    total -= size
 
     def _copies(self) -> Iterator[tuple[float, int, str]]:
         """Yield when each copy was last used, its bytes on disk, and its path."""
