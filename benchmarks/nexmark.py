@@ -42,6 +42,7 @@ WINDOW: Final = 10_000  # ms, of q5 and q7
 BATCHES: Final[Mapping[int, int]] = {1_000: 6, 10_000: 5, 100_000: 4}  # number by size in events
 REPEATS: Final = 3
 WARM: Final = 3  # batches of the smallest size, before any is measured
+WARM_EVENTS: Final = 10_000  # of a batch while both warm up, at most
 PARTITIONS: Final = (1, 2)
 JITTER: Final = 500  # ms
 GAP: Final = 20  # ms between two events
@@ -73,16 +74,16 @@ def run() -> list[Row]:
     return measured(BATCHES)
 
 
-def measured(batches: Mapping[int, int]) -> list[Row]:
-    """Return the rows for that many batches of each size."""
+def measured(batches: Mapping[int, int], *, repeats: int = REPEATS) -> list[Row]:
+    """Return the rows for that many batches of each size, the median of so many repeats."""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nexmark-")))
         _, client = stack.enter_context(engine())
         peers = {jit: stack.enter_context(Peer(jit)) for jit in JITS}
-        _Size(home / "warm", client, peers, _batches(min(batches), WARM)).choose()
+        _Size(home / "warm", client, peers, _batches(min(*batches, WARM_EVENTS), WARM)).choose()
         rows: list[Row] = []
         for size, count in batches.items():
-            rows += _Size(home / f"{size}", client, peers, _batches(size, count)).rows(size)
+            rows += _Size(home / f"{size}", client, peers, _batches(size, count)).rows(size, repeats)
         return rows
 
 
@@ -94,12 +95,12 @@ class _Size:
         self._home, self._client, self._peers, self._batches = home, client, peers, batches
         self._runs = 0
 
-    def rows(self, size: int) -> list[Row]:
+    def rows(self, size: int, repeats: int) -> list[Row]:
         """Return a row per query."""
         first, choices = self.choose()
         ours: dict[str, list[float]] = {query: [] for query in QUERIES}
         theirs: dict[str, list[float]] = {query: [] for query in QUERIES}
-        for _ in range(REPEATS):
+        for _ in range(repeats):
             mine = self._ours()
             for query in QUERIES:
                 ours[query].append(_ms(mine.seconds[query]))
@@ -218,7 +219,7 @@ def _plain(table: pa.Table, names: Sequence[str]) -> pa.Table:
 def _row(size: int, query: str, ours: list[float], theirs: list[float], choice: Choice) -> Row:
     jit, partitions = choice
     return held_against(
-        f"{query}, {size:,} events a batch, median of {REPEATS}",
+        f"{query}, {size:,} events a batch, median of {len(ours)}",
         median(ours),
         "ms/batch",
         peer=(f"{PEER}, {jit}, partitions: {partitions}", median(theirs)),
