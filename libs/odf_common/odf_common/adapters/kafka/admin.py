@@ -97,7 +97,7 @@ class KafkaTopics:
         if total > there:
             wanted = [NewPartitions(name, total)]
             _outcome(self._admin.create_partitions(wanted, request_timeout=TIMEOUT_SECONDS)[name], name)
-            self._await({name})
+            self._await({name}, partitions=total)
 
     def set_retention(self, name: str, ms: int | None) -> None:
         """Keep messages for `ms` milliseconds, None: without limit; raises `NotFound`."""
@@ -235,17 +235,18 @@ class KafkaTopics:
                 time.sleep(POLL_SECONDS)
         self._await({topic.topic for topic in topics})
 
-    def _await(self, names: set[str]) -> None:
-        """Return when every partition of the topics has a leader, which takes a moment after creation."""
+    def _await(self, names: set[str], *, partitions: int = 1) -> None:
+        """Return when the topics have so many partitions, each with a leader, which takes a moment after creation."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
-        while not self._are_led(names):
+        while not self._are_led(names, partitions):
             if time.monotonic() > deadline:
                 raise Unavailable(what="Kafka", why="new topics did not become available")
             time.sleep(POLL_SECONDS)
 
-    def _are_led(self, names: Iterable[str]) -> bool:
-        """Return whether each partition of the topics has a leader; only these topics are described."""
-        return all(isinstance(one, TopicInfo) and one.high for one in self.describe(names).values())
+    def _are_led(self, names: Iterable[str], partitions: int) -> bool:
+        """Return whether each topic has so many partitions, all with a leader; only these topics are described."""
+        found = self.describe(names).values()
+        return all(isinstance(one, TopicInfo) and len(one.high) >= partitions for one in found)
 
 
 def _new_topic(spec: TopicSpec) -> NewTopic:

@@ -83,10 +83,13 @@ class LocalBlobStore(BlobStore):
         """Store objects durably, unless they exist; the folder of all is synced once."""
         files = {self._file(dataset, kind, name): content for name, content in contents}
         new = [(file, content) for file, content in files.items() if size_of(file) is None]
+        folders = {file.parent for file in files}
+        for folder in folders:
+            durable.make_folder(folder)  # once, not by each of the threads
         with ThreadPoolExecutor(WRITES, thread_name_prefix="store") as pool:
             for written in [pool.submit(durable.replace, *one) for one in new]:
                 written.result()
-        for folder in {file.parent for file in files}:
+        for folder in folders:
             durable.sync_folder(folder)
 
     def put_file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
