@@ -14,6 +14,7 @@ from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.cluster import KafkaCluster, TopicPolicy
 from odf_common.adapters.kafka.topic_specs import push_topic
 from odf_common.errors import Unavailable
+from odf_common.ports.bus import TopicInfo
 
 
 class Fenced:
@@ -41,7 +42,7 @@ class Fenced:
 def creating(monkeypatch: pytest.MonkeyPatch, times: int) -> tuple[KafkaTopics, Fenced]:
     topics, fenced = KafkaTopics(KafkaCluster("127.0.0.1:1")), Fenced(times)
     monkeypatch.setattr(topics, "_admin", fenced)
-    monkeypatch.setattr(topics, "_are_led", lambda _: True)
+    monkeypatch.setattr(topics, "_are_led", lambda *_: True)
     return topics, fenced
 
 
@@ -60,6 +61,18 @@ def test_a_broker_that_stays_fenced_cannot_be_reached(monkeypatch: pytest.Monkey
     monkeypatch.setattr(admin, "TIMEOUT_SECONDS", 0.1)
     with pytest.raises(Unavailable, match="All brokers are currently fenced"):
         create(topics)
+
+
+def test_partitions_that_were_added_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics, counts = KafkaTopics(KafkaCluster("127.0.0.1:1")), iter((2, 2, 3))
+
+    def describe(names: set[str]) -> dict[str, TopicInfo]:
+        high = dict.fromkeys(range(next(counts)), 0)
+        return {name: TopicInfo(topic_id="id", low=high, high=high) for name in names}
+
+    monkeypatch.setattr(topics, "describe", describe)
+    topics._await({"one"}, partitions=3)
+    assert list(counts) == []
 
 
 # The collector runs in the client's own thread when nobody uses the client any more.
