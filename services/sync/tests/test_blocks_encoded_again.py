@@ -10,7 +10,8 @@ import yaml
 from aiohttp import web
 from odf_testing.http import running
 from odf_testing.manifests import root
-from odf_testing.recorded_transfers import Pool, Script, all_recorded, lines_of, scripted
+from odf_testing.recorded_servers import Script, scripted
+from odf_testing.recorded_transfers import Pool, all_recorded, lines_of
 from odf_testing.sync_node import SyncNode
 
 from odf_common.chain.compare_chains import Behind

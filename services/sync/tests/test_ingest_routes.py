@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from odf_testing.builders import a_dataset
 from odf_testing.http import running
+from odf_testing.recorded_cases import Side, plays
 from odf_testing.recorded_transfers import body_of, lines_of
 
 from odf_common.adapters.grpc.server import GrpcServer, serve
@@ -141,11 +142,10 @@ def test_a_receipt_is_at_the_public_url(make_here: Any) -> None:
     assert here.ask("GET", f"/orders/ingest/{'a' * 32}")[1]["url"] == receipt
 
 
-@pytest.mark.parametrize(("case", "state"), [("ingest-csv", "committed"), ("ingest-no-change", "unchanged")])
-def test_a_recorded_push_is_answered_as_recorded_if_the_commit_is_awaited(
-    here: Here, case: str, state: str
-) -> None:
+@plays(Side.SERVER)
+def test_a_recorded_push_is_answered_as_recorded_if_the_commit_is_awaited(here: Here, case: str) -> None:
     request, response = lines_of(case)
+    state = "unchanged" if "no-change" in case else "committed"
     path = request["path"].replace("alice/cities.population", "orders")
     headers = {key: value for key, value in request["headers"].items() if key != "authorization"}
     here.ingest.outcome = {"state": state}

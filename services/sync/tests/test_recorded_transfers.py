@@ -3,227 +3,178 @@
 Our server answers the recorded requests as recorded; our client sends the recorded requests in their order.
 """
 
-import base64
-import hashlib
-import http.client
+import asyncio
 import json
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from io import BytesIO
-from itertools import groupby
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
-from aiohttp import web
-from odf_testing.http import running
+from odf_testing.recorded_cases import Side, plays
+from odf_testing.recorded_clients import JSON, TEXT, answered, play_client
+from odf_testing.recorded_node import CITIES, recorded_node
+from odf_testing.recorded_servers import Script, in_order, scripted
+from odf_testing.recorded_transfers import (
+    Content,
+    Line,
+    Pool,
+    alias_of,
+    all_recorded,
+    content_in,
+    dataset_of,
+    lines_of,
+)
+from odf_testing.sync_node import SyncNode
 
-from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
-from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
+from odf_common.codec.flatbuffers import decode_block
+from odf_common.dataset.object_markers import note_complete
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
-from odf_common.ports.store import CatalogEntry
-from odf_common.service.environment import Environment
-from odf_common.service.settings import Settings
-from odf_sync.http.authorization import Authorizer
-from odf_sync.http.dataset_routes import SimpleProtocol
-from odf_sync.http.endpoints import application
-from odf_sync.repositories import RemoteFolder, remote_dataset
-from odf_sync.transfer.compare import ChainsDiverged, admit_all, missing_blocks
-from odf_sync.transfer.objects import declared_objects
-
-VECTORS = Path(__file__).parents[3] / "tests" / "vectors"
-CITIES = VECTORS / "datasets" / "cities.population"
-HEADERS = ("content-type", "content-length", "allow")
-OF_BOB = "Bearer TOKEN-OF-BOB"  # owner of a private dataset that the server here does not have
+from odf_common.ports.store import ObjectKind
+from odf_sync.transfer.compare import ChainsDiverged
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """One recorded request and its answer."""
-
-    asked: dict[str, Any]
-    answered: dict[str, Any]
-
-    def body(self) -> bytes:
-        """Return the recorded body of the answer."""
-        return bytes_of(self.answered)
+@pytest.fixture(scope="module")
+def pool() -> Pool:
+    return all_recorded()
 
 
-def bytes_of(line: dict[str, Any]) -> bytes:
-    text: str = line.get("body", "")
-    return base64.b64decode(text) if line.get("encoding") == "base64" else text.encode()
+@plays(Side.SERVER)
+def test_our_server_answers_simple_requests_as_recorded(tmp_path: Path, pool: Pool, case: str) -> None:
+    there = recorded_node(tmp_path, _by_a_node(lines_of(case)), pool)
+
+    with there.served() as base:
+        asyncio.run(play_client(base, there.lines))
 
 
-def recorded(case: str) -> list[Exchange]:
-    text = (VECTORS / "transfer" / f"{case}.jsonl").read_text()
-    lines = [json.loads(line) for line in text.splitlines()]
-    answers = {line["conn"]: line for line in lines if line["from"] == "server"}
+def _by_a_node(lines: list[Line]) -> list[Line]:
+    """Return the lines with the content type that nodes give a reference, and servers of static files do not know."""
+    types = {
+        line["conn"]: {"content-type": f"{TEXT}; charset=utf-8"}
+        for line in lines
+        if line.get("path", "").endswith("/refs/head")
+    }
     return [
-        Exchange(asked=line, answered=answers[line["conn"]]) for line in lines if line["from"] == "client"
+        {**line, "headers": {**line["headers"], **types.get(line["conn"], {})}}
+        if line.get("status") == 200
+        else line
+        for line in lines
     ]
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[str]:
-    """Our server with `alice/cities.population` as it was when the single requests were recorded."""
-    dataset = dataset_of(CITIES)
-    folder = tmp_path / "datasets" / dataset.folder
-    shutil.copytree(CITIES, folder)
-    for one in recorded("refs-blocks-objects"):
-        kind, _, name = one.asked["path"].rpartition("/alice/cities.population/")[2].rpartition("/")
-        if one.answered["status"] == 200 and name.startswith("f1620") and one.body():
-            (folder / kind / name).write_bytes(one.body())
-    (folder / "refs" / "head").write_bytes(recorded("refs-blocks-objects")[0].body())
-    catalog = LocalCatalog(tmp_path)
-    catalog.add(CatalogEntry(alias="alice/cities.population", dataset_id=dataset))
-    ports = SimpleNamespace(
-        blobs=LocalBlobStore(tmp_path),
-        refs=LocalRefStore(tmp_path),
-        catalog=catalog,
-        settings=Settings(home=tmp_path),
-    )
-    authorizer = Authorizer(catalog=catalog, local_writers="loopback")
-    with running(application(authorizer, SimpleProtocol(cast("Environment", ports)).endpoints())) as base:
-        yield base
+@plays(Side.SERVER)
+def test_our_server_answers_single_requests_as_recorded(tmp_path: Path, pool: Pool, case: str) -> None:
+    lines = lines_of(case)
+    for line in lines_of(case):
+        if "range" in line["headers"]:  # the recorded server ignores it
+            content = pool.objects[Multihash.parse(line["path"].rpartition("/")[2])]
+            lines = answered(lines, line["conn"], status=206, body=content[:10].decode("latin-1"))
+    there = recorded_node(tmp_path, lines, pool)
+
+    with there.served() as base:
+        asyncio.run(play_client(base, there.lines))
 
 
-def dataset_of(folder: Path) -> DatasetId:
-    there = RemoteFolder(folder.as_uri())
-    return admit_all(None, missing_blocks(there, there.head(), there.block, None).blocks).dataset_id
+@plays(Side.SERVER)
+def test_our_server_takes_objects_as_recorded(tmp_path: Path, pool: Pool, case: str) -> None:
+    lines = lines_of(case)
+    names = {line["conn"]: line["path"].rpartition("/")[2] for line in lines if "path" in line}
+    for conn in {line["conn"] for line in lines if line.get("status") == 500}:  # a defect
+        hashed = names[conn + 1]  # the name of the same bytes in the next request
+        text = json.dumps({"message": f"the body hashes to {hashed}, not to {names[conn]}"})
+        lines = answered(lines, conn, status=400, headers={"content-type": JSON}, body=text)
+    there = recorded_node(tmp_path, lines, pool)
+
+    with there.served() as base:
+        asyncio.run(play_client(base, there.lines))
 
 
-def answer_to(base: str, asked: dict[str, Any]) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection(base.removeprefix("http://"), timeout=10)
-    try:
-        sent = {name: value for name, value in asked["headers"].items() if name != "authorization"}
-        connection.request(asked["method"], asked["path"], bytes_of(asked) or None, sent)
-        answer = connection.getresponse()
-        headers = {name.lower(): value for name, value in answer.getheaders()}
-        return answer.status, headers, answer.read()
-    finally:
-        connection.close()
+@plays(Side.CLIENT)
+def test_our_client_copies_by_the_simple_protocol_as_recorded(tmp_path: Path, pool: Pool, case: str) -> None:
+    lines, node = lines_of(case), SyncNode(tmp_path)
+    alias, head = alias_of(lines[0]["path"]), Multihash.parse(lines[1]["body"])
+    before = _held_before(node, alias, lines, pool)
+    script = Script(lines=lines)
+
+    with scripted(script) as base:
+        *_, last = node.pull(f"{base}/{alias}", alias)
+
+    assert script.faults == []
+    assert in_order(script.asked) == in_order(head_read_once(script))
+    assert last.state == ("updated" if len(script.asked) > 1 else "up-to-date")
+    assert node.head(alias) == head
+    assert node.content(alias) == before | content_in(lines)
 
 
-def test_single_requests_are_answered_as_recorded(served: str) -> None:
-    for one in recorded("refs-blocks-objects"):
-        if one.asked["headers"].get("authorization") == OF_BOB:
-            continue
-        status, headers, body = answer_to(served, one.asked)
-        where = f"{one.asked['method']} {one.asked['path']}"
-        if "range" in one.asked["headers"]:  # the other implementation ignores it
-            assert (status, body) == (206, one.body()[:10]), where
-            continue
-        assert status == one.answered["status"], where
-        if status == 400:  # each has its own words for what is wrong
-            continue
-        assert body == one.body(), where
-        for name in set(HEADERS) & set(one.answered["headers"]) if body or status == 200 else ():
-            assert headers[name] == one.answered["headers"][name], where
+def _held_before(node: SyncNode, alias: str, lines: list[Line], pool: Pool) -> Content:
+    """Have what the recorded client did not ask for, since it had it: the chain before the oldest block it got."""
+    raw = [content for (kind, _), content in content_in(lines).items() if kind is ObjectKind.BLOCK]
+    last = decode_block(raw[-1]).block.prev_block_hash if raw else Multihash.parse(lines[1]["body"])
+    if last is None:
+        return {}
+    node.hold(alias, last, pool)
+    return node.content(alias)
 
 
-def test_objects_are_put_as_recorded(served: str) -> None:
-    for one in recorded("object-put"):
-        if one.asked["method"] not in ("GET", "HEAD") and one.answered["status"] == 403:
-            continue  # who may put is a matter of access
-        status, headers, body = answer_to(served, one.asked)
-        where = f"{one.asked['method']} {one.asked['path']}"
-        # 500 is a defect of the other implementation: the body does not match its name.
-        assert status == {500: 400}.get(one.answered["status"], one.answered["status"]), where
-        assert headers.get("allow") == one.answered["headers"].get("allow"), where
-        if one.asked["method"] == "GET":
-            assert body == one.body(), where
+def head_read_once(script: Script) -> list[str]:
+    """Return the recorded requests, without the first: the recorded client reads the head twice, ours once."""
+    first, second, *rest = script.recorded
+    assert first == second
+    return [first, *rest]
 
 
-@contextmanager
-def scripted(case: str) -> Iterator[tuple[str, list[str]]]:
-    """Serve the recorded answers by path; yield the base URL of the dataset and the paths that are asked for."""
-    exchanges = recorded(case)
-    answers = {one.asked["path"]: one for one in exchanges}
-    asked: list[str] = []
+@plays(Side.CLIENT)
+def test_our_client_asks_once_for_a_dataset_that_it_may_not_see(tmp_path: Path, case: str) -> None:
+    node, lines = SyncNode(tmp_path), lines_of(case)
+    alias, scheme = alias_of(lines[0]["path"]), "odf+" if case.startswith("smart") else ""
+    script = Script(lines=lines)
 
-    async def answer(request: web.Request) -> web.Response:
-        asked.append(request.path)
-        one = answers[request.path]
-        return web.Response(status=one.answered["status"], body=one.body())
+    with scripted(script) as base, pytest.raises(NotFound) as raised:
+        node.pull(f"{scheme}{base}/{alias}", alias)
 
-    app = web.Application()
-    app.router.add_get("/{path:.*}", answer)
-    with running(app) as base:
-        yield base + exchanges[0].asked["path"].removesuffix("/refs/head"), asked
+    assert (script.faults, script.asked) == ([], script.recorded)
+    assert raised.value.what == f"{base}/{alias}/refs/head"
+    assert list(node.catalog.entries()) == []
 
 
-def in_order(case: str) -> list[str]:
-    """Return the recorded requests; the other implementation reads the reference twice, which counts once here."""
-    return [path for path, _ in groupby(one.asked["path"] for one in recorded(case))]
+@plays(Side.CLIENT)
+def test_our_client_reads_a_diverged_chain_down_to_the_common_block(
+    tmp_path: Path, pool: Pool, case: str
+) -> None:
+    node, lines = SyncNode(tmp_path), lines_of(case)
+    names = [line["path"].rpartition("/")[2] for line in lines if "/blocks/" in line.get("path", "")]
+    node.hold(CITIES, Multihash.parse(names[-1]), pool)
+    node.add_block(CITIES, SetInfo(description="ours"))
+    before, head = node.content(CITIES), node.head(CITIES)
+    script = Script(lines=lines)
+
+    with scripted(script) as base, pytest.raises(ChainsDiverged) as refused:
+        node.pull(f"{base}/{CITIES}", CITIES)
+
+    assert script.faults == []
+    # The common block is read from our own store.
+    assert script.asked == head_read_once(script)[:-1]
+    assert (refused.value.common_block, refused.value.blocks_here) == (names[-1], 1)
+    assert refused.value.blocks_there == len(names) - 1
+    assert (node.content(CITIES), node.head(CITIES)) == (before, head)
 
 
-@pytest.mark.parametrize("case", ["simple-pull-new", "static-cities", "single-tenant-simple-pull"])
-def test_a_new_copy_sends_the_recorded_requests_in_their_order(case: str) -> None:
-    with scripted(case) as (url, asked):
-        there = remote_dataset(url)
-        blocks = missing_blocks(there, there.head(), nothing_here, None).blocks
-        admit_all(None, blocks)
-        for one in declared_objects(None, blocks):
-            content = BytesIO()
-            there.fetch(one.kind, one.name, content, one.size)
-            assert Multihash.sha3(hashlib.sha3_256(content.getvalue()).digest()) == one.name
-    # Objects came in parallel, so their recorded order is by chance.
-    metadata = len([path for path in asked if "/data/" not in path])
-    assert asked[:metadata] == in_order(case)[:metadata]
-    assert sorted(asked[metadata:]) == sorted(in_order(case)[metadata:])
+@plays(Side.CLIENT)
+def test_our_client_reads_the_newest_block_of_a_server_that_is_behind(
+    tmp_path: Path, pool: Pool, case: str
+) -> None:
+    """The recorded client then refuses; ours has nothing to do."""
+    node, lines = SyncNode(tmp_path), lines_of(case)
+    theirs = Multihash.parse(lines[1]["body"])
+    node.hold(CITIES, theirs, pool)
+    note_complete(node.blobs, dataset_of(pool.chain(theirs)), theirs)
+    node.add_block(CITIES, SetInfo(description="ours"))
+    before, head = node.content(CITIES), node.head(CITIES)
+    script = Script(lines=lines)
 
+    with scripted(script) as base:
+        *_, last = node.pull(f"{base}/{CITIES}", CITIES)
 
-def test_an_unknown_dataset_is_asked_for_once() -> None:
-    with scripted("simple-pull-missing") as (url, asked), pytest.raises(NotFound):
-        remote_dataset(url).head()
-    assert asked == in_order("simple-pull-missing")
-
-
-def test_of_an_equal_chain_only_the_reference_is_read() -> None:
-    with scripted("simple-pull-up-to-date") as (url, asked):
-        there = remote_dataset(url)
-        head = there.head()
-        assert not missing_blocks(there, head, nothing_here, head).blocks
-    assert asked == in_order("simple-pull-up-to-date")
-
-
-@pytest.mark.parametrize("case", ["simple-pull-diverged", "simple-pull-client-ahead"])
-def test_no_more_is_asked_for_than_recorded_to_see_that_a_chain_does_not_continue_ours(case: str) -> None:
-    ancestor = blocks_in("simple-pull-diverged")[-1]
-    ours = on_top_of(ancestor)
-    here = {block_hash(raw): raw for raw in (ours, ancestor)}
-    with scripted(case) as (url, asked):
-        there = remote_dataset(url)
-        if case == "simple-pull-diverged":
-            with pytest.raises(ChainsDiverged) as caught:
-                missing_blocks(there, there.head(), here.__getitem__, block_hash(ours))
-            assert caught.value.common_block == str(block_hash(ancestor))
-        else:
-            assert not missing_blocks(there, there.head(), here.__getitem__, block_hash(ours)).blocks
-    assert asked == in_order(case)[: len(asked)]
-
-
-def blocks_in(case: str) -> list[bytes]:
-    return [one.body() for one in recorded(case) if "/blocks/" in one.asked["path"]]
-
-
-def on_top_of(raw: bytes) -> bytes:
-    """Return a block of our own after a recorded one."""
-    past = decode_block(raw).block
-    block = replace(
-        past,
-        prev_block_hash=block_hash(raw),
-        sequence_number=past.sequence_number + 1,
-        event=SetInfo(description="ours"),
-    )
-    return encode_block(block, version=3)
-
-
-def nothing_here(name: Multihash) -> bytes:
-    raise NotFound(what=str(name))
+    assert script.faults == []
+    assert script.asked == head_read_once(script)
+    assert (last.state, last.head) == ("up-to-date", head)
+    assert (node.content(CITIES), node.head(CITIES)) == (before, head)

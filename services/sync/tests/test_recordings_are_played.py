@@ -1,43 +1,45 @@
-"""Every recorded exchange is played by one of the tests in this folder."""
+"""Every recorded exchange is played against our client and our server by one of the tests in this folder, or it is
+said why not."""
 
 import ast
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from odf_testing.recorded_transfers import VECTORS, Line, all_recorded, lines_of, play_client
-from odf_testing.sync_node import SyncNode
-
-from odf_common.hashing.multihash import Multihash
-
-HEAD = Multihash.parse("f1620b95d40b1f2297553525ab60376952ffa3828f8c12fdd4d1d6478f73779ebb4b3")
-ROOT = Path(__file__).parents[3]
-PLAYERS = (
-    *Path(__file__).parent.glob("test_*.py"),
-    ROOT / "tests" / "integration" / "test_pushes_over_http.py",
-)
-NOT_SERVED = ("query", "dataset-tail-metadata")  # reads of records, which are no part of a transfer
+from odf_testing.recorded_cases import RECORDINGS, NotPlayed, Side, plays
+from odf_testing.recorded_clients import TEXT, answered, play_client
+from odf_testing.recorded_node import recorded_node
+from odf_testing.recorded_transfers import VECTORS, all_recorded, lines_of
 
 
-@pytest.mark.parametrize("case", [file.stem for file in sorted(VECTORS.glob("transfer/*.jsonl"))])
-def test_a_recording_is_played(case: str) -> None:
-    assert case in {text for file in PLAYERS for text in _constants(file)}, f"no test plays {case}.jsonl"
+def test_each_recording_is_in_the_table() -> None:
+    assert set(RECORDINGS) == {file.stem for file in VECTORS.glob("transfer/*.jsonl")}
 
 
-def _constants(file: Path) -> Iterator[object]:
-    """Yield the constants in the code of a file."""
-    return (node.value for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant))
+@pytest.mark.parametrize("side", Side)
+def test_the_tests_of_the_table_are_those_that_play_recordings(side: Side) -> None:
+    named = [sides.of(side) for sides in RECORDINGS.values()]
+    playing = [
+        node.name
+        for file in Path(__file__).parent.glob("test_*.py")
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.FunctionDef) and f"plays(Side.{side.name})" in _decorators(node)
+    ]
+    assert sorted(playing) == sorted({test for test in named if not isinstance(test, NotPlayed)})
 
 
-@pytest.mark.parametrize("case", NOT_SERVED)
+def _decorators(test: ast.FunctionDef) -> list[str]:
+    return [ast.unparse(one) for one in test.decorator_list]
+
+
+@plays(Side.SERVER)
 def test_reads_that_this_node_does_not_serve_are_no_route(tmp_path: Path, case: str) -> None:
-    node = SyncNode(tmp_path)
-    node.hold("alice/cities.population", HEAD, all_recorded())
+    lines = lines_of(case)
+    for conn in {line["conn"] for line in lines}:
+        lines = answered(
+            lines, conn, status=404, headers={"content-type": f"{TEXT}; charset=utf-8"}, body="Not Found"
+        )
+    there = recorded_node(tmp_path, lines, all_recorded())
 
-    with node.served() as base:
-        asyncio.run(play_client(base, [_without_route(line) for line in lines_of(case)]))
-
-
-def _without_route(line: Line) -> Line:
-    return {**line, "status": 404, "headers": {}} if line["from"] == "server" else line
+    with there.served() as base:
+        asyncio.run(play_client(base, there.lines))

@@ -122,8 +122,10 @@ class SyncNode:
             for name in self.blobs.names(entry.dataset_id, kind)
         }
 
-    def pull(self, url: str, alias: str, *, rechecks: bool = False, is_forced: bool = False) -> list[Step]:
-        return list(pull(self.env, self.replies, url, alias, rechecks=rechecks, is_forced=is_forced))
+    def pull(self, url: str, alias: str, **options: Any) -> list[Step]:
+        """Pull with the options of `pull`, and with a `token`."""
+        token = options.pop("token", None)
+        return list(pull(self.env, self.replies, url, alias, lambda _: token, **options))
 
     def push(self, dataset: str, target: str, **options: Any) -> list[Step]:
         """Push with the options of `Push`, and with a `token`."""

@@ -1,0 +1,225 @@
+"""Exchanges of another implementation by the Smart Transfer Protocol, replayed against our client."""
+
+import json
+from pathlib import Path
+
+import pytest
+from odf_testing.recorded_cases import Side, plays
+from odf_testing.recorded_node import CITIES
+from odf_testing.recorded_servers import Script, in_order, scripted
+from odf_testing.recorded_transfers import (
+    Content,
+    Line,
+    Pool,
+    alias_of,
+    all_recorded,
+    content_in,
+    head_of,
+    lines_of,
+)
+from odf_testing.sync_node import SyncNode
+
+from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.dataset.remote_aliases import remote_aliases
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.dataset_refs import Name
+from odf_common.metadata.events import SetInfo
+from odf_sync.access.access_store import AccessStore
+from odf_sync.access.remote_login import RemoteLogins
+from odf_sync.access.sent_tokens import LoginRequired
+from odf_sync.smart.exchange import TransferRefused
+from odf_sync.smart.messages import Internal, Phase, Visibility
+from odf_sync.transfer.compare import ChainsDiverged
+from odf_sync.transfer.push import PushDiverged
+
+NINE = Multihash.parse("f16205b32358ba1169824af9f5f71d362beb5f58932cfca42013f210e16672a94399f")
+TWELVE = Multihash.parse("f1620b95d40b1f2297553525ab60376952ffa3828f8c12fdd4d1d6478f73779ebb4b3")
+GAVE_UP = (1000, "the client gave up")  # the recorded client drops the connection, which is a defect
+
+
+@pytest.fixture(scope="module")
+def pool() -> Pool:
+    return all_recorded()
+
+
+@plays(Side.CLIENT)
+def test_our_client_pulls_as_recorded(tmp_path: Path, pool: Pool, case: str) -> None:
+    node, lines = SyncNode(tmp_path), lines_of(case)
+    alias, head = alias_of(lines[0]["path"]), Multihash.parse(lines[1]["body"])
+    asked = next(json.loads(line["body"]) for line in lines if "begin_after" in line.get("body", ""))
+    before: Content = {}
+    if asked["begin_after"] is not None:
+        node.hold(alias, Multihash.parse(asked["begin_after"]), pool)
+        before = node.content(alias)
+    script = Script(lines=lines)
+
+    with scripted(script) as base:
+        *_, last = node.pull(f"odf+{base}/{alias}", alias, token=token_in(lines))
+
+    assert_played(script)
+    assert script.closed == [(1000, "Client pull flow succeeded")]
+    assert last.state == ("up-to-date" if asked["begin_after"] == str(head) else "updated")
+    assert node.head(alias) == head
+    assert node.content(alias) == before | content_in(lines)
+
+
+def token_in(lines: list[Line]) -> str | None:
+    """Return the token that the recorded client sent."""
+    sent = lines[0]["headers"].get("authorization")
+    return None if sent is None else str(sent).removeprefix("Bearer ")
+
+
+def assert_played(script: Script) -> None:
+    """Assert that the client did what the recorded one did, in its order; objects travel at the same time."""
+    assert script.faults == []
+    assert in_order(script.did) == in_order(script.recorded_acts)
+
+
+@plays(Side.CLIENT)
+def test_our_client_names_the_common_ancestor_of_a_diverged_chain(
+    tmp_path: Path, pool: Pool, case: str
+) -> None:
+    node, lines = SyncNode(tmp_path), lines_of(case)
+    ours = _diverged(node, pool)
+    before = node.content(CITIES)
+    recorded = next(line for line in lines if "begin_after" in line.get("body", ""))
+    begin_after = json.loads(recorded["body"])["begin_after"]
+    newer = [name for name, _ in pool.chain(TWELVE)[9:]][::-1]
+    blocks = {f"/{CITIES}/blocks/{name}": pool.blocks[name] for name in newer}
+    script = Script(lines=lines, replaced={begin_after: str(ours)}, extra=blocks)
+
+    with scripted(script) as base, pytest.raises(ChainsDiverged) as refused:
+        node.pull(f"odf+{base}/{CITIES}", CITIES)
+
+    assert script.faults == []
+    # Ours also finds out where the chains part, by the blocks that it does not have.
+    assert script.asked == [*script.recorded, *(f"GET {path}" for path in blocks)]
+    assert script.closed == [GAVE_UP]
+    assert refused.value.common_block == str(NINE)
+    assert (node.head(CITIES), node.content(CITIES)) == (ours, before)
+
+
+@plays(Side.CLIENT)
+def test_our_client_pushes_as_recorded(tmp_path: Path, pool: Pool, case: str) -> None:
+    node, lines = SyncNode(tmp_path), lines_of(case)
+    node.hold("here", head_of(lines, pool), pool)
+    asked = next(line["body"] for line in lines if "visibility" in line.get("body", ""))
+    visibility = Visibility(json.loads(asked)["visibility_for_created_dataset"])
+    script = Script(lines=lines)
+
+    with scripted(script) as base:
+        target = f"odf+{base}/{alias_of(lines[0]['path'])}"
+        *_, last = node.push("here", target, visibility=visibility, token=token_in(lines))
+
+    assert_played(script)
+    assert script.closed == [(1000, "Client push flow succeeded")]
+    assert (last.state, last.head) == ("updated", head_of(lines, pool))
+
+
+@plays(Side.CLIENT)
+def test_our_client_asks_for_the_head_only_if_nothing_is_new(tmp_path: Path, pool: Pool, case: str) -> None:
+    node, lines = SyncNode(tmp_path), lines_of(case)
+    node.hold("here", Multihash.parse(lines[1]["body"]), pool)
+    script = Script(lines=lines)
+
+    with scripted(script) as base:
+        *_, last = node.push("here", f"odf+{base}/{alias_of(lines[0]['path'])}", token=token_in(lines))
+
+    assert_played(script)
+    assert last.state == "up-to-date"
+
+
+@plays(Side.CLIENT)
+def test_our_client_pushes_to_a_repository_by_its_name_as_recorded(
+    tmp_path: Path, pool: Pool, case: str
+) -> None:
+    node, lines = SyncNode(tmp_path), lines_of(case)
+    name = next(alias_of(line["path"]) for line in lines if line.get("path", "").endswith("/push"))
+    here = name.rpartition("/")[2]
+    node.hold(here, head_of(lines, pool), pool)
+    script = Script(lines=lines)
+
+    with scripted(script) as base:
+        LocalRepositories(tmp_path).add(Name("shop"), f"odf+{base}")
+        *_, last = node.push(here, "shop", token=token_in(lines))
+
+    assert_played(script)
+    assert script.closed == [(1000, "Client push flow succeeded")]
+    assert last.state == "updated"
+    (entry,) = node.catalog.entries()
+    assert remote_aliases(node.blobs, entry.dataset_id).push == (f"shop/{name}",)
+
+
+@plays(Side.CLIENT)
+def test_our_client_reports_a_push_that_is_not_allowed(tmp_path: Path, pool: Pool, case: str) -> None:
+    node, lines = SyncNode(tmp_path), lines_of(case)
+    node.hold(CITIES, NINE, pool)
+    script = Script(lines=lines)
+    status = next(line["status"] for line in lines if line.get("status") in (401, 403))
+
+    with scripted(script) as base, pytest.raises(LoginRequired, match=f"status {status}"):
+        node.push(CITIES, f"odf+{base}/{alias_of(lines[0]['path'])}", token=token_in(lines))
+
+    assert_played(script)
+    assert _push_aliases(node) == ()
+
+
+@plays(Side.CLIENT)
+def test_our_client_reports_a_push_that_fails_after_the_blocks(tmp_path: Path, pool: Pool, case: str) -> None:
+    node, lines = SyncNode(tmp_path), lines_of(case)
+    node.hold("here", head_of(lines, pool), pool)
+    script = Script(lines=lines)
+
+    with scripted(script) as base, pytest.raises(TransferRefused) as refused:
+        node.push("here", f"odf+{base}/{alias_of(lines[0]['path'])}", token=token_in(lines))
+
+    assert_played(script)
+    assert refused.value.fault == Internal(phase=Phase.PUSH_TARGET, error_message="Internal error")
+    assert _push_aliases(node) == ()
+
+
+def _push_aliases(node: SyncNode) -> tuple[str, ...]:
+    (entry,) = node.catalog.entries()
+    return remote_aliases(node.blobs, entry.dataset_id).push
+
+
+@plays(Side.CLIENT)
+def test_our_client_refuses_a_push_that_has_diverged(tmp_path: Path, pool: Pool, case: str) -> None:
+    node = SyncNode(tmp_path)
+    _diverged(node, pool)
+    (asked, answered) = lines_of(case)
+    alias = alias_of(asked["path"])
+    newer = [name for name, _ in pool.chain(TWELVE)[9:]][::-1]
+    blocks = {f"/{alias}/blocks/{name}": pool.blocks[name] for name in newer}
+    # The blocks of the recorded head were not recorded: another chain stands for it.
+    script = Script(lines=[asked, {**answered, "body": str(TWELVE)}], extra=blocks)
+
+    with scripted(script) as base, pytest.raises(PushDiverged) as refused:
+        node.push(CITIES, f"odf+{base}/{alias}", token=token_in([asked]))
+
+    assert script.faults == []
+    # Ours also finds out where the chains part, by the blocks that it does not have.
+    assert script.asked == [*script.recorded, *(f"GET {path}" for path in blocks)]
+    assert refused.value.common_block == str(NINE)
+
+
+def _diverged(node: SyncNode, pool: Pool) -> Multihash:
+    """Hold the first nine blocks and one that no other node has; return it."""
+    node.hold(CITIES, NINE, pool)
+    node.add_block(CITIES, SetInfo(description="ours"))
+    head = node.head(CITIES)
+    assert head is not None
+    return head
+
+
+@plays(Side.CLIENT)
+def test_our_client_logs_in_with_a_password_as_recorded(tmp_path: Path, case: str) -> None:
+    lines = lines_of(case)
+    script = Script(lines=lines)
+    sent = json.loads(json.loads(lines[0]["body"])["loginCredentialsJson"])
+
+    with scripted(script) as base:
+        token = RemoteLogins(AccessStore(tmp_path)).with_password(base, sent["login"], sent["password"])
+
+    assert_played(script)
+    assert token == json.loads(lines[1]["body"])["accessToken"]
