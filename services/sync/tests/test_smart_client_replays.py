@@ -1,6 +1,8 @@
 """Exchanges of another implementation by the Smart Transfer Protocol, replayed against our client."""
 
 import json
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -8,27 +10,37 @@ from odf_testing.recorded_cases import Side, plays
 from odf_testing.recorded_node import CITIES
 from odf_testing.recorded_servers import Script, in_order, scripted
 from odf_testing.recorded_transfers import (
+    PATIENCE_SECONDS,
+    RECORDED_HOST,
     Content,
     Line,
     Pool,
     alias_of,
     all_recorded,
+    body_of,
     content_in,
     head_of,
     lines_of,
+    plain_of,
 )
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.adapters.networks import PUBLIC
 from odf_common.dataset.remote_aliases import remote_aliases
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
 from odf_common.metadata.events import SetInfo
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.remote_login import RemoteLogins
-from odf_sync.access.sent_tokens import LoginRequired
-from odf_sync.smart.exchange import TransferRefused
-from odf_sync.smart.messages import Internal, Phase, Visibility
+from odf_sync.access.sent_tokens import LoginRequired, authorization
+from odf_sync.repositories.http import RETRY, TIMEOUT, HttpDataset
+from odf_sync.repositories.node_client import NodeClient
+from odf_sync.smart.connection import Connection, connected
+from odf_sync.smart.exchange import CLOSE_FAULT, PULL, PUSH, End, TransferRefused
+from odf_sync.smart.exchange import Side as EndSide
+from odf_sync.smart.message_json import encode
+from odf_sync.smart.messages import Internal, Message, Phase, Refusal, Visibility
 from odf_sync.transfer.compare import ChainsDiverged
 from odf_sync.transfer.push import PushDiverged
 
@@ -223,3 +235,67 @@ def test_our_client_logs_in_with_a_password_as_recorded(tmp_path: Path, case: st
 
     assert_played(script)
     assert token == json.loads(lines[1]["body"])["accessToken"]
+
+
+@plays(Side.CLIENT)
+def test_our_end_of_an_exchange_says_and_takes_what_was_recorded(case: str) -> None:
+    """The recorded clients were written by hand: what they say is said by the lower layers of our client."""
+    lines = lines_of(case)
+    script = Script(lines=lines)
+
+    with scripted(script) as base, ExitStack() as stack:
+        ours = _Ours(base=base, stack=stack)
+        for line in lines:
+            ours.play(line)
+
+    assert_played(script)
+
+
+@dataclass
+class _Ours:
+    """Our end of an exchange at a time; `theirs` reads what the recorded client said as our server's end does."""
+
+    base: str
+    stack: ExitStack
+    theirs: dict[int, End] = field(default_factory=dict)
+    connections: dict[int, Connection] = field(default_factory=dict)
+
+    def play(self, line: Line) -> None:
+        conn = line["conn"]
+        match line["from"], line["kind"]:
+            case "client", "ws-open":
+                table = PUSH if line["path"].endswith("/push") else PULL
+                self.theirs[conn] = End(side=EndSide.SERVER, table=table)
+                opened = connected(self.base + line["path"], table, authorization(token_in([line])))
+                self.connections[conn] = self.stack.enter_context(opened)
+            case "client", "ws-text":
+                said = self.theirs[conn].receive(line["body"].replace(RECORDED_HOST, self.base))
+                self.connections[conn].send(said)
+            case "server", "ws-text":
+                heard = self._heard(conn)
+                assert plain_of(encode(heard), self.base) == plain_of(line["body"], self.base)
+                self.theirs[conn].note_sent(heard)
+            case "server", "ws-close" if line["code"] == CLOSE_FAULT:
+                assert plain_of(encode(self._heard(conn)), self.base) == plain_of(line["reason"], self.base)
+            case "client", "ws-close":
+                self.connections[conn].close(line["reason"].encode())
+            case "client", "http-request":
+                self._ask(line)
+            case _:
+                assert line["from"] == "server"
+
+    def _heard(self, conn: int) -> Message:
+        try:
+            message = self.connections[conn].poll(PATIENCE_SECONDS)
+        except TransferRefused as refused:
+            return Refusal(fault=refused.fault)
+        assert message is not None
+        return message
+
+    def _ask(self, line: Line) -> None:
+        if line["method"] == "GET":
+            HttpDataset(self.base + line["path"].removesuffix("/refs/head"), token_in([line])).head()
+            return
+        client = NodeClient(self.base, PUBLIC, timeout=TIMEOUT, retries=RETRY)
+        headers = {name: held for name, held in line["headers"].items() if name != "content-length"}
+        assert client.put(self.base + line["path"], headers, body_of(line)).status == 200

@@ -39,7 +39,9 @@ class Sides:
         return self.client if side is Side.CLIENT else self.server
 
 
-BY_HAND: Final = NotPlayed("the recorded client was written by hand, to show what the server answers")
+BY_HAND: Final = NotPlayed(
+    "requests that no client sends: they were written by hand, to show what the server answers"
+)
 NO_CHECK: Final = NotPlayed("our client checks a token by /accounts/me, where it also learns whose it is")
 PUSH_OF_ROWS: Final = NotPlayed("no command of ours sends rows to another node")
 
@@ -54,6 +56,7 @@ NO_ROUTE: Final = "test_reads_that_this_node_does_not_serve_are_no_route"
 COPIES: Final = "test_our_client_copies_by_the_simple_protocol_as_recorded"
 PULLS: Final = "test_our_client_pulls_as_recorded"
 PUSHES: Final = "test_our_client_pushes_as_recorded"
+SPEAKS: Final = "test_our_end_of_an_exchange_says_and_takes_what_was_recorded"
 FINDS_NOTHING: Final = "test_our_client_asks_once_for_a_dataset_that_it_may_not_see"
 
 RECORDINGS: Final = {
@@ -82,9 +85,9 @@ RECORDINGS: Final = {
     "smart-pull-private-owner": Sides(client=PULLS, server=SERVED_PULL),
     "smart-pull-private-anonymous": Sides(client=FINDS_NOTHING, server=SERVED_PULL),
     "smart-pull-old-layout": Sides(client=PULLS, server=SERVED_PULL),
-    "smart-pull-unknown-begin": Sides(client=BY_HAND, server=SERVED_PULL),
-    "smart-pull-unknown-stop": Sides(client=BY_HAND, server=SERVED_PULL),
-    "smart-pull-two-object-rounds": Sides(client=BY_HAND, server=SERVED_PULL),
+    "smart-pull-unknown-begin": Sides(client=SPEAKS, server=SERVED_PULL),
+    "smart-pull-unknown-stop": Sides(client=SPEAKS, server=SERVED_PULL),
+    "smart-pull-two-object-rounds": Sides(client=SPEAKS, server=SERVED_PULL),
     "version-header": Sides(client=BY_HAND, server=SERVED_PULL),
     "smart-push-new": Sides(client=PUSHES, server=SERVED_PUSH),
     "smart-push-new-no-objects": Sides(client=PUSHES, server=SERVED_PUSH),
@@ -106,13 +109,13 @@ RECORDINGS: Final = {
     "smart-push-to-repo-name": Sides(
         client="test_our_client_pushes_to_a_repository_by_its_name_as_recorded", server=SERVED_PUSH
     ),
-    "smart-push-invalid-head": Sides(client=BY_HAND, server=NOT_PUSHED),
+    "smart-push-invalid-head": Sides(client=SPEAKS, server=NOT_PUSHED),
     "smart-push-slow-upload": Sides(
-        client=BY_HAND, server="test_our_server_asks_for_the_progress_of_slow_uploads_as_recorded"
+        client=SPEAKS, server="test_our_server_asks_for_the_progress_of_slow_uploads_as_recorded"
     ),
-    "smart-push-truncated-rounds": Sides(client=BY_HAND, server=SERVED_PUSH),
+    "smart-push-truncated-rounds": Sides(client=SPEAKS, server=SERVED_PUSH),
     "smart-push-corrupt-block": Sides(
-        client=BY_HAND, server="test_our_server_keeps_nothing_of_a_push_with_a_corrupt_block"
+        client=SPEAKS, server="test_our_server_keeps_nothing_of_a_push_with_a_corrupt_block"
     ),
     "single-tenant-push": Sides(client=PUSHES, server=SERVED_PUSH),
     "single-tenant-info": Sides(client=BY_HAND, server="test_a_node_of_one_tenant_answers_as_recorded"),
