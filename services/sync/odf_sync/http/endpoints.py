@@ -34,6 +34,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = structlog.stdlib.get_logger(__name__)
 
 ANY_METHOD: Final = "*"
+JSON: Final = "application/json"
 RETRY_AFTER_SECONDS: Final = 5
 UNAVAILABLE: Final = "the node cannot reach its store; try again"
 FAILED: Final = "the node cannot use what it has stored"
@@ -129,6 +130,7 @@ def application(
     judge = _Judge(authorizer, audit or Audit(), rate or RequestRate(0))
     app = web.Application(middlewares=[_authorizing(judge, served)])
     app[_JUDGE] = judge
+    app.on_response_prepare.append(_without_charset)
     resources: dict[str, web.Resource] = {}
     for endpoint in endpoints:
         if endpoint.on_shutdown is not None:
@@ -142,6 +144,12 @@ def application(
     for resource in resources.values():
         _refuse_other_methods(resource, served)
     return app
+
+
+async def _without_charset(_: web.Request, response: web.StreamResponse) -> None:
+    """Leave out what aiohttp adds to the media type of JSON, which has no charset (RFC 8259, 11)."""
+    if response.content_type == JSON and response.charset is not None:
+        response.charset = None
 
 
 def _refuse_other_methods(resource: web.Resource, served: dict[web.AbstractRoute, Endpoint]) -> None:
