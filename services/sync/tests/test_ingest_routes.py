@@ -299,6 +299,25 @@ def test_a_body_that_stops_arriving_is_given_up(here: Here, monkeypatch: pytest.
     assert here.staged() == []
 
 
+def test_a_body_that_arrives_a_byte_now_and_then_is_given_up(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest_routes, "IDLE_SECONDS", 0.4)
+    host, port = here.base.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(b"POST /orders/ingest HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999\r\n\r\n")
+        connection.settimeout(0.1)
+        answer = b""
+        for _ in range(50):
+            try:
+                answer = connection.recv(100)
+                break
+            except TimeoutError:
+                connection.sendall(b"x")
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert here.staged() == []
+
+
 def test_too_many_uploads_are_asked_to_come_back(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Shares, "taken", lambda *_: nullcontext(enter_result=False))
     status, _, headers = here.ask("POST", "/orders/ingest", b"x")

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from odf_sync.access.rate_limits import Shares, counted_address
+from odf_sync.access.rate_limits import BODY_BYTES_PER_SECOND, BodyPace, Shares, counted_address
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,18 @@ def test_no_caller_has_more_than_its_share_and_all_together_no_more_than_there_i
     with shares.taken("ann") as first, shares.taken("ann") as second:
         assert first
         assert second
+
+
+def test_a_body_may_pause_but_has_to_arrive_at_a_rate() -> None:
+    now = 100.0
+    pace = BodyPace(60.0, lambda: now)
+    assert pace.seconds_left() == 60
+    now = 150.0
+    pace.note(1)
+    assert pace.seconds_left() == pytest.approx(10, abs=0.01), "a byte gains next to nothing"
+    pace.note(20 * BODY_BYTES_PER_SECOND)
+    assert pace.seconds_left() == pytest.approx(30, abs=0.01)
+    pace.note(10**9)
+    assert pace.seconds_left() == 60, "no pause is longer, whatever has arrived"
+    now = 100.0 + 60 + 20 + 10**9 / BODY_BYTES_PER_SECOND + 1
+    assert pace.seconds_left() < 0

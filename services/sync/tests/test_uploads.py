@@ -247,6 +247,26 @@ def test_a_client_that_stops_sending_is_ended_and_continues_later(
     assert server.put(OBJECT[BEGUN:], "bytes 4-9/10").status == 200
 
 
+def answer_to_bytes(connection: socket.socket) -> bytes:
+    """Return the answer to a client that sends a byte ten times a second."""
+    connection.settimeout(0.1)
+    for _ in range(50):
+        try:
+            return connection.recv(100)
+        except TimeoutError:
+            connection.sendall(b"x")
+    raise AssertionError("the client is not ended")
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_ended(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_uploads, "IDLE_SECONDS", 0.4)
+    path = f"/cities/data/{physical_hash_of(LARGE)}"
+    with closing(server.begin(LARGE, 100, path)) as slow:
+        assert answer_to_bytes(slow).startswith(b"HTTP/1.1 408")
+
+
 def test_an_abandoned_upload_is_collected(server: Server) -> None:
     server.cut()
     (kept,) = server.kept()

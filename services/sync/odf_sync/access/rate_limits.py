@@ -1,4 +1,4 @@
-"""Limits per caller, in bounded memory: requests per second, failed logins per minute, work in progress."""
+"""Limits of callers, in bounded memory: requests per second, failed logins per minute, uploads and their pace."""
 
 import math
 import threading
@@ -16,6 +16,9 @@ from prometheus_client import Counter
 BURST_SECONDS: Final = 5  # an idle caller may send the requests of this many seconds at once
 MOST_CALLERS: Final = 10_000  # remembered; more of them are counted together
 WINDOW_SECONDS: Final = 60.0  # in which failed logins are counted
+BODY_BYTES_PER_SECOND: Final = (
+    1024  # of a body, on average; a slow line that sends several at a time has more
+)
 
 LIMITED: Final = Counter(
     "odf_http_rate_limited_total", "Requests answered 429 because their caller exceeded the rate limit."
@@ -56,6 +59,24 @@ class Shares:
         finally:
             self._taken[caller] -= 1
             self._taken += Tally()  # forgets callers without work
+
+
+class BodyPace:
+    """How long a client may still take to send more of a body: a byte now and then does not keep a place."""
+
+    def __init__(self, pause_seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Allow a pause of `pause_seconds`, and such a delay in all at `BODY_BYTES_PER_SECOND`."""
+        self._pause_seconds = pause_seconds
+        self._monotonic = monotonic
+        self._until = monotonic() + pause_seconds
+
+    def note(self, size: int) -> None:
+        """Note that bytes have arrived."""
+        self._until += size / BODY_BYTES_PER_SECOND
+
+    def seconds_left(self) -> float:
+        """Return how long the next bytes may take; not more than 0 if all took too long."""
+        return min(self._pause_seconds, self._until - self._monotonic())
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.service.environment import Environment
 from odf_common.service.protection import peer_tls
-from odf_sync.access.rate_limits import Shares
+from odf_sync.access.rate_limits import BODY_BYTES_PER_SECOND, BodyPace, Shares
 from odf_sync.access.rules import Action
 from odf_sync.http.endpoints import UNAVAILABLE, Endpoint, Handler, counted_caller, dataset_of
 from odf_sync.http.ingest_client import IngestClient, PushRefused, status_of
@@ -35,6 +35,9 @@ P = ParamSpec("P")
 
 CHUNK_BYTES: Final = 1024 * 1024
 IDLE_SECONDS: Final = 60.0  # without a byte of a body
+TOO_SLOW: Final = (
+    f"no byte of the body for {{:g}} s, or less than {BODY_BYTES_PER_SECOND} a second; nothing was accepted"
+)
 UPLOADS: Final = 64  # bodies received at a time
 UPLOADS_OF_CALLER: Final = 32  # of these
 RETRY_AFTER_SECONDS: Final = 1
@@ -151,18 +154,20 @@ class IngestRoutes:
         return receipt
 
     async def _receive(self, request: web.Request, staged: StagedFile) -> None:
-        """Write the body to a staged file; raises `PushRefused` if it is too large or stops arriving."""
-        size = 0
+        """Write the body to a staged file; raises `PushRefused` if it is too large or too slow."""
+        size, pace = 0, BodyPace(IDLE_SECONDS)
         while True:
             try:
-                async with asyncio.timeout(IDLE_SECONDS):
+                async with asyncio.timeout(pace.seconds_left()):
                     chunk = await request.content.readany()
             except TimeoutError as error:
-                text = f"no byte of the body arrived for {IDLE_SECONDS:g} s; nothing was accepted"
-                raise PushRefused(status=408, error="BodyTimeout", text=text) from error
+                raise PushRefused(
+                    status=408, error="BodyTimeout", text=TOO_SLOW.format(IDLE_SECONDS)
+                ) from error
             if not chunk:
                 return
             size += len(chunk)
+            pace.note(len(chunk))
             self._require_size(size)
             for part in range(0, len(chunk), CHUNK_BYTES):
                 await self._run(_written, staged, chunk[part : part + CHUNK_BYTES])

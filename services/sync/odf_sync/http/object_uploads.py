@@ -17,7 +17,7 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from odf_common.hashing.multihash import Multihash
-from odf_sync.access.rate_limits import Shares
+from odf_sync.access.rate_limits import BODY_BYTES_PER_SECOND, BodyPace, Shares
 from odf_sync.transfer.partial_files import UPLOADED, PartialFile, own_partial_file, partial_file
 from odf_sync.transfer.upload import OFFSET
 
@@ -26,6 +26,7 @@ MAX_BYTES: Final = 5 * 1024**3  # of one object, as in object stores
 UPLOADS: Final = 64  # received at a time
 UPLOADS_OF_CALLER: Final = 32  # of these
 IDLE_SECONDS: Final = 60.0  # without a byte of a body
+TOO_SLOW: Final = f"no byte of the body for {{:g}} s, or less than {BODY_BYTES_PER_SECOND} a second"
 IDENTITY: Final = "identity"
 RETRY_AFTER: Final = {"Retry-After": "1"}
 _RANGE: Final = re.compile(
@@ -102,7 +103,7 @@ async def _received(request: web.Request, upload: ExpectedUpload, part: _Part) -
         elif part.first is not None and part.first != file.tell():
             return _refused(409, f"{file.tell()} bytes have arrived", {OFFSET: str(file.tell())})
         if not await _written(request, file):
-            return _refused(408, f"no byte of the body for {IDLE_SECONDS:g} s")
+            return _refused(408, TOO_SLOW.format(IDLE_SECONDS))
         actual = file.hash()
         if actual != upload.name:
             file.path.unlink()
@@ -127,9 +128,11 @@ def _part(request: web.Request, length: int) -> _Part | None:
 
 
 async def _written(request: web.Request, file: PartialFile) -> bool:
-    """Append the body to a file; return False if the client stopped sending."""
+    """Append the body to a file; return False if the client stopped sending, or is too slow."""
+    pace = BodyPace(IDLE_SECONDS)
     try:
-        while chunk := await asyncio.wait_for(request.content.read(CHUNK_BYTES), IDLE_SECONDS):
+        while chunk := await asyncio.wait_for(request.content.read(CHUNK_BYTES), pace.seconds_left()):
+            pace.note(len(chunk))
             await asyncio.to_thread(file.write, chunk)
     except TimeoutError:
         return False
