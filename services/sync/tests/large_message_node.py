@@ -1,6 +1,7 @@
-"""A node in a process of its own, so that its memory can be measured: `python large_message_node.py HOME BYTES`.
+"""A node in a process of its own, so that its memory can be measured: `python large_message_node.py HOME BYTES SECONDS`.
 
-It has a dataset `cities` with blocks of 40 MB in all, and receives `BYTES` of large messages at a time. Prints its port.
+It has a dataset `cities` with blocks of 40 MB in all, and receives `BYTES` of large messages at a time, none of which
+may pause for `SECONDS`. Prints its port.
 """
 
 import asyncio
@@ -16,8 +17,10 @@ from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.connections import Connections
+from odf_sync.http.dataset_routes import SimpleProtocol
 from odf_sync.http.endpoints import application
 from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.http.smart_protocol import serve_push
 from odf_sync.http.smart_protocol.routes import SmartProtocol
 from odf_sync.smart.large_messages import LargeMessages
 
@@ -40,9 +43,11 @@ async def serve(home: Path, most: int) -> None:
     """Serve until standard input ends."""
     node = held(home)
     authorizer = Authorizer(catalog=node.catalog, local_writers="loopback")
-    smart = SmartProtocol(node.env, node.replies, authorizer, OpenPushes())
+    pushes = OpenPushes()
+    smart = SmartProtocol(node.env, node.replies, authorizer, pushes)
+    simple = SimpleProtocol(node.env, pushes)
     smart._large = LargeMessages(most)
-    runner = web.AppRunner(application(authorizer, smart.endpoints()))
+    runner = web.AppRunner(application(authorizer, (*smart.endpoints(), *simple.endpoints())))
     await runner.setup()
     assert runner.server is not None
     limits = Connections(most=1000, most_per_address=1000, header_seconds=10)
@@ -53,4 +58,5 @@ async def serve(home: Path, most: int) -> None:
 
 
 if __name__ == "__main__":
+    serve_push.STALLED_SECONDS = float(sys.argv[3])  # type: ignore[misc]
     asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,15 +1,21 @@
 """Blocks that come or go in one message need little memory, for all callers together."""
 
 import asyncio
+import http.client
 import random
+import socket
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_hash, a_seed
@@ -22,8 +28,10 @@ from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.connection import Connection, connected
 from odf_sync.smart.exchange import PULL, PUSH, TransferRefused
 from odf_sync.smart.large_messages import MOST_BYTES, SMALL_BYTES, LargeMessages, message_bytes, seconds_for
-from odf_sync.smart.message_json import length_of_numbers, numbers
+from odf_sync.smart.message_json import encode, length_of_numbers, numbers
 from odf_sync.smart.messages import (
+    VERSION,
+    VERSION_HEADER,
     BlocksAccepted,
     BlocksBatch,
     MetadataReply,
@@ -42,6 +50,8 @@ MIB: Final = 1024**2
 RAW_BYTES: Final = 8 * MIB  # of the blocks of a push; its message has some 29 MiB
 PUSHES: Final = 6
 MOST: Final = 40 * MIB  # one message at a time
+STALLED_SECONDS: Final = 2.0
+PAUSES: Final = 12  # of a quarter of that
 PULL_BYTES: Final = 70 * MIB  # of the message of a pull
 
 
@@ -64,8 +74,20 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(tmp_path_factory.mktemp("home"), stalled_seconds=60) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(tmp_path_factory.mktemp("home"), stalled_seconds=STALLED_SECONDS) as server:
+        yield server
+
+
+@contextmanager
+def running(home: Path, *, stalled_seconds: float) -> Iterator[Server]:
     script = Path(__file__).with_name("large_message_node.py")
-    command = [sys.executable, str(script), str(tmp_path_factory.mktemp("home")), str(MOST)]
+    command = [sys.executable, str(script), str(home), str(MOST), str(stalled_seconds)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -128,6 +150,68 @@ def test_a_client_that_sends_more_than_it_has_announced_is_disconnected(server: 
     assert server.peak() - before < 40 * MIB
 
 
+@contextmanager
+def accepted_push(server: Server, name: str) -> Iterator[socket.socket]:
+    """Yield the connection of a client whose plan, of all that the node receives at a time, has been accepted."""
+    http_client = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30)
+    key = {"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "bm9uY2Vub25jZW5vbmNlbg=="}
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", VERSION_HEADER: str(VERSION)}
+    with closing(http_client):
+        http_client.request("GET", f"/{name}/push", headers={**key, **upgrade})
+        with http_client.getresponse() as response:
+            assert response.status == 101
+            text = encode(a_request(TransferPlan(num_blocks=2, bytes_in_raw_blocks=MOST))).encode()
+            http_client.sock.sendall(frame_header(len(text)) + text)
+            assert b'{"Ok":{}}' in http_client.sock.recv(1000)
+            yield http_client.sock
+
+
+def frame_header(length: int) -> bytes:
+    """Return the header of a client's text frame, whose mask is zero."""
+    return struct.pack("!BBQ", 0x81, 0x80 | 127, length) + bytes(4)
+
+
+def test_a_client_that_sends_no_blocks_soon_makes_room_for_others(impatient: Server) -> None:
+    plan, archive = blocks_of_a_push()
+    with accepted_push(impatient, "silent") as silent:
+        with connected(f"{impatient.url}/waiting/push", PUSH, {}) as connection:
+            connection.send(a_request(plan))
+            connection.expect(PushAccepted)
+            send_blocks(connection, archive)
+        assert b"no byte of the blocks" in silent.recv(1000)
+
+
+def test_a_client_that_sends_blocks_slowly_is_awaited(impatient: Server) -> None:
+    with accepted_push(impatient, "slow") as slow:
+        slow.sendall(frame_header(MIB))
+        slow.settimeout(STALLED_SECONDS / 4)
+        for _ in range(PAUSES):
+            with pytest.raises(TimeoutError):
+                slow.recv(1000)
+            slow.sendall(b" ")
+        slow.settimeout(30)
+        assert b"no byte of the blocks" in slow.recv(1000)
+
+
+def test_a_client_that_uploads_its_archive_slowly_is_awaited(impatient: Server) -> None:
+    plan, archive = blocks_of_a_push()
+    name = physical_hash_of(archive)
+    with connected(f"{impatient.url}/archived/push", PUSH, {}) as connection:
+        connection.send(a_request(plan))
+        connection.expect(PushAccepted)
+        with closing(http.client.HTTPConnection(urlsplit(impatient.url).netloc, timeout=30)) as upload:
+            upload.putrequest("PUT", f"/archived/archives/{name}")
+            upload.putheader("Content-Length", str(len(archive)))
+            upload.endheaders()
+            step = len(archive) // PAUSES + 1
+            for start in range(0, len(archive), step):
+                time.sleep(STALLED_SECONDS / 4)
+                upload.send(archive[start : start + step])
+            assert upload.getresponse().status == 200
+        connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=2, payload=b"", archive=name)))
+        connection.expect(BlocksAccepted)
+
+
 def test_a_pull_needs_little_memory_whatever_the_chain(server: Server) -> None:
     before = server.forget_peak()
     with connected(f"{server.url}/cities/pull", PULL, {}) as connection:
@@ -160,7 +244,7 @@ def test_a_large_message_waits_for_others_and_small_ones_do_not() -> None:
         large, seen = LargeMessages(most=100 * MIB), list[str]()
 
         async def one(name: str, size: int) -> None:
-            async with large.receiving(size):
+            async with large.receiving(size, name):
                 seen.append(f"{name} begins")
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
@@ -177,7 +261,7 @@ def test_a_large_message_waits_for_others_and_small_ones_do_not() -> None:
 def test_a_push_that_waits_too_long_is_refused() -> None:
     async def receive() -> None:
         large = LargeMessages(most=MOST, wait_seconds=0.01)
-        async with large.receiving(MOST), large.receiving(MOST):
+        async with large.receiving(MOST, "ann"), large.receiving(MOST, "bob"):
             pass
 
     with pytest.raises(TransferRefused, match="too many large pushes"):

@@ -56,6 +56,15 @@ def test_of_several_pushes_the_newest_counts_and_those_that_ended_only_after_the
     assert (pushes.dataset("cities"), pushes.dataset("towns")) == (None, OTHER)
 
 
+def test_the_archives_of_a_name_are_those_that_its_exchanges_take(pushes: OpenPushes) -> None:
+    with pushes.exchanging("Cities"), pushes.exchanging("cities"), pushes.exchanging("towns"):
+        assert pushes.archives("cities") == ()
+        assert pushes.takes_archive("cities", a_hash("x"))
+        assert pushes.takes_archive("cities", a_hash("y"))
+        assert pushes.archives("CITIES") == (a_hash("x"), a_hash("y"))
+        assert pushes.archives("towns") == pushes.archives("nowhere") == ()
+
+
 def test_what_is_stored_is_heard_by_those_who_listen_for_its_dataset(pushes: OpenPushes) -> None:
     heard: list[tuple[str, object]] = []
     name = a_hash("x")

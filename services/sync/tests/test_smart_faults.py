@@ -32,6 +32,7 @@ from odf_sync.smart.messages import (
     InvalidInterval,
     MetadataReply,
     NameCollision,
+    NewBlocks,
     Phase,
     ProgressRequest,
     PushAccepted,
@@ -313,15 +314,15 @@ def test_large_messages_wait_for_room_and_a_push_that_waits_too_long_is_refused(
 
     async def receive() -> list[str]:
         seen = []
-        async with large.receiving(LARGE):
-            async with large.receiving(SMALL_BYTES):
+        async with large.receiving(LARGE, "a"):
+            async with large.receiving(SMALL_BYTES, "b"):
                 seen.append("small")
             with pytest.raises(TransferRefused, match=BUSY):
-                async with large.receiving(SMALL_BYTES + 1):
+                async with large.receiving(SMALL_BYTES + 1, "c"):
                     seen.append("never")
-        async with large.receiving(10 * LARGE):
+        async with large.receiving(10 * LARGE, "d"):
             seen.append("alone")
-        async with large.receiving(LARGE - SMALL_BYTES - 1), large.receiving(SMALL_BYTES + 1):
+        async with large.receiving(LARGE - SMALL_BYTES - 1, "e"), large.receiving(SMALL_BYTES + 1, "f"):
             seen.append("both")
         return seen
 
@@ -333,11 +334,11 @@ def test_a_message_that_waits_comes_in_as_soon_as_another_has_come() -> None:
     order: list[str] = []
 
     async def second() -> None:
-        async with large.receiving(LARGE):
+        async with large.receiving(LARGE, "g"):
             order.append("second")
 
     async def receive() -> None:
-        async with large.receiving(LARGE):
+        async with large.receiving(LARGE, "h"):
             waiting = asyncio.create_task(second())
             await asyncio.sleep(0)
             order.append("first")
@@ -345,6 +346,62 @@ def test_a_message_that_waits_comes_in_as_soon_as_another_has_come() -> None:
 
     asyncio.run(receive())
     assert order == ["first", "second"]
+
+
+def test_each_caller_has_one_large_message_or_several_of_half_in_all() -> None:
+    large = LargeMessages(most=6 * SMALL_BYTES, wait_seconds=0.01)
+    third = SMALL_BYTES + SMALL_BYTES // 2
+
+    async def may_receive(size: int, caller: str) -> bool:
+        try:
+            async with large.receiving(size, caller):
+                return True
+        except TransferRefused:
+            return False
+
+    async def receive() -> list[bool]:
+        async with large.receiving(third, "ann"):
+            found = [await may_receive(third, "ann"), await may_receive(third + 1, "ann")]
+            async with large.receiving(third, "ann"):
+                found += [await may_receive(third, "ann"), await may_receive(third, "bob")]
+        async with large.receiving(4 * SMALL_BYTES, "ann"):
+            found += [await may_receive(2 * SMALL_BYTES, "ann"), await may_receive(2 * SMALL_BYTES, "bob")]
+        return [*found, await may_receive(6 * SMALL_BYTES, "ann")]
+
+    assert asyncio.run(receive()) == [True, False, False, True, False, True, True]
+
+
+class Pausing:
+    """The channel of a client whose message comes after some pauses; `arrived` are the bytes seen before each."""
+
+    def __init__(self, *arrived: int) -> None:
+        self._arrived = list(arrived)
+        self.waits: list[float] = []
+
+    def bytes(self) -> int:
+        return self._arrived[0]
+
+    async def expect(self, _: object, seconds: float) -> object:
+        self.waits.append(seconds)
+        if len(self._arrived) == 1:
+            return NewBlocks(new_blocks=BlocksBatch(num_blocks=0, payload=b""))
+        del self._arrived[0]
+        raise TimeoutError
+
+
+def test_a_large_message_is_awaited_while_bytes_of_it_arrive() -> None:
+    async def wait(channel: Pausing, size: int) -> object:
+        return await serve_push._expect_blocks(cast("Any", channel), size, channel.bytes)
+
+    steady = Pausing(1, 2, 3)
+    assert asyncio.run(wait(steady, LARGE)) == BlocksBatch(num_blocks=0, payload=b"")
+    assert steady.waits == [serve_push.STALLED_SECONDS] * 3
+    silent = Pausing(1, 2, 2, 3)
+    with pytest.raises(TimeoutError, match="no byte of the blocks arrived for 60 s"):
+        asyncio.run(wait(silent, LARGE))
+    small = Pausing(1)
+    asyncio.run(wait(small, SMALL_BYTES))
+    assert small.waits == [pytest.approx(seconds_for(SMALL_BYTES), abs=60)]
 
 
 def test_how_long_a_message_may_be_and_take_grows_with_its_plan() -> None:

@@ -154,6 +154,8 @@ class Connection(asyncio.Protocol):
         self._requests = 0  # in flight
         self._is_ended = False
         self._timer: asyncio.Handle | None = None
+        self.received = 0
+        """How many bytes have come."""
         self._left: int | None = None  # bytes that may still come; None: any number
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -177,6 +179,7 @@ class Connection(asyncio.Protocol):
         """Pass bytes on; those that begin a request start the time for its headers."""
         if self._inner is None or self._is_ended:
             return
+        self.received += len(data)
         if not self._requests and self._timer is None:
             self._start_timer()
         if self._left is not None:
@@ -261,6 +264,12 @@ def limit_received(request: BaseRequest, most: int | None) -> None:
     found = _connection(request)
     if found is not None:
         found.limit(most)
+
+
+def bytes_received(request: BaseRequest) -> int:
+    """Return how many bytes have come on the connection of a request."""
+    found = _connection(request)
+    return 0 if found is None else found.received
 
 
 def _connection(request: BaseRequest) -> Connection | None:

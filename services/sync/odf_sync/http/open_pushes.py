@@ -74,6 +74,11 @@ class OpenPushes:
                 return True
         return False
 
+    def archives(self, alias: str) -> tuple[Multihash, ...]:
+        """Return the archives that are accepted for a name, and may have been sent."""
+        found = self._exchanges.get(alias.lower(), ())
+        return tuple(one.archive for one in found if one.archive is not None)
+
     def note_object(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> None:
         """Note that an object of a dataset has been stored."""
         for listener in tuple(self._listeners.get(dataset, ())):

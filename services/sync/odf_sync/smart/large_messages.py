@@ -1,11 +1,12 @@
-"""How many bytes of large messages are received at a time, from all callers together.
+"""How many bytes of large messages are received at a time, from all callers together and from each.
 
 A message is in memory as a whole, more than once, until its archive is in a file. How long it may be follows from the
 plan that its client has sent before; a client that sends more is disconnected.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter as Tally
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -38,14 +39,14 @@ class LargeMessages:
     """Counts the bytes of large messages that are being received; used in one event loop."""
 
     def __init__(self, most: int = MOST_BYTES, wait_seconds: float = WAIT_SECONDS) -> None:
-        """Receive up to `most` bytes at a time, or one message that is larger."""
+        """Receive up to `most` bytes at a time, or one message that is larger; of each caller half, or one message."""
         self._most = most
         self._wait_seconds = wait_seconds
-        self._reserved = 0
+        self._reserved: Tally[Hashable] = Tally()
         self._changed: asyncio.Condition | None = None
 
     @asynccontextmanager
-    async def receiving(self, size: int) -> AsyncIterator[None]:
+    async def receiving(self, size: int, caller: Hashable) -> AsyncIterator[None]:
         """Receive a message of up to this size inside the block, when there is room; raises `TransferRefused`."""
         if size <= SMALL_BYTES:
             yield
@@ -54,15 +55,21 @@ class LargeMessages:
         async with changed:
             try:
                 async with asyncio.timeout(self._wait_seconds):
-                    await changed.wait_for(lambda: not self._reserved or self._reserved + size <= self._most)
+                    await changed.wait_for(lambda: self._has_room(size, caller))
             except TimeoutError as error:
                 raise TransferRefused(
                     fault=Internal(phase=Phase.PUSH_METADATA, error_message=BUSY)
                 ) from error
-            self._reserved += size
+            self._reserved[caller] += size
         try:
             yield
         finally:
             async with changed:
-                self._reserved -= size
+                self._reserved[caller] -= size
+                self._reserved += Tally()  # forgets callers without messages
                 changed.notify_all()
+
+    def _has_room(self, size: int, caller: Hashable) -> bool:
+        in_all, of_caller = self._reserved.total(), self._reserved[caller]
+        is_in_share = not of_caller or of_caller + size <= self._most // 2
+        return is_in_share and (not in_all or in_all + size <= self._most)

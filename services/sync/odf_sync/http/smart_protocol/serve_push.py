@@ -20,7 +20,8 @@ from odf_common.ports.store import BlobStore, CatalogEntry
 from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
 from odf_sync.access.rules import Action
-from odf_sync.http.connections import limit_received
+from odf_sync.http.connections import bytes_received, limit_received
+from odf_sync.http.endpoints import counted_caller
 from odf_sync.http.object_uploads import upload_file
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.smart_protocol.serve_pull import url_of
@@ -59,6 +60,7 @@ from odf_sync.transfer.upload import OFFSET
 PROGRESS_SECONDS: Final = 10.0
 LIST_BYTES: Final = 64 * 1024**2  # of a list of objects, some 250,000, and of answers until the next one
 NOT_BY_FORCE: Final = "a forced push needs the role of a maintainer or owner, and a token that may manage"
+STALLED_SECONDS: Final = 60.0  # in which no byte of a large message, or of its archive, has arrived
 QUESTIONS: Final = 60  # without an answer
 
 
@@ -138,6 +140,10 @@ class PushTarget:
         """Return where what was uploaded is kept."""
         return upload_file(self.env.settings.home, self.alias, name)
 
+    def archive_bytes(self) -> int:
+        """Return how much of the archives has arrived that exchanges of this name may refer to."""
+        return sum(size_of(self.kept(name)) or 0 for name in self.pushes.archives(self.alias))
+
 
 async def serve_push(channel: Channel, target: PushTarget, request: web.Request) -> None:
     """Receive blocks and objects, check them all, and have the head moved."""
@@ -177,13 +183,27 @@ async def _received_blocks(
 ) -> _Received:
     """Return the blocks, once there is room for their message."""
     size = message_bytes(plan)
-    async with target.large.receiving(size):
+    async with target.large.receiving(size, counted_caller(request)):
         limit_received(request, size + SMALL_BYTES)
         await channel.send(PushAccepted())
-        batch = (await channel.expect(NewBlocks, seconds_for(size))).new_blocks
+        batch = await _expect_blocks(channel, size, lambda: bytes_received(request) + target.archive_bytes())
         archive = None if batch.archive is None else target.kept(batch.archive)
         blocks = await asyncio.to_thread(_unpacked, target.env.blobs, batch, plan.num_blocks, archive)
     return _Received(blocks=blocks, archive=archive)
+
+
+async def _expect_blocks(channel: Channel, size: int, arrived: Callable[[], int]) -> BlocksBatch:
+    """Return the blocks; a message for which memory is reserved is awaited while `arrived` bytes become more."""
+    now = asyncio.get_running_loop().time
+    until, pause = now() + seconds_for(size), IDLE_SECONDS if size <= SMALL_BYTES else STALLED_SECONDS
+    while True:
+        before = await asyncio.to_thread(arrived)
+        try:
+            return (await channel.expect(NewBlocks, min(pause, until - now()))).new_blocks
+        except TimeoutError as error:
+            if now() >= until or await asyncio.to_thread(arrived) == before:
+                text = f"no byte of the blocks arrived for {pause:g} s, or they took too long"
+                raise TimeoutError(text) from error
 
 
 async def _receive(
