@@ -233,6 +233,35 @@ def test_logins_of_devices_expire_and_are_limited(monkeypatch: pytest.MonkeyPatc
         logins.poll(code)
 
 
+def test_a_login_that_has_expired_is_remembered_while_others_begin() -> None:
+    clock = ManualClock()
+    logins = device_flow.DeviceLogins(clock)
+    code = logins.begin("192.0.2.1")
+    clock.ms += device_flow.EXPIRES_SECONDS * 1000
+    logins.begin("192.0.2.1")
+    with pytest.raises(TimeoutError):
+        logins.poll(code)
+    clock.ms += device_flow.REMEMBERED_SECONDS * 1000
+    logins.begin("192.0.2.1")
+    with pytest.raises(KeyError):
+        logins.poll(code)
+
+
+def test_logins_that_have_expired_make_room_for_others_before_pending_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(device_flow, "MAX_LOGINS", 3)
+    clock = ManualClock()
+    logins = device_flow.DeviceLogins(clock)
+    expired = logins.begin("192.0.2.1")
+    clock.ms += device_flow.EXPIRES_SECONDS * 1000
+    pending = [logins.begin("192.0.2.2") for _ in range(2)]
+    last = logins.begin("192.0.2.3")
+    assert all(logins.is_pending(code) for code in (*pending, last))
+    with pytest.raises(KeyError):
+        logins.poll(expired)
+
+
 def test_the_client_of_a_login_that_has_expired_is_told_so(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,8 @@ from odf_common.ports.clock import Clock
 
 EXPIRES_SECONDS: Final = 300
 INTERVAL_SECONDS: Final = 5
-MAX_LOGINS: Final = 1000  # logins at a time
+REMEMBERED_SECONDS: Final = 300  # after that, so that a client that still polls learns why
+MAX_LOGINS: Final = 1000  # logins at a time, with those remembered
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,18 +37,23 @@ class DeviceLogins:
     def begin(self, address: str) -> str:
         """Return the code of a new login from an address.
 
-        While there are too many, it replaces the oldest of the address that has most: one client cannot block others.
+        While there are too many, it replaces one that has expired, or else the oldest of the address that has most: one
+        client cannot block others.
         """
         now = self._clock.now().ms
         with self._lock:
-            self._logins = {code: login for code, login in self._logins.items() if login.expires_ms > now}
+            since = now - REMEMBERED_SECONDS * 1000
+            self._logins = {code: login for code, login in self._logins.items() if login.expires_ms > since}
             if len(self._logins) >= MAX_LOGINS:
-                del self._logins[self._least_missed()]
+                del self._logins[self._least_missed(now)]
             code = str(uuid.uuid4())  # 122 bits of the system's randomness
             self._logins[code] = _Login(address=address, expires_ms=now + EXPIRES_SECONDS * 1000)
             return code
 
-    def _least_missed(self) -> str:
+    def _least_missed(self, now: int) -> str:
+        oldest = next(iter(self._logins))
+        if self._logins[oldest].expires_ms <= now:
+            return oldest
         logins = Counter(login.address for login in self._logins.values())
         return max(self._logins, key=lambda code: logins[self._logins[code].address])  # the oldest is first
 
