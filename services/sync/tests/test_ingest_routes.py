@@ -20,14 +20,14 @@ from odf_common.adapters.grpc.server import GrpcServer, serve
 from odf_common.adapters.local import LocalCatalog
 from odf_common.adapters.local.staging import Staging
 from odf_common.codec.times import time_of
-from odf_common.errors import InvalidInput, NotFound, Unavailable
+from odf_common.errors import InvalidInput, NotFound, StorageUnavailable, Unavailable
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.proto.odf.node.v1 import push_pb2_grpc
 from odf_sync.access.rate_limits import Shares
 from odf_sync.http import ingest_routes
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.endpoints import application
+from odf_sync.http.endpoints import UNAVAILABLE, application
 from odf_sync.http.ingest_client import IngestClient
 from odf_sync.http.ingest_routes import IngestRoutes
 
@@ -336,6 +336,17 @@ def test_an_ingest_that_cannot_reach_something_is_not_asked_again(here: Here) ->
     assert status == 503
     assert "internal" not in str(plain)
     assert "the node cannot reach its store" in str(plain)
+
+
+def test_a_store_that_cannot_be_used_is_named_in_the_log_only(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hold(_: Staging) -> None:
+        raise StorageUnavailable(why="it does not answer", file="s3+http://minio.internal/secret-bucket")
+
+    monkeypatch.setattr(Staging, "holding", hold)
+    status, plain = here.post()
+    assert (status, plain) == (507, {"message": UNAVAILABLE, "code": "StorageUnavailable"})
 
 
 def test_an_unknown_receipt_does_not_exist(here: Here) -> None:
