@@ -24,8 +24,8 @@ from odf_common.errors import InvalidInput, NotFound, StorageUnavailable, Unavai
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.proto.odf.node.v1 import push_pb2_grpc
+from odf_sync.access import rate_limits
 from odf_sync.access.rate_limits import Shares
-from odf_sync.http import ingest_routes
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import UNAVAILABLE, application
 from odf_sync.http.ingest_client import IngestClient
@@ -291,7 +291,7 @@ def test_a_body_that_is_cut_off_is_never_accepted(here: Here, body: bytes) -> No
 
 
 def test_a_body_that_stops_arriving_is_given_up(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingest_routes, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(rate_limits, "BODY_PAUSE_SECONDS", 0.2)
     host, port = here.base.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), 10) as connection:
         connection.sendall(b"POST /orders/ingest HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx")
@@ -302,7 +302,7 @@ def test_a_body_that_stops_arriving_is_given_up(here: Here, monkeypatch: pytest.
 def test_a_body_that_arrives_a_byte_now_and_then_is_given_up(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest_routes, "IDLE_SECONDS", 0.4)
+    monkeypatch.setattr(rate_limits, "BODY_PAUSE_SECONDS", 0.4)
     host, port = here.base.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), 10) as connection:
         connection.sendall(b"POST /orders/ingest HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999\r\n\r\n")

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from odf_testing.builders import a_hash
 
-from odf_sync.http import object_uploads
+from odf_sync.access import rate_limits
 from odf_sync.http.connections import RETRY_AFTER, SentFile
 from odf_sync.http.object_uploads import ExpectedUpload, ObjectUploads
 from odf_sync.transfer.partial_files import partial_file
@@ -72,8 +72,8 @@ def test_a_question_is_answered_with_what_has_arrived(tmp_path: Path) -> None:
 def test_while_too_many_are_received_others_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_uploads, "UPLOADS", 2)
-    monkeypatch.setattr(object_uploads, "UPLOADS_OF_CALLER", 1)
+    monkeypatch.setattr(rate_limits, "BODIES", 2)
+    monkeypatch.setattr(rate_limits, "BODIES_OF_CALLER", 1)
     question = request_of(0, Content_Range=f"bytes */{SIZE}")
 
     async def ask() -> tuple[int, ...]:

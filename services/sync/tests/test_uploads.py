@@ -20,6 +20,7 @@ from odf_testing.sync_node import SyncNode
 
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
+from odf_sync.access import rate_limits
 from odf_sync.http import object_uploads
 from odf_sync.http.object_uploads import upload_file
 from odf_sync.transfer.partial_files import KEPT_SECONDS, sweep
@@ -238,7 +239,7 @@ def test_a_second_upload_that_is_cut_leaves_nothing_that_no_client_can_continue(
 def test_a_client_that_stops_sending_is_ended_and_continues_later(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_uploads, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(rate_limits, "BODY_PAUSE_SECONDS", 0.2)
     with closing(server.begin()) as stuck:
         response = http.client.HTTPResponse(stuck)
         response.begin()
@@ -261,7 +262,7 @@ def answer_to_bytes(connection: socket.socket) -> bytes:
 def test_a_client_that_sends_a_byte_now_and_then_is_ended(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_uploads, "IDLE_SECONDS", 0.4)
+    monkeypatch.setattr(rate_limits, "BODY_PAUSE_SECONDS", 0.4)
     path = f"/cities/data/{physical_hash_of(LARGE)}"
     with closing(server.begin(LARGE, 100, path)) as slow:
         assert answer_to_bytes(slow).startswith(b"HTTP/1.1 408")

@@ -16,9 +16,11 @@ from prometheus_client import Counter
 BURST_SECONDS: Final = 5  # an idle caller may send the requests of this many seconds at once
 MOST_CALLERS: Final = 10_000  # remembered; more of them are counted together
 WINDOW_SECONDS: Final = 60.0  # in which failed logins are counted
-BODY_BYTES_PER_SECOND: Final = (
-    1024  # of a body, on average; a slow line that sends several at a time has more
-)
+# Of bodies, such as uploads and pushes:
+BODIES: Final = 64  # received at a time
+BODIES_OF_CALLER: Final = 32  # of these
+BODY_PAUSE_SECONDS: Final = 60.0  # without a byte
+BODY_BYTES_PER_SECOND: Final = 1024  # on average; a slow line that sends several at a time has more
 
 LIMITED: Final = Counter(
     "odf_http_rate_limited_total", "Requests answered 429 because their caller exceeded the rate limit."
@@ -77,6 +79,21 @@ class BodyPace:
     def seconds_left(self) -> float:
         """Return how long the next bytes may take; not more than 0 if all took too long."""
         return min(self._pause_seconds, self._until - self._monotonic())
+
+    def too_slow(self) -> str:
+        """Return what a client is told whose time is over."""
+        rate = f"less than {BODY_BYTES_PER_SECOND} a second"
+        return f"no byte of the body for {self._pause_seconds:g} s, or {rate}"
+
+
+def shares_of_bodies() -> Shares:
+    """Return the shares of those that send bodies, as uploads and pushes do."""
+    return Shares(most=BODIES, of_caller=BODIES_OF_CALLER)
+
+
+def pace_of_body() -> BodyPace:
+    """Return the pace that a body must have."""
+    return BodyPace(BODY_PAUSE_SECONDS)
 
 
 @dataclass(slots=True)

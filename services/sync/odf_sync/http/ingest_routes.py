@@ -23,7 +23,7 @@ from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.service.environment import Environment
 from odf_common.service.protection import peer_tls
-from odf_sync.access.rate_limits import BODY_BYTES_PER_SECOND, BodyPace, Shares
+from odf_sync.access.rate_limits import pace_of_body, shares_of_bodies
 from odf_sync.access.rules import Action
 from odf_sync.http.endpoints import UNAVAILABLE, Endpoint, Handler, counted_caller, dataset_of
 from odf_sync.http.ingest_client import IngestClient, PushRefused, status_of
@@ -34,12 +34,6 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 CHUNK_BYTES: Final = 1024 * 1024
-IDLE_SECONDS: Final = 60.0  # without a byte of a body
-TOO_SLOW: Final = (
-    f"no byte of the body for {{:g}} s, or less than {BODY_BYTES_PER_SECOND} a second; nothing was accepted"
-)
-UPLOADS: Final = 64  # bodies received at a time
-UPLOADS_OF_CALLER: Final = 32  # of these
 RETRY_AFTER_SECONDS: Final = 1
 WAIT_SECONDS: Final = 300.0  # for `wait=commit`; then the answer is the receipt as it is
 WAIT_STEP_SECONDS: Final = 10.0  # of one call of ingest
@@ -75,7 +69,7 @@ class IngestRoutes:
         self._ingest = ingest
         self._staging = staging
         self._max_bytes = max_bytes
-        self._received = Shares(most=UPLOADS, of_caller=UPLOADS_OF_CALLER)
+        self._received = shares_of_bodies()
         # Of their own: a push that waits for its commit takes no thread from those that are served objects.
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="push")
 
@@ -155,15 +149,14 @@ class IngestRoutes:
 
     async def _receive(self, request: web.Request, staged: StagedFile) -> None:
         """Write the body to a staged file; raises `PushRefused` if it is too large or too slow."""
-        size, pace = 0, BodyPace(IDLE_SECONDS)
+        size, pace = 0, pace_of_body()
         while True:
             try:
                 async with asyncio.timeout(pace.seconds_left()):
                     chunk = await request.content.readany()
             except TimeoutError as error:
-                raise PushRefused(
-                    status=408, error="BodyTimeout", text=TOO_SLOW.format(IDLE_SECONDS)
-                ) from error
+                text = f"{pace.too_slow()}; nothing was accepted"
+                raise PushRefused(status=408, error="BodyTimeout", text=text) from error
             if not chunk:
                 return
             size += len(chunk)

@@ -17,16 +17,12 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from odf_common.hashing.multihash import Multihash
-from odf_sync.access.rate_limits import BODY_BYTES_PER_SECOND, BodyPace, Shares
+from odf_sync.access.rate_limits import BodyPace, pace_of_body, shares_of_bodies
 from odf_sync.transfer.partial_files import UPLOADED, PartialFile, own_partial_file, partial_file
 from odf_sync.transfer.upload import OFFSET
 
 CHUNK_BYTES: Final = 1024 * 1024
 MAX_BYTES: Final = 5 * 1024**3  # of one object, as in object stores
-UPLOADS: Final = 64  # received at a time
-UPLOADS_OF_CALLER: Final = 32  # of these
-IDLE_SECONDS: Final = 60.0  # without a byte of a body
-TOO_SLOW: Final = f"no byte of the body for {{:g}} s, or less than {BODY_BYTES_PER_SECOND} a second"
 IDENTITY: Final = "identity"
 RETRY_AFTER: Final = {"Retry-After": "1"}
 _RANGE: Final = re.compile(
@@ -68,7 +64,7 @@ class ObjectUploads:
 
     def __init__(self) -> None:
         """Receive nothing yet."""
-        self._received = Shares(most=UPLOADS, of_caller=UPLOADS_OF_CALLER)
+        self._received = shares_of_bodies()
 
     async def receive(self, request: web.Request, upload: ExpectedUpload, caller: Hashable) -> web.Response:
         """Take in the body of a request, or say how much of an earlier one has arrived."""
@@ -102,8 +98,9 @@ async def _received(request: web.Request, upload: ExpectedUpload, part: _Part) -
             file.clear()
         elif part.first is not None and part.first != file.tell():
             return _refused(409, f"{file.tell()} bytes have arrived", {OFFSET: str(file.tell())})
-        if not await _written(request, file):
-            return _refused(408, TOO_SLOW.format(IDLE_SECONDS))
+        pace = pace_of_body()
+        if not await _written(request, file, pace):
+            return _refused(408, pace.too_slow())
         actual = file.hash()
         if actual != upload.name:
             file.path.unlink()
@@ -127,9 +124,8 @@ def _part(request: web.Request, length: int) -> _Part | None:
     return _Part(first, size) if last + 1 == size == first + length else None
 
 
-async def _written(request: web.Request, file: PartialFile) -> bool:
+async def _written(request: web.Request, file: PartialFile, pace: BodyPace) -> bool:
     """Append the body to a file; return False if the client stopped sending, or is too slow."""
-    pace = BodyPace(IDLE_SECONDS)
     try:
         while chunk := await asyncio.wait_for(request.content.read(CHUNK_BYTES), pace.seconds_left()):
             pace.note(len(chunk))
