@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
-from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.chain.walk import blocks_between
@@ -21,7 +19,6 @@ from odf_sync.transfer.accept import Acceptance, PushedChain
 from odf_sync.transfer.objects import RemoteObject
 from odf_sync.transfer.pull import LocalCopy
 
-CITIES = yaml.safe_dump(root("cities", ["event_time TIMESTAMP", "city STRING"]))
 WAIT_SECONDS = 10.0
 
 
@@ -29,9 +26,7 @@ WAIT_SECONDS = 10.0
 def here(tmp_path: Path) -> SyncNode:
     """A node with a dataset of two slices."""
     node = SyncNode(tmp_path / "here")
-    node.coordinator.add(CITIES)
-    for minute, city in enumerate(("Kyiv", "Quito")):
-        node.coordinator.push("cities", city, minute=minute)
+    node.add_cities(["Kyiv"], ["Quito"])
     return node
 
 

@@ -6,10 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 from aiohttp import web
 from odf_testing.http import running
-from odf_testing.manifests import root
 from odf_testing.recorded_servers import Script, scripted
 from odf_testing.recorded_transfers import Pool, all_recorded, lines_of
 from odf_testing.sync_node import SyncNode
@@ -26,7 +24,6 @@ from odf_sync.transfer.compare import ChainsDiverged
 from odf_sync.transfer.pull import compare
 from odf_sync.transfer.push import RemoteAhead
 
-CITIES = yaml.safe_dump(root("cities", ["event_time TIMESTAMP", "city STRING"]))
 OLD = "f1620c8aedd3152c164665f036f654664ffe6bd80cc7b9b1b08125506c26825199a60"
 
 
@@ -43,9 +40,7 @@ def here(tmp_path: Path) -> SyncNode:
 def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SyncNode:
     """A node with a chain of version 2, which it encodes again when it sends a block alone; it has no packs."""
     made = SyncNode(tmp_path / "made")
-    made.coordinator.add(CITIES)
-    for minute, city in enumerate(("Kyiv", "Osaka", "Quito")):
-        made.coordinator.push("cities", city, minute=minute)
+    made.add_cities(["Kyiv"], ["Osaka"], ["Quito"])
     node = SyncNode(tmp_path / "there")
     hold_in_version_2(node, made)
 

@@ -4,9 +4,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-import yaml
 from odf_testing.chains import assert_objects_are_whole, read_chain
-from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.local.repositories import LocalRepositories
@@ -17,16 +15,12 @@ from odf_common.ports.store import ObjectKind
 from odf_sync.repositories.folder_target import FolderTarget
 from odf_sync.transfer.push import PushDiverged, RemoteAhead
 
-CITIES = root("cities", ["event_time TIMESTAMP", "city STRING"])
-
 
 @pytest.fixture
 def here(tmp_path: Path) -> SyncNode:
     """A node with a dataset of a few blocks and slices."""
     node = SyncNode(tmp_path / "here")
-    node.coordinator.add(yaml.safe_dump(CITIES))
-    for minute, cities in enumerate((["Kyiv", "Osaka"], ["Quito"], ["Accra", "Turin", "Lima"])):
-        node.coordinator.push("cities", *cities, minute=minute)
+    node.add_cities(["Kyiv", "Osaka"], ["Quito"], ["Accra", "Turin", "Lima"])
     return node
 
 
@@ -90,7 +84,7 @@ def test_a_folder_that_is_ahead_or_diverged_is_replaced_by_force_only(here: Sync
 
 def test_another_dataset_is_not_replaced_even_by_force(here: SyncNode, folder: Path, tmp_path: Path) -> None:
     there = SyncNode(tmp_path / "there")
-    there.coordinator.add(yaml.safe_dump(CITIES))
+    there.add_cities()
     there.push("cities", folder.as_uri())
     before = head_of(folder)
     with pytest.raises(PushDiverged):

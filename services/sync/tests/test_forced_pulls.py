@@ -5,23 +5,17 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import yaml
-from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.errors import AlreadyExists
 from odf_common.hashing.multihash import Multihash
 from odf_sync.transfer.compare import ChainsDiverged
 
-CITIES = root("cities", ["event_time TIMESTAMP", "city STRING"])
-
 
 @pytest.fixture
 def source(tmp_path: Path) -> SyncNode:
     node = SyncNode(tmp_path / "source")
-    node.coordinator.add(yaml.safe_dump(CITIES))
-    for minute, cities in enumerate((["Kyiv", "Osaka"], ["Quito"])):
-        node.coordinator.push("cities", *cities, minute=minute)
+    node.add_cities(["Kyiv", "Osaka"], ["Quito"])
     return node
 
 
@@ -113,7 +107,7 @@ def test_another_dataset_does_not_replace_a_copy(source: SyncNode, copy: SyncNod
     source.push("cities", url)
     copy.pull(url, "cities")
     other = SyncNode(tmp_path / "other")
-    other.coordinator.add(yaml.safe_dump(CITIES))
+    other.add_cities()
     elsewhere = (tmp_path / "elsewhere" / "cities").as_uri()
     other.push("cities", elsewhere)
     before = head_of(copy)

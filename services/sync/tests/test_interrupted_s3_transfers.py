@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-import yaml
 from odf_testing.cutting_proxy import CuttingProxy, cutting_proxy
-from odf_testing.manifests import root
 from odf_testing.minioserver import ACCESS_KEY, SECRET_KEY, MinioServer, serving_s3
 from odf_testing.sync_node import SyncNode
 
@@ -23,7 +21,6 @@ from odf_common.ports.clock import Backoff
 from odf_common.service.settings import Settings
 from odf_coordinator.commit.outcomes import require_committed
 
-CITIES = root("cities", ["event_time TIMESTAMP", "city STRING"])
 OBJECTS, OBJECT_BYTES, BLOCKS, BLOCK_BYTES = 12, 40_000, 100, 700
 TWICE: Final = 0.02  # of all bytes, may be sent twice
 LEAST_PART_BYTES: Final = 5 << 20  # that S3 allows, but for the last one
@@ -68,7 +65,7 @@ def node_at(home: Path, proxy: CuttingProxy) -> SyncNode:
 def here(tmp_path_factory: pytest.TempPathFactory, proxy: CuttingProxy) -> SyncNode:
     """A node with a dataset that cannot be compressed."""
     node = node_at(tmp_path_factory.mktemp("here"), proxy)
-    node.coordinator.add(yaml.safe_dump(CITIES))
+    node.add_cities()
     for minute in range(OBJECTS):
         cities = (SOURCE.randbytes(32).hex() for _ in range(OBJECT_BYTES // 64))
         node.coordinator.push("cities", *cities, minute=minute)

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-import yaml
 from odf_testing.cutting_proxy import CuttingProxy, cutting_proxy
-from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 from urllib3 import Retry
 
@@ -20,7 +18,6 @@ from odf_coordinator.commit.outcomes import require_committed
 from odf_sync.repositories import http
 from odf_sync.transfer import upload
 
-CITIES = root("cities", ["event_time TIMESTAMP", "city STRING"])
 OBJECTS, OBJECT_BYTES, BLOCKS, BLOCK_BYTES = 3, 300_000, 150, 700
 TWICE: Final = 0.02  # of all bytes, may be sent twice
 HANDSHAKES: Final = 8 * 1024  # requests and answers of another attempt, without objects and blocks
@@ -41,7 +38,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def here(tmp_path_factory: pytest.TempPathFactory) -> SyncNode:
     """A node with a dataset of a MiB that cannot be compressed: a few large slices, many blocks."""
     node = SyncNode(tmp_path_factory.mktemp("here"))
-    node.coordinator.add(yaml.safe_dump(CITIES))
+    node.add_cities()
     for minute in range(OBJECTS):
         cities = (SOURCE.randbytes(32).hex() for _ in range(OBJECT_BYTES // 32))
         node.coordinator.push("cities", *cities, minute=minute)

@@ -7,9 +7,7 @@ from typing import Any, cast
 
 import pytest
 import urllib3
-import yaml
 from odf_testing.builders import AChain, a_chain, a_dataset, a_hash, a_seed
-from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.memory import MemoryBlobStore
@@ -38,7 +36,6 @@ from odf_sync.smart.messages import (
 from odf_sync.smart.ranges import Range
 from odf_sync.transfer.accept import Acceptance, PushedChain
 
-CITIES = yaml.safe_dump(root("cities", ["event_time TIMESTAMP", "city STRING"]))
 CONTENT = b"records"
 
 
@@ -59,7 +56,7 @@ def held(node: SyncNode, *chains: AChain) -> CatalogEntry:
 
 @pytest.mark.parametrize("kind", [ObjectKind.DATA, ObjectKind.CHECKPOINT])
 def test_an_object_is_stored_under_its_own_hash_only(node: SyncNode, kind: ObjectKind) -> None:
-    node.coordinator.add(CITIES)
+    node.add_cities()
     (dataset,) = (one.dataset_id for one in node.catalog.entries())
     right, wrong = physical_hash_of(CONTENT), a_hash("other")
     with node.served() as base:

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import urllib3
-import yaml
-from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.errors import AlreadyExists
@@ -24,7 +22,6 @@ from odf_sync.smart.messages import Visibility
 from odf_sync.transfer.push import Push, push
 from odf_sync.transfer.upload import Uploader
 
-CITIES = yaml.safe_dump(root("cities", ["event_time TIMESTAMP", "city STRING"]))
 ACCOUNTS = ("ann", "bob", "carl")
 
 
@@ -53,8 +50,7 @@ class Node(SyncNode):
 @pytest.fixture
 def here(tmp_path: Path) -> SyncNode:
     node = SyncNode(tmp_path / "here")
-    node.coordinator.add(CITIES)
-    node.coordinator.push("cities", "Kyiv", minute=0)
+    node.add_cities(["Kyiv"])
     return node
 
 

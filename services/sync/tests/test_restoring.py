@@ -8,10 +8,8 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-import yaml
 from odf_testing.builders import a_hash
 from odf_testing.damage import flip
-from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
@@ -149,8 +147,7 @@ def test_a_marker_of_another_head_and_a_damaged_one_stand_for_nothing(env: Envir
 
 def test_a_copy_that_is_extended_stays_marked(tmp_path: Path) -> None:
     source, copy = SyncNode(tmp_path / "source"), SyncNode(tmp_path / "copy")
-    source.coordinator.add(yaml.safe_dump(root("cities", ["event_time TIMESTAMP", "city STRING"])))
-    source.coordinator.push("cities", "Kyiv", minute=0)
+    source.add_cities(["Kyiv"])
     with source.served() as base:
         entry = source.catalog.by_alias("cities")
         assert entry is not None

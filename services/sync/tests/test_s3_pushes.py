@@ -9,7 +9,7 @@ from typing import BinaryIO
 import pytest
 import yaml
 from odf_testing.builders import a_dataset, a_hash
-from odf_testing.manifests import derivative, root
+from odf_testing.manifests import derivative
 from odf_testing.minioserver import ACCESS_KEY, SECRET_KEY, MinioServer, serving_s3
 from odf_testing.sync_node import SyncNode
 
@@ -29,8 +29,6 @@ from odf_sync.repositories.s3_target import S3Target
 from odf_sync.search.search import Query, search
 from odf_sync.transfer.block_signatures import SignatureRefused
 from odf_sync.transfer.push import PushDiverged, RemoteAhead
-
-CITIES = root("cities", ["event_time TIMESTAMP", "city STRING"])
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +59,7 @@ def node_at(home: Path, server: MinioServer) -> SyncNode:
 def here(tmp_path: Path, server: MinioServer) -> SyncNode:
     """A node with a dataset of a few blocks and slices."""
     node = node_at(tmp_path / "here", server)
-    node.coordinator.add(yaml.safe_dump(CITIES))
-    for minute, cities in enumerate((["Kyiv", "Osaka"], ["Quito"])):
-        node.coordinator.push("cities", *cities, minute=minute)
+    node.add_cities(["Kyiv", "Osaka"], ["Quito"])
     return node
 
 
@@ -121,7 +117,7 @@ def test_another_dataset_is_not_replaced_even_by_force(
     here: SyncNode, place: S3Location, target: S3Target, tmp_path: Path, server: MinioServer
 ) -> None:
     there = node_at(tmp_path / "there", server)
-    there.coordinator.add(yaml.safe_dump(CITIES))
+    there.add_cities()
     there.push("cities", str(place))
     with pytest.raises(InvalidInput, match="another dataset"):
         here.push("cities", str(place), is_forced=True)

@@ -8,11 +8,9 @@ from typing import Final, cast
 
 import pytest
 import urllib3
-import yaml
 from aiohttp import web
 from odf_testing.builders import a_chain, a_hash, a_seed
 from odf_testing.http import running
-from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.local.blobs import LocalBlobStore
@@ -35,7 +33,6 @@ from odf_sync.repositories.pack_format import framed
 from odf_sync.transfer.block_signatures import SignatureRefused, fetched_signatures
 from odf_sync.transfer.compare import missing_blocks
 
-CITIES: Final = yaml.safe_dump(root("cities", ["event_time TIMESTAMP", "city STRING"]))
 KEY: Final = generate()
 CHAIN: Final = a_chain(a_seed(), *(SetInfo(description=f"number {number}") for number in range(49)))
 DATASET: Final = CHAIN.state.dataset_id
@@ -245,9 +242,7 @@ def test_one_signature_is_served_by_the_hash_of_its_block() -> None:
 def there(tmp_path: Path) -> SyncNode:
     """A node with a dataset of a few blocks, all signed."""
     node = SyncNode(tmp_path / "there")
-    node.coordinator.add(CITIES)
-    for minute, cities in enumerate((["Kyiv", "Osaka"], ["Quito"])):
-        node.coordinator.push("cities", *cities, minute=minute)
+    node.add_cities(["Kyiv", "Osaka"], ["Quito"])
     node.sign("cities", KEY)
     return node
 

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import pytest
-import yaml
 from odf_testing.builders import a_hash
-from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.local.blobs import LocalBlobStore
@@ -37,7 +35,6 @@ from odf_sync.transfer import push as push_module
 from odf_sync.transfer.block_signatures import SignatureRefused
 from odf_sync.transfer.upload import Uploader
 
-CITIES: Final = yaml.safe_dump(root("cities", ["event_time TIMESTAMP", "city STRING"]))
 KEY: Final = generate()
 Signatures = dict[Multihash, bytes]
 
@@ -46,9 +43,7 @@ Signatures = dict[Multihash, bytes]
 def here(tmp_path: Path) -> SyncNode:
     """A node with a dataset of a few blocks, all signed."""
     node = SyncNode(tmp_path / "here")
-    node.coordinator.add(CITIES)
-    for minute, cities in enumerate((["Kyiv", "Osaka"], ["Quito"])):
-        node.coordinator.push("cities", *cities, minute=minute)
+    node.add_cities(["Kyiv", "Osaka"], ["Quito"])
     node.sign("cities", KEY)
     return node
 

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
-import yaml
 from aiohttp import WSMessage, WSMsgType, web
 from odf_testing.http import running
-from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.errors import NotFound, OdfError, Unavailable
@@ -50,7 +48,6 @@ from odf_sync.smart.messages import (
 )
 from odf_sync.transfer import push as push_module
 
-CITIES: Final = yaml.safe_dump(root("cities", ["event_time TIMESTAMP", "city STRING"]))
 ANSWERS: Final = (
     PushAccepted(),
     BlocksAccepted(),
@@ -118,7 +115,7 @@ class PatientServer:
 
 def test_a_node_of_this_kind_is_sent_a_small_push_in_one_round_trip(tmp_path: Path) -> None:
     here = SyncNode(tmp_path / "here")
-    here.coordinator.add(CITIES)
+    here.add_cities()
     with running(PatientServer().app) as base:
         *_, last = here.push("cities", f"odf+{base}/cities")
     assert last.state == "updated"
@@ -163,7 +160,7 @@ def test_a_question_is_not_taken_for_the_confirmation_that_blocks_were_dropped(
 ) -> None:
     monkeypatch.setattr(push_module, "CROSSING_SECONDS", 0.0)
     here = SyncNode(tmp_path / "here")
-    here.coordinator.add(CITIES)
+    here.add_cities()
     before, entry = here.head("cities"), here.catalog.by_alias("cities")
     here.coordinator.push("cities", "Oslo")
     theirs = here.head("cities")
@@ -337,7 +334,7 @@ def test_an_object_whose_url_has_expired_comes_from_the_node_itself(
 ) -> None:
     """Presigned URLs hold for an hour, and all are asked for at once."""
     there = SyncNode(tmp_path / "there")
-    there.coordinator.add(CITIES)
+    there.add_cities()
     there.coordinator.push("cities", "Oslo")
     settings = Settings(home=tmp_path / "here", fetch_networks=("127.0.0.0/8",))
     here = SyncNode(tmp_path / "here", settings)

@@ -8,8 +8,6 @@ from typing import Any, BinaryIO
 
 import pytest
 import urllib3
-import yaml
-from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.codec.envelopes import Envelope
@@ -33,16 +31,12 @@ from odf_sync.transfer import push as push_module
 from odf_sync.transfer.push import PushDiverged, RemoteAhead
 from odf_sync.transfer.upload import Uploader
 
-CITIES = root("cities", ["event_time TIMESTAMP", "city STRING"])
-
 
 @pytest.fixture
 def here(tmp_path: Path) -> SyncNode:
     """A node with a dataset of a few blocks and slices."""
     node = SyncNode(tmp_path / "here")
-    node.coordinator.add(yaml.safe_dump(CITIES))
-    for minute, cities in enumerate((["Kyiv", "Osaka"], ["Quito"], ["Accra", "Turin", "Lima"])):
-        node.coordinator.push("cities", *cities, minute=minute)
+    node.add_cities(["Kyiv", "Osaka"], ["Quito"], ["Accra", "Turin", "Lima"])
     return node
 
 
@@ -151,7 +145,7 @@ def test_force_needs_more_than_an_editors_role(here: SyncNode, there: SyncNode, 
 
 
 def test_another_dataset_is_not_replaced_even_by_force(here: SyncNode, there: SyncNode) -> None:
-    there.coordinator.add(yaml.safe_dump(CITIES))
+    there.add_cities()
     head = there.head("cities")
     with there.served() as base:
         with pytest.raises(PushDiverged):

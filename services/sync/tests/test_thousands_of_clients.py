@@ -15,15 +15,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-import yaml
-from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_sync.smart.messages import VERSION, VERSION_HEADER
 
-CITIES: Final = root("cities", ["event_time TIMESTAMP", "city STRING"])
 OBJECT: Final = os.urandom(1 << 20) * 16  # more than sockets hold
 SILENT, STALLED, GREEDY = 1300, 640, 60
 OF_ADDRESS: Final = 10  # greedy clients; 16 exchanges of one address are served
@@ -94,7 +91,7 @@ def files() -> Iterator[None]:
 @pytest.fixture
 def server(tmp_path: Path, files: None) -> Iterator[Server]:
     node = SyncNode(tmp_path)
-    node.coordinator.add(yaml.safe_dump(CITIES))
+    node.add_cities()
     dataset = node.coordinator.find("cities").id
     node.blobs.put(dataset, ObjectKind.DATA, physical_hash_of(OBJECT), OBJECT)
     with socket.create_server(("127.0.0.1", 0)) as free:

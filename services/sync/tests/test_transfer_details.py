@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 import urllib3
-import yaml
 from aiohttp import web
 from odf_testing.builders import a_dataset, a_hash
 from odf_testing.http import running
-from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 from odf_testing.webserver import Page, PageServer, serving_pages
 
@@ -35,7 +33,6 @@ from odf_sync.smart.messages import HttpHeader, ObjectFile, ObjectType, PushStra
 from odf_sync.transfer.pull import compare
 from odf_sync.transfer.upload import INCOMPLETE, OFFSET, WRONG_BYTES, File, Uploader
 
-CITIES = yaml.safe_dump(root("cities", ["event_time TIMESTAMP", "city STRING"]))
 LOOPBACK = Networks.parse(("127.0.0.0/8",))
 ID = a_dataset()
 
@@ -57,7 +54,7 @@ def test_a_block_of_a_pack_may_be_as_long_as_is_allowed() -> None:
 def pair(tmp_path: Path) -> tuple[SyncNode, SyncNode]:
     """A node with a copy, and one whose chain is one block longer."""
     here, there = SyncNode(tmp_path / "here"), SyncNode(tmp_path / "there")
-    there.coordinator.add(CITIES)
+    there.add_cities()
     there.coordinator.push("cities", "Oslo")
     with there.served() as base:
         here.pull(f"{base}/cities", "cities")

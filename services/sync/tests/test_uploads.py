@@ -13,9 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
 from odf_testing.builders import a_hash
-from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.hashing.physical import physical_hash_of
@@ -26,7 +24,6 @@ from odf_sync.http.object_uploads import upload_file
 from odf_sync.transfer.partial_files import KEPT_SECONDS, sweep
 from odf_sync.transfer.upload import OFFSET
 
-CITIES = root("cities", ["event_time TIMESTAMP", "city STRING"])
 OBJECT = b"0123456789"
 NAME = physical_hash_of(OBJECT)
 PATH = f"/cities/data/{NAME}"
@@ -105,7 +102,7 @@ def answer_of(response: http.client.HTTPResponse) -> Answer:
 @pytest.fixture
 def server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Server]:
     node = SyncNode(tmp_path)
-    node.coordinator.add(yaml.safe_dump(CITIES))
+    node.add_cities()
     with node.served() as url:
         yield Server(node=node, home=tmp_path, url=url)
     assert not [one for one in caplog.records if one.levelname == "ERROR"]

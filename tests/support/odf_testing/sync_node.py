@@ -5,7 +5,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Final, cast
+
+import yaml
 
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.codec.envelopes import Body, Envelope, envelope
@@ -32,7 +34,10 @@ from odf_sync.transfer.pull import Step, pull
 from odf_sync.transfer.push import Push, push
 from odf_testing.coordinator import Coordinator
 from odf_testing.http import running
+from odf_testing.manifests import root
 from odf_testing.recorded_transfers import Pool, dataset_of
+
+CITIES: Final = root("cities", ["event_time TIMESTAMP", "city STRING"])
 
 
 class SyncNode:
@@ -78,6 +83,12 @@ class SyncNode:
         self.refs.compare_and_set(dataset, expected=self.refs.head(dataset), new=head)
         if self.catalog.by_alias(alias) is None:
             self.catalog.add(CatalogEntry(alias=alias, dataset_id=dataset))
+
+    def add_cities(self, *batches: list[str]) -> None:
+        """Create the dataset `cities`, and push the names of each batch a minute after the one before."""
+        self.coordinator.add(yaml.safe_dump(CITIES))
+        for minute, names in enumerate(batches):
+            self.coordinator.push("cities", *names, minute=minute)
 
     def head(self, alias: str) -> Multihash | None:
         entry = self.catalog.by_alias(alias)
