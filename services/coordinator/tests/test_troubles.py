@@ -147,7 +147,7 @@ def test_a_listing_of_what_is_known_reads_no_object_and_no_note_of_a_root_and_on
     pair.work()
     listed(pair)
     asked: list[tuple[str, DatasetId]] = []
-    for name in ("read", "has", "size", "open", "names", "local_path", "note"):
+    for name in ("read", "has", "size", "open", "names", "local_path", "local_copy", "note"):
         method = getattr(pair.blobs, name)
 
         def counted(

@@ -11,9 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
 from odf_testing.builders import a_hash
-from odf_testing.manifests import root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.errors import NotFound
@@ -23,25 +21,29 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import ObjectKind
 from odf_sync.http.object_downloads import AT_ONCE, ObjectDownloads
 
-CITIES = root("cities", ["event_time TIMESTAMP", "city STRING"])
 OBJECT = b"0123456789"
 NAME = physical_hash_of(OBJECT)
 PATIENCE_SECONDS = 10
 
 
 class Slow:
-    """A node whose store gives no file of an object until it is `released`."""
+    """A node whose store has to fetch all objects but blocks and `copied`, which takes until it is `released`."""
 
     def __init__(self, home: Path) -> None:
         self.node = SyncNode(home)
-        self.node.coordinator.add(yaml.safe_dump(CITIES))
+        self.node.add_cities()
         entry = self.node.catalog.by_alias("cities")
         assert entry is not None
         self.dataset = entry.dataset_id
         self.node.blobs.put(self.dataset, ObjectKind.DATA, NAME, OBJECT)
+        self.copied: list[Multihash] = []
         self.fetched: list[Multihash] = []
         self.released = threading.Event()
         self._path = self.node.blobs.local_path
+
+    def local_copy(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path | None:
+        has_copy = kind is ObjectKind.BLOCK or name in self.copied
+        return self._path(dataset, kind, name) if has_copy else None
 
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         if kind is not ObjectKind.BLOCK:
@@ -60,6 +62,7 @@ class Slow:
 def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     slow = Slow(tmp_path / "home")
     monkeypatch.setattr(slow.node.blobs, "local_path", slow.local_path)
+    monkeypatch.setattr(slow.node.blobs, "local_copy", slow.local_copy)
     yield slow
     slow.released.set()
 
@@ -80,14 +83,38 @@ def test_the_head_of_an_object_has_its_length_and_fetches_nothing(slow: Slow) ->
     assert slow.fetched == []
 
 
-def test_objects_that_are_fetched_slowly_delay_neither_references_nor_blocks(slow: Slow) -> None:
-    head = slow.node.head("cities")
+def test_the_head_of_an_object_of_which_there_is_a_copy_is_that_of_its_body(slow: Slow) -> None:
+    slow.copied.append(NAME)
+    with slow.node.served() as base, closing(http.client.HTTPConnection(urlsplit(base).netloc)) as connection:
+
+        def headers(method: str, **asked: str) -> tuple[int, dict[str, str]]:
+            connection.request(method, f"/cities/data/{NAME}", headers=asked)
+            answer = connection.getresponse()
+            answer.read()
+            return answer.status, {key.lower(): text for key, text in answer.getheaders() if key != "Date"}
+
+        status, found = headers("HEAD")
+        assert (status, found) == headers("GET")
+        assert status == 200
+        assert found.keys() >= {"etag", "last-modified", "accept-ranges"}
+        assert headers("HEAD", Range="bytes=2-4") == headers("GET", Range="bytes=2-4")
+        assert headers("HEAD", Range="bytes=2-4")[0] == 206
+        unchanged = {"If-None-Match": found["etag"]}
+        assert headers("HEAD", **unchanged)[0] == headers("GET", **unchanged)[0] == 304
+    assert slow.fetched == []
+
+
+def test_objects_that_are_fetched_slowly_delay_neither_references_nor_blocks_nor_copies(slow: Slow) -> None:
+    head, copied = slow.node.head("cities"), physical_hash_of(b"copied")
+    slow.node.blobs.put(slow.dataset, ObjectKind.DATA, copied, b"copied")
+    slow.copied.append(copied)
     with slow.node.served() as base, ThreadPoolExecutor(64) as clients:
         names = [NAME, *map(a_hash, range(63))]
         objects = [clients.submit(ask, base, "GET", f"data/{name}") for name in names]
         slow.wait_for_fetches(AT_ONCE)
         assert ask(base, "GET", "refs/head", 5)[:2] == (200, str(head).encode())
         assert ask(base, "GET", f"blocks/{head}", 5)[0] == 200
+        assert ask(base, "GET", f"data/{copied}", 5)[:2] == (200, b"copied")
         assert ask(base, "HEAD", f"data/{NAME}", 5)[0] == 200
         assert len(slow.fetched) == AT_ONCE
         slow.released.set()

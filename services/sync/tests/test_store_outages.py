@@ -10,9 +10,7 @@ from typing import Final
 
 import pytest
 import urllib3
-import yaml
 from odf_testing.http import running
-from odf_testing.manifests import root
 from odf_testing.minioserver import ACCESS_KEY, SECRET_KEY, MinioServer, serving_s3
 from odf_testing.small_disk import small_disk
 from odf_testing.sync_node import SyncNode
@@ -51,7 +49,6 @@ from odf_sync.smart.messages import (
 )
 from odf_sync.transfer.pull import Step
 
-CITIES: Final = root("cities", ["event_time TIMESTAMP", "city STRING"])
 NEW: Final = b"an object that is not here yet"
 LATER: Final = (503, "5")
 UPGRADE: Final = {
@@ -83,9 +80,7 @@ class Node:
         }
         self.home = home
         self.node = SyncNode(home, Settings.from_env(environment))
-        self.node.coordinator.add(yaml.safe_dump(CITIES))
-        for minute, cities in enumerate((["Kyiv", "Osaka"], ["Quito"])):
-            self.node.coordinator.push("cities", *cities, minute=minute)
+        self.node.add_cities(["Kyiv", "Osaka"], ["Quito"])
         self.node.sign("cities", generate())
         entry = self.node.catalog.by_alias("cities")
         assert entry is not None
@@ -190,6 +185,7 @@ def test_each_route_asks_to_come_back_and_then_serves(node: Node, server: MinioS
     statuses = {key: status for key, (status, _) in recovered.items()}
     assert {key: one for key, one in statuses.items() if one != 200} == {
         ("GET", "/data/{name}"): 206,
+        ("HEAD", "/data/{name}"): 206,
         ("GET", "/checkpoints/{name}"): 404,
         ("HEAD", "/checkpoints/{name}"): 404,
         ("GET", "/pull"): 101,
@@ -202,6 +198,7 @@ def test_copies_are_served_meanwhile(node: Node, server: MinioServer) -> None:
     assert node.ask("GET", path, None, {}) == (200, None)
     with stopped(server):
         assert node.ask("GET", path, None, {}) == (200, None)
+        assert node.ask("HEAD", path, None, {}) == (200, None)
         assert node.ask("GET", "/info", None, {}) == (200, None)
 
 

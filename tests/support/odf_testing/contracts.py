@@ -48,7 +48,9 @@ class BlobStoreContract:
         assert blobs.has(a_dataset(), ObjectKind.BLOCK, NAME)
         assert blobs.read(a_dataset(), ObjectKind.BLOCK, NAME) == CONTENT
         assert blobs.size(a_dataset(), ObjectKind.BLOCK, NAME) == len(CONTENT)
-        assert blobs.local_path(a_dataset(), ObjectKind.BLOCK, NAME).read_bytes() == CONTENT
+        path = blobs.local_path(a_dataset(), ObjectKind.BLOCK, NAME)
+        assert path.read_bytes() == CONTENT
+        assert blobs.local_copy(a_dataset(), ObjectKind.BLOCK, NAME) == path
         with blobs.open(a_dataset(), ObjectKind.BLOCK, NAME) as file:
             assert file.read() == CONTENT
 

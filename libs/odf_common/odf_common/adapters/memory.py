@@ -156,6 +156,10 @@ class MemoryBlobStore(BlobStore):
             Path(made.name).replace(path)  # atomic, since other threads may read it
         return path
 
+    def local_copy(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
+        """Return a copy in the temporary folder; raises `NotFound`."""
+        return self.local_path(dataset, kind, name)
+
     def scratch(self) -> Path:
         """Return a new empty folder; the caller removes it."""
         return Path(tempfile.mkdtemp(dir=self._folder))

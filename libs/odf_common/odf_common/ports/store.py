@@ -48,6 +48,9 @@ class BlobReader(Protocol):
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         """Return a local path to read it from; raises `NotFound`."""
 
+    def local_copy(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path | None:
+        """Return what `local_path` does if that needs no transfer, else None; raises `NotFound` if that is known."""
+
     def names(self, dataset: DatasetId, kind: ObjectKind) -> Iterator[Multihash]:
         """Yield the names of all objects of a kind, in no particular order."""
 

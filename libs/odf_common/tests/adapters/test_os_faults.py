@@ -84,6 +84,7 @@ def blob_calls(home: Home) -> dict[str, Callable[[], object]]:
         "set_note": lambda: blobs.set_note(one, "late", "2"),
         "noting": lambda: _note(blobs),
         "local_path": lambda: blobs.local_path(one, BLOCK, NAME),
+        "local_copy": lambda: blobs.local_copy(one, BLOCK, NAME),
         "index_folder": lambda: blobs.index_folder(one),
         "scratch": blobs.scratch,
         "datasets": lambda: list(blobs.datasets()),

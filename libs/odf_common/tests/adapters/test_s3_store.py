@@ -170,6 +170,7 @@ def test_an_object_is_fetched_once_and_found_by_all_processes_of_the_node(
     server.client().remove_object(place.bucket, place.key(f"{a_dataset().folder}/data/{NAME}"))
     reader = server.store(place, tmp_path / "reader")
     assert reader.local_path(a_dataset(), ObjectKind.DATA, NAME) == first
+    assert reader.local_copy(a_dataset(), ObjectKind.DATA, NAME) == first
     assert reader.read(a_dataset(), ObjectKind.DATA, NAME) == CONTENT
     assert not reader.has(a_dataset(), ObjectKind.DATA, NAME)  # the bucket decides
 
@@ -188,6 +189,7 @@ def test_an_object_that_many_threads_need_at_once_is_fetched_once(
         return download(self, name, file)
 
     monkeypatch.setattr(Bucket, "download", slowly)
+    assert reader.local_copy(a_dataset(), ObjectKind.DATA, NAME) is None
     with ThreadPoolExecutor(20) as pool:
         paths = list(pool.map(lambda _: reader.local_path(a_dataset(), ObjectKind.DATA, NAME), range(20)))
     assert fetched == [f"{a_dataset().folder}/data/{NAME}"]

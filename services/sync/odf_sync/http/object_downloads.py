@@ -37,12 +37,16 @@ class ObjectDownloads:
     async def answer(
         self, request: web.Request, dataset: DatasetId, kind: ObjectKind, name: Multihash
     ) -> web.StreamResponse:
-        """Return an object, or for HEAD its length, for which it is not fetched; raises `NotFound`."""
-        if request.method == hdrs.METH_HEAD:
+        """Return an object; raises `NotFound`.
+
+        For HEAD an object is not fetched: the response then has its length, but no ETag, and is of the whole object.
+        """
+        path = await asyncio.to_thread(self._env.blobs.local_copy, dataset, kind, name)
+        if path is None and request.method == hdrs.METH_HEAD:
             size = await asyncio.to_thread(self._env.blobs.size, dataset, kind, name)
             described = {hdrs.CONTENT_LENGTH: str(size), hdrs.ACCEPT_RANGES: "bytes"}
             return web.Response(headers={**FOR_EVER, **described})
-        return SentFile(await self.local_path(dataset, kind, name), headers=FOR_EVER)
+        return SentFile(path or await self.local_path(dataset, kind, name), headers=FOR_EVER)
 
     async def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         """Return a file with an object; requests for the same object share a fetch, and its error."""

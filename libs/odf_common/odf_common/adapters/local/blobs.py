@@ -135,6 +135,10 @@ class LocalBlobStore(BlobStore):
             raise NotFound(what=f"object {kind.value}/{name}")
         return file
 
+    def local_copy(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
+        """Return its file; raises `NotFound`."""
+        return self.local_path(dataset, kind, name)
+
     def index_folder(self, dataset: DatasetId) -> Path:
         """Return a folder within the dataset's."""
         return layout.index_folder(self._home, dataset)

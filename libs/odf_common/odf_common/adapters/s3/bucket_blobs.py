@@ -69,7 +69,11 @@ class S3BlobStore(BlobStore):
 
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         """Return a copy, which stays for some minutes, or less if many are added; raises `NotFound` and `Damaged`."""
-        return self._cache.find(_name(dataset, kind, name)) or self._fetched(dataset, kind, name)
+        return self.local_copy(dataset, kind, name) or self._fetched(dataset, kind, name)
+
+    def local_copy(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path | None:
+        """Return a copy if this node has one; the bucket is not asked."""
+        return self._cache.find(_name(dataset, kind, name))
 
     def names(self, dataset: DatasetId, kind: ObjectKind) -> Iterator[Multihash]:
         """Iterate over all objects of a kind; objects not named by a hash are ignored."""
