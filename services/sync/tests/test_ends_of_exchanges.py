@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import pytest
 from structlog.testing import capture_logs
 
-from odf_common.errors import Unavailable
+from odf_common.errors import Damaged, StorageUnavailable, Unavailable
 from odf_sync.http.smart_protocol.routes import FAULT_SECONDS, _run
 from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.exchange import CLOSE_FAULT, CLOSE_OK, PUSH, End, Side, State, TransferRefused
@@ -89,6 +89,8 @@ def test_a_client_that_has_closed_gets_its_own_frame_back() -> None:
     [
         (TransferRefused(fault=SeedBlockOverwriteRestricted()), "SeedBlockOverwriteRestricted"),
         (Unavailable(what="the coordinator"), "the coordinator cannot be reached"),
+        (StorageUnavailable(file="secret", why="secret"), "the node cannot reach its store; try again"),
+        (Damaged(file="secret", why="secret"), "the node cannot use what it has stored"),
         (TimeoutError(), "no message in time"),
         (ZeroDivisionError("secret"), "Internal error"),
     ],

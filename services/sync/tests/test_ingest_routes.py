@@ -20,14 +20,14 @@ from odf_common.adapters.grpc.server import GrpcServer, serve
 from odf_common.adapters.local import LocalCatalog
 from odf_common.adapters.local.staging import Staging
 from odf_common.codec.times import time_of
-from odf_common.errors import InvalidInput, NotFound, StorageUnavailable, Unavailable
+from odf_common.errors import Damaged, InvalidInput, NotFound, StorageUnavailable, Unavailable
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.proto.odf.node.v1 import push_pb2_grpc
 from odf_sync.access import rate_limits
 from odf_sync.access.rate_limits import Shares
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.endpoints import UNAVAILABLE, application
+from odf_sync.http.endpoints import FAILED, UNAVAILABLE, application
 from odf_sync.http.ingest_client import IngestClient
 from odf_sync.http.ingest_routes import IngestRoutes
 
@@ -338,15 +338,28 @@ def test_an_ingest_that_cannot_reach_something_is_not_asked_again(here: Here) ->
     assert "the node cannot reach its store" in str(plain)
 
 
+def test_an_ingest_that_has_a_damaged_file_cannot_use_it(here: Here) -> None:
+    here.ingest.refusal = Damaged(file="secret-file", why="it is a folder")
+    status, plain, _ = here.ask("POST", "/orders/ingest", b"x")
+    assert (status, plain) == (500, {"message": FAILED, "code": "Damaged"})
+
+
+@pytest.mark.parametrize(
+    ("error", "answer", "text"), [(StorageUnavailable, 507, UNAVAILABLE), (Damaged, 500, FAILED)]
+)
 def test_a_store_that_cannot_be_used_is_named_in_the_log_only(
-    here: Here, monkeypatch: pytest.MonkeyPatch
+    here: Here,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[StorageUnavailable | Damaged],
+    answer: int,
+    text: str,
 ) -> None:
     def hold(_: Staging) -> None:
-        raise StorageUnavailable(why="it does not answer", file="s3+http://minio.internal/secret-bucket")
+        raise error(why="it does not answer", file="s3+http://minio.internal/secret-bucket")
 
     monkeypatch.setattr(Staging, "holding", hold)
     status, plain = here.post()
-    assert (status, plain) == (507, {"message": UNAVAILABLE, "code": "StorageUnavailable"})
+    assert (status, plain) == (answer, {"message": text, "code": error.__name__})
 
 
 def test_an_unknown_receipt_does_not_exist(here: Here) -> None:

@@ -244,7 +244,7 @@ def test_an_exchange_ends_with_a_reason(node: Node, server: MinioServer) -> None
     with connected(f"{base}/pull", PULL, {}) as connection, stopped(server):
         node.forget_copies()
         connection.send(PullRequest(force_update_if_diverged=False))
-        with pytest.raises(TransferRefused, match="the S3 server cannot be reached"):
+        with pytest.raises(TransferRefused, match="the node cannot reach its store"):
             connection.expect(PullAccepted)
     raw = node.node.blobs.read(node.entry.dataset_id, ObjectKind.BLOCK, node.head)
     out = BytesIO()
@@ -264,7 +264,7 @@ def test_an_exchange_ends_with_a_reason(node: Node, server: MinioServer) -> None
         connection.expect(BlocksAccepted)
         with stopped(server):
             connection.send(UploadsRequest(object_files=(object_file,), is_truncated=False))
-            with pytest.raises(TransferRefused, match="the S3 server cannot be reached"):
+            with pytest.raises(TransferRefused, match="the node cannot reach its store"):
                 connection.expect(UploadsReply)
     assert node.node.head("cities") == node.head
 

@@ -233,14 +233,16 @@ async def _handled(request: web.Request, handler: Handler) -> web.StreamResponse
 
 def _failed(error: OdfError) -> web.Response:
     """Return the response to a request that failed for a reason of ours; the reason is in the log."""
-    match error:
-        case Unavailable():
-            headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-            return web.json_response({"message": UNAVAILABLE}, status=503, headers=headers)
-        case NotFound():  # it was deleted meanwhile
-            return web.Response(status=404)
-        case _:  # waiting will not change it
-            return web.json_response({"message": FAILED}, status=500)
+    if isinstance(error, NotFound):  # it was deleted meanwhile
+        return web.Response(status=404)
+    status, text = fault_of_node(error)
+    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else None
+    return web.json_response({"message": text}, status=status, headers=headers)
+
+
+def fault_of_node(error: OdfError) -> tuple[int, str]:
+    """Return the status and text for clients of an error that may name files, addresses and buckets of this node."""
+    return (503, UNAVAILABLE) if isinstance(error, Unavailable) else (500, FAILED)
 
 
 @contextmanager

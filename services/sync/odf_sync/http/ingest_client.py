@@ -13,7 +13,7 @@ from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.errors import OdfError, Unavailable, with_advice
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.proto.odf.node.v1.push_pb2_grpc import PushStub
-from odf_sync.http.endpoints import UNAVAILABLE
+from odf_sync.http.endpoints import FAILED, UNAVAILABLE
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -54,7 +54,8 @@ def _refusal(error: OdfError, code: grpc.StatusCode) -> PushRefused:
     if status < 500 or code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return PushRefused(status=status, error=error.code, text=str(error), hint=error.advice())
     log.warning("ingest failed", error=error.code, why=with_advice(error))
-    return PushRefused(status=status, error=error.code, text=UNAVAILABLE)
+    text = FAILED if code is grpc.StatusCode.DATA_LOSS else UNAVAILABLE
+    return PushRefused(status=status, error=error.code, text=text)
 
 
 class IngestClient:

@@ -25,7 +25,7 @@ from odf_common.service.environment import Environment
 from odf_common.service.protection import peer_tls
 from odf_sync.access.rate_limits import pace_of_body, shares_of_bodies
 from odf_sync.access.rules import Action
-from odf_sync.http.endpoints import UNAVAILABLE, Endpoint, Handler, counted_caller, dataset_of
+from odf_sync.http.endpoints import Endpoint, Handler, counted_caller, dataset_of, fault_of_node
 from odf_sync.http.ingest_client import IngestClient, PushRefused, status_of
 
 log = structlog.stdlib.get_logger(__name__)
@@ -201,8 +201,9 @@ def _in_json(handler: Handler) -> Handler:
             return _error(PushRefused(status=400, error=error.code, text=str(error), hint=error.advice()))
         except OdfError as error:
             log.warning("push failed", path=request.path, error=error.code, why=with_advice(error))
-            status = 507 if isinstance(error, StorageUnavailable) else 503
-            return _error(PushRefused(status=status, error=error.code, text=UNAVAILABLE))
+            status, text = fault_of_node(error)
+            status = 507 if isinstance(error, StorageUnavailable) else status
+            return _error(PushRefused(status=status, error=error.code, text=text))
         except (ClientError, ConnectionError, web.RequestPayloadError, HttpProcessingError) as error:
             text = (
                 f"the body was cut off, or is not encoded as its headers say; nothing was accepted ({error})"

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 from aiohttp import WSCloseCode, hdrs, web
 
-from odf_common.errors import OdfError
+from odf_common.errors import Damaged, OdfError, StorageUnavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.environment import Environment
@@ -20,7 +20,14 @@ from odf_sync.access.rules import Action
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.authorization import Refusal as NotAllowed
 from odf_sync.http.connections import limit_received
-from odf_sync.http.endpoints import Endpoint, counted_caller, dataset_of, is_allowed, name_in_path
+from odf_sync.http.endpoints import (
+    Endpoint,
+    counted_caller,
+    dataset_of,
+    fault_of_node,
+    is_allowed,
+    name_in_path,
+)
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.smart_protocol.serve_pull import PullSource, serve_pull
 from odf_sync.http.smart_protocol.serve_push import PushTarget, serve_push
@@ -216,6 +223,8 @@ async def _run(channel: Channel, request: web.Request, serve: Serve) -> None:
     except (OdfError, TimeoutError) as error:
         text = str(error) or "no message in time"
         log.info("transfer failed", why=text, phase=channel.end.phase, **facts)
+        if isinstance(error, StorageUnavailable | Damaged):
+            _, text = fault_of_node(error)
         reason = close_reason(Refusal(fault=Internal(phase=channel.end.phase, error_message=text)))
         await channel.close(CLOSE_FAULT, reason)
     except Exception:
