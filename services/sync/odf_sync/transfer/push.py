@@ -461,6 +461,8 @@ def _dropped(source: _Source, blocks: Range) -> frozenset[ObjectFile]:
 def _uploaded(source: _Source, connection: Connection, uploads: Sequence[Upload]) -> Iterator[int]:
     """Send objects, and answer questions about the progress meanwhile; yield how many have arrived."""
     wanted = [one for one in uploads if one.push_strategy is PushStrategy.HTTP_UPLOAD]
+    if not wanted:
+        return
     done = len(uploads) - len(wanted)
     sender = _uploader(source, connection)
     workers = at_a_time([one.object_file.size for one in wanted], UPLOADS)
