@@ -42,14 +42,15 @@ def self_signed(folder: Path) -> tuple[Path, Path]:
 
 
 @contextmanager
-def tls_in_front_of(address: str, certificate: Path, key: Path) -> Iterator[str]:
+def tls_in_front_of(address: str, certificate: Path, key: Path, *, is_mutual: bool = True) -> Iterator[str]:
     """Accept TLS connections on a free loopback port inside the block, and pass them on to a server in plain text.
 
-    Clients have to present a certificate that `certificate` has signed. The value is the port's `127.0.0.1:port`.
+    If it is mutual, clients have to present a certificate that `certificate` has signed. The value is the port's
+    `127.0.0.1:port`.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificate)
     context.load_cert_chain(certificate, key)
-    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_mode = ssl.CERT_REQUIRED if is_mutual else ssl.CERT_NONE
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=_accept, args=(server, context, address), daemon=True).start()
         yield f"127.0.0.1:{server.getsockname()[1]}"

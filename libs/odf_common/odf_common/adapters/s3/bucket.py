@@ -6,6 +6,7 @@ The SDK's own retries are off: they would hide that a conditional PUT may have b
 import contextlib
 import hashlib
 import os
+import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -369,6 +370,9 @@ class Bucket:
                 return self._unavailable(name, "this machine's clock is wrong", "set the clock")
             case S3Error(code=code, message=message):
                 return self._unavailable(name, f"{code}: {message}")
+            case urllib3.exceptions.SSLError() if _is_distrust(error):
+                remedy = f"let SSL_CERT_FILE name the CA certificates that {self._endpoint} has its certificate from"
+                return self._unavailable(name, f"the S3 server is not trusted ({_cause(error)})", remedy)
             case urllib3.exceptions.NewConnectionError():
                 return self._unavailable(name, f"the S3 server cannot be reached ({_cause(error)})")
             case urllib3.exceptions.TimeoutError():
@@ -390,10 +394,17 @@ def _is_passing(error: Exception) -> bool:
             return code in _PASSING or response.status == 429 or response.status >= 500
         case ServerError():
             return error.status_code >= 500
+        case urllib3.exceptions.SSLError() if _is_distrust(error):
+            return False
         case InvalidResponseError() | urllib3.exceptions.HTTPError() | ParseError():
             return True  # an answer of a proxy, or a broken connection
         case _:
             return False
+
+
+def _is_distrust(error: Exception) -> bool:
+    """Return whether a server's certificate was not accepted."""
+    return isinstance(error.__cause__ or error.__context__, ssl.SSLCertVerificationError)
 
 
 def _cause(error: Exception) -> str:
