@@ -52,9 +52,10 @@ class Client:
             ),
         )
 
-    def pull(self, port: int) -> None:
+    def pull(self, port: int, *, trusts_records: bool = False) -> None:
         """Copy the dataset that is served at a port."""
-        *_, last = pull(self.env, cast("Replies", self), f"http://127.0.0.1:{port}/{NAME}", "")
+        url = f"http://127.0.0.1:{port}/{NAME}"
+        *_, last = pull(self.env, cast("Replies", self), url, "", trusts_records=trusts_records)
         assert last.state == "updated", last
 
     def push(self, port: int) -> None:

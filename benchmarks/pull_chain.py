@@ -60,22 +60,30 @@ def _whole_chain(folder: Path) -> Iterator[Row]:
     commit_all(repository)
     for delay in (0.0, DELAY):
         case = f"pull {BLOCKS:,} blocks, {OBJECTS:,} objects of 1.5 MiB, {delay * 1000:g} ms"
-        with _served(there) as port, delayed_by(port, delay) as ours:
-            value = timed(lambda: Client(folder / "here").pull(ours))
-        shutil.rmtree(folder / "here")
+        value = _pulled(there, folder / "here", delay)
+        trusted = _pulled(there, folder / "here", delay, trusts_records=True)
         if not delay:
             yield from _held_against_bare_copies(case, value, files / "data", folder / "copy")
         if has_rclone():
             with served_by_rclone(files, "http") as port, delayed_by(port, delay) as theirs:
                 peer = timed(lambda: rclone_pull(theirs, folder / "copy"))
             shutil.rmtree(folder / "copy")
-            yield held_against(case, value, "s", peer=("rclone copy, http", peer), target=AS_RCLONE)
+            for what, ours in ((case, value), (f"{case}, records trusted", trusted)):
+                yield held_against(what, ours, "s", peer=("rclone copy, http", peer), target=AS_RCLONE)
         with served_by_git(repository) as port, delayed_by(port, delay) as theirs:
             peer = timed(lambda: clone(theirs, folder / "clone"))
         shutil.rmtree(folder / "clone")
         yield held_against(case, value, "s", peer=("git clone", peer))
     shutil.rmtree(there)
     shutil.rmtree(repository)
+
+
+def _pulled(there: Path, here: Path, delay: float, *, trusts_records: bool = False) -> float:
+    """Return the seconds that a pull into a new home takes; the home is removed."""
+    with _served(there) as port, delayed_by(port, delay) as delayed:
+        took = timed(lambda: Client(here).pull(delayed, trusts_records=trusts_records))
+    shutil.rmtree(here)
+    return took
 
 
 def _held_against_bare_copies(case: str, value: float, objects: Path, copy: Path) -> Iterator[Row]:

@@ -105,11 +105,12 @@ def test_a_pull_takes_only_what_is_new(story: Story, reader: Story, notes: str) 
         known = {file.name for file in reader.folder(notes).rglob("f1620*")}
         story.ingest(notes, some(150, 25))
         server.asked.clear()
-        second = reader.pull(f"{url} --as {notes}")[notes]
+        second = reader.pull(f"{url} --as {notes} --trust-records")[notes]
         assert (second["state"], second["records"], second["blocks"]) == ("updated", 25, 1)
         objects = {path.rpartition("/")[2] for path in server.asked} - {"head"}
         assert objects.isdisjoint(known)
         assert len(objects) == 2, "one block and one slice"
+        assert reader.verify(notes)[0]["verdict"] == "valid"
         server.asked.clear()
         third = reader.pull(f"{url} --as {notes}")[notes]
         assert (third["state"], third["records"], third["blocks"]) == ("up-to-date", 0, 0)

@@ -68,6 +68,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
                 self._logins.token,
                 rechecks=request.rechecks,
                 is_forced=request.is_forced,
+                trusts_records=request.trusts_records,
             )
             for step in steps:
                 if not context.is_active():

@@ -60,13 +60,24 @@ def remote(folder: Path, table: pa.Table, logical: Multihash | None = None) -> R
 
 
 def fetched(
-    folder: Path, one: RemoteObject, *others: RemoteObject, blobs: MemoryBlobStore | None = None
+    folder: Path,
+    one: RemoteObject,
+    *others: RemoteObject,
+    blobs: MemoryBlobStore | None = None,
+    trusts_records: bool = False,
 ) -> MemoryBlobStore:
     is_there = blobs is not None
     blobs = blobs or MemoryBlobStore()
     env = cast("Environment", SimpleNamespace(blobs=blobs))
     try:
-        fetch(env, RemoteFolder(folder.as_uri()), a_seed().dataset_id, (one, *others), folder / "downloads")
+        fetch(
+            env,
+            RemoteFolder(folder.as_uri()),
+            a_seed().dataset_id,
+            (one, *others),
+            folder / "downloads",
+            trusts_records=trusts_records,
+        )
     except RecordsRefused:
         assert blobs.has(a_seed().dataset_id, ObjectKind.DATA, one.name) == is_there
         raise
@@ -101,6 +112,19 @@ def test_records_with_another_logical_hash_are_refused(tmp_path: Path) -> None:
     one = remote(tmp_path, WHOLE, logical=Multihash.arrow0(bytes(32)))
     with pytest.raises(RecordsRefused, match="records hash to"):
         fetched(tmp_path, one)
+
+
+def test_records_that_are_trusted_are_not_read_but_their_file_is_checked(tmp_path: Path) -> None:
+    one = remote(tmp_path, WHOLE, logical=Multihash.arrow0(bytes(32)))
+    stored = fetched(tmp_path, one, trusts_records=True)
+    assert stored.has(a_seed().dataset_id, ObjectKind.DATA, one.name)
+    fetched(tmp_path, one, blobs=stored, trusts_records=True)
+    for blobs in (None, stored):
+        with pytest.raises(ObjectDiffers, match="bytes"):
+            fetched(tmp_path, one, replace(one, size=one.size + 1), blobs=blobs, trusts_records=True)
+    (tmp_path / "data" / str(one.name)).write_bytes(bytes(one.size))
+    with pytest.raises(ObjectDiffers, match=f"{one.size} bytes"):
+        fetched(tmp_path, one, trusts_records=True)
 
 
 def test_an_object_is_held_against_every_block_that_names_it(tmp_path: Path) -> None:

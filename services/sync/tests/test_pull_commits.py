@@ -114,7 +114,7 @@ class Node:
             return None
         return outgoing.envelope
 
-    def pull(self, url: str, alias: str = "cities") -> list[Step]:
+    def pull(self, url: str, alias: str = "cities", *, trusts_records: bool = False) -> list[Step]:
         env = SimpleNamespace(
             catalog=self.catalog,
             refs=self.refs,
@@ -122,7 +122,8 @@ class Node:
             states=self.coordinator.states,
             settings=Settings(home=self.home),
         )
-        return list(pull(cast("Environment", env), cast("Replies", self), url, alias))
+        known = cast("Environment", env), cast("Replies", self)
+        return list(pull(*known, url, alias, trusts_records=trusts_records))
 
     def stored(self, dataset: DatasetId, kind: ObjectKind) -> set[str]:
         return {str(name) for name in self.blobs.names(dataset, kind)}
@@ -318,6 +319,7 @@ def test_records_that_are_not_as_declared_are_not_committed(node: Node, there: P
         node.pull(url)
 
     assert_untouched(node)
+    assert node.pull(url, trusts_records=True)[-1].state == "updated"
 
 
 def test_a_name_that_another_dataset_has_here_is_not_taken(node: Node, there: Path) -> None:

@@ -6,6 +6,7 @@ only if nothing else is missing.
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
 from typing import Final
 
 from odf_common.chain.state import ChainState
@@ -28,13 +29,23 @@ class CopiedObjects:
     """The objects that a copy of a dataset needs."""
 
     def __init__(
-        self, env: Environment, dataset: DatasetId, declared: Iterable[RemoteObject], *, may_lack: bool
+        self,
+        env: Environment,
+        dataset: DatasetId,
+        declared: Iterable[RemoteObject],
+        *,
+        may_lack: bool,
+        trusts_records: bool = False,
     ) -> None:
-        """Need the objects that blocks declare, oldest first; `may_lack`: the repository need not have them."""
+        """Need the objects that blocks declare, oldest first.
+
+        `may_lack`: the repository need not have them; `trusts_records`: slices are checked by size and hash only.
+        """
         self._env = env
         self._dataset = dataset
         self._objects = by_object(declared)
         self._may_lack = may_lack
+        self._trusts_records = trusts_records
         self.missing = 0
         """Objects that neither the repository nor this node has; known once all are fetched."""
 
@@ -65,7 +76,7 @@ class CopiedObjects:
     ) -> Iterator[int]:
         folder = self._env.settings.home / DOWNLOADED
         with ThreadPoolExecutor(at_once, thread_name_prefix="download") as pool:
-            fetched = [pool.submit(fetch, self._env, there, self._dataset, one, folder) for one in objects]
+            fetched = [pool.submit(self._fetch_one, there, one, folder) for one in objects]
             try:
                 for count, one in enumerate(as_completed(fetched), done + 1):
                     try:
@@ -77,6 +88,9 @@ class CopiedObjects:
                     yield count
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
+
+    def _fetch_one(self, there: RemoteDataset, one: Object, folder: Path) -> None:
+        fetch(self._env, there, self._dataset, one, folder, trusts_records=self._trusts_records)
 
     def _is_stored(self, one: Object) -> bool:
         return self._env.blobs.has(self._dataset, one[0].kind, one[0].name)

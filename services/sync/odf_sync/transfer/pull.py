@@ -94,6 +94,8 @@ class LocalCopy:
     """The dataset that the source was asked for by its id."""
     is_forced: bool = False
     """Replace the chain if it has diverged."""
+    trusts_records: bool = False
+    """Do not compare the records of slices with their blocks."""
     creation: str = ""
     """Of a new dataset; empty: the coordinator chooses one."""
 
@@ -112,6 +114,7 @@ def pull(  # noqa: PLR0913 - the options by name
     *,
     rechecks: bool = False,
     is_forced: bool = False,
+    trusts_records: bool = False,
 ) -> Iterator[Step]:
     """Bring the local copy of `source` up to date; the last step is `updated`, `restored` or `up-to-date`.
 
@@ -124,6 +127,9 @@ def pull(  # noqa: PLR0913 - the options by name
 
     A chain that has diverged is replaced if `is_forced`; its own blocks stay in the store.
 
+    Slices are checked by size and physical hash, and unless `trusts_records` by their records: logical hash, offsets,
+    operations and schema.
+
     `alias` may be `NAME@REF`: then that reference is moved to the chain of `source`, even if it has diverged from the
     head's. On errors nothing has moved: those of `missing_blocks`, `ObjectDiffers`, `SignatureRefused`, `AlreadyExists`
     if the name or the dataset is taken under another id or name, and `Unavailable`.
@@ -131,7 +137,8 @@ def pull(  # noqa: PLR0913 - the options by name
     # A URL is untrusted: an `@` in it does not select a local reference.
     location = locate(LocalRepositories(env.settings.home), source, token_for)
     name, ref = split_ref(alias) if alias else (_default_name(env, location), HEAD)
-    copy = replace(_local_copy(env, str(parse_alias(name)), ref, location.dataset), is_forced=is_forced)
+    copy = _local_copy(env, str(parse_alias(name)), ref, location.dataset)
+    copy = replace(copy, is_forced=is_forced, trusts_records=trusts_records)
     name, here = copy.name, copy.here
     there = remote_dataset(location.url, token_for, settings=env.settings)
     yield Step(alias=name, state="comparing")
@@ -347,7 +354,9 @@ def _fetch(
 ) -> Generator[Step, None, int]:
     """Fetch objects of a chain; return how many are to be rebuilt, since the repository does not have them."""
     is_rebuilt = state.kind is DatasetKind.Derivative and copy.ref == HEAD  # other references are not rebuilt
-    wanted = CopiedObjects(env, state.dataset_id, declared, may_lack=is_rebuilt)
+    wanted = CopiedObjects(
+        env, state.dataset_id, declared, may_lack=is_rebuilt, trusts_records=copy.trusts_records
+    )
     for done in wanted.fetch(there, at_once=at_once):
         yield Step(alias=copy.name, state="objects", done=done, total=len(wanted))
     return wanted.missing
