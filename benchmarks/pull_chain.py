@@ -34,8 +34,8 @@ from transfer_peers import (
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.service.environment import Environment
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.dataset_routes import SimpleProtocol
 from odf_sync.http.endpoints import application
+from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 
 BLOCKS: Final = 10_000
 OBJECTS: Final = 1_000

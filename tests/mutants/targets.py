@@ -204,11 +204,11 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "who_may_do_what", "endpoints", "ingest_routes", "list_routes", "access_store", "smart_pushes"
     ),
     f"{SYNC}/http/account_routes.py": _sync("account_routes", "openapi", "audit", "remote_login"),
-    f"{SYNC}/http/block_packs.py": _sync("packs", "signed_pulls"),
+    f"{SYNC}/http/simple_protocol/block_packs.py": _sync("packs", "signed_pulls"),
     f"{SYNC}/http/connections.py": _sync(
         "upload_refusals", "connection_limits", "recorded_transfers", "simple_protocol"
     ),
-    f"{SYNC}/http/dataset_routes.py": _sync(
+    f"{SYNC}/http/simple_protocol/dataset_routes.py": _sync(
         "simple_protocol", "recorded_transfers", "signed_pulls", "uploads", "push_checks", "object_downloads"
     ),
     f"{SYNC}/http/endpoints.py": _sync(
@@ -224,8 +224,8 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/http/head_watch.py": _sync("event_routes", "webhooks"),
     f"{SYNC}/http/ingest_*.py": _sync("ingest_routes"),
     f"{SYNC}/http/list_routes.py": _sync("list_routes"),
-    f"{SYNC}/http/object_downloads.py": _sync("object_downloads", "simple_protocol"),
-    f"{SYNC}/http/object_uploads.py": _sync("upload_refusals", "uploads", "smart_pushes"),
+    f"{SYNC}/http/simple_protocol/object_downloads.py": _sync("object_downloads", "simple_protocol"),
+    f"{SYNC}/http/simple_protocol/object_uploads.py": _sync("upload_refusals", "uploads", "smart_pushes"),
     f"{SYNC}/http/open_pushes.py": _sync(
         "open_pushes", "push_checks", "interrupted_transfers", "smart_pushes", "smart_hostile_clients"
     ),

@@ -17,9 +17,9 @@ from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.connections import Connections
-from odf_sync.http.dataset_routes import SimpleProtocol
 from odf_sync.http.endpoints import application
 from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.http.smart_protocol import serve_push
 from odf_sync.http.smart_protocol.routes import SmartProtocol
 from odf_sync.smart.large_messages import LargeMessages

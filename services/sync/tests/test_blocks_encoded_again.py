@@ -18,8 +18,8 @@ from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
-from odf_sync.http import dataset_routes
 from odf_sync.http.endpoints import dataset_of
+from odf_sync.http.simple_protocol import dataset_routes
 from odf_sync.transfer.compare import ChainsDiverged
 from odf_sync.transfer.pull import compare
 from odf_sync.transfer.push import RemoteAhead

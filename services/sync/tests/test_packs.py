@@ -21,10 +21,10 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.environment import Environment
-from odf_sync.http import block_packs
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.dataset_routes import SimpleProtocol
 from odf_sync.http.endpoints import application
+from odf_sync.http.simple_protocol import block_packs
+from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.repositories import remote_dataset
 from odf_sync.repositories.pack_format import blocks_in, framed
 from odf_sync.transfer.compare import missing_blocks

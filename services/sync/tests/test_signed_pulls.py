@@ -24,10 +24,10 @@ from odf_common.identity.signatures import BlockSignature, SignerId, sign_block
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.environment import Environment
-from odf_sync.http import block_packs
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.dataset_routes import SimpleProtocol
 from odf_sync.http.endpoints import application
+from odf_sync.http.simple_protocol import block_packs
+from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.repositories import http, remote_dataset
 from odf_sync.repositories.pack_format import framed
 from odf_sync.transfer.block_signatures import SignatureRefused, fetched_signatures

@@ -28,8 +28,8 @@ from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind,
 from odf_common.service.environment import Environment
 from odf_common.service.settings import Settings
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.dataset_routes import SimpleProtocol
 from odf_sync.http.endpoints import application
+from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.repositories import HttpDataset, RemoteDataset, RemoteFolder, remote_dataset
 from odf_sync.repositories import http as http_repository
 from odf_sync.transfer.compare import ChainsDiverged, admit_all, missing_blocks

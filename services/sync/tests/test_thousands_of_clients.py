@@ -33,7 +33,7 @@ import sys, threading
 from pathlib import Path
 from odf_common.service.settings import Settings
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.dataset_routes import SimpleProtocol
+from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.server import serve_http
 from odf_sync.http.smart_protocol.routes import SmartProtocol

@@ -26,9 +26,9 @@ from odf_common.service.settings import Settings
 from odf_coordinator.api.bus_handlers import Commands
 from odf_sync.http.account_routes import AccountRoutes
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.dataset_routes import SimpleProtocol
 from odf_sync.http.endpoints import application
 from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.http.smart_protocol.routes import SmartProtocol
 from odf_sync.transfer.pull import Step, pull
 from odf_sync.transfer.push import Push, push

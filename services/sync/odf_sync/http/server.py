@@ -21,7 +21,6 @@ from odf_sync.access.rate_limits import RequestRate
 from odf_sync.http.account_routes import AccountRoutes
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.connections import Connections
-from odf_sync.http.dataset_routes import SimpleProtocol
 from odf_sync.http.endpoints import Endpoint, application
 from odf_sync.http.event_routes import EventRoutes
 from odf_sync.http.head_watch import HeadWatch
@@ -29,6 +28,7 @@ from odf_sync.http.ingest_routes import ingest_routes
 from odf_sync.http.list_routes import ListRoutes
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.openapi import with_description
+from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.http.smart_protocol.routes import SmartProtocol
 
 THREADS: Final = 64  # reads and writes of the store at a time; a silent one holds each for some 20 s

@@ -22,8 +22,8 @@ from odf_common.service.request_reply import Replies
 from odf_sync.access.rules import Action
 from odf_sync.http.connections import bytes_received, limit_received
 from odf_sync.http.endpoints import counted_caller
-from odf_sync.http.object_uploads import upload_file
 from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.http.simple_protocol.object_uploads import upload_file
 from odf_sync.http.smart_protocol.serve_pull import url_of
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_signed_archive
 from odf_sync.smart.channel import IDLE_SECONDS, PROMPT_SECONDS, Channel

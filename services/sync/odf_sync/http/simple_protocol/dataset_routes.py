@@ -1,4 +1,4 @@
-"""Datasets over HTTP by the Simple Transfer Protocol (spec; wire-facts §8.2).
+"""References, blocks and objects of a dataset over HTTP (spec: Simple Transfer Protocol; wire-facts §8.2).
 
 A block is sent as the committed bytes, never encoded again. Blocks and objects, named by hash, may be cached forever;
 references must be revalidated.
@@ -22,11 +22,11 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import NAMED_BY_CONTENT, ObjectKind
 from odf_common.service.environment import Environment
 from odf_sync.access.rules import Action
-from odf_sync.http.block_packs import AFTER, BlockPacks, hash_in_url
 from odf_sync.http.endpoints import Endpoint, counted_caller, dataset_of, name_in_path
-from odf_sync.http.object_downloads import FOR_EVER, ObjectDownloads
-from odf_sync.http.object_uploads import ExpectedUpload, ObjectUploads, upload_file
 from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.http.simple_protocol.block_packs import AFTER, BlockPacks, hash_in_url
+from odf_sync.http.simple_protocol.object_downloads import FOR_EVER, ObjectDownloads
+from odf_sync.http.simple_protocol.object_uploads import ExpectedUpload, ObjectUploads, upload_file
 from odf_sync.repositories import pack_format
 from odf_sync.smart.archive import ARCHIVE_BYTES_LIMIT
 from odf_sync.smart.messages import SIGNATURES, SIGNATURES_HEADER

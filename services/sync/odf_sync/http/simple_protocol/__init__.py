@@ -1,0 +1,1 @@
+"""The Simple Transfer Protocol: references, blocks and objects over HTTP, and packs of blocks (wire-facts §8.2)."""
