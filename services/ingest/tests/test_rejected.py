@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -272,3 +273,27 @@ def test_dead_letters_are_flushed_in_parts_and_all_before_the_reason_is_stored(
     RejectPolicy(bench.coordinator, bench.blobs).bury_rows(rows, bad, Passed())
     assert written == [2, 4, 5]
     assert load_reasons(bench.blobs, bench.dataset)["default"] == "file, line 1"
+
+
+@pytest.mark.parametrize(
+    ("rows", "kept"),
+    [
+        ({}, {}),
+        ({"input_format": ""}, {"input-format": "", "push": ""}),
+        ({"input_format": "text/csv", "push": "key"}, {"input-format": "text/csv", "push": "key"}),
+    ],
+)
+def test_a_dead_letter_of_a_row_says_how_to_read_it_again(
+    make_bench: Any, rows: dict[str, str], kept: dict[str, str]
+) -> None:
+    bench = make_bench()
+    file = RejectedOfFile(
+        dataset=bench.dataset, source="default", label="file", event_time=Timestamp.from_ms(7), **rows
+    )
+    bad = BadRecord(partition=0, offset=0, value=b"head,row", header_bytes=5, reason="line 1")
+    RejectPolicy(bench.coordinator, bench.blobs).bury_rows(
+        file, [bad, replace(bad, header_bytes=0)], Passed()
+    )
+    same = {"dataset": str(bench.dataset), "source": "default", "event-time": "7", **kept}
+    facts = [letter.facts for letter in bench.coordinator.letters]
+    assert facts == [{**same, "header-bytes": "5"}, same]

@@ -65,6 +65,13 @@ def test_no_value_of_a_message_that_is_taken_is_lost(
     }
 
 
+@pytest.mark.parametrize("wrapped", ["{}", '{{"x":{}}}', "[{}]", '[{{"x":[{}]}}]'])
+def test_an_integer_too_long_for_a_column_makes_no_doubles_of_others(wrapped: str) -> None:
+    numbers = ("9007199254740993", "12345678901234567890")  # the first is no double, the second no int64
+    found = taken(ReadStepNdJson(), [f'{{"v":{wrapped.format(number)}}}'.encode() for number in numbers])
+    assert found == {0: {"v": json.loads(wrapped.format(numbers[0]))}}
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_arrays_and_objects_without_values_have_no_vote(step: ReadStep) -> None:
     some = [b'{"v":[]}', b'{"v":[{}]}', b'{"v":{}}', b'{"v":[[]]}', b'{"v":[1]}', b'{"v":{"x":1}}']
