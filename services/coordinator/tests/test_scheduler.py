@@ -1,5 +1,7 @@
 """When derivatives run, and when they run again after a run that failed."""
 
+import threading
+import time
 from dataclasses import replace
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from odf_common.metadata.engine_messages import TransformRequest, TransformRespo
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.engine import EngineProgress, OnProgress
 from odf_coordinator.commit.outcomes import Committed
+from odf_coordinator.transforms import scheduler
 from odf_coordinator.transforms.late_counter import late_rows
 
 
@@ -143,3 +146,19 @@ def test_late_records_of_a_run_that_was_overtaken_are_not_counted(node: Coordina
         node.work()
     assert len(engine.requests) == 2
     assert late_rows(node.blobs, copy) == 3
+
+
+def test_a_scheduler_without_work_sleeps(node: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "IDLE_SECONDS", 0.1)
+    stop, looks, take = threading.Event(), [], node.scheduler._take
+
+    def counted() -> tuple[int, DatasetId, bool] | None:
+        looks.append(None)
+        if len(looks) == 3:
+            stop.set()
+        return take()
+
+    monkeypatch.setattr(node.scheduler, "_take", counted)
+    began = time.monotonic()
+    node.scheduler.run(stop)
+    assert time.monotonic() - began >= 0.2, "it waited before each further look"
