@@ -33,6 +33,7 @@ from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import Upload
 from odf_sync.transfer import push as push_module
 from odf_sync.transfer.block_signatures import SignatureRefused
+from odf_sync.transfer.partial_files import UPLOADED
 from odf_sync.transfer.upload import Uploader
 
 KEY: Final = generate()
@@ -101,12 +102,13 @@ def test_a_node_has_the_signatures_that_were_pushed(here: SyncNode, there: SyncN
 
 
 def test_a_long_chain_is_pushed_with_its_signatures_in_parts_and_by_upload(
-    here: SyncNode, there: SyncNode, url: str, monkeypatch: pytest.MonkeyPatch
+    here: SyncNode, there: SyncNode, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(push_module, "PART_BYTES", 1)
     monkeypatch.setattr(push_module, "MESSAGE_BYTES", 0)
     here.push("cities", url)
     assert there.signatures("copy") == here.signatures("cities")
+    assert [*(tmp_path / "there" / UPLOADED).iterdir()] == [], "each archive is removed with its push"
 
 
 def test_a_forced_push_has_the_signatures_of_the_chain_that_replaces(

@@ -5,6 +5,7 @@ from unittest.mock import patch
 import pytest
 from structlog.testing import capture_logs
 
+from odf_common.adapters.kafka.records import Taken
 from odf_common.errors import (
     Damaged,
     Refused,
@@ -20,7 +21,8 @@ from odf_common.metadata.steps import (
 )
 from odf_ingest import metrics
 from odf_ingest.commit.committer import position_of
-from odf_ingest.errors import SourceStopped
+from odf_ingest.errors import PositionChanged, SourceStopped
+from odf_ingest.history.kept_index import IndexBehind
 from odf_ingest.push import assigned_sources, reader
 from odf_ingest.push.source_topics import Key
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
@@ -281,3 +283,54 @@ def test_progress_tells_how_many_messages_wait_for_a_decision_and_metrics_count_
         node.wait(lambda: any(one.ingest_progress.rejected == 2 for _, one in bench.coordinator.sent))
     told = [one.ingest_progress for _, one in bench.coordinator.sent if one.HasField("ingest_progress")]
     assert told[-1].rejected_reason == "is not one JSON object"
+
+
+def test_large_messages_are_read_in_small_numbers(make_bench: Any, broker: Broker) -> None:
+    counts: list[int] = []
+    take = broker.take
+
+    def counted(count: int, timeout: float) -> Taken:
+        counts.append(count)
+        return take(count, timeout)
+
+    broker.take = counted  # type: ignore[method-assign]
+    text = "x" * 10_000
+    broker.logs[TOPIC, 0] += [b'{"id":%d,"v":"%s"}' % (number, text.encode()) for number in range(200)]
+    with running(make_bench(), broker, size=100_000) as node:
+        node.drain()
+    several = [count for count in counts if count > 1]  # one, where it only waits for the next
+    assert several[-1] in {9, 10}, "a slice of them"
+
+
+@pytest.mark.parametrize("error", [IndexBehind(), PositionChanged(source="default")])
+def test_messages_whose_batch_came_too_early_are_read_again(
+    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    bench = make_bench()
+    errors, commit = [error], bench.queues.commit_indexed
+
+    def failing(*args: object) -> object:
+        if errors:
+            raise errors.pop()
+        return commit(*args)
+
+    monkeypatch.setattr(bench.queues, "commit_indexed", failing)
+    broker.logs[TOPIC, 0] += [message(1), message(2)]
+    with running(bench, broker) as node:
+        node.drain()
+        assert node.ids == [1, 2]
+
+
+def test_a_bug_in_a_commit_stops_the_source_and_says_so(
+    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench()
+
+    def failing(*_: object) -> object:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(bench.queues, "commit_indexed", failing)
+    broker.logs[TOPIC, 0].append(message(1))
+    with capture_logs() as logs, running(bench, broker) as node:
+        node.wait(lambda: node.owned.reason(Key(bench.dataset, "default")) is not None)
+    assert "source stopped by a bug" in [line["event"] for line in logs]

@@ -351,6 +351,21 @@ def test_a_catalog_that_fails_once_is_looked_through_again(
         node.wait(lambda: bool(looks))
 
 
+def test_a_dataset_that_nobody_announced_is_found(
+    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assigned_sources, "RESCAN_SECONDS", 0.05)
+    with running(make_bench(), broker) as node:
+        node.wait(lambda: bool(node.reader.sources))
+        other = CatalogEntry(
+            alias="b", dataset_id=a_dataset(2), push_topics={"default": "odf.push.b.default"}
+        )
+        asked: set[DatasetId] = set()
+        monkeypatch.setattr(node.owned._inspector, "ask", lambda datasets, *_: asked.update(datasets))
+        node.catalog.add(other)
+        node.wait(lambda: other.dataset_id in asked)
+
+
 def test_a_slow_dataset_holds_up_only_itself() -> None:
     names, release, done = [a_dataset(number) for number in range(50)], threading.Event(), set[DatasetId]()
     catalog = MemoryCatalog()
