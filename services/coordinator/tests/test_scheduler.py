@@ -150,7 +150,8 @@ def test_late_records_of_a_run_that_was_overtaken_are_not_counted(node: Coordina
 
 def test_a_scheduler_without_work_sleeps(node: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "IDLE_SECONDS", 0.1)
-    stop, looks, take = threading.Event(), [], node.scheduler._take
+    stop, take = threading.Event(), node.scheduler._take
+    looks: list[None] = []
 
     def counted() -> tuple[int, DatasetId, bool] | None:
         looks.append(None)
