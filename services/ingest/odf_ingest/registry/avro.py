@@ -153,6 +153,7 @@ class _Types:
 
     named: Mapping[str, Json]
     known: dict[str, _Type] = field(default_factory=dict)
+    defined: dict[str, Json] = field(default_factory=dict)
     open: set[str] = field(default_factory=set)
 
     def of(self, shape: Json, depth: int) -> _Type:
@@ -178,6 +179,8 @@ class _Types:
         name = str(shape["name"])
         if name in self.open:
             raise InvalidInput(text=f"{name} contains itself: a column cannot have such a type")
+        if self.defined.setdefault(name, shape) != shape:  # which fastavro accepts in a union at the top
+            raise InvalidInput(text=f"defines {name} twice, differently")
         if name not in self.known:
             self.open.add(name)
             self.known[name] = self._defined(shape, name, depth)

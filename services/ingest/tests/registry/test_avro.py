@@ -344,8 +344,9 @@ for _level in range(1, 40):
         (record(a={"type": "map", "values": {"type": "record", "name": "L", "fields": [
             {"name": "n" * 200, "type": "null"}]}}), "take too few bytes"),
         (record(a=["string", logical("long", "timestamp-millis"), "int"]), "several branches"),
+        ([record(a="int"), record(b="int")], "defines odf.Row twice"),
     ],
-    ids=range(15),
+    ids=range(16),
 )  # fmt: skip
 def test_schemas_that_cannot_be_rows_are_refused(schema: object, why: str) -> None:
     assert why in refusal(lambda: decoder(schema))
