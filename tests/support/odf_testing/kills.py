@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -65,10 +66,14 @@ class _Work:
         self._begins, self._ends = _WORK[part]
 
     def is_under_way(self) -> bool:
+        """Return whether pieces have begun that have not ended; those that had begun before are not counted."""
         with self._log.open("rb") as log:
             log.seek(self._start)
             text = log.read()
-        return text.count(self._begins) > text.count(self._ends)
+        under_way = 0
+        for line in re.findall(rb"%b|%b" % (self._begins, self._ends), text):
+            under_way = under_way + 1 if line == self._begins else max(0, under_way - 1)
+        return under_way > 0
 
 
 def _killed_at_work(node: EmbeddedNode, part: str, work: _Work, *, with_jvm: bool) -> int:
