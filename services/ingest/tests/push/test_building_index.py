@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from odf_testing.builders import a_push_source
 
+from odf_common.errors import StorageUnavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.steps import (
     MergeStrategyLedger,
@@ -138,6 +139,26 @@ def test_an_index_that_fell_far_behind_is_brought_forward_outside_of_the_commit(
             await_ids(node, range(number + 1))
         broker.logs[TOPIC, 0] += [message(3), message(6)]
         await_ids(node, range(7))
+
+
+def test_storage_that_fails_while_an_index_is_built_is_named_until_the_index_is_built(
+    bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(bench, broker)
+    build, is_full = bench.queues.bring_forward, threading.Event()
+    is_full.set()
+
+    def failing(*arguments: Any) -> None:
+        if is_full.is_set():
+            raise StorageUnavailable(file="index", why="no space left on device")
+        build(*arguments)
+
+    monkeypatch.setattr(bench.queues, "bring_forward", failing)
+    with running(bench, broker, other=OTHER) as node:
+        broker.logs[TOPIC, 0] += [message(1), message(7)]
+        node.wait(lambda: "no space left on device" in why(bench, node))
+        is_full.clear()
+        await_ids(node, [0, 1, 2, 7])
 
 
 def test_building_stops_when_it_is_not_wanted_and_continues_from_there(
