@@ -147,6 +147,17 @@ def test_a_request_is_repeated_only_if_another_attempt_may_succeed(
     assert len(requests) == (bucket.ATTEMPTS if is_passing else 1)
 
 
+def test_a_server_that_is_overloaded_has_a_pause_before_each_further_request(
+    server: MinioServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(bucket, "sleep", pauses.append)
+    with serving_answers(lambda _: ODD_ANSWERS["too many"]) as endpoint:
+        location = S3Location(bucket="some-bucket", endpoint=endpoint)
+        error_of(lambda: Bucket(location, server.access).read("one"))
+    assert pauses == [bucket.BACKOFF.pause(attempt) for attempt in range(1, bucket.ATTEMPTS)]
+
+
 def forwarded(server: MinioServer, request: Request) -> Page:
     """Return the server's own answer; the signature stays valid, since it covers the sent host name."""
     response = urllib3.request(
