@@ -1,7 +1,8 @@
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime, time
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from odf_common.dataset.rejects import (
     save_handled,
 )
 from odf_common.errors import Refused, Unavailable
+from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import SetVocab
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyLedger, ReadStepCsv, ReadStepJson, ReadStepNdJson
@@ -105,6 +107,23 @@ def test_a_batch_that_is_in_the_chain_is_not_repeated(make_bench: Any) -> None:
     commit(bench, a_batch({0: [message(1)]}))
     assert not commit(bench, a_batch({0: [message(1)]})).is_new
     assert len(bench.rows()) == 1
+
+
+def test_a_slice_that_was_just_written_is_not_read_by_the_next_batch(make_bench: Any) -> None:
+    bench = make_bench(LEDGER)
+    commit(bench, a_batch({0: [message(1)]}))
+    history, read = bench.queues.queue(bench.dataset).history, list[Multihash]()
+    path: Callable[[Multihash], Path] = history._slice_path
+
+    def counted(name: Multihash) -> Path:
+        read.append(name)
+        return path(name)
+
+    history._slice_path = counted
+    for number in (2, 3):
+        commit(bench, a_batch({0: [message(number)]}, start={0: number - 1}))
+    assert [row["id"] for row in bench.rows()] == [1, 2, 3]
+    assert read == []
 
 
 def test_a_batch_that_does_not_follow_is_not_committed(make_bench: Any) -> None:

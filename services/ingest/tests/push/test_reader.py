@@ -1,4 +1,7 @@
 import errno
+import itertools
+import threading
+import time
 from typing import Any
 from unittest.mock import patch
 
@@ -67,6 +70,35 @@ def test_a_reader_polls_often_after(make_bench: Any, broker: Broker, happens: st
             else:
                 node.ask(lambda: None)
             node.wait(lambda: broker.waits[-1] == reader.POLL_SECONDS)
+
+
+def test_messages_that_a_source_cannot_take_yet_stay_in_the_client(make_bench: Any, broker: Broker) -> None:
+    bench, may_commit = make_bench(), threading.Event()
+    broker.logs[TOPIC, 0] += [message(number) for number in range(10_000, 20_000)]
+    bench.coordinator.before = [lambda: may_commit.wait(10)]
+
+    def is_resting() -> bool:
+        before = broker.at.get((TOPIC, 0), 0)
+        time.sleep(0.2)
+        return 0 < before == broker.at[TOPIC, 0]
+
+    with running(bench, broker, size=10_000) as node:
+        node.wait(is_resting)
+        assert broker.at[TOPIC, 0] < 3000
+        may_commit.set()
+        node.drain()
+    assert len(bench.rows()) == 10_000
+
+
+def test_a_poll_waits_until_a_batch_is_due(make_bench: Any, broker: Broker) -> None:
+    numbers = itertools.count()
+
+    def has_waited() -> bool:
+        broker.logs[TOPIC, 0].append(message(next(numbers)))
+        return any(reader.DUE_POLL_SECONDS < wait < reader.POLL_SECONDS for wait in broker.waits)
+
+    with running(make_bench(), broker) as node:
+        node.wait(has_waited)
 
 
 def test_what_is_not_owned_is_not_read(make_bench: Any, broker: Broker) -> None:
