@@ -81,6 +81,17 @@ def test_no_more_messages_are_taken_than_there_is_room_for() -> None:
     assert [one.offset for one in lanes.settle()] == [1]
 
 
+def test_a_message_that_is_done_makes_room_at_once() -> None:
+    freed = threading.Event()
+    lanes = MessageLanes(lambda *_: assert_(freed.wait(10)), threads=1, limit=1)
+    lanes.put(message(0))
+    began = time.monotonic()
+    threading.Timer(0.05, freed.set).start()
+    assert lanes.has_room(10)
+    assert time.monotonic() - began < 5
+    lanes.close()
+
+
 def test_what_was_not_begun_when_it_closes_is_not_done() -> None:
     begun, freed = threading.Event(), threading.Event()
 
