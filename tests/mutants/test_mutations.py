@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 from tests.mutants.mutations import mutants
+from tests.mutants.paths import COORDINATOR, INGEST, SYNC, VERIFIER
 from tests.mutants.run import ROOT, equivalents, is_noticed, sample
-from tests.mutants.targets import COORDINATOR, INGEST, LEFT_OUT, NEAREST, SYNC, VERIFIER, targets
+from tests.mutants.targets import LEFT_OUT, NEAREST, targets
 
 MODULE = '''"""Nothing here: 1 + 1."""
 
