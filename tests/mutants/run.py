@@ -22,6 +22,7 @@ from tests.mutants.targets import targets
 
 ROOT: Final = Path(__file__).parents[2]
 EQUIVALENT: Final = Path(__file__).with_name("equivalent.json")
+IN_EACH_PROCESS: Final = Path(__file__).with_name("in_each_process")
 COUNT: Final = 60
 JOBS: Final = 2
 TEST_SECONDS: Final = 60  # a test that takes longer has noticed: a loop may have no end
@@ -76,14 +77,16 @@ def _compiles(text: str) -> bool:
     return True
 
 
+def environment_of(mutant: str) -> Mapping[str, str]:
+    """Return the environment in which all Python processes import a mutant of a module (`path:number`)."""
+    return {**os.environ, "ODF_MUTANT": mutant, "PYTHONPATH": f"{IN_EACH_PROCESS}:{ROOT}"}
+
+
 def is_noticed(tests: Sequence[str], mutant: str = "") -> bool:
     """Return whether one of the tests fails, with a mutant of a module (`path:number`) or without."""
-    environment = {**os.environ, **({"ODF_MUTANT": mutant} if mutant else {})}
     options = [
         "-x",
         "-q",
-        "-p",
-        "tests.mutants.plugin",
         "-p",
         "no:cacheprovider",
         "--timeout",
@@ -94,7 +97,7 @@ def is_noticed(tests: Sequence[str], mutant: str = "") -> bool:
         done = subprocess.run(
             command,
             cwd=ROOT,
-            env=environment,
+            env=environment_of(mutant) if mutant else None,
             capture_output=True,
             text=True,
             check=False,

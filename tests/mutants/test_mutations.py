@@ -1,11 +1,13 @@
 """The tool changes what it says and nothing else, draws the same sample for a seed, and keeps its list of equivalents."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from tests.mutants.mutations import mutants
 from tests.mutants.paths import COORDINATOR, INGEST, SYNC, VERIFIER
-from tests.mutants.run import ROOT, equivalents, is_noticed, sample
+from tests.mutants.run import ROOT, environment_of, equivalents, is_noticed, sample
 from tests.mutants.targets import LEFT_OUT, NEAREST, targets
 
 MODULE = '''"""Nothing here: 1 + 1."""
@@ -112,3 +114,13 @@ def test_tests_run_over_the_changed_module_and_no_file_changes(is_changed: bool)
     test = "libs/odf_common/tests/chain/test_order.py"
     assert is_noticed((test,), f"{path}:0" if is_changed else "") == is_changed
     assert (ROOT / path).read_bytes() == before
+
+
+def test_processes_that_tests_start_import_the_changed_module_too() -> None:
+    path = "libs/odf_common/odf_common/chain/dependency_order.py"
+    code = "from odf_common.chain import dependency_order as module; print(module.__loader__.text)"
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(
+        command, env=environment_of(f"{path}:0"), capture_output=True, text=True, check=True
+    )
+    assert said.stdout.strip() == mutants(ROOT, path)[0].source((ROOT / path).read_text()).strip()

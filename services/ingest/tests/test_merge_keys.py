@@ -7,7 +7,7 @@ import pytest
 
 from odf_common.errors import InvalidInput
 from odf_ingest.history.key_index import KeyIndex
-from odf_ingest.history.keys import key_array, key_order
+from odf_ingest.history.keys import key_array, key_order, with_keys
 
 TRICKY = ["", "\0", "a", "a\0", "a\0\0", "ab", "a" * 64, "a" * 65, "a" * 66, "ä", "\1", "a\1"]
 
@@ -84,3 +84,10 @@ def test_runs_stay_few() -> None:
     for number in range(5000):
         index.add(np.array([number]))
     assert len(index.store.runs) <= 35
+
+
+def test_only_records_with_a_value_in_every_key_column_have_a_key() -> None:
+    table = pa.table({"a": [1, None, 3], "b": ["x", "y", None]})
+    assert with_keys(table, ["a", "b"]).to_pylist() == [{"a": 1, "b": "x"}]
+    assert with_keys(table, ["a"]).num_rows == 2
+    assert with_keys(table, ["a", "c"]).num_rows == with_keys(table, ["c"]).num_rows == 0

@@ -1,7 +1,7 @@
-"""A node in a process of its own, so that its memory can be measured: `python large_message_node.py HOME BYTES SECONDS`.
+"""A node in a process of its own, so that its memory can be measured: `python large_message_node.py HOME BYTES SECONDS LIST`.
 
 It has a dataset `cities` with blocks of 40 MB in all, and receives `BYTES` of large messages at a time, none of which
-may pause for `SECONDS`. Prints its port.
+may pause for `SECONDS`, and lists of objects of `LIST` bytes. Prints its port.
 """
 
 import asyncio
@@ -59,4 +59,5 @@ async def serve(home: Path, most: int) -> None:
 
 if __name__ == "__main__":
     serve_push.STALLED_SECONDS = float(sys.argv[3])  # type: ignore[misc]
+    serve_push.LIST_BYTES = int(sys.argv[4])  # type: ignore[misc]
     asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2])))

@@ -37,11 +37,15 @@ from odf_sync.smart.messages import (
     MetadataReply,
     MetadataRequest,
     NewBlocks,
+    ObjectFile,
+    ObjectType,
     PullAccepted,
     PullRequest,
     PushAccepted,
     PushRequest,
     TransferPlan,
+    UploadsReply,
+    UploadsRequest,
     Visibility,
 )
 from odf_sync.smart.spooled import SpooledBlocks, spool_file
@@ -50,6 +54,7 @@ MIB: Final = 1024**2
 RAW_BYTES: Final = 8 * MIB  # of the blocks of a push; its message has some 29 MiB
 PUSHES: Final = 6
 MOST: Final = 40 * MIB  # one message at a time
+LIST_BYTES: Final = MIB
 STALLED_SECONDS: Final = 2.0
 PAUSES: Final = 12  # of a quarter of that
 PULL_BYTES: Final = 70 * MIB  # of the message of a pull
@@ -87,7 +92,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @contextmanager
 def running(home: Path, *, stalled_seconds: float) -> Iterator[Server]:
     script = Path(__file__).with_name("large_message_node.py")
-    command = [sys.executable, str(script), str(home), str(MOST), str(stalled_seconds)]
+    command = [sys.executable, str(script), str(home), str(MOST), str(stalled_seconds), str(LIST_BYTES)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -148,6 +153,26 @@ def test_a_client_that_sends_more_than_it_has_announced_is_disconnected(server: 
         with pytest.raises(PeerClosed):
             send_blocks(connection, archive * 4)
     assert server.peak() - before < 40 * MIB
+
+
+def test_a_client_that_lists_objects_without_end_is_disconnected(server: Server) -> None:
+    first = a_chain(a_seed(dataset=a_dataset("listed"))).blocks[0]
+    out = BytesIO()
+    write_archive([(first.hash, first.raw)], out)
+    listed = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=first.hash, size=1)
+
+    def list_many(connection: Connection) -> None:
+        many = (listed,) * (LIST_BYTES // 100)
+        connection.send(UploadsRequest(object_files=many, is_truncated=True))
+        connection.expect(UploadsReply)
+
+    with connected(f"{server.url}/listed/push", PUSH, {}) as connection:
+        connection.send(a_request(TransferPlan(num_blocks=1, bytes_in_raw_blocks=len(first.raw))))
+        connection.expect(PushAccepted)
+        connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=1, payload=out.getvalue())))
+        connection.expect(BlocksAccepted)
+        with pytest.raises(PeerClosed):
+            list_many(connection)
 
 
 @contextmanager

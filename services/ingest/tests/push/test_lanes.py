@@ -71,6 +71,12 @@ def test_sources_of_one_topic_have_clients_of_their_own_and_others_share_the_fir
     assert bench.log[1:] == [("a", {("shared", 0): 9})], "the first client is free for it"
 
 
+def test_a_source_that_is_not_read_is_closed_without_a_word() -> None:
+    bench = Bench(1)
+    bench.lanes.close(source("other", 1))
+    assert bench.log == []
+
+
 def test_each_client_is_the_first_in_its_turn() -> None:
     assert [Bench(1).turns() for _ in range(2)] == ["a", "a"]
     bench = Bench(3)

@@ -5,7 +5,7 @@ import pytest
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
-from odf_ingest.read import read_file, read_records, suspects
+from odf_ingest.read import infer_records, read_file, read_inferred, read_records, suspects
 from odf_ingest.read.declared import declared_schema
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.date32())])
@@ -200,3 +200,14 @@ def test_bad_records_are_found_together_and_not_one_by_one(header: bytes) -> Non
     assert sorted(suspects(step, values, schema)) == list(range(len(bad)))
     assert sorted(suspects(step, values[:2], schema)) == [0, 1]
     assert len(read_records(step, values[len(bad) :], schema)) == len(good)
+
+
+def test_without_a_schema_each_message_needs_a_header() -> None:
+    step = ReadStepCsv(header=True, infer_schema=True)
+    schema = infer_records(step, [b"a,b\n1,x"], None)
+    assert read_inferred(step, [b"a,b\n1,x", b"b,a\ny,2"], schema).to_pylist() == [
+        {"a": 1, "b": "x"},
+        {"a": 2, "b": "y"},
+    ]
+    with pytest.raises(InvalidInput, match="has no header, and the source declares no schema"):
+        read_inferred(step, [b"1,x"], schema)

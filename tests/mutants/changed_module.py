@@ -1,4 +1,4 @@
-"""A pytest plugin that imports one module with a change: `ODF_MUTANT` is its path, a colon, and the mutant's number.
+"""Imports one module with a change: `ODF_MUTANT` is its path, a colon, and the mutant's number.
 
 No file changes, so an interrupted run leaves nothing behind, and several run at once.
 """
