@@ -1,7 +1,8 @@
 """NEXMark's queries as Structured Streaming runs them: one micro-batch per file, its own checkpoint, Parquet files.
 
-A peer is a process with a JVM of its own, which has the engine's settings; only the JIT differs. It uses the file
-source with `availableNow` and its own watermark: the greatest event time seen, less the disorder of the stream.
+A peer is a process with a JVM of its own, which has the engine's settings but for the JIT and the heap that its state
+needs. It uses the file source with `availableNow` and its own watermark: the greatest event time seen, less the
+disorder of the stream.
 """
 
 import os
@@ -16,6 +17,7 @@ from typing import Final, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 from memory import call_this_process
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from odf_common.metadata.steps import TransformSql
@@ -27,6 +29,7 @@ JITS: Final[Mapping[str, str]] = {
     "default JIT": "-XX:TieredStopAtLevel=4",
 }
 OVERRIDING: Final = "_JAVA_OPTIONS"  # the JVM reads this variable after the command line
+HEAP: Final = "-Xmx6g"
 EVENT_TIME: Final = "event_time"
 
 
@@ -73,7 +76,7 @@ def written(work: Work) -> pa.Table:
 
 def _begin(jit: str) -> None:
     call_this_process(f"peer-{list(JITS).index(jit) + 1}")
-    os.environ[OVERRIDING] = JITS[jit]
+    os.environ[OVERRIDING] = f"{JITS[jit]} {HEAP}"
     start("local[2]")
 
 
@@ -90,7 +93,10 @@ def _stream(work: Work) -> list[float]:
     writer = session.sql(last.query).writeStream.format("parquet").trigger(availableNow=True)
     where = {"path": str(work.folder / "out"), "checkpointLocation": str(work.folder / "state")}
     query = writer.options(**where).start()
-    query.awaitTermination()
+    try:
+        query.awaitTermination()
+    except PySparkException as error:  # which cannot be sent to another process
+        raise RuntimeError(str(error)) from None
     batches = [one for one in query.recentProgress if one["numInputRows"]]
     assert len(batches) == max(map(len, work.files.values())), "each file is a micro-batch"
     return [one["durationMs"]["triggerExecution"] / 1000 for one in batches]
