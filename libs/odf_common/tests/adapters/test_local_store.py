@@ -278,9 +278,11 @@ def test_names_are_mended_past_a_dataset_that_cannot_be(tmp_path: Path, damaged:
         (folder / "name").unlink()
     notes[damaged].rmdir()
     notes[damaged].write_bytes(b"")  # in place of the folder
+    names = {file: file.stat().st_ino for file in (tmp_path / "names").iterdir()}
 
     catalog.repair_names()
 
+    assert {file: file.stat().st_ino for file in names} == names, "the names themselves are sound"
     assert [(folder / "name").exists() for folder in notes] == [number != damaged for number in range(3)]
 
 

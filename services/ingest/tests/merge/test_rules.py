@@ -36,6 +36,12 @@ def test_records_without_event_time_come_first() -> None:
     assert by_event_time(records, "at")["v"].to_pylist() == [1, 3, 2, 0]
 
 
+def test_records_that_are_ordered_are_not_copied() -> None:
+    for moments in ([1, 2, 2], [7], []):
+        records = pa.table({"at": pa.array(moments, pa.timestamp("ms", "UTC"))})
+        assert by_event_time(records, "at") is records
+
+
 def test_a_column_that_may_be_missing_is_null_and_any_other_one_is_asked_for() -> None:
     known = pa.schema(
         [

@@ -229,6 +229,13 @@ def test_missing_parts_are_named(suffix: str) -> None:
         rows(files)
 
 
+@pytest.mark.parametrize("text", [b"        .0", b"       0.0", b"        -0", b"0         "])
+def test_an_attribute_may_have_any_form_of_a_number(text: bytes) -> None:
+    files = shapefiles()
+    files["dbf"] = files["dbf"].replace(b"    421878", text)
+    assert rows(files)[0]["people"] == 0
+
+
 def test_an_attribute_that_does_not_fit_is_named() -> None:
     files = shapefiles()
     files["dbf"] = files["dbf"].replace(b"    421878", b"    42l878")
