@@ -114,6 +114,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "push/odd_messages",
     ),
     f"{INGEST}/prepare/*.py": of_ingest(
+        "push/queries",
         "push/message_batch",
         "preprocess",
         "push/source",
@@ -190,7 +191,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{INGEST}/read/*.py": of_ingest(
         "unsupported_steps", "sift", "read/", "push/rejected_rows", "push/files_without_schema"
     ),
-    f"{INGEST}/errors.py": of_ingest("push/snapshots", "push/stuck_sources", "push/control"),
+    f"{INGEST}/errors.py": of_ingest("push/snapshots", "push/halves", "push/stuck_sources", "push/control"),
     f"{INGEST}/message_columns.py": of_ingest(
         "push/message_columns", "source_settings", "push/source", "push/start_position"
     ),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from odf_testing.builders import a_dataset
 from odf_testing.coordinator import DATA, Coordinator
 from odf_testing.passing_engine import PassingEngine
 from structlog.testing import capture_logs
@@ -18,6 +19,8 @@ from odf_common.ports.engine import EngineProgress, OnProgress
 from odf_coordinator.commit.outcomes import Committed
 from odf_coordinator.transforms import scheduler
 from odf_coordinator.transforms.late_counter import late_rows
+
+PATIENCE_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -163,3 +166,43 @@ def test_a_scheduler_without_work_sleeps(node: Coordinator, monkeypatch: pytest.
     began = time.monotonic()
     node.scheduler.run(stop)
     assert time.monotonic() - began >= 0.2, "it waited before each further look"
+
+
+def test_a_run_that_ends_wakes_those_that_wait_for_room(
+    node: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pause in ("IDLE_SECONDS", "ROOM_SECONDS"):
+        monkeypatch.setattr(scheduler, pause, 60.0)
+    stop, may_end, has_room = threading.Event(), threading.Event(), threading.Event()
+    datasets = [a_dataset(number) for number in range(scheduler.MAX_RUNS + 1)]
+    begun = list[DatasetId]()
+
+    def steps(dataset: DatasetId, is_forced: bool) -> None:  # noqa: FBT001 - as `_steps`
+        begun.append(dataset)
+        if len(begun) > scheduler.MAX_RUNS:
+            has_room.set()
+        else:
+            assert may_end.wait(PATIENCE_SECONDS)
+
+    monkeypatch.setattr(node.scheduler, "_steps", steps)
+    tickets = [(dataset, node.scheduler.request(dataset)) for dataset in datasets]
+    thread = threading.Thread(target=node.scheduler.run, args=(stop,))
+    thread.start()
+    try:
+        assert not has_room.wait(0.2)
+        may_end.set()
+        assert has_room.wait(PATIENCE_SECONDS)
+        assert all(node.scheduler.wait(*ticket, PATIENCE_SECONDS) for ticket in tickets)
+    finally:
+        stop.set()
+        node.scheduler.on_removed(datasets[0])
+        thread.join()
+
+
+def test_nothing_is_kept_of_a_removed_dataset_that_was_still_looked_at(
+    node: Coordinator, copy: DatasetId
+) -> None:
+    node.scheduler.request(copy)
+    node.catalog.remove("cities.copy")
+    assert node.scheduler.work()
+    assert copy not in node.scheduler._queue._jobs

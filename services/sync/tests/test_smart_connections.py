@@ -121,6 +121,36 @@ def test_a_node_of_this_kind_is_sent_a_small_push_in_one_round_trip(tmp_path: Pa
     assert last.state == "updated"
 
 
+class OtherServer:
+    """Knows nothing of this kind of node, and notes what comes before it has answered."""
+
+    def __init__(self) -> None:
+        self.app = web.Application()
+        self.app.router.add_get("/cities/push", self._serve)
+        self.came_early: list[WSMessage] = []
+
+    async def _serve(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.receive_str()
+        with suppress(TimeoutError):
+            self.came_early.append(await socket.receive(PAUSE_SECONDS))
+        await socket.send_str(encode(ANSWERS[0]))
+        for answer in ANSWERS[1:]:
+            await socket.receive_str()
+            await socket.send_str(encode(answer))
+        await socket.close()
+        return socket
+
+
+def test_another_node_is_sent_nothing_before_it_has_answered(tmp_path: Path) -> None:
+    here, server = SyncNode(tmp_path / "here"), OtherServer()
+    here.add_cities()
+    with running(server.app) as base:
+        *_, last = here.push("cities", f"odf+{base}/cities")
+    assert (last.state, server.came_early) == ("updated", [])
+
+
 class AskingServer:
     """Has a head to drop, and asks for the progress once more before it does."""
 

@@ -74,6 +74,7 @@ def test_a_file_is_a_block_and_an_unchanged_one_is_not_transferred(
     bench = make_polled(url(server))
     assert poll(bench) == Polled(blocks=1, records=1)
     assert states(bench) == [("odf/etag", "2024-01-01T00:00:00Z 17")]
+    assert server.commands[-1] == "QUIT"
     assert bench.state.watermark == Timestamp.parse("2024-01-01T00:00:00Z")
     server.commands.clear()
     assert poll(bench) == NOTHING

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from odf_testing.builders import a_push_source
 
@@ -19,6 +20,7 @@ from odf_common.metadata.steps import (
     ReadStepNdJson,
 )
 from odf_ingest.history import kept_index
+from odf_ingest.history.keys import key_array
 from odf_ingest.history.run_file import Run, RunDamaged
 from odf_ingest.push import stalls
 from odf_ingest.push.source_topics import Key
@@ -182,3 +184,12 @@ def test_building_stops_when_it_is_not_wanted_and_continues_from_there(
     bench.queues.bring_forward(bench.dataset, "default")
     assert len(read) == 2, "the first was read before"
     assert history.current(bench.state, KEY, None).column("id").to_pylist() == [0, 1, 2]
+
+
+def test_an_index_that_nobody_has_built_is_behind(bench: Any) -> None:
+    history = bench.queues.queue(bench.dataset).history
+    keys = key_array(pa.table({"id": [1]}), KEY)
+    with pytest.raises(kept_index.IndexBehind):
+        history.fresh(bench.state, KEY, keys)
+    with pytest.raises(kept_index.IndexBehind):
+        history.current(bench.state, KEY, keys)

@@ -30,7 +30,7 @@ from odf_ingest.push import assigned_sources, reader
 from odf_ingest.push.source_topics import Key
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
-from .in_memory_broker import LEDGER, TOPIC, Broker, message, running
+from .in_memory_broker import LEDGER, TOPIC, Broker, Running, message, running
 from .in_memory_broker import broker as broker  # noqa: PLC0414 - a fixture
 
 
@@ -366,3 +366,28 @@ def test_a_bug_in_a_commit_stops_the_source_and_says_so(
     with capture_logs() as logs, running(bench, broker) as node:
         node.wait(lambda: node.owned.reason(Key(bench.dataset, "default")) is not None)
     assert "source stopped by a bug" in [line["event"] for line in logs]
+
+
+def test_a_commit_that_succeeded_although_it_raised_is_no_trouble_once_the_topic_is_read_to_its_end(
+    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench()
+    errors, commit = [StorageUnavailable(file="data/x", why="the disk is full")], bench.queues.commit_indexed
+
+    def committed(*args: object) -> object:
+        outcome = commit(*args)
+        if errors:
+            raise errors.pop()
+        return outcome
+
+    monkeypatch.setattr(bench.queues, "commit_indexed", committed)
+    broker.logs[TOPIC, 0] += [message(1), message(2)]
+    with running(bench, broker) as node:
+        node.wait(lambda: not errors and node.ids == [1, 2])
+        node.wait(lambda: trouble(node) is None)
+
+
+def trouble(node: Running) -> object:
+    record = node.owned.record(Key(node.bench.dataset, "default"))
+    assert record is not None
+    return record.trouble
