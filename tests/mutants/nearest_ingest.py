@@ -152,6 +152,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "push/reader",
         "push/halves",
         "push/stuck_sources",
+        "push/inspector",
         "push/topics_of_others",
         "push/registry_sources",
         "push/building_index",

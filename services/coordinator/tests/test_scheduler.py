@@ -177,7 +177,7 @@ def test_a_run_that_ends_wakes_those_that_wait_for_room(
     datasets = [a_dataset(number) for number in range(scheduler.MAX_RUNS + 1)]
     begun = list[DatasetId]()
 
-    def steps(dataset: DatasetId, is_forced: bool) -> None:  # noqa: FBT001 - as `_steps`
+    def steps(dataset: DatasetId, is_forced: bool) -> None:
         begun.append(dataset)
         if len(begun) > scheduler.MAX_RUNS:
             has_room.set()

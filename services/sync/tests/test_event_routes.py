@@ -1,5 +1,6 @@
 """Event streams over a real socket: heads as they move, resumed, authorized as long as they last."""
 
+import asyncio
 import http.client
 import json
 import shutil
@@ -24,8 +25,10 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, Seed
+from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.ports.store import CatalogEntry, incarnation
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+from odf_common.service.consumer.consumer_loop import Subscription
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Visibility
@@ -165,6 +168,14 @@ def test_a_notification_of_another_dataset_or_of_progress_wakes_up_nobody(node: 
     node.heads.subscription().handler(envelope(DATASET, bus.IngestProgress()))
     node.move(PREVIOUS)
     assert stream.next()["id"] == str(PREVIOUS)
+
+
+def test_every_process_is_told_of_every_notification() -> None:
+    async def subscribed() -> Subscription:
+        return HeadWatch().subscription()
+
+    subscription = asyncio.run(subscribed())
+    assert (subscription.topic, subscription.group) == (NOTIFICATIONS, False)
 
 
 def test_the_stream_of_a_deleted_dataset_ends(node: Node) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from io import BytesIO
+from itertools import chain, repeat
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -156,6 +157,22 @@ def test_a_server_that_is_overloaded_has_a_pause_before_each_further_request(
         location = S3Location(bucket="some-bucket", endpoint=endpoint)
         error_of(lambda: Bucket(location, server.access).read("one"))
     assert pauses == [bucket.BACKOFF.pause(attempt) for attempt in range(1, bucket.ATTEMPTS)]
+
+
+def test_attempts_are_counted_again_after_one_that_got_further(
+    server: MinioServer, place: S3Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(bucket, "sleep", pauses.append)
+    arrived = chain([0, 10, 10, 20, 20], repeat(20))  # asked for once before, and twice if it is more
+
+    def breaking() -> None:
+        raise urllib3.exceptions.ProtocolError("the connection broke")
+
+    fault = error_of(lambda: server.bucket(place)._retried(breaking, "one", progress=lambda: next(arrived)))
+    assert isinstance(fault, StorageUnavailable)
+    pause = bucket.BACKOFF.pause
+    assert pauses == [pause(1), pause(1), *(pause(attempt) for attempt in range(2, bucket.ATTEMPTS))]
 
 
 def forwarded(server: MinioServer, request: Request) -> Page:

@@ -316,6 +316,14 @@ def test_an_upsert_may_take_a_key_away() -> None:
     assert found == [(1, 1, "a"), (0, 3, "c")]
 
 
+@pytest.mark.parametrize("gone", [(1,), (1, 2)])
+def test_retractions_alone_take_keys_away_and_unknown_ones_are_ignored(gone: tuple[int, ...]) -> None:
+    new = table(*((number, "whatever", 1) for number in gone), ops=[1] * len(gone))
+    past = past_of(UPSERT, table((1, "a", 0), (2, "b", 0)))
+    assert after(UPSERT, new, past) == [(1, number, "ab"[number - 1]) for number in gone]
+    assert after(UPSERT, new) == []
+
+
 def test_an_upsert_looks_at_the_keys_of_its_batch_only() -> None:
     past = past_of(UPSERT, table(*((number, "a", 0) for number in range(100))))
     asked: list[int] = []

@@ -2,8 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,10 +11,8 @@ import pytest
 from odf_testing.builders import a_dataset, a_push_source, a_query, a_source_state, some_data
 from structlog.testing import capture_logs
 
-from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog
-from odf_common.chain.state import ChainState
 from odf_common.codec.envelopes import body_of
-from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, Unavailable, VerificationFailed
+from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.steps import ReadStepNdJson, SqlQueryStep
 from odf_common.ports.bus import NOTIFICATIONS
@@ -25,9 +22,9 @@ from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.prepare.batch import Search
 from odf_ingest.push import assigned_sources, stalls
 from odf_ingest.push.assigned_sources import AssignedSources
-from odf_ingest.push.inspector import Inspection, Inspector
+from odf_ingest.push.inspector import Inspection
 from odf_ingest.push.source import PushSource
-from odf_ingest.push.source_topics import Key, SourceTopic, SourceTopics
+from odf_ingest.push.source_topics import Key, SourceTopic
 from odf_ingest.push.state_machine import Phase
 
 from .in_memory_broker import TOPIC, Broker, Running, message, running
@@ -273,65 +270,6 @@ def test_a_commit_that_does_not_get_on_is_named(make_bench: Any, broker: Broker)
         node.wait(lambda: node.owned.stuck() == {})
 
 
-def test_a_dataset_that_cannot_be_read_hides_no_other() -> None:
-    names = [a_dataset(number) for number in range(600)]
-    catalog, found = MemoryCatalog(), list[Inspection]()
-    for number, dataset in enumerate(names):
-        catalog.add(CatalogEntry(alias=f"d{number}", dataset_id=dataset))
-    faults: dict[DatasetId, Exception] = {
-        names[1]: OSError(5, "Input/output error"),
-        names[2]: VerificationFailed(),
-        names[3]: ValueError("a bug"),
-    }
-
-    def current(dataset: DatasetId) -> ChainState | None:
-        if dataset in faults:
-            raise faults[dataset]
-        return None
-
-    with ThreadPoolExecutor(2) as pool:
-        inspector = Inspector(
-            catalog=catalog,
-            current=current,
-            topics=SourceTopics(Broker(), MemoryBlobStore()),  # type: ignore[arg-type]
-            pool=pool,
-            deliver=found.extend,
-        )
-        inspector.ask(names)
-        while len(found) < len(names):
-            time.sleep(0.005)
-    assert sorted(str(one.dataset) for one in found) == sorted(map(str, names))
-    assert {one.dataset for one in found if one.error is not None} == set(faults)
-
-
-def test_a_bug_in_the_inspection_of_some_keeps_others_from_nothing() -> None:
-    names = [a_dataset(number) for number in range(2)]
-    found: list[DatasetId] = []
-
-    def deliver(inspections: Sequence[Inspection]) -> None:
-        if names[0] in {one.dataset for one in inspections}:
-            raise ValueError("a bug")
-        found.extend(one.dataset for one in inspections)
-
-    with ThreadPoolExecutor(1) as pool:
-        inspector = Inspector(
-            catalog=MemoryCatalog(),
-            current=lambda _: None,
-            topics=SourceTopics(Broker(), MemoryBlobStore()),  # type: ignore[arg-type]
-            pool=pool,
-            deliver=deliver,
-        )
-        with capture_logs() as logs:
-            inspector.ask(names[:1])
-            while not logs:
-                time.sleep(0.005)
-            inspector.ask(names[1:])
-            while not found:
-                time.sleep(0.005)
-    assert found == names[1:]
-    assert [line["event"] for line in logs] == ["cannot inspect datasets"]
-
-
 def test_a_catalog_that_fails_once_is_looked_through_again(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,32 +302,6 @@ def test_a_dataset_that_nobody_announced_is_found(
         monkeypatch.setattr(node.owned._inspector, "ask", lambda datasets, *_: asked.update(datasets))
         node.catalog.add(other)
         node.wait(lambda: other.dataset_id in asked)
-
-
-def test_a_slow_dataset_holds_up_only_itself() -> None:
-    names, release, done = [a_dataset(number) for number in range(50)], threading.Event(), set[DatasetId]()
-    catalog = MemoryCatalog()
-    for number, dataset in enumerate(names):
-        catalog.add(CatalogEntry(alias=f"d{number}", dataset_id=dataset))
-
-    def current(dataset: DatasetId) -> None:
-        if dataset == names[0]:
-            release.wait(10)
-
-    with ThreadPoolExecutor(2) as pool:
-        inspector = Inspector(
-            catalog=catalog,
-            current=current,
-            topics=SourceTopics(Broker(), MemoryBlobStore()),  # type: ignore[arg-type]
-            pool=pool,
-            deliver=lambda found: done.update(one.dataset for one in found),
-        )
-        inspector.ask(names[:1])
-        inspector.ask(names[1:])
-        while len(done) < 49:
-            assert not release.wait(0.01)
-        release.set()
-    assert done == set(names)
 
 
 def test_a_source_state_that_cannot_be_read_stops_only_its_dataset(make_bench: Any, broker: Broker) -> None:

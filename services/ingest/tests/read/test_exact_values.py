@@ -156,6 +156,7 @@ def test_a_json_document_is_taken_apart_without_changing_a_digit() -> None:
         b'{"a":{"b":[{"c":1},]}}',
         b'{"a":{"b":[{"c":1}]}',
         b'{"a":{"b":[{"c":1}]},}',
+        b'{1:2,"a":{"b":[{"c":1}]}}',
         b'{"a":[]}',
         b'{"a":{"b":[' + b"[" * 100_000,
     ):

@@ -365,3 +365,14 @@ def test_a_schema_cannot_pretend_to_be_parsed() -> None:
 
 def test_the_clock_of_the_reference_is_exact() -> None:
     assert Reference(b"\x02").value(logical("int", "time-millis")) == time(microsecond=1000)
+
+
+def test_maps_whose_values_take_no_bytes_have_short_names() -> None:
+    """An entry is its key's length, at least, and at most its name, four more characters, and what is around both."""
+
+    def entries(length: int) -> object:
+        value = {"type": "record", "name": "L", "fields": [{"name": "n" * length, "type": "null"}]}
+        return record(a={"type": "map", "values": value})
+
+    decoder(entries(114))
+    assert "take too few bytes" in refusal(lambda: decoder(entries(115)))

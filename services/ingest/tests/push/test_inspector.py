@@ -1,0 +1,122 @@
+"""Inspections of datasets in the background: none that is slow or fails holds up others."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+import pytest
+from odf_testing.builders import a_dataset
+from structlog.testing import capture_logs
+
+from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog
+from odf_common.chain.state import ChainState
+from odf_common.errors import VerificationFailed
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import CatalogEntry
+from odf_ingest.push import inspector as inspector_module
+from odf_ingest.push.inspector import Inspection, Inspector
+from odf_ingest.push.source_topics import SourceTopics
+
+from .in_memory_broker import Broker
+
+
+def an_inspector(
+    pool: Executor,
+    *,
+    catalog: MemoryCatalog,
+    current: Callable[[DatasetId], ChainState | None],
+    deliver: Callable[[Sequence[Inspection]], None],
+) -> Inspector:
+    topics = SourceTopics(Broker(), MemoryBlobStore())  # type: ignore[arg-type]
+    return Inspector(catalog=catalog, current=current, topics=topics, pool=pool, deliver=deliver)
+
+
+def a_catalog(datasets: Iterable[DatasetId]) -> MemoryCatalog:
+    catalog = MemoryCatalog()
+    for number, dataset in enumerate(datasets):
+        catalog.add(CatalogEntry(alias=f"d{number}", dataset_id=dataset))
+    return catalog
+
+
+def test_a_dataset_that_cannot_be_read_hides_no_other() -> None:
+    names = [a_dataset(number) for number in range(600)]
+    found = list[Inspection]()
+    faults: dict[DatasetId, Exception] = {
+        names[1]: OSError(5, "Input/output error"),
+        names[2]: VerificationFailed(),
+        names[3]: ValueError("a bug"),
+    }
+
+    def current(dataset: DatasetId) -> ChainState | None:
+        if dataset in faults:
+            raise faults[dataset]
+        return None
+
+    with ThreadPoolExecutor(2) as pool:
+        inspector = an_inspector(pool, catalog=a_catalog(names), current=current, deliver=found.extend)
+        inspector.ask(names)
+        while len(found) < len(names):
+            time.sleep(0.005)
+    assert sorted(str(one.dataset) for one in found) == sorted(map(str, names))
+    assert {one.dataset for one in found if one.error is not None} == set(faults)
+
+
+def test_a_bug_in_the_inspection_of_some_keeps_others_from_nothing() -> None:
+    names = [a_dataset(number) for number in range(2)]
+    found: list[DatasetId] = []
+
+    def deliver(inspections: Sequence[Inspection]) -> None:
+        if names[0] in {one.dataset for one in inspections}:
+            raise ValueError("a bug")
+        found.extend(one.dataset for one in inspections)
+
+    with ThreadPoolExecutor(1) as pool:
+        inspector = an_inspector(pool, catalog=a_catalog(()), current=lambda _: None, deliver=deliver)
+        with capture_logs() as logs:
+            inspector.ask(names[:1])
+            while not logs:
+                time.sleep(0.005)
+            inspector.ask(names[1:])
+            while not found:
+                time.sleep(0.005)
+    assert found == names[1:]
+    assert [line["event"] for line in logs] == ["cannot inspect datasets"]
+
+
+def test_a_slow_dataset_holds_up_only_itself() -> None:
+    names, release, done = [a_dataset(number) for number in range(50)], threading.Event(), set[DatasetId]()
+
+    def current(dataset: DatasetId) -> None:
+        if dataset == names[0]:
+            release.wait(10)
+
+    with ThreadPoolExecutor(2) as pool:
+        inspector = an_inspector(
+            pool,
+            catalog=a_catalog(names),
+            current=current,
+            deliver=lambda found: done.update(one.dataset for one in found),
+        )
+        inspector.ask(names[:1])
+        inspector.ask(names[1:])
+        while len(done) < 49:
+            assert not release.wait(0.01)
+        release.set()
+    assert done == set(names)
+
+
+def test_what_was_read_is_delivered_before_the_slow_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspector_module, "GATHER_SECONDS", 0.0)
+    names, delivered = [a_dataset(number) for number in range(3)], list[list[DatasetId]]()
+    with ThreadPoolExecutor(1) as pool:
+        inspector = an_inspector(
+            pool,
+            catalog=a_catalog(names),
+            current=lambda _: None,
+            deliver=lambda found: delivered.append([one.dataset for one in found]),
+        )
+        inspector.ask(names)
+        while len(delivered) < len(names):
+            time.sleep(0.005)
+    assert delivered == [[name] for name in names]
