@@ -305,3 +305,14 @@ def killed_at(step: int, work: Callable[[], object]) -> bool:
         finally:
             os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+@pytest.mark.parametrize(
+    ("lengths", "first"),
+    [([1], 0), ([1] * 2, 1), ([1] * 3, 0), ([9, 1, 1], 2), ([9, 1, 1, 1], 1), ([9, 3, 3, 1, 1, 1], 1)],
+)
+def test_as_many_runs_of_a_tier_as_it_may_have_are_merged_the_oldest_too(
+    monkeypatch: pytest.MonkeyPatch, lengths: Sequence[int], first: int
+) -> None:
+    monkeypatch.setattr(run_store, "FAN", 3)
+    assert run_store._first_to_merge(lengths) == first

@@ -91,5 +91,6 @@ def test_times_behind_earlier_ones_are_counted_within_each_run() -> None:
     }
     assert out_of_order(table, [1, 3, 2, 2])["at"] == Lateness(count=1, most=3_000)
     assert out_of_order(table.select(["n"])) == {}
+    assert out_of_order(pa.table({"at": pa.nulls(2, MS)})) == {}
     with pytest.raises(InvalidInput, match="the runs have 3 records, the sample 8"):
         out_of_order(table, [1, 2])

@@ -95,6 +95,22 @@ def test_records_for_which_the_query_fails_are_dead_letters(make_bench: Any, bro
     assert set(reasons(bench)) == {0, 3}, "offsets are those in the topic"
 
 
+def test_records_that_a_query_leaves_out_may_stand_beside_one_for_which_it_fails(
+    make_bench: Any, broker: Broker
+) -> None:
+    def query(records: pa.Table) -> pa.Table:
+        if 2 in records.column("id").to_pylist():
+            raise InvalidInput(text="division by zero")
+        return records.filter(pc.greater(records.column("id"), 2))
+
+    bench = a_bench(make_bench, query)
+    broker.logs[TOPIC, 0] += [message(number) for number in range(4)]
+    with running(bench, broker) as node:
+        node.drain()
+        assert node.ids == [3]
+    assert reasons(bench) == {2: "division by zero"}
+
+
 def test_a_query_that_always_fails_stops_the_source(make_bench: Any, broker: Broker) -> None:
     def query(_: pa.Table) -> pa.Table:
         raise InvalidInput(text="no column a")

@@ -154,6 +154,7 @@ def test_limits_double_with_each_try_up_to_a_top() -> None:
     usual = BatchLimits(size=MAX_BATCH_BYTES // 3, delay=0.1)
     assert usual.after(0) == usual
     assert usual.after(1) == BatchLimits(size=2 * (MAX_BATCH_BYTES // 3), delay=0.2)
+    assert BatchLimits(size=1, delay=0.0).after(0) == BatchLimits(size=1, delay=0.0)
     assert usual.after(9999) == BatchLimits(size=MAX_BATCH_BYTES, delay=MAX_DELAY_SECONDS)
     assert BatchLimits(size=2 * MAX_BATCH_BYTES, delay=60).after(3) == BatchLimits(
         size=2 * MAX_BATCH_BYTES, delay=60
@@ -303,3 +304,10 @@ def test_a_source_lacks_more_until_something_new_has_come() -> None:
         source.add(a_chunk([1], start=offset))
         lacks.append(source.lacks_more)
     assert lacks == [True, True, True, False]
+
+
+def test_a_partition_without_messages_was_seen_to_its_end() -> None:
+    source = a_source(partitions=2, wait=Wait(seen={0: 2}, tries=1, why="half"))
+    assert not source.is_waiting, "the messages up to there are read again first"
+    source.add(a_chunk([1, 1]))
+    assert source.is_waiting

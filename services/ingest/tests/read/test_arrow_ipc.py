@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from odf_common.errors import InvalidInput
-from odf_ingest.read import read_batch
+from odf_ingest.read import infer_batch, read_batch
 from odf_ingest.read.arrow_ipc import ReadArrowIpc
 
 
@@ -89,6 +89,8 @@ def test_encoded_columns_are_read_as_plain_ones(values: pa.Array) -> None:
 def test_a_type_that_no_slice_has_is_refused_by_the_columns_name(values: pa.Array) -> None:
     with pytest.raises(InvalidInput, match=r"column a: .* cannot be stored"):
         read_batch(ReadArrowIpc(), stream_of(pa.table({"a": values})), None)
+    with pytest.raises(InvalidInput, match=r"column a: .* cannot be stored"):
+        infer_batch(ReadArrowIpc(), stream_of(pa.table({"a": values})), pa.schema([]))
 
 
 def test_two_columns_of_one_name_are_refused() -> None:
