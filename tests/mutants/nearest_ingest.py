@@ -194,7 +194,11 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{INGEST}/errors.py": of_ingest("push/snapshots", "push/halves", "push/stuck_sources", "push/control"),
     f"{INGEST}/message_columns.py": of_ingest(
-        "push/message_columns", "source_settings", "push/source", "push/start_position"
+        "push/message_columns",
+        "push/registry_sources",
+        "source_settings",
+        "push/source",
+        "push/start_position",
     ),
     f"{INGEST}/topic_names.py": of_ingest("push/topics_of_others", "source_settings", "rejected"),
     f"{INGEST}/*.py": of_ingest(

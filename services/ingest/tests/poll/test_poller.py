@@ -65,8 +65,11 @@ def test_a_source_that_is_redefined_meanwhile_is_not_committed_under_the_old_def
     bench.coordinator.before = [lambda: bench.propose(new)]
     with pytest.raises(SourceRedefined):
         poll(bench)
+    read, file = [], bench.preparer.file
+    bench.preparer.file = lambda *given: read.append(given) or file(*given)
     bench.coordinator.before = [lambda: bench.propose(SetInfo(description="x"))]
     assert poll(bench).records == 1  # another change does not matter
+    assert len(read) == 1
 
 
 def test_kinds_that_are_not_fetched_say_so(make_polled: Any, poll: Any) -> None:

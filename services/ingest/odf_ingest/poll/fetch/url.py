@@ -73,10 +73,7 @@ def _from_file(step: FetchStepUrl, context: Context) -> Fetched | None:
     label, target = f"file://{place.path}", context.folder / "fetched"
     context.report(label)
     digest, seen = copy_file(Path(unquote(place.path)), target, context, label)
-    validators = Validators(modified=Timestamp(seen.st_mtime_ns))
-    if _state(validators) == context.last:
-        return None
-    found = Downloaded(validators=validators, digest=digest)
+    found = Downloaded(validators=Validators(modified=Timestamp(seen.st_mtime_ns)), digest=digest)
     return _fetched(step, context, target, label=label, found=found)
 
 
