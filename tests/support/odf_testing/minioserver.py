@@ -23,6 +23,7 @@ from odf_common.adapters.s3.bucket import PART_BYTES, Bucket
 from odf_common.adapters.s3.bucket_blobs import S3BlobStore
 from odf_common.adapters.s3.cache import ObjectCache
 from odf_common.adapters.s3.location import S3Access, S3Location
+from odf_testing.frozen_process import freeze
 
 PROGRAMS = Path(sys.prefix) / "share" / "odf" / "minio"  # where `make testsetup` builds it
 START_SECONDS = 30
@@ -96,8 +97,7 @@ class MinioServer:
     def paused(self) -> Iterator[None]:
         """Let it accept connections and answer nothing."""
         assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)  # until then some of its threads still answer
+        freeze(self.process)
         try:
             yield
         finally:

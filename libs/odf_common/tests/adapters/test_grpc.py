@@ -1,4 +1,3 @@
-import signal
 import socket
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from odf_testing.frozen_process import freeze
 
 from odf_common.adapters.grpc import client as grpc_client
 from odf_common.adapters.grpc.client import calling, channel, reached
@@ -221,7 +221,7 @@ def test_a_call_to_a_frozen_process_fails(monkeypatch: pytest.MonkeyPatch) -> No
             with reached("ingest", address) as open_channel:
                 stub = ingest_pb2_grpc.IngestStub(open_channel)
                 assert [item.done for item in stub.Drain(pb.DrainRequest())] == [False, True]
-                process.send_signal(signal.SIGSTOP)
+                freeze(process)
                 with pytest.raises(Unavailable, match="ingest cannot be reached"), calling("ingest"):
                     list(stub.Drain(pb.DrainRequest(), timeout=60))
         finally:

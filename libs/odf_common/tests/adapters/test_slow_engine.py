@@ -1,6 +1,5 @@
 """An engine that says nothing keeps those waiting who ask it already, and nobody else."""
 
-import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 from odf_testing.builders import a_query
+from odf_testing.frozen_process import freeze
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
@@ -122,7 +122,7 @@ def test_a_frozen_engine_is_reported_soon_also_by_calls_without_heartbeats(is_co
         ending.callback(client.close)
         if is_connected:
             assert client.tables_of("SELECT 1") == ("t",)
-        process.send_signal(signal.SIGSTOP)
+        freeze(process)
         for ask in (lambda: client.tables_of("SELECT 1"), lambda: client.query("SELECT 1", ())):
             begun = time.monotonic()
             with pytest.raises(EngineSilent, match=r"for 1\.5 s") as caught:

@@ -1,11 +1,11 @@
 import errno
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from odf_testing.frozen_process import freeze
 
 from odf_common.adapters.local.staging import FOLDER, Staging
 from odf_common.errors import StorageUnavailable
@@ -41,7 +41,7 @@ def test_files_of_killed_commands_go_and_those_of_living_and_stopped_ones_stay(t
     (dead, _), (stopped, stays), (alive, lives) = (a_command(tmp_path) for _ in range(3))
     try:
         end(dead)
-        stopped.send_signal(signal.SIGSTOP)
+        freeze(stopped)
         Staging(tmp_path).sweep()
         assert names(tmp_path) == {stays, lives}
     finally:

@@ -66,7 +66,12 @@ def test_a_source_that_is_redefined_meanwhile_is_not_committed_under_the_old_def
     with pytest.raises(SourceRedefined):
         poll(bench)
     read, file = [], bench.preparer.file
-    bench.preparer.file = lambda *given: read.append(given) or file(*given)
+
+    def counted(*given: Any) -> Any:
+        read.append(given)
+        return file(*given)
+
+    bench.preparer.file = counted
     bench.coordinator.before = [lambda: bench.propose(SetInfo(description="x"))]
     assert poll(bench).records == 1  # another change does not matter
     assert len(read) == 1
