@@ -80,7 +80,7 @@ def build(env: Environment) -> Service:
         datasets=datasets, committer=committer, claims=claims, engine=env.engine, clock=env.clock, keys=keys
     )
     collector = Collector(catalog=env.catalog, claims=claims, staging=Staging(env.settings.home))
-    importer = Importer(datasets=datasets, refs=env.refs, committer=committer, claims=claims)
+    importer = Importer(datasets=datasets, keys=keys, refs=env.refs, committer=committer, claims=claims)
     parts = _parts(creator, importer, scheduler, _ingest(env.settings))
     return Service(
         name="coordinator",

@@ -217,6 +217,7 @@ def test_a_chain_in_the_store_is_imported_with_its_name(
     node: Coordinator, cities: DatasetHandle, tmp_path: Path
 ) -> None:
     head = node.push("cities", "Oslo").state.head
+    node.keys.remove(cities.id)
     node.catalog.remove("cities")
     node.refs.remove(cities.id, HEAD, expected=None)
 

@@ -5,7 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from odf_testing.builders import a_block, a_chain, a_dataset, a_push_source, a_seed, a_time
+from odf_testing.builders import (
+    a_block,
+    a_chain,
+    a_dataset,
+    a_polling_source,
+    a_push_source,
+    a_seed,
+    a_time,
+    a_transform,
+)
 from odf_testing.coordinator import Coordinator
 from odf_testing.redis import MemoryLocks
 
@@ -16,7 +25,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
-from odf_common.metadata.events import KnownEvent, SetInfo
+from odf_common.metadata.events import DisablePollingSource, DisablePushSource, KnownEvent, SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind, require_entry
 from odf_coordinator.catalog.registry import DatasetHandle
 from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal
@@ -48,7 +57,8 @@ def stored(node: Coordinator, past: ChainState, *events: KnownEvent) -> ChainSta
 
 
 def forget(node: Coordinator, known: DatasetHandle) -> None:
-    """Leave only the blocks and objects of a dataset."""
+    """Leave only the blocks and objects of a dataset, as a pull of another node's dataset stores them."""
+    node.keys.remove(known.id)
     node.catalog.remove(known.alias)
     node.refs.remove(known.id, HEAD, expected=None)
 
@@ -153,6 +163,63 @@ def test_a_chain_without_its_objects_is_not_imported(
     assert node.catalog.by_alias("copy") is None
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        a_transform(a_dataset("secret")),
+        a_polling_source(),
+        DisablePollingSource(),
+        a_push_source("second"),
+        DisablePushSource(source_name="default"),
+    ],
+)
+def test_who_sends_a_chain_does_not_decide_what_this_node_runs(
+    node: Coordinator, cities: DatasetHandle, event: KnownEvent
+) -> None:
+    raw = encode_block(a_block(cities.state, event), 3)
+    node.blobs.put(cities.id, ObjectKind.BLOCK, block_hash(raw), raw)
+
+    for is_forced in (False, True):
+        outcome = node.importer.import_chain(
+            cities.id,
+            expected_head=cities.state.head,
+            new_head=block_hash(raw),
+            alias="",
+            is_forced=is_forced,
+        )
+        text = refused(node, cities, outcome)
+        assert f"block {block_hash(raw)} changes what the dataset's own node runs" in text
+        assert f"({type(event).__name__})" in text
+        assert "`odf ref fast-forward DATASET@theirs`" in text
+
+
+def test_the_owner_accepts_a_definition_and_a_copy_takes_any(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
+    one = stored(node, cities.state, a_push_source("second"))
+    staged = node.importer.import_chain(
+        cities.id, expected_head=None, new_head=one.head, alias="", ref="theirs"
+    )
+    assert staged == Committed(state=one)
+    assert node.references.fast_forward("cities@theirs").state == one
+
+    two = stored(node, one, a_push_source("third"))
+    assert isinstance(imported(node, cities.id, one.head, two.head), Refusal)
+    node.keys.remove(cities.id)
+    assert imported(node, cities.id, one.head, two.head) == Committed(state=two)
+
+
+def test_a_dataset_whose_key_outlived_it_is_not_defined_by_others(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
+    node.catalog.remove(cities.alias)
+    node.refs.remove(cities.id, HEAD, expected=None)
+    outcome = imported(node, cities.id, None, cities.state.head, "copy")
+    assert isinstance(outcome, Refusal)
+    assert outcome.code == "ForeignDefinition"
+    assert node.catalog.by_alias("copy") is None
+
+
 def test_a_chain_of_another_dataset_is_not_imported(node: Coordinator) -> None:
     chain = a_chain(a_seed(dataset=a_dataset("theirs")), a_push_source())
     ours = a_dataset("ours")
@@ -237,6 +304,7 @@ def test_a_name_is_taken_after_the_head_has_moved(
 def test_an_import_that_was_killed_before_its_name_was_taken_begins_again(
     node: Coordinator, cities: DatasetHandle
 ) -> None:
+    node.keys.remove(cities.id)
     node.catalog.remove(cities.alias)
 
     outcome = imported(node, cities.id, None, cities.state.head, "copy")

@@ -177,7 +177,11 @@ class Coordinator:
             catalog=self.catalog, claims=self.claims, staging=Staging(self.home), now=lambda: self.now
         )
         self.importer = Importer(
-            datasets=self.datasets, refs=self.refs, committer=self.committer, claims=self.claims
+            datasets=self.datasets,
+            keys=self.keys,
+            refs=self.refs,
+            committer=self.committer,
+            claims=self.claims,
         )
         self.creator = DatasetCreator(
             datasets=self.datasets,

@@ -1,9 +1,13 @@
 """Imports a chain whose blocks and objects another service has stored.
 
 The objects of a derivative may be missing up to its drop marker: they are rebuilt later.
+
+Who sends a chain does not decide what this node runs: it executes the transforms and sources of the datasets whose keys
+it has, with its own rights.
 """
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from odf_common.chain.compare_chains import common_block, compare
 from odf_common.chain.rules import admit
@@ -17,20 +21,43 @@ from odf_common.errors import (
     HeadMoved,
     InvalidInput,
     NotFound,
+    Refused,
     VerificationFailed,
 )
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import DatasetKind, Seed
+from odf_common.metadata.events import (
+    AddPushSource,
+    DatasetKind,
+    DisablePollingSource,
+    DisablePushSource,
+    Seed,
+    SetPollingSource,
+    SetTransform,
+)
 from odf_common.ports.store import CatalogEntry, RefStore, new_creation
 from odf_coordinator.catalog.dependency_guard import hold_inputs, require_inputs_kept
+from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, refusal_of
 from odf_coordinator.lifecycle.claims import Claims
 from odf_coordinator.storage.object_checks import require_objects
+
+DEFINITIONS: Final = (
+    SetTransform,
+    SetPollingSource,
+    DisablePollingSource,
+    AddPushSource,
+    DisablePushSource,
+)
+
+
+@dataclass(eq=False, kw_only=True)
+class ForeignDefinition(Refused):
+    """The chain changes what this node runs: a transform or a source of a dataset whose key it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +65,7 @@ class Importer:
     """Admits stored blocks, all or none."""
 
     datasets: Datasets
+    keys: KeyStore
     refs: RefStore
     committer: Committer
     claims: Claims
@@ -51,36 +79,52 @@ class Importer:
         alias: str,
         ref: str = HEAD,
         is_forced: bool = False,
+        may_define: bool = False,
         creation: str = "",
     ) -> Outcome:
         """Move a reference to `new_head` atomically; a new dataset gets `alias`, and `creation` or a random one.
 
         The head only moves forward unless `is_forced`; then, and other references of an existing dataset always, it
-        moves to any block. Blocks that it leaves stay in the store.
+        moves to any block. Blocks that it leaves stay in the store. Unless it `may_define`, the head of a dataset whose
+        key is here moves over no definition of a transform or source (`ForeignDefinition`).
         """
         try:
             if ref == HEAD:
                 new = CatalogEntry(alias=alias, dataset_id=dataset, creation=creation or new_creation())
-                return self._import(new, expected_head, new_head, is_forced=is_forced)
+                guards = not may_define and self.keys.has(dataset)
+                return self._import(new, expected_head, new_head, is_forced=is_forced, guards=guards)
             with self.committer.lock(dataset):
                 return self._stage(dataset, ref, expected_head, new_head)
         except HeadMoved:
             return Overtaken(expected=expected_head, head=self.refs.head(dataset, ref))
-        except (ChainRuleViolated, InvalidInput, NotFound, VerificationFailed, AlreadyExists) as error:
+        except (
+            ChainRuleViolated,
+            InvalidInput,
+            NotFound,
+            Refused,
+            VerificationFailed,
+            AlreadyExists,
+        ) as error:
             return refusal_of(error)
 
     def _import(
-        self, new: CatalogEntry, expected: Multihash | None, new_head: Multihash, *, is_forced: bool
+        self,
+        new: CatalogEntry,
+        expected: Multihash | None,
+        new_head: Multihash,
+        *,
+        is_forced: bool,
+        guards: bool,
     ) -> Committed | Overtaken:
         """Import into the dataset; `new` is what it becomes if it does not exist."""
         entry = self.datasets.catalog.by_id(new.dataset_id)
         if entry is not None:
-            return self._advance(entry, expected, new_head, is_forced=is_forced)
+            return self._advance(entry, expected, new_head, is_forced=is_forced, guards=guards)
         if not new.alias:
             raise InvalidInput(text=f"{new.dataset_id} is new on this node and needs a name")
         entry = replace(new, alias=str(parse_alias(new.alias)))
         with self.claims.importing(entry.dataset_id, entry.alias):
-            outcome = self._advance(entry, expected, new_head, is_new=True)
+            outcome = self._advance(entry, expected, new_head, is_new=True, guards=guards)
         if isinstance(outcome, Committed):
             self.committer.announce(outcome.state)  # now that it has a name
         return outcome
@@ -91,6 +135,7 @@ class Importer:
         expected: Multihash | None,
         new_head: Multihash,
         *,
+        guards: bool,
         is_new: bool = False,
         is_forced: bool = False,
     ) -> Committed | Overtaken:
@@ -102,7 +147,7 @@ class Importer:
         if head != expected:
             return Overtaken(expected=expected, head=head)
         known = self._common(dataset, expected, new_head) if is_forced and expected is not None else expected
-        state = self._admitted(dataset, known, new_head)
+        state = self._admitted(dataset, known, new_head, guards=guards)
         with hold_inputs(self.datasets, entry, (state.transform,)), self.committer.lock(dataset):
             self.committer.move_ref(dataset, expected=expected, state=state)
         if is_new:
@@ -124,8 +169,13 @@ class Importer:
         read = self.datasets.reader(dataset)
         return common_block(compare(read, head, read, block), head, block)
 
-    def _admitted(self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash) -> ChainState:
-        """Return the state at `new_head`, after checking the hashes and objects of its blocks."""
+    def _admitted(
+        self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash, *, guards: bool = False
+    ) -> ChainState:
+        """Return the state at `new_head`, after checking the hashes and objects of its blocks.
+
+        Raises `ForeignDefinition` if it `guards` what the node runs.
+        """
         blobs, state = self.datasets.blobs, None
         if expected is not None:
             require_readable_block(blobs, dataset, expected)
@@ -135,6 +185,13 @@ class Importer:
             event = decoded.block.event
             if isinstance(event, Seed) and event.dataset_id != dataset:
                 raise InvalidInput(text=f"the chain belongs to {event.dataset_id}, not to {dataset}")
+            if guards and isinstance(event, DEFINITIONS):
+                text = (
+                    f"block {name} changes what the dataset's own node runs ({type(event).__name__}); its owner can "
+                    "look at it there and accept it: `odf pull URL --as DATASET@theirs`, `odf log DATASET@theirs`, "
+                    "`odf ref fast-forward DATASET@theirs`"
+                )
+                raise ForeignDefinition(text=text)
             state = admit(state, decoded.block, block_hash=name, version=decoded.version)
             is_rebuilt = (
                 state.kind is DatasetKind.Derivative and dropped is not None and dropped.contains(name)

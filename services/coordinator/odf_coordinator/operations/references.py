@@ -123,7 +123,11 @@ class References:
         if self.keys.has(head.id):
             entry = self.creator.create_topics(head, candidate.state.push_sources.values())
         outcome = self.importer.import_chain(
-            head.id, expected_head=head.state.head, new_head=candidate.state.head, alias=""
+            head.id,
+            expected_head=head.state.head,
+            new_head=candidate.state.head,
+            alias="",
+            may_define=True,
         )
         return DatasetHandle(entry=entry, state=require_committed(head.id, outcome).state)
 
