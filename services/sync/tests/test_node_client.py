@@ -86,6 +86,28 @@ def test_a_token_stays_with_the_origin_that_it_is_for(server: Server, other: Ser
     assert (server.tokens, other.tokens) == ([TOKEN, TOKEN], [None])
 
 
+def test_a_url_that_parsers_read_differently_is_not_our_origin(server: Server, other: Server) -> None:
+    own, victim = server.url.removeprefix("http://"), other.url.removeprefix("http://")
+    confusing = f"http://{victim}\\@{own}/object"
+    server.redirects = {"/a": confusing}
+    there = HttpDataset(server.url, "secret")
+    with pytest.raises(AddressForbidden):
+        there.get("a")
+    with pytest.raises(AddressForbidden):
+        there.download(confusing, {"Authorization": TOKEN}, BytesIO(), 100)
+    client = NodeClient(server.url, PUBLIC, timeout=urllib3.Timeout(5), retries=urllib3.Retry(0))
+    assert not client.is_own(confusing)
+    assert client.is_own(f"http://someone@{own}/object")
+    assert client.is_own(server.url.upper())
+    assert other.tokens == []
+
+
+@pytest.mark.parametrize("address", ["fec0::1", "fc00::1", "fe80::1%1", "::1", "::", "ff02::1"])
+def test_no_address_of_a_site_is_public(address: str) -> None:
+    with pytest.raises(AddressForbidden):
+        PUBLIC.require("example.org", address)
+
+
 def test_redirects_are_limited_and_stay_encrypted(server: Server) -> None:
     server.redirects["/a"] = "/a"
     with pytest.raises(Unavailable, match="more than 3 redirects"):

@@ -20,6 +20,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 CONNECT_SECONDS: Final = 10.0
 NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+SITE_LOCAL: Final = ipaddress.IPv6Network("fec0::/10")  # deprecated, and global by `ipaddress`
 
 
 @dataclass(eq=False, kw_only=True)
@@ -83,7 +84,7 @@ class Networks:
         if any(_is_in(address, network) for network in self.allowed):
             return
         for one in _embedded(address) or (address,):
-            is_public = one.is_global and not one.is_multicast and not one.is_reserved
+            is_public = one.is_global and not (one.is_multicast or one.is_reserved or _is_in(one, SITE_LOCAL))
             if not is_public and not any(_is_in(one, network) for network in self.allowed):
                 raise AddressForbidden(host=host, address=str(address))
 

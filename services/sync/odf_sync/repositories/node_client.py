@@ -6,9 +6,10 @@ one in `ODF_FETCH_NETWORKS`: otherwise a node could make this one send requests 
 
 from collections.abc import Mapping
 from typing import BinaryIO, Final
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 import urllib3
+from urllib3.util import parse_url
 
 from odf_common.adapters.networks import Networks, restricted_pools
 from odf_common.errors import InvalidInput, Unavailable
@@ -71,17 +72,17 @@ def _redirected(url: str, target: str) -> str:
     except ValueError as error:
         raise InvalidInput(text=f"redirects to {target[:200]!r}, which is not a URL", where=url) from error
     scheme = _origin(place)[0]
-    if urlsplit(url).scheme == "https" and scheme != "https":
+    if _origin(url)[0] == "https" and scheme != "https":
         raise InvalidInput(text="redirects from https to http", where=url)
     return place
 
 
 def _origin(url: str) -> tuple[str, str, int]:
+    """Return scheme, host and port, as urllib3 reads them when it connects: other parsers may see another host."""
     try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
+        parts = parse_url(url)
+    except urllib3.exceptions.LocationParseError as error:
         raise InvalidInput(text=f"not a URL: {error}", where=url[:200]) from error
-    if parts.scheme not in PORTS or not host:
+    if parts.scheme not in PORTS or not parts.host:
         raise InvalidInput(text="expected a URL of http or https", where=url[:200])
-    return parts.scheme, host, PORTS[parts.scheme] if port is None else port
+    return parts.scheme, parts.host, PORTS[parts.scheme] if parts.port is None else parts.port
