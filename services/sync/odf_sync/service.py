@@ -30,7 +30,10 @@ def build(env: Environment) -> Service:
     require_protected(settings, "ODF_SYNC_HTTP", settings.required("sync_http"))
     replies = Replies(env.bus)
     directory = Directory(
-        AccessStore(settings.home), is_multi_tenant=settings.tenancy == MULTI_TENANT, clock=env.clock
+        AccessStore(settings.home),
+        is_multi_tenant=settings.tenancy == MULTI_TENANT,
+        blobs=env.blobs,
+        clock=env.clock,
     )
     heads = HeadWatch()
     authorizer = Authorizer(catalog=env.catalog, local_writers=settings.http_ingest, directory=directory)

@@ -7,7 +7,7 @@ import pytest
 from odf_testing.builders import a_dataset
 from odf_testing.clocks import ManualClock
 
-from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local import LocalBlobStore, LocalCatalog
 from odf_common.errors import (
     AlreadyExists,
     HeadMoved,
@@ -163,6 +163,43 @@ def test_a_private_dataset_stays_private_if_its_damaged_name_has_lost_its_creati
     assert directory.visibility(incarnation(a_dataset(), "another")) is Visibility.PUBLIC
     directory.store.set_visibility(restored, Visibility.PUBLIC)
     assert directory.visibility(restored) is Visibility.PUBLIC
+
+
+def test_a_private_dataset_stays_private_without_the_database(tmp_path: Path) -> None:
+    blobs, dataset = LocalBlobStore(tmp_path), a_dataset()
+    with_creation, restored = incarnation(dataset, "one"), incarnation(dataset, "")
+
+    def opened() -> Directory:
+        return Directory(AccessStore(tmp_path), is_multi_tenant=False, blobs=blobs)
+
+    opened().set_visibility(with_creation, Visibility.PRIVATE)
+    (tmp_path / "access.db").unlink()
+    assert opened().visibility(with_creation) is Visibility.PRIVATE
+    assert opened().visibility(restored) is Visibility.PRIVATE, "its name was lost, too"
+    assert opened().visibility(incarnation(a_dataset("other"), "")) is Visibility.PUBLIC
+
+    opened().set_visibility(with_creation, Visibility.PUBLIC)
+    assert opened().visibility(with_creation) is Visibility.PUBLIC
+    (tmp_path / "access.db").unlink()
+    assert opened().visibility(with_creation) is Visibility.PUBLIC
+
+
+def test_a_dataset_is_marked_before_it_is_private_and_until_it_is_public(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = AccessStore(tmp_path)
+    directory = Directory(store, is_multi_tenant=False, blobs=LocalBlobStore(tmp_path))
+
+    def fail(*_: object) -> None:
+        raise StorageUnavailable(file="access.db", why="the disk is full")
+
+    directory.set_visibility(HERE, Visibility.PRIVATE)
+    monkeypatch.setattr(store, "set_visibility", fail)
+    other = incarnation(a_dataset("other"), "one")
+    for dataset, visibility in ((HERE, Visibility.PUBLIC), (other, Visibility.PRIVATE)):
+        with pytest.raises(StorageUnavailable):
+            directory.set_visibility(dataset, visibility)
+        assert directory.visibility(dataset) is Visibility.PRIVATE
 
 
 def test_what_is_taken_back_is_gone(directory: Directory) -> None:

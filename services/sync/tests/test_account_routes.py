@@ -2,7 +2,12 @@
 
 import http.client
 import json
+import socket
+import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -24,6 +29,7 @@ from odf_sync.access import device_flow
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Action, Visibility
+from odf_sync.access.tokens import Token
 from odf_sync.http import account_routes
 from odf_sync.http.account_routes import LOGIN_PAGE, MAX_BODY_BYTES, AccountRoutes
 from odf_sync.http.authorization import Authorizer
@@ -85,6 +91,13 @@ class Node:
             "POST", "/platform/login", json.dumps(body), Content_Type="application/json"
         )
         return status, json.loads(text)
+
+    def status_of_login(self, password: str) -> int:
+        body = {
+            "loginMethod": "password",
+            "loginCredentialsJson": json.dumps({"login": "alice", "password": password}),
+        }
+        return self.ask("POST", "/platform/login", json.dumps(body), Content_Type="application/json")[0]
 
     def poll(self, code: str) -> tuple[int, dict[str, Any]]:
         form = f"client_id=kamu&device_code={code}&grant_type=urn%3Aietf%3Aparams%3Aoauth%3Agrant-type%3Adevice_code"
@@ -211,6 +224,7 @@ def test_a_device_is_logged_in_once_its_user_is(node: Node) -> None:
     assert node.directory.caller(token).name == "alice"
     assert node.log_in(deviceCode=code)[0] == 200
     assert node.poll(code)[1]["access_token"] == token, "a login is completed once"
+    assert node.ask("GET", page)[0] == 410
 
 
 def test_logins_of_devices_expire_and_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +244,20 @@ def test_logins_of_devices_expire_and_are_limited(monkeypatch: pytest.MonkeyPatc
     assert not logins.complete(code, "token")
     assert logins.is_pending(logins.begin("192.0.2.1"))
     with pytest.raises(KeyError):
+        logins.poll(code)
+
+
+def test_a_code_is_worth_a_token_only_as_long_as_the_answer_may_have_been_lost() -> None:
+    clock = ManualClock()
+    logins = device_flow.DeviceLogins(clock)
+    code = logins.begin("192.0.2.1")
+    logins.complete(code, "token")
+    clock.ms += 100_000
+    assert logins.poll(code) == "token"
+    clock.ms += 29_999
+    assert logins.poll(code) == "token"
+    clock.ms += 1
+    with pytest.raises(TimeoutError):
         logins.poll(code)
 
 
@@ -289,6 +317,71 @@ def test_after_too_many_failed_logins_even_the_right_password_has_to_wait(
         status, headers, _ = node.ask("POST", page, f"login=alice&password={PASSWORD}")
     assert status == 429
     assert 50 < int(headers["Retry-After"]) <= 60
+
+
+def test_guesses_at_the_same_time_are_counted_like_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(account_routes, "FAILURES_OF_ACCOUNT", 5)
+    node = Node(tmp_path)
+    with running(node.app) as node.base, ThreadPoolExecutor(20) as pool:
+        found = Counter(pool.map(lambda number: node.status_of_login(f"wrong {number}"), range(20)))
+    assert found == {401: 5, 429: 15}
+
+
+def test_logins_that_succeed_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(account_routes, "FAILURES_OF_ACCOUNT", 2)
+    monkeypatch.setattr(account_routes, "FAILURES_OF_ADDRESS", 2)
+    node = Node(tmp_path)
+    with running(node.app) as node.base:
+        assert [node.status_of_login(PASSWORD) for _ in range(3)] == [200] * 3
+        assert node.status_of_login("wrong") == 401
+        assert [node.status_of_login(PASSWORD) for _ in range(3)] == [200] * 3, "one failure stays counted"
+        assert [node.status_of_login(one) for one in ("wrong", PASSWORD)] == [401, 429]
+
+
+def test_more_logins_than_can_be_checked_are_asked_to_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(account_routes, "MOST_LOGINS", 1)
+    node = Node(tmp_path)
+    begun, go_on = threading.Event(), threading.Event()
+    check = node.directory.log_in
+
+    def slow(login: str, password: str) -> Token:
+        begun.set()
+        assert go_on.wait(10)
+        return check(login, password)
+
+    monkeypatch.setattr(node.directory, "log_in", slow)
+    with running(node.app) as node.base, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(node.status_of_login, PASSWORD)
+        assert begun.wait(10)
+        assert node.status_of_login(PASSWORD) == 503
+        go_on.set()
+        assert first.result() == 200
+        assert node.status_of_login(PASSWORD) == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/platform/login", "/platform/token/device", "/platform/token/device/authorization", "/v/login"],
+)
+def test_a_body_that_comes_slowly_keeps_no_place(
+    node: Node, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(account_routes, "BODY_SECONDS", 0.5)
+    host, _, port = node.base.removeprefix("http://").partition(":")
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(head.encode())
+        for _ in range(10):  # a byte now and then does not help
+            connection.sendall(b"x")
+            time.sleep(0.1)
+        answer = connection.recv(10_000)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        while connection.recv(10_000):
+            pass
 
 
 @pytest.mark.parametrize("page", ["/v/login?deviceCode=unknown", "/v/login"])

@@ -23,6 +23,7 @@ from odf_common.service import audit as audit_module
 from odf_common.service.audit import DROPPED, Audit
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
+from odf_sync.access.rate_limits import RequestRate
 from odf_sync.access.rules import Action, Visibility
 from odf_sync.http.account_routes import AccountRoutes
 from odf_sync.http.authorization import Authorizer
@@ -40,7 +41,7 @@ async def ok(_: web.Request) -> web.Response:
 class Node:
     """A server of many tenants with a public and a private dataset of `ann`, and its audit."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, rate: RequestRate | None = None) -> None:
         catalog = LocalCatalog(home)
         self.directory = Directory(AccessStore(home), is_multi_tenant=True)
         self.account = self.directory.add_account(Name("ann"), PASSWORD)
@@ -54,7 +55,10 @@ class Node:
         ]
         self.audit, self.bus = Audit(), MemoryBus()
         self.app = application(
-            authorizer, (*AccountRoutes(authorizer, catalog).endpoints(), *served), audit=self.audit
+            authorizer,
+            (*AccountRoutes(authorizer, catalog).endpoints(), *served),
+            audit=self.audit,
+            rate=rate,
         )
         self.base = ""
 
@@ -219,3 +223,11 @@ def test_what_cannot_be_sent_at_the_end_is_counted(monkeypatch: pytest.MonkeyPat
     audit.put(None, AccessDecision())
     audit.finish(bus)
     assert DROPPED._value.get() - lost == 1
+
+
+def test_an_address_cannot_flood_the_audit_with_headers_that_are_not_valid(tmp_path: Path) -> None:
+    node = Node(tmp_path, rate=RequestRate(1, lambda: 0.0))
+    with running(node.app) as node.base:
+        found = [node.ask("GET", f"/{PUBLIC}/refs/head", Authorization="Basic x") for _ in range(8)]
+        assert found == [400] * 5 + [429] * 3
+        assert len(node.noted()) == 5

@@ -198,12 +198,17 @@ def test_a_stream_ends_when_its_dataset_becomes_private(tmp_path: Path) -> None:
         assert Stream(node, "/alice/cities/events").answer.status == 404
 
 
-def test_streams_are_limited_and_end_with_the_server(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_routes, "MAX_STREAMS", 1)
-    stream = Stream(node)
-    stream.next()
-    refused = Stream(node).answer
-    assert (refused.status, refused.getheader("Retry-After")) == (503, "5")
+@pytest.mark.parametrize("limit", ["MAX_STREAMS", "STREAMS_OF_CALLER"])
+def test_streams_are_limited_and_end_with_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(event_routes, limit, 1)
+    with serving(tmp_path, "cities") as node:
+        stream = Stream(node)
+        stream.next()
+        refused = Stream(node).answer
+        assert (refused.status, refused.getheader("Retry-After")) == (503, "5")
+        assert Stream(node, method="HEAD").answer.status == 503
 
 
 def test_a_client_that_has_gone_is_forgotten(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

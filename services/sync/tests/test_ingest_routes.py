@@ -4,6 +4,7 @@ import gzip
 import http.client
 import json
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -21,10 +22,13 @@ from odf_common.adapters.local import LocalCatalog
 from odf_common.adapters.local.staging import Staging
 from odf_common.codec.times import time_of
 from odf_common.errors import Damaged, InvalidInput, NotFound, StorageUnavailable, Unavailable
+from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.proto.odf.node.v1 import push_pb2_grpc
 from odf_sync.access import rate_limits
+from odf_sync.access.access_store import AccessStore
+from odf_sync.access.directory import Directory
 from odf_sync.access.rate_limits import Shares
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import FAILED, UNAVAILABLE, application
@@ -72,6 +76,8 @@ class Here:
     ingest: Ingest
     home: Path
     server: GrpcServer
+    catalog: LocalCatalog
+    directory: Directory
 
     def ask(
         self, method: str, path: str, body: Any = None, **headers: str
@@ -109,10 +115,11 @@ def make_here(tmp_path: Path) -> Iterator[Any]:
             max_bytes=MAX_BYTES,
             public_url=public_url,
         )
-        authorizer = Authorizer(catalog=catalog, local_writers=who)
+        directory = Directory(AccessStore(tmp_path), is_multi_tenant=False)
+        authorizer = Authorizer(catalog=catalog, local_writers=who, directory=directory)
         context = running(application(authorizer, routes.endpoints()))
         running_ones.append((context, server))
-        return Here(context.__enter__(), ingest, tmp_path, server)
+        return Here(context.__enter__(), ingest, tmp_path, server, catalog, directory)
 
     yield make
     for context, server in running_ones:
@@ -132,6 +139,38 @@ def _registering(ingest: Ingest) -> Any:
         return ("odf.node.v1.Push",)
 
     return register
+
+
+@pytest.mark.parametrize("change", ["revoked", "replaced", "deleted", "nothing"])
+def test_who_may_no_longer_push_when_the_body_has_come_has_pushed_nothing(
+    make_here: Any, change: str
+) -> None:
+    here = make_here("off")
+    here.directory.add_account(Name("ann"), None)
+    token, _ = here.directory.create_token(Name("ann"), label="")
+
+    def body() -> Iterator[bytes]:
+        yield b"x"
+        deadline = time.monotonic() + 10
+        while not any(here.home.glob("staging/*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        if change == "revoked":
+            here.directory.store.revoke(token.id)
+        if change in {"replaced", "deleted"}:
+            here.catalog.remove("orders")
+        if change == "replaced":
+            here.catalog.add(CatalogEntry(alias="orders", dataset_id=DATASET, creation="another"))
+        yield b"y"
+
+    status, answer = here.post(body(), Authorization=f"Bearer {token.text()}")
+    if change == "nothing":
+        assert (status, here.ingest.batches) == (202, [b"xy"])
+    else:
+        assert (status, answer["code"]) == (403, "PushForbidden")
+        assert "the permission ended or the dataset was replaced" in answer["message"]
+        assert here.ingest.batches == []
+    assert here.staged() == []
 
 
 def test_a_receipt_is_at_the_public_url(make_here: Any) -> None:

@@ -210,6 +210,11 @@ def incarnation(dataset: DatasetId, creation: str) -> Incarnation:
     return Incarnation(f"{dataset}#{creation}" if creation else str(dataset))
 
 
+def id_of(incarnation: Incarnation) -> DatasetId:
+    """Return the id of the dataset that this is an incarnation of."""
+    return DatasetId.parse(incarnation.partition("#")[0])
+
+
 def new_creation() -> str:
     """Return a random text for a dataset that is created now."""
     return secrets.token_hex(CREATION_BYTES)

@@ -96,7 +96,7 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
         entry = require_entry(self._catalog, request.ref)
         if request.visibility:
             visibility = _parsed(Visibility, request.visibility, "visibility")
-            self._store.set_visibility(entry.incarnation, visibility)
+            self._directory.set_visibility(entry.incarnation, visibility)
         if request.account:
             account = self._store.account(Name(request.account))
             role = _role(request.role) if request.role else None

@@ -40,7 +40,10 @@ class AccessUnreadable(Damaged):
 
     def advice(self) -> str:
         """Return what the user can do."""
-        return f"stop the node, restore {FILE} from a backup, or move it away: accounts, tokens and roles are then gone"
+        return (
+            f"stop the node, restore {FILE} from a backup, or move it away: accounts, tokens and roles are then gone, "
+            "private datasets stay private, and on a node of many tenants all are"
+        )
 
 
 DATABASE: Final = Definition(

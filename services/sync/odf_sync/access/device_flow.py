@@ -15,6 +15,7 @@ from odf_common.ports.clock import Clock
 EXPIRES_SECONDS: Final = 300
 INTERVAL_SECONDS: Final = 5
 REMEMBERED_SECONDS: Final = 300  # after that, so that a client that still polls learns why
+REPEATED_SECONDS: Final = 30  # in which the token is given again
 MAX_LOGINS: Final = 1000  # logins at a time, with those remembered
 
 
@@ -79,10 +80,14 @@ class DeviceLogins:
     def poll(self, code: str) -> str | None:
         """Return the token, None until the user has logged in.
 
+        The first answer may be lost, and other implementations repeat it: for `REPEATED_SECONDS` it is given again.
+
         Raises `KeyError` for an unknown code, and `TimeoutError` for one that has expired.
         """
         with self._lock:
-            login = self._logins[code]
-            if login.expires_ms <= self._clock.now().ms:
+            login, now = self._logins[code], self._clock.now().ms
+            if login.expires_ms <= now:
                 raise TimeoutError
+            if login.token is not None:
+                login.expires_ms = min(login.expires_ms, now + REPEATED_SECONDS * 1000)
             return login.token

@@ -2,6 +2,8 @@
 
 On a single-tenant node, every account owns every dataset. On a multi-tenant one, the account in a dataset's name owns
 it, and others have the roles granted to them.
+
+A private dataset is also marked beside its data: if the database is lost, or was not in a backup, it stays private.
 """
 
 import hashlib
@@ -15,7 +17,7 @@ from odf_common.identity.dataset_refs import Alias, Name, parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
 from odf_common.ports.clock import Clock
-from odf_common.ports.store import CatalogEntry, Incarnation
+from odf_common.ports.store import BlobStore, CatalogEntry, Incarnation, id_of
 from odf_sync.access.access_store import AccessStore, StoredToken
 from odf_sync.access.passwords import hash_password, is_password
 from odf_sync.access.rules import Account, Caller, Role, Scope, Visibility
@@ -24,6 +26,7 @@ from odf_sync.access.tokens import Token
 LOGIN_SECONDS: Final = 24 * 3600
 LOGIN_LABEL: Final = "login"
 MAX_LABEL: Final = 100  # characters
+PRIVATE_MARK: Final = "private"  # a note, which is deleted with the dataset
 NODE_ACCOUNT: Final = Name("odf")
 """Owner of the datasets without an account, in answers to other nodes."""
 
@@ -36,9 +39,17 @@ class LoginRefused(OdfError):
 class Directory:
     """Accounts, their tokens and their roles; thread-safe."""
 
-    def __init__(self, store: AccessStore, *, is_multi_tenant: bool, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Use a store."""
+    def __init__(
+        self,
+        store: AccessStore,
+        *,
+        is_multi_tenant: bool,
+        blobs: BlobStore | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Use a store; without `blobs`, private datasets are not marked."""
         self.store = store
+        self._blobs = blobs
         self.is_multi_tenant = is_multi_tenant
         self._clock = clock
 
@@ -111,9 +122,30 @@ class Directory:
         return self.store.role(entry.incarnation, account)
 
     def visibility(self, dataset: Incarnation) -> Visibility:
-        """Return a dataset's visibility; by default public on a single-tenant node, private on a multi-tenant one."""
-        unset = Visibility.PRIVATE if self.is_multi_tenant else Visibility.PUBLIC
-        return self.store.visibility(dataset) or unset
+        """Return a dataset's visibility.
+
+        By default it is private on a multi-tenant node, and public on a single-tenant one unless it is marked.
+        """
+        found = self.store.visibility(dataset)
+        if found is not None:
+            return found
+        is_private = self.is_multi_tenant or self._is_marked(dataset)
+        return Visibility.PRIVATE if is_private else Visibility.PUBLIC
+
+    def set_visibility(self, dataset: Incarnation, visibility: Visibility) -> None:
+        """Set the visibility of a dataset that exists; it is never less private in between."""
+        if visibility is Visibility.PRIVATE:
+            self._mark(dataset, "")
+        self.store.set_visibility(dataset, visibility)
+        if visibility is Visibility.PUBLIC:
+            self._mark(dataset, None)
+
+    def _mark(self, dataset: Incarnation, text: str | None) -> None:
+        if self._blobs is not None:
+            self._blobs.set_note(id_of(dataset), PRIVATE_MARK, text)
+
+    def _is_marked(self, dataset: Incarnation) -> bool:
+        return self._blobs is not None and self._blobs.note(id_of(dataset), PRIVATE_MARK) is not None
 
     def owner(self, alias: Alias) -> Account:
         """Return the account that owns a dataset; its id is derived from its name if no such account exists."""

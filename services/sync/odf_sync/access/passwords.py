@@ -10,7 +10,8 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from odf_common.errors import InvalidInput
 
 SHORTEST, LONGEST = 8, 1024  # characters
-AT_ONCE: Final = threading.BoundedSemaphore(2)  # each takes 19 MiB and a core
+HASHED_AT_ONCE: Final = 2  # each takes 19 MiB and a core
+AT_ONCE: Final = threading.BoundedSemaphore(HASHED_AT_ONCE)
 _HASHER: Final = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
 

@@ -153,9 +153,18 @@ class FailedLogins:
         return max(0.0, times[0] + WINDOW_SECONDS - self._monotonic()) if len(times) == self._most else 0.0
 
     def note(self, key: Hashable) -> None:
-        """Note a failure."""
+        """Note a failure, or an attempt that may fail."""
         key = self._counted(key)
         self._failures.setdefault(key, deque(maxlen=self._most)).append(self._monotonic())
+
+    def take_back(self, key: Hashable) -> None:
+        """Count one attempt less, because it did not fail; of several at a time, any."""
+        key = self._counted(key)
+        times = self._failures.get(key)
+        if times:
+            times.pop()
+        if not times:
+            self._failures.pop(key, None)
 
     def _counted(self, key: Hashable) -> Hashable:
         """Return the key, or the one of all others while there are too many keys."""

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 from urllib.parse import parse_qsl
@@ -16,6 +17,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import Catalog
 from odf_sync.access.device_flow import EXPIRES_SECONDS, INTERVAL_SECONDS, DeviceLogins
 from odf_sync.access.directory import LOGIN_SECONDS, LoginRefused
+from odf_sync.access.passwords import HASHED_AT_ONCE
 from odf_sync.access.rate_limits import FailedLogins, counted_address
 from odf_sync.access.tokens import Token
 from odf_sync.http.authorization import INVALID_TOKEN, Authorizer
@@ -27,6 +29,9 @@ LOGIN_FIELDS: Final = ("loginMethod", "loginCredentialsJson")
 POLL_FIELDS: Final = ("grant_type", "client_id", "device_code")
 MAX_LOGIN: Final = 256  # characters by which failures are counted
 MAX_BODY_BYTES: Final = 64 * 1024
+BODY_SECONDS: Final = 10.0  # for all of it
+MOST_LOGINS: Final = 200  # whose passwords are hashed, or wait for it: some three seconds
+RETRY_AFTER_SECONDS: Final = 5
 HTML: Final = "text/html"
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 LOGIN_PAGE: Final = "/v/login"
@@ -45,6 +50,9 @@ class AccountRoutes:
         self._devices = DeviceLogins()
         self._failures_of_account = FailedLogins(FAILURES_OF_ACCOUNT)
         self._failures_of_address = FailedLogins(FAILURES_OF_ADDRESS)
+        # Of their own: logins that wait for others take no thread from those that read.
+        self._hashing = ThreadPoolExecutor(HASHED_AT_ONCE, thread_name_prefix="login")
+        self._logins = 0  # in progress
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Yield what is served."""
@@ -84,21 +92,21 @@ class AccountRoutes:
             summary="Exchange a password for a token.",
             body="application/json",
             fields=LOGIN_FIELDS,
-            statuses=(200, 401, 413, 415, 422, 429),
+            statuses=(200, 401, 408, 413, 415, 422, 429),
         )
         yield form(
             path="/platform/token/device/authorization",
             handler=self._begin,
             summary="Begin a login in a browser.",
             fields=("client_id",),
-            statuses=(200, 413, 422),
+            statuses=(200, 408, 413, 422),
         )
         yield form(
             path="/platform/token/device",
             handler=self._poll,
             summary="Fetch the token of a login in a browser.",
             fields=POLL_FIELDS,
-            statuses=(200, 413, 422),
+            statuses=(200, 408, 413, 422),
         )
 
     def _login_page_endpoints(self) -> Iterator[Endpoint]:
@@ -115,7 +123,7 @@ class AccountRoutes:
             summary="Complete a login in a browser.",
             body=FORM_TYPE,
             fields=("login", "password"),
-            statuses=(200, 401, 410, 413, 422, 429),
+            statuses=(200, 401, 408, 410, 413, 422, 429),
         )
 
     async def _info(self, _: web.Request) -> web.Response:
@@ -187,23 +195,32 @@ class AccountRoutes:
     async def _token(self, request: web.Request, login: str, password: str) -> Token | None:
         """Return a new token, None for a wrong password.
 
-        Raises `HTTPTooManyRequests` after too many failures.
+        Raises `HTTPTooManyRequests` after too many failures, and `HTTPServiceUnavailable` during too many logins.
         """
         note_login(request, login)
         address = counted_address(request.remote)
-        account = (address, login.lower()[:MAX_LOGIN])
-        wait = max(
-            self._failures_of_account.wait_seconds(account),
-            self._failures_of_address.wait_seconds(address),
+        counts = (
+            (self._failures_of_account, (address, login.lower()[:MAX_LOGIN])),
+            (self._failures_of_address, address),
         )
+        wait = max(failures.wait_seconds(key) for failures, key in counts)
         if wait:
             raise web.HTTPTooManyRequests(text="", headers={"Retry-After": str(math.ceil(wait))})
+        if self._logins >= MOST_LOGINS:
+            raise web.HTTPServiceUnavailable(text="", headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+        for failures, key in counts:  # before it is known, so that no guesses at the same time are free
+            failures.note(key)
+        self._logins += 1
         try:
-            return await asyncio.to_thread(self._directory.log_in, login, password)
+            log_in = partial(self._directory.log_in, login, password)
+            token = await asyncio.get_running_loop().run_in_executor(self._hashing, log_in)
         except LoginRefused:
-            self._failures_of_account.note(account)
-            self._failures_of_address.note(address)
             return None
+        finally:
+            self._logins -= 1
+        for failures, key in counts:
+            failures.take_back(key)
+        return token
 
     async def _begin(self, request: web.Request) -> web.Response:
         form = await _form(request)
@@ -304,9 +321,15 @@ def _credentials(text: str) -> tuple[str, str] | None:
 
 
 async def _body(request: web.Request) -> str:
-    content = await request.content.read(MAX_BODY_BYTES + 1)
-    while len(content) <= MAX_BODY_BYTES and (more := await request.content.read(MAX_BODY_BYTES)):
-        content += more
+    content = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while len(content) <= MAX_BODY_BYTES and (more := await request.content.readany()):
+                content += more
+    except TimeoutError as error:
+        late = web.HTTPRequestTimeout(text=f"the body took longer than {BODY_SECONDS:g} s")
+        late.force_close()  # the rest of the body is not read
+        raise late from error
     if len(content) > MAX_BODY_BYTES:
         raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, len(content))
     return content.decode(errors="replace")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
-from typing import Final, ParamSpec
+from typing import Final, ParamSpec, TypeVar
 
 import structlog
 from aiohttp import web
@@ -29,6 +29,7 @@ from odf_sync.http.authorization import Authorizer, Refusal
 from odf_sync.http.connections import in_flight
 
 P = ParamSpec("P")
+T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 log = structlog.stdlib.get_logger(__name__)
@@ -108,6 +109,15 @@ async def is_allowed(request: web.Request, action: Action) -> bool:
     except Refusal:
         return False
     return True
+
+
+async def is_still_allowed(request: web.Request) -> bool:
+    """Return whether a request would be authorized now, for the same dataset: receiving its body may take hours."""
+    judge = request.app[_JUDGE]
+    try:
+        return await judge.asked(judge.finds_again, request)
+    except Refusal:
+        return False
 
 
 def note_login(request: web.Request, login: str) -> None:
@@ -266,20 +276,32 @@ class _Judge:
         # Of its own: while requests wait for a store that is silent, others are still decided.
         self._threads = ThreadPoolExecutor(DECISIONS, thread_name_prefix="decide")
 
-    async def asked(self, decide: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call `admit` or `require` without holding up the event loop."""
+    async def asked(self, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `admit`, `require` or `finds_again` without holding up the event loop."""
         call = partial(decide, *args, **kwargs)
-        await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def admit(self, request: web.Request, endpoint: Endpoint | None) -> None:
         """Note caller and dataset; raises `Refusal`, and other errors if that cannot be decided now."""
         request[_QUESTION] = question = _question(request, endpoint)
-        with self._noting_refusals(question):
+        try:
             request[_CALLER] = caller = self._authorizer.caller(request)
+        except OdfError:
+            self._limit(question)  # by the address, before anything is recorded
+            with self._noting_refusals(question):
+                raise
         request[_QUESTION] = question = replace(question, caller=caller)
         self._limit(question)
         if endpoint is not None and endpoint.action is not None:
             self.require(request, question, is_served=endpoint.method != ANY_METHOD)
+
+    def finds_again(self, request: web.Request) -> bool:
+        """Return whether an admitted request is still about the same dataset; raises as `admit` does."""
+        question = request[_QUESTION]
+        with self._noting_refusals(question):
+            caller = self._authorizer.caller(request)
+            found = self._authorizer.require(caller, question.dataset, Action(question.action))
+        return found is not None and found.incarnation == dataset_of(request).incarnation
 
     def require(self, request: web.Request, question: Question, *, is_served: bool = True) -> None:
         """Note the dataset, and the decision unless it is a read of public data; raises as `admit` does."""

@@ -17,16 +17,18 @@ from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.environment import Environment
+from odf_sync.access.rate_limits import Shares
 from odf_sync.access.rules import Action
 from odf_sync.http.authorization import Authorizer, Refusal
-from odf_sync.http.endpoints import RETRY_AFTER_SECONDS, Endpoint, dataset_of
+from odf_sync.http.endpoints import RETRY_AFTER_SECONDS, Endpoint, counted_caller, dataset_of
 from odf_sync.http.head_watch import Bell, HeadWatch, head_facts
 
 log = structlog.stdlib.get_logger(__name__)
 
 HEARTBEAT_SECONDS: Final = 15.0
 WRITE_TIMEOUT_SECONDS: Final = 30.0  # a client that does not read for that long is disconnected
-MAX_STREAMS: Final = 1000  # in flight
+MAX_STREAMS: Final = 500  # in flight; half of the connections that are allowed by default
+STREAMS_OF_CALLER: Final = 100
 LAST_EVENT_ID: Final = "Last-Event-ID"
 HEADERS: Final = {
     hdrs.CONTENT_TYPE: "text/event-stream",
@@ -45,7 +47,7 @@ class EventRoutes:
         self._env = env
         self._authorizer = authorizer
         self._heads = heads
-        self._streams = 0
+        self._streams = Shares(most=MAX_STREAMS, of_caller=STREAMS_OF_CALLER)
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Yield what is served."""
@@ -59,21 +61,18 @@ class EventRoutes:
         )
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        if self._streams >= MAX_STREAMS:
-            return web.Response(status=503, headers={hdrs.RETRY_AFTER: str(RETRY_AFTER_SECONDS)})
-        response = web.StreamResponse(headers=HEADERS)
-        await response.prepare(request)
-        if request.method == hdrs.METH_HEAD:
+        with self._streams.taken(counted_caller(request)) as has_room:
+            if not has_room:
+                return web.Response(status=503, headers={hdrs.RETRY_AFTER: str(RETRY_AFTER_SECONDS)})
+            response = web.StreamResponse(headers=HEADERS)
+            await response.prepare(request)
+            if request.method != hdrs.METH_HEAD:
+                try:
+                    with self._heads.waiting(dataset_of(request).dataset_id) as bell:
+                        await self._follow(request, response, bell)
+                except (TimeoutError, ConnectionError):
+                    log.debug("an event stream ended: its client does not read")
             return response
-        self._streams += 1
-        try:
-            with self._heads.waiting(dataset_of(request).dataset_id) as bell:
-                await self._follow(request, response, bell)
-        except (TimeoutError, ConnectionError):
-            log.debug("an event stream ended: its client does not read")
-        finally:
-            self._streams -= 1
-        return response
 
     async def _follow(self, request: web.Request, response: web.StreamResponse, bell: Bell) -> None:
         """Send heads until the dataset may no longer be read, or the server stops."""

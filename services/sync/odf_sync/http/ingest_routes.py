@@ -25,7 +25,14 @@ from odf_common.service.environment import Environment
 from odf_common.service.protection import peer_tls
 from odf_sync.access.rate_limits import pace_of_body, shares_of_bodies
 from odf_sync.access.rules import Action
-from odf_sync.http.endpoints import Endpoint, Handler, counted_caller, dataset_of, fault_of_node
+from odf_sync.http.endpoints import (
+    Endpoint,
+    Handler,
+    counted_caller,
+    dataset_of,
+    fault_of_node,
+    is_still_allowed,
+)
 from odf_sync.http.ingest_client import IngestClient, PushRefused, status_of
 
 log = structlog.stdlib.get_logger(__name__)
@@ -42,6 +49,9 @@ EVENT_TIME: Final = "odf-event-time"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 PARAMETERS: Final = ("sourceName", "wait")
 COMMITTED: Final = ("committed", "unchanged")
+NO_LONGER: Final = (
+    "while the body was received, the permission ended or the dataset was replaced; nothing was accepted"
+)
 
 
 def ingest_routes(env: Environment) -> "IngestRoutes":
@@ -108,6 +118,8 @@ class IngestRoutes:
             await _go_on(request)
             await self._receive(request, staged)
             push.staged = staged.name
+            if not await is_still_allowed(request):
+                raise PushRefused(status=403, error="PushForbidden", text=NO_LONGER)
             receipt = await self._run(self._ingest.accept, push)
         if is_awaited:
             receipt = await self._settled(entry, receipt)
