@@ -228,6 +228,7 @@ def test_several_corrections_of_a_key_follow_on_each_other() -> None:
         ([1, 2, 1, 3, 2, 4], [2, 2, 3, 0, 3, 2], 5, True),
         ([5, 1, 2, 1], [0, 2, 2, 3], 1, True),
         ([5, 1, 2, 1], [0, 2, 3, 3], 1, False),
+        ([5, 1, 1, 1], [0, 2, 2, 3], 1, True),
     ],
 )
 def test_it_is_told_what_comes_before_the_first_correction_that_is_not_whole(

@@ -193,6 +193,14 @@ def test_what_grows_beyond_the_limit_is_refused(source: Any, poll: Any, content:
         poll(source(content, step), size=4000)
 
 
+def test_as_much_as_the_limit_is_unpacked(source: Any, poll: Any) -> None:
+    content = LINE + b"\n" * (4000 - len(LINE))
+    made = source(gzip.compress(content, mtime=0), PrepStepDecompress(format=GZIP))
+    poll(made, size=len(content))
+    with pytest.raises(TooLarge):
+        poll(source(gzip.compress(content, mtime=0), PrepStepDecompress(format=GZIP)), size=len(content) - 1)
+
+
 def test_what_grows_more_than_honest_data_is_a_bomb(
     source: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

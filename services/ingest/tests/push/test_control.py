@@ -15,7 +15,7 @@ from odf_common.service.request_reply import Replies
 from odf_ingest.commit.committer import position_of
 from odf_ingest.control import source_commands as commands
 from odf_ingest.control.source_commands import SourceCommands
-from odf_ingest.control.source_control import SourceControl
+from odf_ingest.control.source_control import SEARCH_TIMEOUT_SECONDS, SourceControl
 from odf_ingest.errors import SourceStopped
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_buffer import BatchLimits
@@ -452,5 +452,11 @@ def test_an_instance_that_does_not_answer_is_said_to_be_out_of_reach(
         assert owner is not None
         with pytest.raises(Unavailable, match="the instance of ingest that reads the source"):
             asked.resume(entry, "", "")
+        waits: list[float] = []
+        monkeypatch.setattr(wire.asking, "request", lambda *_, timeout: waits.append(timeout))
+        for command in (asked.skip, asked.resume):
+            with pytest.raises(Unavailable):
+                command(entry, "", *[""] * (command == asked.resume))
+        assert waits == [0.01 + SEARCH_TIMEOUT_SECONDS, 0.01], "a search for the message takes longer"
         with pytest.raises(InvalidInput, match="unknown command propose"):
             owner.handle(envelope(entry.dataset_id, Propose()))

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from odf_testing.letters import StoredLetters
+from structlog.testing import capture_logs
 
 from odf_common.dataset.rejects import passed_of
 from odf_common.errors import InvalidInput, NotFound
@@ -125,6 +126,26 @@ def test_good_rows_are_committed_and_bad_ones_become_dead_letters(
     assert outcome.rejected[0].reason == reasons
     assert made.open == [f"row/{number}" for number in range(len(values))]
     assert passed_of(made.bench.state.source_states["default"]).rejected == len(values)
+
+
+def test_what_was_rejected_is_announced(pushing: Any) -> None:
+    made = pushing()
+    with capture_logs() as entries:
+        made.push(PAGE)
+    (told,) = [one for _, one in made.bench.coordinator.sent if one.HasField("ingest_progress")]
+    assert told.ingest_progress.rejected == 3
+    assert [one["messages"] for one in entries if one["event"] == "messages rejected"] == [3]
+
+
+def test_the_push_of_a_row_is_found_behind_blocks_of_others(pushing: Any) -> None:
+    made = pushing()
+    made.bench.propose(replace(made.bench.state.push_sources["default"], source_name="other"))
+    made.push('{"id":1}\nfirst\n', "a")
+    (first,) = made.letters.sent
+    made.push('{"id":2}\n', "b", source="other")
+    made.bench.propose(SetVocab(event_time_column="event_time"))
+    made.letters.sent.append(replace(first, value=b"late", facts={**first.facts, "push": "c"}))
+    assert [one.value for one in made.rejected.open(made.bench.dataset)] == [b"first"]
 
 
 def test_a_file_is_refused_whose_source_stops_at_bad_records(pushing: Any) -> None:

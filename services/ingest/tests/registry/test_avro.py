@@ -232,6 +232,8 @@ def test_types_of_other_schemas_are_found_by_reference() -> None:
         ),
         (logical("bytes", "decimal", precision=4, scale=2), b"\xff", '"-0.01"'),
         (logical("fixed", "decimal", name="D", size=2, precision=4, scale=0), b"\x00\x0a", '"10"'),
+        (logical("bytes", "decimal", precision=1), b"\x07", '"7"'),
+        (logical("fixed", "decimal", name="D", size=1, precision=1, scale=1), b"\x07", '"0.7"'),
         (logical("bytes", "decimal", precision=90, scale=7), b"\x01", '"AQ=="'),
         (logical("string", "uuid"), "any", '"any"'),
         (logical("long", "unknown"), 7, "7"),
