@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import grpc
@@ -30,6 +31,7 @@ from odf_sync.webhooks.webhook_servicer import NAME as WEBHOOKS
 from odf_sync.webhooks.webhook_servicer import WebhookServicer
 
 MOST_FOUND: Final = 1000  # datasets in one answer
+LOOK_SECONDS: Final = 1.0  # between looks whether a caller that waits is still there
 
 
 def register(
@@ -59,7 +61,9 @@ class Servicer(sync_pb2_grpc.SyncServicer):
 
     def Pull(self, request: pb.SyncPullRequest, context: grpc.ServicerContext) -> Iterator[pb.SyncPullItem]:
         """Copy a dataset, and stream the progress."""
-        with self._busy.setdefault(request.alias or request.url, threading.Lock()):
+        with self._alone(request.alias or request.url, context) as is_wanted:
+            if not is_wanted:
+                return
             steps = pull(
                 self._env,
                 self._replies,
@@ -74,6 +78,19 @@ class Servicer(sync_pb2_grpc.SyncServicer):
                 if not context.is_active():
                     return
                 yield _message(step)
+
+    @contextmanager
+    def _alone(self, name: str, context: grpc.ServicerContext) -> Iterator[bool]:
+        """Wait until no other copy runs that was asked for by this name; yield False if its caller has gone before."""
+        lock = self._busy.setdefault(name.lower(), threading.Lock())
+        while not lock.acquire(timeout=LOOK_SECONDS):
+            if not context.is_active():
+                yield False
+                return
+        try:
+            yield True
+        finally:
+            lock.release()
 
     def Push(self, request: pb.SyncPushRequest, context: grpc.ServicerContext) -> Iterator[pb.SyncPullItem]:
         """Send a dataset to another node, and stream the progress."""

@@ -1,14 +1,17 @@
 """What transfers leave is kept for the next attempt, and removed when none has come for long."""
 
+import errno
 import os
 import threading
 import time
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import pytest
 
+from odf_common.errors import StorageUnavailable
 from odf_sync.transfer import partial_files
-from odf_sync.transfer.partial_files import KEPT_SECONDS, keep_swept, partial_file, sweep
+from odf_sync.transfer.partial_files import KEPT_SECONDS, keep_swept, kept_blocks, partial_file, sweep
 
 
 def left(home: Path, folder: str, name: str, *, age_seconds: float) -> Path:
@@ -50,3 +53,45 @@ def test_a_service_removes_them_without_another_transfer(
     finally:
         stop.set()
         sweeping.join()
+
+
+class FullFile:
+    """A file whose disk takes no more bytes."""
+
+    def __init__(self, file: BinaryIO, code: int) -> None:
+        self._file = file
+        self._code = code
+
+    def write(self, _: object) -> int:
+        raise OSError(self._code, os.strerror(self._code))
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+
+def filled(folder: Path, code: int) -> None:
+    with partial_file(folder, "object") as file:
+        file.write(b"begun")
+        file._file = cast("BinaryIO", FullFile(file._file, code))
+        file.write(b"more")
+
+
+def test_on_a_full_disk_a_file_gives_back_what_it_has_taken(tmp_path: Path) -> None:
+    with pytest.raises(StorageUnavailable):
+        filled(tmp_path, errno.EIO)
+    assert [one.read_bytes() for one in tmp_path.iterdir()] == [b"begun"], "to be continued"
+    with pytest.raises(StorageUnavailable, match="the disk is full"):
+        filled(tmp_path, errno.ENOSPC)
+    assert list(tmp_path.iterdir()) == []
+
+
+def fill_with_blocks(folder: Path) -> None:
+    with kept_blocks(folder, "http://x") as file:
+        file.write(b"block")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_blocks_that_fill_the_disk_are_not_kept(tmp_path: Path) -> None:
+    with pytest.raises(StorageUnavailable, match="the disk is full"):
+        fill_with_blocks(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -80,6 +80,31 @@ def test_what_was_lost_comes_again_and_nothing_else_changes(env: Environment) ->
     assert last(env, VECTOR.as_uri()).state == "up-to-date"
 
 
+def test_an_older_copy_brings_what_it_has_and_the_rest_stays_marked(env: Environment, tmp_path: Path) -> None:
+    """Otherwise what was dropped after its head would seem to be lost."""
+    dataset = dataset_of(VECTOR)
+    head = env.refs.head(dataset)
+    assert head is not None
+    older = tmp_path / "older"
+    shutil.copytree(VECTOR, older)
+    reader = FolderDataset(VECTOR).read_block
+    names = [
+        name for name, decoded, _ in blocks_between(reader, head, None) if _has_data(decoded.block.event)
+    ]
+    (older / "refs" / "head").write_text(str(names[0]))
+    lose(env, 100)
+    note_drop(env.blobs, dataset, head)
+
+    last(env, older.as_uri())
+    assert dropped_blocks(env.blobs, dataset) is not None
+    last(env, VECTOR.as_uri())
+    assert dropped_blocks(env.blobs, dataset) is None
+
+
+def _has_data(event: object) -> bool:
+    return isinstance(event, AddData) and event.new_data is not None
+
+
 def test_what_was_lost_comes_oldest_first_since_the_newest_stands_for_all(env: Environment) -> None:
     dataset = dataset_of(VECTOR)
     state = env.states.current(dataset)

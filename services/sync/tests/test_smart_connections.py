@@ -18,6 +18,7 @@ from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings
 from odf_sync.access.sent_tokens import LoginRequired
 from odf_sync.http.smart_protocol import routes, serve_pull
+from odf_sync.smart import connection as smart_connection
 from odf_sync.smart.channel import ABNORMAL, Channel, PeerClosed
 from odf_sync.smart.connection import Connection, connected
 from odf_sync.smart.exchange import PUSH, End, ProtocolViolated, Side, TransferRefused
@@ -31,6 +32,7 @@ from odf_sync.smart.messages import (
     BlocksBatch,
     CompleteRequest,
     Internal,
+    Message,
     NewBlocks,
     Phase,
     ProgressRequest,
@@ -91,6 +93,48 @@ def test_the_servers_close_frame_is_awaited_also_if_no_message_came_in_time() ->
         connection.close(b"done")
         assert server.has_answered.is_set()
     assert server.codes == [1000]
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_server_that_never_closes_is_left(monkeypatch: pytest.MonkeyPatch, is_asked: bool) -> None:
+    """Its pings begin the time of aiohttp for the close frame again and again."""
+    monkeypatch.setattr(smart_connection, "CLOSE_SECONDS", 0.4)
+    monkeypatch.setattr(smart_connection, "CLOSED_SECONDS", 0.8)
+    is_left = threading.Event()
+
+    async def ping(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse(autoclose=False, autoping=False)
+        await socket.prepare(request)
+        with suppress(ConnectionError):
+            for _ in range(200):
+                await socket.ping()
+                await asyncio.sleep(0.05)
+        is_left.set()
+        return socket
+
+    app = web.Application()
+    app.router.add_get("/push", ping)
+    with running(app) as base:
+        begun = time.monotonic()
+        with connected(f"{base}/push", PUSH, {}) as connection:
+            if is_asked:
+                assert connection.poll(0.01) is None
+            connection.close(b"done")
+        assert time.monotonic() - begun < 5
+        assert is_left.wait(10)
+
+
+def test_a_server_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smart_connection, "ANSWER_SECONDS", 0.2)
+
+    class Stuck:
+        async def send(self, _: Message) -> None:
+            await asyncio.sleep(60)  # until the other side reads
+
+    with asyncio.Runner() as runner:
+        connection = Connection(runner, cast("Any", Stuck()), {})
+        with pytest.raises(Unavailable, match="it reads nothing"):
+            connection.send(CompleteRequest())
 
 
 class PatientServer:

@@ -23,7 +23,13 @@ from odf_sync.smart.messages import SIGNATURES, SIGNATURES_HEADER, PullAccepted,
 
 REF_LIMIT: Final = 1024  # bytes
 TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds
-RETRY: Final = urllib3.Retry(total=4, backoff_factor=0.3, status_forcelist=(502, 503, 504))
+RETRY_AFTER_SECONDS: Final = 10  # at most, whatever a server asks for
+RETRY: Final = urllib3.Retry(
+    total=4,
+    backoff_factor=0.3,
+    status_forcelist=(502, 503, 504),
+    retry_after_max=RETRY_AFTER_SECONDS,
+)
 OK, PARTIAL, UNCHANGED, UNAUTHENTICATED, UNAUTHORIZED, NOT_FOUND = 200, 206, 304, 401, 403, 404
 UNLESS: Final = "If-None-Match"
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from typing import Any, Final, TypeVar
 
@@ -35,6 +35,7 @@ M = TypeVar("M", bound=Message)
 CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 1800.0  # the other node packs or checks a whole chain
 CLOSE_SECONDS: Final = 2.0  # for its close frame
+CLOSED_SECONDS: Final = 2 * CLOSE_SECONDS  # for all of it, whatever comes instead
 MESSAGE_BYTES: Final = 512 * 1024**2
 PULLED: Final = b"Client pull flow succeeded"
 GAVE_UP: Final = b"the client gave up"
@@ -93,7 +94,12 @@ class Connection:
         # Looked at by the running loop: it may receive the end of the exchange before it comes to this.
         if self._has_ended():
             _not_refused(await self._received(0))
-        await self._channel.send(message)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._channel.send(message)
+        except TimeoutError as error:
+            why = f"it reads nothing for {ANSWER_SECONDS:g} s"
+            raise Unavailable(what="the other node", why=why) from error
 
     async def _received(self, seconds: float) -> Message | None:
         if self._receiving is None:
@@ -106,10 +112,15 @@ class Connection:
         return received.result()
 
     async def _closed(self, reason: bytes) -> None:
-        await self._channel.close(CLOSE_OK, reason)
+        # The session is closed next, and with it the connection.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSED_SECONDS):
+                await self._channel.close(CLOSE_OK, reason)
         if self._receiving is not None:
+            self._receiving.cancel()
             await asyncio.wait({self._receiving})
-            self._receiving.exception()  # that it was closed
+            if not self._receiving.cancelled():
+                self._receiving.exception()  # that it was closed
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(call)

@@ -1,6 +1,7 @@
 """Transfers in progress: one that was cut off is continued by the next attempt, also of another process."""
 
 import contextlib
+import errno
 import hashlib
 import os
 import threading
@@ -25,6 +26,7 @@ DOWNLOADED, UPLOADED = "downloads", "uploads"  # folders of the home, for what i
 CHUNK_BYTES: Final = 1024 * 1024
 KEPT_SECONDS: Final = 7 * 24 * 3600.0  # after the last byte
 SWEEP_SECONDS: Final = 3600.0
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 UNBUFFERED: Final = 0  # so that no bytes are left to write when a full disk has refused them
 
 
@@ -41,10 +43,15 @@ class PartialFile:
             self._digest.update(chunk)
 
     def write(self, chunk: bytes, /) -> int:
-        """Append bytes."""
+        """Append bytes; if the disk is full, the file gives back what it has taken: others need the space."""
         left = memoryview(chunk)
         while left:  # an unbuffered file may take a part, and say why with the next one
-            written = self._file.write(left)
+            try:
+                written = self._file.write(left)
+            except OSError as error:
+                if error.errno in FULL:
+                    self.clear()
+                raise
             self._digest.update(left[:written])
             left = left[written:]
         return len(chunk)
@@ -99,6 +106,10 @@ def kept_blocks(folder: Path, url: str) -> Iterator[BinaryIO]:
             if not isinstance(error, Unavailable):
                 path.unlink(missing_ok=True)
             raise
+        except OSError:  # such as of a full disk: others need the space
+            path.unlink(missing_ok=True)
+            with translated(path):
+                raise
         path.unlink(missing_ok=True)
 
 

@@ -140,6 +140,8 @@ def pull(  # noqa: PLR0913 - the options by name
     copy = _local_copy(env, str(parse_alias(name)), ref, location.dataset)
     copy = replace(copy, is_forced=is_forced, trusts_records=trusts_records)
     name, here = copy.name, copy.here
+    if here is not None and copy.wanted not in (None, here.dataset_id):
+        raise AlreadyExists(what=f"another dataset named {name}")
     there = remote_dataset(location.url, token_for, settings=env.settings)
     yield Step(alias=name, state="comparing")
     head = there.head()
@@ -173,7 +175,7 @@ def _restore(
     if absent:
         note_drop(env.blobs, dataset, here.head)
     else:
-        if lost or head == here.head:
+        if head == here.head:  # otherwise what follows may still be missing
             forget_drop(env.blobs, dataset)
         note_complete(env.blobs, dataset, head)
     if rechecks:
@@ -209,7 +211,8 @@ def _update(
     signatures = fetched_signatures(there, blocks.names[::-1], missing.common)
     store(env, state.dataset_id, ObjectKind.SIGNATURE, signatures)
     store(env, state.dataset_id, ObjectKind.BLOCK, blocks.raw())
-    if copy.here is None:
+    check_identity(env, state.dataset_id, name)  # the objects may have taken hours
+    if env.catalog.by_id(state.dataset_id) is None:
         # Before it has a name: a process that is killed later leaves a dataset that knows where it came from. What an
         # earlier attempt noted, from elsewhere perhaps, is replaced.
         change_aliases(env.blobs, state.dataset_id, lambda _: RemoteAliases(pull=(source,)))

@@ -26,6 +26,7 @@ RETRY: Final = urllib3.Retry(
     backoff_factor=0.3,
     status_forcelist=(502, 503, 504),
     raise_on_status=False,
+    retry_after_max=10,  # seconds, whatever the other node asks for
 )
 ONCE: Final = urllib3.Retry(0, redirect=0)
 FRUITLESS: Final = 2  # attempts in a row without a byte, each after the retries of the question
