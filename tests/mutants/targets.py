@@ -63,6 +63,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         *of_ingest("rejected", "poll/retried_rows", "push/rejected_rows"),
     ),
     f"{COMMON}/dataset/signature_check.py": (*of_coordinator("signing"), *of_verifier("signatures")),
+    f"{COMMON}/dataset/state_codec.py": of_common("chain/laws", "chain/chain"),
     f"{COMMON}/dataset/stored_dataset.py": (
         *of_common("dataset/"),
         *of_coordinator("query_evolution", "unreadable_datasets"),

@@ -90,7 +90,7 @@ def test_columns_that_cannot_be_are_refused(
     "columns",
     [
         '["x ARRAY<INT>", "y STRUCT<a: INT, b: STRUCT<a: INT>>", u UUID, t TIME, d DATE]',
-        '["x DECIMAL(50, 2)", "event_time DATE"]',
+        '["x DECIMAL(50, 2)", "y DECIMAL(20, 0)", "event_time DATE"]',
         "{fields: [{name: b, type: {kind: Option, inner: {kind: Binary, fixedLength: 4}}}]}",
     ],
 )

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from odf_common.service.consumer.pools import ElasticPool, SerialQueue
+from odf_common.service.consumer.pools import ElasticLimit, ElasticPool, SerialQueue
 
 
 def test_tasks_that_stall_take_no_thread_from_the_others() -> None:
@@ -74,3 +74,25 @@ def test_a_queue_goes_on_after_a_task_that_fails() -> None:
         bad = queue.submit(lambda: 1 // 0)
         assert queue.submit(lambda: 2).result(10) == 2
         assert isinstance(bad.exception(10), ZeroDivisionError)
+
+
+def test_tasks_that_have_run_for_long_make_room_up_to_a_limit() -> None:
+    now = 0.0
+    limit = ElasticLimit(2, stalled=10.0, most=4, now=lambda: now)
+    assert limit.room() == 2
+    first = limit.begin()
+    now = 1.0
+    limit.begin()
+    assert limit.room() == 0
+    now = 9.9
+    assert limit.room() == 0
+    now = 10.0
+    assert limit.room() == 1, "of the first"
+    now = 11.0
+    assert limit.room() == 2
+    limit.begin()
+    limit.begin()
+    now = 30.0
+    assert (limit.room(), limit.running) == (0, 4), "all stall, and there may be no more"
+    limit.end(first)
+    assert (limit.room(), limit.running) == (1, 3)

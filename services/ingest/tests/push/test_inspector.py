@@ -4,6 +4,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from odf_testing.builders import a_dataset
@@ -16,9 +18,9 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.push import inspector as inspector_module
 from odf_ingest.push.inspector import Inspection, Inspector
-from odf_ingest.push.source_topics import SourceTopics
+from odf_ingest.push.source_topics import Key, SourceTopics
 
-from .in_memory_broker import Broker
+from .in_memory_broker import TOPIC, Broker, message, running
 
 
 def an_inspector(
@@ -120,3 +122,40 @@ def test_what_was_read_is_delivered_before_the_slow_rest(monkeypatch: pytest.Mon
         while len(delivered) < len(names):
             time.sleep(0.005)
     assert delivered == [[name] for name in names]
+
+
+def test_a_dataset_that_was_renamed_is_read_on_under_its_new_name(make_bench: Any) -> None:
+    broker = Broker()
+    broker.make(TOPIC)
+    with running(make_bench(), broker) as node:
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.drain()
+        key = Key(node.bench.dataset, "default")
+        entry = node.catalog.by_alias("a")
+        assert entry is not None
+        node.catalog.rename("a", replace(entry, alias="b"))
+        node.ask(lambda: node.owned.look(node.bench.dataset, "b"))
+        node.wait(lambda: node.reader.sources[key].alias == "b")
+        broker.logs[TOPIC, 0] += [message(2)]
+        node.wait(lambda: node.ids == [1, 2])
+        broker.make(TOPIC)
+        node.wait(lambda: node.owned.reason(key) is not None)
+        assert "odf source resume b " in str(getattr(node.owned.reason(key), "advice", str)())
+
+
+def test_of_two_planned_inspections_the_earlier_one_counts(make_bench: Any) -> None:
+    broker = Broker()
+    broker.make(TOPIC)
+    with running(make_bench(), broker) as node:
+        node.drain()
+
+        def plan_twice() -> None:
+            node.owned._look_later(node.bench.dataset, 0.01)
+            node.owned._look_later(node.bench.dataset, 0.0)
+            time.sleep(0.02)
+            node.owned.look_again()  # raises if the later one is taken for planned
+            assert node.bench.dataset not in node.owned._planned
+
+        node.ask(plan_twice)
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.wait(lambda: node.ids == [1])
