@@ -11,6 +11,7 @@ from odf_testing.builders import (
     a_dataset,
     a_polling_source,
     a_push_source,
+    a_query,
     a_seed,
     a_time,
     a_transform,
@@ -25,7 +26,8 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
-from odf_common.metadata.events import DisablePollingSource, DisablePushSource, KnownEvent, SetInfo
+from odf_common.metadata.events import DisablePushSource, KnownEvent, SetInfo
+from odf_common.metadata.steps import SqlQueryStep
 from odf_common.ports.store import CatalogEntry, ObjectKind, require_entry
 from odf_coordinator.catalog.registry import DatasetHandle
 from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal
@@ -164,33 +166,62 @@ def test_a_chain_without_its_objects_is_not_imported(
 
 
 @pytest.mark.parametrize(
-    "event",
+    ("event", "what"),
     [
-        a_transform(a_dataset("secret")),
-        a_polling_source(),
-        DisablePollingSource(),
-        a_push_source("second"),
-        DisablePushSource(source_name="default"),
+        (a_push_source("second"), "the push sources"),
+        (DisablePushSource(source_name="default"), "the push sources"),
     ],
 )
+@pytest.mark.parametrize("is_forced", [False, True])
 def test_who_sends_a_chain_does_not_decide_what_this_node_runs(
-    node: Coordinator, cities: DatasetHandle, event: KnownEvent
+    node: Coordinator, cities: DatasetHandle, event: KnownEvent, what: str, is_forced: bool
 ) -> None:
-    raw = encode_block(a_block(cities.state, event), 3)
-    node.blobs.put(cities.id, ObjectKind.BLOCK, block_hash(raw), raw)
+    after = stored(node, cities.state, SetInfo(description="x"), event)
+    outcome = node.importer.import_chain(
+        cities.id, expected_head=cities.state.head, new_head=after.head, alias="", is_forced=is_forced
+    )
+    text = refused(node, cities, outcome)
+    assert f"changes what the dataset's own node runs: {what}" in text
+    assert "`odf ref fast-forward DATASET@theirs`" in text
 
-    for is_forced in (False, True):
-        outcome = node.importer.import_chain(
-            cities.id,
-            expected_head=cities.state.head,
-            new_head=block_hash(raw),
-            alias="",
-            is_forced=is_forced,
-        )
-        text = refused(node, cities, outcome)
-        assert f"block {block_hash(raw)} changes what the dataset's own node runs" in text
-        assert f"({type(event).__name__})" in text
-        assert "`odf ref fast-forward DATASET@theirs`" in text
+
+def test_a_transform_and_a_polling_source_are_defined_by_the_owner_only(
+    node: Coordinator, root: str, derivative: str
+) -> None:
+    push = root[root.index("    - kind: AddPushSource") :]
+    node.add(
+        root, derivative, root.replace("name: cities", "name: polled").replace(push, "    - kind: SetInfo\n")
+    )
+    transform = replace(
+        node.find("cities.copy").state.transform or a_transform(),
+        transform=a_query(SqlQueryStep(query="SELECT 1")),
+    )
+    for name, event, what in (
+        ("cities.copy", transform, "the transform"),
+        ("polled", a_polling_source(), "the polling source"),
+    ):
+        known = node.find(name)
+        after = stored(node, known.state, event)
+        outcome = imported(node, known.id, known.state.head, after.head)
+        assert isinstance(outcome, Refusal)
+        assert (outcome.code, what in outcome.text) == ("ForeignDefinition", True)
+        assert node.find(name).state == known.state
+
+
+def test_no_forced_import_brings_back_what_the_owner_has_disabled(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
+    disabled = stored(node, cities.state, DisablePushSource(source_name="default"))
+    assert isinstance(
+        node.importer.import_chain(
+            cities.id, expected_head=cities.state.head, new_head=disabled.head, alias="", may_define=True
+        ),
+        Committed,
+    )
+    outcome = forced(node, cities, cities.state.head)
+    assert isinstance(outcome, Refusal)
+    assert outcome.code == "ForeignDefinition"
+    assert node.refs.head(cities.id) == disabled.head
 
 
 def test_the_owner_accepts_a_definition_and_a_copy_takes_any(

@@ -131,10 +131,13 @@ def test_a_server_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) ->
         async def send(self, _: Message) -> None:
             await asyncio.sleep(60)  # until the other side reads
 
+        send_early = send
+
     with asyncio.Runner() as runner:
         connection = Connection(runner, cast("Any", Stuck()), {})
-        with pytest.raises(Unavailable, match="it reads nothing"):
-            connection.send(CompleteRequest())
+        for send in (connection.send, connection.send_early):
+            with pytest.raises(Unavailable, match="it reads nothing"):
+                send(CompleteRequest())
 
 
 class PatientServer:

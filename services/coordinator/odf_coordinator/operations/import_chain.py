@@ -11,7 +11,7 @@ from typing import Final
 
 from odf_common.chain.compare_chains import common_block, compare
 from odf_common.chain.rules import admit
-from odf_common.chain.state import ChainState
+from odf_common.chain.state import ChainState, Definitions
 from odf_common.chain.walk import blocks_between
 from odf_common.dataset.object_markers import dropped_blocks
 from odf_common.dataset.stored_dataset import require_readable_block
@@ -28,15 +28,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import (
-    AddPushSource,
-    DatasetKind,
-    DisablePollingSource,
-    DisablePushSource,
-    Seed,
-    SetPollingSource,
-    SetTransform,
-)
+from odf_common.metadata.events import DatasetKind, Seed
 from odf_common.ports.store import CatalogEntry, RefStore, new_creation
 from odf_coordinator.catalog.dependency_guard import hold_inputs, require_inputs_kept
 from odf_coordinator.catalog.ownership import KeyStore
@@ -46,13 +38,13 @@ from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, refus
 from odf_coordinator.lifecycle.claims import Claims
 from odf_coordinator.storage.object_checks import require_objects
 
-DEFINITIONS: Final = (
-    SetTransform,
-    SetPollingSource,
-    DisablePollingSource,
-    AddPushSource,
-    DisablePushSource,
-)
+# What a chain defines that its node runs, by the names in `Definitions`.
+DEFINED: Final = {
+    "transform": "the transform",
+    "polling_source": "the polling source",
+    "push_sources": "the push sources",
+    "has_opaque_source": "a source of an unknown kind",
+}
 
 
 @dataclass(eq=False, kw_only=True)
@@ -86,13 +78,12 @@ class Importer:
 
         The head only moves forward unless `is_forced`; then, and other references of an existing dataset always, it
         moves to any block. Blocks that it leaves stay in the store. Unless it `may_define`, the head of a dataset whose
-        key is here moves over no definition of a transform or source (`ForeignDefinition`).
+        key is here only moves to where the same transform and sources are defined.
         """
         try:
             if ref == HEAD:
                 new = CatalogEntry(alias=alias, dataset_id=dataset, creation=creation or new_creation())
-                guards = not may_define and self.keys.has(dataset)
-                return self._import(new, expected_head, new_head, is_forced=is_forced, guards=guards)
+                return self._import(new, expected_head, new_head, is_forced=is_forced, may_define=may_define)
             with self.committer.lock(dataset):
                 return self._stage(dataset, ref, expected_head, new_head)
         except HeadMoved:
@@ -114,17 +105,17 @@ class Importer:
         new_head: Multihash,
         *,
         is_forced: bool,
-        guards: bool,
+        may_define: bool,
     ) -> Committed | Overtaken:
         """Import into the dataset; `new` is what it becomes if it does not exist."""
         entry = self.datasets.catalog.by_id(new.dataset_id)
         if entry is not None:
-            return self._advance(entry, expected, new_head, is_forced=is_forced, guards=guards)
+            return self._advance(entry, expected, new_head, is_forced=is_forced, may_define=may_define)
         if not new.alias:
             raise InvalidInput(text=f"{new.dataset_id} is new on this node and needs a name")
         entry = replace(new, alias=str(parse_alias(new.alias)))
         with self.claims.importing(entry.dataset_id, entry.alias):
-            outcome = self._advance(entry, expected, new_head, is_new=True, guards=guards)
+            outcome = self._advance(entry, expected, new_head, is_new=True, may_define=may_define)
         if isinstance(outcome, Committed):
             self.committer.announce(outcome.state)  # now that it has a name
         return outcome
@@ -135,7 +126,7 @@ class Importer:
         expected: Multihash | None,
         new_head: Multihash,
         *,
-        guards: bool,
+        may_define: bool,
         is_new: bool = False,
         is_forced: bool = False,
     ) -> Committed | Overtaken:
@@ -147,7 +138,10 @@ class Importer:
         if head != expected:
             return Overtaken(expected=expected, head=head)
         known = self._common(dataset, expected, new_head) if is_forced and expected is not None else expected
-        state = self._admitted(dataset, known, new_head, guards=guards)
+        state = self._admitted(dataset, known, new_head)
+        if not may_define and self.keys.has(dataset):
+            before = Definitions() if head is None else self._state(dataset, head).definitions
+            _require_same_work(before, state.definitions)
         with hold_inputs(self.datasets, entry, (state.transform,)), self.committer.lock(dataset):
             self.committer.move_ref(dataset, expected=expected, state=state)
         if is_new:
@@ -169,13 +163,8 @@ class Importer:
         read = self.datasets.reader(dataset)
         return common_block(compare(read, head, read, block), head, block)
 
-    def _admitted(
-        self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash, *, guards: bool = False
-    ) -> ChainState:
-        """Return the state at `new_head`, after checking the hashes and objects of its blocks.
-
-        Raises `ForeignDefinition` if it `guards` what the node runs.
-        """
+    def _admitted(self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash) -> ChainState:
+        """Return the state at `new_head`, after checking the hashes and objects of its blocks."""
         blobs, state = self.datasets.blobs, None
         if expected is not None:
             require_readable_block(blobs, dataset, expected)
@@ -185,13 +174,6 @@ class Importer:
             event = decoded.block.event
             if isinstance(event, Seed) and event.dataset_id != dataset:
                 raise InvalidInput(text=f"the chain belongs to {event.dataset_id}, not to {dataset}")
-            if guards and isinstance(event, DEFINITIONS):
-                text = (
-                    f"block {name} changes what the dataset's own node runs ({type(event).__name__}); its owner can "
-                    "look at it there and accept it: `odf pull URL --as DATASET@theirs`, `odf log DATASET@theirs`, "
-                    "`odf ref fast-forward DATASET@theirs`"
-                )
-                raise ForeignDefinition(text=text)
             state = admit(state, decoded.block, block_hash=name, version=decoded.version)
             is_rebuilt = (
                 state.kind is DatasetKind.Derivative and dropped is not None and dropped.contains(name)
@@ -204,3 +186,15 @@ class Importer:
     def _state(self, dataset: DatasetId, block: Multihash) -> ChainState:
         states = self.datasets.states
         return (states.at if block == self.refs.head(dataset) else states.state_at)(dataset, block)
+
+
+def _require_same_work(before: Definitions, after: Definitions) -> None:
+    """Raise `ForeignDefinition` unless both define the same transform and sources."""
+    changed = [text for name, text in DEFINED.items() if getattr(after, name) != getattr(before, name)]
+    if changed:
+        text = (
+            f"the chain changes what the dataset's own node runs: {', '.join(changed)}; its owner can look at it there "
+            "and accept it: `odf pull URL --as DATASET@theirs`, `odf log DATASET@theirs`, "
+            "`odf ref fast-forward DATASET@theirs`"
+        )
+        raise ForeignDefinition(text=text)

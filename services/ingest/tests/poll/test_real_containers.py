@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 import threading
 import time
@@ -41,17 +40,6 @@ STORAGE_CONF = """
 driver = "vfs"
 graphroot = "{folder}/graph"
 runroot = "{folder}/run"
-"""
-# Podman waits up to 20 s for conmon to be reaped. Its parent is then the first process of the machine, which in some
-# containers does not do that.
-REAPING = """\
-#!{python}
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
-podman = os.posix_spawn("{podman}", ["podman", *sys.argv[1:]], os.environ)
-while (ended := os.wait())[0] != podman:
-    pass
-sys.exit(os.waitstatus_to_exitcode(ended[1]))
 """
 COUNTER = """\
 n=$(( ${ODF_ETAG:-0} + 1 ))
@@ -109,13 +97,9 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
     folder = tmp_path_factory.mktemp("podman")
     (folder / "containers.conf").write_text(CONTAINERS_CONF)
     (folder / "storage.conf").write_text(STORAGE_CONF.format(folder=folder))
-    reaping = folder / "bin" / "podman"
-    reaping.parent.mkdir()
-    reaping.write_text(REAPING.format(python=sys.executable, podman=shutil.which("podman")))
-    reaping.chmod(0o755)
     made = Podman(
         {
-            "PATH": f"{reaping.parent}:{os.environ['PATH']}",
+            "PATH": os.environ["PATH"],
             "HOME": str(folder),
             "CONTAINERS_CONF": str(folder / "containers.conf"),
             "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),

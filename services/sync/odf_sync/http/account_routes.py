@@ -21,7 +21,7 @@ from odf_sync.access.passwords import HASHED_AT_ONCE
 from odf_sync.access.rate_limits import FailedLogins, counted_address
 from odf_sync.access.tokens import Token
 from odf_sync.http.authorization import INVALID_TOKEN, Authorizer
-from odf_sync.http.endpoints import Endpoint, caller_of, note_login
+from odf_sync.http.endpoints import RETRY_AFTER_SECONDS, Endpoint, caller_of, note_login
 
 PASSWORD: Final = "password"  # noqa: S105 - a method of login
 DEVICE_CODE: Final = "urn:ietf:params:oauth:grant-type:device_code"
@@ -31,7 +31,6 @@ MAX_LOGIN: Final = 256  # characters by which failures are counted
 MAX_BODY_BYTES: Final = 64 * 1024
 BODY_SECONDS: Final = 10.0  # for all of it
 MOST_LOGINS: Final = 200  # whose passwords are hashed, or wait for it: some three seconds
-RETRY_AFTER_SECONDS: Final = 5
 HTML: Final = "text/html"
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 LOGIN_PAGE: Final = "/v/login"

@@ -14,7 +14,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
 from odf_sync.access.sent_tokens import LoginRequired, TokenFor, authorization, no_token
 from odf_sync.repositories import pack_format
-from odf_sync.repositories.node_client import NodeClient
+from odf_sync.repositories.node_client import RETRY_AFTER_SECONDS, NodeClient
 from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES, Sink
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
 from odf_sync.smart.connection import PULLED, connected, received_blocks
@@ -23,7 +23,6 @@ from odf_sync.smart.messages import SIGNATURES, SIGNATURES_HEADER, PullAccepted,
 
 REF_LIMIT: Final = 1024  # bytes
 TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds
-RETRY_AFTER_SECONDS: Final = 10  # at most, whatever a server asks for
 RETRY: Final = urllib3.Retry(
     total=4,
     backoff_factor=0.3,

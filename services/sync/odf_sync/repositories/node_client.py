@@ -15,6 +15,7 @@ from odf_common.adapters.networks import Networks, restricted_pools
 from odf_common.errors import InvalidInput, Unavailable
 
 MAX_REDIRECTS: Final = 3
+RETRY_AFTER_SECONDS: Final = 10  # at most, whatever a node asks for
 PORTS: Final = {"http": 80, "https": 443}
 SECRET_HEADERS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
 

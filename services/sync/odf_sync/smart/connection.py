@@ -62,7 +62,7 @@ class Connection:
 
     def send_early(self, message: Message) -> None:
         """Send a message before its turn, which comes with `send`."""
-        self._run(self._channel.send_early(message))
+        self._run(_read_in_time(self._channel.send_early(message)))
 
     def expect(self, kind: type[M]) -> M:
         """Return the next message, which is of a kind; raises `TransferRefused`, and `Unavailable` if none comes.
@@ -94,12 +94,7 @@ class Connection:
         # Looked at by the running loop: it may receive the end of the exchange before it comes to this.
         if self._has_ended():
             _not_refused(await self._received(0))
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                await self._channel.send(message)
-        except TimeoutError as error:
-            why = f"it reads nothing for {ANSWER_SECONDS:g} s"
-            raise Unavailable(what="the other node", why=why) from error
+        await _read_in_time(self._channel.send(message))
 
     async def _received(self, seconds: float) -> Message | None:
         if self._receiving is None:
@@ -124,6 +119,16 @@ class Connection:
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(call)
+
+
+async def _read_in_time(sending: Coroutine[Any, Any, None]) -> None:
+    """Send a message; raises `Unavailable` if the other side does not read it."""
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await sending
+    except TimeoutError as error:
+        why = f"it reads nothing for {ANSWER_SECONDS:g} s"
+        raise Unavailable(what="the other node", why=why) from error
 
 
 def _not_refused(message: Message | None) -> Message | None:

@@ -14,7 +14,7 @@ from odf_common.adapters.networks import PUBLIC, Networks
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobReader
-from odf_sync.repositories.node_client import NodeClient
+from odf_sync.repositories.node_client import RETRY_AFTER_SECONDS, NodeClient
 from odf_sync.smart.messages import Upload
 
 TIMEOUT: Final = urllib3.Timeout(
@@ -26,7 +26,7 @@ RETRY: Final = urllib3.Retry(
     backoff_factor=0.3,
     status_forcelist=(502, 503, 504),
     raise_on_status=False,
-    retry_after_max=10,  # seconds, whatever the other node asks for
+    retry_after_max=RETRY_AFTER_SECONDS,
 )
 ONCE: Final = urllib3.Retry(0, redirect=0)
 FRUITLESS: Final = 2  # attempts in a row without a byte, each after the retries of the question
