@@ -192,9 +192,8 @@ def _require_same_work(before: Definitions, after: Definitions) -> None:
     """Raise `ForeignDefinition` unless both define the same transform and sources."""
     changed = [text for name, text in DEFINED.items() if getattr(after, name) != getattr(before, name)]
     if changed:
-        text = (
-            f"the chain changes what the dataset's own node runs: {', '.join(changed)}; its owner can look at it there "
-            "and accept it: `odf pull URL --as DATASET@theirs`, `odf log DATASET@theirs`, "
-            "`odf ref fast-forward DATASET@theirs`"
+        text = (  # a client of a Smart Transfer sees some 50 characters
+            f"only the owner may change {', '.join(changed)}; to accept it, on the node with the dataset's key: "
+            "`odf pull URL --as DATASET@theirs`, `odf log DATASET@theirs`, `odf ref fast-forward DATASET@theirs`"
         )
         raise ForeignDefinition(text=text)
