@@ -34,7 +34,11 @@ RESTART_TIMEOUT_SECONDS: Final = 8.0  # in which the supervisor restarts a part
 _CONNECT_POLL_SECONDS: Final = 0.1  # between connection attempts
 _SEE_LOG: Final = "see its log in the folder `logs` of the node's home"
 Options = Sequence[tuple[str, int | str]]
+# With its transparent retries, gRPC can lose a call that is made while the server closes the connection: the call never
+# ends, neither by its deadline nor when it is canceled (seen in grpcio 1.50 to 1.85).
+NO_RETRIES: Final = ("grpc.enable_retries", 0)
 _OPTIONS: Final = (
+    NO_RETRIES,
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),

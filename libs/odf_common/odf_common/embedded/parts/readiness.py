@@ -11,6 +11,7 @@ from typing import Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from odf_common.adapters.grpc.client import NO_RETRIES
 from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.cluster import KafkaCluster
@@ -25,6 +26,7 @@ PROBE_TIMEOUT_SECONDS: Final = 5.0
 _CORRELATION: Final = 7
 _API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, _CORRELATION, -1)
 _OPTIONS: Final = (
+    NO_RETRIES,
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
