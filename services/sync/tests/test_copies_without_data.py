@@ -10,12 +10,14 @@ from odf_testing.manifests import derivative, root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.chain.walk import blocks_between
+from odf_common.codec.envelopes import Body, envelope
 from odf_common.dataset.object_markers import complete_until, dropped_blocks
-from odf_common.errors import NotFound
+from odf_common.errors import HeadMoved, NotFound, OdfError, Refused, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.store import ObjectKind
+from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.operations.pull import Pulled
 from odf_coordinator.storage.availability import is_dropped, was_dropped
 from odf_sync.transfer.objects import ObjectDiffers
@@ -230,6 +232,38 @@ def test_a_pull_that_was_killed_after_its_marker_leaves_none_once_the_data_comes
 
     assert objects(copy) == objects(source)
     assert complete_until(copy.blobs, id_of(copy)) == source.head(COPIED)
+
+
+@pytest.mark.parametrize(
+    ("answer", "raised"),
+    [
+        (bus.Refused(code="x", text="refused"), Refused),
+        (bus.HeadMoved(head=b"\x16\x20" + bytes(32)), HeadMoved),
+    ],
+    ids=["refused", "overtaken"],
+)
+def test_a_pull_that_is_refused_takes_its_marker_back(
+    source: SyncNode, copy: SyncNode, folder: Path, answer: Body, raised: type[OdfError]
+) -> None:
+    copy.pull(folder.as_uri(), COPIED)
+    extend_without_data(source, folder)
+    copy.request = lambda _, dataset, *__, **___: envelope(dataset, answer)  # type: ignore[method-assign]
+    with pytest.raises(raised):
+        copy.pull(folder.as_uri(), COPIED)
+    assert dropped_blocks(copy.blobs, id_of(copy)) is None
+    assert complete_until(copy.blobs, id_of(copy)) == copy.head(COPIED)
+
+
+def test_a_pull_without_a_reply_leaves_its_marker(
+    source: SyncNode, copy: SyncNode, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head may have moved."""
+    copy.pull(folder.as_uri(), COPIED)
+    extend_without_data(source, folder)
+    monkeypatch.setattr(copy, "request", lambda *_, **__: None)
+    with pytest.raises(Unavailable, match="no reply"):
+        copy.pull(folder.as_uri(), COPIED)
+    assert dropped_blocks(copy.blobs, id_of(copy)) is not None
 
 
 def test_dropped_data_is_left_out_of_a_folder(source: SyncNode, copy: SyncNode, tmp_path: Path) -> None:

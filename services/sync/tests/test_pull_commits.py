@@ -401,6 +401,19 @@ def test_a_chain_of_too_many_bytes_is_not_taken(
     assert node.pull(there.as_uri())[-1].state == "updated"
 
 
+def test_a_chain_of_too_many_blocks_is_not_taken(
+    node: Node, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = len(list((there / "blocks").iterdir()))
+    monkeypatch.setattr(remote_blocks, "COUNT_LIMIT", count - 1)
+    with pytest.raises(InvalidInput, match=f"more than {count - 1} blocks"):
+        node.pull(there.as_uri())
+    assert_untouched(node)
+
+    monkeypatch.setattr(remote_blocks, "COUNT_LIMIT", count)
+    assert node.pull(there.as_uri())[-1].state == "updated"
+
+
 def test_a_block_of_too_many_bytes_is_not_taken(
     node: Node, there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import tarfile
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
+from odf_sync.smart import message_json
 from odf_sync.smart.archive import read_archive, write_archive
 from odf_sync.smart.exchange import (
     PULL,
@@ -137,6 +139,15 @@ def test_what_cannot_be_read_is_named(text: str, where: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         End(side=Side.SERVER, table=PULL).receive(text)
     assert refused.value.where == where
+
+
+def test_a_message_is_limited_in_length_except_for_its_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short JSON such as `[[],[],…` takes thirty times its length in memory."""
+    monkeypatch.setattr(message_json, "JSON_CHARS", 1000)
+    reply = MetadataReply(blocks=BATCH)
+    assert decode(encode(reply), [MetadataReply]) == reply
+    with pytest.raises(InvalidInput, match="at most 1000 are taken"):
+        decode(json.dumps({"blocks": [[]] * 300}), [MetadataReply])
 
 
 @pytest.mark.parametrize("payload", ["[1,2,256]", "[1,,2]", "[,]", '["a"]', "[1.0]", "[-1]", "7", "[1 2]"])

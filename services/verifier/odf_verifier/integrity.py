@@ -213,7 +213,8 @@ def _check_records(target: Target, link: Link, data: DataSlice, schema: pa.Schem
         return _problem(link, kind, data.physical_hash, text)
 
     try:
-        table = read_foreign_slice(target.reader.local_path(ObjectKind.DATA, data.physical_hash))
+        file = target.reader.local_path(ObjectKind.DATA, data.physical_hash)
+        table = read_foreign_slice(file, data.offset_interval.records)
         actual = logical_hash(table)
     except OdfError as error:
         return [problem(Damage.LOGICAL_HASH_MISMATCH, f"the slice cannot be read: {error}")]

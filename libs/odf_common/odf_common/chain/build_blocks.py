@@ -26,7 +26,10 @@ class EncodedBlock:
 
 
 def next_system_time(past: ChainState, now: Timestamp) -> Timestamp:
-    """Return the system time of the next block: `now`, but at least 1 ms after the last block."""
+    """Return the system time of the next block: `now`, but at least 1 ms after the last block.
+
+    The chain's rules are less strict: they allow equal times.
+    """
     return max(now, Timestamp.from_ms(past.system_time.ms + 1))
 
 

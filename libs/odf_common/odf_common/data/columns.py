@@ -16,7 +16,7 @@ OPERATION: Final = 1  # position of the operation among the columns
 
 
 class Operation(IntEnum):
-    """What a record does to earlier ones (RFC-015)."""
+    """Values of the column `op`: what a record does to earlier ones (RFC-015)."""
 
     APPEND = 0
     RETRACT = 1

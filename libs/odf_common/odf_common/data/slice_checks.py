@@ -66,7 +66,7 @@ def _check_schema(actual: pa.Schema, declared: pa.Schema) -> None:
 def _check_offsets(table: pa.Table, interval: OffsetInterval) -> None:
     start, end = interval.start, interval.end
     declared = f"declared {start}–{end}"
-    if table.num_columns == 0 or table.num_rows != end - start + 1:
+    if table.num_columns == 0 or table.num_rows != interval.records:
         raise RecordsDiffer(kind=OFFSETS, text=f"{declared}, but has {table.num_rows} records")
     offsets = table.column(0)
     if not kind.is_integer(offsets.type) or offsets.null_count:

@@ -5,6 +5,7 @@ equals the one computed on reading.
 """
 
 import hashlib
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ ROW_GROUP: Final = 1 << 16  # rows
 _VALUE: Final = 8  # approximate bytes of a decoded value
 _HARMLESS: Final = 1 << 28  # decoded bytes that are allowed for a file of any size
 _INFLATION: Final = 4096  # maximum ratio of decoded to stored bytes; honest files stay below it
+_FOREIGN: Final = 1 << 34  # maximum of decoded bytes of an untrusted file, which is read as a whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,23 +74,30 @@ def read_slice(file: Path, columns: list[str] | None = None) -> pa.Table:
         return table.replace_schema_metadata(None)
 
 
-def read_foreign_slice(file: Path) -> pa.Table:
+def read_foreign_slice(file: Path, records: int) -> pa.Table:
     """Return the records of an untrusted file; raises `CorruptSlice` before reading takes much memory.
+
+    If it has another number of `records`, that is refused here only if reading them would take much.
 
     A dictionary stores a string once, however many records have it: the expanded size is computed before expanding.
     """
     with _reading(file), pq.ParquetFile(file, memory_map=True) as parquet:
-        _check_declared(parquet, file)
+        limit = _decoded_limit(file, _FOREIGN)
+        _check_declared(parquet, file, limit)
+        if parquet.metadata.num_rows != records and _decoded(parquet.metadata) > _HARMLESS:
+            why = f"contains {parquet.metadata.num_rows} records, but {records} are declared"
+            raise CorruptSlice(file=file.name, why=why)
         columns = [parquet.schema.column(place) for place in range(len(parquet.schema))]
         texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
     if not texts:
         return read_slice(file)
     with _reading(file), pq.ParquetFile(file, memory_map=True, read_dictionary=texts) as parquet:
-        size, written_out = file.stat().st_size, 0
+        written_out = 0
         for group in range(parquet.num_row_groups):
             for column in parquet.read_row_group(group, columns=texts, use_threads=False).columns:
                 written_out += sum(_text_bytes(chunk) for chunk in column.chunks)
-            if written_out > max(_HARMLESS, size * _INFLATION):
+            if written_out > limit:
+                size = file.stat().st_size
                 raise CorruptSlice(
                     file=file.name, why=f"{size} bytes expand to at least {written_out} bytes of strings"
                 )
@@ -160,7 +169,16 @@ def _leaves(column: pa.Field, parent: str) -> list[str]:
     return [] if kind.is_boolean(column.type) else [name]
 
 
-def _check_declared(parquet: pq.ParquetFile, file: Path) -> None:
+def _decoded_limit(file: Path, most: int) -> int:
+    """Return how many bytes a file may be when decoded."""
+    return min(max(_HARMLESS, file.stat().st_size * _INFLATION), most)
+
+
+def _decoded(metadata: pq.FileMetaData) -> int:
+    return int(metadata.num_rows * metadata.num_columns * _VALUE)
+
+
+def _check_declared(parquet: pq.ParquetFile, file: Path, limit: int | None = None) -> None:
     """Refuse footers that are inconsistent or do not fit the file's size, before memory is allocated for them."""
     metadata = parquet.metadata
     groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
@@ -173,12 +191,12 @@ def _check_declared(parquet: pq.ParquetFile, file: Path) -> None:
         raise CorruptSlice(
             file=file.name, why=f"row groups of {widths} columns in a file of {metadata.num_columns}"
         )
-    size, decoded = file.stat().st_size, metadata.num_rows * metadata.num_columns * _VALUE
-    if decoded > max(_HARMLESS, size * _INFLATION):
+    size, limit = file.stat().st_size, limit or _decoded_limit(file, sys.maxsize)
+    if _decoded(metadata) > limit:
         raise CorruptSlice(file=file.name, why=f"{size} bytes claim to contain {metadata.num_rows} records")
     # Not by column: Arrow aborts the process for a column chunk with damaged metadata.
     inflated = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
-    if inflated > max(_HARMLESS, size * _INFLATION):
+    if inflated > limit:
         raise CorruptSlice(file=file.name, why=f"{size} bytes claim to contain {inflated} bytes")
 
 

@@ -8,10 +8,12 @@ The complete marker spares a pull that finds nothing new looking for each object
 and its predecessors declare existed. A drop marker overrides it; other losses since then are not noticed.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from odf_common.chain.input_divergence import BlockIndex
-from odf_common.errors import InvalidInput
+from odf_common.errors import InvalidInput, OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore, block_reader
@@ -23,6 +25,23 @@ COMPLETE: Final = "whole"
 def note_drop(blobs: BlobStore, dataset: DatasetId, head: Multihash) -> None:
     """Record durably that the objects of all blocks up to `head` may be missing."""
     blobs.set_note(dataset, DROPPED, str(head))
+
+
+@contextmanager
+def drop_noted(blobs: BlobStore, dataset: DatasetId, head: Multihash) -> Iterator[None]:
+    """Record the same before the head moves; unless it then moves, the former marker is put back.
+
+    After `Unavailable` it may have moved: then the marker stays.
+    """
+    former = blobs.note(dataset, DROPPED)
+    note_drop(blobs, dataset, head)
+    try:
+        yield
+    except Unavailable:
+        raise
+    except OdfError:
+        blobs.set_note(dataset, DROPPED, former)
+        raise
 
 
 def forget_drop(blobs: BlobStore, dataset: DatasetId) -> None:

@@ -1,4 +1,4 @@
-"""Signatures of stored blocks: bytes stored next to a block, if any, checked here for `odf log` and the verifier."""
+"""Signatures of stored blocks: bytes next to a block, if any, checked here for `odf log`, the verifier and copies."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -26,6 +26,11 @@ class OffsetInterval:
     start: UInt64
     end: UInt64
 
+    @property
+    def records(self) -> int:
+        """Return the number of records."""
+        return self.end - self.start + 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSlice:

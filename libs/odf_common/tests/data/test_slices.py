@@ -218,14 +218,35 @@ def test_a_text_that_stands_once_and_is_meant_in_every_record_is_refused_unread(
     )
     monkeypatch.setattr(slices, "read_slice", lambda _: pytest.fail("it was read"))
     with pytest.raises(CorruptSlice, match="bytes of strings"):
-        read_foreign_slice(tmp_path / "s")
+        read_foreign_slice(tmp_path / "s", rows)
+
+
+def test_a_strangers_slice_with_other_records_than_declared_is_refused_before_it_takes_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_slice(a_slice(), tmp_path / "s")
+    assert len(read_foreign_slice(tmp_path / "s", 2)) == 3  # refused by what compares it with its block
+    monkeypatch.setattr(slices, "_HARMLESS", 10)
+    assert len(read_foreign_slice(tmp_path / "s", 3)) == 3
+    with pytest.raises(CorruptSlice, match="contains 3 records, but 2 are declared"):
+        read_foreign_slice(tmp_path / "s", 2)
+
+
+def test_a_strangers_large_slice_is_refused_whatever_its_blocks_declare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_slice(a_slice(1000), tmp_path / "s")
+    monkeypatch.setattr(slices, "_FOREIGN", 1000)
+    with pytest.raises(CorruptSlice, match="claim to contain 1000 records"):
+        read_foreign_slice(tmp_path / "s", 1000)
+    assert len(read_slice(tmp_path / "s")) == 1000
 
 
 def test_a_strangers_honest_slice_is_read_as_ours_is(tmp_path: Path) -> None:
     texts = pa.array(["a", None, "c"])
     table = a_slice(text=texts, list=pa.array([["x", "y"], None, []]), none=pa.array([None] * 3, pa.string()))
     write_slice(table, tmp_path / "s")
-    assert read_foreign_slice(tmp_path / "s").equals(read_slice(tmp_path / "s"))
+    assert read_foreign_slice(tmp_path / "s", 3).equals(read_slice(tmp_path / "s"))
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,11 @@ def hold_inputs(
         yield
         return
     with datasets.catalog.locked():
-        require_inputs_kept(datasets, entry, events, are_here=are_here)
+        require_no_cycle(datasets, entry, events, are_here=are_here)
         yield
 
 
-def require_inputs_kept(
+def require_no_cycle(
     datasets: Datasets, entry: CatalogEntry, events: Iterable[MetadataEvent | None], *, are_here: bool
 ) -> None:
     """Raise what `hold_inputs` raises; the caller holds the catalog's lock."""

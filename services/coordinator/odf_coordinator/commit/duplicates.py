@@ -1,4 +1,4 @@
-"""Distinguishes a repeated proposal from one that came too late."""
+"""Makes proposals idempotent: distinguishes a repeated one from one that came too late."""
 
 from collections.abc import Callable, Sequence
 

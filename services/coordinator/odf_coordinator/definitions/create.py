@@ -14,7 +14,7 @@ from odf_common.metadata.events import AddPushSource, KnownEvent
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import CatalogEntry, new_creation
-from odf_coordinator.catalog.dependency_guard import hold_inputs, require_inputs_kept
+from odf_coordinator.catalog.dependency_guard import hold_inputs, require_no_cycle
 from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
@@ -158,7 +158,7 @@ class DatasetCreator:
             self.keys.save(draft.key)
             known = self._written(draft, entry)
             with catalog.locked():
-                require_inputs_kept(self.datasets, entry, draft.events, are_here=True)
+                require_no_cycle(self.datasets, entry, draft.events, are_here=True)
                 catalog.add(entry)
         self.committer.announce(known.state)
         return known

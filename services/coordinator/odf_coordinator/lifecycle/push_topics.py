@@ -1,4 +1,7 @@
-"""Creates push topics: their names, fixed when a push source is created, and the reservation that a kill leaves."""
+"""Creates push topics: their names, fixed when a push source is created, and the reservation that a kill leaves.
+
+One that is deleted later is created again by ingest (`odf_ingest/control/source_control.py`).
+"""
 
 import hashlib
 import itertools

@@ -30,7 +30,7 @@ from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DatasetKind, Seed
 from odf_common.ports.store import CatalogEntry, RefStore, new_creation
-from odf_coordinator.catalog.dependency_guard import hold_inputs, require_inputs_kept
+from odf_coordinator.catalog.dependency_guard import hold_inputs, require_no_cycle
 from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import Datasets
 from odf_coordinator.commit.committer import Committer
@@ -146,7 +146,7 @@ class Importer:
             self.committer.move_ref(dataset, expected=expected, state=state)
         if is_new:
             with self.datasets.catalog.locked():
-                require_inputs_kept(self.datasets, entry, (state.transform,), are_here=False)
+                require_no_cycle(self.datasets, entry, (state.transform,), are_here=False)
                 self.datasets.catalog.add(entry)
         return Committed(state=state)
 

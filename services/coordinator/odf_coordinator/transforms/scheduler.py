@@ -1,4 +1,4 @@
-"""Runs transforms: after every commit those of its readers, at most one per derivative at a time.
+"""Runs transforms: a commit wakes those that read the dataset; at most one runs per derivative at a time.
 
 A run that waits for the engine does not block others: once it has stalled it no longer counts among the
 `MAX_RUNS` concurrent runs, so a slow engine gets more and more concurrent requests, up to `MAX_RUNS_WITH_STALLED`.
@@ -138,6 +138,7 @@ class Scheduler:
 
     def run(self, stop: threading.Event) -> None:
         """Run transforms until stopped; running ones are finished."""
+        # Threads for stalled runs too: of those that make progress, `_take` lets `MAX_RUNS` run.
         with ThreadPoolExecutor(MAX_RUNS_WITH_STALLED, thread_name_prefix="transform") as pool:
             while not stop.is_set():
                 taken = self._take()

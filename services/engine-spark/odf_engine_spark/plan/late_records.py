@@ -10,7 +10,7 @@ from odf_engine_spark.spark.progress import Progress
 from odf_engine_spark.values.operations import Numbers
 
 
-def on_time(delta: Delta, rule: Lateness, bound: int, progress: Progress) -> pa.Table:
+def drop_late(delta: Delta, rule: Lateness, bound: int, progress: Progress) -> pa.Table:
     """Return a stream's new records with their hidden columns; drops late records, and counts them."""
     late = np.full(len(delta.records), NEVER) if delta.late is None else delta.late
     late = np.where(late < NEVER + bound, NEVER, late - bound)

@@ -19,7 +19,7 @@ from odf_engine_spark.analysis.flow import Flow
 from odf_engine_spark.analysis.times import FOREVER
 from odf_engine_spark.plan.apply_retractions import net_changes
 from odf_engine_spark.plan.delta import ALWAYS, NEVER, Delta, nothing
-from odf_engine_spark.plan.late_records import last_ends, on_time
+from odf_engine_spark.plan.late_records import drop_late, last_ends
 from odf_engine_spark.plan.matching import Matching
 from odf_engine_spark.spark.error_messages import FAULTS, query_fault
 from odf_engine_spark.spark.logical_plans import ARRIVED, COMPLETE, ROW, Plans, Slot
@@ -157,7 +157,7 @@ class Segment:
         delta = step.streams[stream]
         if self.versions_of:
             delta = _without_corrected(delta, self.versions_of)
-        new = on_time(delta, self.flow.late[stream], self.late, step.progress)
+        new = drop_late(delta, self.flow.late[stream], self.late, step.progress)
         return self._merged(new, delta, step.old.get(self.place(stream)))
 
     def _merged(self, new: pa.Table, delta: Delta, old: pa.Table | None) -> pa.Table:

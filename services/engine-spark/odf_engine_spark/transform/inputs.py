@@ -87,7 +87,7 @@ def _cut(records: pa.Table, interval: OffsetInterval | None, asked: TransformReq
     inside = pc.and_(pc.greater_equal(offsets, interval.start), pc.less_equal(offsets, interval.end))
     if not pc.all(inside, min_count=0).as_py():
         records = records.filter(inside)
-    if len(records) != interval.end - interval.start + 1:
+    if len(records) != interval.records:
         text = f"{len(records)} records for offsets {interval.start}–{interval.end}"
         raise InvalidInput(text=text, where=asked.dataset_alias)
     return records.combine_chunks()

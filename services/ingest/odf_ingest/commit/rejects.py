@@ -1,4 +1,4 @@
-"""Rejects messages that are not records: dead letters or a stop, according to the source's settings."""
+"""Rejects malformed messages and rows: dead letters or a stop, according to the source's settings."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -80,7 +80,7 @@ class RejectPolicy:
         """Return the settings of a source."""
         return load_settings(self._blobs, dataset, source)
 
-    def allowed(
+    def committable(
         self, dataset: DatasetId, source: str, batch: MessageBatch, bad: Sequence[BadRecord]
     ) -> MessageBatch:
         """Return the messages to commit: the whole batch, or those before the first bad message.

@@ -134,7 +134,7 @@ class KafkaBatch:
     def _allowed(self, plan: Plan, prepared: Prepared) -> Prepared:
         """Reduce the batch to what the source's settings allow to commit."""
         assert self._dataset is not None
-        shorter = self._rejecting.allowed(self._dataset, self.source, self.batch, prepared.bad)
+        shorter = self._rejecting.committable(self._dataset, self.source, self.batch, prepared.bad)
         if shorter is self.batch:
             return prepared
         self.batch = shorter

@@ -68,7 +68,7 @@ class FolderTarget:
             pending.unlink(missing_ok=True)
 
     def move_head(self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash) -> None:
-        """Move the head, durably; raises `HeadMoved` if it is not `expected`, and then nothing has changed."""
+        """Move `refs/head`, durably; raises `HeadMoved` if it is not `expected`, and then nothing has changed."""
         durable.make_folder(self._folder / "refs")
         with durable.locked(self._folder / LOCK):
             require_unmoved(dataset, HEAD, expected, self.head())

@@ -15,6 +15,7 @@ from odf_common.ports.store import ObjectKind
 from odf_sync.access.sent_tokens import LoginRequired, TokenFor, authorization, no_token
 from odf_sync.repositories import pack_format
 from odf_sync.repositories.node_client import RETRY_AFTER_SECONDS, NodeClient
+from odf_sync.repositories.pace import TooSlow
 from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES, Sink
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
 from odf_sync.smart.connection import PULLED, connected, received_blocks
@@ -207,5 +208,7 @@ def _starts_at(answer: urllib3.BaseHTTPResponse, start: int) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    cause = getattr(error, "reason", None) or error
-    return str(cause).rpartition(": ")[2]
+    reason = getattr(error, "reason", None) or error
+    if isinstance(reason.__cause__, TooSlow):
+        return str(reason.__cause__)
+    return str(reason).rpartition(": ")[2]

@@ -13,6 +13,7 @@ from urllib3.util import parse_url
 
 from odf_common.adapters.networks import Networks, restricted_pools
 from odf_common.errors import InvalidInput, Unavailable
+from odf_sync.repositories.pace import paced
 
 MAX_REDIRECTS: Final = 3
 RETRY_AFTER_SECONDS: Final = 10  # at most, whatever a node asks for
@@ -28,8 +29,10 @@ class NodeClient:
     ) -> None:
         """Trust the origin of a URL."""
         self._origin = _origin(url)
-        self._own = urllib3.PoolManager(num_pools=2, maxsize=10, timeout=timeout, retries=retries)
-        self._others = restricted_pools(networks, num_pools=4, maxsize=10, timeout=timeout, retries=retries)
+        self._own = paced(urllib3.PoolManager(num_pools=2, maxsize=10, timeout=timeout, retries=retries))
+        self._others = paced(
+            restricted_pools(networks, num_pools=4, maxsize=10, timeout=timeout, retries=retries)
+        )
 
     def get(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         """Return the response that is no redirect, its body unread.

@@ -85,4 +85,4 @@ class Target(Protocol):
         """
 
     def move_head(self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash) -> None:
-        """Move the head; raises `HeadMoved` if it is not `expected`, and then nothing has changed."""
+        """Move `refs/head`; raises `HeadMoved` if it is not `expected`, and then nothing has changed."""

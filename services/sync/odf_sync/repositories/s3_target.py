@@ -64,7 +64,7 @@ class S3Target:
         self._bucket.upload_from(f"{kind}/{name}", content, content.seek(0, os.SEEK_END))
 
     def move_head(self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash) -> None:
-        """Move the head; raises `HeadMoved` if it is not `expected`, and then nothing has changed."""
+        """Move `refs/head`; raises `HeadMoved` if it is not `expected`, and then nothing has changed."""
         while True:
             stored = self._bucket.read(HEAD_FILE, limit=REF_LIMIT)
             found = None if stored is None else parse_head(stored.content, self.url)

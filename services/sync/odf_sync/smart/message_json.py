@@ -34,6 +34,9 @@ T = TypeVar("T")
 
 UINT64_MAX: Final = (1 << 64) - 1
 PART_CHARS: Final = 1 << 16  # of an archive's numbers that are converted at a time
+JSON_CHARS: Final = (
+    16 * 1024**2
+)  # of a message without its archive; as Python's objects they take up to 30 bytes each
 _PAYLOAD: Final = re.compile(r'"payload"\s*:\s*\[([0-9,\s]*)\]')
 _NO_PAYLOAD: Final = '"payload":[]'
 _FEW_DIGITS: Final = (
@@ -136,6 +139,10 @@ def _parsed(text: str) -> Mapping[str, object]:
         if found is not None:
             payload = _bytes(text, *found.span(1))
             text = text[: found.start(1)] + text[found.end(1) :]
+        if len(text) > JSON_CHARS:
+            raise InvalidInput(
+                text=f"{len(text)} characters; at most {JSON_CHARS} are taken", where="message"
+            )
         plain = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(text=f"not a message: {str(error)[:200]}", where="message") from error

@@ -71,7 +71,7 @@ class _Count:
             self.object_bytes += sum(one.size for one in objects)
             if isinstance(event, DataEvent) and event.new_data is not None:
                 interval = event.new_data.offset_interval
-                self.records += interval.end - interval.start + 1
+                self.records += interval.records
             yield name, raw
 
     def plan(self) -> TransferPlan:

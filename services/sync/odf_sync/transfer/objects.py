@@ -1,6 +1,7 @@
 """Slices and checkpoints of a repository: downloaded, and refused unless they match what their blocks declare."""
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +20,13 @@ from odf_common.metadata.events import DataEvent, DataSlice, SetDataSchema
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import Environment
 from odf_sync.repositories import RemoteDataset
+from odf_sync.repositories.pace import SLOWEST
 from odf_sync.transfer.partial_files import PartialFile, partial_file
 from odf_sync.transfer.remote_blocks import RemoteBlock
 
 READERS: Final = threading.Semaphore(2)  # slices in memory at a time
-FRUITLESS: Final = 2  # attempts without a byte, each with the retries of its connection
+FRUITLESS: Final = 2  # attempts without a byte, or too slow, each with the retries of its connection
+GRACE_SECONDS: Final = 10.0  # of an attempt: to connect, with retries
 
 
 @dataclass(eq=False, kw_only=True)
@@ -154,14 +157,15 @@ def _download(there: RemoteDataset, one: RemoteObject, file: PartialFile) -> Non
 
 
 def _receive(there: RemoteDataset, one: RemoteObject, file: PartialFile) -> None:
-    """Fetch the rest of a file; a lost connection is followed by another one, as long as bytes arrive."""
+    """Fetch the rest of a file; a lost connection is followed by another one, as long as enough bytes arrive."""
     fruitless = 0
     while not file.tell() or file.tell() < one.size:
-        before = file.tell()
+        before, began = file.tell(), time.monotonic()
         try:
             there.fetch(one.kind, one.name, file, one.size)
         except Unavailable:
-            fruitless = 0 if file.tell() > before else fruitless + 1
+            arrived, seconds = file.tell() - before, time.monotonic() - began
+            fruitless = 0 if arrived > SLOWEST * (seconds - GRACE_SECONDS) and arrived else fruitless + 1
             if fruitless == FRUITLESS:
                 raise
         else:
@@ -189,7 +193,7 @@ def _check_slices(source: str, declared: Sequence[RemoteObject], file: Path) -> 
         return
     with READERS:
         try:
-            table = read_foreign_slice(file)
+            table = read_foreign_slice(file, max(data.offset_interval.records for _, data in slices))
             actual = logical_hash(table)
         except OdfError as error:
             raise _refused(source, slices[0][0], str(error)) from error

@@ -21,6 +21,7 @@ from odf_common.chain.walk import ReadBlock, raw_blocks
 from odf_common.codec.envelopes import body_of
 from odf_common.dataset.object_markers import (
     complete_until,
+    drop_noted,
     dropped_blocks,
     forget_drop,
     note_complete,
@@ -216,11 +217,8 @@ def _update(
         # Before it has a name: a process that is killed later leaves a dataset that knows where it came from. What an
         # earlier attempt noted, from elsewhere perhaps, is replaced.
         change_aliases(env.blobs, state.dataset_id, lambda _: RemoteAliases(pull=(source,)))
-    if absent:
-        note_drop(
-            env.blobs, state.dataset_id, state.head
-        )  # before the head moves: the coordinator looks for it
-    commit(env, replies, state, copy)
+    with drop_noted(env.blobs, state.dataset_id, state.head) if absent else nullcontext():
+        commit(env, replies, state, copy)
     if copy.ref == HEAD and not absent:
         _note_fetched(env, past, state)
     records = state.next_offset - (0 if past is None else past.next_offset)

@@ -20,6 +20,7 @@ from odf_sync.repositories.pack_format import LENGTH_BYTES, blocks_in, framed
 from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES
 
 BYTES_LIMIT: Final = 16 * 1024**3  # of all blocks; a chain with more is refused
+COUNT_LIMIT: Final = 10_000_000  # blocks, of which each takes about 300 bytes of memory; the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,8 @@ class BlockSpool:
         if self._size - LENGTH_BYTES * len(self._places) + len(raw) > BYTES_LIMIT:
             text = f"the chain has more than {BYTES_LIMIT} bytes of blocks"
             raise InvalidInput(text=text, where=self._there.url)
+        if len(self._places) >= COUNT_LIMIT:
+            raise InvalidInput(text=f"the chain has more than {COUNT_LIMIT} blocks", where=self._there.url)
         self._file.seek(self._size)
         self._file.write(framed(raw))
         self._note(name, raw)

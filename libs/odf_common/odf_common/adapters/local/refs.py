@@ -1,4 +1,4 @@
-"""References as files, moved by compare-and-set under a lock."""
+"""References as files such as `refs/head`, moved by compare-and-set under a lock."""
 
 from dataclasses import dataclass
 from pathlib import Path

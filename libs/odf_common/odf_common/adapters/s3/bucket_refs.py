@@ -1,4 +1,4 @@
-"""References as objects, moved by conditional PUT."""
+"""References as objects such as `refs/head`, moved by conditional PUT."""
 
 from time import sleep
 from typing import Final

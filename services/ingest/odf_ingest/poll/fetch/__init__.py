@@ -1,4 +1,7 @@
-"""Fetch steps: what a polling source has that is new, as local files (spec: FetchStep). One module per kind."""
+"""Fetch steps: what a polling source has that is new, as local files (spec: FetchStep).
+
+One module per kind; `http`, `ftp` and `local_file` are the schemes of `url`.
+"""
 
 from odf_ingest.poll.fetch import container, files_glob, mqtt, url
 from odf_ingest.poll.fetch.fetch_step import Context, Fetched, FetchedMessages, Limits, Note, as_batch, fetch

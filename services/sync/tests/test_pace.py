@@ -1,0 +1,118 @@
+"""Servers that send a byte now and then: each response ends, and an object is not asked for without end."""
+
+import io
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import urllib3
+
+from odf_common.errors import Unavailable
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.ports.store import ObjectKind
+from odf_sync.repositories import http, pace
+from odf_sync.repositories.http import HttpDataset
+
+OK = b"HTTP/1.1 200 OK\r\n"
+HASH = str(physical_hash_of(b"")).encode()
+NAME = physical_hash_of(b"content")
+
+
+@pytest.fixture(autouse=True)
+def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "RETRY", urllib3.Retry(0, redirect=0))
+    monkeypatch.setattr(http, "TIMEOUT", urllib3.Timeout(connect=10, read=10))
+    monkeypatch.setattr(pace, "HEADERS_SECONDS", 0.3)
+    monkeypatch.setattr(pace, "WINDOW_SECONDS", 0.3)
+    monkeypatch.setattr(pace, "WINDOW_BYTES", 1000)
+
+
+@contextmanager
+def answering(answer: Callable[[socket.socket], None]) -> Iterator[HttpDataset]:
+    """Serve one connection after another, each with the same answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:  # closed
+                    return
+                with connection:
+                    connection.recv(65536)
+                    try:
+                        answer(connection)
+                    except OSError:  # the client has gone
+                        continue
+
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        yield HttpDataset(f"http://127.0.0.1:{server.getsockname()[1]}/cities")
+        server.shutdown(socket.SHUT_RDWR)
+    serving.join(10)
+
+
+def dripping(first: bytes, drop: bytes, *, every: float = 0.02) -> Callable[[socket.socket], None]:
+    """Return an answer that begins, and goes on by a few bytes at a time until the client has gone."""
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(first)
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            connection.sendall(drop)
+            time.sleep(every)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (dripping(b"HTTP/1.1 2", b"0"), "no complete headers"),
+        (dripping(OK + b"X: ", b"x"), "no complete headers"),
+        (dripping(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 200), "no complete headers"),
+        (dripping(OK + b"Content-Length: 900\r\n\r\n", b"x"), "bytes in 0.3 s"),
+        (dripping(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"), "bytes in 0.3 s"),
+        (dripping(OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n"), "bytes in 0.3 s"),
+    ],
+    ids=["status", "header", "100", "body", "chunks", "trailers"],
+)
+def test_a_response_that_drips_is_given_up(answer: Callable[[socket.socket], None], why: str) -> None:
+    with answering(answer) as there, pytest.raises(Unavailable, match=why):
+        there.head()
+
+
+def test_no_response_lasts_for_ever_at_whatever_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "RESPONSE_SECONDS", 1.0)
+    endless = dripping(OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n" * 1000)
+    with answering(endless) as there, pytest.raises(Unavailable, match="no end of the response in 1 s"):
+        there.head()
+
+
+def test_a_response_at_the_least_pace_is_read_to_its_end() -> None:
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(OK + b"Content-Length: 7000\r\n\r\n")
+        for _ in range(7):
+            time.sleep(0.1)
+            connection.sendall(b"x" * 1000)
+
+    with answering(answer) as there:
+        there.fetch(ObjectKind.DATA, NAME, out := io.BytesIO(), 7000)
+    assert out.tell() == 7000
+
+
+def test_the_time_that_the_caller_takes_does_not_count() -> None:
+    content = HASH + b" " * 100_000
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(OK + b"Content-Length: %d\r\n\r\n" % len(content) + content)
+
+    with answering(answer) as there, there.get("refs/head") as response:
+        read = b""
+        while chunk := response.read1(30_000):
+            time.sleep(0.2)
+            read += chunk
+    assert read == content
