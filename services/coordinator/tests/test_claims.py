@@ -120,6 +120,15 @@ def test_a_name_that_was_taken_meanwhile_costs_no_topic_and_no_download(node: Co
         assert node.catalog.claims() == ()
 
 
+def test_a_dataset_that_was_imported_meanwhile_keeps_its_head_and_name(node: Coordinator, root: str) -> None:
+    node.add(root)
+    known = node.find("cities")
+    with pytest.raises(AlreadyExists), node.claims.importing(known.id, "other"):
+        pytest.fail("it is claimed")
+    assert node.refs.head(known.id) == known.state.head
+    assert node.catalog.by_alias("other") is None
+
+
 def test_a_removed_dataset_has_no_state_in_memory(node: Coordinator, root: str) -> None:
     node.add(root)
     assert len(node.states) == 1

@@ -9,28 +9,30 @@ from odf_testing.builders import (
     a_block,
     a_chain,
     a_dataset,
-    a_polling_source,
     a_push_source,
-    a_query,
     a_seed,
     a_time,
-    a_transform,
 )
+from odf_testing.chain_imports import forced, forget, imported, refused, stored
 from odf_testing.coordinator import Coordinator
 from odf_testing.redis import MemoryLocks
 
-from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
-from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
+from odf_common.codec.flatbuffers import (
+    block_hash,
+    decode_block,
+    encode_block,
+)
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
-from odf_common.metadata.events import DisablePushSource, KnownEvent, SetInfo
-from odf_common.metadata.steps import SqlQueryStep
+from odf_common.metadata.events import (
+    SetInfo,
+)
 from odf_common.ports.store import CatalogEntry, ObjectKind, require_entry
 from odf_coordinator.catalog.registry import DatasetHandle
-from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal
+from odf_coordinator.commit.outcomes import Committed, Overtaken, Refusal
 
 
 @pytest.fixture
@@ -47,36 +49,6 @@ def node(tmp_path: Path, locks: MemoryLocks) -> Coordinator:
 def cities(node: Coordinator, root: str) -> DatasetHandle:
     node.add(root)
     return node.push("cities", "Oslo")
-
-
-def stored(node: Coordinator, past: ChainState, *events: KnownEvent) -> ChainState:
-    """Store blocks on top of a state, as a pull does before it asks for an import."""
-    time = type(past.system_time)(past.system_time.ns + 1_000_000_000)
-    blocks, state = build_blocks(past, events, system_time=time, version=3)
-    for block in blocks:
-        node.blobs.put(past.dataset_id, ObjectKind.BLOCK, block.hash, block.raw)
-    return state
-
-
-def forget(node: Coordinator, known: DatasetHandle) -> None:
-    """Leave only the blocks and objects of a dataset, as a pull of another node's dataset stores them."""
-    node.keys.remove(known.id)
-    node.catalog.remove(known.alias)
-    node.refs.remove(known.id, HEAD, expected=None)
-
-
-def imported(
-    node: Coordinator, dataset: DatasetId, expected: Multihash | None, head: Multihash, alias: str = ""
-) -> Outcome:
-    return node.importer.import_chain(dataset, expected_head=expected, new_head=head, alias=alias)
-
-
-def refused(node: Coordinator, known: DatasetHandle, outcome: Outcome) -> str:
-    """Return why nothing was imported."""
-    assert isinstance(outcome, Refusal), outcome
-    assert node.refs.head(known.id) == known.state.head
-    assert node.find("cities").state == known.state
-    return outcome.text
 
 
 def test_what_continues_the_head_is_imported(node: Coordinator, cities: DatasetHandle) -> None:
@@ -162,92 +134,6 @@ def test_a_chain_without_its_objects_is_not_imported(
     assert isinstance(outcome, Refusal)
     assert outcome.code == "ObjectMissing"
     assert node.refs.head(cities.id) == (None if is_new else cities.state.head)
-    assert node.catalog.by_alias("copy") is None
-
-
-@pytest.mark.parametrize(
-    ("event", "what"),
-    [
-        (a_push_source("second"), "the push sources"),
-        (DisablePushSource(source_name="default"), "the push sources"),
-    ],
-)
-@pytest.mark.parametrize("is_forced", [False, True])
-def test_who_sends_a_chain_does_not_decide_what_this_node_runs(
-    node: Coordinator, cities: DatasetHandle, event: KnownEvent, what: str, is_forced: bool
-) -> None:
-    after = stored(node, cities.state, SetInfo(description="x"), event)
-    outcome = node.importer.import_chain(
-        cities.id, expected_head=cities.state.head, new_head=after.head, alias="", is_forced=is_forced
-    )
-    text = refused(node, cities, outcome)
-    assert text.startswith(f"only the owner may change {what}; to accept it")
-    assert "`odf ref fast-forward DATASET@theirs`" in text
-
-
-def test_a_transform_and_a_polling_source_are_defined_by_the_owner_only(
-    node: Coordinator, root: str, derivative: str
-) -> None:
-    push = root[root.index("    - kind: AddPushSource") :]
-    node.add(
-        root, derivative, root.replace("name: cities", "name: polled").replace(push, "    - kind: SetInfo\n")
-    )
-    transform = replace(
-        node.find("cities.copy").state.transform or a_transform(),
-        transform=a_query(SqlQueryStep(query="SELECT 1")),
-    )
-    for name, event, what in (
-        ("cities.copy", transform, "the transform"),
-        ("polled", a_polling_source(), "the polling source"),
-    ):
-        known = node.find(name)
-        after = stored(node, known.state, event)
-        outcome = imported(node, known.id, known.state.head, after.head)
-        assert isinstance(outcome, Refusal)
-        assert (outcome.code, what in outcome.text) == ("ForeignDefinition", True)
-        assert node.find(name).state == known.state
-
-
-def test_no_forced_import_brings_back_what_the_owner_has_disabled(
-    node: Coordinator, cities: DatasetHandle
-) -> None:
-    disabled = stored(node, cities.state, DisablePushSource(source_name="default"))
-    assert isinstance(
-        node.importer.import_chain(
-            cities.id, expected_head=cities.state.head, new_head=disabled.head, alias="", may_define=True
-        ),
-        Committed,
-    )
-    outcome = forced(node, cities, cities.state.head)
-    assert isinstance(outcome, Refusal)
-    assert outcome.code == "ForeignDefinition"
-    assert node.refs.head(cities.id) == disabled.head
-
-
-def test_the_owner_accepts_a_definition_and_a_copy_takes_any(
-    node: Coordinator, cities: DatasetHandle
-) -> None:
-    one = stored(node, cities.state, a_push_source("second"))
-    staged = node.importer.import_chain(
-        cities.id, expected_head=None, new_head=one.head, alias="", ref="theirs"
-    )
-    assert staged == Committed(state=one)
-    assert node.references.fast_forward("cities@theirs").state == one
-
-    two = stored(node, one, a_push_source("third"))
-    assert isinstance(imported(node, cities.id, one.head, two.head), Refusal)
-    node.keys.remove(cities.id)
-    assert imported(node, cities.id, one.head, two.head) == Committed(state=two)
-
-
-def test_a_dataset_whose_key_outlived_it_is_not_defined_by_others(
-    node: Coordinator, cities: DatasetHandle
-) -> None:
-    node.catalog.remove(cities.alias)
-    node.refs.remove(cities.id, HEAD, expected=None)
-    outcome = imported(node, cities.id, None, cities.state.head, "copy")
-    assert isinstance(outcome, Refusal)
-    assert outcome.code == "ForeignDefinition"
     assert node.catalog.by_alias("copy") is None
 
 
@@ -411,13 +297,6 @@ def test_listeners_hear_of_a_head_after_it_has_moved_and_never_of_a_reference(
 
     after = node.push("cities", "Rome", minute=1).state.head
     assert heard == [(after, after)]
-
-
-def forced(node: Coordinator, known: DatasetHandle, head: Multihash) -> Outcome:
-    expected = node.refs.head(known.id)
-    return node.importer.import_chain(
-        known.id, expected_head=expected, new_head=head, alias="", is_forced=True
-    )
 
 
 def test_a_forced_import_replaces_a_diverged_chain_and_keeps_its_blocks(

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from odf_common.errors import Damaged, StorageUnavailable, Unavailable
 from odf_sync.http.smart_protocol.routes import FAULT_SECONDS, _run
+from odf_sync.repositories.http import UnexpectedStatus
 from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.exchange import CLOSE_FAULT, CLOSE_OK, PUSH, End, Side, State, TransferRefused
 from odf_sync.smart.messages import SERVER_CLOSES, SERVER_CLOSES_HEADER, SeedBlockOverwriteRestricted
@@ -88,7 +89,8 @@ def test_a_client_that_has_closed_gets_its_own_frame_back() -> None:
     ("error", "text"),
     [
         (TransferRefused(fault=SeedBlockOverwriteRestricted()), "SeedBlockOverwriteRestricted"),
-        (Unavailable(what="the coordinator"), "the coordinator cannot be reached"),
+        (Unavailable(what="the coordinator", why="secret"), "the coordinator cannot be reached"),
+        (UnexpectedStatus(what="secret", status=500), "the node cannot reach its store; try again"),
         (StorageUnavailable(file="secret", why="secret"), "the node cannot reach its store; try again"),
         (Damaged(file="secret", why="secret"), "the node cannot use what it has stored"),
         (TimeoutError(), "no message in time"),

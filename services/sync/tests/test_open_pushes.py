@@ -56,6 +56,27 @@ def test_of_several_pushes_the_newest_counts_and_those_that_ended_only_after_the
     assert (pushes.dataset("cities"), pushes.dataset("towns")) == (None, OTHER)
 
 
+def test_bytes_are_counted_while_a_name_is_pushed_to(pushes: OpenPushes) -> None:
+    pushes.note_received("cities", 5)
+    with pushes.pushing("Cities", ONE):
+        pushes.note_received("cities", 7)
+        pushes.note_received("towns", 9)
+        assert (pushes.bytes_received("CITIES"), pushes.bytes_received("towns")) == (7, 0)
+        with pushes.pushing("cities", ONE):
+            pushes.note_received("Cities", 1)
+        assert pushes.bytes_received("cities") == 8
+    assert pushes.bytes_received("cities") == 0
+
+
+def test_a_name_is_pushed_to_by_one_dataset(pushes: OpenPushes) -> None:
+    assert not pushes.are_of_others("cities", ONE)
+    with pushes.pushing("Cities", ONE):
+        assert not pushes.are_of_others("cities", ONE)
+        assert pushes.are_of_others("CITIES", OTHER)
+        assert not pushes.are_of_others("towns", OTHER)
+    assert not pushes.are_of_others("cities", OTHER)
+
+
 def test_the_archives_of_a_name_are_those_that_its_exchanges_take(pushes: OpenPushes) -> None:
     with pushes.exchanging("Cities"), pushes.exchanging("cities"), pushes.exchanging("towns"):
         assert pushes.archives("cities") == ()

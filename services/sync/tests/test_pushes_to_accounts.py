@@ -1,5 +1,6 @@
 """A push gives visibility to the dataset that it creates, and to no other; a refusal shows nothing of others."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,8 @@ from odf_sync.access.rules import Visibility as Rule
 from odf_sync.http.authorization import Authorizer
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import Visibility
+from odf_sync.transfer import accept
+from odf_sync.transfer.objects import check_stored
 from odf_sync.transfer.push import Push, push
 from odf_sync.transfer.upload import Uploader
 
@@ -126,6 +129,39 @@ def test_a_token_that_is_revoked_while_objects_are_sent_moves_no_head(
         with pytest.raises(TransferRefused, match="may no longer push"):
             list(steps)
     assert there.head("ann/cities") == before
+
+
+def test_a_token_that_is_revoked_while_objects_are_checked_moves_no_head(
+    here: SyncNode, there: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, stored = there.directory.create_token(Name("ann"), label="")
+
+    def revoking(*arguments: Any) -> None:
+        check_stored(*arguments)
+        time.sleep(0.2)  # the client asks for the commit meanwhile
+        there.directory.store.revoke(stored.id)
+
+    monkeypatch.setattr(accept, "check_stored", revoking)
+    with there.running() as base, pytest.raises(TransferRefused, match="may no longer push"):
+        here.push("cities", f"odf+{base}/ann/cities", token=token.text())
+    assert there.head("ann/cities") is None
+
+
+def test_a_dataset_that_was_given_away_during_a_push_is_not_moved(here: SyncNode, there: Node) -> None:
+    """The name is free then, so its former owner may create a dataset there."""
+    with there.running() as base:
+        target = f"odf+{base}/ann/cities"
+        here.push("cities", target, token=there.token("ann"))
+        here.coordinator.push("cities", "Oslo", minute=9)
+        before = there.head("ann/cities")
+        steps = push(here.env, Push(dataset="cities", target=target), lambda _: there.token("ann"))
+        while next(steps).state != "committing":
+            pass
+        there.coordinator.editor.rename("ann/cities", "bob/cities")
+        with pytest.raises(TransferRefused, match="may no longer push"):
+            list(steps)
+    assert there.head("bob/cities") == before
+    assert there.catalog.by_alias("ann/cities") is None
 
 
 def test_an_editor_who_is_no_maintainer_any_more_replaces_nothing(here: SyncNode, there: Node) -> None:

@@ -15,7 +15,7 @@ from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_sync.smart import message_json
-from odf_sync.smart.archive import read_archive, write_archive
+from odf_sync.smart.archive import COUNTED_BYTES, read_archive, write_archive
 from odf_sync.smart.exchange import (
     PULL,
     PUSH,
@@ -340,6 +340,13 @@ def other_file(name: str, kind: bytes = tarfile.REGTYPE) -> bytes:
 def test_a_hostile_archive_is_refused(archive: Callable[[], bytes], why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         read(archive(), 2)
+
+
+def test_short_blocks_count_as_what_they_take_in_memory() -> None:
+    archive = archive_of(*(b"%d" % n for n in range(80)))
+    with pytest.raises(InvalidInput, match="more than 10000 bytes"):
+        read(archive, 80)
+    assert len(read(archive, 80, 80 * COUNTED_BYTES)) == 80
 
 
 def test_a_header_that_promises_gigabytes_is_not_believed() -> None:

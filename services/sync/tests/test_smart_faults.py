@@ -295,15 +295,26 @@ class Silent:
         self.questions += 1
 
 
-def test_a_client_that_answers_no_question_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve_push, "QUESTIONS", 2)
-    running = UploadsRunning(uploaded_objects_count=0)
-    patient = Silent(None, running, None, running, None, UploadsComplete())
-    asyncio.run(serve_push._uploaded(cast("Any", patient)))
-    assert patient.questions == 3
-    silent = Silent(None, None, UploadsComplete())
-    with pytest.raises(TimeoutError, match="no answer to 2 questions"):
-        asyncio.run(serve_push._uploaded(cast("Any", silent)))
+RUNNING = UploadsRunning(uploaded_objects_count=1)
+
+
+def test_uploads_are_awaited_while_bytes_of_objects_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the client says: otherwise its answers would hold a place without end."""
+    monkeypatch.setattr(serve_push, "ROUNDS", 2)
+    steady = Silent(None, RUNNING, None, RUNNING, None, UploadsComplete())
+    arrived = iter([0, 0, 1, 1, 2, 2])
+    asyncio.run(serve_push._uploaded(cast("Any", steady), lambda: next(arrived)))
+    assert steady.questions == 3
+
+
+@pytest.mark.parametrize("answers", [(None, None), (None, RUNNING), (RUNNING, RUNNING)])
+def test_a_client_that_sends_no_object_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, answers: tuple[object, object]
+) -> None:
+    monkeypatch.setattr(serve_push, "ROUNDS", 2)
+    with pytest.raises(TimeoutError, match="no byte of an object arrived for 2 questions and answers"):
+        asyncio.run(serve_push._uploaded(cast("Any", Silent(*answers, UploadsComplete())), lambda: 7))
+    asyncio.run(serve_push._uploaded(cast("Any", Silent(answers[0], UploadsComplete())), lambda: 7))
 
 
 LARGE = 2 * SMALL_BYTES
@@ -393,11 +404,12 @@ def test_a_large_message_is_awaited_while_bytes_of_it_arrive() -> None:
     async def wait(channel: Pausing, size: int) -> object:
         return await serve_push._expect_blocks(cast("Any", channel), size, channel.bytes)
 
-    steady = Pausing(1, 2, 3)
+    least = serve_push.STALLED_BYTES
+    steady = Pausing(1, 1 + least, 1 + 3 * least)
     assert asyncio.run(wait(steady, LARGE)) == BlocksBatch(num_blocks=0, payload=b"")
     assert steady.waits == [serve_push.STALLED_SECONDS] * 3
-    silent = Pausing(1, 2, 2, 3)
-    with pytest.raises(TimeoutError, match="no byte of the blocks arrived for 60 s"):
+    silent = Pausing(1, 1 + least, 2 * least, 3 * least)
+    with pytest.raises(TimeoutError, match=f"fewer than {least} bytes of the blocks arrived in 60 s"):
         asyncio.run(wait(silent, LARGE))
     small = Pausing(1)
     asyncio.run(wait(small, SMALL_BYTES))
@@ -406,10 +418,12 @@ def test_a_large_message_is_awaited_while_bytes_of_it_arrive() -> None:
 
 def test_how_long_a_message_may_be_and_take_grows_with_its_plan() -> None:
     assert message_bytes(TransferPlan()) == SMALL_BYTES
-    one = message_bytes(TransferPlan(num_blocks=1)) - SMALL_BYTES
-    assert one > 4 * 512, "a header in characters of JSON"
-    both = TransferPlan(num_blocks=2, bytes_in_raw_blocks=1000)
-    assert message_bytes(both) == SMALL_BYTES + 2 * one + 4000
+    assert message_bytes(TransferPlan(num_blocks=1, bytes_in_raw_blocks=1000)) == SMALL_BYTES
+    many = message_bytes(TransferPlan(num_blocks=10_000))
+    assert many > 10_000 * 4 * 512, "a header in characters of JSON"
+    one = (many - message_bytes(TransferPlan(num_blocks=9_000))) // 1000
+    both = TransferPlan(num_blocks=10_001, bytes_in_raw_blocks=1000)
+    assert message_bytes(both) == many + one + 4000
     assert message_bytes(TransferPlan(bytes_in_raw_blocks=1 << 40)) == 512 * 1024**2
     idle = seconds_for(SMALL_BYTES)
     assert idle == seconds_for(0) == 3600.0

@@ -87,6 +87,10 @@ class Claims:
 
         def record(claim: Claim) -> None:
             self._require_free(alias)
+            if (
+                self._catalog.by_id(dataset) is not None
+            ):  # imported under another name since its caller looked
+                raise AlreadyExists(what=f"dataset {dataset}")
             claim.write(CatalogEntry(alias=alias, dataset_id=dataset))
 
         with self._claimed(dataset, record, is_copy=True):

@@ -6,6 +6,7 @@ Who sends a chain does not decide what this node runs: it executes the transform
 it has, with its own rights.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -28,7 +29,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import DatasetKind, Seed
+from odf_common.metadata.events import DatasetKind, MetadataEvent, Seed, UnknownEvent
 from odf_common.ports.store import CatalogEntry, RefStore, new_creation
 from odf_coordinator.catalog.dependency_guard import hold_inputs, require_no_cycle
 from odf_coordinator.catalog.ownership import KeyStore
@@ -138,9 +139,11 @@ class Importer:
         if head != expected:
             return Overtaken(expected=expected, head=head)
         known = self._common(dataset, expected, new_head) if is_forced and expected is not None else expected
-        state = self._admitted(dataset, known, new_head)
+        before = None
         if not may_define and self.keys.has(dataset):
             before = Definitions() if head is None else self._state(dataset, head).definitions
+        state = self._admitted(dataset, known, new_head, before)
+        if before is not None:
             _require_same_work(before, state.definitions)
         with hold_inputs(self.datasets, entry, (state.transform,)), self.committer.lock(dataset):
             self.committer.move_ref(dataset, expected=expected, state=state)
@@ -163,8 +166,18 @@ class Importer:
         read = self.datasets.reader(dataset)
         return common_block(compare(read, head, read, block), head, block)
 
-    def _admitted(self, dataset: DatasetId, expected: Multihash | None, new_head: Multihash) -> ChainState:
-        """Return the state at `new_head`, after checking the hashes and objects of its blocks."""
+    def _admitted(
+        self,
+        dataset: DatasetId,
+        expected: Multihash | None,
+        new_head: Multihash,
+        before: Definitions | None = None,
+    ) -> ChainState:
+        """Return the state at `new_head`, after checking the hashes and objects of its blocks.
+
+        With `before`, none of them may define what is not defined there, not even until a later one replaces it: a
+        rollback or a verification would run it.
+        """
         blobs, state = self.datasets.blobs, None
         if expected is not None:
             require_readable_block(blobs, dataset, expected)
@@ -174,7 +187,10 @@ class Importer:
             event = decoded.block.event
             if isinstance(event, Seed) and event.dataset_id != dataset:
                 raise InvalidInput(text=f"the chain belongs to {event.dataset_id}, not to {dataset}")
+            past = Definitions() if state is None else state.definitions
             state = admit(state, decoded.block, block_hash=name, version=decoded.version)
+            if before is not None:
+                _require_known_work(before, past, state.definitions, event)
             is_rebuilt = (
                 state.kind is DatasetKind.Derivative and dropped is not None and dropped.contains(name)
             )
@@ -190,7 +206,30 @@ class Importer:
 
 def _require_same_work(before: Definitions, after: Definitions) -> None:
     """Raise `ForeignDefinition` unless both define the same transform and sources."""
-    changed = [text for name, text in DEFINED.items() if getattr(after, name) != getattr(before, name)]
+    _refuse([text for name, text in DEFINED.items() if getattr(after, name) != getattr(before, name)])
+
+
+def _require_known_work(
+    before: Definitions, past: Definitions, now: Definitions, event: MetadataEvent
+) -> None:
+    """Raise `ForeignDefinition` if an event after `past` defines what is not so in `before`."""
+    if isinstance(event, UnknownEvent):
+        _refuse(["what an event of an unknown kind defines"])
+    changed = [
+        text
+        for name, text in DEFINED.items()
+        if name != "push_sources"
+        and getattr(now, name) not in (None, getattr(past, name), getattr(before, name))
+    ]
+    if any(
+        source not in (past.push_sources.get(name), before.push_sources.get(name))
+        for name, source in now.push_sources.items()
+    ):
+        changed.append(DEFINED["push_sources"])
+    _refuse(changed)
+
+
+def _refuse(changed: Sequence[str]) -> None:
     if changed:
         text = (  # a client of a Smart Transfer sees some 50 characters
             f"only the owner may change {', '.join(changed)}; to accept it, on the node with the dataset's key: "

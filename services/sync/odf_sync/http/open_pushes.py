@@ -5,6 +5,7 @@ it is read: it is accepted for a name only while a push to it may refer to it, s
 """
 
 import time
+from collections import Counter as Tally
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ class OpenPushes:
         self._datasets: dict[str, list[DatasetId]] = {}
         self._ended: dict[str, tuple[DatasetId, float]] = {}
         self._exchanges: dict[str, list[_Exchange]] = {}
+        self._received: Tally[str] = Tally()
         self._listeners: dict[DatasetId, list[Listener]] = {}
 
     def dataset(self, alias: str) -> DatasetId | None:
@@ -48,6 +50,19 @@ class OpenPushes:
             return found[-1]
         dataset, until = self._ended.get(alias.lower(), (None, 0.0))
         return dataset if self._clock() < until else None
+
+    def are_of_others(self, alias: str, dataset: DatasetId) -> bool:
+        """Return whether another dataset is being pushed to a name."""
+        return any(one != dataset for one in self._datasets.get(alias.lower(), ()))
+
+    def bytes_received(self, alias: str) -> int:
+        """Return how many bytes of objects have arrived for a name, while it is pushed to."""
+        return self._received[alias.lower()]
+
+    def note_received(self, alias: str, count: int) -> None:
+        """Note that bytes of an object have arrived."""
+        if alias.lower() in self._datasets:
+            self._received[alias.lower()] += count
 
     @contextmanager
     def exchanging(self, alias: str) -> Iterator[None]:
@@ -108,6 +123,7 @@ class OpenPushes:
             found.remove(dataset)
             if not found:
                 del self._datasets[alias]
+                del self._received[alias]
             now = self._clock()
             self._ended = {name: one for name, one in self._ended.items() if now < one[1]}
             self._ended[alias] = (dataset, now + LINGERING_SECONDS)

@@ -21,6 +21,9 @@ BLOCKS_BYTES_LIMIT: Final = 128 * 1024**2  # of all blocks of an archive, which 
 ARCHIVE_BYTES_LIMIT: Final = (
     2 * BLOCKS_BYTES_LIMIT
 )  # compressed; headers of small blocks are as long as blocks
+COUNTED_BYTES: Final = (
+    128  # at least, for each block: one in memory takes more than that, however short it is
+)
 WHERE: Final = "archive of blocks"
 EXTENDED: Final = (tarfile.XHDTYPE, tarfile.XGLTYPE)
 _BROKEN: Final = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError)
@@ -77,7 +80,7 @@ def read_signed_archive(
     found: set[Multihash] = set()
     size = 0
     for entry, raw, signature in _after_signatures(_files(archive, limit)):
-        size += len(raw)
+        size += max(len(raw), COUNTED_BYTES)
         if len(found) == count:
             raise InvalidInput(text=f"more than the {count} blocks announced", where=WHERE)
         if size > limit:

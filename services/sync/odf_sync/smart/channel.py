@@ -18,11 +18,13 @@ from odf_sync.smart.exchange import (
 )
 from odf_sync.smart.message_json import around_archive, encode, length_of_numbers, numbers
 from odf_sync.smart.messages import (
+    DownloadsReply,
     Message,
     MetadataReply,
     ProgressRequest,
     Refusal,
     UploadsComplete,
+    UploadsReply,
     UploadsRunning,
 )
 from odf_sync.smart.spooled import pieces_of
@@ -83,7 +85,9 @@ class Channel:
 
     async def _send(self, message: Message) -> None:
         try:
-            await self._socket.send_str(encode(message))
+            is_long = isinstance(message, UploadsReply | DownloadsReply)
+            text = await asyncio.to_thread(encode, message) if is_long else encode(message)
+            await self._socket.send_str(text)
         except ConnectionError as error:
             raise PeerClosed from error
 
@@ -136,9 +140,11 @@ class Channel:
 
         Questions about the progress of uploads that are complete, and answers to them, are passed over.
         """
+        now = asyncio.get_running_loop().time
+        until = None if seconds is None else now() + seconds
         message = await self.receive(seconds)
         while isinstance(message, ProgressRequest | UploadsRunning | UploadsComplete):
-            message = await self.receive(seconds)
+            message = await self.receive(None if until is None else max(0.0, until - now()))
         return of_kind(kind, message)
 
     async def closed(self, seconds: float) -> NoReturn:

@@ -19,6 +19,7 @@ MOST_BYTES: Final = 512 * 1024**2  # of one message, and of all large ones that 
 WAIT_SECONDS: Final = 300.0  # for others; then the push is refused
 FIRST_SECONDS: Final = 60.0  # for a large message, and one second more for each of these bytes
 BYTES_PER_SECOND: Final = 64 * 1024
+AROUND_BYTES: Final = 64 * 1024  # of JSON, at most, around an archive
 CHARACTERS: Final = 4  # of JSON, at most, per byte of an archive
 ENTRY_BYTES: Final = 1536  # of an archive for each block: header, padding, and what does not compress
 BUSY: Final = "too many large pushes at a time; try again later"
@@ -27,7 +28,7 @@ BUSY: Final = "too many large pushes at a time; try again later"
 def message_bytes(plan: TransferPlan) -> int:
     """Return how long the message with the blocks of a plan may be."""
     archive = plan.bytes_in_raw_blocks + ENTRY_BYTES * plan.num_blocks
-    return min(MOST_BYTES, SMALL_BYTES + CHARACTERS * archive)
+    return min(MOST_BYTES, max(SMALL_BYTES, AROUND_BYTES + CHARACTERS * archive))
 
 
 def seconds_for(size: int) -> float:
@@ -39,7 +40,7 @@ class LargeMessages:
     """Counts the bytes of large messages that are being received; used in one event loop."""
 
     def __init__(self, most: int = MOST_BYTES, wait_seconds: float = WAIT_SECONDS) -> None:
-        """Receive up to `most` bytes at a time, or one message that is larger; of each caller half, or one message."""
+        """Receive up to `most` bytes at a time, of each caller half, or one message alone, however large it is."""
         self._most = most
         self._wait_seconds = wait_seconds
         self._reserved: Tally[Hashable] = Tally()
@@ -71,5 +72,4 @@ class LargeMessages:
 
     def _has_room(self, size: int, caller: Hashable) -> bool:
         in_all, of_caller = self._reserved.total(), self._reserved[caller]
-        is_in_share = not of_caller or of_caller + size <= self._most // 2
-        return is_in_share and (not in_all or in_all + size <= self._most)
+        return not in_all or (in_all + size <= self._most and of_caller + size <= self._most // 2)

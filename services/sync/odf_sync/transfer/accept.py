@@ -74,12 +74,8 @@ class Acceptance(AbstractContextManager["Acceptance"]):
         if self._admitted.done():
             self._check_arrived(self._admitted)
 
-    def complete(self, replies: Replies, *, creation: str = "") -> None:
-        """Move the head to the last block; a new dataset is from `creation`.
-
-        On errors nothing has moved: `InvalidInput`, also for an object that was not sent, `ChainRuleViolated`,
-        `ObjectDiffers`, `RecordsRefused`, `SignatureRefused`, `HeadMoved`, `AlreadyExists`.
-        """
+    def await_checks(self) -> _Admitted:
+        """Wait until all blocks and objects are checked; raises what `complete` does for them."""
         admitted = self._admitted.result()
         with self._guard:
             self._arrived.update(admitted.objects)
@@ -89,6 +85,15 @@ class Acceptance(AbstractContextManager["Acceptance"]):
                 self._checks[key].result()
         except NotFound as error:
             raise InvalidInput(text=f"not sent: {error.what.removeprefix('object ')}") from error
+        return admitted
+
+    def complete(self, replies: Replies, *, creation: str = "") -> None:
+        """Move the head to the last block; a new dataset is from `creation`.
+
+        On errors nothing has moved: `InvalidInput`, also for an object that was not sent, `ChainRuleViolated`,
+        `ObjectDiffers`, `RecordsRefused`, `SignatureRefused`, `HeadMoved`, `AlreadyExists`.
+        """
+        admitted = self.await_checks()
         chain, dataset = self._chain, admitted.state.dataset_id
         store(self._env, dataset, ObjectKind.SIGNATURE, chain.signatures())
         store(self._env, dataset, ObjectKind.BLOCK, iter(chain.blocks.items()))

@@ -163,6 +163,7 @@ class SimpleProtocol:
             name=hashed,
             has=partial(blobs.has, dataset, kind, hashed),
             take=take,
+            note=partial(pushes.note_received, name),
         )
         return await self._uploads.receive(request, upload, counted_caller(request))
 

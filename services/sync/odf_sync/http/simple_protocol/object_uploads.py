@@ -45,6 +45,8 @@ class ExpectedUpload:
     """Return whether an upload of this name was taken before."""
     take: Callable[[Path], None]
     most: int = MAX_BYTES
+    note: Callable[[int], object] = int
+    """Called with the number of bytes as they arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ async def _received(request: web.Request, upload: ExpectedUpload, part: _Part) -
         elif part.first is not None and part.first != file.tell():
             return _refused(409, f"{file.tell()} bytes have arrived", {OFFSET: str(file.tell())})
         pace = pace_of_body()
-        if not await _written(request, file, pace):
+        if not await _written(request, file, pace, upload.note):
             return _refused(408, pace.too_slow())
         actual = file.hash()
         if actual != upload.name:
@@ -124,11 +126,14 @@ def _part(request: web.Request, length: int) -> _Part | None:
     return _Part(first, size) if last + 1 == size == first + length else None
 
 
-async def _written(request: web.Request, file: PartialFile, pace: BodyPace) -> bool:
+async def _written(
+    request: web.Request, file: PartialFile, pace: BodyPace, note: Callable[[int], object]
+) -> bool:
     """Append the body to a file; return False if the client stopped sending, or is too slow."""
     try:
         while chunk := await asyncio.wait_for(request.content.read(CHUNK_BYTES), pace.seconds_left()):
             pace.note(len(chunk))
+            note(len(chunk))
             await asyncio.to_thread(file.write, chunk)
     except TimeoutError:
         return False

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 from aiohttp import WSCloseCode, hdrs, web
 
-from odf_common.errors import Damaged, OdfError, StorageUnavailable
+from odf_common.errors import Damaged, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.environment import Environment
@@ -140,18 +140,23 @@ class SmartProtocol:
             large=self._large,
             creating=self._creating,
             may_replace=partial(is_allowed, request, Action.MANAGE),
-            require_allowed=partial(self._require_allowed, request),
+            require_allowed=partial(self._require_allowed, request, entry),
         )
         serve = partial(serve_push, target=target, request=request)
         return await self._upgraded(request, PUSH, serve, MOST_BYTES)
 
-    def _require_allowed(self, request: web.Request, action: Action) -> None:
-        """Raise `TransferRefused` unless the token that came with the request allows an action now."""
+    def _require_allowed(self, request: web.Request, entry: CatalogEntry | None, action: Action) -> None:
+        """Raise `TransferRefused` unless the token that came with the request allows an action now.
+
+        The name has to be that of the same dataset as before: it may have been renamed or deleted since.
+        """
+        fault = Internal(phase=Phase.PUSH_COMPLETE, error_message=NO_LONGER)
         try:
-            self._authorizer.require(self._authorizer.caller(request), name_in_path(request), action)
+            now = self._authorizer.require(self._authorizer.caller(request), name_in_path(request), action)
         except NotAllowed as error:
-            fault = Internal(phase=Phase.PUSH_COMPLETE, error_message=NO_LONGER)
             raise TransferRefused(fault=fault) from error
+        if (now and now.incarnation) != (entry and entry.incarnation):
+            raise TransferRefused(fault=fault)
 
     def _creating(self, dataset: DatasetId, visibility: Visibility) -> AbstractContextManager[str]:
         return self._authorizer.creating(dataset, access_rules.Visibility(visibility.value.lower()))
@@ -223,7 +228,9 @@ async def _run(channel: Channel, request: web.Request, serve: Serve) -> None:
     except (OdfError, TimeoutError) as error:
         text = str(error) or "no message in time"
         log.info("transfer failed", why=text, phase=channel.end.phase, **facts)
-        if isinstance(error, StorageUnavailable | Damaged):
+        if type(error) is Unavailable:
+            text = f"{error.what} cannot be reached; try again"  # not why: that may name addresses
+        elif isinstance(error, Unavailable | Damaged):
             _, text = fault_of_node(error)
         reason = close_reason(Refusal(fault=Internal(phase=channel.end.phase, error_message=text)))
         await channel.close(CLOSE_FAULT, reason)

@@ -1,6 +1,7 @@
 """The server's end of a pull (wire-facts §8.4)."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -95,12 +96,15 @@ async def serve_pull(channel: Channel, source: PullSource, request: web.Request)
         await channel.send_archive(reply, archive, request)
     while True:
         wanted = await channel.expect(DownloadsRequest, IDLE_SECONDS)
-        downloads = tuple(_download(source, request, one) for one in wanted.object_files)
-        await channel.send(DownloadsReply(object_transfer_strategies=downloads))
+        await channel.send(await asyncio.to_thread(_downloads, source, request, wanted.object_files))
 
 
-def _download(source: PullSource, request: web.Request, file: ObjectFile) -> Download:
-    return Download(object_file=file, download_from=url_of(source.env, request, file))
+def _downloads(source: PullSource, request: web.Request, files: Iterable[ObjectFile]) -> DownloadsReply:
+    return DownloadsReply(
+        object_transfer_strategies=tuple(
+            Download(object_file=one, download_from=url_of(source.env, request, one)) for one in files
+        )
+    )
 
 
 def url_of(env: Environment, request: web.Request, file: ObjectFile) -> TransferUrl:

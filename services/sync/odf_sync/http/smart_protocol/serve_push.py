@@ -60,8 +60,11 @@ from odf_sync.transfer.upload import OFFSET
 PROGRESS_SECONDS: Final = 10.0
 LIST_BYTES: Final = 64 * 1024**2  # of a list of objects, some 250,000, and of answers until the next one
 NOT_BY_FORCE: Final = "a forced push needs the role of a maintainer or owner, and a token that may manage"
-STALLED_SECONDS: Final = 60.0  # in which no byte of a large message, or of its archive, has arrived
-QUESTIONS: Final = 60  # without an answer
+STALLED_SECONDS: Final = 60.0  # in which nothing of a large message, or of its archive, has arrived
+STALLED_BYTES: Final = 64 * 1024  # fewer in that time are as good as none
+ROUNDS: Final = 120  # of questions about the progress, and answers, without a byte of an object: 10 minutes
+OBJECTS_OF_BLOCK: Final = 2  # a slice and a checkpoint
+MORE_OBJECTS: Final = 1000  # that a client may list too many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +106,16 @@ class PushTarget:
             raise _refused(Phase.PUSH_UPLOADS, "the first block is no Seed")
         if self.entry is None and self.env.catalog.by_id(dataset) is not None:
             raise _refused(Phase.PUSH_TARGET, "the dataset has another name here")
+        if self.entry is None and self.pushes.are_of_others(self.alias, dataset):
+            raise _refused(Phase.PUSH_TARGET, "another dataset is being pushed to this name")
         return dataset
 
     def complete(self, acceptance: Acceptance, dataset: DatasetId, asked: PushRequest) -> None:
         """Have the head moved; a new dataset is never visible to others than it should be.
 
-        Objects may have been sent for hours: a token that was revoked since moves no head.
+        Objects may have been sent and checked for hours: a token that was revoked since moves no head.
         """
+        acceptance.await_checks()
         self.require_allowed(Action.CREATE)
         if asked.force_update_if_diverged and self.entry is not None:
             self.require_allowed(Action.MANAGE)
@@ -193,7 +199,7 @@ async def _received_blocks(
 
 
 async def _expect_blocks(channel: Channel, size: int, arrived: Callable[[], int]) -> BlocksBatch:
-    """Return the blocks; a message for which memory is reserved is awaited while `arrived` bytes become more."""
+    """Return the blocks; a message for which memory is reserved is awaited while the bytes that `arrived` grow."""
     now = asyncio.get_running_loop().time
     until, pause = now() + seconds_for(size), IDLE_SECONDS if size <= SMALL_BYTES else STALLED_SECONDS
     while True:
@@ -201,8 +207,8 @@ async def _expect_blocks(channel: Channel, size: int, arrived: Callable[[], int]
         try:
             return (await channel.expect(NewBlocks, min(pause, until - now()))).new_blocks
         except TimeoutError as error:
-            if now() >= until or await asyncio.to_thread(arrived) == before:
-                text = f"no byte of the blocks arrived for {pause:g} s, or they took too long"
+            if now() >= until or await asyncio.to_thread(arrived) < before + STALLED_BYTES:
+                text = f"fewer than {STALLED_BYTES} bytes of the blocks arrived in {pause:g} s, or they took too long"
                 raise TimeoutError(text) from error
 
 
@@ -232,7 +238,8 @@ async def _receive(
         Acceptance(target.env, chain) as acceptance,
         target.pushes.listening(dataset, acceptance.note_object),
     ):
-        await _receive_objects(channel, target, request, dataset, listed)
+        most = OBJECTS_OF_BLOCK * len(blocks) + MORE_OBJECTS
+        await _receive_objects(channel, target, request, dataset, listed, most=most)
         await channel.expect(CompleteRequest, IDLE_SECONDS)
         await asyncio.to_thread(target.complete, acceptance, dataset, asked)
     if received.archive is not None:
@@ -256,32 +263,42 @@ def _unpacked(
 
 
 async def _receive_objects(
-    channel: Channel, target: PushTarget, request: web.Request, dataset: DatasetId, listed: UploadsRequest
+    channel: Channel,
+    target: PushTarget,
+    request: web.Request,
+    dataset: DatasetId,
+    listed: UploadsRequest,
+    *,
+    most: int,
 ) -> None:
-    """Say where the objects of each list go, and wait until they have been sent."""
+    """Say where the objects of each list go, at most so many in all, and wait until they have been sent."""
+    count = 0
     while True:
+        count += len(listed.object_files)
+        if count > most:
+            raise _refused(Phase.PUSH_UPLOADS, f"{count} objects for blocks that refer to fewer")
         limit_received(request, LIST_BYTES)
         await channel.send(await asyncio.to_thread(target.uploads, request, dataset, listed.object_files))
-        await _uploaded(channel)
+        await _uploaded(channel, lambda: target.pushes.bytes_received(target.alias))
         if not listed.is_truncated:
             return
         listed = await channel.expect(UploadsRequest, IDLE_SECONDS)
 
 
-async def _uploaded(channel: Channel) -> None:
-    """Return when all objects were sent; ask for the progress meanwhile."""
-    unanswered = 0
-    while unanswered < QUESTIONS:
+async def _uploaded(channel: Channel, received: Callable[[], int]) -> None:
+    """Return when all objects were sent; ask for the progress meanwhile, while bytes of objects are `received`."""
+    before, fruitless = received(), 0
+    while fruitless < ROUNDS:
         try:
             message = await channel.receive(PROGRESS_SECONDS)
         except TimeoutError:
             await channel.send(ProgressRequest())
-            unanswered += 1
-            continue
-        unanswered = 0
-        if isinstance(message, UploadsComplete):
-            return
-    raise TimeoutError(f"no answer to {QUESTIONS} questions about the progress")
+        else:
+            if isinstance(message, UploadsComplete):
+                return
+        now = received()
+        before, fruitless = now, 0 if now != before else fruitless + 1
+    raise TimeoutError(f"no byte of an object arrived for {ROUNDS} questions and answers about the progress")
 
 
 def _refused(phase: Phase, text: str) -> TransferRefused:

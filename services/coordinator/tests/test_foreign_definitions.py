@@ -1,0 +1,169 @@
+"""Who sends a chain does not decide what this node runs: transforms and sources of datasets whose keys it has."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from odf_testing.builders import (
+    a_block,
+    a_polling_source,
+    a_push_source,
+    a_query,
+    a_transform,
+)
+from odf_testing.chain_imports import forced, imported, refused, stored
+from odf_testing.coordinator import Coordinator
+
+from odf_common.codec.flatbuffers import (
+    BLOCK_KIND,
+    Manifest,
+    block_hash,
+    encode_message,
+)
+from odf_common.identity.branch_names import HEAD
+from odf_common.metadata.events import (
+    AddData,
+    DisablePollingSource,
+    DisablePushSource,
+    KnownEvent,
+    SetInfo,
+)
+from odf_common.metadata.steps import MergeStrategyLedger, SqlQueryStep
+from odf_common.ports.store import ObjectKind
+from odf_coordinator.catalog.registry import DatasetHandle
+from odf_coordinator.commit.outcomes import Committed, Refusal
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Coordinator:
+    return Coordinator(home=tmp_path)
+
+
+@pytest.fixture
+def cities(node: Coordinator, root: str) -> DatasetHandle:
+    node.add(root)
+    return node.push("cities", "Oslo")
+
+
+@pytest.mark.parametrize(
+    ("event", "what"),
+    [
+        (a_push_source("second"), "the push sources"),
+        (DisablePushSource(source_name="default"), "the push sources"),
+    ],
+)
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_who_sends_a_chain_does_not_decide_what_this_node_runs(
+    node: Coordinator, cities: DatasetHandle, event: KnownEvent, what: str, is_forced: bool
+) -> None:
+    after = stored(node, cities.state, SetInfo(description="x"), event)
+    outcome = node.importer.import_chain(
+        cities.id, expected_head=cities.state.head, new_head=after.head, alias="", is_forced=is_forced
+    )
+    text = refused(node, cities, outcome)
+    assert text.startswith(f"only the owner may change {what}; to accept it")
+    assert "`odf ref fast-forward DATASET@theirs`" in text
+
+
+def test_a_transform_and_a_polling_source_are_defined_by_the_owner_only(
+    node: Coordinator, root: str, derivative: str
+) -> None:
+    push = root[root.index("    - kind: AddPushSource") :]
+    node.add(
+        root, derivative, root.replace("name: cities", "name: polled").replace(push, "    - kind: SetInfo\n")
+    )
+    transform = replace(
+        node.find("cities.copy").state.transform or a_transform(),
+        transform=a_query(SqlQueryStep(query="SELECT 1")),
+    )
+    for name, event, what in (
+        ("cities.copy", transform, "the transform"),
+        ("polled", a_polling_source(), "the polling source"),
+    ):
+        known = node.find(name)
+        after = stored(node, known.state, event)
+        outcome = imported(node, known.id, known.state.head, after.head)
+        assert isinstance(outcome, Refusal)
+        assert (outcome.code, what in outcome.text) == ("ForeignDefinition", True)
+        assert node.find(name).state == known.state
+
+
+def test_no_definition_comes_in_and_goes_again(node: Coordinator, cities: DatasetHandle) -> None:
+    """Otherwise it would be the current one after a rollback by the owner, and be run by a verification."""
+    original = cities.state.push_sources["default"]
+    other = replace(original, merge=MergeStrategyLedger(primary_key=("city",)))
+    for events in (
+        (a_push_source("second"), DisablePushSource(source_name="second")),
+        (other, original),
+    ):
+        state = cities.state
+        for event in events:
+            state = stored(node, state, event)
+        outcome = imported(node, cities.id, cities.state.head, state.head)
+        assert isinstance(outcome, Refusal)
+        assert outcome.code == "ForeignDefinition"
+        assert node.find("cities").state == cities.state
+
+    gone = stored(node, cities.state, DisablePushSource(source_name="default"))
+    back = stored(node, gone, original)
+    assert imported(node, cities.id, cities.state.head, back.head) == Committed(state=back)
+
+
+def test_an_event_of_an_unknown_kind_is_not_taken_from_others(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
+    """A later version of this node may read it as a definition."""
+    one, other = (
+        encode_message(a_block(cities.state, event)) for event in (AddData(), DisablePollingSource())
+    )
+    (at,) = (n for n, (left, right) in enumerate(zip(one, other, strict=True)) if left != right)
+    raw = encode_message(Manifest(kind=BLOCK_KIND, version=3, content=one[:at] + bytes([99]) + one[at + 1 :]))
+    node.blobs.put(cities.id, ObjectKind.BLOCK, block_hash(raw), raw)
+    outcome = imported(node, cities.id, cities.state.head, block_hash(raw))
+    assert isinstance(outcome, Refusal)
+    assert outcome.code == "ForeignDefinition"
+    node.keys.remove(cities.id)
+    assert isinstance(imported(node, cities.id, cities.state.head, block_hash(raw)), Committed)
+
+
+def test_no_forced_import_brings_back_what_the_owner_has_disabled(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
+    disabled = stored(node, cities.state, DisablePushSource(source_name="default"))
+    assert isinstance(
+        node.importer.import_chain(
+            cities.id, expected_head=cities.state.head, new_head=disabled.head, alias="", may_define=True
+        ),
+        Committed,
+    )
+    outcome = forced(node, cities, cities.state.head)
+    assert isinstance(outcome, Refusal)
+    assert outcome.code == "ForeignDefinition"
+    assert node.refs.head(cities.id) == disabled.head
+
+
+def test_the_owner_accepts_a_definition_and_a_copy_takes_any(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
+    one = stored(node, cities.state, a_push_source("second"))
+    staged = node.importer.import_chain(
+        cities.id, expected_head=None, new_head=one.head, alias="", ref="theirs"
+    )
+    assert staged == Committed(state=one)
+    assert node.references.fast_forward("cities@theirs").state == one
+
+    two = stored(node, one, a_push_source("third"))
+    assert isinstance(imported(node, cities.id, one.head, two.head), Refusal)
+    node.keys.remove(cities.id)
+    assert imported(node, cities.id, one.head, two.head) == Committed(state=two)
+
+
+def test_a_dataset_whose_key_outlived_it_is_not_defined_by_others(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
+    node.catalog.remove(cities.alias)
+    node.refs.remove(cities.id, HEAD, expected=None)
+    outcome = imported(node, cities.id, None, cities.state.head, "copy")
+    assert isinstance(outcome, Refusal)
+    assert outcome.code == "ForeignDefinition"
+    assert node.catalog.by_alias("copy") is None
