@@ -1,6 +1,6 @@
 """What each operation does in the cases that are rare: nothing there, too late, busy, or a bug."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -21,6 +21,7 @@ from odf_coordinator.commit.dataset_locks import DatasetBusy
 from odf_coordinator.commit.outcomes import Overtaken
 from odf_coordinator.errors import DataNotDerived
 from odf_coordinator.lifecycle.push_topics import topic_name, topics_for
+from odf_coordinator.operations import pull as pull_module
 from odf_coordinator.operations.pull import Pulled, Puller
 
 INFO = SetInfo(description="cities of the world")
@@ -98,6 +99,22 @@ def test_a_pull_waits_until_nothing_is_left_in_the_topics(pair: Coordinator) -> 
     puller = replace(pair.puller, drain=lambda _: iter((2, 0, 1)))
     steps = [one.state for one in pull(puller, "cities")]
     assert steps == ["running", "waiting", "waiting", "up-to-date"]
+
+
+def test_many_roots_are_pulled_at_a_time_and_one_derivative(
+    pair: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = {}
+
+    def steps_of(
+        before: Mapping[DatasetId, object], _: object, limit: Callable[[DatasetId], int]
+    ) -> Iterator[Pulled]:
+        limits.update({one: limit(one) for one in before})
+        return iter(())
+
+    monkeypatch.setattr(pull_module, "concurrent_steps", steps_of)
+    assert list(pull(replace(pair.puller, roots_at_once=7), "cities", "cities.copy")) == []
+    assert limits == {pair.find("cities").id: 7, pair.find("cities.copy").id: 1}
 
 
 def test_a_pull_of_what_was_deleted_meanwhile_says_so(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from structlog.testing import capture_logs
 
 from odf_ingest.history import run_file, run_folder, run_store
 from odf_ingest.history.current_rows import CurrentRows
@@ -211,12 +212,18 @@ def test_on_a_full_disk_runs_stay_in_memory_and_are_written_later(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         full.setattr(RunFolder, "write", no_space)
-        for number in range(10, 40):
-            add(store, [number], str(number))
+        with capture_logs() as once:
+            for number in range(10, 40):
+                add(store, [number], str(number))
         assert held(store) == set(range(40))
         assert held(a_store(folder)) == set(range(10))
     add(store, [40], "b")
     assert held(a_store(folder)) == set(range(41))
+    with monkeypatch.context() as full, capture_logs() as again:
+        full.setattr(RunFolder, "write", no_space)
+        for number in range(41, 80):
+            add(store, [number], str(number))
+    assert [[one["event"] for one in logs] for logs in (once, again)] == [["an index stays in memory"]] * 2
 
 
 def test_who_wrote_last_is_adopted_by_the_other(folder: Path) -> None:

@@ -26,9 +26,9 @@ from odf_common.chain.fold import progress_after
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import fold
 from odf_common.dataset.migration_request import migrate_request
-from odf_common.dataset.replay import Replaying, Stored, StoredBlock, request_files
+from odf_common.dataset.replay import Replaying, Stored, StoredBlock, _Inputs, request_files
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
-from odf_common.errors import InvalidInput
+from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.data_schema import DataTypeOption, DataTypeString
 from odf_common.metadata.engine_messages import (
@@ -258,6 +258,13 @@ def test_inputs_that_swap_names_cannot_be_told_apart(world: World, tmp_path: Pat
             system_time=world.output.state.system_time,
             files=request_files(MemoryBlobStore(), a_chain(a_seed(DatasetKind.Root)).state, tmp_path),
         )
+
+
+def test_an_input_without_a_block_is_not_found(world: World) -> None:
+    inputs = _Inputs(MemoryBlobStore(), MemoryCatalog(), lambda *_: world.source.state)
+    step = ExecuteTransformInput(dataset_id=A)
+    with pytest.raises(NotFound, match=f"a block of {A}"):
+        inputs.advance(ExecuteTransform(query_inputs=(step,)))
 
 
 def test_what_an_input_was_ends_where_the_step_ends(world: World, tmp_path: Path) -> None:

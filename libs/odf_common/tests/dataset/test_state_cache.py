@@ -211,3 +211,15 @@ def test_a_scan_over_more_datasets_than_there_is_room_for_still_finds_most_of_th
 
     assert blobs.reads < 40
     assert len(states) == 100
+
+
+def test_the_state_at_an_earlier_block_is_folded_and_not_kept(world: World) -> None:
+    first, *_, last = world.chain.blocks
+    states = world.states()
+    assert states.state_at(world.dataset, first.hash).head == first.hash
+    assert len(states) == 0
+    assert states.at(world.dataset, last.hash) == world.chain.state
+    world.blobs.reads = 0
+    assert states.state_at(world.dataset, last.hash) == world.chain.state
+    assert world.blobs.reads == 0
+    assert states.state_at(world.dataset, first.hash).head == first.hash

@@ -119,7 +119,7 @@ def _sortable(keys: pa.Array) -> Keys:
         tags[is_long] = _DIGEST
         keys = pa.array(texts, pa.large_binary())
         lengths = pc.binary_length(keys).to_numpy(zero_copy_only=False).astype(np.int64)
-        longest = int(lengths.max(initial=0))
+        longest = int(lengths.max())
     matrix = np.zeros((len(keys), longest + 2), dtype=np.uint8)
     matrix[:, 0] = tags
     _, offsets, values = keys.buffers()

@@ -1,4 +1,5 @@
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from odf_testing.webserver import Page, PageServer
 from odf_common.metadata.events import DisablePollingSource, SetInfo, SetPollingSource
 from odf_common.metadata.fetching import FetchStepEthereumLogs, FetchStepFilesGlob, FetchStepUrl
 from odf_common.metadata.steps import MergeStrategyLedger
+from odf_ingest.poll import poller as poller_module
 from odf_ingest.poll.poll_errors import FetchUnsupported, NotPolled, PollCancelled, SourceRedefined
 from odf_ingest.poll.poller import Polled
 
@@ -46,6 +48,25 @@ def test_a_poll_that_no_caller_wants_ends_and_keeps_what_was_committed(
         make_poller(bench).poll(bench.dataset, lambda _: None, lambda: len(bench.rows()) < 2)
     assert len(bench.rows()) == 2
     assert make_poller(bench).poll(bench.dataset, lambda _: None, lambda: True).blocks == 1
+
+
+def test_a_caller_who_leaves_does_not_wait_for_another_poll(
+    make_polled: Any, make_poller: Any, web: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poller_module, "WAIT_SECONDS", 0.01)
+    web.pages["/a"] = Page(body=LINE, pause=2)
+    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
+    poller = make_poller(bench)
+    first = threading.Thread(target=poller.poll, args=(bench.dataset, lambda _: None, lambda: True))
+    first.start()
+    while not web.requests:
+        time.sleep(0.01)
+    reports: list[str] = []
+    with pytest.raises(PollCancelled):
+        poller.poll(bench.dataset, reports.append, lambda: len(reports) < 2)
+    assert first.is_alive()
+    assert reports == ["waiting for another poll"] * 2
+    first.join()
 
 
 def test_a_dataset_without_a_polling_source_is_refused(make_polled: Any, poll: Any) -> None:

@@ -317,6 +317,26 @@ def test_progress_tells_how_many_messages_wait_for_a_decision_and_metrics_count_
     assert told[-1].rejected_reason == "is not one JSON object"
 
 
+def test_progress_is_sent_at_once(make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not with the next message, which may come tomorrow."""
+    bench = make_bench()
+    flush, sent_at_flush = bench.coordinator.flush, list[int]()
+
+    def noted(timeout: float = 10.0) -> None:
+        sent_at_flush.append(len(bench.coordinator.sent))
+        flush(timeout)
+
+    monkeypatch.setattr(bench.coordinator, "flush", noted)
+    broker.logs[TOPIC, 0] += [message(1)]
+    with running(bench, broker) as node:
+        node.drain()
+        node.wait(lambda: any(one.ingest_progress.records == 1 for _, one in bench.coordinator.sent))
+    told = [
+        place for place, (_, one) in enumerate(bench.coordinator.sent) if one.ingest_progress.records == 1
+    ]
+    assert sent_at_flush[-1] > told[-1]
+
+
 def test_large_messages_are_read_in_small_numbers(make_bench: Any, broker: Broker) -> None:
     counts: list[int] = []
     take = broker.take

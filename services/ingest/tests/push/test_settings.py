@@ -30,6 +30,10 @@ def test_settings_are_shown_and_changed(make_bench: Any, broker: Broker) -> None
             made.change(entry, "", {"badRecord": "stop"})
         with pytest.raises(InvalidInput, match="pollInterval: a has no polling source"):
             made.change(entry, "", {"pollInterval": "1h"})
+        with pytest.raises(InvalidInput, match="is not among the columns of the source"):
+            made.change(entry, "", {"keyColumns": "absent"})
+        (view,) = made.show(entry)
+        assert view.settings.plain()["keyColumns"] == "none"
 
 
 def test_partitions_and_retention_change_the_sources_own_topic(make_bench: Any, broker: Broker) -> None:

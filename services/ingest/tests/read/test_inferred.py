@@ -88,3 +88,9 @@ def test_a_column_whose_name_is_no_text_is_refused_not_dropped(step: ReadStep, v
     }
     with pytest.raises(InvalidInput, match="half a surrogate pair"):
         read_batch(step, value, infer_batch(step, value, None))
+
+
+def test_columns_are_inferred_from_what_the_encoding_has() -> None:
+    values = ['{"city":"Köln"}'.encode("latin-1"), b'{"id":1}']
+    assert infer_records(ReadStepNdJson(encoding="latin-1"), values, None).names == ["city", "id"]
+    assert infer_records(ReadStepNdJson(encoding="ascii"), values, None).names == ["id"]

@@ -25,6 +25,13 @@ def test_columns_that_are_not_declared_are_passed_over_and_missing_ones_are_null
     assert rows(b'{"id":1,"other":{"deep":[1]}}') == [{"id": 1, "city": None, "at": None, "day": None}]
 
 
+def test_one_column_is_enough() -> None:
+    schema = pa.schema([("id", pa.int64())])
+    assert read_records(STEP, [b'{"id":1}', b'{"id":2}'], schema).to_pylist() == [{"id": 1}, {"id": 2}]
+    with pytest.raises(InvalidInput, match="has no column with a value"):
+        read_records(STEP, [b'{"id":1}'], pa.schema([]))
+
+
 def test_an_object_may_be_spread_over_lines_and_wrapped_in_white_space() -> None:
     assert [row["id"] for row in rows(b'{\n "id": 1\n}\n', b'  {"id":2}\r\n')] == [1, 2]
 

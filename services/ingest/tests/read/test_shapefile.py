@@ -110,6 +110,8 @@ def test_the_language_driver_names_an_encoding() -> None:
     assert rows(files)[0]["name"] == "Zürich"
     with pytest.raises(InvalidInput, match=r"^\.cpg: 'klingon' is not a known encoding"):
         rows(files | {"cpg": b"klingon"})
+    with pytest.raises(InvalidInput, match=r"^\.cpg: 'rot13' is not a known encoding"):
+        rows(files | {"cpg": b"rot13"})  # known to Python, and no encoding of text
 
 
 def test_lines_and_points_of_several_parts() -> None:
