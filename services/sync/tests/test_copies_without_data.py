@@ -124,6 +124,22 @@ def test_data_that_the_repository_has_again_is_fetched(
     assert complete_until(copy.blobs, id_of(copy)) == copy.head(COPIED)
 
 
+def test_data_that_was_lost_here_and_there_is_rebuilt(source: SyncNode, copy: SyncNode, folder: Path) -> None:
+    copy.pull(folder.as_uri(), COPIED)
+    with source.served() as base:
+        copy.pull(f"{base}/{ROOT}", ROOT)
+    before, newest = objects(copy), slices(source)[-1]
+    copy.blobs.remove(id_of(copy), ObjectKind.DATA, [newest])
+    (folder / "data" / str(newest)).unlink()
+
+    last = copy.pull(folder.as_uri(), COPIED, rechecks=True)[-1]
+
+    assert (last.state, last.missing_objects) == ("up-to-date", 1)
+    assert is_dropped(copy.coordinator.datasets, copy.coordinator.find(COPIED))
+    assert rebuild(copy).state == "rebuilt"
+    assert objects(copy) == before
+
+
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_what_the_repository_has_is_fetched_but_the_newest_slice_stands_for_all(
     source: SyncNode, copy: SyncNode, folder: Path, lost: int

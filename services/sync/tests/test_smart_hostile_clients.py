@@ -248,6 +248,8 @@ def test_one_caller_cannot_take_all_exchanges(base: str, monkeypatch: pytest.Mon
     with ExitStack() as opened:
         found = [opened.enter_context(connected(base)) for _ in range(200)]
         assert [one.status for one in found] == [101] * 3 + [503] * 197
+        pushes = [opened.enter_context(connected(base, "push")) for _ in range(4)]
+        assert [one.status for one in pushes] == [101] * 3 + [503], "they have places of their own"
     wait_until_served(base)
 
 

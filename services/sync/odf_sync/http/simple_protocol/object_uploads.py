@@ -1,8 +1,8 @@
 """Objects that clients send: `PUT data/<hash>` and `PUT checkpoints/<hash>` (wire-facts §8.2), and archives of blocks.
 
-An object belongs to a dataset once a block refers to it; until then it is invisible. What has arrived of an upload that
-was cut off is kept: a client that knows it asks for its size, by an empty body with `Content-Range: bytes */SIZE`, and
-continues there, with `Content-Range: bytes FIRST-LAST/SIZE`.
+An object belongs to a dataset once a block refers to it; until then nothing leads to it but its hash. What has arrived
+of an upload that was cut off is kept: a client that knows it asks for its size, by an empty body with `Content-Range:
+bytes */SIZE`, and continues there, with `Content-Range: bytes FIRST-LAST/SIZE`.
 """
 
 import asyncio

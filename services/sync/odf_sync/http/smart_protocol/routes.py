@@ -62,8 +62,8 @@ from odf_sync.smart.messages import (
 
 log = structlog.stdlib.get_logger(__name__)
 
-EXCHANGES: Final = 64  # at a time
-EXCHANGES_OF_CALLER: Final = 16  # of these
+EXCHANGES: Final = 64  # pulls at a time, and as many pushes: readers leave room for those who may write
+EXCHANGES_OF_CALLER: Final = 16  # of each
 RETRY_AFTER_SECONDS: Final = 5
 FAULT_SECONDS: Final = 10.0  # for a client to close after a refusal, or the confirmation
 PULL_MESSAGE_BYTES: Final = 16 * 1024**2  # a client's longest message lists objects, some 60,000
@@ -87,8 +87,8 @@ class SmartProtocol:
         self._authorizer = authorizer
         self._pushes = pushes
         self._large = LargeMessages()
-        self._open: dict[web.WebSocketResponse, object] = {}
-        """Exchanges, and whose they are."""
+        self._open: dict[web.WebSocketResponse, tuple[bool, object]] = {}
+        """Exchanges: whether each is a push, and whose it is."""
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Yield what is served."""
@@ -168,16 +168,18 @@ class SmartProtocol:
         refusal = _unfit(request)
         if refusal is not None:
             return refusal
-        caller = counted_caller(request)
-        if len(self._open) >= EXCHANGES or list(self._open.values()).count(caller) >= EXCHANGES_OF_CALLER:
+        is_push = table is PUSH
+        kind = (is_push, counted_caller(request))
+        others = [one for one in self._open.values() if one[0] is is_push]
+        if len(others) >= EXCHANGES or others.count(kind) >= EXCHANGES_OF_CALLER:
             headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
             return web.json_response({"message": BUSY}, status=503, headers=headers)
         socket = web.WebSocketResponse(autoclose=False, compress=False, max_msg_size=max_bytes)
-        if table is PUSH:
+        if is_push:
             socket.headers[CONTINUES_HEADER] = CONTINUES
             socket.headers[SIGNATURES_HEADER] = SIGNATURES
-        self._open[socket] = caller
-        if table is PUSH:  # until it says how much comes
+        self._open[socket] = kind
+        if is_push:  # until it says how much comes
             limit_received(request, SMALL_BYTES)
         try:
             await socket.prepare(request)
