@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from odf_testing.coordinator import Coordinator
 from odf_testing.manifests import POLLING
@@ -22,6 +23,7 @@ from odf_common.metadata.steps import (
     ReadStepNdJson,
     TransformSql,
 )
+from odf_coordinator.definitions.declared_schemas import declared_schema
 
 COLUMNS = "ddlSchema: [event_time TIMESTAMP, city STRING]"
 
@@ -452,3 +454,12 @@ def test_csv_declares_no_lists_and_structs(node: Coordinator, root: str, type_: 
     assert type_ in text
     with pytest.raises(InvalidInput, match="tags: Csv has no values of type"):
         node.add(text)
+
+
+def test_a_source_declares_its_columns_in_either_form_or_not_at_all() -> None:
+    fields = DataSchema(fields=(DataField(name="x", type=DataTypeInt32()),))
+    forms = (ReadStepNdJson(ddl_schema=("x INT",)), ReadStepNdJson(schema=fields))
+    for schema in map(declared_schema, forms):
+        assert schema is not None
+        assert (schema.names, schema.types) == (["x"], [pa.int32()])
+    assert declared_schema(ReadStepNdJson()) is None

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -73,6 +74,24 @@ def test_a_topic_that_cannot_be_described_holds_up_no_other(make_bench: Any, bro
         assert node.owned.phase(Key(bench.dataset, "other")) in {Phase.RETRYING, Phase.OPENING}
         broker.denied = set()
         node.wait(lambda: node.ids == [1, 2])
+        node.wait(lambda: node.owned.stuck() == {})
+
+
+def test_sources_whose_topics_cannot_be_described_are_tried_again(
+    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unavailable(_: object) -> None:
+        raise Unavailable(what="Kafka", why="no answer in time")
+
+    bench = two_sources(make_bench)
+    broker.logs[TOPIC, 0] += [message(1)]
+    broker.logs[OTHER, 0] += [message(2)]
+    with ExitStack() as stack:
+        with monkeypatch.context() as outage:
+            outage.setattr(broker, "describe", unavailable)
+            node = stack.enter_context(running(bench, broker, other=OTHER))
+            node.wait(lambda: "no answer in time" in why(node, "other"))
+        node.wait(lambda: set(node.ids) == {1, 2})
         node.wait(lambda: node.owned.stuck() == {})
 
 
