@@ -113,6 +113,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "merge/real_changes",
         "push/odd_messages",
     ),
+    f"{INGEST}/prepare/event_time.py": of_ingest("event_times", "push/watermarks", "bad_rows"),
     f"{INGEST}/prepare/*.py": of_ingest(
         "push/queries",
         "push/message_batch",

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -5,7 +6,7 @@ import pytest
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepJson
-from odf_ingest.read import read_batch, read_file, read_records
+from odf_ingest.read import read_batch, read_file, read_records, split_file
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -41,3 +42,16 @@ def test_a_message_is_an_object_or_an_array_of_one() -> None:
 def test_a_message_that_is_not_one_record_is_refused(bad: bytes) -> None:
     with pytest.raises(InvalidInput):
         read_records(ReadStepJson(), [b'{"id":1}', bad], SCHEMA)
+
+
+def test_each_record_of_a_file_is_a_message_that_the_same_step_reads() -> None:
+    step = ReadStepJson(sub_path="data.rows", encoding="utf-16")
+    found = split_file(step, '{"data":{"rows":[{"id":1,"name":"a"},{"id":2,"name":"ü"}]}}'.encode("utf-16"))
+    assert found is not None
+    assert found.step == ReadStepJson(sub_path="data.rows")
+    assert [json.loads(value) for value in found.values] == [
+        {"data": {"rows": {"id": 1, "name": "a"}}},
+        {"data": {"rows": {"id": 2, "name": "ü"}}},
+    ]
+    rows = [{"id": 1, "name": "a"}, {"id": 2, "name": "ü"}]
+    assert read_records(found.step, found.values, SCHEMA).to_pylist() == rows

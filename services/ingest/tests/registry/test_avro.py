@@ -315,6 +315,9 @@ def test_a_negative_index_does_not_count_from_the_end(
 NESTED: Any = "int"
 for _level in range(200):
     NESTED = {"type": "array", "items": NESTED}
+LISTS: Any = []
+for _level in range(300):
+    LISTS = [LISTS]
 DOUBLING: list[Any] = [{"type": "record", "name": "R0", "fields": []}]
 for _level in range(1, 40):
     _inner = f"R{_level - 1}"
@@ -347,8 +350,9 @@ for _level in range(1, 40):
             {"name": "n" * 200, "type": "null"}]}}), "take too few bytes"),
         (record(a=["string", logical("long", "timestamp-millis"), "int"]), "several branches"),
         ([record(a="int"), record(b="int")], "defines odf.Row twice"),
+        ({**record(a="int"), "note": LISTS}, "is nested too deeply"),
     ],
-    ids=range(16),
+    ids=range(17),
 )  # fmt: skip
 def test_schemas_that_cannot_be_rows_are_refused(schema: object, why: str) -> None:
     assert why in refusal(lambda: decoder(schema))

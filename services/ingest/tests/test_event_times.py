@@ -1,0 +1,38 @@
+"""Event times of records: in milliseconds, whatever their type was, and filled in where they are missing."""
+
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+
+from odf_common.errors import InvalidInput
+from odf_ingest.prepare.event_time import with_event_time
+
+NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
+MS = pa.timestamp("ms", "UTC")
+
+
+def times(column: pa.Array, moments: list[int] | None = None) -> pa.ChunkedArray:
+    return with_event_time(pa.table({"event_time": column}), "event_time", moments).column("event_time")
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_timestamps_of_any_precision_are_truncated_to_milliseconds(unit: str) -> None:
+    exact = NOON.replace(microsecond=0 if unit == "s" else 1999 if unit in ("us", "ns") else 1000)
+    found = times(pa.array([exact, None], pa.timestamp(unit, "UTC")))
+    assert found.type == MS
+    assert found.to_pylist() == [NOON.replace(microsecond=0 if unit == "s" else 1000), None]
+
+
+def test_missing_times_are_filled_in() -> None:
+    ms = int(NOON.timestamp() * 1000)
+    assert times(pa.array([NOON, None], MS), [1, ms + 1]).to_pylist() == [
+        NOON,
+        NOON.replace(microsecond=1000),
+    ]
+    assert times(pa.nulls(1), [ms]).to_pylist() == [NOON]
+
+
+def test_a_column_of_another_type_is_refused() -> None:
+    with pytest.raises(InvalidInput):
+        times(pa.array(["2020-01-01"]))
