@@ -388,29 +388,18 @@ def test_a_pull_that_was_overtaken_says_where_the_head_is(node: Node, there: Pat
     assert (moved.value.expected, moved.value.actual) == (str(None), str(actual))
 
 
-def test_a_chain_of_too_many_bytes_is_not_taken(
-    node: Node, there: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("limit", ["BYTES_LIMIT", "COUNT_LIMIT"])
+def test_a_chain_that_is_too_long_is_not_taken(
+    node: Node, there: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    size = sum(file.stat().st_size for file in (there / "blocks").iterdir())
-    monkeypatch.setattr(remote_blocks, "BYTES_LIMIT", size - 1)
-    with pytest.raises(InvalidInput, match=f"more than {size - 1} bytes of blocks"):
+    sizes = [file.stat().st_size for file in (there / "blocks").iterdir()]
+    most, what = (sum(sizes), "bytes of blocks") if limit == "BYTES_LIMIT" else (len(sizes), "blocks")
+    monkeypatch.setattr(remote_blocks, limit, most - 1)
+    with pytest.raises(InvalidInput, match=f"more than {most - 1} {what}"):
         node.pull(there.as_uri())
     assert_untouched(node)
 
-    monkeypatch.setattr(remote_blocks, "BYTES_LIMIT", size)
-    assert node.pull(there.as_uri())[-1].state == "updated"
-
-
-def test_a_chain_of_too_many_blocks_is_not_taken(
-    node: Node, there: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    count = len(list((there / "blocks").iterdir()))
-    monkeypatch.setattr(remote_blocks, "COUNT_LIMIT", count - 1)
-    with pytest.raises(InvalidInput, match=f"more than {count - 1} blocks"):
-        node.pull(there.as_uri())
-    assert_untouched(node)
-
-    monkeypatch.setattr(remote_blocks, "COUNT_LIMIT", count)
+    monkeypatch.setattr(remote_blocks, limit, most)
     assert node.pull(there.as_uri())[-1].state == "updated"
 
 
