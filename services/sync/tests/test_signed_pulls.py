@@ -16,7 +16,7 @@ from odf_testing.sync_node import SyncNode
 from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.codec.signature import SIZE_LIMIT, encode_signature
-from odf_common.errors import StorageUnavailable, Unavailable
+from odf_common.errors import InvalidInput, StorageUnavailable, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
@@ -346,3 +346,14 @@ def test_signatures_are_stored_before_blocks_and_the_head(
     assert here.head("copy") is None
     here.pull(url, "copy")
     assert here.signatures("copy") == there.signatures("cities")
+
+
+def test_a_server_that_sends_elsewhere_is_not_said_to_have_an_invalid_signature() -> None:
+    def elsewhere(request: web.Request) -> web.StreamResponse | None:
+        redirect = web.Response(status=302, headers={"Location": "ftp://127.0.0.1/"})
+        return redirect if "/signature-packs/" in request.path else None
+
+    with served() as node:
+        node.answer = elsewhere
+        with pytest.raises(InvalidInput, match="expected a URL of http or https"):
+            node.pull()

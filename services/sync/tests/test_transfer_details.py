@@ -41,7 +41,7 @@ ID = a_dataset()
 def test_a_pack_that_ends_within_a_block_is_refused_after_what_is_whole(size: int) -> None:
     found = blocks_in([framed(b"first") + framed(b"second")[:size]], most=10)
     assert next(found) == b"first"
-    with pytest.raises(InvalidInput, match="ends within a block"):
+    with pytest.raises(InvalidInput, match="ends within an entry"):
         next(found)
 
 

@@ -4,6 +4,7 @@ A pack of signatures has the signature of each block in its place, of length 0 i
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from odf_common.errors import InvalidInput
@@ -15,6 +16,13 @@ SIGNATURES_MEDIA_TYPE: Final = "application/vnd.odf.signature-pack"
 LENGTH_BYTES: Final = 4
 
 
+@dataclass(eq=False, kw_only=True)
+class BrokenPack(InvalidInput):
+    """A pack ends within an entry, or has one that is too long."""
+
+    where: str | None = "pack"
+
+
 def framed(raw: bytes) -> bytes:
     """Return a block as part of a pack."""
     return len(raw).to_bytes(LENGTH_BYTES, "big") + raw
@@ -23,7 +31,7 @@ def framed(raw: bytes) -> bytes:
 def blocks_in(chunks: Iterable[bytes], *, most: int) -> Iterator[bytes]:
     """Yield the blocks of a pack that arrives in chunks.
 
-    Raises `InvalidInput` for a block of more than `most` bytes, and for a pack that ends within one.
+    Raises `BrokenPack` for a block of more than `most` bytes, and for a pack that ends within one.
     """
     rest = bytearray()
     for chunk in chunks:
@@ -33,13 +41,11 @@ def blocks_in(chunks: Iterable[bytes], *, most: int) -> Iterator[bytes]:
             start = at + LENGTH_BYTES
             end = start + int.from_bytes(rest[at:start], "big")
             if end - start > most:
-                raise InvalidInput(
-                    text=f"an entry of {end - start} bytes; at most {most} are taken", where="pack"
-                )
+                raise BrokenPack(text=f"an entry of {end - start} bytes; at most {most} are taken")
             if end > len(rest):
                 break
             yield bytes(rest[start:end])
             at = end
         del rest[:at]
     if rest:
-        raise InvalidInput(text="ends within a block", where="pack")
+        raise BrokenPack(text="ends within an entry")

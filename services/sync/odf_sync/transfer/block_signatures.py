@@ -9,12 +9,13 @@ from typing import Final
 
 from odf_common.dataset.signature_check import SignatureStatus, check_signature, stored_signature
 from odf_common.dataset.stored_dataset import StoredDataset
-from odf_common.errors import InvalidInput, Unavailable, VerificationFailed
+from odf_common.errors import Unavailable, VerificationFailed
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import Environment
 from odf_sync.repositories import RemoteDataset
+from odf_sync.repositories.pack_format import BrokenPack
 from odf_sync.smart.archive import ReadSignature, no_signature
 
 FRUITLESS: Final = 2  # attempts in a row without a signature, each with the retries of its connection
@@ -66,7 +67,7 @@ def fetched_signatures(
     """Yield the valid signatures that a repository has of blocks, which are a part of its chain, newest first.
 
     `after` is the block before them. A lost connection is followed by another one, as long as signatures arrive. Raises
-    `SignatureRefused` and `Unavailable`.
+    `SignatureRefused`, `Unavailable`, and `InvalidInput` for a redirect that is not followed.
     """
     done, fruitless = 0, 0
     while done < len(blocks):
@@ -77,7 +78,7 @@ def fetched_signatures(
                     require_valid(block, signature, there.url)
                     yield block, signature
                 done += 1
-        except InvalidInput as error:  # longer than a signature is
+        except BrokenPack as error:
             raise SignatureRefused(block=str(blocks[done]), repository=there.url, why=str(error)) from error
         except Unavailable:
             fruitless = 0 if done > before else fruitless + 1
