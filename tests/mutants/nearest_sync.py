@@ -63,6 +63,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "large_messages",
     ),
     f"{SYNC}/private_database.py": of_sync("private_database", "access_store", "webhooks"),
+    f"{SYNC}/repositories/pace.py": of_sync("pace"),
     f"{SYNC}/repositories/*.py": of_sync(
         "transfer_details",
         "named_places",

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
+from weakref import WeakValueDictionary
 
 import grpc
 
@@ -50,14 +51,16 @@ def register(
 
 
 class Servicer(sync_pb2_grpc.SyncServicer):
-    """Serves copies and aliases; copies of one dataset into this node run one at a time."""
+    """Serves copies and aliases; copies that are asked for by one name run one at a time."""
 
     def __init__(self, env: Environment, replies: Replies, logins: RemoteLogins) -> None:
         """Copy into this node, with the tokens of other nodes."""
         self._logins = logins
         self._env = env
         self._replies = replies
-        self._busy: dict[str, threading.Lock] = {}
+        self._guard = threading.Lock()
+        self._busy: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
+        """By the name that was asked for, while anyone copies or waits."""
 
     def Pull(self, request: pb.SyncPullRequest, context: grpc.ServicerContext) -> Iterator[pb.SyncPullItem]:
         """Copy a dataset, and stream the progress."""
@@ -82,7 +85,8 @@ class Servicer(sync_pb2_grpc.SyncServicer):
     @contextmanager
     def _alone(self, name: str, context: grpc.ServicerContext) -> Iterator[bool]:
         """Wait until no other copy runs that was asked for by this name; yield False if its caller has gone before."""
-        lock = self._busy.setdefault(name.lower(), threading.Lock())
+        with self._guard:
+            lock = self._busy.setdefault(name.lower(), threading.Lock())
         while not lock.acquire(timeout=LOOK_SECONDS):
             if not context.is_active():
                 yield False
