@@ -94,14 +94,30 @@ def test_no_response_lasts_for_ever_at_whatever_pace(monkeypatch: pytest.MonkeyP
 
 def test_a_response_at_the_least_pace_is_read_to_its_end() -> None:
     def answer(connection: socket.socket) -> None:
-        connection.sendall(OK + b"Content-Length: 7000\r\n\r\n")
-        for _ in range(7):
+        connection.sendall(OK + b"Content-Length: 6000\r\n\r\n")
+        for _ in range(10):
             time.sleep(0.1)
-            connection.sendall(b"x" * 1000)
+            connection.sendall(b"x" * 600)
 
     with answering(answer) as there:
-        there.fetch(ObjectKind.DATA, NAME, out := io.BytesIO(), 7000)
-    assert out.tell() == 7000
+        there.fetch(ObjectKind.DATA, NAME, out := io.BytesIO(), 6000)
+    assert out.tell() == 6000
+
+
+def test_a_response_that_is_closed_closes_its_connection() -> None:
+    gone = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(OK + b"Content-Length: 10\r\n\r\nabc")
+        connection.settimeout(5)
+        if connection.recv(1) == b"":
+            gone.set()
+
+    with answering(answer) as there:
+        response = there.get("refs/head")
+        assert response.read1(3) == b"abc"
+        response.close()
+        assert gone.wait(10)
 
 
 def test_the_time_that_the_caller_takes_does_not_count() -> None:
