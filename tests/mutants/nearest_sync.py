@@ -23,7 +23,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/http/account_routes.py": of_sync("account_routes", "openapi", "audit", "remote_login"),
     f"{SYNC}/http/simple_protocol/block_packs.py": of_sync("packs", "signed_pulls"),
     f"{SYNC}/http/connections.py": of_sync(
-        "upload_refusals", "connection_limits", "recorded_transfers", "simple_protocol"
+        "upload_refusals", "connection_limits", "recorded_transfers", "simple_protocol", "large_messages"
     ),
     f"{SYNC}/http/simple_protocol/dataset_routes.py": of_sync(
         "simple_protocol", "recorded_transfers", "signed_pulls", "uploads", "push_checks", "object_downloads"

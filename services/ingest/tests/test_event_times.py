@@ -33,6 +33,12 @@ def test_missing_times_are_filled_in() -> None:
     assert times(pa.nulls(1), [ms]).to_pylist() == [NOON]
 
 
+def test_missing_days_are_those_of_the_moments() -> None:
+    ms = int(NOON.timestamp() * 1000)
+    found = times(pa.array([dt.date(2021, 5, 6), None], pa.date32()), [1, ms])
+    assert found.to_pylist() == [dt.date(2021, 5, 6), NOON.date()]
+
+
 def test_a_column_of_another_type_is_refused() -> None:
     with pytest.raises(InvalidInput):
         times(pa.array(["2020-01-01"]))
