@@ -16,6 +16,17 @@ def test_tasks_that_stall_take_no_thread_from_the_others() -> None:
     assert all(one.result(10) for one in stalled)
 
 
+def test_tasks_that_stall_later_take_no_thread_either() -> None:
+    pool = ElasticPool(1, name="test", stalled=0.02)
+    for _ in range(3):
+        release = threading.Event()
+        stalled = [pool.submit(release.wait, 10) for _ in range(pool.workers + 2)]
+        assert pool.submit(lambda: "done").result(5) == "done"
+        release.set()
+        assert all(one.result(10) for one in stalled)
+        time.sleep(0.05)  # nothing waits, and nothing looks for what stalls
+
+
 def test_no_more_tasks_run_at_once_than_were_asked_for_while_none_stalls() -> None:
     pool, now, most = ElasticPool(2, name="test", stalled=60), 0, 0
     guard = threading.Lock()
