@@ -448,6 +448,17 @@ def test_a_rule_of_the_chain_that_is_broken_is_told_with_its_place(node: Coordin
     assert list(node.blobs.datasets()) == []
 
 
+def test_a_declared_schema_and_its_source_have_to_fit(node: Coordinator, root: str) -> None:
+    time = "{kind: Timestamp, unit: Millisecond, timezone: UTC}"
+    fields = {"offset": "UInt64", "op": "UInt8", "system_time": time, "event_time": time, "city": "Int32"}
+    columns = ", ".join(f"{{name: {name}, type: {type_}}}" for name, type_ in fields.items())
+    declared = f"    - {{kind: SetDataSchema, schema: {{fields: [{columns}]}}}}\n"
+    with pytest.raises(InvalidInput, match=r"^m0\.yaml:\d+:\d+: cities: content\.metadata\[0\].*column city"):
+        node.add(root + declared)
+    assert list(node.catalog.entries()) == []
+    assert node.add(root + declared.replace("Int32", "String"))[0].outcome == "added"
+
+
 @pytest.mark.parametrize("type_", ["BIGINT[]", "STRUCT<a: INT>"])
 def test_csv_declares_no_lists_and_structs(node: Coordinator, root: str, type_: str) -> None:
     text = root.replace("NdJson", "Csv").replace("city STRING", f'city STRING, "tags {type_}"')

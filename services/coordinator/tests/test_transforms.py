@@ -3,6 +3,7 @@ import threading
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from odf_testing.chain_imports import stored
 from odf_testing.coordinator import Coordinator
 
 from odf_common.chain.walk import iterate
@@ -45,6 +46,22 @@ def test_derivatives_of_derivatives_follow(chain: Coordinator) -> None:
     state = chain.find("copy.copy").state
     assert state.last_offset == 1
     assert chain.record_reader.tail("copy.copy", 5)["city"].to_pylist() == ["Oslo", "Rome"]
+
+
+def test_a_commit_of_another_instance_wakes_the_derivatives(chain: Coordinator) -> None:
+    chain.push("cities", "Oslo")
+    chain.work()
+    cities = chain.find("cities")
+    after = stored(chain, cities.state, *chain.ingest_events(cities, ["Rome"], 1))
+    chain.refs.compare_and_set(cities.id, expected=cities.state.head, new=after.head)
+    chain.work()
+    assert chain.find("copy.copy").state.last_offset == 0
+
+    chain.scheduler.on_announced(cities.id)
+    chain.work()
+
+    assert chain.find("cities").state == after
+    assert chain.find("copy.copy").state.last_offset == 1
 
 
 def test_nothing_new_commits_nothing(chain: Coordinator) -> None:
