@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -89,12 +90,18 @@ def _files(script: str) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
+def folder() -> Iterator[Path]:
+    """A folder with a short path: with a long one podman misses that a container has ended, and waits for 20 s."""
+    with TemporaryDirectory(prefix="podman") as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def podman(folder: Path) -> Iterator[Podman]:
     """Podman; skips the test where it is not installed, or may not run containers."""
     missing = [name for name in TOOLS if shutil.which(name) is None]
     if missing or not BUSYBOX.exists():
         pytest.skip("no podman; install it (Debian: apt-get install podman runc busybox-static)")
-    folder = tmp_path_factory.mktemp("podman")
     (folder / "containers.conf").write_text(CONTAINERS_CONF)
     (folder / "storage.conf").write_text(STORAGE_CONF.format(folder=folder))
     made = Podman(
