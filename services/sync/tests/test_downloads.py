@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 from aiohttp import web
+from odf_testing.actors import VirtualTime
 from odf_testing.builders import a_dataset, a_hash
 from odf_testing.http import running
 from urllib3 import Retry
@@ -222,3 +223,21 @@ def test_a_download_is_given_up_after_two_attempts_in_a_row_without_a_byte(
         fetch(env, cast("RemoteDataset", there), a_dataset(), [ONE], tmp_path)
     assert blobs.has(a_dataset(), ObjectKind.CHECKPOINT, NAME) is is_complete
     assert len(there.amounts) == left
+
+
+@pytest.mark.parametrize(("seconds", "is_complete"), [(10.0, True), (11.0, False)])
+def test_a_download_is_given_up_if_its_attempts_are_too_slow(
+    tmp_path: Path, blobs: MemoryBlobStore, monkeypatch: pytest.MonkeyPatch, seconds: float, is_complete: bool
+) -> None:
+    clock = VirtualTime(monkeypatch)
+
+    class Slow(Stuttering):
+        def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
+            clock.now += seconds
+            super().fetch(kind, name, out, limit)
+
+    there = Slow([1, 1, 1, ONE.size])
+    env = cast("Environment", SimpleNamespace(blobs=blobs))
+    with nullcontext() if is_complete else pytest.raises(Unavailable, match="connection was lost"):
+        fetch(env, cast("RemoteDataset", there), a_dataset(), [ONE], tmp_path)
+    assert blobs.has(a_dataset(), ObjectKind.CHECKPOINT, NAME) is is_complete

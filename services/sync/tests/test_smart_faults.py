@@ -33,6 +33,8 @@ from odf_sync.smart.messages import (
     MetadataReply,
     NameCollision,
     NewBlocks,
+    ObjectFile,
+    ObjectType,
     Phase,
     ProgressRequest,
     PushAccepted,
@@ -429,3 +431,17 @@ def test_how_long_a_message_may_be_and_take_grows_with_its_plan() -> None:
     assert idle == seconds_for(0) == 3600.0
     assert 60.0 < seconds_for(SMALL_BYTES + 1) < seconds_for(2 * SMALL_BYTES) < idle
     assert seconds_for(1 << 40) == idle
+
+
+def test_a_push_that_lists_more_objects_than_its_blocks_refer_to_is_refused() -> None:
+    one = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=HEAD, size=1)
+
+    async def receive(count: int) -> None:
+        nothing = cast("Any", None)
+        listed = UploadsRequest(object_files=(one,) * count, is_truncated=False)
+        await serve_push._receive_objects(nothing, nothing, nothing, a_dataset(), listed, most=2)
+
+    with pytest.raises(TransferRefused, match="3 objects for blocks that refer to fewer"):
+        asyncio.run(receive(3))
+    with pytest.raises(AttributeError):  # it goes on, to a channel that is not there
+        asyncio.run(receive(2))
