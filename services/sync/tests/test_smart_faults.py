@@ -445,3 +445,38 @@ def test_a_push_that_lists_more_objects_than_its_blocks_refer_to_is_refused() ->
         asyncio.run(receive(3))
     with pytest.raises(AttributeError):  # it goes on, to a channel that is not there
         asyncio.run(receive(2))
+
+
+def test_late_answers_do_not_prolong_the_wait_for_a_message() -> None:
+    waits: list[float | None] = []
+
+    class Late(Channel):
+        async def receive(self, seconds: float | None = None) -> Any:
+            waits.append(seconds)
+            if len(waits) == 3:
+                raise TimeoutError
+            await asyncio.sleep(0.02)
+            return RUNNING
+
+    async def expect() -> None:
+        nothing = cast("Any", None)
+        await Late(nothing, nothing).expect(UploadsRequest, 0.03)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(expect())
+    assert waits[0] == 0.03
+    assert all(later is not None and later < 0.011 for later in waits[1:])
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+def test_a_wait_whose_time_is_over_has_an_end(seconds: float) -> None:
+    """To aiohttp, 0 s is no limit."""
+
+    class Socket:
+        async def receive(self, limit: float | None) -> WSMessage:
+            assert limit is not None
+            assert 0 < limit < 1
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(Channel(cast("Any", Socket()), End(side=Side.SERVER, table=PULL)).receive(seconds))

@@ -29,7 +29,7 @@ def note_drop(blobs: BlobStore, dataset: DatasetId, head: Multihash) -> None:
 
 @contextmanager
 def drop_noted(blobs: BlobStore, dataset: DatasetId, head: Multihash) -> Iterator[None]:
-    """Record the same before the head moves; unless it then moves, the former marker is put back.
+    """Record, as `note_drop` does, before the head moves; unless it then moves, the former marker is put back.
 
     After `Unavailable` it may have moved: then the marker stays.
     """

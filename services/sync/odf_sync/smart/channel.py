@@ -33,6 +33,7 @@ M = TypeVar("M", bound=Message)
 
 ABNORMAL: Final = 1006
 PROMPT_SECONDS: Final = 60.0  # for a message that is no work for its sender
+LEAST_SECONDS: Final = 0.001  # 0 would be no limit for aiohttp
 IDLE_SECONDS: Final = 3600.0  # for one before which objects travel
 LARGE_CHARACTERS: Final = 1024**2  # of a message; longer ones would hold up the event loop
 TEXT_FRAME: Final = 0x81  # the last, and only, frame of a text message
@@ -116,7 +117,7 @@ class Channel:
         Raises `PeerClosed`, `TransferRefused` for a refusal in a close frame, `ProtocolViolated`, and `TimeoutError`;
         after that the exchange can continue.
         """
-        frame = await self._socket.receive(seconds)
+        frame = await self._socket.receive(None if seconds is None else max(LEAST_SECONDS, seconds))
         match frame.type:
             case WSMsgType.TEXT if len(frame.data) > LARGE_CHARACTERS:
                 return await asyncio.to_thread(self.end.receive, frame.data)
@@ -144,7 +145,7 @@ class Channel:
         until = None if seconds is None else now() + seconds
         message = await self.receive(seconds)
         while isinstance(message, ProgressRequest | UploadsRunning | UploadsComplete):
-            message = await self.receive(None if until is None else max(0.0, until - now()))
+            message = await self.receive(None if until is None else until - now())
         return of_kind(kind, message)
 
     async def closed(self, seconds: float) -> NoReturn:
