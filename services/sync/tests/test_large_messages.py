@@ -56,8 +56,8 @@ RAW_BYTES: Final = 8 * MIB  # of the blocks of a push; its message has some 29 M
 PUSHES: Final = 6
 MOST: Final = 40 * MIB  # one message at a time
 LIST_BYTES: Final = MIB
-STALLED_SECONDS: Final = 2.0
-PAUSES: Final = 12  # of a quarter of that
+STALLED_SECONDS: Final = 4.0  # a busy machine needs two to encode a message
+PAUSES: Final = 8  # of a quarter of that
 PULL_BYTES: Final = 70 * MIB  # of the message of a pull
 
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_common.errors import InvalidInput, NotFound, Refused, StorageUnavailable
+from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, DisablePushSource, SetDataSchema, SetVocab
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import (
@@ -331,26 +332,24 @@ def test_an_event_time_that_no_chain_can_tell_is_refused_and_nothing_is_committe
 
 def test_files_of_one_dataset_are_committed_one_after_the_other(make_bench: Any, tmp_path: Path) -> None:
     bench = make_bench()
-    inside: list[str] = []
-    overlaps: list[str] = []
+    before = bench.state.head
+    heads: dict[str, Multihash] = {}
 
     def pushed(name: str) -> Outcome:
         def is_wanted() -> bool:
-            if name not in inside:
-                overlaps.extend(inside)
-                inside.append(name)
+            if name not in heads:
+                heads[name] = bench.state.head
                 time.sleep(0.05)  # the other one has started, and waits
             return True
 
         folder = tmp_path / name
         folder.mkdir()
-        try:
-            return push(bench, folder, line(1, value=name), key=name, is_wanted=is_wanted)
-        finally:
-            inside.remove(name)
+        return push(bench, folder, line(1, value=name), key=name, is_wanted=is_wanted)
 
     with ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(pushed, ["a", "b"]))
 
     assert [outcome.count for outcome in outcomes] == [1, 1]
-    assert overlaps == []
+    first, second = heads.values()
+    assert first == before
+    assert second != before, "it began before the first one was committed"
