@@ -56,6 +56,11 @@ tests: testsetup
 unit: testsetup ## tests that need neither broker nor Spark
 	@python -m pytest --ignore=tests/integration --ignore=services/engine-spark
 
+# Half as long again as `make unit`. What only a process of its own runs counts as not covered.
+.PHONY: coverage
+coverage: testsetup ## the same, and print the share of lines and branches that they reach
+	@python -m pytest -n 2 --dist loadfile --ignore=tests/integration --ignore=services/engine-spark --cov --cov-report=term
+
 .PHONY: engine
 engine: setup ## tests of the engine, over Spark
 	@python -m pytest services/engine-spark
