@@ -7,7 +7,7 @@ from odf_common.ports.bus import COORDINATOR_REPLIES
 from odf_common.service.audit import Audit
 from odf_common.service.connections import trusted_networks
 from odf_common.service.environment import Environment
-from odf_common.service.protection import require_protected
+from odf_common.service.protection import require_protected, require_tenancy
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Service
 from odf_common.service.settings import MULTI_TENANT
@@ -25,9 +25,10 @@ from odf_sync.webhooks.webhook_store import WebhookStore
 
 
 def build(env: Environment) -> Service:
-    """Build the service; raises `Unprotected` if the HTTP address would be open without TLS."""
+    """Build the service; raises `Unprotected` and `TenancyChanged` for settings that would open the node."""
     settings = env.settings
     require_protected(settings, "ODF_SYNC_HTTP", settings.required("sync_http"))
+    require_tenancy(settings)
     replies = Replies(env.bus)
     directory = Directory(
         AccessStore(settings.home),

@@ -18,6 +18,7 @@ from odf_common.embedded.orphans import end_leftovers, sweep
 from odf_common.embedded.parts.managed_process import PartProcess
 from odf_common.embedded.plan import INFRASTRUCTURE, Plan, make_plan
 from odf_common.errors import Conflict, OdfError
+from odf_common.service.protection import require_tenancy
 from odf_common.service.settings import Settings, child_environment
 
 log = logging.getLogger(__name__)
@@ -205,6 +206,7 @@ def supervise(settings: Settings, start: Start, on_change: OnChange) -> None:
         end_leftovers(settings.home)
         sweep(settings.home)
         require_store(settings)
+        require_tenancy(settings)
         if settings.kafka is not None:
             require_kafka(settings, is_taking_over=start.take_over)
         if settings.redis is not None:
