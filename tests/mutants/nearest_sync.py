@@ -18,7 +18,13 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "remote_login",
     ),
     f"{SYNC}/http/authorization.py": of_sync(
-        "who_may_do_what", "endpoints", "ingest_routes", "list_routes", "access_store", "smart_pushes"
+        "who_may_do_what",
+        "endpoints",
+        "ingest_routes",
+        "list_routes",
+        "access_store",
+        "smart_pushes",
+        "private_copies",
     ),
     f"{SYNC}/http/account_routes.py": of_sync("account_routes", "openapi", "audit", "remote_login"),
     f"{SYNC}/http/simple_protocol/block_packs.py": of_sync("packs", "signed_pulls"),
@@ -105,6 +111,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{SYNC}/transfer/block_signatures.py": of_sync("signed_pulls", "signed_pushes"),
     f"{SYNC}/transfer/*.py": of_sync(
+        "private_copies",
         "transfer_details",
         "objects",
         "acceptance",

@@ -26,6 +26,7 @@ from odf_sync.access.remote_login import RemoteLogins
 from odf_sync.search.search import Found, Query, search
 from odf_sync.smart.messages import Visibility
 from odf_sync.transfer import aliases
+from odf_sync.transfer.privacy import Privacy
 from odf_sync.transfer.pull import Step, compare, pull
 from odf_sync.transfer.push import Push, push
 from odf_sync.webhooks.webhook_servicer import NAME as WEBHOOKS
@@ -44,7 +45,7 @@ def register(
 ) -> tuple[str, ...]:
     """Serve copies, access and webhooks; return the names of the gRPC services."""
     logins = RemoteLogins(directory.store)
-    sync_pb2_grpc.add_SyncServicer_to_server(Servicer(env, replies, logins), server)
+    sync_pb2_grpc.add_SyncServicer_to_server(Servicer(env, replies, logins, Privacy(directory)), server)
     add_AccessServicer_to_server(AccessServicer(directory, logins, env.catalog), server)
     add_WebhooksServicer_to_server(webhooks, server)
     return (pb.DESCRIPTOR.services_by_name["Sync"].full_name, ACCESS, WEBHOOKS)
@@ -53,9 +54,10 @@ def register(
 class Servicer(sync_pb2_grpc.SyncServicer):
     """Serves copies and aliases; copies that are asked for by one name run one at a time."""
 
-    def __init__(self, env: Environment, replies: Replies, logins: RemoteLogins) -> None:
+    def __init__(self, env: Environment, replies: Replies, logins: RemoteLogins, privacy: Privacy) -> None:
         """Copy into this node, with the tokens of other nodes."""
         self._logins = logins
+        self._privacy = privacy
         self._env = env
         self._replies = replies
         self._guard = threading.Lock()
@@ -76,6 +78,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
                 rechecks=request.rechecks,
                 is_forced=request.is_forced,
                 trusts_records=request.trusts_records,
+                privacy=self._privacy,
             )
             for step in steps:
                 if not context.is_active():
@@ -98,11 +101,14 @@ class Servicer(sync_pb2_grpc.SyncServicer):
 
     def Push(self, request: pb.SyncPushRequest, context: grpc.ServicerContext) -> Iterator[pb.SyncPullItem]:
         """Send a dataset to another node, and stream the progress."""
-        visibility = Visibility.PUBLIC if request.is_public else Visibility.PRIVATE
         wanted = Push(
-            dataset=request.dataset, target=request.target, is_forced=request.is_forced, visibility=visibility
+            dataset=request.dataset,
+            target=request.target,
+            is_forced=request.is_forced,
+            visibility=Visibility.PUBLIC if request.is_public else Visibility.PRIVATE,
+            is_chosen=request.is_public or request.is_private,
         )
-        for step in push(self._env, wanted, self._logins.token):
+        for step in push(self._env, wanted, self._logins.token, self._privacy):
             if not context.is_active():
                 return
             yield _message(step)
@@ -180,4 +186,6 @@ def _message(step: Step) -> pb.SyncPullItem:
         replaced="" if step.replaced is None else str(step.replaced),
         missing_objects=step.missing_objects,
         missing_inputs=step.missing_inputs,
+        is_private=step.is_private,
+        target=step.target,
     )

@@ -144,7 +144,7 @@ def test_the_visibility_of_a_refused_creation_is_forgotten(
     seen: list[Incarnation] = []
 
     def create() -> None:
-        with authorizer.creating(a_dataset(), Visibility.PUBLIC) as creation:
+        with authorizer.creating(a_dataset(), Visibility.PUBLIC, is_chosen=False) as creation:
             seen.append(incarnation(a_dataset(), creation))
             assert directory.visibility(seen[0]) is Visibility.PUBLIC
             raise error
@@ -307,12 +307,13 @@ def test_expired_tokens_are_deleted_with_the_next_one(tmp_path: Path) -> None:
     assert {token.id for token in directory.store.tokens()} == set(tokens[1:])
 
 
-def test_the_visibility_of_a_pushed_dataset_counts_where_there_are_many_tenants(
+def test_the_visibility_of_a_pushed_dataset_counts_where_there_are_many_tenants_or_if_it_was_chosen(
     directory: Directory, tmp_path: Path
 ) -> None:
     for is_multi_tenant in (True, False):
         one = Directory(AccessStore(None), is_multi_tenant=is_multi_tenant)
         authorizer = Authorizer(catalog=LocalCatalog(tmp_path), local_writers="loopback", directory=one)
-        with authorizer.creating(a_dataset(), Visibility.PUBLIC) as creation:
-            found = one.store.visibility(incarnation(a_dataset(), creation))
-        assert found == (Visibility.PUBLIC if is_multi_tenant else None)
+        for is_chosen in (False, True):
+            with authorizer.creating(a_dataset(), Visibility.PUBLIC, is_chosen=is_chosen) as creation:
+                found = one.store.visibility(incarnation(a_dataset(), creation))
+            assert found == (Visibility.PUBLIC if is_multi_tenant or is_chosen else None)

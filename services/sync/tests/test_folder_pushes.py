@@ -13,7 +13,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import ObjectKind
 from odf_sync.repositories.folder_target import FolderTarget
-from odf_sync.transfer.push import PushDiverged, RemoteAhead
+from odf_sync.transfer.push_errors import PushDiverged, RemoteAhead
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def pulls(monkeypatch: pytest.MonkeyPatch) -> Pulls:
 
 @pytest.fixture
 def servicer() -> Servicer:
-    return Servicer(cast("Any", None), cast("Any", None), cast("Any", Logins()))
+    return Servicer(cast("Any", None), cast("Any", None), cast("Any", Logins()), cast("Any", None))
 
 
 class Logins:

@@ -28,7 +28,7 @@ from odf_common.service.settings import Settings
 from odf_sync.repositories.s3_target import S3Target
 from odf_sync.search.search import Query, search
 from odf_sync.transfer.block_signatures import SignatureRefused
-from odf_sync.transfer.push import PushDiverged, RemoteAhead
+from odf_sync.transfer.push_errors import PushDiverged, RemoteAhead
 
 
 @pytest.fixture(scope="module")

@@ -312,6 +312,7 @@ class Counting:
         self.asked: list[Multihash] = []
         self._inner = inner
         self.head = inner.head
+        self.is_private = inner.is_private
         self.pack = inner.pack
         self.stored_blocks = inner.stored_blocks
         self.signatures = inner.signatures

@@ -28,7 +28,7 @@ from odf_sync.smart.archive import ReadSignature
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import Upload
 from odf_sync.transfer import push as push_module
-from odf_sync.transfer.push import PushDiverged, RemoteAhead
+from odf_sync.transfer.push_errors import PushDiverged, RemoteAhead
 from odf_sync.transfer.upload import Uploader
 
 

@@ -139,9 +139,9 @@ class SyncNode:
         return list(pull(self.env, self.replies, url, alias, lambda _: token, **options))
 
     def push(self, dataset: str, target: str, **options: Any) -> list[Step]:
-        """Push with the options of `Push`, and with a `token`."""
-        token = options.pop("token", None)
-        return list(push(self.env, Push(dataset=dataset, target=target, **options), lambda _: token))
+        """Push with the options of `Push`, with a `token`, and with `privacy`."""
+        token, privacy = options.pop("token", None), options.pop("privacy", None)
+        return list(push(self.env, Push(dataset=dataset, target=target, **options), lambda _: token, privacy))
 
     @contextmanager
     def served(self, authorizer: Authorizer | None = None) -> Iterator[str]:

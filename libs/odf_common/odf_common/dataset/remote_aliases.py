@@ -13,7 +13,10 @@ NOTE: Final = "aliases"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteAliases:
-    """URLs, or datasets of named repositories, in the order in which they were added; the first is the default."""
+    """URLs, or datasets of named repositories, in the order in which they were added; the first is the default.
+
+    Where a dataset was pushed last comes first.
+    """
 
     pull: tuple[str, ...] = ()
     push: tuple[str, ...] = ()
@@ -25,6 +28,10 @@ class RemoteAliases:
     def with_push(self, place: str) -> Self:
         """Return these with a URL to push to added, unless it is listed."""
         return self if place in self.push else replace(self, push=(*self.push, place))
+
+    def pushed_to(self, place: str) -> Self:
+        """Return these with a URL to push to as the first one."""
+        return replace(self.without_push(place), push=(place, *self.without_push(place).push))
 
     def without_pull(self, place: str) -> Self:
         """Return these without a URL to pull from."""

@@ -7,17 +7,19 @@ A private dataset is also marked beside its data: if the database is lost, or wa
 """
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Final
 
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
-from odf_common.errors import InvalidInput, NotFound, OdfError
+from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.identity.dataset_refs import Alias, Name, parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
 from odf_common.ports.clock import Clock
-from odf_common.ports.store import BlobStore, CatalogEntry, Incarnation, id_of
+from odf_common.ports.store import BlobStore, CatalogEntry, Incarnation, id_of, incarnation, new_creation
 from odf_sync.access.access_store import AccessStore, StoredToken
 from odf_sync.access.passwords import hash_password, is_password
 from odf_sync.access.rules import Account, Caller, Role, Scope, Visibility
@@ -139,6 +141,25 @@ class Directory:
         self.store.set_visibility(dataset, visibility)
         if visibility is Visibility.PUBLIC:
             self._mark(dataset, None)
+
+    @contextmanager
+    def creating(self, dataset: DatasetId, visibility: Visibility) -> Iterator[str]:
+        """Yield a creation whose dataset has the visibility from the start, if the creation succeeds.
+
+        It counts for no other dataset with the id, so it may be set before the dataset exists. A process that is killed
+        leaves a row that counts for none.
+        """
+        creation = new_creation()
+        created = incarnation(dataset, creation)
+        self.store.set_visibility(created, visibility)
+        try:
+            yield creation
+        except Unavailable:  # without a reply, it may still be created
+            raise
+        except OdfError:
+            self.store.forget(created)
+            raise
+        self.set_visibility(created, visibility)
 
     def _mark(self, dataset: Incarnation, text: str | None) -> None:
         if self._blobs is not None:

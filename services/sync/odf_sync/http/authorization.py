@@ -4,17 +4,17 @@ On a single-tenant node, everyone may read every dataset that is not private. It
 programs on this machine, unless configured otherwise: with `off` they are as anonymous as others.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
 from aiohttp import web
 
-from odf_common.errors import InvalidInput, OdfError, Unavailable
+from odf_common.errors import InvalidInput, OdfError
 from odf_common.identity.dataset_refs import Alias, parse_alias
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import Catalog, CatalogEntry, incarnation, new_creation
+from odf_common.ports.store import Catalog, CatalogEntry, new_creation
 from odf_common.service.protection import why_not_local
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
@@ -105,27 +105,17 @@ class Authorizer:
         """Return whether everyone may read a dataset."""
         return self.directory.visibility(entry.incarnation) is Visibility.PUBLIC
 
-    @contextmanager
-    def creating(self, dataset: DatasetId, visibility: Visibility) -> Iterator[str]:
-        """Yield a creation whose dataset has the visibility from the start, if the creation succeeds.
+    def creating(
+        self, dataset: DatasetId, visibility: Visibility, *, is_chosen: bool
+    ) -> AbstractContextManager[str]:
+        """Return what `Directory.creating` does.
 
-        It counts for no other dataset with the id, so it may be set before the dataset exists. A process that is killed
-        leaves a row that counts for none. A single-tenant node ignores the visibility: other implementations send
-        "private" unless configured otherwise.
+        A single-tenant node ignores the visibility unless the user has chosen it: other implementations send "private"
+        unless configured otherwise.
         """
-        creation = new_creation()
-        if not self.directory.is_multi_tenant:
-            yield creation
-            return
-        created = incarnation(dataset, creation)
-        self.directory.store.set_visibility(created, visibility)
-        try:
-            yield creation
-        except Unavailable:  # without a reply, it may still be created
-            raise
-        except OdfError:
-            self.directory.store.forget(created)
-            raise
+        if self.directory.is_multi_tenant or is_chosen:
+            return self.directory.creating(dataset, visibility)
+        return nullcontext(new_creation())
 
     def _role(self, caller: Caller, entry: CatalogEntry, visibility: Visibility) -> Role | None:
         if caller.account is not None:

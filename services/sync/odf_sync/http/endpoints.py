@@ -45,6 +45,7 @@ MAX_REQUESTS: Final = 2000  # in flight, with streams; more are asked to come ba
 FORWARDED_FOR: Final = "X-Forwarded-For"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _DATASET: Final = web.RequestKey("dataset", CatalogEntry)
+_IS_PUBLIC: Final = web.RequestKey("is_public", bool)
 _CALLER: Final = web.RequestKey("caller", Caller)
 _QUESTION: Final = web.RequestKey("question", Question)
 
@@ -88,6 +89,11 @@ class Endpoint:
 def dataset_of(request: web.Request) -> CatalogEntry:
     """Return the dataset in the path of an authorized request; raises `KeyError` if it does not exist yet."""
     return request[_DATASET]
+
+
+def reads_public_data(request: web.Request) -> bool:
+    """Return whether an authorized request reads a dataset that everyone may read."""
+    return request[_IS_PUBLIC]
 
 
 def caller_of(request: web.Request) -> Caller:
@@ -309,6 +315,7 @@ class _Judge:
         with self._noting_refusals(question):
             dataset = self._authorizer.require(question.caller, question.dataset, action)
             is_plain = action is Action.READ and dataset is not None and self._authorizer.is_public(dataset)
+        request[_IS_PUBLIC] = is_plain
         if dataset is not None:
             request[_DATASET] = dataset
         if not is_served:

@@ -27,6 +27,10 @@ class RemoteFolder:
             raise NotFound(what=f"{self.url} (it has no refs/head)")
         return found
 
+    def is_private(self) -> bool:
+        """Return False: folders have no tokens."""
+        return False
+
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""
         if self._store.size(ObjectKind.BLOCK, name) > BLOCK_LIMIT:

@@ -20,7 +20,14 @@ from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES, Sink
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
 from odf_sync.smart.connection import PULLED, connected, received_blocks
 from odf_sync.smart.exchange import PULL
-from odf_sync.smart.messages import SIGNATURES, SIGNATURES_HEADER, PullAccepted, PullRequest
+from odf_sync.smart.messages import (
+    EVERYONE,
+    EVERYONE_HEADER,
+    SIGNATURES,
+    SIGNATURES_HEADER,
+    PullAccepted,
+    PullRequest,
+)
 
 REF_LIMIT: Final = 1024  # bytes
 TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds
@@ -62,6 +69,7 @@ class HttpDataset:
         self.sends_packs = False
         """Whether the server sends many blocks in one response; known once the head was read."""
         self._sends_signatures = False
+        self._is_public = False
         self._client = NodeClient(self._base, networks, timeout=TIMEOUT, retries=RETRY)
         self._headers = authorization(token)
 
@@ -69,12 +77,17 @@ class HttpDataset:
         """Return the head; raises `NotFound`."""
         with self.get("refs/head") as answer:
             self.sends_packs = answer.headers.get(pack_format.HEADER) == pack_format.VERSION
+            self._is_public = answer.headers.get(EVERYONE_HEADER) == EVERYONE
             self._sends_signatures = answer.headers.get(SIGNATURES_HEADER) == SIGNATURES
             text = self.content(answer, "refs/head", REF_LIMIT)
         try:
             return Multihash.parse(text.decode())
         except (UnicodeDecodeError, InvalidInput) as error:
             raise InvalidInput(text=f"not a hash: {text[:80]!r}", where=f"{self._base}refs/head") from error
+
+    def is_private(self) -> bool:
+        """Return whether the head was read with a token, from a server that does not say that everyone may read it."""
+        return bool(self._headers) and not self._is_public
 
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""

@@ -29,6 +29,9 @@ class RemoteDataset(Protocol):
     def head(self) -> Multihash:
         """Return the head; raises `NotFound` if the dataset does not exist."""
 
+    def is_private(self) -> bool:
+        """Return whether not everyone may read the dataset, as far as is known once the head was read."""
+
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes, unchecked; raises `NotFound`."""
 

@@ -29,6 +29,10 @@ class S3Dataset:
         """Return the head; raises `NotFound`."""
         return parse_head(self._read("refs/head", REF_LIMIT), self.url)
 
+    def is_private(self) -> bool:
+        """Return False: buckets have no tokens."""
+        return False
+
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""
         return self._read(f"{ObjectKind.BLOCK}/{name}", BLOCK_LIMIT)

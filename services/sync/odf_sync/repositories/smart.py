@@ -56,6 +56,10 @@ class SmartDataset:
         """Return the head; raises `NotFound`."""
         return self._http.head()
 
+    def is_private(self) -> bool:
+        """Return whether the head was read with a token, and the node does not say that everyone may read it."""
+        return self._http.is_private()
+
     @contextmanager
     def exchange(self, begin_after: Multihash | None, *, is_forced: bool) -> Iterator[None]:
         """Receive the blocks after one, and keep the exchange open for objects until the copy is made.

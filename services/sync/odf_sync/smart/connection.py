@@ -15,6 +15,8 @@ from odf_sync.smart.archive import read_archive
 from odf_sync.smart.channel import Channel, of_kind
 from odf_sync.smart.exchange import CLOSE_OK, End, Side, Table, TransferRefused
 from odf_sync.smart.messages import (
+    CHOSEN,
+    CHOSEN_HEADER,
     CONTINUES,
     CONTINUES_HEADER,
     SIGNATURES,
@@ -52,6 +54,8 @@ class Connection:
         """Whether the server continues uploads that were cut off, and takes archives of blocks by upload."""
         self.takes_signatures = answer.get(SIGNATURES_HEADER) == SIGNATURES
         """Whether the server takes signatures in archives of blocks."""
+        self.keeps_visibility = answer.get(CHOSEN_HEADER) == CHOSEN
+        """Whether a new dataset gets the visibility that was chosen, also if the server is single-tenant."""
         self._runner = runner
         self._channel = channel
         self._receiving: asyncio.Future[Message] | None = None

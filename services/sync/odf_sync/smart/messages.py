@@ -30,6 +30,13 @@ SIGNATURES: Final = "1"
 # Of a client's request for a push: it has nothing to say after the confirmation, so the server closes with it.
 SERVER_CLOSES_HEADER: Final = "odf-server-closes"
 SERVER_CLOSES: Final = "1"
+# Of a client's request for a push: the visibility of a new dataset was chosen, and is no default. Of the server's
+# answer: a new dataset gets it, on a single-tenant node too.
+CHOSEN_HEADER: Final = "odf-chosen-visibility"
+CHOSEN: Final = "1"
+# Of the server's answer to `refs/head`: everyone may read the dataset.
+EVERYONE_HEADER: Final = "odf-public"
+EVERYONE: Final = "1"
 EXTENSION: Final[Mapping[str, bool]] = {"extension": True}  # of a field that is not in the specification
 
 

@@ -53,6 +53,7 @@ from odf_sync.transfer.compare import Missing, admit_all, compare_with, missing_
 from odf_sync.transfer.copied_objects import DOWNLOADS, CopiedObjects, lost_objects, missing_inputs
 from odf_sync.transfer.objects import RemoteObject, by_object, declared_objects
 from odf_sync.transfer.partial_files import DOWNLOADED, kept_blocks
+from odf_sync.transfer.privacy import Privacy
 from odf_sync.transfer.remote_blocks import RemoteBlock
 
 log = structlog.stdlib.get_logger(__name__)
@@ -82,6 +83,10 @@ class Step:
     """
     missing_inputs: tuple[str, ...] = ()
     """Inputs that have to be pulled before that: ids, with the names that the query gives them."""
+    is_private: bool = False
+    """The dataset is new here, and private since it may be so there."""
+    target: str = ""
+    """Of a push: where it went, as the user named it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +105,9 @@ class LocalCopy:
     creation: str = ""
     """Of a new dataset; empty: the coordinator chooses one."""
 
+    privacy: Privacy | None = None
+    """Makes a new dataset private if it is so there."""
+
     @property
     def may_diverge(self) -> bool:
         """Return whether the reference may move to another chain than that of the head."""
@@ -116,12 +124,14 @@ def pull(  # noqa: PLR0913 - the options by name
     rechecks: bool = False,
     is_forced: bool = False,
     trusts_records: bool = False,
+    privacy: Privacy | None = None,
 ) -> Iterator[Step]:
     """Bring the local copy of `source` up to date; the last step is `updated`, `restored` or `up-to-date`.
 
     Data of a derivative that `source` does not have is marked as dropped, and counted in the last step.
 
-    `source` is a URL or a dataset of a named repository; a dataset that is new gets it as its pull alias.
+    `source` is a URL or a dataset of a named repository; a dataset that is new gets it as its pull alias, and with
+    `privacy` is private if it is there.
 
     If nothing is new, locally lost objects are fetched again; then the last step is `restored`. They are looked for
     once for each head, after data was dropped, and if `rechecks`. Signatures that the copy lacks are fetched only then.
@@ -139,7 +149,7 @@ def pull(  # noqa: PLR0913 - the options by name
     location = locate(LocalRepositories(env.settings.home), source, token_for)
     name, ref = split_ref(alias) if alias else (_default_name(env, location), HEAD)
     copy = _local_copy(env, str(parse_alias(name)), ref, location.dataset)
-    copy = replace(copy, is_forced=is_forced, trusts_records=trusts_records)
+    copy = replace(copy, is_forced=is_forced, trusts_records=trusts_records, privacy=privacy)
     name, here = copy.name, copy.here
     if here is not None and copy.wanted not in (None, here.dataset_id):
         raise AlreadyExists(what=f"another dataset named {name}")
@@ -213,12 +223,18 @@ def _update(
     store(env, state.dataset_id, ObjectKind.SIGNATURE, signatures)
     store(env, state.dataset_id, ObjectKind.BLOCK, blocks.raw())
     check_identity(env, state.dataset_id, name)  # the objects may have taken hours
-    if env.catalog.by_id(state.dataset_id) is None:
+    is_new = env.catalog.by_id(state.dataset_id) is None
+    if is_new:
         # Before it has a name: a process that is killed later leaves a dataset that knows where it came from. What an
         # earlier attempt noted, from elsewhere perhaps, is replaced.
         change_aliases(env.blobs, state.dataset_id, lambda _: RemoteAliases(pull=(source,)))
-    with drop_noted(env.blobs, state.dataset_id, state.head) if absent else nullcontext():
-        commit(env, replies, state, copy)
+    with (
+        copy.privacy.copying(there, state.dataset_id)
+        if copy.privacy and is_new
+        else nullcontext() as creation,
+        drop_noted(env.blobs, state.dataset_id, state.head) if absent else nullcontext(),
+    ):
+        commit(env, replies, state, replace(copy, creation=creation or ""))
     if copy.ref == HEAD and not absent:
         _note_fetched(env, past, state)
     records = state.next_offset - (0 if past is None else past.next_offset)
@@ -231,6 +247,7 @@ def _update(
         replaced=_replaced(copy, past),
         missing_objects=absent,
         missing_inputs=missing_inputs(env, state) if absent else (),
+        is_private=creation is not None,
     )
 
 

@@ -7,7 +7,7 @@ not sent again.
 import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,12 +17,12 @@ from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ReadBlock, blocks_between, raw_blocks
 from odf_common.dataset.object_markers import dropped_blocks
 from odf_common.dataset.remote_aliases import change_aliases, remote_aliases
-from odf_common.errors import Conflict, InvalidInput, NotFound
+from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
 from odf_common.identity.dataset_refs import Alias, parse_alias, parse_ref_any
 from odf_common.metadata.events import DatasetKind
-from odf_common.ports.store import ObjectKind, block_reader, scratch_folder
+from odf_common.ports.store import CatalogEntry, ObjectKind, block_reader, scratch_folder
 from odf_common.service.connections import trusted_networks
 from odf_common.service.environment import Environment
 from odf_sync.access.sent_tokens import TokenFor, authorization, no_token
@@ -34,6 +34,8 @@ from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.connection import Connection, connected
 from odf_sync.smart.exchange import CLOSE_OK, PUSH
 from odf_sync.smart.messages import (
+    CHOSEN,
+    CHOSEN_HEADER,
     SERVER_CLOSES,
     SERVER_CLOSES_HEADER,
     BlocksAccepted,
@@ -56,8 +58,9 @@ from odf_sync.smart.messages import (
 )
 from odf_sync.smart.ranges import Range, objects_of, pack
 from odf_sync.transfer.block_signatures import own_signatures
-from odf_sync.transfer.compare import ChainsDiverged
+from odf_sync.transfer.privacy import Privacy, require_account
 from odf_sync.transfer.pull import Step
+from odf_sync.transfer.push_errors import DataNotHere, PushDiverged, RemoteAhead
 from odf_sync.transfer.push_files import require_same_dataset, send_blocks, send_objects
 from odf_sync.transfer.remote_blocks import BlockSpool
 from odf_sync.transfer.upload import File, Uploader, at_a_time
@@ -79,46 +82,6 @@ CROSSING_SECONDS: Final = (
 SUCCEEDED: Final = b"Client push flow succeeded"
 
 
-@dataclass(eq=False, kw_only=True)
-class RemoteAhead(Conflict):
-    """The other node has the same chain with more blocks."""
-
-    url: str
-    blocks: int
-
-    def advice(self) -> str:
-        """Return what to do."""
-        return "pull it; or drop those blocks there with --force"
-
-
-@dataclass(eq=False, kw_only=True)
-class PushDiverged(ChainsDiverged):
-    """Both chains have blocks of their own after a common one; neither can follow the other."""
-
-    def advice(self) -> str:
-        """Return what to do."""
-        return "stage theirs with `odf pull URL --as NAME@REF` and look at it; --force replaces it with this chain"
-
-
-@dataclass(eq=False, kw_only=True)
-class DataNotHere(NotFound):
-    """The data of a derivative is missing on this node, and other nodes take complete pushes only."""
-
-    def __str__(self) -> str:
-        """Return whose data it is, and why it cannot be left out."""
-        return (
-            f"the data of {self.what} is missing here: it was dropped, or lost; another node takes a dataset only "
-            "with its data"
-        )
-
-    def advice(self) -> str:
-        """Return how to get the data, and where it is not needed."""
-        return (
-            f"`odf pull {self.what}` recomputes it; a folder or a bucket takes it without data: "
-            f"`odf push {self.what} --to file:///FOLDER`"
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Push:
     """What is pushed, and where."""
@@ -127,22 +90,28 @@ class Push:
     target: str = ""
     """URL of the remote dataset, its name in a named repository, or that repository's name alone.
 
-    Empty: its first push alias.
+    Empty: its first push alias, which is where it was pushed last.
     """
     is_forced: bool = False
     """Replace a chain that has diverged."""
     visibility: Visibility = Visibility.PRIVATE
     """Of a dataset that is created."""
+    is_chosen: bool = False
+    """Whether that was chosen, or is to be kept as it is here; a single-tenant node ignores what is only a default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
     env: Environment
-    alias: str
+    entry: CatalogEntry
     state: ChainState
     target: str
     there: HttpDataset | Target
     token: str | None
+
+    @property
+    def alias(self) -> str:
+        return self.entry.alias
 
     @property
     def head(self) -> Multihash:
@@ -157,23 +126,27 @@ class _Sent:
     """Of a derivative: dropped here, and so not sent."""
 
 
-def push(env: Environment, request: Push, token_for: TokenFor = no_token) -> Iterator[Step]:
+def push(
+    env: Environment, request: Push, token_for: TokenFor = no_token, privacy: Privacy | None = None
+) -> Iterator[Step]:
     """Bring a dataset there up to date with the local one; the last step is `updated` or `up-to-date`.
 
-    The target is kept as a push alias.
+    The target is kept as the first push alias.
 
     Dropped data of a derivative is left out of a folder or a bucket, and counted in the last step.
 
-    Raises `PushDiverged` and `RemoteAhead` unless forced, `NotFound`, `DataNotHere`, `SignatureRefused` for a damaged
-    signature here, `TransferRefused` and `Unavailable`.
+    Raises `PushDiverged` and `RemoteAhead` unless forced, `NotFound`, `DataNotHere`, `NotPrivateThere`,
+    `SignatureRefused` for a damaged signature here, `TransferRefused` and `Unavailable`.
     """
     source = _source(env, request, token_for)
+    if not request.is_chosen and privacy is not None and privacy.is_private(source.entry):
+        request = replace(request, is_chosen=True)
     there = source.there
     yield Step(alias=source.alias, state="comparing")
     head = _head(there)
     if head == source.head:
         _remember(source, request)  # a push that was killed may have moved the head
-        yield Step(alias=source.alias, state="up-to-date", head=head)
+        yield Step(alias=source.alias, state="up-to-date", head=head, target=source.target)
         return
     blocks = _range(source, there, head, is_forced=request.is_forced)
     yield Step(alias=source.alias, state="blocks")
@@ -192,13 +165,14 @@ def push(env: Environment, request: Push, token_for: TokenFor = no_token) -> Ite
         new_records=sent.records,
         replaced=head if blocks.after is None else None,
         missing_objects=sent.dropped_objects,
+        target=source.target,
     )
 
 
 def _remember(source: _Source, request: Push) -> None:
     if request.target:
         dataset = source.state.dataset_id
-        change_aliases(source.env.blobs, dataset, lambda known: known.with_push(source.target))
+        change_aliases(source.env.blobs, dataset, lambda known: known.pushed_to(source.target))
 
 
 def _send_to_node(
@@ -238,7 +212,12 @@ def _send_part(
     source: _Source, there: HttpDataset, request: Push, blocks: Range, head: Multihash | None
 ) -> Generator[Step, None, TransferPlan]:
     headers = {**authorization(source.token), SERVER_CLOSES_HEADER: SERVER_CLOSES}
+    if request.is_chosen:
+        headers[CHOSEN_HEADER] = CHOSEN
+    is_private = request.is_chosen and request.visibility is Visibility.PRIVATE
     with connected(f"{there.url}push", PUSH, headers) as connection:
+        if head is None and is_private and not connection.keeps_visibility:
+            require_account(source.alias, there.url)
         plan = _send_blocks(source, connection, request, blocks, head)
         started = time.monotonic()
         yield from _send_objects(source, connection, blocks)
@@ -319,7 +298,7 @@ def _source(env: Environment, request: Push, token_for: TokenFor) -> _Source:
     url = locate(repositories, destination, token_for).url
     token = token_for(url)
     there = target(url, env.settings) or HttpDataset(plain_url(url), token, trusted_networks(env.settings))
-    return _Source(env=env, alias=entry.alias, state=state, target=destination, there=there, token=token)
+    return _Source(env=env, entry=entry, state=state, target=destination, there=there, token=token)
 
 
 def _head(there: HttpDataset | Target) -> Multihash | None:

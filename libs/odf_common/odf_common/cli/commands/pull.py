@@ -320,6 +320,11 @@ def _copy(node: Node, url: str, alias: str, options: Options) -> dict[str, objec
                 row |= {"missingFiles": item.missing_objects, "missingInputs": list(item.missing_inputs)}
             if item.replaced:
                 remark(f"replaced the chain of {item.alias}, whose head was {item.replaced}")
+            if item.is_private:
+                remark(
+                    f"{item.alias} was read with your token, so it is private here; `odf access set {item.alias} "
+                    "--visibility public` lets everyone read it"
+                )
     remark(f"{COPIED.get(str(row.get('state')), 'nothing new at')} {url}")
     if options.trusts_records and row.get("state") in COPIED:
         remark(f"records were not compared with their blocks; `odf verify {row['dataset']}` does that")

@@ -29,12 +29,13 @@ PUBLIC, PRIVATE = "public", "private"
 @click.option(
     "--visibility",
     type=click.Choice([PRIVATE, PUBLIC]),
-    default=PRIVATE,
-    show_default=True,
-    help="Who may read the dataset if this push creates it there.",
+    help="Who may read the dataset if this push creates it on another node. Default: private; on a node without "
+    "accounts public, unless it is private here.",
 )
 @output_option
-def command(*, dataset: str, target: str | None, is_forced: bool, visibility: str, output: str) -> None:
+def command(
+    *, dataset: str, target: str | None, is_forced: bool, visibility: str | None, output: str
+) -> None:
     """Copy new blocks and data of DATASET to another node, a folder or a bucket.
 
     Readers see all of a push or nothing: a node checks everything before its head moves, and in a folder or a bucket
@@ -51,7 +52,11 @@ def command(*, dataset: str, target: str | None, is_forced: bool, visibility: st
     """  # noqa: D301 - click's marker for text that must not be wrapped
     target = absolute_url(target or "")
     request = SyncPushRequest(
-        dataset=dataset, target=target, is_forced=is_forced, is_public=visibility == PUBLIC
+        dataset=dataset,
+        target=target,
+        is_forced=is_forced,
+        is_public=visibility == PUBLIC,
+        is_private=visibility == PRIVATE,
     )
     last = SyncPullItem()
     with clients.sync() as sync, progress() as bars:
@@ -60,8 +65,7 @@ def command(*, dataset: str, target: str | None, is_forced: bool, visibility: st
             bars.update(
                 task, description=f"{last.alias}: {last.state}", completed=last.done, total=last.total or None
             )
-    where = target or "its push alias"
-    remark(f"copied to {where}" if last.state == "updated" else f"nothing new for {where}")
+    remark(f"copied to {last.target}" if last.state == "updated" else f"nothing new for {last.target}")
     if last.replaced:
         remark(f"replaced a chain there, whose head was {last.replaced}")
     if last.missing_objects:

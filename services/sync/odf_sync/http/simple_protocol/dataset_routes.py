@@ -22,14 +22,14 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import NAMED_BY_CONTENT, ObjectKind
 from odf_common.service.environment import Environment
 from odf_sync.access.rules import Action
-from odf_sync.http.endpoints import Endpoint, counted_caller, dataset_of, name_in_path
+from odf_sync.http.endpoints import Endpoint, counted_caller, dataset_of, name_in_path, reads_public_data
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.simple_protocol.block_packs import AFTER, BlockPacks, hash_in_url
 from odf_sync.http.simple_protocol.object_downloads import FOR_EVER, ObjectDownloads
 from odf_sync.http.simple_protocol.object_uploads import ExpectedUpload, ObjectUploads, upload_file
 from odf_sync.repositories import pack_format
 from odf_sync.smart.archive import ARCHIVE_BYTES_LIMIT
-from odf_sync.smart.messages import SIGNATURES, SIGNATURES_HEADER
+from odf_sync.smart.messages import EVERYONE, EVERYONE_HEADER, SIGNATURES, SIGNATURES_HEADER
 
 ASKED_AGAIN: Final = {hdrs.CACHE_CONTROL: "no-cache", pack_format.HEADER: pack_format.VERSION}
 MISSING: Final = {
@@ -115,6 +115,8 @@ class SimpleProtocol:
         answer = web.Response(text=str(head), headers=ASKED_AGAIN)
         if is_signed:
             answer.headers[SIGNATURES_HEADER] = SIGNATURES
+        if reads_public_data(request):
+            answer.headers[EVERYONE_HEADER] = EVERYONE
         answer.etag = str(head)
         if any(tag.value in (str(head), "*") for tag in request.if_none_match or ()):
             answer.set_status(304)

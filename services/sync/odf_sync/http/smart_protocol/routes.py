@@ -46,6 +46,8 @@ from odf_sync.smart.exchange import (
 )
 from odf_sync.smart.large_messages import MOST_BYTES, SMALL_BYTES, LargeMessages
 from odf_sync.smart.messages import (
+    CHOSEN,
+    CHOSEN_HEADER,
     CONTINUES,
     CONTINUES_HEADER,
     SERVER_CLOSES,
@@ -138,7 +140,7 @@ class SmartProtocol:
             head=head,
             pushes=self._pushes,
             large=self._large,
-            creating=self._creating,
+            creating=partial(self._creating, request),
             may_replace=partial(is_allowed, request, Action.MANAGE),
             require_allowed=partial(self._require_allowed, request, entry),
         )
@@ -158,8 +160,12 @@ class SmartProtocol:
         if (now and now.incarnation) != (entry and entry.incarnation):
             raise TransferRefused(fault=fault)
 
-    def _creating(self, dataset: DatasetId, visibility: Visibility) -> AbstractContextManager[str]:
-        return self._authorizer.creating(dataset, access_rules.Visibility(visibility.value.lower()))
+    def _creating(
+        self, request: web.Request, dataset: DatasetId, visibility: Visibility
+    ) -> AbstractContextManager[str]:
+        wanted = access_rules.Visibility(visibility.value.lower())
+        is_chosen = request.headers.get(CHOSEN_HEADER) == CHOSEN
+        return self._authorizer.creating(dataset, wanted, is_chosen=is_chosen)
 
     async def _upgraded(
         self, request: web.Request, table: Table, serve: Serve, max_bytes: int
@@ -178,6 +184,7 @@ class SmartProtocol:
         if is_push:
             socket.headers[CONTINUES_HEADER] = CONTINUES
             socket.headers[SIGNATURES_HEADER] = SIGNATURES
+            socket.headers[CHOSEN_HEADER] = CHOSEN
         self._open[socket] = kind
         if is_push:  # until it says how much comes
             limit_received(request, SMALL_BYTES)

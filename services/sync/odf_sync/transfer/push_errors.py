@@ -1,0 +1,65 @@
+"""Why a dataset is not pushed."""
+
+from dataclasses import dataclass
+
+from odf_common.errors import Conflict, InvalidInput, NotFound
+from odf_sync.transfer.compare import ChainsDiverged
+
+
+@dataclass(eq=False, kw_only=True)
+class RemoteAhead(Conflict):
+    """The other node has the same chain with more blocks."""
+
+    url: str
+    blocks: int
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return "pull it; or drop those blocks there with --force"
+
+
+@dataclass(eq=False, kw_only=True)
+class PushDiverged(ChainsDiverged):
+    """Both chains have blocks of their own after a common one; neither can follow the other."""
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return "stage theirs with `odf pull URL --as NAME@REF` and look at it; --force replaces it with this chain"
+
+
+@dataclass(eq=False, kw_only=True)
+class DataNotHere(NotFound):
+    """The data of a derivative is missing on this node, and other nodes take complete pushes only."""
+
+    def __str__(self) -> str:
+        """Return whose data it is, and why it cannot be left out."""
+        return (
+            f"the data of {self.what} is missing here: it was dropped, or lost; another node takes a dataset only "
+            "with its data"
+        )
+
+    def advice(self) -> str:
+        """Return how to get the data, and where it is not needed."""
+        return (
+            f"`odf pull {self.what}` recomputes it; a folder or a bucket takes it without data: "
+            f"`odf push {self.what} --to file:///FOLDER`"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class NotPrivateThere(InvalidInput):
+    """A push would create a dataset that everyone can read, although it is to be private."""
+
+    alias: str
+    url: str
+
+    def __str__(self) -> str:
+        """Return which dataset, and where."""
+        return (
+            f"{self.alias} is to be private, but everyone who reaches {self.url} could read it: "
+            "that node keeps no dataset private"
+        )
+
+    def advice(self) -> str:
+        """Return how to push it all the same."""
+        return "if everyone may read it there, repeat the push with `--visibility public`"

@@ -1,0 +1,149 @@
+"""A private dataset stays private when it is pulled or pushed, also on a node whose datasets are public by default."""
+
+from pathlib import Path
+
+import pytest
+from odf_testing.sync_node import SyncNode
+
+from odf_common.errors import InvalidInput
+from odf_common.identity.dataset_refs import Name
+from odf_common.ports.store import require_entry
+from odf_sync.access.access_store import AccessStore
+from odf_sync.access.directory import Directory
+from odf_sync.access.rules import Visibility as Rule
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.simple_protocol import dataset_routes
+from odf_sync.http.smart_protocol import routes
+from odf_sync.smart.messages import Visibility
+from odf_sync.transfer.privacy import Privacy
+
+ANN = Name("ann")
+
+
+class Node(SyncNode):
+    """A node with an account; programs on its machine have no rights."""
+
+    def __init__(self, home: Path, *, is_multi_tenant: bool) -> None:
+        super().__init__(home)
+        self.directory = Directory(AccessStore(home), is_multi_tenant=is_multi_tenant, blobs=self.blobs)
+        self.directory.add_account(ANN, None)
+        self.authorizer = Authorizer(catalog=self.catalog, local_writers="off", directory=self.directory)
+        self.token = self.directory.create_token(ANN, label="")[0].text()
+        self.privacy = Privacy(self.directory)
+
+    def visibility(self, alias: str) -> Rule:
+        return self.directory.visibility(require_entry(self.catalog, alias).incarnation)
+
+    def set_visibility(self, alias: str, visibility: Rule) -> None:
+        self.directory.set_visibility(require_entry(self.catalog, alias).incarnation, visibility)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Node:
+    node = Node(tmp_path / "here", is_multi_tenant=False)
+    node.add_cities(["Kyiv"])
+    return node
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Node:
+    return Node(tmp_path / "there", is_multi_tenant=False)
+
+
+@pytest.mark.parametrize("scheme", ["", "odf+"], ids=["simple", "smart"])
+@pytest.mark.parametrize("source", Rule)
+def test_a_copy_is_private_if_its_source_needs_the_token(
+    here: Node, there: Node, scheme: str, source: Rule
+) -> None:
+    here.set_visibility("cities", source)
+    with here.served(here.authorizer) as base:
+        *_, last = there.pull(f"{scheme}{base}/cities", "copy", token=here.token, privacy=there.privacy)
+        assert there.visibility("copy") is source
+        assert last.is_private == (source is Rule.PRIVATE)
+        here.coordinator.push("cities", "Oslo", minute=9)
+        there.set_visibility("copy", Rule.PUBLIC)
+        *_, again = there.pull(f"{scheme}{base}/cities", "copy", token=here.token, privacy=there.privacy)
+    assert (again.state, again.is_private) == ("updated", False)
+    assert there.visibility("copy") is Rule.PUBLIC, "only a new copy is made private"
+
+
+def test_a_copy_that_needed_a_token_is_private_unless_the_other_node_says_that_everyone_may_read_it(
+    here: Node, there: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataset_routes, "EVERYONE_HEADER", "unknown-header")  # another implementation
+    with here.served(here.authorizer) as base:
+        *_, last = there.pull(f"{base}/cities", "copy", token=here.token, privacy=there.privacy)
+    assert last.is_private
+    assert there.visibility("copy") is Rule.PRIVATE
+
+
+def test_a_private_copy_stays_private_without_its_database(here: Node, there: Node) -> None:
+    here.set_visibility("cities", Rule.PRIVATE)
+    with here.served(here.authorizer) as base:
+        there.pull(f"{base}/cities", "copy", token=here.token, privacy=there.privacy)
+    lost = Directory(AccessStore(None), is_multi_tenant=False, blobs=there.blobs)
+    assert lost.visibility(require_entry(there.catalog, "copy").incarnation) is Rule.PRIVATE
+
+
+def test_a_copy_that_needs_no_token_is_what_datasets_are_by_default(here: Node, there: Node) -> None:
+    with here.served(here.authorizer) as base:
+        assert not there.pull(f"{base}/cities", "copy", privacy=there.privacy)[-1].is_private
+    assert there.visibility("copy") is Rule.PUBLIC
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_here", "is_there"),
+    [
+        (None, Rule.PUBLIC, Rule.PUBLIC),
+        (None, Rule.PRIVATE, Rule.PRIVATE),
+        (Visibility.PRIVATE, Rule.PUBLIC, Rule.PRIVATE),
+        (Visibility.PUBLIC, Rule.PRIVATE, Rule.PUBLIC),
+    ],
+)
+def test_a_node_without_accounts_keeps_a_visibility_that_was_chosen(
+    here: Node, there: Node, asked: Visibility | None, is_here: Rule, is_there: Rule
+) -> None:
+    here.set_visibility("cities", is_here)
+    chosen = {} if asked is None else {"visibility": asked, "is_chosen": True}
+    with there.served(there.authorizer) as base:
+        here.push("cities", f"odf+{base}/cities", token=there.token, privacy=here.privacy, **chosen)
+    assert there.visibility("cities") is is_there
+
+
+def test_what_another_implementation_could_not_keep_private_is_not_sent(
+    here: Node, there: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "CHOSEN_HEADER", "unknown-header")
+    with there.served(there.authorizer) as base:
+        target = f"odf+{base}/cities"
+        with pytest.raises(InvalidInput, match="is to be private, but everyone who reaches") as refused:
+            here.push("cities", target, is_chosen=True, token=there.token)
+        assert "--visibility public" in refused.value.advice()
+        assert not list(there.catalog.entries())
+        here.push("cities", target, token=there.token)
+        here.coordinator.push("cities", "Oslo", minute=9)
+        here.push("cities", target, is_chosen=True, token=there.token)
+    assert there.head("cities") == here.head("cities"), "it is only about a dataset that is created"
+
+
+def test_another_implementation_with_accounts_keeps_it_private(
+    here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "CHOSEN_HEADER", "unknown-header")
+    other = Node(tmp_path / "other", is_multi_tenant=True)
+    with other.served(other.authorizer) as base:
+        here.push("cities", f"odf+{base}/ann/cities", is_chosen=True, token=other.token)
+    assert other.visibility("ann/cities") is Rule.PRIVATE
+
+
+def test_a_push_without_a_place_goes_where_the_last_one_went(here: Node, there: Node, tmp_path: Path) -> None:
+    folder = (tmp_path / "folder").as_uri()
+    with there.served(there.authorizer) as base:
+        for place in (folder, f"odf+{base}/cities", folder, f"odf+{base}/cities"):
+            here.push("cities", place, token=there.token)
+        here.coordinator.push("cities", "Oslo", minute=9)
+        *_, last = here.push("cities", "", token=there.token)
+        assert (last.state, last.target) == ("updated", f"odf+{base}/cities")
+        assert there.head("cities") == here.head("cities")
+        *_, again = here.push("cities", "", token=there.token)
+        assert (again.state, again.target) == ("up-to-date", f"odf+{base}/cities")
