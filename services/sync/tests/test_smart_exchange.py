@@ -29,7 +29,7 @@ from odf_sync.smart.exchange import (
     close_reason,
     refusal_in,
 )
-from odf_sync.smart.message_json import decode, encode
+from odf_sync.smart.message_json import PART_CHARS, decode, encode
 from odf_sync.smart.messages import (
     BlocksAccepted,
     BlocksBatch,
@@ -150,11 +150,27 @@ def test_a_message_is_limited_in_length_except_for_its_archive(monkeypatch: pyte
         decode(json.dumps({"blocks": [[]] * 300}), [MetadataReply])
 
 
-@pytest.mark.parametrize("payload", ["[1,2,256]", "[1,,2]", "[,]", '["a"]', "[1.0]", "[-1]", "7", "[1 2]"])
+@pytest.mark.parametrize(
+    "payload", ["[1,2,256]", "[1,2,]", "[1,,2]", "[,]", '["a"]', "[1.0]", "[-1]", "7", "[1 2]"]
+)
 def test_an_archive_that_is_no_list_of_bytes_is_refused(payload: str) -> None:
     text = encode(MetadataReply(blocks=BlocksBatch(num_blocks=1, payload=b"\1"))).replace("[1]", payload)
     with pytest.raises(InvalidInput):
         decode(text, (MetadataReply,))
+
+
+@pytest.mark.parametrize("payload", ["[]", "[ ]", "[\n]"], ids=["nothing", "space", "newline"])
+def test_an_archive_may_be_empty(payload: str) -> None:
+    text = encode(MetadataReply(blocks=BlocksBatch(num_blocks=0, payload=b""))).replace("[]", payload)
+    assert decode(text, (MetadataReply,)) == MetadataReply(blocks=BlocksBatch(num_blocks=0, payload=b""))
+
+
+def test_a_long_archive_does_not_end_in_a_comma() -> None:
+    reply = MetadataReply(blocks=BlocksBatch(num_blocks=1, payload=bytes(PART_CHARS // 2 + 1)))
+    text = encode(reply)
+    assert decode(text, (MetadataReply,)) == reply
+    with pytest.raises(InvalidInput, match="not a message"):
+        decode(text.replace("0]", "0,]"), (MetadataReply,))
 
 
 @given(

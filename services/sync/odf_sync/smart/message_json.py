@@ -39,6 +39,7 @@ JSON_CHARS: Final = (
 )  # of a message without its archive; as Python's objects they take up to 30 bytes each
 _PAYLOAD: Final = re.compile(r'"payload"\s*:\s*\[([0-9,\s]*)\]')
 _NO_PAYLOAD: Final = '"payload":[]'
+_BLANK: Final = re.compile(r"\s*")
 _FEW_DIGITS: Final = (
     bytes(range(10)),
     bytes(range(100)),
@@ -163,13 +164,13 @@ def _numbers(payload: bytes) -> str:
 
 def _bytes(text: str, start: int, end: int) -> bytes:
     """Return the numbers of `text` between two places as bytes; raises `ValueError`."""
+    if _BLANK.fullmatch(text, start, end):
+        return b""
     found = bytearray()
-    while start < end:
-        comma = text.find(",", min(start + PART_CHARS, end), end)
-        stop = end if comma < 0 else comma
-        part = text[start:stop]
-        if part.strip() or comma >= 0:
-            found += bytes(int(one) for one in part.split(","))
+    while start <= end:
+        comma = text.find(",", start + PART_CHARS, end)
+        stop = end if comma == -1 else comma
+        found += bytes(int(one) for one in text[start:stop].split(","))
         start = stop + 1
     return bytes(found)
 
