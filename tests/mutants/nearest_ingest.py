@@ -84,6 +84,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "push/stuck_sources",
         "push/settings",
         "poll/settings",
+        "poll/schedule",
         "push/topics_of_others",
         "push/reader",
     ),
@@ -93,6 +94,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "run_store", "current_rows", "push/building_index", "merge/over_slices"
     ),
     f"{INGEST}/history/*.py": of_ingest(
+        "history",
         "current_rows",
         "merge_keys",
         "run_store",

@@ -37,8 +37,9 @@ def comparable(values: pa.Array) -> pa.Array:
     if not kind.is_floating(values.type):
         return values
     integer, infinity = _FLOATS[values.type.bit_width]
-    bits = values.view(integer).fill_null(0).to_numpy()
-    greatest = bits.dtype.type(np.iinfo(bits.dtype).max)
+    greatest = np.iinfo(integer.to_pandas_dtype()).max
+    bits = values.view(integer).fill_null(greatest).to_numpy()
+    greatest = bits.dtype.type(greatest)
     is_nan = (bits & greatest) > infinity
     # As bits, negative numbers grow with their magnitude: reverse their order.
     ordered = np.where(is_nan, greatest, bits ^ np.where(bits < 0, greatest, bits.dtype.type(0)))

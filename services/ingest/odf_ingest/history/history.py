@@ -97,7 +97,7 @@ class DatasetHistory:
         if has_rows:
             records = without_dictionaries(written.records)
             self._kept = _Kept(name, replace(written, records=records), None)
-        elif seen:
+        else:
             wanted = frozenset(column for key in seen for column in key)
             records = written.records
             records = records.select([column for column in records.column_names if column in wanted])

@@ -113,7 +113,7 @@ def message_of(packet: Packet) -> Message:
     size = int.from_bytes(packet.body[:2])
     level = packet.flags >> 1 & 3
     start = 2 + size + (2 if level else 0)
-    if level == 3 or len(packet.body) < max(start, 2):
+    if level == 3 or len(packet.body) < start:
         raise NotMqtt(text="a PUBLISH is malformed")
     try:
         topic = packet.body[2 : 2 + size].decode()

@@ -267,7 +267,8 @@ def _parse(
             parse_options=options,
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
-        if "straddling" in str(error) and block < len(text) + 2:
+        larger = min(8 * block, len(text) + 2)
+        if "straddling" in str(error) and larger != block:
             # A line is longer than a block.
-            return _parse(text, schema, threads=threads, infers=infers, block=min(8 * block, len(text) + 2))
+            return _parse(text, schema, threads=threads, infers=infers, block=larger)
         raise InvalidInput(text=str(error)) from error
