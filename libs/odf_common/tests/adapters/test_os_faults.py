@@ -364,6 +364,14 @@ def test_a_name_that_cannot_be_read_for_a_while_is_kept(
     assert [one.alias for one in catalog.entries()] == ["cities", "rivers"]
 
 
+def test_a_name_whose_file_cannot_be_opened_is_restored_from_the_dataset(tmp_path: Path) -> None:
+    LocalCatalog(tmp_path).add(an_entry())
+    file = tmp_path / "names" / "cities"
+    file.unlink()
+    file.mkdir()
+    assert LocalCatalog(tmp_path).by_alias("cities") == an_entry()
+
+
 def test_a_write_that_fails_leaves_no_pending_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for call in ("fsync", "replace"):
         target = tmp_path / call / "file"

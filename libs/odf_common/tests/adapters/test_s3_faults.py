@@ -148,6 +148,24 @@ def test_a_request_is_repeated_only_if_another_attempt_may_succeed(
     assert len(requests) == (bucket.ATTEMPTS if is_passing else 1)
 
 
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("status", "is_passing"), [(499, False), (500, True), (502, True)])
+def test_a_refusal_that_is_only_a_status_is_judged_by_it(
+    server: MinioServer, status: int, is_passing: bool
+) -> None:
+    requests: list[Request] = []
+
+    def answer(request: Request) -> Page:
+        requests.append(request)
+        return Page(status=status)
+
+    with serving_answers(answer) as endpoint:
+        location = S3Location(bucket="some-bucket", endpoint=endpoint)
+        error_of(lambda: Bucket(location, server.access).size("one"))
+    assert {request.method for request in requests} == {"HEAD"}
+    assert len(requests) == (bucket.ATTEMPTS if is_passing else 1)
+
+
 def test_a_server_that_is_overloaded_has_a_pause_before_each_further_request(
     server: MinioServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ DERIVATIVE = a_derivative(A, B).state
 STEPS = (a_step(DERIVATIVE, A, "a1", 9), a_step(DERIVATIVE, B, "b1", None))
 DERIVED = a_derivative(A, B).add(some_result(DERIVATIVE, *STEPS)).state
 INFO = SetInfo(description="x")
+CHECKPOINT = a_checkpoint().physical_hash
 
 
 def watermarked(seconds: int) -> ChainState:
@@ -303,6 +304,32 @@ def test_an_event_of_the_other_kind_of_dataset_is_named(
     fault = event_fits_dataset_kind(past, a_block(past, event))
     assert fault is not None
     assert fault.startswith(f"{name} ")
+
+
+@pytest.mark.parametrize(
+    ("past", "event", "why"),
+    [
+        (ROOT, AddData(prev_offset=4, new_data=a_slice(5)), "prevOffset should be absent, is 4"),
+        (FULL, AddData(new_data=a_slice()), "prevOffset should be 9, is absent"),
+        (
+            FULL,
+            replace(some_data(FULL), prev_checkpoint=CHECKPOINT),
+            f"prevCheckpoint should be absent, is {CHECKPOINT}",
+        ),
+        (
+            checkpointed(),
+            replace(some_data(checkpointed()), prev_checkpoint=None),
+            f"prevCheckpoint should be {CHECKPOINT}, is absent",
+        ),
+    ],
+    ids=["offset-too-many", "offset-missing", "checkpoint-too-many", "checkpoint-missing"],
+)
+def test_a_refusal_says_what_should_be_there_and_what_is(
+    past: ChainState, event: KnownEvent, why: str
+) -> None:
+    with pytest.raises(ChainRuleViolated) as refused:
+        admit(past, a_block(past, event), block_hash=a_hash("next"), version=3)
+    assert why in str(refused.value)
 
 
 def test_a_checkpoint_that_no_event_before_has_is_not_continued() -> None:
