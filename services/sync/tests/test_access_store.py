@@ -21,7 +21,7 @@ from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import CatalogEntry, Incarnation, incarnation
 from odf_sync import private_database
 from odf_sync.access.access_store import FILE, AccessStore, AccessUnreadable
-from odf_sync.access.directory import Directory
+from odf_sync.access.directory import Directory, LoginRefused
 from odf_sync.access.rules import Action, Role, Verdict, Visibility
 from odf_sync.access.tokens import ID_BYTES, SECRET_BYTES, Token
 from odf_sync.http.authorization import Authorizer
@@ -104,6 +104,22 @@ def test_the_id_of_a_token_without_its_secret_is_no_token(directory: Directory) 
     assert directory.caller(token.text()).name == "alice"
     caller = directory.caller(forged.text())
     assert (caller.has_invalid_token, caller.account, caller.token_id) == (True, None, token.id)
+
+
+def test_an_account_that_is_removed_while_its_password_is_checked_cannot_log_in(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.add_account(ALICE, "long enough")
+    stored = directory.store.password
+
+    def password_of_a_removed_account(name: Name) -> str | None:
+        found = stored(name)
+        directory.store.remove_account(name)
+        return found
+
+    monkeypatch.setattr(directory.store, "password", password_of_a_removed_account)
+    with pytest.raises(LoginRefused):
+        directory.log_in("alice", "long enough")
 
 
 @pytest.mark.parametrize("is_multi_tenant", [True, False])

@@ -77,6 +77,11 @@ def test_a_dataset_or_reference_that_does_not_exist_is_an_error(env: Environment
         names(env, "trains")
     with pytest.raises(NotFound, match="reference next of flights"):
         names(env, "flights@next")
-    assert names(env, "flights") == ["flights"], (
-        "a dataset without a head is listed: that it has none is a finding"
-    )
+
+
+@pytest.mark.parametrize("is_recursive", [False, True], ids=["alone", "with-inputs"])
+def test_a_dataset_without_a_head_is_listed_since_that_is_a_finding(
+    env: Environment, is_recursive: bool
+) -> None:
+    found = targets(env, ("flights",), every=False, recursive=is_recursive)
+    assert [target.name for target in found] == ["flights"]

@@ -22,6 +22,8 @@ class FolderServer:
     commands: list[str] = field(default_factory=list)
     unknown: set[str] = field(default_factory=set)
     """Commands that the server does not know."""
+    silent: set[str] = field(default_factory=set)
+    """Commands that the server does not answer."""
     breaks: int = 0
     """How many of the next transfers break off."""
     advertised: str = ""
@@ -47,6 +49,8 @@ def serving_ftp(folder: Path) -> Iterator[FolderServer]:
 
         def process_command(self, cmd: str, *args: object, **named: object) -> None:
             served.commands.append(cmd)
+            if cmd in served.silent:
+                return
             if cmd in served.unknown:
                 self.respond(f"502 {cmd} is not implemented.")
                 return

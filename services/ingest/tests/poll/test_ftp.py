@@ -1,6 +1,7 @@
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,17 @@ def test_a_server_that_does_not_know_how_to_end_is_no_error(
 ) -> None:
     server.unknown = {"QUIT"}
     assert poll(make_polled(url(server))).records == 1
+
+
+def test_a_server_that_does_not_answer_the_end_is_not_waited_for(
+    make_polled: Any, poll: Any, server: FolderServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ftp, "SILENCE_SECONDS", 60.0)
+    monkeypatch.setattr(ftp, "QUIT_SECONDS", 0.05)
+    server.silent = {"QUIT"}
+    begun = time.monotonic()
+    assert poll(make_polled(url(server))).records == 1
+    assert time.monotonic() - begun < 30
 
 
 @pytest.mark.parametrize("fetch", UNKNOWN_HOSTS)

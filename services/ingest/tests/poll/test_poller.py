@@ -50,6 +50,23 @@ def test_a_poll_that_no_caller_wants_ends_and_keeps_what_was_committed(
     assert make_poller(bench).poll(bench.dataset, lambda _: None, lambda: True).blocks == 1
 
 
+def test_a_poll_that_no_caller_wants_once_its_slice_is_written_commits_nothing(
+    make_polled: Any, make_poller: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.json").write_bytes(LINE)
+    bench = make_polled(FetchStepFilesGlob(path=f"{tmp_path}/*.json"))
+    put, written = bench.blobs.put_file, []
+
+    def put_file(*given: Any) -> Any:
+        written.append(given)
+        return put(*given)
+
+    monkeypatch.setattr(bench.blobs, "put_file", put_file)
+    with pytest.raises(PollCancelled):
+        make_poller(bench).poll(bench.dataset, lambda _: None, lambda: not written)
+    assert bench.rows() == []
+
+
 def test_a_caller_who_leaves_does_not_wait_for_another_poll(
     make_polled: Any, make_poller: Any, web: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.api.bus_handlers import Notices
+from odf_ingest.control.source_control import SourceControl
 from odf_ingest.poll import schedule as module
 from odf_ingest.poll.fetch import body
 from odf_ingest.poll.poller import Attempt
@@ -110,8 +111,9 @@ def test_a_changed_interval_counts_at_once(make_polled: Any, web: PageServer, st
     bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     schedule = start(bench, "none")
     time.sleep(0.1)
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(poll_interval=Duration.parse("1d")))
-    schedule.look_again()
+    parts: Any = dict.fromkeys(("topics", "owned", "request"))  # which only push sources need
+    control = SourceControl(queues=bench.queues, blobs=bench.blobs, schedule=schedule, **parts)
+    control.change(CatalogEntry(alias="a", dataset_id=bench.dataset), "", {"pollInterval": "1d"})
     eventually(lambda: len(bench.rows()) == 1)
 
 

@@ -143,6 +143,15 @@ def test_a_dataset_that_was_renamed_is_read_on_under_its_new_name(make_bench: An
         assert "odf source resume b " in str(getattr(node.owned.reason(key), "advice", str)())
 
 
+def test_a_name_that_another_dataset_has_by_now_stands_for_no_other() -> None:
+    old, new = (a_dataset(number) for number in range(2))
+    found = list[Inspection]()
+    with ThreadPoolExecutor(1) as pool:
+        inspector = an_inspector(pool, catalog=a_catalog([new]), current=lambda _: None, deliver=found.extend)
+        inspector.ask([old], "d0")
+    assert [(one.dataset, one.entry) for one in found] == [(old, None)]
+
+
 def test_of_two_planned_inspections_the_earlier_one_counts(make_bench: Any) -> None:
     broker = Broker()
     broker.make(TOPIC)

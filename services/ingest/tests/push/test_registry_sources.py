@@ -200,6 +200,16 @@ def test_a_json_key_that_is_no_value_does_not_become_columns(make_bench: Any, re
     assert [one.offset for one in prepared.bad] == [1, 2, 3]
 
 
+def test_a_key_that_is_an_object_or_a_single_value_fills_the_column(
+    make_bench: Any, registry: Registry
+) -> None:
+    texts = [b'"a"', b' {"k":"b"}', b"null"]
+    prepared = with_keys(make_bench, registry, "{}", "STRING", texts, kind="JSON")
+    assert prepared.records is not None
+    assert prepared.records.column("k").to_pylist() == ["a", "b", None]
+    assert prepared.bad == ()
+
+
 def with_keys(
     make_bench: Any, registry: Registry, schema: str, column: str, payloads: list[bytes], **facts: Any
 ) -> Prepared:

@@ -222,9 +222,15 @@ def test_types_of_other_schemas_are_found_by_reference() -> None:
 @pytest.mark.parametrize(
     ("type_", "value", "json_"),
     [
+        (logical("long", "timestamp-millis"), 1, '"1970-01-01T00:00:00.001Z"'),
+        (logical("long", "timestamp-micros"), 1, '"1970-01-01T00:00:00.000001Z"'),
         (logical("long", "timestamp-nanos"), 1, '"1970-01-01T00:00:00.000000001Z"'),
         (logical("long", "local-timestamp-millis"), -1, '"1969-12-31T23:59:59.999"'),
+        (logical("long", "local-timestamp-micros"), -1, '"1969-12-31T23:59:59.999999"'),
+        (logical("long", "local-timestamp-nanos"), -1, '"1969-12-31T23:59:59.999999999"'),
         (logical("int", "time-millis"), 86_399_999, '"23:59:59.999"'),
+        (logical("long", "time-micros"), 86_399_999_999, '"23:59:59.999999"'),
+        (logical("int", "date"), -1, '"1969-12-31"'),
         (
             logical("fixed", "uuid", name="U", size=16),
             bytes(range(16)),

@@ -208,6 +208,15 @@ def test_a_message_of_defaults_may_not_become_huge(monkeypatch: pytest.MonkeyPat
     assert "more than 1 MiB as JSON" in refusal(lambda: decode(b"\0" + b"\x0a\x00" * 2000))
 
 
+def test_a_message_may_be_as_long_as_the_limit_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = ProtobufDecoder(
+        Schema(kind="PROTOBUF", text=descriptor_of('syntax = "proto3"; message A { int64 id = 1; }'))
+    )
+    monkeypatch.setattr(protobuf, "MAX_JSON_CHARACTERS", len('{"id":12}'))
+    assert decode(b"\0" + number(1, 12)) == '{"id":12}'
+    assert "as JSON" in refusal(lambda: decode(b"\0" + number(1, 123)))
+
+
 def test_types_of_other_files_are_found_by_reference() -> None:
     place = 'syntax = "proto3"; package odf; message Place { int64 x = 1; }'
     text = 'syntax = "proto3"; import "place.proto"; message Row { odf.Place at = 1; }'
