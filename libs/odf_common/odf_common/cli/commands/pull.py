@@ -190,8 +190,11 @@ def _pull(node: Node, request: PullRequest) -> list[dict[str, object]]:
     live = Remarks(is_terminal=sys.stderr.isatty(), now=time.monotonic)
     with clients.coordinator(node) as coordinator, progress() as bars:
         tasks: dict[str, int] = {}
+        begun: dict[str, int] = {}
         for item in coordinator.Pull(request, timeout=clients.STREAM_TIMEOUT_SECONDS):
-            task = tasks.setdefault(item.alias, bars.add_task(item.alias, total=None))
+            if item.alias not in tasks:
+                tasks[item.alias] = bars.add_task(item.alias, total=None)
+            task = tasks[item.alias]
             live.show(item)
             bars.update(
                 task,  # type: ignore[arg-type]
@@ -203,24 +206,31 @@ def _pull(node: Node, request: PullRequest) -> list[dict[str, object]]:
                 remark(
                     f"rolled back {item.alias} to block {item.head}, the last one consistent with its inputs"
                 )
+            else:  # derivatives are rolled back before their inputs are pulled
+                begun.setdefault(item.alias, len(begun))
             if item.state in FINISHED:
                 bars.update(task, completed=1, total=1)  # type: ignore[arg-type]
                 row = _row(item.alias, item.state, item.new_blocks, item.new_records, item.head, item.error)
                 rejects = {"rejected": item.rejected, "rejectedReason": item.rejected_reason or None}
                 rows.append({**row, "late": item.late, **rejects})
-    rows.sort(key=lambda row: tasks[str(row["dataset"])])  # as they began: inputs first
+    rows.sort(key=lambda row: begun[str(row["dataset"])])  # as they were pulled: inputs first
     for row in rows:
-        if row["late"]:
-            remark(
-                f"{row['dataset']}: {row['late']} input records were too late for their windows and were dropped; "
-                "`odf source show INPUT` proposes a watermarkDelay"
-            )
-        if row["rejected"]:
-            remark(
-                f"{row['dataset']}: rejected messages that await a decision: {row['rejected']}; the first: "
-                f"{row['rejectedReason']}; see `odf rejected list {row['dataset']}`"
-            )
+        _remark_omitted(row)
     return rows
+
+
+def _remark_omitted(row: Mapping[str, object]) -> None:
+    """Say which records a dataset has left out, and what to do."""
+    if row["late"]:
+        remark(
+            f"{row['dataset']}: {row['late']} input records were too late for their windows and were dropped; "
+            "`odf source show INPUT` proposes a watermarkDelay"
+        )
+    if row["rejected"]:
+        remark(
+            f"{row['dataset']}: rejected messages that await a decision: {row['rejected']}; the first: "
+            f"{row['rejectedReason']}; see `odf rejected list {row['dataset']}`"
+        )
 
 
 def said(item: PullItem) -> str:
