@@ -254,7 +254,7 @@ class Settings:
     tenancy: str = _option(
         one_of(SINGLE_TENANT, MULTI_TENANT),
         SINGLE_TENANT,
-        "single: names without accounts, all datasets public; multi: account/name, private unless made public",
+        "single: names without accounts, public unless made private; multi: account/name, private unless made public",
     )
     http_ingest_max_bytes: int = _option(
         number(1024, 65536 * MIB), 256 * MIB, "maximum bytes of one push over HTTP, decompressed"
