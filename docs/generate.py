@@ -49,8 +49,8 @@ other processes running, only ratios are meaningful. What a case does, and what 
 top of `benchmarks/CASE.py`.
 """
 ERRORS_INTRO: Final = """\
-An error's name is its `code` in JSON and over gRPC. The family decides the gRPC status and what a caller may do; an
-error of no family is `INTERNAL` over gRPC.
+An error's name is its `code` in JSON and over gRPC. The family decides the gRPC status and what a caller may do.
+A `Signal` never leaves its process, but may be the reason why a source waits.
 """
 
 
@@ -184,6 +184,7 @@ def _errors(trees: Iterable["Module"]) -> str:
                     ("`VerificationFailed`", "`DATA_LOSS`", "3", "restore what is damaged"),
                     ("`Busy`", "`RESOURCE_EXHAUSTED`", "1", "repeat later"),
                     ("`Unavailable`", "`UNAVAILABLE`", "1", "repeat later; services retry automatically"),
+                    ("`InternalError`", "`INTERNAL`", "1", "report it"),
                 ],
             ),
             _table(("error", "derived from", "service", "meaning"), rows),

@@ -179,6 +179,11 @@ class Refused(OdfError):
 
 
 @dataclass(eq=False, kw_only=True)
+class InternalError(OdfError):
+    """The node has a bug; nothing that a caller does differently helps."""
+
+
+@dataclass(eq=False, kw_only=True)
 class DatasetInUse(Refused):
     """Other datasets read what would be removed."""
 

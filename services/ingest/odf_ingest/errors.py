@@ -20,6 +20,11 @@ from odf_common.ports.engine import QueryTooSlow
 
 
 @dataclass(eq=False, kw_only=True)
+class Signal(OdfError):
+    """Tells another part of this process how to continue; it never leaves the process."""
+
+
+@dataclass(eq=False, kw_only=True)
 class UnsupportedStep(InvalidInput):
     """This node does not support the step."""
 
@@ -153,7 +158,7 @@ class IncompleteCorrection(InvalidInput):
 
 
 @dataclass(eq=False, kw_only=True)
-class AwaitingCorrection(OdfError):
+class AwaitingCorrection(Signal):
     """The other half of a correction has not arrived up to `end`, by partition, after `tries` batches."""
 
     end: Mapping[int, int]
@@ -258,7 +263,7 @@ class RegistryUnavailable(Unavailable):
 
 
 @dataclass(eq=False, kw_only=True)
-class TopicReplaced(OdfError):
+class TopicReplaced(Conflict):
     """The push topic is not the one that was read before."""
 
     topic: str
@@ -274,7 +279,7 @@ class TopicReplaced(OdfError):
 
 
 @dataclass(eq=False, kw_only=True)
-class TopicGone(OdfError):
+class TopicGone(Conflict):
     """The push topic that was read before no longer exists."""
 
     topic: str
@@ -296,7 +301,7 @@ class NoTopic(NotFound):
 
 
 @dataclass(eq=False, kw_only=True)
-class RecordsExpired(OdfError):
+class RecordsExpired(Conflict):
     """Messages were deleted from the push topic before they were read."""
 
     topic: str
@@ -313,7 +318,7 @@ class RecordsExpired(OdfError):
 
 
 @dataclass(eq=False, kw_only=True)
-class PositionBeyondEnd(OdfError):
+class PositionBeyondEnd(Conflict):
     """The push topic ends before the position that was read last."""
 
     topic: str
@@ -330,14 +335,17 @@ class PositionBeyondEnd(OdfError):
 
 
 @dataclass(eq=False, kw_only=True)
-class SourceGone(OdfError):
+class SourceGone(NotFound):
     """The dataset has no such push source."""
 
-    source: str
+    @classmethod
+    def of(cls, source: str) -> Self:
+        """Return the error for a source's name."""
+        return cls(what=f"push source {source}")
 
 
 @dataclass(eq=False, kw_only=True)
-class AlreadyCommitted(OdfError):
+class AlreadyCommitted(Signal):
     """The batch is in the chain."""
 
 
@@ -354,14 +362,14 @@ class KeyReused(InvalidInput):
 
 
 @dataclass(eq=False, kw_only=True)
-class PositionChanged(OdfError):
+class PositionChanged(Signal):
     """The chain is at another position of the topic than the batch's start; read again from there."""
 
     source: str
 
 
 @dataclass(eq=False, kw_only=True)
-class RecordRejected(OdfError):
+class RecordRejected(InvalidInput):
     """The message is not a record of the source, which is set to stop there."""
 
     topic: str
@@ -376,7 +384,7 @@ class RecordRejected(OdfError):
 
 
 @dataclass(eq=False, kw_only=True)
-class TooManyRejected(OdfError):
+class TooManyRejected(InvalidInput):
     """A batch has more messages that are not records than the source may reject."""
 
     messages: str

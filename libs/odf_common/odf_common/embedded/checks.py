@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.local import durable
-from odf_common.errors import OdfError, Unavailable
+from odf_common.errors import Conflict, InvalidInput, Unavailable
 from odf_common.ports.bus import FIXED_TOPICS, NODE_CLAIMS
 from odf_common.service.connections import kafka_cluster, redis_connection, s3_access
 from odf_common.service.node_id import claim_topics, require_original
@@ -26,7 +26,7 @@ ANSWER_SECONDS: Final = 5.0
 
 
 @dataclass(eq=False, kw_only=True)
-class HomeUnusable(OdfError):
+class HomeUnusable(InvalidInput):
     """The folder $ODF_HOME is not writable."""
 
     home: Path
@@ -42,7 +42,7 @@ class HomeUnusable(OdfError):
 
 
 @dataclass(eq=False, kw_only=True)
-class AddressTaken(OdfError):
+class AddressTaken(Conflict):
     """A part of the node cannot listen on its configured address."""
 
     variable: str
@@ -77,7 +77,7 @@ class NotReachable(Unavailable):
 
 
 @dataclass(eq=False, kw_only=True)
-class StoreChanged(OdfError):
+class StoreChanged(InvalidInput):
     """ODF_STORE names another store than the one that has the datasets of this home."""
 
     used: str

@@ -17,7 +17,7 @@ from odf_common.embedded.node_file import Node, Part, forget_node, write_node
 from odf_common.embedded.orphans import end_leftovers, sweep
 from odf_common.embedded.parts.managed_process import PartProcess
 from odf_common.embedded.plan import INFRASTRUCTURE, Plan, make_plan
-from odf_common.errors import Conflict, OdfError
+from odf_common.errors import Conflict, Unavailable
 from odf_common.service.protection import require_tenancy
 from odf_common.service.settings import Settings, child_environment
 
@@ -43,11 +43,9 @@ class AlreadyRunning(Conflict):
 
 
 @dataclass(eq=False, kw_only=True)
-class StartFailed(OdfError):
+class StartFailed(Unavailable):
     """A part of the node did not start."""
 
-    part: str
-    why: str
     log: Path
     tail: str
     remedy: str | None = None
@@ -55,7 +53,7 @@ class StartFailed(OdfError):
     def __str__(self) -> str:
         """Return which part, why, and the end of its log."""
         shown = f"; the end of its log:\n{self.tail}" if self.tail else ""
-        return f"{self.part} did not start: {self.why}{shown}"
+        return f"{self.what} did not start: {self.why}{shown}"
 
     def advice(self) -> str:
         """Return what to do, or where the whole log is."""
@@ -241,4 +239,4 @@ def only_one(home: Path) -> Iterator[None]:
 
 
 def _start_failed(part: PartProcess, why: str) -> StartFailed:
-    return StartFailed(part=part.spec.name, why=why, log=part.log, tail=part.tail(), remedy=part.remedy)
+    return StartFailed(what=part.spec.name, why=why, log=part.log, tail=part.tail(), remedy=part.remedy)

@@ -18,7 +18,7 @@ from typing import Final
 import structlog
 
 from odf_common.chain.state import ChainState
-from odf_common.errors import HeadMoved, InvalidQuery, OdfError, Unavailable
+from odf_common.errors import HeadMoved, InternalError, InvalidQuery, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.clock import Backoff
 from odf_common.ports.engine import EngineSilent
@@ -287,7 +287,7 @@ class Scheduler:
 
 
 @dataclass(eq=False, kw_only=True)
-class TransformCrashed(OdfError):
+class TransformCrashed(InternalError):
     """The transform failed because of a bug in the node."""
 
     why: str

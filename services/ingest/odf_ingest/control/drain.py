@@ -111,7 +111,7 @@ class Drains:
         waiting = 0
         for (key, number), end in ends.items():
             if key.source not in state.push_sources:
-                raise SourceGone(source=key.source)
+                raise SourceGone.of(key.source)
             stopped = self._owned.reason(key)
             if stopped is not None:
                 raise stopped

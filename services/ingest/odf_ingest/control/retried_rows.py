@@ -96,7 +96,7 @@ class RetriedRows:
             return plan_of(state, polled_batch.as_push_source(state.polling_source))
         source = state.push_sources.get(self.source)
         if source is None:
-            raise SourceGone(source=self.source)
+            raise SourceGone.of(self.source)
         format_ = InputFormat.parse(self._left[0].input_format or "")
         return plan_of(state, replace(source, read=format_.step(source.read)))
 

@@ -78,7 +78,7 @@ class KafkaBatch:
         """Return the records; read again if the source has changed."""
         source = state.push_sources.get(self.source)
         if source is None:
-            raise SourceGone(source=self.source)
+            raise SourceGone.of(self.source)
         self._dataset = state.dataset_id
         plan = plan_of(state, source, self.batch.columns)
         if self._taken is None and plan == self._plan:

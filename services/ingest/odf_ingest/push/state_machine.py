@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from odf_common.errors import OdfError
+from odf_common.errors import InternalError
 
 
 class Phase(StrEnum):
@@ -79,7 +79,7 @@ LIVE: Final = frozenset({Phase.READING, Phase.PAUSED, Phase.WAITING})  # its par
 
 
 @dataclass(eq=False, kw_only=True)
-class IllegalTransition(OdfError):
+class IllegalTransition(InternalError):
     """A push source got an event that is invalid in its phase."""
 
     phase: Phase

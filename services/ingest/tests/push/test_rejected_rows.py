@@ -5,12 +5,14 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from odf_testing.letters import StoredLetters
 from structlog.testing import capture_logs
 
+from odf_common.adapters.grpc.server import status_of
 from odf_common.dataset.rejects import passed_of
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.metadata.events import AddData, SetVocab
@@ -159,8 +161,12 @@ def test_a_file_is_refused_whose_source_stops_at_bad_records(pushing: Any) -> No
 def test_a_file_with_more_bad_rows_than_allowed_is_refused(pushing: Any) -> None:
     made = pushing()
     made.set(max_rejected_share=0.5)
-    with pytest.raises(TooManyRejected, match=r"3 of 4 rows of orders.json are not records, more than"):
+    with pytest.raises(
+        TooManyRejected, match=r"3 of 4 rows of orders.json are not records, more than"
+    ) as refused:
         made.push(PAGE)
+    # Any family but this one made `odf ingest` say that the file may have been committed.
+    assert status_of(refused.value) is grpc.StatusCode.INVALID_ARGUMENT
     assert (made.ids, made.letters.sent) == ([], [])
 
 

@@ -13,6 +13,7 @@ from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.errors import (
     AlreadyExists,
     Conflict,
+    InternalError,
     InvalidInput,
     InvalidQuery,
     NotFound,
@@ -122,7 +123,7 @@ class RemoteUnavailable(RemoteError, Unavailable):
 
 
 @dataclass(eq=False, kw_only=True)
-class ServiceFailed(RemoteError):
+class ServiceFailed(RemoteError, InternalError):
     """A service failed."""
 
 

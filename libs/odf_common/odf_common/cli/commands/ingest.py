@@ -107,10 +107,11 @@ def command(
         remark(
             f"hint: see `odf rejected list {dataset}`; `odf source set {dataset} badRecords=stop` refuses such files"
         )
-    if results[-1].is_interrupted:
+    last = results[-1]
+    if last.is_interrupted:
         raise click.exceptions.Exit(ExitCode.ABORTED)
-    if results[-1].error is not None:
-        raise FileFailed(file=_named(results[-1].file), error=results[-1].error)
+    if last.error is not None:
+        raise FileFailed(text=f"{_named(last.file)}: {last.error}", error=last.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,15 +142,10 @@ class _Result:
 
 
 @dataclass(eq=False, kw_only=True)
-class FileFailed(OdfError):
-    """A file was not committed."""
+class FileFailed(Refused):
+    """A file was not committed; `text` names it."""
 
-    file: str
     error: OdfError
-
-    def __str__(self) -> str:
-        """Return the file and its error."""
-        return f"{self.file}: {self.error}"
 
     def advice(self) -> str:
         """Return what to do about it."""
@@ -157,10 +153,10 @@ class FileFailed(OdfError):
 
 
 @dataclass(eq=False, kw_only=True)
-class VerdictUnknown(OdfError):
+class VerdictUnknown(Unavailable):
     """The node did not report whether the file was committed."""
 
-    why: str
+    what: str = "the node"
     key: str
 
     def __str__(self) -> str:

