@@ -23,7 +23,7 @@ from odf_sync.access.access_servicer import NAME as ACCESS
 from odf_sync.access.access_servicer import AccessServicer
 from odf_sync.access.directory import Directory
 from odf_sync.access.remote_login import RemoteLogins
-from odf_sync.search.search import Found, Query, search
+from odf_sync.search.search import Found, Query, Reads, search
 from odf_sync.smart.messages import Visibility
 from odf_sync.transfer import aliases
 from odf_sync.transfer.privacy import Privacy
@@ -60,6 +60,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         self._privacy = privacy
         self._env = env
         self._replies = replies
+        self._reads = Reads()
         self._guard = threading.Lock()
         self._busy: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         """By the name that was asked for, while anyone copies or waits."""
@@ -141,7 +142,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
     def Search(self, request: pb.SearchRequest, context: grpc.ServicerContext) -> pb.SearchReply:
         """Find datasets of this node and of named repositories."""
         query = Query(text=request.text, repositories=tuple(request.repositories), refresh=request.refresh)
-        found, searched = search(self._env, query, self._logins.token)
+        found, searched = search(self._env, query, self._logins.token, self._reads)
         return pb.SearchReply(
             datasets=[_found(one) for one in found[:MOST_FOUND]],
             left_out=max(0, len(found) - MOST_FOUND),

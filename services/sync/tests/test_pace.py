@@ -16,6 +16,7 @@ from odf_common.ports.store import ObjectKind
 from odf_sync.repositories import http, pace
 from odf_sync.repositories.http import HttpDataset
 
+RETRY = http.RETRY
 OK = b"HTTP/1.1 200 OK\r\n"
 HASH = str(physical_hash_of(b"")).encode()
 NAME = physical_hash_of(b"content")
@@ -83,6 +84,29 @@ def dripping(first: bytes, drop: bytes, *, every: float = 0.02) -> Callable[[soc
 def test_a_response_that_drips_is_given_up(answer: Callable[[socket.socket], None], why: str) -> None:
     with answering(answer) as there, pytest.raises(Unavailable, match=why):
         there.head()
+
+
+def test_a_server_that_says_nothing_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def answer(connection: socket.socket) -> None:
+        asked.append(time.monotonic())
+        connection.recv(1)  # until the client has gone
+
+    monkeypatch.setattr(http, "RETRY", RETRY)
+    monkeypatch.setattr(http, "TIMEOUT", urllib3.Timeout(connect=10, read=0.3))
+    with answering(answer) as there, pytest.raises(Unavailable, match="Read timed out"):
+        there.head()
+    assert len(asked) == 1
+
+
+def test_a_connection_that_is_closed_without_an_answer_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = [b"", OK + b"Content-Length: %d\r\n\r\n" % len(HASH) + HASH]
+    monkeypatch.setattr(http, "RETRY", RETRY)
+    with answering(lambda connection: connection.sendall(answers.pop(0))) as there:
+        assert str(there.head()).encode() == HASH
 
 
 def test_no_response_lasts_for_ever_at_whatever_pace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,11 @@
 """What is found first, how much is kept of a summary, and what a search does with an odd repository or clock."""
 
 import json
+import socket
+import threading
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +23,7 @@ from odf_common.chain.state import ChainState
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import Damaged, OdfError, Unavailable
+from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
@@ -27,7 +32,9 @@ from odf_common.service.environment import Environment
 from odf_common.service.settings import Settings
 from odf_sync.repositories.folder import RemoteFolder
 from odf_sync.search import crawl
-from odf_sync.search.crawl import summary_of_chain
+from odf_sync.search import search as searching
+from odf_sync.search.crawl import Listing, summary_of_chain
+from odf_sync.search.index import Index, Indexes
 from odf_sync.search.own_datasets import fingerprint, page, summaries
 from odf_sync.search.search import MAX_AGE_MS, Query, matching, search
 from odf_sync.search.summary import DatasetSummary, summary_of
@@ -249,3 +256,57 @@ def test_a_bucket_that_is_away_makes_no_list_without_datasets(
     assert page(env, entries, "B").datasets == ()
     tags = {fingerprint(env, some) for some in (entries, entries[1:], entries[:2], (GONE, EMPTY))}
     assert len(tags) == 4
+
+
+@contextmanager
+def silent() -> Iterator[str]:
+    """Yield the URL of a server that accepts connections, and never answers; they are closed afterwards."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/"
+
+
+def test_a_silent_repository_delays_a_search_only_for_a_while(
+    here: Environment, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "ANSWER_SECONDS", 0.5)
+    write(disk / "a", described("a", title="rain"))
+    known, earlier = LocalRepositories(here.settings.home), DatasetSummary(name="b", description="rain")
+    with silent() as first, silent() as second:
+        known.add(Name("mute"), first)
+        known.add(Name("new"), second)
+        index = Index(listing=Listing(datasets=(earlier,)), read_at_ms=1)
+        Indexes(here.settings.home).keep(Name("mute"), first, index)
+        reads, began = searching.Reads(), time.monotonic()
+        search(here, Query(text="rain"), reads=reads)
+        datasets, searched = search(here, Query(text="rain"), reads=reads)
+        assert time.monotonic() - began < 5, "not one after the other"
+        threads = [one for one in threading.enumerate() if one.name.startswith("search ")]
+        assert len(threads) == 2, "the second search waits for the reads of the first"
+    problem = "no answer in 0.5 s; reading it continues in the background"
+    assert [one.name for one in datasets] == ["disk/a", "mute/b"]
+    assert [(one.name, one.problem) for one in searched] == [
+        ("disk", ""),
+        ("mute", problem),
+        ("new", problem),
+    ]
+    for one in threads:
+        one.join(10)
+
+
+def test_what_was_read_after_a_search_is_found_by_the_next(
+    here: Environment, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "ANSWER_SECONDS", 0.1)
+    write(disk / "a", described("a", title="rain"))
+    goes_on, head = threading.Event(), RemoteFolder.head
+
+    def slow_head(self: RemoteFolder) -> Multihash:
+        assert goes_on.wait(10)
+        return head(self)
+
+    monkeypatch.setattr(RemoteFolder, "head", slow_head)
+    reads = searching.Reads()
+    assert search(here, Query(text="rain"), reads=reads)[0] == ()
+    goes_on.set()
+    monkeypatch.setattr(searching, "ANSWER_SECONDS", 10.0)
+    assert [one.name for one in search(here, Query(text="rain"), reads=reads)[0]] == ["disk/a"]

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 import urllib3
 
@@ -31,14 +32,34 @@ from odf_sync.smart.messages import (
 
 REF_LIMIT: Final = 1024  # bytes
 TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds
-RETRY: Final = urllib3.Retry(
+OK, PARTIAL, UNCHANGED, UNAUTHENTICATED, UNAUTHORIZED, NOT_FOUND = 200, 206, 304, 401, 403, 404
+UNLESS: Final = "If-None-Match"
+
+
+class Retry(urllib3.Retry):
+    """Retries of requests; one that a server has not answered in time is not sent again: it would wait as long."""
+
+    def increment(
+        self,
+        method: str | None = None,
+        url: str | None = None,
+        response: urllib3.BaseHTTPResponse | None = None,
+        error: Exception | None = None,
+        _pool: Any = None,  # noqa: ANN401 - passed on
+        _stacktrace: TracebackType | None = None,
+    ) -> Self:
+        """Return the retries that are left; raises the error of the last attempt if there are none."""
+        if isinstance(error, urllib3.exceptions.ReadTimeoutError):
+            raise error
+        return super().increment(method, url, response, error, _pool, _stacktrace)
+
+
+RETRY: Final = Retry(
     total=4,
     backoff_factor=0.3,
     status_forcelist=(502, 503, 504),
     retry_after_max=RETRY_AFTER_SECONDS,
 )
-OK, PARTIAL, UNCHANGED, UNAUTHENTICATED, UNAUTHORIZED, NOT_FOUND = 200, 206, 304, 401, 403, 404
-UNLESS: Final = "If-None-Match"
 
 
 @dataclass(eq=False, kw_only=True)

@@ -1,7 +1,11 @@
-"""Finds datasets of this node and of named repositories whose summaries contain all words of a query."""
+"""Finds datasets of this node and of named repositories whose summaries contain all words of a query.
 
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+A repository that does not answer in time is read on in the background: a later search finds what that read.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +22,7 @@ from odf_sync.search.own_datasets import summaries
 from odf_sync.search.summary import DatasetSummary
 
 MAX_AGE_MS: Final = 300_000  # of an index that is used without asking
-REPOSITORIES: Final = 8  # read at a time
+ANSWER_SECONDS: Final = 10.0  # that a search waits for repositories, which are all read at the same time
 FIELDS: Final = ("name", "keywords", "columns", "description")  # the best places for a word first
 
 log = structlog.stdlib.get_logger(__name__)
@@ -60,10 +64,43 @@ class Searched:
     """Why it could not be read now; what its index had was searched."""
 
 
+class Reads:
+    """Reads of repositories that are in progress; thread-safe."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._guard = threading.Lock()
+        self._running: dict[Name, Future[Searched]] = {}
+
+    def begin(self, name: Name, read: Callable[[Name], Searched]) -> Future[Searched]:
+        """Return the read of a repository that is in progress; begin one if there is none."""
+        with self._guard:
+            running = self._running.get(name)
+            if running is not None and not running.done():
+                return running
+            begun = self._running[name] = Future[Searched]()
+        # A daemon: the service does not wait for a silent repository when it stops.
+        thread = threading.Thread(
+            target=_complete, args=(begun, read, name), name=f"search {name}", daemon=True
+        )
+        thread.start()
+        return begun
+
+
+def _complete(future: Future[Searched], read: Callable[[Name], Searched], name: Name) -> None:
+    try:
+        future.set_result(read(name))
+    except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
+        future.set_exception(error)
+
+
 def search(
-    env: Environment, query: Query, token_for: TokenFor = no_token
+    env: Environment, query: Query, token_for: TokenFor = no_token, reads: Reads | None = None
 ) -> tuple[tuple[Found, ...], tuple[Searched, ...]]:
-    """Return what was found, best first, and the repositories that were searched; raises `UnknownRepository`."""
+    """Return what was found, best first, and the repositories that were searched; raises `UnknownRepository`.
+
+    The earlier index of a repository that does not answer within `ANSWER_SECONDS` is searched.
+    """
     known = LocalRepositories(env.settings.home)
     names = [Name(one) for one in query.repositories] or known.names()
     for name in names if query.repositories else ():
@@ -72,12 +109,17 @@ def search(
     def read(name: Name) -> Searched:
         return _indexed(env, known, name, token_for, refresh=query.refresh)
 
-    with ThreadPoolExecutor(REPOSITORIES, thread_name_prefix="search") as pool:
-        searched = tuple(pool.map(read, names))
+    reads = reads or Reads()
+    asked = [reads.begin(name, read) for name in names]
     words = query.text.lower().split()
     found: list[Found] = []
     if not query.repositories:
         found += matching("", summaries(env, env.catalog.entries()), words)
+    answered, _ = wait(asked, ANSWER_SECONDS)
+    searched = tuple(
+        one.result() if one in answered else _unanswered(env, known, name)
+        for name, one in zip(names, asked, strict=True)
+    )
     for one in searched:
         found += matching(one.name, one.index.listing.datasets, words)
     return tuple(sorted(found, key=_rank)), searched
@@ -101,6 +143,16 @@ def matching(repository: str, datasets: Iterable[DatasetSummary], words: Sequenc
 def _rank(found: Found) -> tuple[int, str, str]:
     best = min((FIELDS.index(field) for field in found.found_in), default=0)
     return best, found.repository.lower(), found.dataset.name.lower()
+
+
+def _unanswered(env: Environment, known: LocalRepositories, name: Name) -> Searched:
+    """Return the earlier index of a repository that is still being read."""
+    problem = f"no answer in {ANSWER_SECONDS:g} s; reading it continues in the background"
+    try:
+        index = Indexes(env.settings.home).find(name, known.find(name).url)
+    except OdfError as error:
+        return Searched(name=str(name), index=NOTHING, problem=str(error))
+    return Searched(name=str(name), index=index, problem=problem)
 
 
 def _indexed(

@@ -12,7 +12,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.sync_pb2 import FoundDataset, SearchedRepository, SearchRequest
 
 COLUMNS = ("dataset", "kind", "foundIn", "description")
-SEARCH_TIMEOUT_SECONDS: Final = 600.0  # the first reading of a large bucket takes long
+SEARCH_TIMEOUT_SECONDS: Final = 600.0  # the first reading of the summaries of many datasets takes long
 UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
@@ -26,7 +26,8 @@ def command(*, words: tuple[str, ...], repositories: tuple[str, ...], refresh: b
 
     Every word of TEXT must occur in one of these; case is ignored. A node lists the datasets that you may read; in
     folders and buckets the chains themselves are read, which is slow the first time. The index of a repository is
-    used for five minutes, and for as long as the repository cannot be reached.
+    used for five minutes, and for as long as the repository cannot be reached. After 10 seconds without an answer the
+    search ends without it; reading it continues in the background.
 
     \b
     Example:
