@@ -1,5 +1,6 @@
 """A push gives visibility to the dataset that it creates, and to no other; a refusal shows nothing of others."""
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,14 +10,16 @@ from typing import Any
 import pytest
 import urllib3
 from odf_testing.sync_node import SyncNode
+from odf_testing.webserver import Page, serving_answers
 
-from odf_common.errors import AlreadyExists
+from odf_common.errors import AlreadyExists, InvalidInput, NotFound
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import require_entry
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Role
 from odf_sync.access.rules import Visibility as Rule
+from odf_sync.access.sent_tokens import AccessForbidden
 from odf_sync.http.authorization import Authorizer
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import Visibility
@@ -181,6 +184,22 @@ def test_an_editor_who_is_no_maintainer_any_more_replaces_nothing(here: SyncNode
         with pytest.raises(TransferRefused, match="may no longer push"):
             list(steps)
         assert there.head("ann/cities") == before
+
+
+def test_a_push_to_a_name_without_an_account_says_what_names_are(here: SyncNode, there: Node) -> None:
+    with there.running() as base:
+        target, text = f"odf+{base}/cities", f"are ACCOUNT/DATASET; push to odf+{base}/ACCOUNT/cities"
+        with pytest.raises(InvalidInput, match=re.escape(text)):
+            here.push("cities", target, token=there.token("ann"))
+        with pytest.raises(AccessForbidden, match="you may not write it") as refused:
+            here.push("cities", f"odf+{base}/bob/cities", token=there.token("ann"))
+    assert "ask its owner for a role" in refused.value.advice()
+    assert "under its own name only" in refused.value.advice()
+
+
+def test_a_push_to_a_single_tenant_node_that_refuses_it_is_not_about_accounts(here: SyncNode) -> None:
+    with serving_answers(lambda _: Page(status=404)) as base, pytest.raises(NotFound, match="/cities/push"):
+        here.push("cities", f"odf+{base}/cities", token="token")
 
 
 @pytest.mark.parametrize("alias", ["bob/cities", "ann/cities"])

@@ -10,10 +10,12 @@ import pytest
 from aiohttp import web
 from odf_testing.builders import a_dataset
 from odf_testing.http import running
+from odf_testing.webserver import Page, serving_answers
 
 from odf_common.adapters.grpc.client import calling, channel
 from odf_common.adapters.grpc.server import serve
 from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, OdfError
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import CatalogEntry, incarnation
@@ -25,11 +27,12 @@ from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.remote_login import DeviceLogin, LoginFailed, RemoteLogins, origin_of, require_encrypted
 from odf_sync.access.rules import Action, Role
-from odf_sync.access.sent_tokens import LoginRequired
+from odf_sync.access.sent_tokens import AccessForbidden, BucketForbidden, LoginRequired, NothingVisible
 from odf_sync.http.account_routes import AccountRoutes
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import Endpoint, application
 from odf_sync.repositories import remote_dataset
+from odf_sync.repositories.locate import locate
 
 PASSWORD: Final = "long enough"
 HEAD: Final = "f1620" + "0" * 64
@@ -185,6 +188,41 @@ def test_a_repository_that_wants_another_token_says_how_to_log_in(here: Here) ->
         remote_dataset(f"{here.there}/ann/secret", lambda _: "odf_expired").head()
     assert str(caught.value) == f"{here.there}/ann/secret/refs/head: the server requires a login (status 401)"
     assert f"`odf login {here.there}`" in caught.value.advice()
+
+
+@pytest.mark.parametrize(
+    ("status", "token", "is_bucket", "error", "advice"),
+    [
+        (401, None, False, LoginRequired, "log in with `odf login {base}`; a login that is stored may have expired"),
+        (401, "t", False, LoginRequired, "log in with `odf login {base}`; a login that is stored may have expired"),
+        (403, None, False, LoginRequired, "log in with `odf login {base}`; a login that is stored may have expired"),
+        (403, "t", False, AccessForbidden, "ask its owner for a role: `odf access grant`, on that node"),
+        (403, None, True, BucketForbidden, "a private bucket is read from s3://BUCKET/PATH, with the credentials"),
+        (404, None, False, NothingVisible, "check its name; or you may not read it: `odf login {base}`"),
+        (404, "t", False, NotFound, ""),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_who_can_help(
+    status: int, token: str | None, is_bucket: bool, error: type[OdfError], advice: str
+) -> None:
+    headers = {"x-amz-request-id": "1"} if is_bucket else {}
+    with serving_answers(lambda _: Page(status=status, headers=headers)) as base:
+        with pytest.raises(error) as caught:
+            remote_dataset(f"{base}/ann/secret", lambda _: token).head()
+        assert type(caught.value) is error
+        assert caught.value.advice().startswith(advice.format(base=base))
+
+
+def test_an_id_that_is_not_visible_may_need_a_login(tmp_path: Path) -> None:
+    known, wanted = LocalRepositories(tmp_path), f"node/{a_dataset('secret')}"
+    with serving_answers(lambda _: Page(status=404)) as base:
+        known.add(Name("node"), base)
+        with pytest.raises(NothingVisible, match="does not exist") as caught:
+            locate(known, wanted)
+        assert f"`odf login {base}`" in caught.value.advice()
+        with pytest.raises(NotFound) as plain:
+            locate(known, wanted, lambda _: "token")
+    assert plain.value.advice() == ""
 
 
 def test_accounts_tokens_and_roles_are_managed(here: Here) -> None:

@@ -85,8 +85,11 @@ def test_a_head_that_is_no_hash_is_refused(server: MinioServer, head: bytes) -> 
 
 
 def test_private_buckets_ask_for_credentials(place: S3Location) -> None:
-    with pytest.raises(StorageUnavailable, match="access is denied"):
+    with pytest.raises(StorageUnavailable, match="access is denied") as caught:
         S3Dataset(place, S3Access()).head()
+    assert caught.value.advice().startswith(
+        "none were sent: set ODF_S3_ACCESS_KEY, and ODF_S3_ENDPOINT=http://"
+    )
 
 
 def settings(home: Path, server: MinioServer) -> Settings:

@@ -33,7 +33,7 @@ from odf_common.identity.dataset_refs import Name
 from odf_common.metadata.events import SetInfo
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.remote_login import RemoteLogins
-from odf_sync.access.sent_tokens import LoginRequired, authorization
+from odf_sync.access.sent_tokens import AccessDenied, authorization
 from odf_sync.repositories.http import RETRY, TIMEOUT, HttpDataset
 from odf_sync.repositories.node_client import NodeClient
 from odf_sync.smart.connection import Connection, connected
@@ -169,7 +169,7 @@ def test_our_client_reports_a_push_that_is_not_allowed(tmp_path: Path, pool: Poo
     script = Script(lines=lines)
     status = next(line["status"] for line in lines if line.get("status") in (401, 403))
 
-    with scripted(script) as base, pytest.raises(LoginRequired, match=f"status {status}"):
+    with scripted(script) as base, pytest.raises(AccessDenied, match=f"status {status}"):
         node.push(CITIES, f"odf+{base}/{alias_of(lines[0]['path'])}", token=token_in(lines))
 
     assert_played(script)

@@ -1,10 +1,15 @@
 """Tokens that are sent to other nodes, and what is raised where one is needed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import urlsplit
 
-from odf_common.errors import Unavailable
+from odf_common.adapters.repository_urls import SMART_PREFIX
+from odf_common.errors import NotFound, Unavailable
+
+UNAUTHENTICATED: Final = 401
+AUTHORIZATION: Final = "authorization"
 
 TokenFor = Callable[[str], str | None]
 """Returns the token to send to a URL."""
@@ -21,15 +26,71 @@ def authorization(token: str | None) -> dict[str, str]:
 
 
 @dataclass(eq=False, kw_only=True)
-class LoginRequired(Unavailable):
-    """A repository does not allow this without a token, or with the one that is stored; `what` is its URL."""
+class AccessDenied(Unavailable):
+    """A repository does not allow a request; `what` is its URL."""
 
     def __str__(self) -> str:
         """Return what the server said: it can be reached."""
         return f"{self.what}: {self.why}"
 
+
+@dataclass(eq=False, kw_only=True)
+class LoginRequired(AccessDenied):
+    """A repository does not allow this without a token, or with the one that is stored; `what` is its URL."""
+
     def advice(self) -> str:
         """Return how to log in."""
-        url = urlsplit(self.what)
-        login = f"odf login {url.scheme}://{url.netloc}"
-        return f"log in with `{login}`; if you are logged in, ask the dataset's owner for a role"
+        return f"log in with `{_login_at(self.what)}`; a login that is stored may have expired"
+
+
+@dataclass(eq=False, kw_only=True)
+class AccessForbidden(AccessDenied):
+    """A repository does not allow this to the account that the token belongs to; `what` is its URL."""
+
+    is_write: bool = False
+
+    def advice(self) -> str:
+        """Return who can allow it."""
+        advice = "ask its owner for a role: `odf access grant`, on that node"
+        if not self.is_write:
+            return advice
+        return (
+            f"{advice}; an account creates datasets under its own name only, by a token with the scope write"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class BucketForbidden(AccessDenied):
+    """A bucket of S3 does not allow this over HTTP without credentials; `what` is its URL."""
+
+    def advice(self) -> str:
+        """Return how credentials are sent."""
+        return "a private bucket is read from s3://BUCKET/PATH, with the credentials of ODF_S3_…"
+
+
+@dataclass(eq=False, kw_only=True)
+class NothingVisible(NotFound):
+    """A server has no dataset at a URL that may be read without a token."""
+
+    url: str
+
+    def __str__(self) -> str:
+        """Return what is missing."""
+        return NotFound.__str__(self)
+
+    def advice(self) -> str:
+        """Return what else may be the cause."""
+        return f"check its name; or you may not read it: `{_login_at(self.url)}`"
+
+
+def denied(url: str, status: int, headers: Mapping[str, str], *, is_write: bool = False) -> AccessDenied:
+    """Return the error for an answer of status 401 or 403 to a request with these headers."""
+    if status == UNAUTHENTICATED or not any(name.lower() == AUTHORIZATION for name in headers):
+        return LoginRequired(what=url, why=f"the server requires a login (status {status})")
+    action = "write" if is_write else "read"
+    return AccessForbidden(what=url, why=f"you may not {action} it (status {status})", is_write=is_write)
+
+
+def _login_at(text: str) -> str:
+    url = urlsplit(text.removeprefix(SMART_PREFIX))
+    return f"odf login {url.scheme}://{url.netloc}"

@@ -13,7 +13,14 @@ from odf_common.codec.signature import SIZE_LIMIT
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
-from odf_sync.access.sent_tokens import LoginRequired, TokenFor, authorization, no_token
+from odf_sync.access.sent_tokens import (
+    BucketForbidden,
+    NothingVisible,
+    TokenFor,
+    authorization,
+    denied,
+    no_token,
+)
 from odf_sync.repositories import pack_format
 from odf_sync.repositories.node_client import RETRY_AFTER_SECONDS, NodeClient
 from odf_sync.repositories.pace import TooSlow
@@ -32,7 +39,9 @@ from odf_sync.smart.messages import (
 
 REF_LIMIT: Final = 1024  # bytes
 TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds
-OK, PARTIAL, UNCHANGED, UNAUTHENTICATED, UNAUTHORIZED, NOT_FOUND = 200, 206, 304, 401, 403, 404
+OK, PARTIAL, UNCHANGED, NOT_FOUND = 200, 206, 304, 404
+DENIED: Final = (401, 403)
+S3_HEADER: Final = "x-amz-request-id"  # of all answers of S3
 UNLESS: Final = "If-None-Match"
 
 
@@ -96,7 +105,7 @@ class HttpDataset:
 
     def head(self) -> Multihash:
         """Return the head; raises `NotFound`."""
-        with self.get("refs/head") as answer:
+        with self._opened_head() as answer:
             self.sends_packs = answer.headers.get(pack_format.HEADER) == pack_format.VERSION
             self._is_public = answer.headers.get(EVERYONE_HEADER) == EVERYONE
             self._sends_signatures = answer.headers.get(SIGNATURES_HEADER) == SIGNATURES
@@ -109,6 +118,14 @@ class HttpDataset:
     def is_private(self) -> bool:
         """Return whether the head was read with a token, from a server that does not say that everyone may read it."""
         return bool(self._headers) and not self._is_public
+
+    def _opened_head(self) -> urllib3.BaseHTTPResponse:
+        try:
+            return self.get("refs/head")
+        except NotFound as error:
+            if self._headers:
+                raise
+            raise NothingVisible(what=error.what, url=self._base) from error
 
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""
@@ -202,8 +219,10 @@ class HttpDataset:
         answer.release_conn()
         if answer.status == NOT_FOUND:
             raise NotFound(what=url)
-        if answer.status in (UNAUTHENTICATED, UNAUTHORIZED):
-            raise LoginRequired(what=url, why=f"the server requires a login (status {answer.status})")
+        if answer.status in DENIED:
+            if S3_HEADER in answer.headers:
+                raise BucketForbidden(what=url, why=f"the bucket denies access (status {answer.status})")
+            raise denied(url, answer.status, headers)
         raise UnexpectedStatus(what=url, why=f"status {answer.status}", status=answer.status)
 
     def _chunks(self, answer: urllib3.BaseHTTPResponse, path: str) -> "_Chunks":

@@ -17,7 +17,7 @@ from odf_common.identity.dataset_refs import (
     parse_ref_any,
 )
 from odf_common.identity.did import DatasetId
-from odf_sync.access.sent_tokens import LoginRequired, TokenFor, no_token
+from odf_sync.access.sent_tokens import AccessDenied, NothingVisible, TokenFor, no_token
 from odf_sync.repositories.http import UnexpectedStatus, read_document
 
 DOCUMENT_LIMIT: Final = 64 * 1024  # bytes
@@ -75,6 +75,15 @@ def name_in_repository(
         return RemoteAlias(repo=repo, account=account, dataset=name)
 
 
+def account_missing(url: str, token_for: TokenFor) -> InvalidInput | None:
+    """Return what is wrong with the URL of a dataset on a node whose names have accounts, if it has none."""
+    base, _, name = url.removeprefix(SMART_PREFIX).rstrip("/").rpartition("/")
+    if not _is_multi_tenant(f"{base}/", token_for):
+        return None
+    text = f"names of datasets there are ACCOUNT/DATASET; push to {SMART_PREFIX}{base}/ACCOUNT/{name}"
+    return InvalidInput(text=text, where=url)
+
+
 def _url_of_id(base: str, dataset: DatasetId, token_for: TokenFor) -> str:
     if not _is_node(base):
         return dataset_url(base, dataset.folder)  # as this node keeps its own datasets
@@ -83,7 +92,8 @@ def _url_of_id(base: str, dataset: DatasetId, token_for: TokenFor) -> str:
     try:
         named = _name_of_id(rest, Name("any"), dataset, token_for, is_multi_tenant=is_multi_tenant)
     except NotFound as error:
-        raise NotFound(what=f"{dataset} in {base}") from error
+        what = f"{dataset} in {base}"
+        raise (NotFound(what=what) if token_for(rest) else NothingVisible(what=what, url=rest)) from error
     return dataset_url(base, named)
 
 
@@ -107,7 +117,7 @@ def _is_multi_tenant(base: str, token_for: TokenFor) -> bool:
     """Return whether names there have accounts; a server that does not say so has none (wire-facts §8.7)."""
     try:
         return _document(base, "info", token_for).get("isMultiTenant") is True
-    except (NotFound, LoginRequired):
+    except (NotFound, AccessDenied):
         return False
     except UnexpectedStatus as error:
         if error.status in TRY_LATER or error.status not in CLIENT_ERRORS:

@@ -14,7 +14,7 @@ from odf_common.adapters.repository_urls import SMART, SMART_PREFIX
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
-from odf_sync.access.sent_tokens import LoginRequired, authorization
+from odf_sync.access.sent_tokens import AccessDenied, authorization
 from odf_sync.repositories.http import HttpDataset
 from odf_sync.repositories.remote_dataset import Sink
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
@@ -133,7 +133,7 @@ class SmartDataset:
         headers = {header.name: header.value for header in place.headers}
         try:
             self._http.download(place.url, headers, out, limit)
-        except LoginRequired:  # the URL of an object store has expired; the node itself sends the object, too
+        except AccessDenied:  # the URL of an object store has expired; the node itself sends the object, too
             self._http.fetch(kind, name, out, limit)
 
 

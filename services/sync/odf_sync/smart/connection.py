@@ -10,10 +10,10 @@ import aiohttp
 
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_sync.access.sent_tokens import LoginRequired
+from odf_sync.access.sent_tokens import denied
 from odf_sync.smart.archive import read_archive
 from odf_sync.smart.channel import Channel, of_kind
-from odf_sync.smart.exchange import CLOSE_OK, End, Side, Table, TransferRefused
+from odf_sync.smart.exchange import CLOSE_OK, PUSH, End, Side, Table, TransferRefused
 from odf_sync.smart.messages import (
     CHOSEN,
     CHOSEN_HEADER,
@@ -41,7 +41,7 @@ CLOSED_SECONDS: Final = 2 * CLOSE_SECONDS  # for all of it, whatever comes inste
 MESSAGE_BYTES: Final = 512 * 1024**2
 PULLED: Final = b"Client pull flow succeeded"
 GAVE_UP: Final = b"the client gave up"
-FORBIDDEN, NOT_FOUND = (401, 403), 404
+DENIED, NOT_FOUND = (401, 403), 404
 WHY: Final = {503: "it has too many transfers, or cannot reach its store; try again later"}
 
 
@@ -161,7 +161,7 @@ def connected(url: str, table: Table, headers: Mapping[str, str]) -> Iterator[Co
         answers: list[Mapping[str, str]] = []
         session = runner.run(_session(headers, answers))
         try:
-            socket = runner.run(_opened(session, url))
+            socket = runner.run(_opened(session, url, is_push=table is PUSH))
             channel = Channel(socket, End(side=Side.CLIENT, table=table))
             connection = Connection(runner, channel, answers[-1])
             try:
@@ -189,7 +189,9 @@ async def _refuse_redirect(*_: object) -> None:
     raise aiohttp.ClientError("the server redirects, which the Smart Transfer Protocol does not have")
 
 
-async def _opened(session: aiohttp.ClientSession, url: str) -> aiohttp.ClientWebSocketResponse:
+async def _opened(
+    session: aiohttp.ClientSession, url: str, *, is_push: bool
+) -> aiohttp.ClientWebSocketResponse:
     timeout = aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS)
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
@@ -197,9 +199,8 @@ async def _opened(session: aiohttp.ClientSession, url: str) -> aiohttp.ClientWeb
     except aiohttp.WSServerHandshakeError as error:
         if error.status == NOT_FOUND:
             raise NotFound(what=url) from error
-        if error.status in FORBIDDEN:
-            why = f"the server requires a login (status {error.status})"
-            raise LoginRequired(what=url, why=why) from error
+        if error.status in DENIED:
+            raise denied(url, error.status, session.headers, is_write=is_push) from error
         raise Unavailable(what=url, why=WHY.get(error.status, f"status {error.status}")) from error
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         raise Unavailable(what=url, why=str(error) or "no answer in time") from error

@@ -27,7 +27,7 @@ from odf_common.service.connections import trusted_networks
 from odf_common.service.environment import Environment
 from odf_sync.access.sent_tokens import TokenFor, authorization, no_token
 from odf_sync.repositories import HttpDataset, Target, target
-from odf_sync.repositories.locate import locate, name_in_repository
+from odf_sync.repositories.locate import account_missing, locate, name_in_repository
 from odf_sync.repositories.smart import plain_url
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, no_signature
 from odf_sync.smart.channel import PeerClosed
@@ -151,7 +151,10 @@ def push(
     blocks = _range(source, there, head, is_forced=request.is_forced)
     yield Step(alias=source.alias, state="blocks")
     if isinstance(there, HttpDataset):
-        sent = yield from _send_to_node(source, there, request, blocks, head)
+        try:
+            sent = yield from _send_to_node(source, there, request, blocks, head)
+        except NotFound as error:
+            raise account_missing(there.url, token_for) or error from error
     else:
         if blocks.after is None and head is not None:
             require_same_dataset(there, head, source.state.dataset_id)
