@@ -20,6 +20,7 @@ from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.environment import Environment
 from odf_sync.repositories import http as http_repository
 from odf_sync.repositories.locate import Location, locate
+from odf_sync.repositories.smart import NotPushable, plain_url
 from odf_sync.transfer.aliases import AliasChange, change, listed
 
 CITIES = a_chain(a_seed())
@@ -183,9 +184,9 @@ def test_inputs_are_listed_first_if_asked_for(env: Environment) -> None:
 
 
 def test_aliases_are_added_and_deleted(env: Environment) -> None:
-    _, found = change(env, "cities", AliasChange(add_pull=(URL, "shop/cities"), add_push=(URL,)))
-    assert found == RemoteAliases(pull=(URL, "shop/cities"), push=(URL,))
-    _, found = change(env, str(ID), AliasChange(delete_pull=(URL,), delete_push=(URL,)))
+    _, found = change(env, "cities", AliasChange(add_pull=(URL, "shop/cities"), add_push=(f"odf+{URL}",)))
+    assert found == RemoteAliases(pull=(URL, "shop/cities"), push=(f"odf+{URL}",))
+    _, found = change(env, str(ID), AliasChange(delete_pull=(URL,), delete_push=(f"odf+{URL}",)))
     assert found == RemoteAliases(pull=("shop/cities",))
 
 
@@ -199,8 +200,28 @@ def test_what_is_no_alias_is_neither_added_nor_deleted(env: Environment) -> None
     assert names(env) == []
 
 
+@pytest.mark.parametrize("place", ["odf+http://h/x", "file:///srv/x", "s3://bucket/x", "shop/cities"])
+def test_what_can_be_pushed_to_becomes_a_push_alias(env: Environment, place: str) -> None:
+    assert change(env, "cities", AliasChange(add_push=(place,)))[1].push == (place,)
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        (URL, f"for a node, use the same address as odf+{URL}, with `odf repo add` too"),
+        ("http://h:1/x", "for a node, use the same address as odf+http://h:1/x, with `odf repo add` too"),
+        ("ftp://h/x", ""),
+    ],
+)
+def test_a_url_that_cannot_be_pushed_to_names_the_one_that_can(url: str, advice: str) -> None:
+    for refused in (lambda: plain_url(url), lambda: AliasChange(add_push=(url,))):
+        with pytest.raises(NotPushable, match="cannot be pushed to: expected odf") as caught:
+            refused()
+        assert caught.value.advice() == advice
+
+
 def test_an_input_that_is_gone_is_left_out(env: Environment) -> None:
-    change(env, "big.cities", AliasChange(add_push=(URL,)))
+    change(env, "big.cities", AliasChange(add_push=(f"odf+{URL}",)))
     change_aliases(env.blobs, ID, lambda aliases: aliases.with_pull(URL))
     env.catalog.remove("cities")
     assert names(env, "big.cities", recursive=True) == ["big.cities"]

@@ -6,11 +6,12 @@ if the chains have diverged, and objects that were not requested.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
 from odf_common.adapters.networks import PUBLIC, Networks
-from odf_common.adapters.repository_urls import SMART, SMART_PREFIX
+from odf_common.adapters.repository_urls import BUCKETS, SMART, SMART_PREFIX, WEB
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
@@ -137,9 +138,31 @@ class SmartDataset:
             self._http.fetch(kind, name, out, limit)
 
 
+@dataclass(eq=False, kw_only=True)
+class NotPushable(InvalidInput):
+    """Nothing can be pushed to a URL of this kind."""
+
+    url: str
+
+    def __str__(self) -> str:
+        """Return which URL it is, and which can be pushed to."""
+        return f"{self.url} cannot be pushed to: expected odf+http(s)://, file:// or s3://"
+
+    def advice(self) -> str:
+        """Return the URL of a node at the same address."""
+        if urlsplit(self.url).scheme not in WEB:
+            return ""
+        return f"for a node, use the same address as {SMART_PREFIX}{self.url}, with `odf repo add` too"
+
+
+def require_pushable(url: str) -> None:
+    """Raise `NotPushable` unless datasets are pushed to URLs of this scheme."""
+    if urlsplit(url).scheme not in (*SMART, *BUCKETS, "file"):
+        raise NotPushable(url=url)
+
+
 def plain_url(url: str) -> str:
-    """Return the HTTP URL of a dataset, ending in a slash; raises `InvalidInput` unless its scheme is odf+http(s)."""
+    """Return the HTTP URL of a dataset, ending in a slash; raises `NotPushable` unless its scheme is odf+http(s)."""
     if urlsplit(url).scheme not in SMART:
-        text = f"expected odf+http(s)://, file:// or s3://, got {url!r}: other URLs cannot be pushed to"
-        raise InvalidInput(text=text)
+        raise NotPushable(url=url)
     return url.removeprefix(SMART_PREFIX).rstrip("/") + "/"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases, remote_aliases
 from odf_common.errors import InvalidInput, NotFound, OdfError
 from odf_common.identity.dataset_refs import (
+    Url,
     is_pattern,
     parse_alias,
     parse_pattern,
@@ -15,6 +16,7 @@ from odf_common.identity.dataset_refs import (
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry, require_entry
 from odf_common.service.environment import Environment
+from odf_sync.repositories.smart import require_pushable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +29,12 @@ class AliasChange:
     delete_push: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise `InvalidInput` unless what is added names a remote dataset."""
-        for location in (*self.add_pull, *self.add_push):
+        """Raise `InvalidInput` unless what is added names a remote dataset, which URLs to push to can be pushed to."""
+        for location in self.add_pull:
             parse_ref_remote(location)
+        for location in self.add_push:
+            if isinstance(parse_ref_remote(location), Url):
+                require_pushable(location)
 
     def applied(self, known: RemoteAliases) -> RemoteAliases:
         """Return the aliases after the change; raises `NotFound` if one that is deleted does not exist."""

@@ -42,6 +42,8 @@ def command(
     the head moves last. An interrupted push continues where it stopped. It is refused if the chains have diverged.
     Data of a derivative that was dropped here is left out of a folder or a bucket; other nodes take complete datasets.
 
+    The URL of a node, or of a repository that is one, begins with odf+; http(s):// alone can only be pulled from.
+
     \b
     Example:
       odf push flights --to odf+https://example.org/flights

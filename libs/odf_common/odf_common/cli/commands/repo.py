@@ -17,8 +17,9 @@ def command() -> None:
 
     \b
     Example:
-      odf repo add shop https://data.example.org/
+      odf repo add shop odf+https://data.example.org/
       odf pull shop/orders
+      odf push orders --to shop
     """  # noqa: D301 - click's marker for text that must not be wrapped
 
 
@@ -29,9 +30,11 @@ def command() -> None:
 def add(*, name: str, url: str, output: str) -> None:
     """Add the repository at URL under NAME: file://, http(s)://, odf+http(s):// or s3://. It is not contacted.
 
+    A node that you push to needs a URL with odf+; http(s):// alone can only be pulled from.
+
     \b
     Example:
-      odf repo add shop https://data.example.org/
+      odf repo add shop odf+https://data.example.org/
       odf repo add disk file:///srv/datasets
     """  # noqa: D301
     added = _repositories().add(Name(name), url)
