@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import urllib3
 from odf_testing.builders import a_hash
 from odf_testing.sync_node import SyncNode
 
@@ -96,11 +98,55 @@ def test_the_head_of_an_object_of_which_there_is_a_copy_is_that_of_its_body(slow
         status, found = headers("HEAD")
         assert (status, found) == headers("GET")
         assert status == 200
-        assert found.keys() >= {"etag", "last-modified", "accept-ranges"}
+        assert found["etag"] == f'"{NAME}"'
+        assert found["accept-ranges"] == "bytes"
         assert headers("HEAD", Range="bytes=2-4") == headers("GET", Range="bytes=2-4")
         assert headers("HEAD", Range="bytes=2-4")[0] == 206
         unchanged = {"If-None-Match": found["etag"]}
         assert headers("HEAD", **unchanged)[0] == headers("GET", **unchanged)[0] == 304
+    assert slow.fetched == []
+
+
+def test_the_tag_of_an_object_is_its_hash_whenever_its_copy_was_used(slow: Slow) -> None:
+    slow.copied.append(NAME)
+    copy, tag = slow.local_copy(slow.dataset, ObjectKind.DATA, NAME), f'"{NAME}"'
+    assert copy is not None
+    other = '"' + str(a_hash(1)) + '"'
+    with slow.node.served() as base:
+        url = f"{base}/cities/data/{NAME}"
+        for used in (0, time.time(), time.time() + 86400):
+            os.utime(copy, (used, used))
+            answer = urllib3.request("GET", url)
+            assert (answer.status, answer.data, answer.headers["ETag"]) == (200, OBJECT, tag)
+            assert "Last-Modified" not in answer.headers
+            for known in (tag, f"W/{tag}", "*", f"{other}, {tag}"):
+                same = urllib3.request("GET", url, headers={"If-None-Match": known})
+                assert (same.status, same.data, same.headers["ETag"]) == (304, b"", tag)
+            assert urllib3.request("GET", url, headers={"If-None-Match": other}).status == 200
+            since = {"If-Modified-Since": "Fri, 31 Dec 2100 00:00:00 GMT"}
+            assert urllib3.request("GET", url, headers=since).status == 200
+            for wanted, status in ((tag, 200), ("*", 200), (other, 412), (f"W/{tag}", 412)):
+                assert urllib3.request("GET", url, headers={"If-Match": wanted}).status == status
+            assert partial(url, tag) == (206, OBJECT[4:])
+            for outdated in (other, f"W/{tag}", "Fri, 31 Dec 2100 00:00:00 GMT"):
+                assert partial(url, outdated) == (200, OBJECT)
+
+
+def partial(url: str, condition: str) -> tuple[int, bytes]:
+    answer = urllib3.request("GET", url, headers={"Range": "bytes=4-", "If-Range": condition})
+    return answer.status, answer.data
+
+
+def test_an_object_that_a_client_has_is_not_fetched(slow: Slow) -> None:
+    with slow.node.served() as base:
+        for method in ("GET", "HEAD"):
+            known = {"If-None-Match": f'"{NAME}"'}
+            answer = urllib3.request(method, f"{base}/cities/data/{NAME}", headers=known)
+            assert (answer.status, answer.headers["ETag"]) == (304, f'"{NAME}"')
+            missing = a_hash(1)
+            known = {"If-None-Match": f'"{missing}"'}
+            assert urllib3.request(method, f"{base}/cities/data/{missing}", headers=known).status == 404
+        assert urllib3.request("HEAD", f"{base}/cities/data/{NAME}").headers["ETag"] == f'"{NAME}"'
     assert slow.fetched == []
 
 

@@ -2,6 +2,8 @@
 
 A store in a bucket fetches an object that the node has no copy of, which may take minutes. Slices and checkpoints are
 fetched by threads of their own; all other requests, blocks among them, are answered by the threads that all share.
+
+The tag of an object is its hash, also while the node has no copy of it. The times of a copy are those of its use.
 """
 
 import asyncio
@@ -9,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from aiohttp import hdrs, web
+from aiohttp import ETag, hdrs, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.web_request import BaseRequest
 
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -23,6 +27,45 @@ FOR_EVER: Final = {
     hdrs.CONTENT_TYPE: "application/octet-stream",
     hdrs.CACHE_CONTROL: "max-age=31536000, immutable",
 }
+CONDITIONS: Final = frozenset(
+    {hdrs.IF_MATCH, hdrs.IF_NONE_MATCH, hdrs.IF_RANGE, hdrs.IF_MODIFIED_SINCE, hdrs.IF_UNMODIFIED_SINCE}
+)
+ANY: Final = "*"
+
+
+class SentObject(SentFile):
+    """A file with an object as a response; its conditions were checked, except `If-Range`."""
+
+    def __init__(self, path: Path, name: Multihash) -> None:
+        """Send a file, whose times mean nothing."""
+        super().__init__(path, headers=FOR_EVER)
+        self._tag = _tag(name)
+
+    @property
+    def etag(self) -> ETag | None:
+        """Return the object's tag, if the file can be sent."""
+        return super().etag
+
+    @etag.setter
+    def etag(self, _: ETag | str | None) -> None:
+        self.headers[hdrs.ETAG] = self._tag
+
+    @property
+    def last_modified(self) -> None:
+        """Return None: the object has no such time."""
+
+    @last_modified.setter
+    def last_modified(self, _: object) -> None:
+        pass
+
+    async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
+        """Send the file, or the range that was asked for."""
+        headers = request.headers.copy()
+        if headers.get(hdrs.IF_RANGE, self._tag) != self._tag:
+            headers.popall(hdrs.RANGE, None)
+        for name in CONDITIONS:  # by the times of the file
+            headers.popall(name, None)
+        return await super().prepare(request.clone(headers=headers))
 
 
 class ObjectDownloads:
@@ -39,14 +82,21 @@ class ObjectDownloads:
     ) -> web.StreamResponse:
         """Return an object; raises `NotFound`.
 
-        For HEAD an object is not fetched: the response then has its length, but no ETag, and is of the whole object.
+        For HEAD an object is not fetched, nor for a client that has it: the response to HEAD then is of the whole.
         """
         path = await asyncio.to_thread(self._env.blobs.local_copy, dataset, kind, name)
-        if path is None and request.method == hdrs.METH_HEAD:
+        is_met, is_known = _is_met(request.if_match, name), _has(request.if_none_match, name)
+        size = 0
+        if path is None and (request.method == hdrs.METH_HEAD or is_known or not is_met):
             size = await asyncio.to_thread(self._env.blobs.size, dataset, kind, name)
-            described = {hdrs.CONTENT_LENGTH: str(size), hdrs.ACCEPT_RANGES: "bytes"}
+        if not is_met:
+            return web.Response(status=412, headers={hdrs.ETAG: _tag(name)})
+        if is_known:
+            return web.Response(status=304, headers={**FOR_EVER, hdrs.ETAG: _tag(name)})
+        if path is None and request.method == hdrs.METH_HEAD:
+            described = {hdrs.CONTENT_LENGTH: str(size), hdrs.ACCEPT_RANGES: "bytes", hdrs.ETAG: _tag(name)}
             return web.Response(headers={**FOR_EVER, **described})
-        return SentFile(path or await self.local_path(dataset, kind, name), headers=FOR_EVER)
+        return SentObject(path or await self.local_path(dataset, kind, name), name)
 
     async def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         """Return a file with an object; requests for the same object share a fetch, and its error."""
@@ -59,3 +109,17 @@ class ObjectDownloads:
             self._fetches[key] = fetch
             fetch.add_done_callback(lambda _: self._fetches.pop(key))
         return await asyncio.shield(fetch)  # the others still want it if one request is cancelled
+
+
+def _tag(name: Multihash) -> str:
+    return f'"{name}"'
+
+
+def _has(tags: tuple[ETag, ...] | None, name: Multihash) -> bool:
+    """Return whether one of the tags is that of an object."""
+    return any(tag.value in (str(name), ANY) for tag in tags or ())
+
+
+def _is_met(tags: tuple[ETag, ...] | None, name: Multihash) -> bool:
+    """Return whether `If-Match` names an object; a weak tag matches none (RFC 9110 §13.1.1)."""
+    return tags is None or _has(tuple(tag for tag in tags if not tag.is_weak), name)
