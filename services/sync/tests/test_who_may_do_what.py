@@ -3,6 +3,7 @@
 The table is driven by what the server itself lists, so a new endpoint needs a row.
 """
 
+import asyncio
 import http.client
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any, Final, cast
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from odf_testing.builders import a_dataset
 from odf_testing.clocks import ManualClock
 from odf_testing.http import running
@@ -27,6 +29,7 @@ from odf_sync.access.rules import Action, Role, Scope, Visibility
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import Endpoint, application
 from odf_sync.http.head_watch import HeadWatch
+from odf_sync.http.openapi import IN_PATH
 from odf_sync.http.server import endpoints
 
 FREE: Final = None  # of no dataset: the handler itself answers
@@ -254,3 +257,33 @@ def test_settings_say_what_programs_on_this_machine_may_do_without_a_token(
         assert node.ask("POST", "/secret/ingest", {}) == secret
         assert node.ask("GET", "/secret/refs/head", {"Via": "proxy"}) == 404
         assert node.ask("POST", "/orders/ingest", {"Via": "proxy"}) == status
+
+
+FIXED: Final = {path.split("/")[1] for (_, path), action in ROWS.items() if action is FREE}
+LITERAL: Final = {path.strip("/") for (_, path), action in ROWS.items() if action and "{" not in path}
+FOLDERS: Final = {path.split("/")[1] for _, path in ROWS if path.endswith("}")}
+
+
+@pytest.mark.parametrize("is_multi_tenant", [True, False])
+def test_no_name_of_a_dataset_is_covered_by_another_path(tmp_path: Path, *, is_multi_tenant: bool) -> None:
+    """A dataset may be named `datasets`, `refs` or `info`, and its account too."""
+    node = Node(tmp_path, is_multi_tenant=is_multi_tenant)
+    router = application(node.authorizer, node.served).router
+    names = sorted(FIXED | LITERAL | FOLDERS)
+    aliases = [{"account": account, "dataset": name} for account in ("ann", *FIXED) for name in names]
+
+    async def reached(method: str, path: str) -> tuple[str, dict[str, str]]:
+        found = await router.resolve(make_mocked_request(method, path))
+        resource = found.route.resource
+        return "" if resource is None else resource.canonical, dict(found)
+
+    async def check() -> None:
+        for alias in aliases if is_multi_tenant else [*({"dataset": name} for name in names), *aliases]:
+            base = "".join(f"/{{{part}}}" for part in alias)
+            for (method, path), action in ROWS.items():
+                if action is not FREE:
+                    more = dict.fromkeys(IN_PATH.findall(path), "x")
+                    asked = (base + path).format(**alias, **more)
+                    assert await reached(method, asked) == (base + path, {**alias, **more})
+
+    asyncio.run(check())

@@ -22,6 +22,7 @@ from odf_sync.access.rules import Action, Caller, Role, Verdict, Visibility, dec
 
 LOOPBACK, ANYWHERE, OFF = "loopback", "anywhere", "off"  # values of ODF_HTTP_INGEST
 BEARER: Final = "bearer"
+NO_ACCOUNT: Final = "/{dataset}"  # path of a dataset on a node of one tenant
 INVALID_TOKEN: Final = "Authentication token invalid"  # noqa: S105 - a message
 
 
@@ -64,7 +65,7 @@ class Authorizer:
     def dataset_paths(self) -> tuple[str, ...]:
         """Return the paths of datasets: with an account, and on a single-tenant node also without one."""
         with_account = "/{account}/{dataset}"
-        return (with_account,) if self.directory.is_multi_tenant else ("/{dataset}", with_account)
+        return (with_account,) if self.directory.is_multi_tenant else (NO_ACCOUNT, with_account)
 
     def caller(self, request: web.Request) -> Caller:
         """Return who sent a request; raises `Refusal` unless it has a bearer token or none at all."""

@@ -6,6 +6,7 @@ for further checks. Decisions are recorded in the audit, except for reads of pub
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from odf_common.service.audit import Audit
 from odf_sync.access.audit import Question, decision
 from odf_sync.access.rate_limits import RequestRate, counted_address
 from odf_sync.access.rules import Action, Caller
-from odf_sync.http.authorization import Authorizer, Refusal
+from odf_sync.http.authorization import NO_ACCOUNT, Authorizer, Refusal
 from odf_sync.http.connections import in_flight
 
 P = ParamSpec("P")
@@ -36,6 +37,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 ANY_METHOD: Final = "*"
 JSON: Final = "application/json"
+LAST_VARIABLE: Final = re.compile(r"\{(\w+)\}$")
 RETRY_AFTER_SECONDS: Final = 5
 UNAVAILABLE: Final = "the node cannot reach its store; try again"
 FAILED: Final = "the node cannot use what it has stored"
@@ -148,11 +150,15 @@ def application(
     app[_JUDGE] = judge
     app.on_response_prepare.append(_without_charset)
     resources: dict[str, web.Resource] = {}
+    endpoints = tuple(endpoints)
+    taken = _calls_of_datasets(authorizer, endpoints)
     for endpoint in endpoints:
         if endpoint.on_shutdown is not None:
             app.on_shutdown.append(endpoint.on_shutdown)
         for path in endpoint.full_paths(authorizer):
-            resource = resources.setdefault(path, app.router.add_resource(path))
+            if path not in resources:
+                resources[path] = app.router.add_resource(_without(taken, path))
+            resource = resources[path]
             methods = ("GET", "HEAD") if endpoint.method == "GET" else (endpoint.method,)
             for method in methods:
                 route = resource.add_route(method, endpoint.handler, expect_handler=endpoint.expect_handler)
@@ -160,6 +166,24 @@ def application(
     for resource in resources.values():
         _refuse_other_methods(resource, served)
     return app
+
+
+def _calls_of_datasets(authorizer: Authorizer, endpoints: Iterable[Endpoint]) -> tuple[str, ...]:
+    """Return the last segments of calls whose paths others may cover: those of datasets without an account."""
+    if NO_ACCOUNT not in authorizer.dataset_paths:
+        return ()
+    fixed = (one.path for one in endpoints if one.action is not None and "{" not in one.path)
+    return tuple(sorted({path.removeprefix("/") for path in fixed}))
+
+
+def _without(taken: tuple[str, ...], path: str) -> str:
+    """Return the pattern of a path that does not end as certain calls do.
+
+    Otherwise `/datasets/{id}` would cover the call `pull` of a dataset named `datasets`, and `/{dataset}/refs/{ref}`
+    that of `ann/refs`.
+    """
+    names = "|".join(map(re.escape, taken))
+    return LAST_VARIABLE.sub(rf"{{\1:(?!(?:{names})$)[^{{}}/]+}}", path) if names else path
 
 
 async def _without_charset(_: web.Request, response: web.StreamResponse) -> None:
