@@ -425,6 +425,16 @@ def test_a_private_dataset_is_found_by_id_only_by_those_who_may_read_it(node: No
     assert node.ask("GET", path, Authorization="Bearer x")[0] == 401
 
 
+def test_a_dataset_that_is_not_served_is_not_found_by_its_id(tmp_path: Path) -> None:
+    node, orphan = Node(tmp_path), a_dataset("orphan")
+    LocalCatalog(tmp_path).add(CatalogEntry(alias="orphan", dataset_id=orphan))
+    node.directory.store.set_visibility(incarnation(orphan, ""), Visibility.PUBLIC)
+    with running(node.app) as node.base:
+        for headers in ({}, {"Authorization": f"Bearer {node.token}"}):
+            assert node.ask("GET", f"/datasets/{orphan}", **headers)[0] == 404
+            assert node.ask("GET", f"/datasets/{CITIES}", **headers)[0] == 200
+
+
 def test_clients_are_sent_to_the_public_url(tmp_path: Path) -> None:
     catalog = LocalCatalog(tmp_path)
     authorizer = Authorizer(catalog=catalog, local_writers="loopback")

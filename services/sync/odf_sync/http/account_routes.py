@@ -146,7 +146,7 @@ class AccountRoutes:
         except InvalidInput:
             return web.Response(status=400, text=f"Invalid URL: Value {text!r} is not a valid did:odf")
         entry = await asyncio.to_thread(self._catalog.by_id, dataset)
-        if entry is None or not await asyncio.to_thread(self._authorizer.may_read, caller, entry):
+        if entry is None or not await asyncio.to_thread(self._authorizer.may_find, caller, entry):
             return _message(404, "Not Found")
         alias = parse_alias(entry.alias)
         owner = await asyncio.to_thread(self._directory.owner, alias)

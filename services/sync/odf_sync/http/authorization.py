@@ -102,6 +102,12 @@ class Authorizer:
         """Return whether a caller may read a dataset, and therefore may learn that it exists."""
         return self.verdict(caller, entry, Action.READ) is Verdict.ALLOWED
 
+    def may_find(self, caller: Caller, entry: CatalogEntry) -> bool:
+        """Return whether a caller may read a dataset that is served: on a multi-tenant node, those with an account."""
+        if self.directory.is_multi_tenant and parse_alias(entry.alias).account is None:
+            return False
+        return self.may_read(caller, entry)
+
     def is_public(self, entry: CatalogEntry) -> bool:
         """Return whether everyone may read a dataset."""
         return self.directory.visibility(entry.incarnation) is Visibility.PUBLIC

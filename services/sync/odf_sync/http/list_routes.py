@@ -7,8 +7,6 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from odf_common.identity.dataset_refs import parse_alias
-from odf_common.ports.store import CatalogEntry
 from odf_common.service.environment import Environment
 from odf_sync.access.rules import Caller
 from odf_sync.http.authorization import INVALID_TOKEN, Authorizer
@@ -57,11 +55,6 @@ class ListRoutes:
 
     def _made(self, caller: Caller, after: str, tags: set[str]) -> tuple[str, bytes | None]:
         """Return the tag of the whole list, on its first page, and the page; None if the tag is one of `tags`."""
-        entries = [one for one in self._env.catalog.entries() if self._is_listed(caller, one)]
+        entries = [one for one in self._env.catalog.entries() if self._authorizer.may_find(caller, one)]
         etag = "" if after else fingerprint(self._env, entries)
         return etag, None if etag in tags else page(self._env, entries, after).encoded()
-
-    def _is_listed(self, caller: Caller, entry: CatalogEntry) -> bool:
-        if self._authorizer.directory.is_multi_tenant and parse_alias(entry.alias).account is None:
-            return False  # it is not served
-        return self._authorizer.may_read(caller, entry)
