@@ -230,7 +230,8 @@ def test_accounts_tokens_and_roles_are_managed(here: Here) -> None:
     here.catalog.add(CatalogEntry(alias="bob/notes", dataset_id=a_dataset("notes")))
     for name in ("bob", "eve"):
         stub.AddAccount(pb.AddAccountRequest(name=name))
-    assert [item.name for item in stub.ListAccounts(pb.ListAccountsRequest()).accounts] == ["bob", "eve"]
+    listed = stub.ListAccounts(pb.ListAccountsRequest())
+    assert ([item.name for item in listed.accounts], listed.is_multi_tenant) == (["bob", "eve"], True)
     stub.SetPassword(pb.SetPasswordRequest(name="bob", password=PASSWORD))
     created = stub.CreateToken(
         pb.CreateTokenRequest(account="bob", label="l", dataset="bob/notes", seconds=60)

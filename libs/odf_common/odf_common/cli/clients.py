@@ -3,7 +3,7 @@
 import json
 import os
 import pwd
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -13,8 +13,10 @@ import grpc
 
 from odf_common.adapters.grpc.client import RESTART_TIMEOUT_SECONDS, calling, reached
 from odf_common.embedded.node_file import Node, find_node
-from odf_common.errors import OdfError, Unavailable
+from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
+from odf_common.identity.dataset_refs import Alias, Name, parse_alias
 from odf_common.metadata.scalars import Timestamp
+from odf_common.proto.odf.node.v1.access_pb2 import ListAccountsRequest
 from odf_common.proto.odf.node.v1.access_pb2_grpc import AccessStub
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
 from odf_common.proto.odf.node.v1.ingest_pb2 import PollsReply, PollsRequest, StuckReply, StuckRequest
@@ -135,6 +137,42 @@ def access(node: Node | None = None) -> Iterator[AccessStub]:
     """Connect to sync's accounts, tokens and roles; calls inside raise `OdfError`."""
     with _service(node, "sync") as open_channel:
         yield AccessStub(open_channel)
+
+
+@dataclass(eq=False, kw_only=True)
+class NoAccount(NotFound):
+    """The account in a dataset's name does not exist; whoever gets it later would own the dataset."""
+
+    account: str
+
+    def __str__(self) -> str:
+        """Return which account it is, and in which name."""
+        return f"account {self.account}, which would own {self.what}, does not exist"
+
+    def advice(self) -> str:
+        """Return how to add it."""
+        return f"add it with `odf account add {self.account}`, or correct the name"
+
+
+def require_owners(names: Iterable[str], node: Node | None = None) -> None:
+    """Raise `NoAccount` if a name is to be given to a dataset of a multi-tenant node, and has an unknown account."""
+    aliases = [one for one in map(_alias, names) if one is not None and one.account is not None]
+    if not aliases:
+        return
+    with access(node) as accounts:
+        reply = accounts.ListAccounts(ListAccountsRequest(), timeout=CALL_TIMEOUT_SECONDS)
+    known = {Name(item.name) for item in reply.accounts}
+    for alias in aliases if reply.is_multi_tenant else ():
+        if alias.account not in known:
+            raise NoAccount(what=str(alias), account=str(alias.account))
+
+
+def _alias(name: str) -> Alias | None:
+    """Return a name in its parts; None for one that the node refuses."""
+    try:
+        return parse_alias(name)
+    except InvalidInput:
+        return None
 
 
 @contextmanager

@@ -48,7 +48,10 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
 
     def ListAccounts(self, _request: pb.ListAccountsRequest, _: grpc.ServicerContext) -> pb.ListAccountsReply:
         """Return all accounts."""
-        return pb.ListAccountsReply(accounts=[_account(account) for account in self._store.accounts()])
+        return pb.ListAccountsReply(
+            accounts=[_account(account) for account in self._store.accounts()],
+            is_multi_tenant=self._directory.is_multi_tenant,
+        )
 
     def SetPassword(self, request: pb.SetPasswordRequest, _: grpc.ServicerContext) -> pb.AccountItem:
         """Replace a password."""

@@ -1,6 +1,7 @@
 """`odf add FILE|DIR|URL|-…`: create datasets from DatasetSnapshot manifests."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -9,7 +10,8 @@ import click
 from odf_common.cli import clients
 from odf_common.cli.files import STDIN, read_limited, require_short, shown_name
 from odf_common.cli.output import output_option, print_rows
-from odf_common.errors import NotFound, Unavailable
+from odf_common.codec.manifests import snapshots_from_text
+from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.proto.odf.node.v1.coordinator_pb2 import AddRequest
 
 ENDINGS = (".yaml", ".yml", ".json")
@@ -37,6 +39,7 @@ def command(*, manifests: tuple[str, ...], recursive: bool, replace: bool, outpu
             request.manifests.add(name=name, text=text)
     if not request.manifests:
         raise NotFound(what=f"a manifest ({', '.join(ENDINGS)}) in {', '.join(manifests)}")
+    clients.require_owners(_names(request))
     with clients.coordinator() as coordinator:
         reply = coordinator.Add(request, timeout=clients.CALL_TIMEOUT_SECONDS)
     rows = [
@@ -44,6 +47,13 @@ def command(*, manifests: tuple[str, ...], recursive: bool, replace: bool, outpu
         for result in reply.results
     ]
     print_rows(rows, output, columns=("alias", "outcome", "id"))
+
+
+def _names(request: AddRequest) -> Iterator[str]:
+    """Yield the names of the datasets in manifests; the node says what is wrong with a manifest that has none."""
+    for manifest in request.manifests:
+        with suppress(InvalidInput):
+            yield from (one.name for one in snapshots_from_text(manifest.text, manifest.name))
 
 
 def _read(where: str, *, recursive: bool) -> Iterator[tuple[str, bytes]]:

@@ -134,6 +134,7 @@ def command(
     node = clients.this_node()
     sources = [name for name in datasets if is_remote(name)]
     names = [name for name in datasets if name not in sources]
+    clients.require_owners([(alias or "").partition("@")[0]], node)
     options = Options(rechecks=rechecks, is_forced=is_forced, trusts_records=trusts_records)
     rows = [_copy(node, source, alias or "", options) for source in sources]
     copies: dict[str, dict[str, object]] = {}

@@ -15,10 +15,13 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import RenameRequest
 def command(*, dataset: str, name: str, output: str) -> None:
     """Rename a dataset. Its id, chain, push topics and derivatives stay the same.
 
+    On a multi-tenant node, the account in the new name owns it from then on, and must exist.
+
     \b
     Example:
       odf rename flights departures
     """  # noqa: D301 - click's marker for text that must not be wrapped
+    clients.require_owners([name])
     with clients.coordinator() as coordinator:
         summary = coordinator.Rename(
             RenameRequest(ref=dataset, new_alias=name), timeout=clients.CALL_TIMEOUT_SECONDS
