@@ -121,5 +121,5 @@ def _has(tags: tuple[ETag, ...] | None, name: Multihash) -> bool:
 
 
 def _is_met(tags: tuple[ETag, ...] | None, name: Multihash) -> bool:
-    """Return whether `If-Match` names an object; a weak tag matches none (RFC 9110 §13.1.1)."""
+    """Return whether `If-Match` names an object; a weak tag matches none (RFC 9110, section 13.1.1)."""
     return tags is None or _has(tuple(tag for tag in tags if not tag.is_weak), name)
