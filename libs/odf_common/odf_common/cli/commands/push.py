@@ -29,8 +29,8 @@ PUBLIC, PRIVATE = "public", "private"
 @click.option(
     "--visibility",
     type=click.Choice([PRIVATE, PUBLIC]),
-    help="Who may read the dataset if this push creates it on another node. Default: private; on a node without "
-    "accounts public, unless it is private here.",
+    help="Who may read the dataset if this push creates it on another node. Default: private; on a single-tenant node "
+    "public, unless it is private here.",
 )
 @output_option
 def command(
