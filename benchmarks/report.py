@@ -12,6 +12,8 @@ from rich.table import Table
 from rows import Row
 
 CPUINFO = Path("/proc/cpuinfo")
+# What a run changes, or `make docs` after it: numbers of a tree with other changes could not be measured again.
+RESULTS = ("benchmarks/results.json", "docs/reference/measurements.md")
 NUMBERS = ("value", "its value", "ratio")
 COLUMNS = ("case", "value", "unit", "compared with", "its value", "ratio", "target", "reached")
 
@@ -63,13 +65,19 @@ def write(outcomes: Mapping[str, Outcome], file: Path, *, cores: int, names: Seq
     file.write_text(json.dumps({"cases": ordered}, indent=2, ensure_ascii=False) + "\n")
 
 
+def changed_file() -> str:
+    """Return a changed file of the tree, other than a former run's results; empty if the tree is that of a commit."""
+    excluded = [f":(top,exclude){file}" for file in RESULTS]
+    return _said("git", "status", "--porcelain", "--untracked-files=no", "--", ":/", *excluded)
+
+
 def _machine() -> dict[str, str]:
     """Return what a number depends on: commit, processor, Java and Python."""
     models = [
         line.partition(":")[2].strip() for line in CPUINFO.read_text().splitlines() if "model name" in line
     ]
     return {
-        "commit": _said("git", "describe", "--always", "--dirty"),
+        "commit": _said("git", "rev-parse", "--short=8", "HEAD"),
         "processor": models[0] if models else platform.machine(),
         "java": _said("java", "--version"),
         "python": platform.python_version(),

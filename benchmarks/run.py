@@ -7,8 +7,9 @@ into a Delta table and hashes nothing), and has a target for the ratio or the va
 `--only` selects cases; the long ones and the profile run only if selected.
 
 The number of processes that wanted a core just before a case is reported too: with more than a few, times and processor
-times are long, and only ratios are meaningful. The table is printed, and stored in `benchmarks/results.json`. A case
-that fails is shown with its error, and the exit status is then 1. A missed target is no failure.
+times are long, and only ratios are meaningful. The table is printed; of a tree without changes it is stored in
+`benchmarks/results.json`. A case that fails is shown with its error, and the exit status is then 1. A missed target is
+no failure.
 """
 
 import argparse
@@ -29,7 +30,7 @@ import structlog
 from memory import PeakMemory
 from node_under_test import BenchedNode, running_node
 from odf_testing.embedded import EmbeddedNode
-from report import Outcome, memory_of, table_of, write
+from report import Outcome, changed_file, memory_of, table_of, write
 from rich.console import Console
 from rows import Plain, Row, row_of
 
@@ -75,7 +76,12 @@ def main() -> int:
     outcomes |= _with_node([name for name in WITH_NODE if name in wanted])
     OUT.print(table_of(outcomes, CORES))
     OUT.print(memory_of(outcomes))
-    write(outcomes, RESULTS, cores=CORES, names=NAMES)
+    if changed := changed_file():
+        ERR.print(
+            f"the results are not stored: the tree has changes that are not committed ({changed.strip()})"
+        )
+    else:
+        write(outcomes, RESULTS, cores=CORES, names=NAMES)
     failed = {name: outcome.error for name, outcome in outcomes.items() if outcome.error is not None}
     for name, error in failed.items():
         ERR.print(f"[red]{name} failed[/]", highlight=False)

@@ -225,7 +225,8 @@ def _measurements(cases: Mapping[str, Mapping[str, Any]]) -> str:
 def _case(name: str, case: Mapping[str, Any]) -> str:
     """Return a section: the command, where and when it ran, the rows, and each process's peak memory."""
     where = [case["date"], f"commit {case['commit']}" if "commit" in case else "an older commit"]
-    where += [f"{case['cores']} cores", f"{case['waiting']:g} other processes running"]
+    where += [f"{case['cores']} cores of {case['processor']}", case["java"], f"Python {case['python']}"]
+    where += [f"{case['waiting']:g} other processes running"]
     rows = [
         (
             row["case"],
