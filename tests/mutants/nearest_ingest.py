@@ -32,7 +32,12 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "bad_rows", "push/rejected_rows", "poll/bad_rows", "push/messages"
     ),
     f"{INGEST}/push/kafka_batch.py": of_ingest(
-        "push/messages", "push/snapshots", "push/watermarks", "push/reader", "push/halves"
+        "push/messages",
+        "push/snapshots",
+        "push/watermarks",
+        "push/reader",
+        "push/halves",
+        "push/registry_sources",
     ),
     f"{INGEST}/push/start_position.py": of_ingest("push/start_position", "push/reader"),
     f"{INGEST}/registry/*.py": of_ingest("registry/", "push/message_columns", "push/registry_sources"),

@@ -16,6 +16,7 @@ from odf_common.ports.bus import COORDINATOR_REPLIES, NOTIFICATIONS
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.catalog.partitions import PartitionOwnership
+from odf_coordinator.commit import head_publisher
 from odf_coordinator.commit.head_publisher import Publisher
 
 
@@ -201,6 +202,39 @@ def test_each_outage_of_the_bus_is_reported_once(node: Coordinator, root: str) -
         thread.join()
 
     assert [one["event"] for one in entries] == ["cannot announce heads, retrying"] * 2
+
+
+class Counting(threading.Event):
+    """Notes when it was looked at more often than a thread does that waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._looks = 0
+        self.is_busy = threading.Event()
+
+    def is_set(self) -> bool:
+        self._looks += 1
+        if self._looks > 100:
+            self.is_busy.set()
+        return super().is_set()
+
+
+def test_a_publisher_without_heads_waits_and_is_woken_by_the_next(
+    node: Coordinator, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_publisher, "IDLE_SECONDS", 60.0)
+    node.add(root)
+    lossy, stop = LossyBus(losses=0), Counting()
+    publisher = Publisher(bus=lossy, catalog=node.catalog)
+    thread = threading.Thread(target=publisher.run, args=(stop,))
+    thread.start()
+    is_busy = stop.is_busy.wait(0.05)
+    publisher.announce(node.find("cities").state)
+    is_sent = lossy.sent_all.wait(30)
+    stop.set()
+    publisher.announce(node.find("cities").state)  # wakes it
+    thread.join(30)
+    assert (is_busy, is_sent, thread.is_alive()) == (False, True, False)
 
 
 def test_a_removal_that_did_not_reach_the_bus_is_an_error(node: Coordinator, root: str) -> None:

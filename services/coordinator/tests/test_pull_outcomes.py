@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
+from odf_coordinator.operations import pull
 from odf_coordinator.operations.pull import Pulled
 from odf_coordinator.transforms.late_counter import count_late
 
@@ -71,6 +72,39 @@ def test_a_poll_ends_once_its_caller_is_gone(polled: Coordinator) -> None:
     puller = replace(polled.puller, poll=poll)
     list(puller.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: len(stages) < 2))
     assert stages == ["one", "two"]
+
+
+@pytest.fixture
+def waiting(node: Coordinator, root: str, derivative: str, monkeypatch: pytest.MonkeyPatch) -> Coordinator:
+    """Return a node whose derivative waits for an engine that is away."""
+    monkeypatch.setattr(pull, "CALLER_CHECK_SECONDS", 0.001)
+    node.add(root, derivative)
+    node.push("cities", "Oslo")
+    node.engine.failures = [Unavailable(what="the engine")]
+    node.work()
+    return node
+
+
+def states(node: Coordinator, most: int) -> list[str]:
+    found: list[str] = []
+    steps = node.puller.pull(
+        ["cities.copy"], is_all=False, is_recursive=False, is_wanted=lambda: len(found) < most
+    )
+    for step in steps:
+        found.append(step.state)  # noqa: PERF401 - `is_wanted` looks at it meanwhile
+    return found
+
+
+def test_a_pull_waits_while_the_engine_is_away(waiting: Coordinator) -> None:
+    found = states(waiting, 5)
+    assert (found.count("waiting") > 1, "failed" in found) == (True, False)
+
+
+def test_a_pull_fails_once_the_engine_is_away_for_too_long(
+    waiting: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "ENGINE_TIMEOUT_SECONDS", 0.0)
+    assert states(waiting, 3)[-1] == "failed"
 
 
 def test_readers_of_rebuilt_data_may_continue(tmp_path: Path, root: str, derivative: str) -> None:

@@ -27,7 +27,7 @@ from odf_sync.access.rate_limits import FailedLogins, RequestRate
 from odf_sync.access.rules import Action
 from odf_sync.http import connections
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.connections import OPEN, SentFile
+from odf_sync.http.connections import OPEN, Connections, SentFile
 from odf_sync.http.endpoints import Endpoint
 from odf_sync.http.server import serve_http
 
@@ -352,3 +352,20 @@ def test_open_connections_are_counted(tmp_path: Path) -> None:
         while count() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert count() == 0
+
+
+def test_the_protocol_of_a_connection_is_told_that_it_is_lost() -> None:
+    async def is_told() -> bool:
+        lost = asyncio.Event()
+
+        class Inner(asyncio.Protocol):
+            def connection_lost(self, exc: Exception | None) -> None:
+                lost.set()
+
+        limits = Connections(most=1, most_per_address=1, header_seconds=10)
+        async with await limits.listen(Inner, "127.0.0.1", 0, None) as server:
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.close()
+            return await asyncio.wait_for(lost.wait(), 10)
+
+    assert asyncio.run(is_told())

@@ -236,6 +236,10 @@ def test_a_damaged_name_is_an_error_and_hides_no_other(tmp_path: Path, text: byt
     assert catalog.by_id(other.dataset_id) == other
 
 
+def test_a_dataset_that_is_removed_while_strays_are_looked_for_is_none(tmp_path: Path) -> None:
+    assert list(LocalCatalog(tmp_path).strays(float("inf"), [a_dataset()])) == []
+
+
 @pytest.mark.parametrize("alias", ["", ".", "..", ".hidden"])
 def test_an_alias_cannot_leave_the_folder(tmp_path: Path, alias: str) -> None:
     with pytest.raises(InvalidInput):

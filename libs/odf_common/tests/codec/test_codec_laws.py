@@ -52,7 +52,14 @@ from odf_common.metadata.data_schema import (
     DataTypeMap,
     DataTypeOption,
 )
-from odf_common.metadata.events import AddData, AddPushSource, DisablePollingSource, UnknownEvent
+from odf_common.metadata.events import (
+    AddData,
+    AddPushSource,
+    DisablePollingSource,
+    SetPollingSource,
+    UnknownEvent,
+)
+from odf_common.metadata.fetching import FetchStepMqtt, MqttQos, MqttTopicSubscription
 from odf_common.metadata.metadata_block import MetadataBlock
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepGeoJson, ReadStepParquet
@@ -336,6 +343,22 @@ def test_event_with_an_unknown_member_inside_is_kept_as_unknown() -> None:
     raw = with_other_byte(geo, parquet, 200)
     reason = "ReadStep 200 is not known to this version"
     assert decode_event(raw) == UnknownEvent(discriminator=11, reason=reason, raw=raw)
+
+
+def test_event_with_an_unknown_choice_inside_is_kept_as_unknown() -> None:
+    at_least, exactly = (
+        encode_event(
+            SetPollingSource(
+                fetch=FetchStepMqtt(host="h", port=1, topics=(MqttTopicSubscription(path="a", qos=qos),)),
+                read=ReadStepParquet(),
+                merge=MergeStrategyAppend(),
+            )
+        )
+        for qos in (MqttQos.AtLeastOnce, MqttQos.ExactlyOnce)
+    )
+    raw = with_other_byte(at_least, exactly, 9)
+    reason = "MqttQos 9 is not known to this version"
+    assert decode_event(raw) == UnknownEvent(discriminator=4, reason=reason, raw=raw)
 
 
 def test_block_with_an_unknown_event_can_be_shown_and_copied() -> None:

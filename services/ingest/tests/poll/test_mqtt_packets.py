@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 from odf_common.errors import OdfError
+from odf_common.metadata.events import AddData
 from odf_common.metadata.fetching import FetchStepMqtt, MqttTopicSubscription
+from odf_common.metadata.steps import ReadStepNdJson
+from odf_ingest.poll.fetch import mqtt
 from odf_ingest.poll.fetch.mqtt_packets import NotMqtt, message_of, split
 from odf_ingest.poll.poll_errors import SourceRefusedRequest, SourceUnreachable
 
@@ -54,6 +57,35 @@ def test_hostile_brokers_are_errors(
         with pytest.raises(error, match=text):
             poll(make_polled(fetch))
         thread.join()
+
+
+def test_a_batch_ends_once_it_has_as_many_bytes_as_one_may_have(
+    make_polled: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload = b'{"id":1}'
+    monkeypatch.setattr(mqtt, "MAX_BYTES", 2 * len(payload))
+    monkeypatch.setattr(mqtt, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(mqtt, "GAP_SECONDS", 0.01)
+    message = b"\x00\x01t" + payload
+    sent = b"\x20\x02\x00\x00\x90\x03\x00\x01\x00" + 5 * (b"\x30" + bytes([len(message)]) + message)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connected, _ = listening.accept()
+            with connected:
+                connected.sendall(sent)
+                while connected.recv(1000):
+                    pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        topics = (MqttTopicSubscription(path="t"),)
+        fetch = FetchStepMqtt(host="127.0.0.1", port=listening.getsockname()[1], topics=topics)
+        bench = make_polled(fetch, read=ReadStepNdJson(ddl_schema=("id BIGINT",)))
+        poll(bench)
+        thread.join()
+    slices = [one.new_data for one in bench.events() if isinstance(one, AddData) and one.new_data]
+    assert [one.offset_interval.records for one in slices] == [2, 2, 1]
 
 
 def test_a_connection_that_is_reset_is_an_error(make_polled: Any, poll: Any) -> None:

@@ -128,6 +128,25 @@ def test_what_is_no_collection_is_refused(text: bytes, reason: str) -> None:
         read_batch(ReadStepGeoJson(), text, SCHEMA)
 
 
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_message_with_another_number_of_features_than_one_is_refused(count: int) -> None:
+    value = collection(*[feature("Berlin")] * count)
+    with pytest.raises(InvalidInput, match=f"has {count} features instead of one"):
+        read_records(ReadStepGeoJson(), [value], SCHEMA)
+
+
+def test_a_geometry_keeps_its_other_members_as_they_are_written() -> None:
+    text = json.dumps(feature("a", {**POINT, "süd": "Köln"}), ensure_ascii=False).encode()
+    table = read_records(ReadStepNdGeoJson(), [text], SCHEMA)
+    assert table.column("geometry").to_pylist() == ['{"type":"Point","coordinates":[13.4,52.5],"süd":"Köln"}']
+
+
+def test_half_a_surrogate_pair_is_refused() -> None:
+    text = json.dumps(feature("a", {**POINT, "note": "\ud800"})).encode()
+    with pytest.raises(InvalidInput, match="half a surrogate pair"):
+        read_records(ReadStepNdGeoJson(), [text], SCHEMA)
+
+
 def test_deep_nesting_is_refused() -> None:
     deep = b"[" * 5000 + b"]" * 5000
     for place in (b'"geometry":{"type":"Point","coordinates":%s},"properties":{}', b'"properties":{"a":%s}'):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -19,7 +19,7 @@ from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
 from odf_ingest.read import infer_records, read_inferred, read_records
 from odf_ingest.read.types.columns import DecodedJson
-from odf_ingest.registry.avro import avro_decoder
+from odf_ingest.registry.avro import MAX_DEPTH, avro_decoder
 from odf_ingest.registry.client import Schema
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
@@ -362,6 +362,20 @@ for _level in range(1, 40):
 )  # fmt: skip
 def test_schemas_that_cannot_be_rows_are_refused(schema: object, why: str) -> None:
     assert why in refusal(lambda: decoder(schema))
+
+
+def nested_records(depth: int) -> dict[str, Any]:
+    shape: Any = "long"
+    for level in range(depth, 0, -1):
+        shape = {"type": "record", "name": f"R{level}", "fields": [{"name": "a", "type": shape}]}
+    return cast("dict[str, Any]", shape)
+
+
+def test_a_schema_may_be_nested_as_deeply_as_the_limit_and_no_deeper() -> None:
+    assert decoder(nested_records(MAX_DEPTH))(b"\x0e") == '{"a":' * MAX_DEPTH + "7" + "}" * MAX_DEPTH
+    assert f"is nested more than {MAX_DEPTH} levels" in refusal(
+        lambda: decoder(nested_records(MAX_DEPTH + 1))
+    )
 
 
 def test_a_schema_that_is_no_json_is_refused() -> None:
