@@ -10,13 +10,13 @@ import pytest
 from aiohttp import web
 from odf_testing.builders import a_dataset
 from odf_testing.http import running
-from odf_testing.webserver import Page, serving_answers
+from odf_testing.webserver import Page, Request, serving_answers
 
 from odf_common.adapters.grpc.client import calling, channel
 from odf_common.adapters.grpc.server import serve
 from odf_common.adapters.local import LocalCatalog
 from odf_common.adapters.local.repositories import LocalRepositories
-from odf_common.errors import AlreadyExists, InvalidInput, NotFound, OdfError
+from odf_common.errors import AlreadyExists, InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import CatalogEntry, incarnation
 from odf_common.proto.odf.node.v1 import access_pb2 as pb
@@ -326,3 +326,15 @@ def test_a_login_in_a_browser_ends_when_the_command_is_gone(tmp_path: Path) -> N
     login = DeviceLogin(open="", code="c", expires_seconds=20.0, interval_seconds=0.0)
     with pytest.raises(LoginFailed, match="in time"):
         RemoteLogins(AccessStore(tmp_path)).wait("http://127.0.0.1:9", login, lambda: False)
+
+
+def test_a_token_is_not_sent_where_a_node_redirects_to(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def redirect(request: Request) -> Page:
+        asked.append(request.path)
+        return Page(status=307, headers={"Location": "/elsewhere"})
+
+    with serving_answers(redirect) as endpoint, pytest.raises(Unavailable):
+        RemoteLogins(AccessStore(tmp_path)).keep(endpoint, "secret")
+    assert asked == ["/accounts/me"]
