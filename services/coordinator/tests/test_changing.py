@@ -241,7 +241,7 @@ def test_a_watermark_is_raised_on_roots_only_and_never_lowered(pair: Coordinator
     assert again.state.head == raised.state.head
     with pytest.raises(Refused, match="watermark"):
         pair.editor.set_watermark("cities", Timestamp.from_ms(1))
-    with pytest.raises(Refused, match="derivative"):
+    with pytest.raises(Refused, match="its watermark follows from its inputs"):
         pair.editor.set_watermark("cities.copy", Timestamp.from_ms(60_000))
 
 

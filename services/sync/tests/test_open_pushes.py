@@ -129,5 +129,7 @@ def test_each_exchange_takes_one_archive_and_lingers_only_if_it_had_one(
     assert [pushes.takes_archive("cities", one) for one in (a, b, c)] == [True, True, False]
     clock.now += 1
     assert not pushes.takes_archive("cities", a)
+    with pushes.exchanging("towns"):
+        assert pushes.archives("cities") == ()
     with pushes.exchanging("cities"):
         assert pushes.takes_archive("cities", c)

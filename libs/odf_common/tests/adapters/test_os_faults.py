@@ -21,7 +21,7 @@ from odf_common.data.slices import CorruptSlice, read_slice
 from odf_common.errors import Damaged, NotFound, OdfError, StorageUnavailable
 from odf_common.identity.dataset_refs import Name
 from odf_common.identity.keys import generate
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import CatalogEntry, ObjectKind
 
 PASSING = ("EDQUOT", "EIO", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EROFS", "ESTALE")
 NEEDING_A_PERSON = ("EACCES", "EISDIR", "ELOOP", "ENAMETOOLONG", "ENOTDIR", "EPERM")
@@ -370,6 +370,14 @@ def test_a_name_whose_file_cannot_be_opened_is_restored_from_the_dataset(tmp_pat
     file.unlink()
     file.mkdir()
     assert LocalCatalog(tmp_path).by_alias("cities") == an_entry()
+
+
+def test_a_damaged_name_of_an_earlier_release_is_restored_from_what_other_nodes_see(tmp_path: Path) -> None:
+    LocalCatalog(tmp_path).add(an_entry())
+    layout.note_file(tmp_path, a_dataset(), "name").unlink()
+    (tmp_path / "names" / "cities").write_bytes(b"")
+    found = LocalCatalog(tmp_path).by_alias("cities")
+    assert found == CatalogEntry(alias="cities", dataset_id=a_dataset())
 
 
 def test_a_write_that_fails_leaves_no_pending_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,14 @@ def test_a_batch_ends_once_it_has_as_many_bytes_as_one_may_have(
     assert [one.offset_interval.records for one in slices] == [2, 2, 1]
 
 
+def test_an_address_at_which_no_broker_listens_is_unreachable(make_polled: Any, poll: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    topics = (MqttTopicSubscription(path="t"),)
+    with pytest.raises(SourceUnreachable, match="Connection refused"):
+        poll(make_polled(FetchStepMqtt(host="127.0.0.1", port=port, topics=topics)))
+
+
 def test_a_connection_that_is_reset_is_an_error(make_polled: Any, poll: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 

@@ -311,3 +311,8 @@ def test_a_partition_without_messages_was_seen_to_its_end() -> None:
     assert not source.is_waiting, "the messages up to there are read again first"
     source.add(a_chunk([1, 1]))
     assert source.is_waiting
+
+
+def test_a_half_that_waits_is_searched_for_by_itself_in_its_partition() -> None:
+    search = Wait(seen={0: 2, 1: 5}, tries=1, why="half", first=1).search
+    assert (search.count, search.until, search.why, search.half_in) == (1, {0: 2, 1: 5}, "half", 1)
