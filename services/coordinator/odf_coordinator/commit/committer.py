@@ -88,6 +88,7 @@ class Committer:
         try:
             self._require_owned(dataset)
         except NotOwned as error:
+            log.debug("commit refused", dataset=str(dataset), ref=ref, code=error.code)
             return refusal_of(error)
         try:
             outcome = self._commit(dataset, expected_head, events, system_time, ref, onto)
@@ -116,6 +117,8 @@ class Committer:
                     require_readable_block(self._blobs, dataset, past.head)
                 state = self._write(dataset, past, events, system_time)
             except (ChainRuleViolated, InvalidInput) as error:
+                rule = error.rule if isinstance(error, ChainRuleViolated) else None
+                log.debug("commit refused", dataset=str(dataset), ref=ref, code=error.code, rule=rule)
                 return refusal_of(error)
             try:
                 self.move_ref(dataset, expected=expected_head, state=state, ref=ref)
@@ -198,6 +201,7 @@ class Committer:
         """Distinguish a repeated proposal from one that came too late."""
         actual = self._refs.head(dataset, ref)
         if actual is None:
+            log.debug("commit overtaken", dataset=str(dataset), ref=ref, expected=str(expected), head=None)
             return Overtaken(expected=expected, head=None)
         state = self._state(dataset, ref, actual)
         repeated = is_duplicate(
@@ -207,11 +211,12 @@ class Committer:
             events,
             system_time,
         )
-        return (
-            Committed(state=state, already=True)
-            if repeated
-            else Overtaken(expected=expected, head=state.head)
-        )
+        facts = {"dataset": str(dataset), "ref": ref, "expected": str(expected), "head": str(actual)}
+        if repeated:
+            log.debug("commit repeated", **facts)
+            return Committed(state=state, already=True)
+        log.debug("commit overtaken", **facts)
+        return Overtaken(expected=expected, head=state.head)
 
 
 def _contained(listener: Listener, state: ChainState) -> None:

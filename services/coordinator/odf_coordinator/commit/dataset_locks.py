@@ -12,9 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+import structlog
+
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.locks import Lock, Locks
+
+log = structlog.stdlib.get_logger(__name__)
 
 LOCAL_SECONDS: Final = 5.0  # wait for another operation of this process on the same dataset
 SHARED_SECONDS: Final = 2.0  # wait for another process
@@ -70,9 +74,11 @@ class DatasetLocks:
             local = self._local.setdefault(dataset, _Local())
             local.users += 1
         try:
+            begun = time.monotonic()
             if not local.lock.acquire(timeout=self._local_seconds):
                 why = f"another operation has worked on it for {self._local_seconds:g} s"
                 raise DatasetBusy(what=f"dataset {dataset}", why=why)
+            _note_wait("waited for an operation of this process", dataset, begun)
             try:
                 yield
             finally:
@@ -85,9 +91,18 @@ class DatasetLocks:
 
     def _wait_for_shared(self, dataset: DatasetId) -> Lock | None:
         """Return the lock shared with other processes; None if one of them keeps holding it."""
-        deadline = time.monotonic() + min(self._ttl_ms / 1000, SHARED_SECONDS)
+        begun = time.monotonic()
+        deadline = begun + min(self._ttl_ms / 1000, SHARED_SECONDS)
         while True:
             lock = self._shared.acquire(dataset, self._ttl_ms)
             if lock is not None or time.monotonic() >= deadline:
+                _note_wait("waited for another process", dataset, begun, is_held=lock is not None)
                 return lock
             time.sleep(POLL_SECONDS)
+
+
+def _note_wait(event: str, dataset: DatasetId, begun: float, *, is_held: bool = True) -> None:
+    """Log a wait for a lock, unless it was too short to matter."""
+    seconds = time.monotonic() - begun
+    if seconds >= POLL_SECONDS:
+        log.debug(event, dataset=str(dataset), ms=round(seconds * 1000), is_held=is_held)
