@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from odf_common.adapters.kafka.client_config import LOGGER, common, unavailable
+from odf_common.adapters.kafka.client_config import LOGGER, common, note_connected, unavailable
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.topic_specs import TopicSpec, missing_topics, node_topic, push_topic
@@ -215,6 +215,7 @@ class KafkaTopics:
             metadata = self._admin.list_topics(timeout=TIMEOUT_SECONDS)
         except KafkaException as error:
             raise unavailable(error) from error
+        note_connected()
         return {name for name, topic in metadata.topics.items() if topic.error is None}
 
     def _create_missing(self, specs: Iterable[TopicSpec]) -> None:

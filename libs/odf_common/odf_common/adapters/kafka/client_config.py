@@ -1,6 +1,8 @@
 """The configuration of librdkafka's clients: low latency, no loss, no auto-created topics."""
 
 import logging
+import math
+import time
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
@@ -15,6 +17,7 @@ Config: TypeAlias = Mapping[str, str | int | bool]
 DELIVERY_MS: Final = 10_000
 SESSION_TIMEOUT_MS: Final = 6000  # without a heartbeat; the least that brokers accept by default
 POLL_LIMIT_MS: Final = 3_600_000  # a replay may keep one handler busy for long
+LATE_LOG_SECONDS: Final = 5.0  # a client logs what happened to it when it is polled
 QUIET_SECONDS: Final = 30.0  # between two log lines of the same kind
 
 
@@ -33,8 +36,28 @@ class _OnceInAWhile(logging.Filter):
         return True
 
 
-LOGGER: Final = logging.getLogger("kafka")
+class _Starting(logging.Filter):
+    """Lowers refused connections to debug until the first answer: a node's broker starts at the same time."""
+
+    ends_at = math.inf  # monotonic seconds
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if time.monotonic() < self.ends_at and "Connection refused" in record.getMessage():
+            record.levelno, record.levelname = logging.DEBUG, logging.getLevelName(logging.DEBUG)
+        return LOGGER.isEnabledFor(record.levelno)
+
+
+LOGGER: Final = logging.getLogger(
+    "kafka"
+)  # librdkafka's; of the standard library, since the binding calls it
+_STARTING: Final = _Starting()
+LOGGER.addFilter(_STARTING)
 LOGGER.addFilter(_OnceInAWhile())
+
+
+def note_connected() -> None:
+    """Log refused connections as errors from soon on: the broker has answered."""
+    _STARTING.ends_at = min(_STARTING.ends_at, time.monotonic() + LATE_LOG_SECONDS)
 
 
 def common(cluster: KafkaCluster) -> Config:

@@ -1,8 +1,8 @@
 """Readers of one topic: as a member of a consumer group, or without a group from the end of the topic."""
 
-import logging
 from typing import Final
 
+import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from odf_common.adapters.kafka.admin import KafkaTopics
@@ -11,7 +11,7 @@ from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import OnAssigned, Received
 
-log = logging.getLogger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 # Errors in a polled message that mean the consumer is dead; `fatal()` is not set there. Public despite their names.
 _CUT_OFF: Final = frozenset({KafkaError._FATAL, KafkaError._MAX_POLL_EXCEEDED})  # noqa: SLF001
@@ -43,7 +43,9 @@ class GroupInbox:
             self._consumer.commit(offsets=[at], asynchronous=True)
         except KafkaException as error:
             # The next owner handles the message again, which is harmless.
-            log.warning("position not committed: %s", error)
+            log.warning(
+                "position not committed", topic=message.topic, partition=message.partition, why=str(error)
+            )
 
     def close(self) -> None:
         """Commit finished messages and leave; a static member's partitions stay reserved for its return."""
@@ -56,6 +58,12 @@ class GroupInbox:
         self._own(self._owned - {at.partition for at in partitions})
 
     def _own(self, partitions: frozenset[int]) -> None:
+        log.debug(
+            "partitions assigned",
+            topic=self._topic,
+            partitions=sorted(partitions),
+            before=sorted(self._owned),
+        )
         self._owned = partitions
         self.has_assignment = True
         if self._on_assigned is not None:
@@ -106,7 +114,7 @@ def _polled(consumer: Consumer, timeout: float) -> Message | None:
         return message
     if trouble.fatal() or trouble.code() in _CUT_OFF:
         raise Unavailable(what="Kafka", why=trouble.str())
-    LOGGER.warning("POLL %s", trouble.str())
+    LOGGER.warning("POLL %s", trouble.str())  # this logger drops lines that repeat
     return None
 
 
@@ -122,4 +130,4 @@ def _received(message: Message) -> Received:
 
 def _on_commit(error: KafkaError | None, _: list[TopicPartition]) -> None:
     if error is not None and error.code() != KafkaError._NO_OFFSET:  # noqa: SLF001 - public despite its name
-        log.warning("position not committed: %s", error.str())
+        log.warning("position not committed", why=error.str())

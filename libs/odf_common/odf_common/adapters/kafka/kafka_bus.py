@@ -1,17 +1,18 @@
 """The bus over Kafka: one idempotent producer per process, one consumer per inbox."""
 
-import logging
 import threading
 import time
 import uuid
 from typing import Final
 
+import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from odf_common.adapters.kafka.client_config import (
     LOGGER,
     SESSION_TIMEOUT_MS,
     consuming,
+    note_connected,
     producing,
     unavailable,
 )
@@ -22,7 +23,7 @@ from odf_common.codec.envelopes import Envelope, encode, stamped
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import DEAD_LETTERS, DeadLetter, Inbox, OnAssigned
 
-log = logging.getLogger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 POLL_SECONDS: Final = 0.5
 IDLE_SECONDS: Final = 2.0  # between polls for errors of the client while no message is in flight
@@ -56,6 +57,8 @@ class _Delivery:
         return self.settled.is_set() and self.error is None
 
     def settle(self, error: KafkaError | None, _: Message) -> None:
+        if error is None:
+            note_connected()
         self.error = error
         self.settled.set()
 
@@ -104,6 +107,8 @@ class KafkaBus:
         for delivery in pending:
             if not delivery.settled.wait(max(deadline - time.monotonic(), 0.0)):
                 raise Unavailable(what="Kafka", why=f"no acknowledgement within {timeout:g} s")
+            if delivery.error is not None:
+                log.debug("message not delivered", why=delivery.error.str())
             if delivery.letter is not None and _is_too_large(delivery.error):
                 self._send_shorter(delivery.letter)
             elif delivery.error is not None:
@@ -176,7 +181,7 @@ class KafkaBus:
     def _on_error(self, error: KafkaError) -> None:
         # After a fatal error (for example, a broker lost acknowledged data) an idempotent producer cannot continue.
         if error.fatal():
-            log.error("replacing kafka producer: %s", error.str())
+            log.error("replacing the producer", why=error.str())
             with self._lock:
                 self._producer = self._new_producer()
 

@@ -4,7 +4,6 @@ The group's own offsets are never read or written. librdkafka's binding costs on
 here adds another one per field. Among many partitions, quiet ones are handed over to a client that only watches them.
 """
 
-import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
+import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from odf_common.adapters.kafka.client_config import LOGGER, Config, consuming, unavailable
@@ -21,7 +21,7 @@ from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.quiet import Partition, QuietPartitions
 from odf_common.errors import Unavailable
 
-log = logging.getLogger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 MIB: Final = 1024 * 1024
 MAX_UNWATCHED_PARTITIONS: Final = 32  # partitions that one client fetches without noticeable cost
@@ -93,6 +93,7 @@ class KafkaRecords:
         """Also read these partitions, starting at these offsets."""
         self.unassign(self._next.keys() & positions.keys())
         if positions:
+            log.debug("partitions assigned", partitions=len(positions), all=len(self._next) + len(positions))
             self._fetch(positions)
             self._next |= positions
             self._request_leaders(positions)
@@ -101,6 +102,7 @@ class KafkaRecords:
         """Stop reading these partitions; none of their messages is returned after this."""
         gone = self._next.keys() & set(partitions)
         if gone:
+            log.debug("partitions unassigned", partitions=len(gone), all=len(self._next) - len(gone))
             # librdkafka would keep the paused flag when the partition is assigned again later.
             self.resume(gone)
             self._fetch_no_more(gone - self._quiet)
@@ -208,6 +210,7 @@ class KafkaRecords:
 
     def renew(self) -> None:
         """Continue with a new client at the same positions; what the old one has fetched ahead is fetched again."""
+        log.debug("consumer replaced", partitions=len(self._next), former=self._former)
         fetched = {place: at for place, at in self._next.items() if place not in self._quiet}
         old, new = self._consumer, Consumer({**self._settings}, logger=LOGGER)
         _checked(
@@ -235,6 +238,8 @@ class KafkaRecords:
 
     def _hand_over(self, partitions: set[Partition]) -> None:
         """Stop fetching watched partitions: new messages are after the watched position."""
+        if partitions:
+            log.debug("partitions are quiet", partitions=len(partitions))
         self._fetch_no_more(partitions)
         self._trying -= partitions
         self._quiet |= partitions
@@ -330,7 +335,7 @@ def _noted(message: Message, ends: dict[Partition, int], faults: dict[Partition,
     elif error.fatal() or error.code() == _FATAL:
         raise Unavailable(what="Kafka", why=error.str())
     else:
-        log.warning("kafka: %s", error.str())
+        log.warning("partition not fetched", topic=place[0], partition=place[1], why=error.str())
     return True
 
 
