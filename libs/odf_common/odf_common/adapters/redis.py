@@ -4,20 +4,20 @@ A lock only avoids wasted work: the head is guarded by its compare-and-set. So w
 and a state that cannot be read is folded again.
 """
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, TypeVar, cast
 
 import redis
+import structlog
 from redis.exceptions import LockError
 
 from odf_common.adapters.tls import ClientTls
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
 
-log = logging.getLogger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 T = TypeVar("T")
 TIMEOUT_SECONDS: Final = 0.5
@@ -61,7 +61,7 @@ class RedisConnection:
             return otherwise
         except redis.RedisError as error:
             if not self._is_lost:
-                log.warning("redis is lost, continuing without it: %s", error)
+                log.warning("redis is lost, continuing without it", why=str(error))
             self._is_lost = True
             self._next_try = time.monotonic() + RECONNECT_INTERVAL_SECONDS
             return otherwise
@@ -80,7 +80,7 @@ class RedisConnection:
     def _complain(self, error: redis.ResponseError) -> None:
         if time.monotonic() >= self._next_complaint:
             self._next_complaint = time.monotonic() + LOG_INTERVAL_SECONDS
-            log.warning("redis refuses, continuing without it: %s", error)
+            log.warning("redis refuses, continuing without it", why=str(error))
 
     def close(self) -> None:
         """Close the connections."""

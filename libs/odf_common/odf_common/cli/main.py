@@ -83,6 +83,10 @@ class Commands(click.Group):
             return None
         with importing():
             command: click.Command = importlib.import_module(_module(cmd_name)).command
+            if "structlog" in sys.modules:  # it logs to stdout, where results are, unless told otherwise
+                from odf_common.service.logging import configure_command
+
+                configure_command()
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -6,11 +6,13 @@ import click
 
 from odf_common.embedded.supervisor import Start, supervise
 from odf_common.errors import OdfError, explained
+from odf_common.service.logging import configure_command
 from odf_common.service.settings import load
 
 
 def main() -> int:
     """Run the node until SIGTERM; returns the exit code."""
+    configure_command()
     try:
         supervise(load(), Start.parse(sys.argv[1:]), lambda _: None)
     except OdfError as error:

@@ -19,6 +19,7 @@ from odf_common.embedded.node_file import Node, is_running, read_node
 from odf_common.embedded.parts.managed_process import held_in_foreground, launched
 from odf_common.embedded.plan import installed
 from odf_common.errors import Conflict, InvalidInput, OdfError, Unavailable, explained
+from odf_common.service.logging import configure_command
 from odf_common.service.settings import child_environment, load
 
 STOP_SECONDS: Final = 15.0  # the supervised process may finish a commit
@@ -95,6 +96,7 @@ def _stop(name: str, pid: int) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the service that the arguments name."""
+    configure_command()
     names = [word for word in arguments if not word.startswith("-")]
     if len(names) != 1 or set(arguments) - {*names, "--debug"}:
         sys.stderr.write(f"{USAGE}\nservices: {', '.join(installed())}\n")

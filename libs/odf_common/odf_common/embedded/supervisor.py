@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
 
+import structlog
+
 from odf_common.embedded.checks import require_home, require_kafka, require_redis, require_store
 from odf_common.embedded.node_file import Node, Part, forget_node, write_node
 from odf_common.embedded.orphans import end_leftovers, sweep
@@ -21,7 +23,7 @@ from odf_common.errors import Conflict, Unavailable
 from odf_common.service.protection import require_tenancy
 from odf_common.service.settings import Settings, child_environment
 
-log = logging.getLogger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 LOCK: Final = "node.lock"
 START_TIMEOUT_SECONDS: Final = 300.0  # for all parts to become ready; a machine may be busy
@@ -166,7 +168,7 @@ class Supervisor:
         except OSError as error:
             self._is_written = False
             if was_written:
-                log.warning("cannot write node.json, retrying: %s", error)
+                log.warning("cannot write node.json, retrying", why=str(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Logging by structlog and the standard library to stderr: JSON lines in services, colours in the CLI."""
+"""Logging by structlog and the standard library to stderr: JSON lines, or coloured ones on a terminal."""
 
 import logging
 import sys
@@ -16,13 +16,12 @@ _SHARED: Final[tuple[structlog.typing.Processor, ...]] = (
 NOISY: Final = ("py4j", "asyncio", "aiokafka", "faust", "mode", "urllib3", "grpc._cython")
 
 
-def configure(level: str, *, service: str | None = None) -> None:
-    """Send all logs of at least `level` to stderr: JSON with the service's name, coloured lines without one."""
-    renderer: structlog.typing.Processor
-    if service is None:
-        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    else:
-        renderer = structlog.processors.JSONRenderer(default=str)
+def configure(level: str, *, service: str) -> None:
+    """Send all logs of at least `level` to stderr, with the service's name: JSON unless stderr is a terminal."""
+    is_terminal = sys.stderr.isatty()
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer() if is_terminal else structlog.processors.JSONRenderer(default=str)
+    )
     structlog.configure(
         processors=[*_SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -36,7 +35,7 @@ def configure(level: str, *, service: str | None = None) -> None:
             processors=[
                 _with_service(service),
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.format_exc_info,
+                *(() if is_terminal else (structlog.processors.format_exc_info,)),  # a terminal gets colours
                 renderer,
             ],
         )
@@ -48,12 +47,26 @@ def configure(level: str, *, service: str | None = None) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def _with_service(service: str | None) -> structlog.typing.Processor:
+def configure_command() -> None:
+    """Send warnings and errors to stderr as plain lines, since stdout is for results; once per process."""
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.stdlib.add_log_level,
+            structlog.processors.format_exc_info,
+            structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0, pad_level=False),
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),  # without handlers, which write warnings to stderr
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+
+
+def _with_service(service: str) -> structlog.typing.Processor:
     """Add the service's name: threads do not inherit context variables bound in the main thread."""
 
     def add(_: object, __: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        if service is not None:
-            entry["service"] = service
+        entry["service"] = service
         return entry
 
     return add

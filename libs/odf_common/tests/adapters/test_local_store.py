@@ -19,6 +19,7 @@ from odf_testing.contracts import (
     a_hash,
     an_entry,
 )
+from structlog.testing import capture_logs
 
 from odf_common.adapters.local import (
     CorruptName,
@@ -443,10 +444,11 @@ def test_a_dataset_that_is_a_link_is_unlinked_and_what_it_leads_to_stays(tmp_pat
     assert (elsewhere / "blocks").is_dir()
 
 
-def test_a_claim_that_cannot_be_read_is_reported_and_counts_as_claimed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_claim_that_cannot_be_read_is_reported_and_counts_as_claimed(tmp_path: Path) -> None:
     dataset = a_dataset()
     (tmp_path / "claims" / dataset.folder).mkdir(parents=True)
-    assert LocalCatalog(tmp_path).claims() == (CatalogEntry(alias="", dataset_id=dataset),)
-    assert f"claim {tmp_path / 'claims' / dataset.folder} cannot be read" in caplog.text
+    with capture_logs() as logs:
+        assert LocalCatalog(tmp_path).claims() == (CatalogEntry(alias="", dataset_id=dataset),)
+    assert [(one["event"], one["file"]) for one in logs] == [
+        ("claim cannot be read", str(tmp_path / "claims" / dataset.folder))
+    ]

@@ -3,7 +3,6 @@
 Servicers raise `OdfError`; callers get it back through `client.calling`.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from itertools import chain
 from typing import Any, Final, cast
 
 import grpc
+import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -38,7 +38,7 @@ from odf_common.errors import (
     VerificationFailed,
 )
 
-log = logging.getLogger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 Register = Callable[[grpc.Server], tuple[str, ...]]
 OnCall = Callable[[Call], None]
@@ -202,7 +202,7 @@ class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
             try:
                 self._on_call(_ended_call(admitted, error, context, method))
             except Exception:  # the caller gets its answer: the work is done
-                log.exception("cannot record a call: %s", method)
+                log.exception("cannot record a call", method=method)
 
 
 def _ended_call(
@@ -250,7 +250,7 @@ def _translated(context: grpc.ServicerContext, method: str) -> Iterator[None]:
         # No status can be sent if the caller has gone or the servicer has aborted the call.
         if not context.is_active() or cast("Any", context).code() is not None:
             raise
-        log.exception("call failed: %s", method)
+        log.exception("call failed: a bug", method=method)
         context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__} in the service; see its log")
 
 

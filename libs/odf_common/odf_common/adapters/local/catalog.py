@@ -8,7 +8,6 @@ Each dataset's folder has a copy of its file, `notes/name`, from which a damaged
 
 import contextlib
 import json
-import logging
 import os
 import threading
 import time
@@ -19,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
+
+import structlog
 
 from odf_common.adapters.local import claims, durable, layout
 from odf_common.adapters.local.faults import (
@@ -33,7 +34,7 @@ from odf_common.errors import AlreadyExists, Damaged, InvalidInput, NotFound, St
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.ports.store import Catalog, CatalogEntry, Claim
 
-log = logging.getLogger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 MAX_FILE_NAME: Final = 255  # bytes, of Linux's file systems
 RECORD: Final = "name"  # the note with a copy of the dataset's entry
@@ -197,7 +198,9 @@ class LocalCatalog(Catalog):
                         with self.locked():
                             self._repair_names_of(dataset)
             except (Damaged, StorageUnavailable, NotFound) as error:  # skip only this dataset
-                log.warning("cannot repair the name of dataset %s for now: %s", dataset, error)
+                log.warning(
+                    "cannot repair the name of a dataset for now", dataset=str(dataset), why=str(error)
+                )
 
     def _repair_names_of(self, dataset: DatasetId) -> None:
         """Repair one dataset's names; the caller holds the lock."""
@@ -206,11 +209,11 @@ class LocalCatalog(Catalog):
         found = [name for name, entry in entries.items() if entry.dataset_id == dataset]
         found.sort(key=lambda name: (name == recorded, (self._names / name).stat().st_mtime_ns))
         for name in found[:-1]:
-            log.warning("dataset %s had two names: freed %s", dataset, entries[name].alias)
+            log.warning("dataset had two names", dataset=str(dataset), freed=entries[name].alias)
             self.remove(entries[name].alias)
         for name in found[-1:]:
             if name in self._faults:
-                log.warning("rewrote the damaged name %s", entries[name].alias)
+                log.warning("rewrote a damaged name", dataset=str(dataset), name=entries[name].alias)
                 self.replace(entries[name])
             elif not self._is_sound(name):
                 self._record(entries[name])
@@ -314,7 +317,7 @@ class LocalCatalog(Catalog):
         entries |= {name: entry for name, entry in restored.items() if entry is not None}
         for name in faults.keys() - self._faults.keys():
             what = f"restored as {restored[name]}" if restored.get(name) else "ignored"
-            log.error("%s: %s", faults[name], "kept" if name in files else what)
+            log.error("name cannot be read", why=faults[name], outcome="kept" if name in files else what)
         self._files, self._faults = files, faults
         return entries, [name for name in faults if name not in entries]
 

@@ -6,10 +6,11 @@ its claim. The file's content records what that process may leave behind.
 
 import fcntl
 import json
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+
+import structlog
 
 from odf_common.adapters.local import durable
 from odf_common.adapters.local.faults import guarded_methods, read_file
@@ -17,7 +18,7 @@ from odf_common.errors import InvalidInput
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.ports.store import CatalogEntry, Claim
 
-log = logging.getLogger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 
 
 @guarded_methods
@@ -100,7 +101,7 @@ def records(folder: Path) -> Iterator[CatalogEntry]:
         except FileNotFoundError:  # settled in the meantime
             continue
         except OSError as error:
-            log.warning("claim %s cannot be read: %s", file, error)
+            log.warning("claim cannot be read", file=str(file), why=str(error))
             raw = b""  # its dataset is claimed, whatever it may have created
         yield _parse(raw, dataset) or CatalogEntry(alias="", dataset_id=dataset)
 

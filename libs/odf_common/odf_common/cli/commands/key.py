@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from odf_common.adapters.local import LocalCatalog
 from odf_common.cli.files import read_limited
 from odf_common.cli.output import output_option, print_object, remark
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, Unavailable
@@ -87,7 +88,6 @@ def import_(*, dataset: str, file: str, output: str) -> None:
 
 
 def _dataset(home: Path, ref: str) -> DatasetId:
-    from odf_common.adapters.local import LocalCatalog
     from odf_common.ports.store import find_entry
 
     entry = find_entry(LocalCatalog(home), ref)

@@ -2,6 +2,7 @@
 
 import click
 
+from odf_common.adapters.local import LocalCatalog
 from odf_common.cli.exit_codes import ExitCode
 from odf_common.cli.output import output_option, print_object
 from odf_common.errors import InvalidInput, NotFound
@@ -36,8 +37,6 @@ def command(*, dataset: str, challenge: str, signature: str | None, output: str)
 
 
 def _prove(dataset: str, challenge: bytes) -> tuple[DatasetId, str]:
-    # Imported only here: checking a proof touches no file.
-    from odf_common.adapters.local import LocalCatalog
     from odf_common.adapters.local.key_files import dataset_key
     from odf_common.service.settings import load
 
