@@ -136,7 +136,6 @@ class Damaged(VerificationFailed):
         return f"{self.file} cannot be used: {self.why}"
 
     def advice(self) -> str:
-        """Return what the user can do."""
         return (
             "restore it from a copy of the dataset, as a regular file that the node's user may read and write; or "
             "remove the dataset with `odf delete`; other datasets are not affected"
@@ -158,7 +157,6 @@ class StorageUnavailable(Unavailable):
         )
 
     def advice(self) -> str:
-        """Return what the user can do."""
         return f"{self.remedy}; work then continues automatically"
 
 

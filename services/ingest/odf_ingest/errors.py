@@ -31,7 +31,6 @@ class UnsupportedStep(InvalidInput):
     step: str
 
     def advice(self) -> str:
-        """Return what to do."""
         return "Choose another read format or merge strategy, or convert the data before pushing it."
 
 
@@ -47,7 +46,6 @@ class UnsupportedMediaType(InvalidInput):
         return f"Content-Type {self.media_type!r} is not a format that this node reads"
 
     def advice(self) -> str:
-        """Return what to do."""
         return (
             f"Set the header Content-Type to the format of the body: {', '.join(self.known)}; or to "
             "application/octet-stream for the format of the source."
@@ -65,7 +63,6 @@ class TooManyPending(Unavailable):
         return f"{self.what} wait to be committed: {self.why}"
 
     def advice(self) -> str:
-        """Return what to do."""
         return "Repeat the push later, or push larger batches: each one becomes a block."
 
 
@@ -128,7 +125,6 @@ class NothingCommitted(Refused):
         )
 
     def advice(self) -> str:
-        """Return what to do."""
         return self.hint
 
 
@@ -140,7 +136,6 @@ class SnapshotRetractsTooMuch(Refused):
     rows: int
 
     def advice(self) -> str:
-        """Return what to do."""
         return (
             "If the snapshot is right, raise the limit with `odf source set DATASET maxRetractedShare=1`, then "
             "continue with `odf source resume DATASET` or ingest the file again; nothing was retracted."
@@ -182,7 +177,6 @@ class SourceWaiting(Refused):
         return f"push source {self.source} waits for more: {self.text}"
 
     def advice(self) -> str:
-        """Return what to do."""
         return (
             "Nothing was skipped; it continues automatically as soon as the other half is in the topic. "
             f"If that never arrives, skip this half: odf source skip {self.dataset} --source {self.source}."
@@ -202,7 +196,6 @@ class SourceRetries(Refused):
         return f"{what} is being retried: {self.text}"
 
     def advice(self) -> str:
-        """Return what to do."""
         return self.remedy or "Nothing was skipped; it continues automatically once the cause is fixed."
 
 
@@ -218,7 +211,6 @@ class SourceQueries(Refused):
         return f"push source {self.source} is slow: {self.text}"
 
     def advice(self) -> str:
-        """Return what to do."""
         return f"After five minutes the source stops, so that it does not block others. {QUICKER}"
 
 
@@ -239,7 +231,6 @@ class SourceBuildsIndex(Refused):
         return f"push source {self.source} is {self.text}: {far}"
 
     def advice(self) -> str:
-        """Return what to do."""
         return (
             "Nothing: its messages are committed as soon as the index is complete; other sources do not wait."
         )
@@ -254,7 +245,6 @@ class RegistryUnavailable(Unavailable):
         return f"{self.what} gives no schema: {self.why}"
 
     def advice(self) -> str:
-        """Return what to do."""
         return (
             "Nothing was skipped or rejected; it continues automatically once the registry answers. Set another "
             "address or credentials with `odf source set` (schemaRegistry, schemaRegistryUser, schemaRegistryPassword, "
@@ -357,7 +347,6 @@ class KeyReused(InvalidInput):
     key: str
 
     def advice(self) -> str:
-        """Return what to do."""
         return f"Push it with a key other than {self.key!r}, or without one."
 
 
@@ -437,7 +426,6 @@ class CannotRetry(Conflict):
         return f"message {self.place} cannot be retried: {self.why}"
 
     def advice(self) -> str:
-        """Return what to do."""
         if self.is_row:
             return (
                 "Change how the source reads (`odf commit` a SetPollingSource or AddPushSource) and retry again, or "

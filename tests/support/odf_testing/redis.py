@@ -54,7 +54,6 @@ class MemoryStateCache:
     """The latest cached state of each chain, like `RedisStateCache`."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._states: dict[DatasetId, bytes] = {}
 
     def get(self, dataset: DatasetId) -> bytes | None:

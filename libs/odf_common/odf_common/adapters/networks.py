@@ -37,7 +37,6 @@ class AddressForbidden(Refused):
         return f"{self.host}{at} is not a public address, and the settings do not allow it"
 
     def advice(self) -> str:
-        """Return what to do."""
         return (
             "if this node may connect to it, start it with ODF_FETCH_NETWORKS set to the networks that are allowed, "
             "such as 127.0.0.0/8 (separated by commas)"

@@ -32,7 +32,6 @@ class EngineSilent(Unavailable):
     why: str = "no heartbeat"
 
     def advice(self) -> str:
-        """Return what to do."""
         return (
             "an engine whose JVM hangs is restarted within a minute; if that does not help, kill its process, which "
             "`odf status` shows, with `kill -9`: the node restarts it, and repeats its transforms"

@@ -30,7 +30,6 @@ class DatasetBusy(Unavailable):
     """Another operation is working on the dataset."""
 
     def advice(self) -> str:
-        """Return what to do."""
         return "retry when that operation is done"
 
 

@@ -30,7 +30,6 @@ class ReaderGraph:
     """Which datasets read which."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._inputs: dict[DatasetId, frozenset[DatasetId]] = {}
         self._readers: defaultdict[DatasetId, set[DatasetId]] = defaultdict(set)
 
@@ -156,7 +155,6 @@ class WorkQueue:
     """Derivatives waiting to run, first come first served, each at most once at a time."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._jobs: dict[DatasetId, _Job] = {}
         self._places = 0
         # Heaps with lazy deletion: an entry is valid while its job still has that place and is not running.

@@ -50,7 +50,6 @@ class DatasetTable:
     """Heads, watermarks, lag and throughput."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._datasets: dict[str, _Dataset] = {}
 
     def see(self, message: bus.Envelope, now: float) -> None:

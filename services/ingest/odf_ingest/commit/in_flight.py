@@ -61,7 +61,6 @@ class PushesInFlight:
     """All pushes running in this process; thread-safe."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._pushes: list[_Push] = []
         self._lock = threading.Lock()
 

@@ -12,7 +12,6 @@ class FetchUnsupported(InvalidInput):
     step: str
 
     def advice(self) -> str:
-        """Return what to do."""
         return "fetch the data yourself, and append it to a push source with `odf ingest`"
 
 
@@ -34,7 +33,6 @@ class SourceUnreachable(Unavailable):
     """A polled source cannot be reached now; nothing of it was committed."""
 
     def advice(self) -> str:
-        """Return what to do."""
         return "pull again; if that does not help, check the address in the SetPollingSource (`odf inspect`)"
 
 
@@ -47,7 +45,6 @@ class FileUnreadable(SourceUnreachable):
         return f"{self.what} cannot be read: {self.why}"
 
     def advice(self) -> str:
-        """Return what to do."""
         return "let the user of the node read it, or repair or remove it; then pull again"
 
 
@@ -56,7 +53,6 @@ class NothingAtSource(NotFound):
     """A polling source names a URL, file or image that does not exist."""
 
     def advice(self) -> str:
-        """Return what to do."""
         return "check the address or path in the SetPollingSource; change it with `odf commit`"
 
 
@@ -65,7 +61,6 @@ class SourceRefusedRequest(Refused):
     """The server refused the request of a poll."""
 
     def advice(self) -> str:
-        """Return what to do."""
         return "check the address, the user and password, or the headers, in the SetPollingSource (`odf inspect`)"
 
 
@@ -82,7 +77,6 @@ class TooLarge(Refused):
         return f"{self.what} has more than {self.limit} bytes"
 
     def advice(self) -> str:
-        """Return what to do."""
         return "if that is right, raise ODF_FETCH_MAX_BYTES and restart the node"
 
 
@@ -128,7 +122,6 @@ class NoContainerEngine(Refused):
     text: str = "neither podman nor docker is in the PATH of the node"
 
     def advice(self) -> str:
-        """Return what to do."""
         return "install podman or docker, and restart the node"
 
 
@@ -137,7 +130,6 @@ class ForeignSource(Refused):
     """A source that was defined on another node wants to run commands, read files or use variables of this one."""
 
     def advice(self) -> str:
-        """Return what to do."""
         return (
             "read its SetPollingSource (`odf inspect`); if you trust it, start the node with ODF_FETCH_IMPORTED=1, "
             "or commit a polling source of your own"

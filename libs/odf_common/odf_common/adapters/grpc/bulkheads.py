@@ -25,7 +25,6 @@ class Busy(Unavailable):
     """The service has reached its limit of calls in flight."""
 
     def advice(self) -> str:
-        """Return what to do."""
         return "retry when some of them are done; `odf status` shows what they may be waiting for"
 
 

@@ -24,7 +24,7 @@ def command() -> None:
     Example:
       odf access set ann/flights --visibility public
       odf access grant ann/flights bob editor
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
 
 
 @command.command("show")
@@ -36,7 +36,7 @@ def show_access(*, dataset: str, output: str) -> None:
     \b
     Example:
       odf access show ann/flights
-    """  # noqa: D301
+    """
     with clients.access() as access:
         shown = access.ShowAccess(ShowAccessRequest(ref=dataset), timeout=clients.CALL_TIMEOUT_SECONDS)
     print_object(_row(shown), output)
@@ -52,7 +52,7 @@ def set_access(*, dataset: str, visibility: str, output: str) -> None:
     \b
     Example:
       odf access set ann/flights --visibility public
-    """  # noqa: D301
+    """
     _change(ChangeAccessRequest(ref=dataset, visibility=visibility), output)
 
 
@@ -67,7 +67,7 @@ def grant(*, dataset: str, account: str, role: str, output: str) -> None:
     \b
     Example:
       odf access grant ann/flights bob editor
-    """  # noqa: D301
+    """
     _change(ChangeAccessRequest(ref=dataset, account=account, role=role), output)
 
 
@@ -81,7 +81,7 @@ def revoke(*, dataset: str, account: str, output: str) -> None:
     \b
     Example:
       odf access revoke ann/flights bob
-    """  # noqa: D301
+    """
     _change(ChangeAccessRequest(ref=dataset, account=account), output)
 
 

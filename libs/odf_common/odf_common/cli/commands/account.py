@@ -32,7 +32,7 @@ def command() -> None:
     Example:
       odf account add ann
       odf token create ann --label laptop
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
 
 
 @command.command("add")
@@ -47,7 +47,7 @@ def add_account(*, name: str, password_file: str | None, no_password: bool, outp
     Example:
       odf account add ann
       odf account add thermometer --no-password
-    """  # noqa: D301
+    """
     request = AddAccountRequest(name=name, password=_password(password_file, no_password=no_password))
     with clients.access() as access:
         item = access.AddAccount(request, timeout=clients.CALL_TIMEOUT_SECONDS)
@@ -62,7 +62,7 @@ def list_accounts(*, output: str) -> None:
     \b
     Example:
       odf account list
-    """  # noqa: D301
+    """
     with clients.access() as access:
         reply = access.ListAccounts(ListAccountsRequest(), timeout=clients.CALL_TIMEOUT_SECONDS)
     print_rows([_row(item) for item in reply.accounts], output, columns=("name", "id"))
@@ -79,7 +79,7 @@ def set_password(*, name: str, password_file: str | None, no_password: bool, out
     \b
     Example:
       odf account password ann
-    """  # noqa: D301
+    """
     request = SetPasswordRequest(name=name, password=_password(password_file, no_password=no_password))
     with clients.access() as access:
         item = access.SetPassword(request, timeout=clients.CALL_TIMEOUT_SECONDS)
@@ -95,7 +95,7 @@ def remove_account(*, name: str, output: str) -> None:
     \b
     Example:
       odf account remove ann
-    """  # noqa: D301
+    """
     with clients.access() as access:
         item = access.RemoveAccount(RemoveAccountRequest(name=name), timeout=clients.CALL_TIMEOUT_SECONDS)
     print_object(_row(item), output)

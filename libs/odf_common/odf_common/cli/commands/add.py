@@ -32,7 +32,7 @@ def command(*, manifests: tuple[str, ...], recursive: bool, replace: bool, outpu
     \b
     Example:
       odf add examples/nycflights
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     request = AddRequest(replace=replace)
     for where in manifests:
         for name, text in _read(where, recursive=recursive):

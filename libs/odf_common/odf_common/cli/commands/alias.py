@@ -22,7 +22,7 @@ def command() -> None:
     Example:
       odf alias list
       odf alias add orders --pull https://data.example.org/orders
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
 
 
 @command.command("list")
@@ -35,7 +35,7 @@ def list_all(*, datasets: tuple[str, ...], output: str) -> None:
     Example:
       odf alias list
       odf alias list 'shop.%'
-    """  # noqa: D301
+    """
     with clients.sync() as sync:
         request = ListAliasesRequest(refs=datasets, is_strict=True)
         found = sync.ListAliases(request, timeout=clients.CALL_TIMEOUT_SECONDS)
@@ -53,7 +53,7 @@ def add(*, dataset: str, pull: tuple[str, ...], push: tuple[str, ...], output: s
     \b
     Example:
       odf alias add orders --pull https://data.example.org/orders --push disk/orders
-    """  # noqa: D301
+    """
     _require_urls(pull, push)
     _change(ChangeAliasesRequest(ref=dataset, add_pull=pull, add_push=push), output)
 
@@ -69,7 +69,7 @@ def delete(*, dataset: str, pull: tuple[str, ...], push: tuple[str, ...], output
     \b
     Example:
       odf alias delete orders --pull https://data.example.org/orders
-    """  # noqa: D301
+    """
     _require_urls(pull, push)
     _change(ChangeAliasesRequest(ref=dataset, delete_pull=pull, delete_push=push), output)
 

@@ -26,7 +26,7 @@ def command(*, dataset: str, events: tuple[str, ...], output: str) -> None:
     \b
     Example:
       echo '{kind: SetInfo, description: Departures of 2013}' | odf commit flights -
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     read = [(name, event_from_text(read_limited(name, MAX_EVENT_BYTES), shown_name(name))) for name in events]
     rows: list[dict[str, object]] = []
     try:

@@ -27,7 +27,7 @@ def command(*, left: str, right: str, output: str) -> int:
     Example:
       odf compare flights flights@candidate
       odf compare flights https://example.org/flights
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     compared = _compared(left, right)
     print_object(
         {"left": left, "right": right, **comparison_row(compared, "only_left", "only_right")}, output

@@ -13,7 +13,7 @@ def command(ctx: click.Context, shell: str) -> None:
     \b
     Example:
       odf completion bash > ~/.local/share/bash-completion/completions/odf
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     kind = get_completion_class(shell)
     assert kind is not None, "click knows these shells"
     click.echo(kind(ctx.find_root().command, {}, "odf", "_ODF_COMPLETE").source())

@@ -14,7 +14,7 @@ def command(output: str) -> None:
     \b
     Example:
       ODF_LOG_LEVEL=debug odf config --output json
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     values = load().shown()
     rows = [{"variable": name, "value": values[name], "meaning": meaning} for name, _, meaning in described()]
     print_rows(rows, output)

@@ -31,7 +31,7 @@ def command(*, datasets: tuple[str, ...], yes: bool) -> None:
     Example:
       odf delete flights.late --yes
       odf delete 'flights.%'
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     with clients.coordinator() as coordinator:
         known = coordinator.List(ListRequest(), timeout=clients.CALL_TIMEOUT_SECONDS).datasets
         chosen = deletable(_chosen(coordinator, datasets, known), known)

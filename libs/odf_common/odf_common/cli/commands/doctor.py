@@ -20,7 +20,7 @@ def command(output: str) -> int:
     Example:
       odf doctor
       odf doctor --output json
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     from odf_common.embedded.doctor_checks import FAILED, examine
 
     rows = [asdict(finding) for finding in examine(load())]

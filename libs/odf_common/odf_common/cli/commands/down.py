@@ -23,7 +23,7 @@ def command() -> None:
     \b
     Example:
       odf down
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     home = load().home
     try:
         node = read_node(home)

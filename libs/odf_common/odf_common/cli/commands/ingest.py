@@ -78,7 +78,7 @@ def command(
       odf ingest flights flights.ndjson
       odf ingest flights flights.csv --input-format csv
       zcat flights.ndjson.gz | odf ingest flights -
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     moment = None if event_time is None else time_message(Timestamp.parse(event_time))
     node = clients.this_node()
     run = idempotency_key or uuid.uuid4().hex

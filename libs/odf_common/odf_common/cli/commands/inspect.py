@@ -36,7 +36,7 @@ def command() -> None:
       odf inspect schema flights
       odf inspect lineage flights.late
       odf inspect sources flights
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
 
 
 @command.command("schema")
@@ -56,7 +56,7 @@ def schema(*, dataset: str, form: str, output: str) -> None:
     Example:
       odf inspect schema flights
       odf inspect schema flights --form ddl
-    """  # noqa: D301
+    """
     from odf_common.data.ddl_text import schema_to_ddl
     from odf_common.data.odf_schema import from_arrow
     from odf_common.data.schema_evolution import schema_of_event
@@ -120,7 +120,7 @@ def block(*, dataset: str, block: str) -> None:
     Example:
       odf inspect block flights 5
       odf inspect block flights 3fd51a2c
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     require_block_name(block)
     with clients.coordinator() as coordinator:
         item = find_block(
@@ -138,7 +138,7 @@ def sources(*, dataset: str, output: str) -> None:
     \b
     Example:
       odf inspect sources flights
-    """  # noqa: D301
+    """
     with clients.ingest() as ingest:
         reply = ingest.ShowSources(SourceRequest(ref=dataset), timeout=clients.CALL_TIMEOUT_SECONDS)
     by_name = {

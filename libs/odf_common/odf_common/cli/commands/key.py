@@ -27,7 +27,7 @@ def command() -> None:
     Example:
       odf key export flights flights.key
       odf key import flights flights.key
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
 
 
 @command.command("export")
@@ -39,7 +39,7 @@ def export(*, dataset: str, file: str) -> None:
     \b
     Example:
       odf key export flights flights.key
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     from odf_common.adapters.local.key_files import dataset_key
     from odf_common.service.settings import load
 
@@ -65,7 +65,7 @@ def import_(*, dataset: str, file: str, output: str) -> None:
     Example:
       odf key import flights flights.key
       odf pull flights
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     from odf_common.adapters.local.key_files import (
         dataset_key,
         has_dataset_key,

@@ -34,7 +34,7 @@ def command(*, patterns: tuple[str, ...], output: str) -> None:
       odf list -w
       odf list 'flights.%'
       odf list --output json
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     wanted = [parse_pattern(pattern) for pattern in patterns]
     node = clients.this_node()
     with clients.coordinator(node) as coordinator:

@@ -65,7 +65,7 @@ def command(
       odf log flights --limit 5
       odf log flights --signatures
       odf log flights --filter AddData --output yaml
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     # The server does not filter, so with a filter the limit is applied here.
     request = LogRequest(ref=dataset, limit=0 if kinds else limit or 0, with_signatures=signatures)
     with clients.coordinator() as coordinator:

@@ -33,7 +33,7 @@ def command(
       odf login https://node.example
       odf login https://node.example --user ann
       odf login https://node.example --token-file token.txt
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     if url is None:
         with clients.access() as access:
             reply = access.ListLogIns(ListLogInsRequest(), timeout=clients.CALL_TIMEOUT_SECONDS)

@@ -16,7 +16,7 @@ def command(*, url: str, output: str) -> None:
     \b
     Example:
       odf logout https://node.example
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     with clients.access() as access:
         item = access.LogOut(LogOutRequest(url=url), timeout=clients.CALL_TIMEOUT_SECONDS)
     print_object({"origin": item.origin}, output)

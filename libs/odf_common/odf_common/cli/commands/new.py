@@ -54,7 +54,7 @@ def command(*, name: str, sample: str, input_format: str, out: str | None) -> No
       odf add orders.yaml
       odf ingest orders orders.csv
       odf new clicks --from topic:shop.clicks
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     import pyarrow as pa
 
     from odf_common.cli.manifest_draft import KINDS, draft

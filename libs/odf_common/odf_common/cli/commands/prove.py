@@ -27,7 +27,7 @@ def command(*, dataset: str, challenge: str, signature: str | None, output: str)
     Example:
       odf prove flights 'Tuesday, 4711'
       odf prove did:odf:fed01… 'Tuesday, 4711' --check f5a3c…
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     content = _bytes_of(challenge)
     if signature is not None:
         return _check(dataset, challenge, signature, output)

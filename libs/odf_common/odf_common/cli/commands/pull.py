@@ -122,7 +122,7 @@ def command(
       odf pull shop/flights --trust-records
       odf pull https://example.org/flights --as flights@theirs
       odf pull s3://my-bucket/shared/flights
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     _require_options(
         datasets,
         every=every,

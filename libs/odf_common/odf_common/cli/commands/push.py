@@ -51,7 +51,7 @@ def command(
       odf push flights --to file:///srv/datasets/flights
       odf push flights --to s3://my-bucket/shared/flights
       odf push flights
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     target = absolute_url(target or "")
     request = SyncPushRequest(
         dataset=dataset,

@@ -33,7 +33,7 @@ def command() -> None:
       echo '{kind: SetInfo, description: Departures}' | odf commit flights@candidate -
       odf verify flights@candidate
       odf ref fast-forward flights@candidate
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
 
 
 @command.command("list")
@@ -45,7 +45,7 @@ def list_refs(*, dataset: str, output: str) -> None:
     \b
     Example:
       odf ref list flights
-    """  # noqa: D301
+    """
     with clients.coordinator() as coordinator:
         answer = coordinator.ListRefs(ListRefsRequest(ref=dataset), timeout=clients.STREAM_TIMEOUT_SECONDS)
     print_rows([_row(one) for one in answer.refs], output)
@@ -63,7 +63,7 @@ def set_ref(*, reference: str, block: str | None, expected: str | None, output: 
     Example:
       odf ref set flights@candidate
       odf ref set flights@before f1620… --expected none
-    """  # noqa: D301
+    """
     request = SetRefRequest(ref=reference, block=block or "", expected=_expected(expected))
     with clients.coordinator() as coordinator:
         item = coordinator.SetRef(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
@@ -79,7 +79,7 @@ def delete_ref(*, reference: str, expected: str | None) -> None:
     \b
     Example:
       odf ref delete flights@candidate
-    """  # noqa: D301
+    """
     with clients.coordinator() as coordinator:
         coordinator.DeleteRef(
             DeleteRefRequest(ref=reference, expected=_expected(expected)),
@@ -96,7 +96,7 @@ def fast_forward(*, reference: str, output: str) -> None:
     \b
     Example:
       odf ref fast-forward flights@candidate
-    """  # noqa: D301
+    """
     with clients.coordinator() as coordinator:
         summary = coordinator.FastForward(
             FastForwardRequest(ref=reference), timeout=clients.STREAM_TIMEOUT_SECONDS

@@ -42,7 +42,7 @@ def command() -> None:
       odf rejected show flights 0/1234
       odf rejected retry flights --all
       odf rejected drop flights 0/1234
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
 
 
 @command.command("list")
@@ -57,7 +57,7 @@ def list_rejected(*, dataset: str, limit: int, output: str) -> None:
     \b
     Example:
       odf rejected list flights
-    """  # noqa: D301
+    """
     request = RejectedRequest(ref=dataset, limit=limit, value_bytes=BEGINNING)
     counts = RejectedPart.Counts()
     rows = []
@@ -95,7 +95,7 @@ def show_rejected(*, dataset: str, location: str, output: str) -> None:
     \b
     Example:
       odf rejected show flights 0/1234
-    """  # noqa: D301
+    """
     request = RejectedRequest(ref=dataset, locations=_locations([location]))
     for part in _asked(request):
         if not part.HasField("message"):
@@ -125,7 +125,7 @@ def retry_rejected(*, dataset: str, locations: tuple[str, ...], every: bool, out
     \b
     Example:
       odf rejected retry flights --all
-    """  # noqa: D301
+    """
     answer = _settle(dataset, locations, SettleRejectedRequest.RETRY, every=every)
     print_object({"dataset": dataset, "retried": answer.settled, "open": answer.open}, output)
     if answer.cut:
@@ -149,7 +149,7 @@ def drop_rejected(*, dataset: str, locations: tuple[str, ...], every: bool, outp
     Example:
       odf rejected drop flights 0/1234 0/1240
       odf rejected drop flights --all
-    """  # noqa: D301
+    """
     answer = _settle(dataset, locations, SettleRejectedRequest.DROP, every=every)
     print_object({"dataset": dataset, "dropped": answer.settled, "open": answer.open}, output)
 

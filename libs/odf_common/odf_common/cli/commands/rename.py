@@ -20,7 +20,7 @@ def command(*, dataset: str, name: str, output: str) -> None:
     \b
     Example:
       odf rename flights departures
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     clients.require_owners([name])
     with clients.coordinator() as coordinator:
         summary = coordinator.Rename(

@@ -20,7 +20,7 @@ def command() -> None:
       odf repo add shop odf+https://data.example.org/
       odf pull shop/orders
       odf push orders --to shop
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
 
 
 @command.command("add")
@@ -36,7 +36,7 @@ def add(*, name: str, url: str, output: str) -> None:
     Example:
       odf repo add shop odf+https://data.example.org/
       odf repo add disk file:///srv/datasets
-    """  # noqa: D301
+    """
     added = _repositories().add(Name(name), url)
     print_object({"name": name, "url": added.url}, output)
 
@@ -49,7 +49,7 @@ def list_all(*, output: str) -> None:
     \b
     Example:
       odf repo list
-    """  # noqa: D301
+    """
     known = _repositories()
     rows = [_row(known, name) for name in known.names()]
     columns = ("name", "url", "problem") if any(row["problem"] for row in rows) else ("name", "url")
@@ -65,7 +65,7 @@ def delete(*, names: tuple[str, ...], output: str) -> None:
     \b
     Example:
       odf repo delete shop
-    """  # noqa: D301
+    """
     for name in names:
         _repositories().remove(Name(name))
     print_rows([{"name": name} for name in names], output, columns=("name",))

@@ -33,7 +33,7 @@ def command(*, dataset: str, block: str, yes: bool, force: bool, output: str) ->
       odf reset flights 12
       odf reset flights 3fd51a2c --yes
       odf reset flights 3fd51a2c --force && odf pull --reset-derivatives flights
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     require_block_name(block)
     with clients.coordinator() as coordinator:
         head = _whole(coordinator, dataset, block)

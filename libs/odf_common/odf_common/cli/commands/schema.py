@@ -20,7 +20,7 @@ def command(*, name: str | None, folder: Path | None, output: str) -> None:
     \b
     Example:
       odf schema DatasetSnapshot > DatasetSnapshot.json
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     if folder is not None:
         if name is not None:
             raise click.UsageError("--folder writes all schemas; leave out NAME")

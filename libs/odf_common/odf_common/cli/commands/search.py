@@ -34,7 +34,7 @@ def command(*, words: tuple[str, ...], repositories: tuple[str, ...], refresh: b
       odf search flights
       odf search weather station --repo shop
       odf search orders --refresh --output json
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     request = SearchRequest(text=" ".join(words), repositories=repositories, refresh=refresh)
     with clients.sync() as sync:
         reply = sync.Search(request, timeout=SEARCH_TIMEOUT_SECONDS)

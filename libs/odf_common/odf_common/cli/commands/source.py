@@ -43,7 +43,7 @@ def command() -> None:
       odf source skip orders
       odf source set orders badRecords=stop
       odf source set cities pollInterval=1h badRecords=dead-letter
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
 
 
 @command.command("show")
@@ -59,7 +59,7 @@ def show(*, dataset: str, source: str, output: str) -> None:
     Example:
       odf source show orders
       odf source show orders --output json
-    """  # noqa: D301
+    """
     with clients.ingest() as ingest:
         reply = ingest.ShowSources(
             SourceRequest(ref=dataset, source_name=source), timeout=clients.CALL_TIMEOUT_SECONDS
@@ -91,7 +91,7 @@ def resume(*, dataset: str, source: str, start: str, topic: str, output: str) ->
       odf source resume orders --source till --from earliest
       odf source resume orders --from 1200
       odf source resume orders --from 0:1200,1:950
-    """  # noqa: D301
+    """
     request = ResumeSourceRequest(ref=dataset, source_name=source, start=start, topic=topic)
     with clients.ingest() as ingest:
         reply = ingest.ResumeSource(request, timeout=clients.CALL_TIMEOUT_SECONDS)
@@ -112,7 +112,7 @@ def skip(*, dataset: str, source: str, output: str) -> None:
     \b
     Example:
       odf source skip orders
-    """  # noqa: D301
+    """
     with clients.ingest() as ingest:
         reply = ingest.SkipMessage(
             SourceRequest(ref=dataset, source_name=source), timeout=clients.STREAM_TIMEOUT_SECONDS
@@ -156,7 +156,7 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
       odf source set orders topics=shop.orders,shop.returns.* topicStart=2026-03-04T00:00:00Z
       odf source set orders schemaRegistry=https://registry:8081 schemaRegistryUser=odf schemaRegistryPassword=-
       odf source set orders keyColumns=id headerColumns=trace-id:trace timestampColumn=event_time
-    """  # noqa: D301
+    """
     pairs = [one.partition("=") for one in settings]
     if not all(key and mark for key, mark, _ in pairs):
         raise click.UsageError("settings have the form KEY=VALUE")

@@ -19,7 +19,7 @@ def command(*, query: str | None, output: str) -> None:
     \b
     Example:
       odf sql -c 'SELECT origin, count(*) AS n FROM `flights.late` GROUP BY origin'
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     text = sys.stdin.read() if query is None else query
     with clients.coordinator() as coordinator:
         table = arrow_table(

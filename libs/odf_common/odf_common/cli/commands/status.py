@@ -60,7 +60,7 @@ def command(*, names: tuple[str, ...], output: str) -> None:
     Example:
       odf status --output json
       odf status flights.late
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     node = located_node(load())
     silent: dict[str, OdfError] = {}
     stuck = clients.stuck_sources(node, silent.__setitem__)

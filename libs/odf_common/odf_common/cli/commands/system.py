@@ -14,7 +14,7 @@ def command() -> None:
     \b
     Example:
       odf system drop-data flights.delays.hourly --yes
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
 
 
 @command.command("drop-data")
@@ -31,7 +31,7 @@ def drop_data(*, dataset: str, yes: bool, output: str) -> None:
     Example:
       odf system drop-data flights.delays.hourly --yes
       odf pull flights.delays.hourly
-    """  # noqa: D301
+    """
     if not yes:
         confirm(f"Delete the data of {dataset}? The next pull recomputes it.")
     with clients.coordinator() as coordinator:

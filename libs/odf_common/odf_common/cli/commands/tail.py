@@ -26,7 +26,7 @@ def command(*, dataset: str, records: int, output: str) -> None:
     Example:
       odf tail flights.late -n 3
       odf tail flights.late -n 3 --output json
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     with clients.coordinator() as coordinator:
         parts = coordinator.Tail(
             TailRequest(ref=dataset, records=records), timeout=clients.STREAM_TIMEOUT_SECONDS

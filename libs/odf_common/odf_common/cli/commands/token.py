@@ -31,7 +31,7 @@ def command() -> None:
       odf token create ann --label laptop --expires 30d
       odf token list
       odf token revoke 0c5d8f1f6f2f4c1b
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
 
 
 @command.command("create")
@@ -60,7 +60,7 @@ def create_token(*, account: str, label: str, scope: str, dataset: str, expires:
     Example:
       odf token create ann --label laptop
       odf token create thermometer --scope write --dataset lab.thermo --expires never
-    """  # noqa: D301
+    """
     request = CreateTokenRequest(
         account=account, label=label, scope=scope, dataset=dataset, seconds=_seconds(expires)
     )
@@ -78,7 +78,7 @@ def list_tokens(*, output: str) -> None:
     \b
     Example:
       odf token list
-    """  # noqa: D301
+    """
     with clients.access() as access:
         reply = access.ListTokens(ListTokensRequest(), timeout=clients.CALL_TIMEOUT_SECONDS)
     print_rows([_row(item) for item in reply.tokens], output, columns=COLUMNS)
@@ -92,7 +92,7 @@ def revoke_token(*, token: str) -> None:
     \b
     Example:
       odf token revoke 0c5d8f1f6f2f4c1b
-    """  # noqa: D301
+    """
     with clients.access() as access:
         access.RevokeToken(RevokeTokenRequest(id=token), timeout=clients.CALL_TIMEOUT_SECONDS)
 

@@ -18,7 +18,7 @@ def command(output: str) -> None:
     Example:
       odf topics
       ODF_KAFKA=kafka:9092 ODF_KAFKA_PREFIX=staging. ODF_KAFKA_MIN_INSYNC_REPLICAS=2 odf topics --output json
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     from odf_common.adapters.kafka.topic_specs import node_topics
     from odf_common.service.connections import topic_policy
 

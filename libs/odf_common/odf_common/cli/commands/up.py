@@ -51,7 +51,7 @@ def command(
       odf up --detach
       odf up ingest coordinator
       ODF_KAFKA=kafka:9092 ODF_KAFKA_PREFIX=staging. odf up --detach
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     settings = load()
     started_at = time.monotonic()
     report = _StartReport(

@@ -42,7 +42,7 @@ def command(
       odf verify --all
       odf verify flights --integrity
       odf verify 'flights.%'
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
     if not datasets and not every:
         raise click.UsageError("give DATASETs, or --all")
     request = VerifyRequest(

@@ -40,7 +40,7 @@ def command() -> None:
       odf webhook add orders https://example.org/hook
       odf webhook list
       odf webhook delete 0c5d8f1f6f2f4c1b
-    """  # noqa: D301 - click's marker for text that must not be wrapped
+    """
 
 
 @command.command("add")
@@ -68,7 +68,7 @@ def add_webhook(*, dataset: str, url: str, events: tuple[str, ...], sign: str, o
     Example:
       odf webhook add orders https://example.org/hook
       odf webhook add orders https://example.org/hook --event head --sign hmac-sha256
-    """  # noqa: D301
+    """
     request = AddWebhookRequest(dataset=dataset, url=url, events=events, algorithm=sign)
     with clients.webhooks() as webhooks:
         reply = webhooks.AddWebhook(request, timeout=clients.CALL_TIMEOUT_SECONDS)
@@ -88,7 +88,7 @@ def list_webhooks(*, output: str) -> None:
     \b
     Example:
       odf webhook list
-    """  # noqa: D301
+    """
     with clients.webhooks() as webhooks:
         reply = webhooks.ListWebhooks(ListWebhooksRequest(), timeout=clients.CALL_TIMEOUT_SECONDS)
     print_rows([_row(item) for item in reply.webhooks], output, columns=COLUMNS)
@@ -102,7 +102,7 @@ def delete_webhook(*, webhook: str) -> None:
     \b
     Example:
       odf webhook delete 0c5d8f1f6f2f4c1b
-    """  # noqa: D301
+    """
     with clients.webhooks() as webhooks:
         webhooks.DeleteWebhook(DeleteWebhookRequest(id=webhook), timeout=clients.CALL_TIMEOUT_SECONDS)
 

@@ -108,7 +108,6 @@ class _Votes:
     """Counts the kinds of values at one path of many records."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._counts: Counter[type[object]] = Counter()
         self._fields: dict[str, _Votes] = {}
         self._element: _Votes | None = None
