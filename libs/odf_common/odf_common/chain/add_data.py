@@ -45,4 +45,4 @@ def checkpoint_hash(state: ChainState) -> Multihash | None:
 
 def _carried(state: ChainState) -> SourceState | None:
     last = state.last_source_state
-    return None if last is None or last.source_name in state.disabled_sources else last
+    return None if last is None or last.source_name in state.definitions.disabled_sources else last

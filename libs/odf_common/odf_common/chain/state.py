@@ -106,11 +106,6 @@ class ChainState:
         return self.definitions.schema
 
     @property
-    def vocab(self) -> SetVocab | None:
-        """Return the vocabulary as set, None if it never was."""
-        return self.definitions.vocab
-
-    @property
     def vocabulary(self) -> DatasetVocabulary:
         """Return the names of the system columns, with defaults for missing ones."""
         return vocabulary_of(self.definitions.vocab)
@@ -119,16 +114,6 @@ class ChainState:
     def info(self) -> SetInfo | None:
         """Return the latest description."""
         return self.definitions.info
-
-    @property
-    def license(self) -> SetLicense | None:
-        """Return the latest licence."""
-        return self.definitions.license
-
-    @property
-    def attachments(self) -> SetAttachments | None:
-        """Return the latest attachments."""
-        return self.definitions.attachments
 
     @property
     def transform(self) -> SetTransform | None:
@@ -144,11 +129,6 @@ class ChainState:
     def push_sources(self) -> Mapping[str, AddPushSource]:
         """Return the enabled push sources, by name."""
         return self.definitions.push_sources
-
-    @property
-    def disabled_sources(self) -> frozenset[str]:
-        """Return the names of the disabled sources."""
-        return self.definitions.disabled_sources
 
     @property
     def next_offset(self) -> int:

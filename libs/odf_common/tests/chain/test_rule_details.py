@@ -253,7 +253,7 @@ def test_a_disabled_source_still_lets_the_watermark_be_set() -> None:
 def test_a_disabled_source_may_be_replaced_and_then_takes_data() -> None:
     chain = a_chain().add(DisablePushSource(source_name="default"), a_push_source()).add_data()
     assert chain.state.last_offset == 9
-    assert not chain.state.disabled_sources
+    assert not chain.state.definitions.disabled_sources
 
 
 def test_a_disabled_polling_source_may_give_way_to_pushes() -> None:
