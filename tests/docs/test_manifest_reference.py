@@ -13,9 +13,8 @@ from odf_common.codec.plain_values import camel, tag_of
 from odf_common.codec.yaml_syntax import documents
 from odf_common.metadata.data_schema import DataSchema
 from odf_common.metadata.events import AddPushSource, SetPollingSource, SetTransform
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import DatasetSnapshot, MetadataBlock
 from odf_common.metadata.scalars import ExtraAttributes
-from odf_common.metadata.snapshot import DatasetSnapshot
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "reference" / "manifests.md").read_text("utf-8")

@@ -11,8 +11,8 @@ from odf_testing.coordinator import Coordinator, PassingEngine
 
 from odf_common.errors import InvalidQuery, Refused
 from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import Transform
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import Past, ValidatedQuery
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.operations.rebuild_data import EngineGone

@@ -13,6 +13,7 @@ from odf_common.chain.walk import iterate
 from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import (
+    DatasetVocabulary,
     ExecuteTransform,
     MetadataEvent,
     SetDataSchema,
@@ -20,7 +21,6 @@ from odf_common.metadata.events import (
     TransformInput,
 )
 from odf_common.metadata.steps import Transform, TransformSql
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import MigrateRequest, OnProgress, Past, ValidatedQuery
 from odf_common.ports.store import ObjectKind
 

@@ -8,10 +8,9 @@ from odf_testing.engine import FLIGHTS, HOUR, LATE, VOCAB, Block, Make, flight, 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine_messages import TransformResponseSuccess
-from odf_common.metadata.events import SetTransform, TransformInput
+from odf_common.metadata.events import DatasetVocabulary, SetTransform, TransformInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import TransformSql
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import MigrateInput, MigrateRequest
 from odf_engine_spark.transform.checkpoint import read_state
 

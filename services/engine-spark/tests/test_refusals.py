@@ -10,8 +10,8 @@ from odf_testing.engine import FLIGHTS, FROM, HOURLY, LATE, TO, VOCAB, WEATHER, 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.metadata.engine_messages import RawQueryRequest
+from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import TemporalTable, TransformSql
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import QueryTable
 
 T = "time_hour AS event_time"

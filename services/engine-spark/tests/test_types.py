@@ -12,7 +12,7 @@ from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.data.slices import write_slice
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine_messages import RawQueryRequest
-from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.metadata.events import DatasetVocabulary
 from odf_common.ports.engine import QueryTable
 from odf_engine_spark.transform import adhoc
 from odf_engine_spark.transform.transform import Transforms

@@ -30,7 +30,7 @@ from odf_common.metadata.events import (
     DataSlice,
     SetDataSchema,
 )
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import MetadataBlock
 from odf_common.ports.store import ObjectKind
 from odf_verifier.report import Damage, Problem, Tally
 from odf_verifier.targets import Target

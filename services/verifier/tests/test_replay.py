@@ -10,9 +10,14 @@ from odf_common.data.columns import with_system_columns
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.data.slices import write_slice
 from odf_common.metadata.engine_messages import TransformResponseSuccess
-from odf_common.metadata.events import DatasetKind, DataSlice, ExecuteTransform, OffsetInterval
+from odf_common.metadata.events import (
+    DatasetKind,
+    DatasetVocabulary,
+    DataSlice,
+    ExecuteTransform,
+    OffsetInterval,
+)
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_verifier.replay import _differences
 
 INTERVAL = OffsetInterval(start=0, end=1)

@@ -18,7 +18,7 @@ from odf_common.metadata.engine_messages import (
     TransformResponseRoot,
 )
 from odf_common.metadata.events import UnknownEvent
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import MetadataBlock
 
 MESSAGES = (
     MetadataBlock,

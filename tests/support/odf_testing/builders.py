@@ -38,7 +38,7 @@ from odf_common.metadata.events import (
     TransformInput,
 )
 from odf_common.metadata.fetching import FetchStepUrl
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import MetadataBlock
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, SqlQueryStep, TransformSql
 

@@ -15,10 +15,9 @@ from odf_common.metadata.engine_messages import (
     TransformResponseSuccess,
     Watermark,
 )
-from odf_common.metadata.events import OffsetInterval
+from odf_common.metadata.events import DatasetVocabulary, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
-from odf_common.metadata.vocabulary import DatasetVocabulary
 
 A, R, FROM, TO = 0, 1, 2, 3  # append, retract, correct from, correct to (RFC-015)
 MINUTE = 60_000

@@ -10,9 +10,8 @@ import pytest
 from odf_common.errors import InvalidQuery
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
-from odf_common.metadata.events import SetTransform, TransformInput
+from odf_common.metadata.events import DatasetVocabulary, SetTransform, TransformInput
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import (
     Engine,
     EngineNotAvailable,

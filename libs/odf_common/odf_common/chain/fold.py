@@ -27,7 +27,7 @@ from odf_common.metadata.events import (
     SetVocab,
     UnknownEvent,
 )
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import MetadataBlock
 
 _TAGS: Final = {kind: tag for tag, kind in enumerate(KnownEvent.__args__, start=1)}
 

@@ -9,7 +9,7 @@ from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import ExecuteTransform, KnownEvent, Seed, SetDataSchema, UnknownEvent
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import MetadataBlock
 
 Holds = Callable[[DatasetId, Multihash], bool]  # whether the chain of an input has the block
 

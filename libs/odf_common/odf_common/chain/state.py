@@ -13,6 +13,7 @@ from odf_common.metadata.events import (
     AddPushSource,
     Checkpoint,
     DatasetKind,
+    DatasetVocabulary,
     KnownEvent,
     SetAttachments,
     SetDataSchema,
@@ -22,9 +23,9 @@ from odf_common.metadata.events import (
     SetTransform,
     SetVocab,
     SourceState,
+    vocabulary_of,
 )
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.vocabulary import DatasetVocabulary, vocabulary_of
 
 DEFAULT_SOURCE: Final = "default"  # the name under which a polling source keeps its state
 

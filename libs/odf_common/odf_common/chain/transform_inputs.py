@@ -21,7 +21,7 @@ from odf_common.metadata.events import (
     SetDataSchema,
     SetVocab,
 )
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import MetadataBlock
 
 
 @dataclass(eq=False, kw_only=True)

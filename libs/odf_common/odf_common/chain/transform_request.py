@@ -19,13 +19,13 @@ from odf_common.metadata.engine_messages import (
 )
 from odf_common.metadata.events import (
     Checkpoint,
+    DatasetVocabulary,
     DataSlice,
     ExecuteTransform,
     ExecuteTransformInput,
     SetTransform,
 )
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.vocabulary import DatasetVocabulary
 
 PathOf = Callable[[Multihash], str]  # local path of a slice, by its physical hash
 

@@ -9,7 +9,7 @@ import pyarrow.types as kind
 import yaml
 
 from odf_common.data.ddl_text import schema_to_ddl
-from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.metadata.events import DatasetVocabulary
 
 KINDS: Final[Mapping[str, str]] = {
     "csv": "Csv",

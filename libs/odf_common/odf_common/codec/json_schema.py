@@ -31,9 +31,8 @@ from odf_common.codec.plain_values import camel, formerly_schema, tag_of, tag_sp
 from odf_common.hashing.multibase import FINAL, MAX_TEXT
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import PREFIX, DatasetId
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import DatasetSnapshot, MetadataBlock
 from odf_common.metadata.scalars import RFC3339, ExtraAttributes
-from odf_common.metadata.snapshot import DatasetSnapshot
 
 Schema = dict[str, Any]
 

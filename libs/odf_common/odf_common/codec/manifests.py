@@ -14,9 +14,7 @@ from odf_common.codec.plain_values import from_plain, to_plain, union_from_plain
 from odf_common.codec.yaml_syntax import Document, documents, write
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import KnownEvent
-from odf_common.metadata.metadata_block import MetadataBlock
-from odf_common.metadata.repository import Repository
-from odf_common.metadata.snapshot import DatasetSnapshot
+from odf_common.metadata.manifest_contents import DatasetSnapshot, MetadataBlock, Repository
 
 __all__ = [
     "SourcedSnapshot",

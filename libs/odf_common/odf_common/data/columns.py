@@ -9,8 +9,8 @@ import pyarrow.types as kind
 
 from odf_common.data.stored_types import TIMESTAMP, stored_type
 from odf_common.errors import InvalidInput
+from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.vocabulary import DatasetVocabulary
 
 OPERATION: Final = 1  # position of the operation among the columns
 

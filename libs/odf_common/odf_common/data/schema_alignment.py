@@ -9,7 +9,7 @@ import pyarrow.types as kind
 
 from odf_common.data.stored_types import as_stored, in_unit, stored_schema, stored_type
 from odf_common.errors import InvalidInput
-from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.metadata.events import DatasetVocabulary
 
 
 def aligned_schema(found: pa.Schema, known: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:

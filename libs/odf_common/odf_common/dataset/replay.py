@@ -23,7 +23,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, ExecuteTransformInput, SetTransform
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import MetadataBlock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import BlobReader, Catalog, ObjectKind, block_reader
 

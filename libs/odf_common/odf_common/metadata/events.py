@@ -1,6 +1,9 @@
-"""The thirteen metadata events in the order of their discriminators (spec: Metadata Events; wire-facts §1.4–1.5)."""
+"""The thirteen metadata events in the order of their discriminators (spec: Metadata Events; wire-facts §1.4–1.5).
 
-from dataclasses import dataclass
+Also the names of the system columns, with which they are read (spec: DatasetVocabulary).
+"""
+
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Final
 
@@ -247,3 +250,21 @@ class UnknownEvent:
 
 MetadataEvent = KnownEvent | UnknownEvent
 DataEvent = AddData | ExecuteTransform  # what brings records, checkpoints and watermarks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetVocabulary:
+    """The names of the four system columns, with defaults for missing ones."""
+
+    offset_column: str = "offset"
+    operation_type_column: str = "op"
+    system_time_column: str = "system_time"
+    event_time_column: str = "event_time"
+
+
+def vocabulary_of(event: SetVocab | None) -> DatasetVocabulary:
+    """Return the names that `event` sets, with defaults for missing ones."""
+    if event is None:
+        return DatasetVocabulary()
+    given = {f.name: getattr(event, f.name) for f in fields(event)}
+    return DatasetVocabulary(**{name: value for name, value in given.items() if value is not None})

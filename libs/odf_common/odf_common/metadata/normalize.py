@@ -24,7 +24,7 @@ from odf_common.metadata.events import (
     SetTransform,
     TransformInput,
 )
-from odf_common.metadata.snapshot import DatasetSnapshot
+from odf_common.metadata.manifest_contents import DatasetSnapshot
 from odf_common.metadata.steps import SqlQueryStep, Transform
 
 _NEVER: Final = (AddData, ExecuteTransform, DisablePollingSource, DisablePushSource)

@@ -13,10 +13,9 @@ from odf_common.metadata.engine_messages import (
     TransformRequest,
     TransformResponseSuccess,
 )
-from odf_common.metadata.events import SetTransform
+from odf_common.metadata.events import DatasetVocabulary, SetTransform
 from odf_common.metadata.scalars import Timestamp, UInt64
 from odf_common.metadata.steps import Strings, Transform
-from odf_common.metadata.vocabulary import DatasetVocabulary
 
 
 @dataclass(eq=False, kw_only=True)

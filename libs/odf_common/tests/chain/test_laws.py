@@ -45,7 +45,7 @@ from odf_common.metadata.events import (
     SetVocab,
     UnknownEvent,
 )
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import MetadataBlock
 
 NAMES = st.sampled_from(["default", "b", "ü"])
 HASHES = st.none() | st.builds(a_hash, st.integers(0, 2))

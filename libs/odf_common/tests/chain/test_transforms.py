@@ -42,6 +42,7 @@ from odf_common.metadata.engine_messages import TransformResponseSuccess, Waterm
 from odf_common.metadata.events import (
     AddData,
     DatasetKind,
+    DatasetVocabulary,
     DataSlice,
     ExecuteTransform,
     ExecuteTransformInput,
@@ -51,7 +52,6 @@ from odf_common.metadata.events import (
     SetInfo,
     SetVocab,
 )
-from odf_common.metadata.vocabulary import DatasetVocabulary
 
 A = a_dataset("a")
 

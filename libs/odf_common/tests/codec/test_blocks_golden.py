@@ -18,7 +18,7 @@ from odf_common.metadata import data_schema as sc
 from odf_common.metadata import events as ev
 from odf_common.metadata import fetching
 from odf_common.metadata import steps as st
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import MetadataBlock
 from odf_common.metadata.scalars import ExtraAttributes, Timestamp
 
 VECTORS = Path(__file__).parents[4] / "tests" / "vectors"

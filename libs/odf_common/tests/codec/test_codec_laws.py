@@ -55,15 +55,15 @@ from odf_common.metadata.data_schema import (
 from odf_common.metadata.events import (
     AddData,
     AddPushSource,
+    DatasetVocabulary,
     DisablePollingSource,
     SetPollingSource,
     UnknownEvent,
 )
 from odf_common.metadata.fetching import FetchStepMqtt, MqttQos, MqttTopicSubscription
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import MetadataBlock
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepGeoJson, ReadStepParquet
-from odf_common.metadata.vocabulary import DatasetVocabulary
 
 LAWS = settings(max_examples=examples(40))
 VECTORS = Path(__file__).parents[4] / "tests" / "vectors"

@@ -22,7 +22,7 @@ from odf_common.codec.model_schema import EVENTS
 from odf_common.errors import InvalidInput
 from odf_common.metadata.engine_messages import RawQueryRequest
 from odf_common.metadata.events import AddData
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import MetadataBlock
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import TransformSql
 

@@ -29,8 +29,7 @@ from odf_common.errors import InvalidInput
 from odf_common.hashing.multibase import FINAL, encode
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.metadata_block import MetadataBlock
-from odf_common.metadata.snapshot import DatasetSnapshot
+from odf_common.metadata.manifest_contents import DatasetSnapshot, MetadataBlock
 
 HERE = Path(__file__).parents[4]
 VECTORS = HERE / "tests" / "vectors"

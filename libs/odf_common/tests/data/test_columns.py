@@ -12,8 +12,8 @@ from odf_common.data.columns import (
 )
 from odf_common.data.slices import read_slice, write_slice
 from odf_common.errors import InvalidInput
+from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.vocabulary import DatasetVocabulary
 
 MS_UTC = pa.timestamp("ms", "UTC")
 NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)

@@ -4,7 +4,7 @@ import pytest
 from odf_common.data.schema_alignment import align_to_schema, aligned_schema, with_new_columns
 from odf_common.data.schema_evolution import check_evolution
 from odf_common.errors import InvalidInput
-from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.metadata.events import DatasetVocabulary
 
 VOCAB = DatasetVocabulary()
 SIGNED = pa.schema(

@@ -23,8 +23,8 @@ from odf_common.data.slices import (
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.logical import UnhashableType, logical_hash
 from odf_common.hashing.physical import physical_hash_of
+from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.vocabulary import DatasetVocabulary
 
 MS_UTC = pa.timestamp("ms", "UTC")
 NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)

@@ -40,12 +40,12 @@ from odf_common.metadata.engine_messages import (
 from odf_common.metadata.events import (
     AddData,
     DatasetKind,
+    DatasetVocabulary,
     ExecuteTransform,
     ExecuteTransformInput,
     SetTransform,
 )
 from odf_common.metadata.steps import SqlQueryStep, Strings, Transform
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import (
     IsWanted,
     MigrateRequest,

@@ -6,8 +6,8 @@ from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.metadata import events as ev
 from odf_common.metadata import steps as st
+from odf_common.metadata.manifest_contents import DatasetSnapshot
 from odf_common.metadata.normalize import normalize
-from odf_common.metadata.snapshot import DatasetSnapshot
 
 ID = DatasetId.of_key(bytes(32))
 

@@ -7,7 +7,7 @@ from odf_common.codec.flatbuffers import decode_block
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import KnownEvent
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import MetadataBlock
 from odf_common.metadata.scalars import Timestamp
 
 Read = Callable[[Multihash], bytes]

@@ -16,7 +16,15 @@ from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.stored_types import stored_schema
 from odf_common.errors import InvalidInput, nearest
 from odf_common.hashing.logical import UnhashableType, check_hashable
-from odf_common.metadata.events import AddPushSource, KnownEvent, SetDataSchema, SetPollingSource, SetVocab
+from odf_common.metadata.events import (
+    AddPushSource,
+    DatasetVocabulary,
+    KnownEvent,
+    SetDataSchema,
+    SetPollingSource,
+    SetVocab,
+    vocabulary_of,
+)
 from odf_common.metadata.fetching import FetchStepContainer, FetchStepFilesGlob, FetchStepMqtt, FetchStepUrl
 from odf_common.metadata.steps import (
     MergeStrategy,
@@ -30,7 +38,6 @@ from odf_common.metadata.steps import (
     ReadStepNdGeoJson,
     Strings,
 )
-from odf_common.metadata.vocabulary import DatasetVocabulary, vocabulary_of
 from odf_coordinator.definitions.declared_schemas import Source, without_operations
 
 PRIMARY: Final = "merge.primaryKey"

@@ -9,10 +9,17 @@ from odf_common.data.columns import normalize_timestamps, with_system_columns
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.stored_types import TIMESTAMP
-from odf_common.metadata.events import AddPushSource, KnownEvent, SetDataSchema, SetPollingSource, SetVocab
+from odf_common.metadata.events import (
+    AddPushSource,
+    DatasetVocabulary,
+    KnownEvent,
+    SetDataSchema,
+    SetPollingSource,
+    SetVocab,
+    vocabulary_of,
+)
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrategyUpsertStream, ReadStep
-from odf_common.metadata.vocabulary import DatasetVocabulary, vocabulary_of
 
 Source = AddPushSource | SetPollingSource
 

@@ -12,6 +12,7 @@ from odf_common.errors import ChainRuleViolated, InvalidInput
 from odf_common.metadata.events import (
     AddPushSource,
     DatasetKind,
+    DatasetVocabulary,
     KnownEvent,
     Seed,
     SetDataSchema,
@@ -19,10 +20,9 @@ from odf_common.metadata.events import (
     SetTransform,
     SetVocab,
 )
+from odf_common.metadata.manifest_contents import DatasetSnapshot
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.snapshot import DatasetSnapshot
 from odf_common.metadata.steps import MergeStrategySnapshot
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_coordinator.definitions.declared_columns import require_fetchable, require_possible
 from odf_coordinator.definitions.declared_schemas import vocabulary_of_events
 from odf_coordinator.definitions.schema_evolution import require_consistent, require_continuing

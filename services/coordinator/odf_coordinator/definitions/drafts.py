@@ -11,8 +11,8 @@ from odf_common.identity.dataset_refs import parse_alias, parse_ref
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import PrivateKey, generate
 from odf_common.metadata.events import KnownEvent, Seed, SetTransform, TransformInput
+from odf_common.metadata.manifest_contents import DatasetSnapshot
 from odf_common.metadata.normalize import normalize
-from odf_common.metadata.snapshot import DatasetSnapshot
 from odf_common.ports.store import Catalog
 from odf_coordinator.catalog.registry import DatasetUnknown
 from odf_coordinator.definitions.diff import require_whole

@@ -9,8 +9,13 @@ import pyarrow as pa
 from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidQuery
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import AddPushSource, KnownEvent, SetPollingSource, SetTransform
-from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.metadata.events import (
+    AddPushSource,
+    DatasetVocabulary,
+    KnownEvent,
+    SetPollingSource,
+    SetTransform,
+)
 from odf_common.ports.engine import Engine, Past
 from odf_coordinator.catalog.registry import Datasets
 from odf_coordinator.definitions.declared_schemas import (

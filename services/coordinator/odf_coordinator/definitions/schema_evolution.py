@@ -10,8 +10,7 @@ from odf_common.chain.state import ChainState
 from odf_common.data.schema_alignment import aligned_schema, with_new_columns
 from odf_common.data.schema_evolution import check_evolution, schema_of_event
 from odf_common.errors import InvalidInput
-from odf_common.metadata.events import AddPushSource
-from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.metadata.events import AddPushSource, DatasetVocabulary
 from odf_coordinator.definitions.declared_columns import declared_columns, of_source
 from odf_coordinator.definitions.declared_schemas import (
     Source,

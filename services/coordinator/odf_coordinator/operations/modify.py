@@ -27,11 +27,11 @@ from odf_common.metadata.events import (
     Seed,
     SetTransform,
     SetVocab,
+    vocabulary_of,
 )
+from odf_common.metadata.manifest_contents import DatasetSnapshot
 from odf_common.metadata.normalize import normalize
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.snapshot import DatasetSnapshot
-from odf_common.metadata.vocabulary import vocabulary_of
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_coordinator.catalog.dependency_guard import hold_inputs
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnknown, Unreadable

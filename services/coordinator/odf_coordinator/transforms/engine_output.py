@@ -16,8 +16,7 @@ from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.physical import physical_hash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine_messages import TransformResponseSuccess
-from odf_common.metadata.events import Checkpoint, DataSlice, OffsetInterval, SetDataSchema
-from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.metadata.events import Checkpoint, DatasetVocabulary, DataSlice, OffsetInterval, SetDataSchema
 from odf_common.ports.store import BlobStore, ObjectKind
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from odf_common.data.columns import Operation
-from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.metadata.events import DatasetVocabulary
 from odf_engine_spark.spark.logical_plans import HIDDEN, LATE, UNTIL
 from odf_engine_spark.values.equality_codes import equality_codes, normalized
 

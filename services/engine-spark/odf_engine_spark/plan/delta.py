@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.metadata.events import DatasetVocabulary
 from odf_engine_spark.values.operations import Numbers
 
 NEVER: Final = np.iinfo(np.int64).min

@@ -8,8 +8,8 @@ from typing import Final
 import pyarrow as pa
 
 from odf_common.errors import InvalidQuery
+from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_engine_spark.analysis.columns import AsOf, InputColumns, checked, output
 from odf_engine_spark.analysis.dialect import check_depth, check_moments, check_windows, lateness, read_text
 from odf_engine_spark.analysis.emission_fingerprint import Skeleton, skeleton_of

@@ -10,9 +10,8 @@ from odf_common.codec.flatbuffers import decode_event, decode_message
 from odf_common.codec.times import time_message_or_none, time_of
 from odf_common.errors import InvalidInput
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess, Watermark
-from odf_common.metadata.events import SetTransform
+from odf_common.metadata.events import DatasetVocabulary, SetTransform
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import EngineProgress, MigrateInput, MigrateRequest, QueryTable
 from odf_common.proto.engine import engine_pb2
 

@@ -8,9 +8,8 @@ import pyarrow as pa
 from odf_common.data.schema_alignment import aligned_schema, with_new_columns
 from odf_common.data.schema_evolution import check_evolution
 from odf_common.errors import InvalidInput, InvalidQuery
-from odf_common.metadata.events import SetTransform
+from odf_common.metadata.events import DatasetVocabulary, SetTransform
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import MigrateInput, MigrateRequest
 from odf_engine_spark.transform.migration import migrate
 from odf_engine_spark.transform.transform import Transforms

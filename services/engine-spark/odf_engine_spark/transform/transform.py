@@ -15,10 +15,9 @@ from odf_common.data.slices import write_slice
 from odf_common.data.stored_types import stored_schema
 from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
-from odf_common.metadata.events import OffsetInterval
+from odf_common.metadata.events import DatasetVocabulary, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import TransformSql
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_engine_spark.plan.late_corrections import run_late
 from odf_engine_spark.plan.prepared import PlannedInput, Prepared, prepare
 from odf_engine_spark.plan.segments import Step, WatermarkRange

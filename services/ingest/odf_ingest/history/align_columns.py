@@ -7,7 +7,7 @@ import pyarrow.types as kind
 
 from odf_common.data.schema_alignment import align_to_schema
 from odf_common.errors import InvalidInput
-from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.metadata.events import DatasetVocabulary
 
 
 def data_columns(schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:

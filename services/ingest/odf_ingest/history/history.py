@@ -23,7 +23,7 @@ from odf_common.chain.state import ChainState
 from odf_common.chain.walk import iterate
 from odf_common.data.slices import read_slice
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import DataEvent
+from odf_common.metadata.events import DataEvent, DatasetVocabulary
 from odf_common.metadata.steps import (
     MergeStrategy,
     MergeStrategyChangelogStream,
@@ -32,7 +32,6 @@ from odf_common.metadata.steps import (
     MergeStrategyUpsertStream,
     Strings,
 )
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.history.align_columns import without_dictionaries
 from odf_ingest.history.current_rows import CurrentRows
 from odf_ingest.history.kept_index import (

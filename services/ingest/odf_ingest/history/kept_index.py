@@ -17,8 +17,8 @@ import structlog
 
 from odf_common.chain.state import ChainState
 from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import Strings
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.history.current_rows import CurrentRows
 from odf_ingest.history.key_index import KeyIndex
 from odf_ingest.history.keys import Keys

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
+from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrategyUpsertStream, Strings
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.errors import IncompleteCorrection
 from odf_ingest.history.keys import key_array
 from odf_ingest.merge.ordering import key_order

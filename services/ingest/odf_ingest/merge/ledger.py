@@ -2,8 +2,8 @@
 
 import pyarrow as pa
 
+from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import MergeStrategyLedger, Strings
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.history.keys import key_array
 from odf_ingest.merge.ordering import by_event_time
 from odf_ingest.merge.strategy import DEFAULT, History, Merged, key_columns, merge

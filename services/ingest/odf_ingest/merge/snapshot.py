@@ -5,8 +5,8 @@ import pyarrow.compute as pc
 
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
+from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import MergeStrategySnapshot, Strings
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.errors import SnapshotRetractsTooMuch
 from odf_ingest.merge.difference import begin_sorting, difference
 from odf_ingest.merge.strategy import DEFAULT, History, Merged, key_columns, merge, takes_whole_batches

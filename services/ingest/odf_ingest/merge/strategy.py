@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import MergeStrategy, Strings
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.errors import UnsupportedStep
 from odf_ingest.history.keys import Keys
 from odf_ingest.source_settings import SourceSettings

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from odf_common.data.columns import Operation
+from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import MergeStrategyUpsertStream, Strings
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.history.keys import key_array, last_of_each
 from odf_ingest.merge.changelog_stream import operations
 from odf_ingest.merge.difference import alike, difference

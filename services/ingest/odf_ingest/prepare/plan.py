@@ -6,9 +6,8 @@ import pyarrow as pa
 
 from odf_common.chain.state import ChainState
 from odf_common.data.schema_evolution import schema_of_event
-from odf_common.metadata.events import AddPushSource
+from odf_common.metadata.events import AddPushSource, DatasetVocabulary
 from odf_common.metadata.steps import ReadStepEsriShapefile, ReadStepParquet
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import IsWanted, always
 from odf_ingest.history.align_columns import data_columns
 from odf_ingest.merge import key_columns, takes_whole_batches

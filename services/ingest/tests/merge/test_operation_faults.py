@@ -3,12 +3,12 @@
 import pyarrow as pa
 import pytest
 
+from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import (
     MergeStrategyAppend,
     MergeStrategyChangelogStream,
     MergeStrategyUpsertStream,
 )
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.merge.strategy import operation_faults
 
 KEY = ("id",)

@@ -5,7 +5,7 @@ import pytest
 
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
-from odf_common.metadata.vocabulary import DatasetVocabulary
+from odf_common.metadata.events import DatasetVocabulary
 from odf_ingest.history.align_columns import align_columns
 from odf_ingest.merge.changelog_stream import operations
 from odf_ingest.merge.ordering import by_event_time, by_key

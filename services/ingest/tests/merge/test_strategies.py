@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odf_common.errors import InvalidInput
+from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import (
     MergeStrategy,
     MergeStrategyAppend,
@@ -17,7 +18,6 @@ from odf_common.metadata.steps import (
     MergeStrategyUpsertStream,
     Strings,
 )
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_ingest.errors import IncompleteCorrection, SnapshotRetractsTooMuch
 from odf_ingest.history.current_rows import CurrentRows
 from odf_ingest.history.history import Fresh

@@ -37,9 +37,8 @@ from odf_common.metadata.engine_messages import (
     TransformResponseRoot,
     TransformResponseSuccess,
 )
-from odf_common.metadata.events import OffsetInterval, SetTransform, TransformInput
+from odf_common.metadata.events import DatasetVocabulary, OffsetInterval, SetTransform, TransformInput
 from odf_common.metadata.steps import Strings, Transform
-from odf_common.metadata.vocabulary import DatasetVocabulary
 from odf_common.ports.engine import (
     EngineNotAvailable,
     EngineProgress,

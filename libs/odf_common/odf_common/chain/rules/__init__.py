@@ -14,7 +14,7 @@ from odf_common.chain.state import ChainState
 from odf_common.errors import ChainRuleViolated
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, ExecuteTransform, MetadataEvent, Seed
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import MetadataBlock
 
 FirstRule = Callable[[MetadataBlock], str | None]
 Rule = Callable[[ChainState, MetadataBlock], str | None]

@@ -2,7 +2,7 @@
 
 from odf_common.chain.state import ChainState
 from odf_common.metadata.events import AddData, DataEvent
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import MetadataBlock
 
 
 def watermark_is_kept(past: ChainState, block: MetadataBlock) -> str | None:

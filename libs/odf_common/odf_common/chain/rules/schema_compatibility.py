@@ -3,7 +3,7 @@
 from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SetDataSchema
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import MetadataBlock
 
 
 def schema_is_given(past: ChainState, block: MetadataBlock) -> str | None:

@@ -12,7 +12,7 @@ from odf_common.metadata.events import (
     SetPollingSource,
 )
 from odf_common.metadata.fetching import FetchStepEthereumLogs
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import MetadataBlock
 
 
 def polling_source_stands_alone(past: ChainState, block: MetadataBlock) -> str | None:

@@ -20,7 +20,7 @@ from odf_common.metadata.events import (
     SetPollingSource,
     UnknownEvent,
 )
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import MetadataBlock
 
 _KNOWN: Final = KnownEvent.__args__
 # No later check depends on the content of these, so they may be unreadable.

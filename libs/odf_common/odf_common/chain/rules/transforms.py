@@ -11,7 +11,7 @@ from odf_common.metadata.events import (
     SetPollingSource,
     SetTransform,
 )
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import MetadataBlock
 from odf_common.metadata.steps import TransformSql
 
 

@@ -15,7 +15,7 @@ from odf_common.codec.model_schema import EVENTS
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import MetadataEvent, UnknownEvent
-from odf_common.metadata.metadata_block import MetadataBlock
+from odf_common.metadata.manifest_contents import MetadataBlock
 from odf_common.metadata.scalars import Int32, Int64
 
 BLOCK_KIND: Final = 0x400000  # multicodec odf-metadata-block
