@@ -23,6 +23,9 @@ from odf_common.service.settings import Settings, without_password
 
 GROUP: Final = "odf.services"
 INFRASTRUCTURE: Final = ("kafka", "redis")
+ENGINE_SERVICE: Final = "engine-spark"
+# Of parts that connect to none of them: the engine runs SQL of users, and the others are no code of ours.
+WITHHELD: Final = ("ODF_KAFKA", "ODF_REDIS", "ODF_S3_", "ODF_STORE")
 VIEWS: Final = "views"  # a separate process, started with the coordinator
 VIEWS_MODULE: Final = "odf_coordinator.views"
 TEMPORARY: Final = "scratch/tmp"  # has a folder per service, emptied before it starts
@@ -30,7 +33,7 @@ TEMPORARY: Final = "scratch/tmp"  # has a folder per service, emptied before it 
 ADDRESSES: Final = {
     "ingest": "ingest_grpc",
     "coordinator": "coordinator_grpc",
-    "engine-spark": "engine",
+    ENGINE_SERVICE: "engine",
     "verifier": "verifier_grpc",
     "sync": "sync_grpc",
 }
@@ -72,10 +75,12 @@ def make_plan(
     parts = [_service(name, module, addressed, base, metrics) for name, module in modules.items()]
     if settings.kafka is None:
         ports = {"kafka": _port(addressed.kafka), **allocated(("kafka-controller",))}
-        environment = {**base, "ODF_PART": "kafka"}
+        environment = {**_withheld(base), "ODF_PART": "kafka"}
         parts.append(kafka_part(settings.home, ports, environment, prefix=settings.kafka_prefix))
     if settings.redis is None:
-        parts.append(redis_part(settings.home, _port(addressed.redis), {**base, "ODF_PART": "redis"}))
+        parts.append(
+            redis_part(settings.home, _port(addressed.redis), {**_withheld(base), "ODF_PART": "redis"})
+        )
     # Kafka first: the others wait for it.
     parts.sort(key=lambda part: part.name not in INFRASTRUCTURE)
     return Plan(node=_node(addressed, modules, metrics, pid), parts=tuple(parts))
@@ -135,6 +140,11 @@ def _variables(addressed: Settings) -> Mapping[str, str]:
     }
 
 
+def _withheld(base: Mapping[str, str]) -> Mapping[str, str]:
+    """Return an environment without the addresses and credentials of Kafka, Redis and buckets."""
+    return {name: value for name, value in base.items() if not name.startswith(WITHHELD)}
+
+
 def _metrics_addresses(
     settings: Settings, allocated: Allocate, modules: Mapping[str, str]
 ) -> Mapping[str, str]:
@@ -153,7 +163,7 @@ def _service(
     address = str(addressed.views_http) if name == VIEWS else str(getattr(addressed, ADDRESSES[name]))
     answers = http_answers(address, "/health") if name == VIEWS else grpc_serves(address, peer_tls(addressed))
     environment = {
-        **base,
+        **(_withheld(base) if name == ENGINE_SERVICE else base),
         "TMPDIR": str(temporary),
         "ODF_PART": name,
         "ODF_INSTANCE": f"embedded.{name}",
