@@ -8,12 +8,13 @@ from odf_testing.chains import assert_objects_are_whole, read_chain
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.local.repositories import LocalRepositories
-from odf_common.errors import Damaged, InvalidInput, NotFound, Unavailable
+from odf_common.errors import Damaged, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import ObjectKind, require_entry
 from odf_sync.repositories.folder_target import FolderTarget
 from odf_sync.transfer.push_errors import PushDiverged, RemoteAhead
+from odf_sync.transfer.push_files import AnotherDataset
 
 
 @pytest.fixture
@@ -87,10 +88,11 @@ def test_another_dataset_is_not_replaced_even_by_force(here: SyncNode, folder: P
     there.add_cities()
     there.push("cities", folder.as_uri())
     before = head_of(folder)
-    with pytest.raises(PushDiverged):
-        here.push("cities", folder.as_uri())
-    with pytest.raises(InvalidInput, match="another dataset"):
-        here.push("cities", folder.as_uri(), is_forced=True)
+    for is_forced in (False, True):
+        with pytest.raises(AnotherDataset) as refused:
+            here.push("cities", folder.as_uri(), is_forced=is_forced)
+        assert str(require_entry(there.catalog, "cities").dataset_id) in str(refused.value)
+        assert "--force" not in refused.value.advice()
     assert head_of(folder) == before
 
 

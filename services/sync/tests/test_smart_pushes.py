@@ -29,6 +29,7 @@ from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import Upload
 from odf_sync.transfer import push as push_module
 from odf_sync.transfer.push_errors import PushDiverged, RemoteAhead
+from odf_sync.transfer.push_files import AnotherDataset
 from odf_sync.transfer.upload import Uploader
 
 
@@ -148,7 +149,7 @@ def test_another_dataset_is_not_replaced_even_by_force(here: SyncNode, there: Sy
     there.add_cities()
     head = there.head("cities")
     with there.served() as base:
-        with pytest.raises(PushDiverged):
+        with pytest.raises(AnotherDataset):
             here.push("cities", f"odf+{base}/cities")
         with pytest.raises(TransferRefused, match="another id or kind"):
             here.push("cities", f"odf+{base}/cities", is_forced=True)

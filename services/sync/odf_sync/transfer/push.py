@@ -135,7 +135,7 @@ def push(
 
     Dropped data of a derivative is left out of a folder or a bucket, and counted in the last step.
 
-    Raises `PushDiverged` and `RemoteAhead` unless forced, `NotFound`, `DataNotHere`, `NotPrivateThere`,
+    Raises `PushDiverged` and `RemoteAhead` unless forced, `AnotherDataset`, `NotFound`, `DataNotHere`, `NotPrivateThere`,
     `SignatureRefused` for a damaged signature here, `TransferRefused` and `Unavailable`.
     """
     source = _source(env, request, token_for)
@@ -157,7 +157,7 @@ def push(
             raise account_missing(there.url, token_for) or error from error
     else:
         if blocks.after is None and head is not None:
-            require_same_dataset(there, head, source.state.dataset_id)
+            require_same_dataset(there.block, head, source.state.dataset_id, there.url)
         sent = yield from _send_files(source, there, blocks, head)
     _remember(source, request)
     yield Step(
@@ -317,14 +317,12 @@ def _range(source: _Source, there: HttpDataset | Target, head: Multihash | None,
     everything = Range(after=None, head=source.head)
     if head is None:
         return everything
-    read = block_reader(blobs, dataset)
-    if blobs.has(dataset, ObjectKind.BLOCK, head):
-        relation = compare(read, source.head, read, head)
-    elif is_forced:
-        return everything
-    else:
+    read = read_there = block_reader(blobs, dataset)
+    if not blobs.has(dataset, ObjectKind.BLOCK, head):
+        if is_forced:
+            return everything
         read_there = _reader(there) if isinstance(there, HttpDataset) else there.block
-        relation = compare(read, source.head, read_there, head)
+    relation = compare(read, source.head, read_there, head)
     if isinstance(relation, Ahead):
         return Range(after=head, head=source.head)
     if is_forced:
@@ -333,6 +331,8 @@ def _range(source: _Source, there: HttpDataset | Target, head: Multihash | None,
         raise RemoteAhead(url=there.url, blocks=relation.blocks)
     assert isinstance(relation, Diverged), "the heads differ"
     common = common_block(relation, source.head, head)
+    if common is None:
+        require_same_dataset(read_there, head, dataset, there.url)
     raise PushDiverged(
         repository=there.url,
         common_block=None if common is None else str(common),

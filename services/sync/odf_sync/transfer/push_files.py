@@ -7,11 +7,12 @@ by the next one.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
 from typing import Final, TypeVar
 
-from odf_common.chain.walk import raw_blocks
+from odf_common.chain.walk import ReadBlock, raw_blocks
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
@@ -28,12 +29,30 @@ AT_ONCE: Final = 256  # waiting
 T = TypeVar("T")
 
 
-def require_same_dataset(there: Target, head: Multihash, dataset: DatasetId) -> None:
-    """Raise `InvalidInput` unless the chain that is to be replaced is of the same dataset."""
-    *_, (_, first, _) = raw_blocks(there.block, head)
+@dataclass(eq=False, kw_only=True)
+class AnotherDataset(InvalidInput):
+    """The place to push to has another dataset, which no push replaces."""
+
+    url: str
+    there: str | None
+    """Its id; None for a chain that begins with no seed."""
+
+    def __str__(self) -> str:
+        """Return which dataset is in which place."""
+        return f"{self.url} has another dataset, {self.there or 'whose chain has no id'}: a push does not replace it"
+
+    def advice(self) -> str:
+        """Return what to do; `--force` replaces a chain of the same dataset only."""
+        return "push to another name or folder, or remove that dataset first"
+
+
+def require_same_dataset(read: ReadBlock, head: Multihash, dataset: DatasetId, url: str) -> None:
+    """Raise `AnotherDataset` unless the chain at a URL is of the same dataset."""
+    *_, (_, first, _) = raw_blocks(read, head)
     event = decode_block(first).block.event
-    if not isinstance(event, Seed) or event.dataset_id != dataset:
-        raise InvalidInput(text="it has another dataset, which --force does not replace", where=there.url)
+    there = event.dataset_id if isinstance(event, Seed) else None
+    if there != dataset:
+        raise AnotherDataset(url=url, there=None if there is None else str(there))
 
 
 def send_objects(
