@@ -228,7 +228,7 @@ def test_a_repository_that_went_another_way_is_refused(
     story.node.run(f"reset {notes} {fork_at} --yes")
     story.ingest(notes, some(500, 10))
     said = reader.node.fails(f"pull {url}")
-    assert f"common_block={fork_at}" in said
+    assert f"follow the last common block {fork_at}" in said
     assert "look at it with `odf pull URL --as NAME@REF`; `odf pull URL --force` replaces" in said
     assert reader.summary(notes) == before
     assert reader.verify(notes)[0]["verdict"] == "valid"

@@ -95,6 +95,12 @@ class HeadMoved(Conflict):
     actual: str | None
     ref: str | None = None  # None: the head
 
+    def __str__(self) -> str:
+        """Return which reference it is, and where it was expected and is."""
+        what = "the head" if self.ref is None else f"reference {self.ref}"
+        expected, actual = self.expected or "none", self.actual or "none"
+        return f"{what} of {self.dataset} was moved meanwhile: expected {expected}, found {actual}"
+
 
 @dataclass(eq=False, kw_only=True)
 class AlreadyExists(Conflict):
@@ -189,6 +195,11 @@ class DatasetInUse(Refused):
 @dataclass(eq=False, kw_only=True)
 class InvalidQuery(InvalidInput):
     """The engine cannot run the SQL."""
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number of things, named by a singular that takes an s."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import urllib3
@@ -20,7 +21,7 @@ from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.adapters.networks import PUBLIC, Networks
 from odf_common.chain.compare_chains import Ahead, Behind, Equal
 from odf_common.dataset.object_markers import complete_until, dropped_blocks, note_drop
-from odf_common.errors import InvalidInput, NotFound, Unavailable
+from odf_common.errors import HeadMoved, InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.identity.dataset_refs import Name
 from odf_common.metadata.events import SetInfo
@@ -30,7 +31,10 @@ from odf_sync.repositories.node_client import NodeClient
 from odf_sync.repositories.pack_format import blocks_in, framed
 from odf_sync.repositories.smart import SmartDataset
 from odf_sync.smart.messages import HttpHeader, ObjectFile, ObjectType, PushStrategy, TransferUrl, Upload
+from odf_sync.transfer.compare import ChainsDiverged
+from odf_sync.transfer.objects import ObjectDiffers, RecordsRefused
 from odf_sync.transfer.pull import compare
+from odf_sync.transfer.push import PushDiverged, RemoteAhead
 from odf_sync.transfer.upload import INCOMPLETE, OFFSET, WRONG_BYTES, File, Uploader
 
 LOOPBACK = Networks.parse(("127.0.0.0/8",))
@@ -285,3 +289,50 @@ def test_the_blocks_of_an_exchange_are_handed_over_once_newest_first(server: Pag
     assert list(there.pack(a_hash("other"), None)) == []
     assert (there.block(first), list(there.pack(last, None))) == (b"1", [b"2", b"1"])
     assert list(there.pack(last, None)) == [], "the caller keeps them"
+
+
+DIVERGED: dict[str, Any] = {
+    "repository": "file:///srv/x",
+    "common_block": "f16",
+    "blocks_here": 1,
+    "blocks_there": 2,
+}
+OBJECT: dict[str, Any] = {
+    "object": "data/f1620",
+    "block": "f16",
+    "sequence_number": 3,
+    "repository": "file:///srv/x",
+}
+FOLLOW = "{}: 2 blocks there and 1 block here follow the last common block f16"
+HEAD: dict[str, Any] = {"dataset": "cities", "expected": "f1", "actual": None}
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            ChainsDiverged(**DIVERGED),
+            FOLLOW.format("the chain at file:///srv/x and the local one have diverged"),
+        ),
+        (
+            PushDiverged(**{**DIVERGED, "common_block": None}),
+            "the chain at file:///srv/x has no block in common with the local one: 2 blocks there, 1 block here",
+        ),
+        (
+            RemoteAhead(url="odf+http://h/x", blocks=1),
+            "the chain at odf+http://h/x is ahead: it has 1 block more than the local one",
+        ),
+        (HeadMoved(**HEAD), "the head of cities was moved meanwhile: expected f1, found none"),
+        (HeadMoved(**HEAD, ref="a"), "reference a of cities was moved meanwhile: expected f1, found none"),
+        (
+            ObjectDiffers(**OBJECT, actual="7 bytes"),
+            "data/f1620 at file:///srv/x is not what block 3 (f16) declares, but 7 bytes",
+        ),
+        (
+            RecordsRefused(**OBJECT, why="no column `op`"),
+            "data/f1620 at file:///srv/x, which block 3 (f16) declares, has wrong records: no column `op`",
+        ),
+    ],
+)
+def test_errors_of_transfers_are_sentences(error: OdfError, text: str) -> None:
+    assert str(error) == text

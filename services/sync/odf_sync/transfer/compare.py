@@ -8,7 +8,7 @@ from odf_common.chain.compare_chains import Ahead, Behind, Comparison, Diverged,
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ReadBlock
-from odf_common.errors import Conflict
+from odf_common.errors import Conflict, counted
 from odf_common.hashing.multihash import Multihash
 from odf_sync.repositories import RemoteDataset
 from odf_sync.transfer.remote_blocks import BlockSpool, RemoteBlock, RemoteBlocks
@@ -22,6 +22,17 @@ class ChainsDiverged(Conflict):
     common_block: str | None
     blocks_here: int
     blocks_there: int
+
+    def __str__(self) -> str:
+        """Return how many blocks each chain has of its own, and after which one."""
+        here, there = counted(self.blocks_here, "block"), counted(self.blocks_there, "block")
+        if self.common_block is None:
+            none = "has no block in common with the local one"
+            return f"the chain at {self.repository} {none}: {there} there, {here} here"
+        return (
+            f"the chain at {self.repository} and the local one have diverged: {there} there and {here} here follow "
+            f"the last common block {self.common_block}"
+        )
 
     def advice(self) -> str:
         """Return what to do."""

@@ -39,6 +39,11 @@ class ObjectDiffers(VerificationFailed):
     actual: str
     repository: str
 
+    def __str__(self) -> str:
+        """Return which object it is, and what it is instead."""
+        declared = f"what block {self.sequence_number} ({self.block}) declares"
+        return f"{self.object} at {self.repository} is not {declared}, but {self.actual}"
+
 
 @dataclass(eq=False, kw_only=True)
 class RecordsRefused(VerificationFailed):
@@ -49,6 +54,11 @@ class RecordsRefused(VerificationFailed):
     sequence_number: int
     repository: str
     why: str
+
+    def __str__(self) -> str:
+        """Return which slice it is, and what is wrong with its records."""
+        block = f"block {self.sequence_number} ({self.block})"
+        return f"{self.object} at {self.repository}, which {block} declares, has wrong records: {self.why}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from odf_common.errors import Conflict, InvalidInput, NotFound
+from odf_common.errors import Conflict, InvalidInput, NotFound, counted
 from odf_sync.transfer.compare import ChainsDiverged
 
 
@@ -12,6 +12,10 @@ class RemoteAhead(Conflict):
 
     url: str
     blocks: int
+
+    def __str__(self) -> str:
+        """Return how far ahead it is."""
+        return f"the chain at {self.url} is ahead: it has {counted(self.blocks, 'block')} more than the local one"
 
     def advice(self) -> str:
         """Return what to do."""
