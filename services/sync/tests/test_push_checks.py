@@ -93,6 +93,7 @@ def test_force_replaces_no_dataset_of_another_id_or_kind(node: SyncNode, seed: S
         pushes=OpenPushes(),
         creating=cast("Any", None),
         may_replace=cast("Any", None),
+        may_find=cast("Any", None),
         require_allowed=cast("Any", None),
     )
     assert target.dataset_of(a_chain(a_seed()).store, is_forced=True) == chain.state.dataset_id

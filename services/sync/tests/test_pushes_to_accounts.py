@@ -114,6 +114,20 @@ def test_a_dataset_that_another_account_has_pushed_meanwhile_keeps_its_visibilit
     assert there.directory.store.roles(created) == {carl: Role.READER}
 
 
+def test_only_those_who_may_read_a_dataset_learn_that_it_has_another_name(
+    here: SyncNode, there: Node
+) -> None:
+    with there.running() as base:
+        here.push("cities", f"odf+{base}/ann/cities", token=there.token("ann"))
+        with pytest.raises(TransferRefused, match=r"refused: it cannot be created under this name now$"):
+            here.push("cities", f"odf+{base}/bob/cities", token=there.token("bob"))
+        entry = require_entry(there.catalog, "ann/cities")
+        bob = there.directory.store.account(Name("bob"))
+        there.directory.store.set_role(entry.incarnation, bob, Role.READER)
+        with pytest.raises(TransferRefused, match=r"refused: the dataset has another name here$"):
+            here.push("cities", f"odf+{base}/bob/cities", token=there.token("bob"))
+
+
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_token_that_is_revoked_while_objects_are_sent_moves_no_head(
     here: SyncNode, there: Node, is_new: bool

@@ -244,7 +244,7 @@ AWAITED_BY_THE_CLIENT = [
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        ('{"Internal":{"phase":{"Push":"CompleteRequest"},"error_message":"boom"}}', "boom (Push/CompleteRequest)"),
+        ('{"Internal":{"phase":{"Push":"CompleteRequest"},"error_message":"boom"}}', "boom"),
         ('{"Internal":{"phase":{"Push":"Later"},"error_message":"boom"}}', "boom"),
         ('{"Internal":{"error_message":"boom"}}', "boom"),
         ('{"QuotaExceeded":{"used":7}}', "QuotaExceeded"),

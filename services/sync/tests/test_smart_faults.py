@@ -203,11 +203,7 @@ HEAD, OTHER = a_hash("head"), a_hash("other")
         (RefCollision(dataset_id=str(a_dataset())), f"it has {a_dataset()} under", "the name that it has"),
         (NameCollision(dataset_alias="x" * 999), f"named {'x' * 200}", "under another name"),
         (UnknownFault(text="y" * 999), "y" * 500, ""),
-        (
-            Internal(phase=Phase.PUSH_UPLOADS, error_message="z" * 999),
-            f"{'z' * 500} (Push/ObjectsUploadProgress)",
-            "",
-        ),
+        (Internal(phase=Phase.PUSH_UPLOADS, error_message="z" * 999), f"refused: {'z' * 500}", ""),
     ],
     ids=lambda one: type(one).__name__ if isinstance(one, Fault) else "",
 )

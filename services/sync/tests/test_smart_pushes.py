@@ -159,7 +159,7 @@ def test_another_dataset_is_not_replaced_even_by_force(here: SyncNode, there: Sy
 def test_a_dataset_has_one_name_there(here: SyncNode, there: SyncNode) -> None:
     with there.served() as base:
         here.push("cities", f"odf+{base}/cities")
-        with pytest.raises(TransferRefused, match="another name here"):
+        with pytest.raises(TransferRefused, match=r"refused: the dataset has another name here$"):
             here.push("cities", f"odf+{base}/towns")
     assert there.head("towns") is None
 

@@ -107,7 +107,7 @@ class TransferRefused(InvalidInput):
             case UnknownFault(text=text):
                 why = text[:500]
             case other:
-                why = f"{other.error_message[:500]} ({other.phase})"
+                why = other.error_message[:500]
         return f"the other node refused: {why}"
 
     def advice(self) -> str:

@@ -22,6 +22,7 @@ from odf_sync.http.authorization import Refusal as NotAllowed
 from odf_sync.http.connections import limit_received
 from odf_sync.http.endpoints import (
     Endpoint,
+    caller_of,
     counted_caller,
     dataset_of,
     fault_of_node,
@@ -142,6 +143,7 @@ class SmartProtocol:
             large=self._large,
             creating=partial(self._creating, request),
             may_replace=partial(is_allowed, request, Action.MANAGE),
+            may_find=partial(self._authorizer.may_find, caller_of(request)),
             require_allowed=partial(self._require_allowed, request, entry),
         )
         serve = partial(serve_push, target=target, request=request)

@@ -60,6 +60,8 @@ from odf_sync.transfer.upload import OFFSET
 PROGRESS_SECONDS: Final = 10.0
 LIST_BYTES: Final = 64 * 1024**2  # of a list of objects, some 250,000, and of answers until the next one
 NOT_BY_FORCE: Final = "a forced push needs the role of a maintainer or owner, and a token that may manage"
+# Of a name that is being pushed to, and of a dataset that the caller may not know of: it has another name here.
+NOT_FREE: Final = "it cannot be created under this name now"
 STALLED_SECONDS: Final = 60.0  # in which nothing of a large message, or of its archive, has arrived
 STALLED_BYTES: Final = 64 * 1024  # fewer in that time are as good as none
 ROUNDS: Final = 120  # of questions about the progress, and answers, without a byte of an object: 10 minutes
@@ -82,6 +84,8 @@ class PushTarget:
     """Yields the creation of a new dataset, which has the visibility if it succeeds."""
     may_replace: Callable[[], Awaitable[bool]]
     """Return whether the caller may replace the dataset's history."""
+    may_find: Callable[[CatalogEntry], bool]
+    """Return whether the caller may know of a dataset."""
     require_allowed: Callable[[Action], None]
     """Raise `TransferRefused` unless the caller may still do this to the dataset."""
 
@@ -104,10 +108,13 @@ class PushTarget:
         """Return the dataset; raises `TransferRefused` if it cannot have the name."""
         if dataset is None:
             raise _refused(Phase.PUSH_UPLOADS, "the first block is no Seed")
-        if self.entry is None and self.env.catalog.by_id(dataset) is not None:
+        if self.entry is not None:
+            return dataset
+        known = self.env.catalog.by_id(dataset)
+        if known is not None and self.may_find(known):
             raise _refused(Phase.PUSH_TARGET, "the dataset has another name here")
-        if self.entry is None and self.pushes.are_of_others(self.alias, dataset):
-            raise _refused(Phase.PUSH_TARGET, "another dataset is being pushed to this name")
+        if known is not None or self.pushes.are_of_others(self.alias, dataset):
+            raise _refused(Phase.PUSH_TARGET, NOT_FREE)
         return dataset
 
     def complete(self, acceptance: Acceptance, dataset: DatasetId, asked: PushRequest) -> None:
