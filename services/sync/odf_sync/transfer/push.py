@@ -135,8 +135,8 @@ def push(
 
     Dropped data of a derivative is left out of a folder or a bucket, and counted in the last step.
 
-    Raises `PushDiverged` and `RemoteAhead` unless forced, `AnotherDataset`, `NotFound`, `DataNotHere`, `NotPrivateThere`,
-    `SignatureRefused` for a damaged signature here, `TransferRefused` and `Unavailable`.
+    Raises `PushDiverged` and `RemoteAhead` unless forced, `AnotherDataset`, `NotFound`, `DataNotHere`,
+    `NotPrivateThere`, `SignatureRefused` for a damaged signature here, `TransferRefused` and `Unavailable`.
     """
     source = _source(env, request, token_for)
     if not request.is_chosen and privacy is not None and privacy.is_private(source.entry):
