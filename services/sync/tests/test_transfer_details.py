@@ -34,7 +34,7 @@ from odf_sync.smart.messages import HttpHeader, ObjectFile, ObjectType, PushStra
 from odf_sync.transfer.compare import ChainsDiverged
 from odf_sync.transfer.objects import ObjectDiffers, RecordsRefused
 from odf_sync.transfer.pull import compare
-from odf_sync.transfer.push import PushDiverged, RemoteAhead
+from odf_sync.transfer.push_errors import PushDiverged, RemoteAhead
 from odf_sync.transfer.upload import INCOMPLETE, OFFSET, WRONG_BYTES, File, Uploader
 
 LOOPBACK = Networks.parse(("127.0.0.0/8",))
