@@ -9,9 +9,10 @@ there are none.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from odf_common.dataset import rejects
 from odf_common.dataset.batch_keys import run_and_place
@@ -29,6 +30,18 @@ class Position(Protocol):
 
     def source_state(self, source: str) -> SourceState:
         """Return the state that the chain stores with the next block."""
+
+
+@contextmanager
+def reading(value: str, version: int) -> Iterator[Any]:
+    """Yield the JSON of a source state's value; raises `InvalidInput` if it has another version, or lacks a field."""
+    try:
+        plain = json.loads(value)
+        if plain["v"] != version:
+            raise InvalidInput(where="source state", text=f"unknown version {plain['v']!r}")
+        yield plain
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidInput(where="source state", text=f"cannot be read: {value!r}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,22 +71,16 @@ class SourcePosition:
     @classmethod
     def parse(cls, value: str) -> Self:
         """Read a source state's value; raises `InvalidInput` if this version cannot read it."""
-        try:
-            plain = json.loads(value)
-            if plain["v"] != VERSION:
-                raise InvalidInput(where="source state", text=f"unknown version {plain['v']!r}")
-            topics = {name: _topic(entry) for name, entry in plain["topics"].items()}
+        with reading(value, VERSION) as plain:
             rejected_rows, retried = rows_in(plain)
             return cls(
-                topics=topics,
+                topics={name: _topic(entry) for name, entry in plain["topics"].items()},
                 receipts=tuple(str(key) for key in plain.get("receipts", ())),
                 contents={str(key): str(digest) for key, digest in plain.get("contents", {}).items()},
                 rejected=int(plain.get("rejected", 0)),
                 rejected_rows=rejected_rows,
                 retried=retried,
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidInput(where="source state", text=f"cannot be read: {value!r}") from error
 
     def text(self) -> str:
         """Return the value: JSON, keys sorted, no spaces."""

@@ -13,10 +13,10 @@ from typing import Final, Self
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.chain.walk import ReadBlock, iterate
 from odf_common.dataset.rejects import NO_NUMBERS, POLLED, Numbers, Passed, polled, polled_in
-from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, DisablePollingSource, SetPollingSource, SourceState
 from odf_common.metadata.fetching import FetchStep, FetchStepContainer, FetchStepUrl
+from odf_ingest.commit.position import reading
 
 ETAG: Final = "odf/etag"
 LAST_MODIFIED: Final = "odf/last-modified"
@@ -41,18 +41,13 @@ class ReadFile:
     @classmethod
     def parse(cls, value: str) -> Self:
         """Read a source state's value; raises `InvalidInput` if this version cannot read it."""
-        try:
-            plain = json.loads(value)
-            if plain["v"] != VERSION:
-                raise InvalidInput(where="source state", text=f"unknown version {plain['v']!r}")
+        with reading(value, VERSION) as plain:
             return cls(
                 name=str(plain["file"]),
                 size=int(plain["size"]),
                 modified=int(plain["modified"]),
                 digest=str(plain["digest"]),
             )
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidInput(where="source state", text=f"cannot be read: {value!r}") from error
 
     def state(self) -> SourceState:
         """Return the state of the block that has the file: JSON, keys sorted, no spaces."""
@@ -101,14 +96,9 @@ def without_count(state: SourceState | None) -> SourceState | None:
     """Return what a state says was read, without the count of what was rejected; raises `InvalidInput`."""
     if state is None or state.kind != POLLED:
         return state
-    try:
-        plain = json.loads(state.value)
-        if plain["v"] != VERSION:
-            raise InvalidInput(where="source state", text=f"unknown version {plain['v']!r}")
+    with reading(state.value, VERSION) as plain:
         polled_in(plain)  # a count that cannot be read must not begin again
         return state_of(str(plain["kind"]), str(plain["value"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(where="source state", text=f"cannot be read: {state.value!r}") from error
 
 
 class ReadFiles:

@@ -21,6 +21,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SourceState
 from odf_common.metadata.fetching import FetchStepMqtt, MqttQos
+from odf_ingest.commit.position import reading
 from odf_ingest.poll.fetch.fetch_step import Context, FetchedMessages, fetch
 from odf_ingest.poll.fetch.mqtt_packets import Message, NotMqtt, Packet, PacketType, message_of, number_of
 from odf_ingest.poll.fetch.mqtt_session import Broker, Session, connected
@@ -51,16 +52,11 @@ class Received:
         """Read a source state; raises `InvalidInput` if this version cannot read it."""
         if state is None or state.kind != MQTT:
             return cls()
-        try:
-            plain = json.loads(state.value)
-            if plain["v"] != VERSION:
-                raise InvalidInput(where="source state", text=f"unknown version {plain['v']!r}")
+        with reading(state.value, VERSION) as plain:
             ids = tuple(int(one) for one in plain.get("ids", ()))
             return cls(
                 client=str(plain["client"]), number=int(plain["number"]), ids=ids, digest=str(plain["digest"])
             )
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidInput(where="source state", text=f"cannot be read: {state.value!r}") from error
 
     def state(self) -> SourceState:
         """Return the state of the block: JSON, keys sorted, no spaces."""
