@@ -37,9 +37,8 @@ from odf_common.service.request_reply import Replies
 from odf_coordinator.api.bus_handlers import Commands
 from odf_ingest.api.bus_handlers import Notices
 from odf_ingest.commit.commit_queue import CommitQueues, Pools
-from odf_ingest.commit.committer import BatchCommitter
+from odf_ingest.commit.committer import BatchCommitter, Proposals
 from odf_ingest.commit.file_commit import FileCommit
-from odf_ingest.commit.propose import Proposals
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.control import source_control as control

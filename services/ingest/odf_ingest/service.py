@@ -33,8 +33,7 @@ from odf_ingest.api.bus_handlers import Notices, subscriptions
 from odf_ingest.api.grpc_servicer import IngestServicer
 from odf_ingest.api.push_servicer import PushServicer
 from odf_ingest.commit.commit_queue import CommitQueues, Pools
-from odf_ingest.commit.committer import BatchCommitter
-from odf_ingest.commit.propose import Proposals
+from odf_ingest.commit.committer import BatchCommitter, Proposals
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.control.drain import Drains

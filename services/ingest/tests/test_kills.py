@@ -46,9 +46,8 @@ from odf_ingest.accept.accepted_pushes import AcceptedPushes, Parts
 from odf_ingest.accept.receipts import Receipt, Receipts, State, id_of
 from odf_ingest.api.arrow_streams import ArrowStreams
 from odf_ingest.commit.commit_queue import CommitQueues, Pools
-from odf_ingest.commit.committer import BatchCommitter
+from odf_ingest.commit.committer import BatchCommitter, Proposals
 from odf_ingest.commit.file_commit import FileCommit, digest_of
-from odf_ingest.commit.propose import Proposals
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.control.rejected_messages import RejectedMessages

@@ -14,8 +14,7 @@ from odf_ingest.errors import UnsupportedStep
 from odf_ingest.merge.strategy import merge
 from odf_ingest.poll.event_time_source import event_time
 from odf_ingest.poll.poll_errors import PrepareUnsupported
-from odf_ingest.poll.unpack import pipe
-from odf_ingest.poll.unpack.unpack_step import unpack
+from odf_ingest.poll.unpack.unpack_step import pipe, unpack
 from odf_ingest.read import format as formats
 from odf_ingest.read import whole_table
 
@@ -56,7 +55,7 @@ def test_what_a_format_need_not_have_is_nothing() -> None:
 
 def test_a_command_without_a_name_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"prepare\.command: is empty"):
-        pipe.pipe(PrepStepPipe(command=()), FILE, FILE, NONE)
+        pipe(PrepStepPipe(command=()), FILE, FILE, NONE)
 
 
 def test_an_unknown_way_to_prepare_a_file_or_to_find_its_time_is_refused() -> None:

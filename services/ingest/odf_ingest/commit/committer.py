@@ -6,16 +6,20 @@ ingestion exactly-once.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import structlog
 
 from odf_common.chain.state import ChainState
+from odf_common.codec.envelopes import Body, body_of
+from odf_common.codec.flatbuffers import encode_event
+from odf_common.codec.times import time_message
 from odf_common.dataset.state_cache import ChainStates
 from odf_common.errors import InvalidInput, Refused
+from odf_common.ports.bus import COORDINATOR_COMMANDS
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
+from odf_common.service.request_reply import Replies
 from odf_ingest.commit.position import KIND, Position, SourcePosition
-from odf_ingest.commit.propose import Proposals
 from odf_ingest.commit.slice_writer import Draft, Drafter
 from odf_ingest.commit.watermark import NONE_LATE, Lateness, NewWatermark
 from odf_ingest.errors import AlreadyCommitted
@@ -26,6 +30,8 @@ from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.source_settings import SourceSettings
 
 log = structlog.stdlib.get_logger(__name__)
+
+REPLY_TIMEOUT_SECONDS: Final = 5.0
 
 Current = Callable[[], ChainState]
 P = TypeVar("P", bound=Position)
@@ -76,6 +82,24 @@ class Outcome:
     is_new: bool
     late: Lateness = NONE_LATE
     rejected: Sequence[BadRecord] = ()
+
+
+class Proposals:
+    """Sends proposals to the coordinator over the bus; replies are matched by correlation id."""
+
+    def __init__(self, replies: Replies) -> None:
+        """Send over `replies`."""
+        self.replies = replies
+
+    def propose(self, draft: Draft, wait: float = REPLY_TIMEOUT_SECONDS) -> Body | None:
+        """Return `Committed`, `HeadMoved` or `Refused`; None without a reply in time. Raises `Unavailable`."""
+        body = bus.Propose(
+            expected_head=draft.before.head.raw,
+            system_time=time_message(draft.system_time),
+            events=[encode_event(event) for event in draft.events],
+        )
+        answer = self.replies.request(COORDINATOR_COMMANDS, draft.before.dataset_id, body, timeout=wait)
+        return None if answer is None else body_of(answer)
 
 
 class BatchCommitter:

@@ -163,7 +163,7 @@ def test_a_push_that_was_committed_though_its_answer_was_lost_is_not_cancelled(
 ) -> None:
     bench = make_bench()
     bench.coordinator.loses_replies = 1
-    monkeypatch.setattr("odf_ingest.commit.propose.Proposals.propose.__defaults__", (0.05,))
+    monkeypatch.setattr("odf_ingest.commit.committer.Proposals.propose.__defaults__", (0.05,))
     asked = iter([True] * 4 + [False] * 10)
     assert not push(bench, tmp_path, line(1), is_wanted=lambda: next(asked)).is_new
     assert len(bench.rows()) == 1
@@ -227,7 +227,7 @@ def test_a_lost_reply_does_not_repeat_the_batch(
 ) -> None:
     bench = make_bench()
     bench.coordinator.loses_replies = 1
-    monkeypatch.setattr("odf_ingest.commit.propose.Proposals.propose.__defaults__", (0.05,))
+    monkeypatch.setattr("odf_ingest.commit.committer.Proposals.propose.__defaults__", (0.05,))
     outcome = push(bench, tmp_path, line(1))
     assert not outcome.is_new
     assert len(bench.rows()) == 1
@@ -238,7 +238,7 @@ def test_a_proposal_that_was_lost_is_repeated_as_it_was(
 ) -> None:
     bench = make_bench()
     bench.coordinator.loses_proposals = 2
-    monkeypatch.setattr("odf_ingest.commit.propose.Proposals.propose.__defaults__", (0.05,))
+    monkeypatch.setattr("odf_ingest.commit.committer.Proposals.propose.__defaults__", (0.05,))
 
     outcome = push(bench, tmp_path, line(1))
 
