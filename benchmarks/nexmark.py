@@ -75,7 +75,7 @@ def run() -> list[Row]:
 
 
 def measured(batches: Mapping[int, int], *, repeats: int = REPEATS) -> list[Row]:
-    """Return the rows for that many batches of each size, the median of so many repeats."""
+    """Return the rows for that many batches of each size, the median of that number of repeats."""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nexmark-")))
         _, client = stack.enter_context(engine())

@@ -1,7 +1,7 @@
 """A node on which healthy datasets stream, and what its neighbours do to it.
 
 A neighbour is a generator: it makes its trouble, yields the dataset that `odf status` has to name with a remedy
-(or None where nobody is in trouble), and then applies the remedy and shows that the dataset continues.
+(or None where no dataset has a problem), and then applies the remedy and shows that the dataset continues.
 """
 
 import json

@@ -22,7 +22,7 @@ LOCK_TTL = 10.0  # seconds, and the group's session 6: the defaults
 TRIES = 4
 REFUSED = 10.0  # seconds
 DRAINED = 90.0
-STEP = 0.06  # seconds between messages, so that commits go on all the time
+STEP = 0.06  # seconds between messages, so that commits continue all the time
 LOOK = 0.0005  # seconds between two looks at the lock, which is held for milliseconds
 
 
@@ -131,7 +131,7 @@ def pause_with_the_lock(node: EmbeddedNode, dataset: DatasetId) -> int:
 
 
 def holds_file_lock(pid: int, home: Path, dataset: DatasetId) -> bool:
-    """Tell whether a process is inside the compare-and-set; nobody else could take over until it goes on."""
+    """Return whether a process is inside the compare-and-set; no other one could take over until it continues."""
     file = layout.lock_file(home, dataset)
     if not file.exists():
         return False

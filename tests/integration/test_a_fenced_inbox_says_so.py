@@ -8,7 +8,7 @@ from odf_common.errors import Unavailable
 from odf_common.ports.bus import NOTIFICATIONS, Inbox
 
 
-def test_a_member_whose_name_another_has_taken_is_cut_off_and_can_be_opened_anew(node: EmbeddedNode) -> None:
+def test_a_member_whose_name_another_has_taken_is_cut_off_and_can_be_opened_again(node: EmbeddedNode) -> None:
     # A broker that comes back may do this to a static member by itself: its new session takes its old one's name.
     bus = KafkaBus(node.cluster, instance="the-same-name")
     first = bus.subscribe(NOTIFICATIONS, group="fenced")

@@ -103,7 +103,7 @@ def require_named(node: EmbeddedNode) -> None:
 
 
 def require_refused(story: Story, tmp_path: Path) -> None:
-    """What would write is refused in so many words, and nothing of it is left."""
+    """What would write is refused explicitly, and nothing of it is left."""
     file = tmp_path / "one.ndjson"
     file.write_text(json.dumps(record(999_999)))
     license_ = tmp_path / "license.yaml"

@@ -27,18 +27,18 @@ LINES = [
 
 @pytest.mark.parametrize("line", LINES)
 def test_without_a_node_the_command_says_how_to_start_one(tmp_path: Path, line: str) -> None:
-    nobody = EmbeddedNode(tmp_path / "nobody")
-    said = nobody.fails(line, code=1, stdin=as_text(root("flights", ("id BIGINT",))))
+    no_node = EmbeddedNode(tmp_path / "no_node")
+    said = no_node.fails(line, code=1, stdin=as_text(root("flights", ("id BIGINT",))))
     assert "no node is running" in said
     assert "odf up --detach" in said
     assert "Traceback" not in said
 
 
 def test_misuse_is_told_from_failure(tmp_path: Path) -> None:
-    nobody = EmbeddedNode(tmp_path / "nobody")
+    no_node = EmbeddedNode(tmp_path / "no_node")
     for line in ("pull", "verify", "tail", "list --output xml", "no-such-command", "ingest"):
-        assert "Traceback" not in nobody.fails(line, code=2)
+        assert "Traceback" not in no_node.fails(line, code=2)
 
 
 def test_down_without_a_node_is_done(tmp_path: Path) -> None:
-    EmbeddedNode(tmp_path / "nobody").run("down")
+    EmbeddedNode(tmp_path / "no_node").run("down")

@@ -287,7 +287,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "a flipped byte in an old block": lambda folder: flip(min((folder / "blocks").iterdir())),
     "a lost slice": lost_slice,
     "a slice cut short": cut_slice,
-    "a slice that goes on": grown_slice,
+    "a slice that is too long": grown_slice,
     "a lost block": lost_block,
     "two blocks exchanged": exchanged_blocks,
     "a head that leads nowhere": lambda folder: overwrite(folder / "refs" / "head", b"f1620" + b"00" * 32),

@@ -137,7 +137,7 @@ def test_an_input_that_is_reset_takes_back_what_was_derived(story: Story) -> Non
 
     story.node.eventually(lambda: "no longer in its chain" in (story.summary(diamond.b)["problem"] or ""))
     assert "odf pull --reset-derivatives" in story.node.fails(f"pull {diamond.b}")
-    assert diamond.ids(diamond.b) == [1, 2, 3], "it stands still"
+    assert diamond.ids(diamond.b) == [1, 2, 3], "it is stalled"
     (verdict,) = story.verify(diamond.b, code=3)
     assert [one["kind"] for one in verdict["problems"]] == ["input-diverged"]
     story.pull(f"--reset-derivatives {diamond.a}")

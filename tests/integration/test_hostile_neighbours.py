@@ -1,4 +1,4 @@
-"""One node, ten datasets that stream, and beside them everything odd: nothing odd stops more than itself."""
+"""One node, ten datasets that stream, together with everything odd: nothing odd stops more than itself."""
 
 import contextlib
 import fcntl

@@ -43,7 +43,7 @@ def days() -> dict[str, list[bytes]]:
 
 @pytest.fixture(scope="module")
 def calm(node: EmbeddedNode, days: dict[str, list[bytes]]) -> Outcome:
-    """What comes out when nobody disturbs."""
+    """The result without any disturbance."""
     story = Story(node)
     for _ in streamed(story, "calm", days, rounds=1):
         pass

@@ -218,7 +218,7 @@ def viewed(story: Story, dataset: str) -> Row:
 
 @contextmanager
 def limited(kafka: str, topic: str, most: str) -> Iterator[None]:
-    """Have the broker take only messages of so many bytes into a topic while the block runs."""
+    """Have the broker accept only messages of up to this number of bytes in a topic while the block runs."""
     admin = AdminClient({"bootstrap.servers": kafka})
     before = describe(admin, topic)
     alter(admin, topic, most)

@@ -118,7 +118,7 @@ def test_pull_all_with_nothing_to_do_ends_well(story: Story) -> None:
 
 
 def test_a_topic_that_was_replaced_stops_its_source_alone_until_it_is_accepted(story: Story) -> None:
-    story.add(root("replaced", COLUMNS, event_time="at"), root("beside", COLUMNS, event_time="at"))
+    story.add(root("replaced", COLUMNS, event_time="at"), root("untouched", COLUMNS, event_time="at"))
     topic = story.topic("replaced")
     story.publish("replaced", some(0, 10))
     story.pull("replaced")
@@ -127,8 +127,8 @@ def test_a_topic_that_was_replaced_stops_its_source_alone_until_it_is_accepted(s
     topics.create_push_topic(topic)
     story.forget()
     story.publish("replaced", some(100, 5))
-    story.publish("beside", some(0, 10))
-    story.await_records({"beside": 10})
+    story.publish("untouched", some(0, 10))
+    story.await_records({"untouched": 10})
     assert "odf source resume replaced --source default --from earliest" in story.node.fails("pull replaced")
 
     def source() -> Row:

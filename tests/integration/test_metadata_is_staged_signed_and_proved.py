@@ -1,4 +1,4 @@
-"""What is said of a dataset beside its records: staged at a reference, verified, followed, signed, and proved."""
+"""What is stated about a dataset in addition to its records: staged at a reference, verified, followed, signed, and proved."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_damage_in_what_is_staged_is_found_there_only(story: Story) -> None:
     assert [row["name"] for row in odf(f"ref list {name} -o json")] == ["head"]
 
 
-def test_a_chain_that_went_its_own_way_elsewhere_is_staged_beside_the_head(
+def test_a_chain_that_went_its_own_way_elsewhere_is_staged_next_to_the_head(
     story: Story, signing: Story, tmp_path: Path
 ) -> None:
     name = added(story, "staged.elsewhere")

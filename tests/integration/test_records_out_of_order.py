@@ -50,7 +50,7 @@ def counted(story: Story, dataset: str) -> dict[str, tuple[int, int]]:
     return {row["event_time"]: (row["n"], row["total"]) for row in story.tail(dataset)}
 
 
-def test_records_within_the_delay_are_all_counted_whoever_sends_them_when(story: Story) -> None:
+def test_records_within_the_delay_are_all_counted_whichever_producer_sends_them_when(story: Story) -> None:
     visits, hourly = "unordered.visits", "unordered.hourly"
     story.add(root(visits, COLUMNS, merge=APPEND, event_time="at"))
     story.node.run(f"source set {visits} partitions={PRODUCERS} watermarkDelay={DELAY}m")

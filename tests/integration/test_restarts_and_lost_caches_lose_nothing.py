@@ -120,7 +120,7 @@ def test_a_killed_redis_changes_nothing(story: Story, node: EmbeddedNode) -> Non
     assert_all_there(story, "killed.redis", 600)
 
 
-def test_a_coordinator_that_comes_back_to_an_empty_redis_folds_the_chains_anew(
+def test_a_coordinator_that_comes_back_to_an_empty_redis_folds_the_chains_again(
     story: Story, node: EmbeddedNode
 ) -> None:
     story.add(*kept("emptied"))

@@ -34,7 +34,7 @@ FORBIDDEN = {
     "a collation": "SELECT at AS event_time, origin COLLATE UNICODE_CI AS origin FROM trips",
     "a sketch": "SELECT window.start AS event_time, kll_sketch_agg_bigint(id) AS s FROM trips GROUP BY window(at, '1 hour')",
     "a limit": "SELECT at AS event_time, id FROM trips ORDER BY id LIMIT 3",
-    "rows that change beside rows that wait": (
+    "rows that change next to rows that wait": (
         "SELECT window.start AS event_time, count(*) AS n FROM trips GROUP BY window(at, '1 hour') "
         "UNION ALL SELECT max(at) AS event_time, count(*) AS n FROM trips GROUP BY origin"
     ),
@@ -88,14 +88,14 @@ def test_forbidden_sql_is_refused_as_a_question_too(story: Story, trips: str, ki
     assert "error:" in story.node.fails("sql", stdin=FORBIDDEN[kind].encode())
 
 
-def test_a_wrong_manifest_beside_a_right_one_is_named_and_the_input_stays(story: Story, trips: str) -> None:
-    right = derivative("right.beside", {"trips": trips}, "SELECT at AS event_time, id FROM trips")
-    wrong = derivative("wrong.beside", {"trips": trips}, "SELECT at AS event_time, no_such FROM trips")
+def test_a_wrong_manifest_next_to_a_right_one_is_named_and_the_input_stays(story: Story, trips: str) -> None:
+    right = derivative("right.pair", {"trips": trips}, "SELECT at AS event_time, id FROM trips")
+    wrong = derivative("wrong.pair", {"trips": trips}, "SELECT at AS event_time, no_such FROM trips")
     said = story.refused(right, wrong)
-    assert "wrong.beside" in said
-    assert story.find("wrong.beside") is None
+    assert "wrong.pair" in said
+    assert story.find("wrong.pair") is None
     assert story.records("trips") == [1]
-    if story.find("right.beside") is None:
+    if story.find("right.pair") is None:
         story.add(right)
-    story.pull("right.beside")
-    assert story.chain("right.beside").column("id") == [1]
+    story.pull("right.pair")
+    assert story.chain("right.pair").column("id") == [1]

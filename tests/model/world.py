@@ -141,7 +141,7 @@ class Ingest:
         self.reading.go()
 
     def request(self, action: Callable[[], None]) -> None:
-        """Have the reader do something, and go on until it has come of it what may."""
+        """Have the reader do something, and continue until all consequences have settled."""
         self.reader.request(action)
         for _ in range(TURNS_OF_A_COMMAND):
             if not self.reading.is_over:
@@ -157,7 +157,7 @@ class Ingest:
                 self.silence = 0
                 self.replies.handle(outgoing.envelope)
         except Unavailable:
-            pass  # the coordinator tries again; nobody here waits for that
+            pass  # the coordinator tries again; no caller here waits for that
         if self.silence > PATIENCE:
             actor = current_actor()
             assert actor is not None
@@ -318,9 +318,9 @@ class World:
         return found + [f"topic {name}" for name in self.kafka.logs.keys() - topics]
 
     def require_read(self, dataset: DatasetId, source: str, topic: str, position: Position) -> str:
-        """Raise unless a source has been read to its topic's end, or stands still for a reason and says so.
+        """Raise unless a source has been read to its topic's end, or is stalled for a reason that is reported.
 
-        Returns the command that makes it go on, empty where none is needed.
+        Returns the command that makes it continue, empty where none is needed.
         """
         log, remedy = self.kafka.logs.get(topic), ""
         if log is None or position.topic_id not in {None, log.topic_id}:

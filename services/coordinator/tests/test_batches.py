@@ -29,7 +29,7 @@ def transforms(node: Coordinator, ref: str) -> list[ExecuteTransform]:
 
 @pytest.fixture
 def widened(node: Coordinator, root: str, derivative: str) -> Coordinator:
-    """An input that got one more column between records that nobody has read."""
+    """An input that got one more column between records that no derivative has read."""
     node.add(root, derivative)
     node.push("cities", "Oslo")
     node.push("cities", "Rome", minute=1)

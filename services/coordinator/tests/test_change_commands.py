@@ -17,7 +17,7 @@ Odf = Callable[..., int]
 
 @pytest.fixture
 def worked(odf: Odf, node: Coordinator) -> Iterator[Coordinator]:
-    """The datasets with two records, and somebody who transforms."""
+    """The datasets with two records, and a scheduler that transforms."""
     for minute, city in enumerate(("Oslo", "Rome")):
         node.push("cities", city, minute=minute)
         node.work()
@@ -81,7 +81,7 @@ def dropped_of(odf: Odf, capsys: pytest.CaptureFixture[str]) -> dict[str, bool]:
     return {row["alias"]: row["dropped"] for row in json.loads(capsys.readouterr().out)}
 
 
-def test_the_status_tells_of_dropped_data_and_of_what_stands_still(
+def test_the_status_tells_of_dropped_data_and_of_what_is_stalled(
     odf: Odf, worked: Coordinator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     address = os.environ["ODF_COORDINATOR_GRPC"]

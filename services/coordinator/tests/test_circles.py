@@ -1,4 +1,4 @@
-"""No dataset comes to read itself, and none loses what it reads, whoever does what at the same time."""
+"""No dataset comes to read itself, and none loses what it reads, whatever other processes do at the same time."""
 
 import threading
 import time
@@ -131,7 +131,7 @@ def test_a_circle_that_is_there_keeps_nothing_from_being_pulled(cities: Coordina
     assert {step.alias for step in steps} == {"cities", "first", "second"}
 
 
-def test_what_reads_itself_is_in_nobodys_way(cities: Coordinator) -> None:
+def test_what_reads_itself_blocks_no_other(cities: Coordinator) -> None:
     state = cities.find("first").state
     itself = reading(state.dataset_id)
     cities.states.remember(replace(state, definitions=replace(state.definitions, transform=itself)))

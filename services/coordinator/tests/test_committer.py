@@ -127,7 +127,7 @@ class HeldLocks:
         self.attempts += 1
 
 
-def test_a_lock_that_somebody_holds_delays_but_does_not_decide(
+def test_a_lock_that_another_process_holds_delays_but_does_not_decide(
     node: Coordinator, cities: DatasetHandle
 ) -> None:
     locks = HeldLocks()
@@ -175,7 +175,7 @@ def test_of_many_writers_without_locks_exactly_one_wins_each_head(
 
 
 class LateRefs:
-    """A reference that somebody moves between our reading it and our moving it."""
+    """A reference that another process moves between our reading it and our moving it."""
 
     def __init__(self, refs: RefStore, interfere: Callable[[], object]) -> None:
         self._refs, self._interfere = refs, interfere

@@ -90,13 +90,13 @@ def test_an_exception_reaches_the_caller_and_starts_nothing_more() -> None:
 
 
 def test_who_leaves_ends_each_generator_at_its_next_step_and_waits_for_none() -> None:
-    may_go_on, closed = threading.Event(), threading.Event()
+    may_continue, closed = threading.Event(), threading.Event()
     went_on: list[str] = []
 
     def steps(key: str) -> Generator[str, None, None]:
         try:
             yield "begun"
-            may_go_on.wait(PATIENCE)
+            may_continue.wait(PATIENCE)
             yield "never seen"
             went_on.append(key)
         finally:
@@ -105,7 +105,7 @@ def test_who_leaves_ends_each_generator_at_its_next_step_and_waits_for_none() ->
     with closing(concurrent_steps({"a": [], "b": ["a"]}, steps, lambda _: WIDE)) as found:
         assert next(found) == "begun"
     assert not closed.is_set()
-    may_go_on.set()
+    may_continue.set()
     assert closed.wait(PATIENCE)
     assert went_on == []
 

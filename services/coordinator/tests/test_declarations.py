@@ -341,7 +341,7 @@ def test_a_derivative_without_transform_is_refused(node: Coordinator) -> None:
         (("event_time TIMESTAMP", "City STRING"), "column City: the dataset spells it city"),
     ],
 )
-def test_a_source_goes_on_with_the_columns_that_the_dataset_has(
+def test_a_source_continues_with_the_columns_that_the_dataset_has(
     filled: Coordinator, root: str, columns: tuple[str, ...], complaint: str
 ) -> None:
     before = filled.find("cities").state

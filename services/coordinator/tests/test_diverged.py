@@ -30,7 +30,7 @@ class Story:
         return list(self.node.record_reader.tail(ref, 99)["city"].to_pylist())
 
     def go_another_way(self) -> None:
-        """Reset the root below what was read, and go on from there."""
+        """Reset the root below what was read, and continue from there."""
         self.node.editor.reset("cities", self.first, is_forced=True)
         self.node.push("cities", "Lima", minute=2)
 
@@ -57,7 +57,7 @@ def story(node: Coordinator, root: str, derivative: str, second: str) -> Story:
     return Story(node=node, first=first)
 
 
-def test_a_derivative_of_a_reset_input_stands_still_and_says_what_to_do(story: Story) -> None:
+def test_a_derivative_of_a_reset_input_is_stalled_and_says_what_to_do(story: Story) -> None:
     read = story.node.find("cities").state.head
     before = story.node.find("cities.copy").state
 

@@ -121,7 +121,7 @@ def test_a_pull_derives_what_came_meanwhile_too(story: Story) -> None:
     assert table["city"].to_pylist() == ["Oslo", "Rome", "Lima", "Bonn"]
 
 
-def test_a_rebuild_that_was_cut_off_goes_on(story: Story) -> None:
+def test_a_rebuild_that_was_cut_off_continues(story: Story) -> None:
     before = story.objects("cities.copy")
     story.node.dropper.drop("cities.copy")
     rebuilding = story.node.puller.rebuilder
@@ -204,7 +204,7 @@ def test_reading_says_how_to_have_the_data_again(story: Story) -> None:
         story.node.record_reader.query("SELECT * FROM `cities.copy`")
 
 
-def test_a_derivative_of_dropped_data_waits_for_it_and_goes_on(story: Story) -> None:
+def test_a_derivative_of_dropped_data_waits_for_it_and_continues(story: Story) -> None:
     story.node.push("cities", "Bonn", minute=4)
     story.node.scheduler.work()
     story.node.dropper.drop("cities.copy")

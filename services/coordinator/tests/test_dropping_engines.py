@@ -154,7 +154,7 @@ def test_what_the_engine_that_was_there_dropped_is_made_again_by_that_one_only(
     assert slices(versioned) == before
 
 
-def test_or_it_is_derived_anew_as_advised(versioned: Coordinator, root: str, derivative: str) -> None:
+def test_or_it_is_derived_again_as_advised(versioned: Coordinator, root: str, derivative: str) -> None:
     versioned.dropper.drop("cities.copy")
     versioned.engine.version = "two"
     error = told(versioned)

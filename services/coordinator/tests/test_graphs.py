@@ -1,4 +1,4 @@
-"""Derivatives of derivatives, and graphs whose ways meet again, under ingestion that goes on."""
+"""Derivatives of derivatives, and graphs whose ways meet again, while ingestion continues."""
 
 import tempfile
 import threading
@@ -64,7 +64,7 @@ def cities(node: Coordinator, ref: str) -> Counter[str]:
 
 
 def require_exact(node: Coordinator) -> None:
-    """Every record is in every derivative as often as ways lead to it, and every step goes on where the last ended."""
+    """Every record is in every derivative as often as ways lead to it, and every step continues where the last ended."""
     expected = cities(node, "a")
     for name, times in TIMES.items():
         assert cities(node, name) == Counter({city: count * times for city, count in expected.items()}), name

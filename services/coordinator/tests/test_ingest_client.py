@@ -21,9 +21,9 @@ def test_an_ingest_that_does_not_come_is_waited_for_once_and_not_for_each_datase
 ) -> None:
     clock = VirtualTime(monkeypatch)
     began = clock.now
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        client = IngestClient("127.0.0.1:{1}".format(*nobody.getsockname()), patience=0.2)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        client = IngestClient("127.0.0.1:{1}".format(*unused.getsockname()), patience=0.2)
         ends = []
         for _ in range(2):
             with pytest.raises(ServiceUnreachable, match="ingest cannot be reached: no server answers"):

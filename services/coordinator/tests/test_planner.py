@@ -233,7 +233,7 @@ class LineModel(RuleBasedStateMachine):
         self.answered.pop(one, None)
 
     @invariant()
-    def whoever_asked_is_answered_or_waits(self) -> None:
+    def each_caller_is_answered_or_waits(self) -> None:
         for one, ticket in self.asked.items():
             is_answered = self.queue.result(one, ticket) is not None
             assert is_answered == (self.answered.get(one, 0) >= ticket)

@@ -99,7 +99,7 @@ def evolving(tmp_path: Path, root: str, derivative: str) -> Evolving:
     return made
 
 
-def test_a_query_that_adds_a_column_goes_on_after_a_migration(evolving: Evolving) -> None:
+def test_a_query_that_adds_a_column_continues_after_a_migration(evolving: Evolving) -> None:
     node = evolving.node
     before = node.find("cities.copy").state
     heads = []
@@ -134,7 +134,7 @@ def test_records_after_the_new_query_have_its_column_and_those_before_have_none(
     table = node.record_reader.tail("cities.copy", 9)
     assert table["population"].to_pylist() == [None, 3]
     checkpoint = json.loads(Path(evolving.engine.requests[-1].prev_checkpoint_path or "").read_text())
-    assert checkpoint[""] == 3, "it goes on from what the migration left"
+    assert checkpoint[""] == 3, "it continues from what the migration left"
 
 
 @pytest.mark.parametrize(

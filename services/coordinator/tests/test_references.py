@@ -28,7 +28,7 @@ def info(text: str) -> SetInfo:
     return SetInfo(description=text)
 
 
-def test_a_reference_is_made_at_the_head_and_goes_on_by_itself(cities: Coordinator) -> None:
+def test_a_reference_is_made_at_the_head_and_continues_automatically(cities: Coordinator) -> None:
     head = cities.find("cities").state
     made = cities.references.set(BRANCH, "", None)
     assert (made.name, made.block, made.compared) == (
@@ -46,7 +46,7 @@ def test_a_reference_is_made_at_the_head_and_goes_on_by_itself(cities: Coordinat
     assert (second.name, second.compared) == ("next", Compared(relation=Ahead(blocks=1), common=head.head))
 
 
-def test_the_head_follows_a_reference_that_goes_on_from_it(cities: Coordinator) -> None:
+def test_the_head_follows_a_reference_that_continues_it(cities: Coordinator) -> None:
     cities.references.set(BRANCH, "", None)
     staged = cities.editor.commit_event(BRANCH, info("towns"))
 

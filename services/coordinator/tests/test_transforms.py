@@ -104,7 +104,7 @@ def test_an_engine_out_of_reach_is_asked_again_later(chain: Coordinator) -> None
     assert chain.scheduler.problem(chain.find("cities.copy").id) == ""
 
 
-def test_bad_sql_stops_a_derivative_until_something_changes_or_somebody_asks(chain: Coordinator) -> None:
+def test_bad_sql_stops_a_derivative_until_something_changes_or_a_user_asks(chain: Coordinator) -> None:
     copy = chain.find("cities.copy")
     chain.engine.failures = [InvalidQuery(text="no such column: ctiy")]
     chain.push("cities", "Oslo")
@@ -164,7 +164,7 @@ def test_pull_transforms_what_inputs_hold_now_inputs_first(chain: Coordinator) -
     assert chain.find("copy.copy").state.last_offset == 0
 
 
-def test_pull_tells_why_a_derivative_failed_and_goes_on_with_others(chain: Coordinator) -> None:
+def test_pull_tells_why_a_derivative_failed_and_continues_with_others(chain: Coordinator) -> None:
     stop = threading.Event()
     chain.engine.failures = [InvalidQuery(text="no such column")] * 2
     chain.push("cities", "Oslo")
@@ -203,7 +203,7 @@ def slices_of(node: Coordinator, alias: str) -> list[pa.Schema]:
     return [slice_schema(node.blobs.local_path(known.id, ObjectKind.DATA, name)) for name in names]
 
 
-def test_a_derivative_goes_on_with_the_types_it_began_with(chain: Coordinator) -> None:
+def test_a_derivative_continues_with_the_types_it_began_with(chain: Coordinator) -> None:
     begun = its_schema(signed=True, city=pa.field("city", pa.string(), nullable=False))
     chain.propose(chain.find("cities.copy"), [schema_to_event(begun)])
     before = chain.find("cities.copy").state.schema

@@ -58,7 +58,9 @@ def proposal(node: Coordinator, alias: str) -> Envelope:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=["damaged", "unavailable"])
-def test_commits_to_others_go_on(two: Coordinator, fault: OdfError, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_to_others_continue(
+    two: Coordinator, fault: OdfError, monkeypatch: pytest.MonkeyPatch
+) -> None:
     messages = [proposal(two, alias) for alias in ("cities", "rivers")]
     commands = Commands(committer=two.committer, importer=two.importer)
     damage(two, two.find("cities").id, fault, monkeypatch)

@@ -1,7 +1,7 @@
 """Every kind of query writes the same bytes: as recorded, done again, however blocks are cut, on any number of cores.
 
 `golden.json` has what every kind of query writes when its input is cut into requests by `SEED`, and which engine wrote
-it. To write it anew after `SEMANTICS` or a release was raised:
+it. To write it again after `SEMANTICS` or a release was raised:
 `python services/engine-spark/tests/test_kinds.py 'local[2]' > services/engine-spark/tests/golden.json`.
 """
 
@@ -105,7 +105,7 @@ def told(derived: Derivative) -> list[str]:
 
 def test_the_engine_is_the_one_that_wrote_the_recorded_bytes(spark: Spark) -> None:
     assert identity_of(spark).version == golden()["engine"], (
-        "write golden.json anew, and look at what has changed"
+        "write golden.json again, and look at what has changed"
     )
 
 

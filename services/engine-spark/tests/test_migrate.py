@@ -49,7 +49,7 @@ def migrated(
     )
 
 
-def test_a_query_that_acts_on_each_record_goes_on_from_the_same_checkpoint(
+def test_a_query_that_acts_on_each_record_continues_from_the_same_checkpoint(
     derive: Make, engine: EngineClient, tmp_path: Path
 ) -> None:
     late = derive(sql(LATE), flights=[Block(rows=[flight(5, 70.0)], watermark=4)])

@@ -51,7 +51,7 @@ def test_a_machine_that_does_not_answer_is_not_well_until_it_does(monkeypatch: p
     assert not asking.is_alive()
 
 
-def test_nobody_asks_a_machine_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_worker_asks_a_machine_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulse, "PROBE_INTERVAL_SECONDS", 0.0)
     machine = Machine()
     machine.is_there = False

@@ -131,7 +131,7 @@ def test_a_reader_of_the_first_field_alone_reads_the_same(derive: Make, stub: An
 
 
 @pytest.mark.parametrize("way", ["cancel", "deadline"])
-def test_a_call_that_nobody_waits_for_leaves_no_job(
+def test_a_call_that_no_client_waits_for_leaves_no_job(
     derive: Make, stub: Any, spark: Spark, tmp_path: Path, way: str
 ) -> None:
     request = wired(asked(derive, tmp_path, LONG, FLIGHTS))
@@ -191,7 +191,7 @@ def test_a_silent_engine_is_given_up_and_its_job_ends(derive: Make, spark: Spark
     server.stop(0)
 
 
-def test_a_cancelled_task_that_goes_on_is_told(spark: Spark) -> None:
+def test_a_cancelled_task_that_continues_is_told(spark: Spark) -> None:
     query = pairs(6_000, "(SELECT 1)")
     stuck = threading.Event()
     requests = Requests(spark, is_well=lambda: True, on_stuck=stuck.set, grace=0)

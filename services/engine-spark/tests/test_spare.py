@@ -75,7 +75,7 @@ class Keeper:
         return keep(self._start, self.stop, after=after, now=self._now)
 
     def _now(self) -> float:
-        """Return a time that goes on by a second with each look."""
+        """Return a time that advances by a second with each call."""
         self.looks += 1
         return self.looks
 
@@ -93,7 +93,7 @@ class Keeper:
         return int(self.served.with_name(f"served.{worker.process.pid}").read_text())
 
     def was_asked(self) -> bool:
-        """Tell whether a worker has asked its JVM whether it is there."""
+        """Return whether a worker has asked whether its JVM responds."""
         return self.served.with_name("served.asked").exists()
 
     def end(self) -> None:
@@ -205,7 +205,7 @@ def test_no_spare_is_started_while_the_first_is_cold_or_busy(tmp_path: Path, tex
         assert len(kept.started) == 1
 
 
-def test_whoever_ends_the_keeper_ends_all(tmp_path: Path) -> None:
+def test_ending_the_keeper_ends_all(tmp_path: Path) -> None:
     with keeper(tmp_path) as kept:
         until(lambda: len(kept.started) == 2)
     assert kept.codes == [0]

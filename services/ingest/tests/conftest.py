@@ -240,7 +240,7 @@ def make_polled() -> Iterator[Callable[..., Bench]]:
 
 @pytest.fixture
 def bench_of() -> Iterator[Callable[[str], Bench]]:
-    """Return what goes on with a dataset that another implementation has written."""
+    """Return a bench that continues a dataset that another implementation has written."""
     pools = []
 
     def make(name: str) -> Bench:

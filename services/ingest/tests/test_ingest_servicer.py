@@ -200,7 +200,7 @@ def _noted(reports: Iterable[str], into: list[str]) -> Iterator[str]:
         yield one
 
 
-def test_polls_and_what_stands_still_are_listed(servicer: Any, bench: Any) -> None:
+def test_polls_and_what_is_stalled_are_listed(servicer: Any, bench: Any) -> None:
     error = Unavailable(what="the server", why="down")
     failing = SimpleNamespace(
         dataset=bench.dataset, interval=3600, state="waiting", last=TIME, next=None, error=error, since=TIME

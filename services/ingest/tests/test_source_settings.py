@@ -10,7 +10,7 @@ from odf_ingest.source_settings import BadRecords, EmptySnapshot, SourceSettings
 DATASET = DatasetId.of_key(bytes(32))
 
 
-def test_a_source_that_nobody_configured_has_the_defaults(tmp_path: Path) -> None:
+def test_a_source_that_no_user_configured_has_the_defaults(tmp_path: Path) -> None:
     assert load_settings(LocalBlobStore(tmp_path), DATASET, "default") == SourceSettings()
 
 

@@ -32,7 +32,7 @@ def test_only_what_came_since_is_looked_at(story: Story, chain: AChain) -> None:
     assert (verdict.is_valid, verdict.tally.blocks) == (True, 1)
 
 
-def test_a_dataset_that_was_reset_is_looked_at_from_its_seed_and_then_goes_on(
+def test_a_dataset_that_was_reset_is_looked_at_from_its_seed_and_then_continues(
     story: Story, chain: AChain
 ) -> None:
     story.verify(chain, SCOPE)

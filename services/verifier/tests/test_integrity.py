@@ -83,7 +83,7 @@ def test_every_flipped_block_is_named(folder: Path) -> None:
         problem = problems_of_blocks(folder)
         assert problem.kind is Damage.BLOCK_HASH_MISMATCH
         assert str(problem.block) == file.name
-        # The head's own number is told by nobody but itself.
+        # The head's own number is stated only by itself.
         assert problem.sequence_number == (None if file.name == head_of(folder) else number)
         flip(file)
 

@@ -120,7 +120,7 @@ class _Writer:
 def nexmark(
     events: int, *, seed: int, blocks: int, gap: int = 20, jitter: int = 500, late: int = 0
 ) -> Stream:
-    """Return a stream of so many events, `gap` ms apart, each at most `jitter` ms behind, cut into blocks.
+    """Return a stream of this number of events, `gap` ms apart, each at most `jitter` ms behind, cut into blocks.
 
     `late` more bids come a minute after their time. A last block without records closes all windows.
     """

@@ -20,7 +20,7 @@ class Killed(BaseException):
 
 
 class Inline(Executor):
-    """Runs a task when it is submitted; `Killed` is raised there, and not kept for a result that nobody asks for."""
+    """Runs a task when it is submitted; `Killed` is raised there, and not kept for a result that no caller asks for."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         """Return the task's result or error."""

@@ -57,7 +57,7 @@ def test_a_partition_that_was_paused_is_read_after_it_was_assigned_again(records
         records.unassign([at])
 
 
-def test_a_partition_that_is_assigned_anew_while_paused_is_read(records: KafkaRecords) -> None:
+def test_a_partition_that_is_assigned_again_while_paused_is_read(records: KafkaRecords) -> None:
     at = ("a", 0)
     records.assign({at: 0})
     records.pause([at])

@@ -42,7 +42,7 @@ def test_deleting_a_dataset_takes_its_heads_along() -> None:
     assert refs.head(a_dataset()) is None
 
 
-def test_a_file_is_whole_whoever_asks_for_it_at_the_same_time() -> None:
+def test_a_file_is_whole_for_every_caller_at_the_same_time() -> None:
     blobs, content = MemoryBlobStore(), bytes(4_000_000)
     names = [Multihash.sha3(bytes([number]) * 32) for number in range(10)]
     for name in names:

@@ -71,7 +71,7 @@ def test_with_redis_lost_locks_are_given_and_nothing_is_known(server: Server) ->
 @pytest.mark.parametrize("left_ms", [None, 3_600_000])
 def test_a_lock_left_without_an_end_runs_out_like_any_other(server: Server, left_ms: int | None) -> None:
     connection = server[1]
-    connection.client.set(f"odf:lock:{DATASET}", "of somebody long gone", px=left_ms)
+    connection.client.set(f"odf:lock:{DATASET}", "of a process long gone", px=left_ms)
     locks = RedisLocks(connection)
 
     assert locks.acquire(DATASET, 50) is None

@@ -1,4 +1,4 @@
-"""An engine that says nothing keeps those waiting who ask it already, and nobody else."""
+"""An engine that sends nothing delays calls that are in flight, and no others."""
 
 import subprocess
 import sys

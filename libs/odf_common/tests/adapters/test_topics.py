@@ -75,7 +75,7 @@ def test_partitions_that_were_added_are_waited_for(monkeypatch: pytest.MonkeyPat
     assert list(counts) == []
 
 
-# The collector runs in the client's own thread when nobody uses the client any more.
+# The collector runs in the client's own thread when no thread uses the client any more.
 ABANDONED = """
 import gc, threading
 from confluent_kafka import Producer, TopicPartition
@@ -155,6 +155,6 @@ def test_a_partition_without_messages_after_a_time_begins_at_its_end() -> None:
     assert Timed().offsets_at("one", 1000) == {0: 4, 1: 5}
 
 
-def test_an_answer_that_comes_when_nobody_waits_any_more_ends_no_process() -> None:
+def test_an_answer_that_comes_when_no_caller_waits_any_more_ends_no_process() -> None:
     done = subprocess.run([sys.executable, "-c", ABANDONED], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr

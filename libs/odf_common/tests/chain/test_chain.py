@@ -82,7 +82,7 @@ def test_a_range_from_a_foreign_block_is_refused() -> None:
         list(blocks_between(reading(LONG), HASHES[-1], a_hash("foreign")))
 
 
-def test_a_fold_goes_on_from_a_known_state() -> None:
+def test_a_fold_continues_from_a_known_state() -> None:
     known = fold(LONG.read, HASHES[300])
     assert fold(LONG.read, HASHES[-1], known) == fold(LONG.read, HASHES[-1]) == LONG.state
 

@@ -75,7 +75,7 @@ def planned(output: AChain, source: AChain) -> ExecuteTransformInput:
 
 
 def execute(output: AChain, source: AChain, records: int | None = 10) -> AChain:
-    """Run a transform that makes so many records."""
+    """Run a transform that makes this number of records."""
     start = output.state.next_offset
     made = None if records is None else a_slice(start, start + records - 1)
     response = TransformResponseSuccess(new_offset_interval=made.offset_interval if made else None)
@@ -127,10 +127,10 @@ def test_a_step_ends_before_its_input_changes(change: KnownEvent) -> None:
 
     assert (found.step.new_block_hash, found.step.new_offset) == (before, 19)
     assert found.offset_interval == OffsetInterval(start=0, end=19)
-    assert read(source, found.step) == found, "whoever replays it sees the same"
+    assert read(source, found.step) == found, "each replay sees the same"
 
 
-def test_the_next_step_begins_with_the_change_and_goes_on_to_the_head() -> None:
+def test_the_next_step_begins_with_the_change_and_continues_to_the_head() -> None:
     source, output = an_input().add_data(), a_derivative(A)
     execute(output, source)
     source.add(wider()).add_data()

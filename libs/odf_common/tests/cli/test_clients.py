@@ -11,7 +11,7 @@ from odf_common.embedded.node_file import Node
 
 @pytest.fixture
 def listener() -> socket.socket:
-    """A port where nobody listens yet."""
+    """A port where no process listens yet."""
     made = socket.socket()
     made.bind(("127.0.0.1", 0))
     return made

@@ -124,7 +124,7 @@ def test_no_at_a_prompt_changes_nothing_and_is_no_abort(
     assert capsys.readouterr().err.endswith("nothing was changed\n")
 
 
-def test_where_nobody_can_be_asked_it_is_misuse(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_user_can_be_asked_it_is_misuse(monkeypatch: pytest.MonkeyPatch) -> None:
     def closed(_: str) -> str:
         raise EOFError
 

@@ -59,7 +59,7 @@ def deleted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def stuck(monkeypatch: pytest.MonkeyPatch, *sources: tuple[str, str]) -> None:
-    """Have ingest say of each dataset that a source of it does not go on, and why."""
+    """Have ingest report for each dataset that one of its sources is stalled, and why."""
     reply = StuckReply(sources=[StuckReply.Source(dataset_id=IDS[name], why=why) for name, why in sources])
 
     @contextmanager

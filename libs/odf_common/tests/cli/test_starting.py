@@ -21,7 +21,7 @@ from odf_common.service.settings import Settings
 
 @pytest.fixture
 def busy() -> Iterator[int]:
-    """Return a port at which somebody listens, and says nothing."""
+    """Return a port at which a process listens, and sends nothing."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -35,7 +35,7 @@ def test_the_deepest_types_come_back() -> None:
 
 
 @pytest.mark.parametrize("depth", [DEEPEST + 1, 150])
-def test_types_that_nobody_could_read_again_are_not_written(depth: int) -> None:
+def test_types_that_no_version_could_read_again_are_not_written(depth: int) -> None:
     with pytest.raises(InvalidInput, match="nested deeper than 64"):
         encode_event(nested(depth))
 

@@ -123,7 +123,7 @@ def test_of_two_known_states_the_newer_one_is_gone_on_from(world: World) -> None
     assert world.blobs.reads == 1
 
 
-def test_an_older_head_is_folded_anew(world: World) -> None:
+def test_an_older_head_is_folded_again(world: World) -> None:
     states = world.states()
     states.current(world.dataset)
     older = world.chain.blocks[-3]

@@ -264,7 +264,7 @@ def test_the_ports_of_a_node_that_starts_again_are_not_given_to_others(
 
 
 @pytest.mark.parametrize("text", ["{", ""])
-def test_a_damaged_list_of_ports_is_written_anew(tmp_path: Path, text: str) -> None:
+def test_a_damaged_list_of_ports_is_written_again(tmp_path: Path, text: str) -> None:
     (tmp_path / "ports.json").write_text(text)
     assert set(allocate(tmp_path, ("a",))) == {"a"}
 

@@ -79,7 +79,7 @@ def test_a_queue_keeps_its_order_and_one_that_stalls_holds_up_no_other() -> None
     assert all(one.result(10) for one in waiting)
 
 
-def test_a_queue_goes_on_after_a_task_that_fails() -> None:
+def test_a_queue_continues_after_a_task_that_fails() -> None:
     with ThreadPoolExecutor(1) as pool:
         queue = SerialQueue(pool)
         bad = queue.submit(lambda: 1 // 0)

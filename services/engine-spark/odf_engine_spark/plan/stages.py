@@ -38,7 +38,7 @@ class Stage(Protocol):
         """Return the stream's name."""
 
     def run(self, step: Step) -> Delta:
-        """Return the new part of the stream; the new state has what the stage keeps."""
+        """Return what this request adds to the stream; what the next one needs is then in the new state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

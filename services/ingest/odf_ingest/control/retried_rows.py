@@ -91,7 +91,7 @@ class RetriedRows:
         return replace(prepared, bad=())
 
     def _plan(self, state: ChainState) -> Plan:
-        """Return how the source reads now; rows of pushed files in the file's format."""
+        """Return the source's current plan, for rows of pushed files with the file's format; raises `SourceGone`."""
         if state.polling_source is not None:
             return plan_of(state, polled_batch.as_push_source(state.polling_source))
         source = state.push_sources.get(self.source)

@@ -134,7 +134,10 @@ class Preparer:
         )
 
     def rows(self, plan: Plan, rows: TextRows, event_time: Timestamp) -> Prepared:
-        """Read rows of a file that come without it, and leave out bad ones; `event_time` is the file's."""
+        """Return the records of rows without the rest of their file, such as rejected ones; `event_time` is the file's.
+
+        Bad rows are left out of the records, and listed.
+        """
         columns = Columns(schema=plan.schema)
         if plan.schema is None:
             values = rows.records.messages(0, len(rows.records.places))

@@ -51,7 +51,7 @@ MEDIA_TYPES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFormat:
-    """A format by name, None for the source's own; what a media type says of its header line and encoding."""
+    """The format of pushed data: its name, None for the source's own, and parameters of its media type."""
 
     name: str | None = None
     has_header: bool | None = None

@@ -63,7 +63,7 @@ def test_ledgers_of_one_dataset_have_keys_of_their_own(make_bench: Any) -> None:
     assert [row["a"] for row in bench.rows()] == [1, 2, 10, 3]
 
 
-def test_a_ledger_goes_on_beside_a_source_without_its_key(make_bench: Any) -> None:
+def test_a_ledger_continues_next_to_a_source_without_its_key(make_bench: Any) -> None:
     bench = two_sources(make_bench, MergeStrategyLedger(primary_key=("a",)), MergeStrategyAppend())
     assert push(bench, a_table(a=[1], b=[1])) == 1
     assert push(bench, a_table(b=[2]), "other") == 1

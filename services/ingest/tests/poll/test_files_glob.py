@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_read_is_named_with_why_and_files_before_it_are_ke
 ) -> None:
     bench = make_polled(FetchStepFilesGlob(path=f"{folder}/*.ndjson"), LEDGER)
     write(folder, "a.ndjson", 1)
-    (folder / "b.ndjson").symlink_to("/proc/self/mem")  # nobody can read its first byte, not even root
+    (folder / "b.ndjson").symlink_to("/proc/self/mem")  # no user can read its first byte, not even root
     write(folder, "c.ndjson", 3)
     with pytest.raises(FileUnreadable) as caught:
         poll(bench)

@@ -73,20 +73,20 @@ def lose(bench: Any) -> None:
 @contextmanager
 def held_slices(bench: Any) -> Iterator[threading.Event]:
     """Have the first reading of a slice wait; yield the event that is set when it does."""
-    is_waiting, may_go_on = threading.Event(), threading.Event()
+    is_waiting, may_continue = threading.Event(), threading.Event()
     history = bench.queues.queue(bench.dataset).history
     path: Callable[[Multihash], Path] = history._slice_path
 
     def held(name: Multihash) -> Path:
         is_waiting.set()
-        assert may_go_on.wait(20)
+        assert may_continue.wait(20)
         return path(name)
 
     history._slice_path = held
     try:
         yield is_waiting
     finally:
-        may_go_on.set()
+        may_continue.set()
 
 
 def why(bench: Any, node: Any, source: str = "default") -> str:
@@ -186,7 +186,7 @@ def test_building_stops_when_it_is_not_wanted_and_continues_from_there(
     assert history.current(bench.state, KEY, None).column("id").to_pylist() == [0, 1, 2]
 
 
-def test_an_index_that_nobody_has_built_is_behind(bench: Any) -> None:
+def test_an_index_that_was_never_built_is_behind(bench: Any) -> None:
     history = bench.queues.queue(bench.dataset).history
     keys = key_array(pa.table({"id": [1]}), KEY)
     with pytest.raises(kept_index.IndexBehind):

@@ -1,4 +1,4 @@
-"""Datasets go on as they began: other implementations', those of the other setting, those of several sources."""
+"""Datasets continue as they began: other implementations', those of the other setting, those of several sources."""
 
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ def check_integrity(bench: Any) -> None:
             assert physical_hash(content) == event.new_data.physical_hash
 
 
-def test_a_snapshot_of_another_implementation_goes_on(bench_of: Any, tmp_path: Path) -> None:
+def test_a_snapshot_of_another_implementation_continues(bench_of: Any, tmp_path: Path) -> None:
     bench = bench_of("cities.population")
     schema = bench.state.schema
     push(bench, tmp_path, CITIES)
@@ -100,7 +100,7 @@ def test_a_column_that_another_implementation_requires_has_to_have_values(
     assert bench.state.head == head
 
 
-def test_a_polled_dataset_of_another_implementation_goes_on_by_push(bench_of: Any, tmp_path: Path) -> None:
+def test_a_polled_dataset_of_another_implementation_continues_by_push(bench_of: Any, tmp_path: Path) -> None:
     bench = bench_of("polled.weather")
     read = ReadStepCsv(
         ddl_schema=("event_time TIMESTAMP", "station STRING", "temp DOUBLE", "hum FLOAT"), header=True
@@ -129,7 +129,7 @@ def test_the_setting_is_for_datasets_that_begin(make_bench: Any, tmp_path: Path,
     check_integrity(bench)
 
 
-def test_a_moment_goes_on_in_the_unit_that_it_began_with(make_bench: Any, tmp_path: Path) -> None:
+def test_a_timestamp_continues_in_the_unit_that_it_began_with(make_bench: Any, tmp_path: Path) -> None:
     bench = make_bench(None, ReadStepNdJson(ddl_schema=("event_time TIMESTAMP", "at TIMESTAMP(3)")))
     bench.propose(a_source("finer", "event_time TIMESTAMP", "at TIMESTAMP(6)"))
     text = '{"event_time":"2020-01-01T00:00:00Z","at":"2020-01-01T00:00:00.123456Z"}\n'
@@ -185,7 +185,7 @@ def test_a_snapshot_without_an_optional_column_takes_back_whole_records(
     check_integrity(bench)
 
 
-def test_nullability_inside_lists_and_structs_goes_on_too(make_bench: Any, tmp_path: Path) -> None:
+def test_nullability_inside_lists_and_structs_continues_too(make_bench: Any, tmp_path: Path) -> None:
     strict = ("event_time TIMESTAMP", "s STRUCT<a: INT NOT NULL, b: ARRAY<INT NOT NULL>>")
     loose = ("event_time TIMESTAMP", "s STRUCT<a: INT, b: ARRAY<INT>>")
     bench = make_bench(None, ReadStepNdJson(ddl_schema=strict))

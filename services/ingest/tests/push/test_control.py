@@ -264,7 +264,7 @@ def test_a_half_whose_other_half_never_comes_is_left_out(
     assert "skipped by command" in letter.reason
 
 
-def test_a_half_that_is_waited_for_is_left_out_when_nobody_wants_to_wait(
+def test_a_half_that_is_waited_for_is_left_out_when_no_user_wants_to_wait(
     make_bench: Any, broker: Broker
 ) -> None:
     columns = ("op INT", "id BIGINT", "v STRING", "event_time TIMESTAMP")

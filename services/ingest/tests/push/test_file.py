@@ -74,7 +74,9 @@ def test_rows_and_block_bear_the_same_system_time_and_it_rises(make_bench: Any, 
     assert bench.rows()[-1]["system_time"] == bench.state.system_time.datetime()
 
 
-def test_a_later_batch_goes_on_with_offsets_and_keeps_the_watermark(make_bench: Any, tmp_path: Path) -> None:
+def test_a_later_batch_continues_with_offsets_and_keeps_the_watermark(
+    make_bench: Any, tmp_path: Path
+) -> None:
     bench = make_bench()
     push(bench, tmp_path, line(1), "a")
     push(bench, tmp_path, line(2, at="2019-01-01T00:00:00Z"), "b")
@@ -203,7 +205,7 @@ def test_columns_by_a_system_columns_name_are_refused(make_bench: Any, tmp_path:
         push(bench, tmp_path, f'{{"{column}":1}}\n')
 
 
-def test_who_was_overtaken_builds_the_batch_anew(make_bench: Any, tmp_path: Path) -> None:
+def test_an_overtaken_commit_builds_the_batch_again(make_bench: Any, tmp_path: Path) -> None:
     bench = make_bench(LEDGER)
     push(bench, tmp_path, line(1), "first")
 

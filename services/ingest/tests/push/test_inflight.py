@@ -126,7 +126,7 @@ def test_a_push_whose_client_has_gone_is_withdrawn(push: Any) -> None:
         push("same", slow, "a", is_there=lambda: False).result(10)
 
 
-def test_a_push_that_somebody_has_joined_goes_on_without_the_first_client(push: Any) -> None:
+def test_a_push_that_another_client_has_joined_continues_without_the_first_client(push: Any) -> None:
     slow = push.slow()
     first = push("same", slow, "a")
     assert slow.begun.wait(10)

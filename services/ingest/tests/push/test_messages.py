@@ -135,7 +135,7 @@ def test_a_batch_that_does_not_follow_is_not_committed(make_bench: Any) -> None:
         commit(bench, a_batch({0: [message(1), message(2)]}))
 
 
-def test_a_topic_that_was_made_anew_is_noticed(make_bench: Any) -> None:
+def test_a_topic_that_was_recreated_is_noticed(make_bench: Any) -> None:
     bench = make_bench()
     commit(bench, a_batch({0: [message(1)]}))
     with pytest.raises(TopicReplaced):
@@ -199,7 +199,7 @@ def test_a_batch_that_the_coordinator_refuses_is_not_committed(make_bench: Any) 
     assert commit(bench, a_batch({0: [message(1)]})).is_new
 
 
-def test_bad_messages_are_dead_letters_and_their_neighbours_go_on(make_bench: Any) -> None:
+def test_bad_messages_are_dead_letters_and_their_neighbours_continue(make_bench: Any) -> None:
     bench = make_bench(LEDGER)
     values = [message(1), b"junk", None, b'{"id":2}', b'{"event_time":"2020-01-01T00:00:00Z"}', message(3)]
     commit(bench, a_batch({0: values}))
@@ -223,7 +223,7 @@ def test_a_batch_of_bad_and_known_messages_moves_the_position_alone(make_bench: 
     assert position_of(bench.state, "default").topics["topic"].next == {0: 3}
 
 
-def test_nothing_but_bad_messages_moves_the_position_alone_and_the_source_goes_on(make_bench: Any) -> None:
+def test_nothing_but_bad_messages_moves_the_position_alone_and_the_source_continues(make_bench: Any) -> None:
     bench = make_bench(LEDGER)
     commit(bench, a_batch({0: [message(1)]}))
     commit(bench, a_batch({0: [b"junk"]}, start={0: 1}))
@@ -323,7 +323,7 @@ def test_what_is_known_of_a_partition_stays_while_others_are_read_and_its_time_n
     assert bench.state.watermark == Timestamp.parse("2020-01-03T00:00:00Z")
 
 
-def test_a_partition_that_nobody_has_looked_at_holds_the_watermark(make_bench: Any) -> None:
+def test_a_partition_that_was_never_looked_at_holds_the_watermark(make_bench: Any) -> None:
     bench = make_bench()
     commit(bench, a_batch({0: [message(1, day=20)]}, partitions=2, unread=frozenset((0, 1))))
     assert bench.state.watermark is None

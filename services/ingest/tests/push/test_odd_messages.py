@@ -1,4 +1,4 @@
-"""A source goes on past odd messages: each is rejected for a reason, and what is stored is what was compared."""
+"""A source continues past odd messages: each is rejected for a reason, and what is stored is what was compared."""
 
 import io
 from pathlib import Path

@@ -45,7 +45,7 @@ def test_what_lies_in_the_topic_is_committed_in_order_and_once(make_bench: Any, 
     assert position_of(bench.state, "default").topics[TOPIC].next == {0: 800}
 
 
-def test_a_restart_goes_on_where_the_chain_stands(make_bench: Any, broker: Broker) -> None:
+def test_a_restart_continues_where_the_chain_stands(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     for start in range(0, 300, 100):
         broker.logs[TOPIC, 0] += [message(number) for number in range(start, start + 100)]
@@ -133,7 +133,7 @@ def test_another_writer_of_the_chain_does_no_harm(make_bench: Any, broker: Broke
         assert node.ids == list(range(100))
 
 
-def test_a_topic_made_anew_stops_the_source_and_nothing_of_it_is_taken(
+def test_a_recreated_topic_stops_the_source_and_nothing_of_it_is_taken(
     make_bench: Any, broker: Broker
 ) -> None:
     bench = make_bench()

@@ -1,4 +1,4 @@
-"""Where a source begins: where the chain stands, if that is still in the topic, and never past what nobody has read."""
+"""Where a source begins: where the chain stands, if that is still in the topic, and never past a message that was not read."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A source or dataset that cannot be read holds up no other, is named, and goes on once its cause is mended."""
+"""A source or dataset that cannot be read holds up no other, is named, and continues once its cause is fixed."""
 
 import threading
 import time
@@ -308,7 +308,7 @@ def test_a_catalog_that_fails_once_is_looked_through_again(
         node.wait(lambda: bool(looks))
 
 
-def test_a_dataset_that_nobody_announced_is_found(
+def test_a_dataset_that_was_never_announced_is_found(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assigned_sources, "RESCAN_SECONDS", 0.05)
@@ -393,7 +393,7 @@ def break_at(bench: Any, *numbers: int) -> None:
     bench.mend = checks.clear
 
 
-def test_a_source_whose_cause_was_mended_goes_on_when_it_is_resumed(make_bench: Any, broker: Broker) -> None:
+def test_a_source_whose_cause_was_fixed_continues_when_it_is_resumed(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     break_at(bench, 5)
     broker.logs[TOPIC, 0] += [message(number) for number in range(10)]

@@ -3,7 +3,7 @@
 On a single-tenant node, every account owns every dataset. On a multi-tenant one, the account in a dataset's name owns
 it, and others have the roles granted to them.
 
-A private dataset is also marked beside its data: if the database is lost, or was not in a backup, it stays private.
+A private dataset is also marked next to its data: if the database is lost, or was not in a backup, it stays private.
 """
 
 import hashlib

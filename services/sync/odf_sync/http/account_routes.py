@@ -269,7 +269,7 @@ class AccountRoutes:
     async def _log_in_on_page(self, request: web.Request) -> web.Response:
         form = await _form(request)
         code = request.query.get("deviceCode", "")
-        if not self._devices.is_pending(code):  # a token would be for nobody
+        if not self._devices.is_pending(code):  # no client would get the token
             return _page(OVER, OVER_TEXT, status=410)
         token = await self._token(request, form.get("login", ""), form.get("password", ""))
         if token is None:

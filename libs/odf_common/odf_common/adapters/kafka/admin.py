@@ -237,7 +237,7 @@ class KafkaTopics:
         self._await({topic.topic for topic in topics})
 
     def _await(self, names: set[str], *, partitions: int = 1) -> None:
-        """Return when the topics have so many partitions, each with a leader, which takes a moment after creation."""
+        """Return when the topics have as many partitions, each with a leader, which takes some time after creation."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not self._are_led(names, partitions):
             if time.monotonic() > deadline:
@@ -245,7 +245,7 @@ class KafkaTopics:
             time.sleep(POLL_SECONDS)
 
     def _are_led(self, names: Iterable[str], partitions: int) -> bool:
-        """Return whether each topic has so many partitions, all with a leader; only these topics are described."""
+        """Return whether each topic has as many partitions, all with a leader; only these topics are described."""
         found = self.describe(names).values()
         return all(isinstance(one, TopicInfo) and len(one.high) >= partitions for one in found)
 

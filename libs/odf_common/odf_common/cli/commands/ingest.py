@@ -169,7 +169,7 @@ class VerdictUnknown(Unavailable):
 
 
 def _remark_on(result: _Result, dataset: str, source: str) -> None:
-    """Print what is to be known of a committed file besides its records."""
+    """Print the remarks on a committed file: late and rejected records."""
     reply = result.reply
     if reply is None:
         return

@@ -25,7 +25,7 @@ MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validators:
-    """What a server says of its content."""
+    """By what a server identifies a version of its content: `ETag` and `Last-Modified`, as far as it sends them."""
 
     etag: str | None = None
     modified: Timestamp | None = None

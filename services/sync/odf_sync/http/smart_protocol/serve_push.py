@@ -278,7 +278,7 @@ async def _receive_objects(
     *,
     most: int,
 ) -> None:
-    """Say where the objects of each list go, at most so many in all, and wait until they have been sent."""
+    """Say where the objects of each list go, up to `most` in all, and wait until they have been sent."""
     count = 0
     while True:
         count += len(listed.object_files)
