@@ -156,6 +156,15 @@ def test_a_web_frontend_names_the_node_to_log_in_at(here: Here) -> None:
                 list(here.stub.LogIn(pb.LogInRequest(url=frontend), timeout=20))
 
 
+def test_a_server_without_tls_is_named(here: Here) -> None:
+    url, why = here.there.replace("http://", "https://"), "the server does not speak TLS at this port"
+    with pytest.raises(Unavailable) as caught:
+        here.logins.with_password(url, "ann", PASSWORD)
+    assert str(caught.value).endswith(f"cannot be reached: {why}; http:// instead of https://?")
+    with pytest.raises(Unavailable, match=why):
+        remote_dataset(f"{url}/ann/x").head()
+
+
 def test_only_this_machine_is_trusted_without_encryption() -> None:
     for origin in ("http://localhost:1", "http://127.0.0.1", "http://[::1]", "https://node.example"):
         require_encrypted(origin)

@@ -19,6 +19,7 @@ from odf_common.errors import Refused
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 CONNECT_SECONDS: Final = 10.0
+NO_TLS: Final = "WRONG_VERSION_NUMBER"  # OpenSSL's reason: the first bytes are those of another protocol
 NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 SITE_LOCAL: Final = ipaddress.IPv6Network("fec0::/10")  # deprecated, and global by `ipaddress`
 
@@ -89,6 +90,14 @@ class Networks:
 
 
 PUBLIC: Final = Networks()
+
+
+def cause_of(error: Exception) -> str:
+    """Return what an error of urllib3 says of a request's failure, without the names of its classes."""
+    cause = getattr(error, "reason", None) or error
+    if NO_TLS in str(cause):
+        return "the server does not speak TLS at this port; http:// instead of https://?"
+    return str(cause).rpartition(": ")[2]
 
 
 def restricted_pools(networks: Networks, **options: Any) -> urllib3.PoolManager:

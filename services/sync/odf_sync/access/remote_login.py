@@ -14,6 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 import urllib3
 
+from odf_common.adapters.networks import cause_of
 from odf_common.adapters.repository_urls import SMART_PREFIX
 from odf_common.errors import InvalidInput, NotFound, Refused, Unavailable
 from odf_common.service.protection import is_loopback
@@ -169,8 +170,7 @@ class RemoteLogins:
             ) as answer:
                 content = answer.read(MAX_REPLY_BYTES)
         except urllib3.exceptions.HTTPError as error:
-            cause = getattr(error, "reason", None) or error
-            raise Unavailable(what=url, why=str(cause).rpartition(": ")[2]) from error
+            raise Unavailable(what=url, why=cause_of(error)) from error
         try:
             plain = json.loads(content)
         except (ValueError, RecursionError):

@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 import urllib3
 
-from odf_common.adapters.networks import PUBLIC, Networks
+from odf_common.adapters.networks import PUBLIC, Networks, cause_of
 from odf_common.codec.signature import SIZE_LIMIT
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
@@ -264,4 +264,4 @@ def _reason(error: Exception) -> str:
     reason = getattr(error, "reason", None) or error
     if isinstance(reason.__cause__, TooSlow):
         return str(reason.__cause__)
-    return str(reason).rpartition(": ")[2]
+    return cause_of(reason)
