@@ -43,6 +43,21 @@ BLOCK = ObjectKind.BLOCK
 KEY = generate()
 
 
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        ("/home/ann/.odf/datasets/x/refs/head", "datasets/x/refs/head"),
+        ("/proc/x", "/proc/x"),
+        ("/srv", "/srv"),
+        ("/srv/shared/x/refs", "…/x/refs"),
+        ("shared/x", "shared/x"),
+        (None, "storage"),
+    ],
+)
+def test_a_file_is_shown_from_the_home_on_or_as_what_it_is(file: str | None, shown: str) -> None:
+    assert str(fault(FileNotFoundError(errno.ENOENT, "x", file))) == f"{shown} does not exist"
+
+
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with one of everything."""

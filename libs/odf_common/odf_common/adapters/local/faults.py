@@ -189,11 +189,13 @@ def size_of(file: Path) -> int | None:
 
 
 def _relative(file: str | Path | None) -> str:
-    """Return a path relative to the home, so that errors do not reveal where the home is."""
+    """Return a path relative to the home, so that errors do not reveal where the home is; of another, its end."""
     if file is None:
         return "storage"
     parts = Path(file).parts
     for root in ("accepted", "cache", "datasets", "names", "keys", "locks", "scratch", "staging"):
         if root in parts:
             return "/".join(parts[len(parts) - 1 - parts[::-1].index(root) :])
-    return "/".join(parts[-2:])
+    if not Path(file).is_absolute() or len(parts) <= len(("/", "folder", "file")):
+        return str(Path(*parts[-3:]))
+    return "/".join(("…", *parts[-2:]))
