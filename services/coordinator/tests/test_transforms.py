@@ -11,7 +11,7 @@ from odf_common.data.columns import offset_type, operation_type
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.data.slices import slice_schema, write_slice
 from odf_common.data.stored_types import TIMESTAMP
-from odf_common.errors import InvalidInput, InvalidQuery, Unavailable
+from odf_common.errors import HeadMoved, InvalidInput, InvalidQuery, Unavailable
 from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, OffsetInterval, SetInfo
 from odf_common.ports.store import ObjectKind
@@ -131,7 +131,7 @@ def test_a_derivative_that_moved_meanwhile_is_planned_again(chain: Coordinator) 
     chain.work()
     chain.push("cities", "Rome", minute=1)
 
-    with pytest.raises(Exception, match="Another block was committed first"):
+    with pytest.raises(HeadMoved, match="was moved meanwhile"):
         chain.scheduler._transformer.perform(known, plan)
     chain.work()
 

@@ -80,16 +80,16 @@ class Servicer(CoordinatorServicer):
 
     def Describe(self, request: wire.DescribeRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:
         """Return one dataset, with the size of its data."""
-        known = self._parts.datasets.open_at(request.ref)
-        size = sum(one.size for one in self._parts.record_reader.slices.all(known))
-        return self._summary(known, data_size=size)
+        handle = self._parts.datasets.open_at(request.ref)
+        size = sum(one.size for one in self._parts.record_reader.slices.all(handle))
+        return self._summary(handle, data_size=size)
 
     def Log(self, request: wire.LogRequest, context: grpc.ServicerContext) -> Iterator[wire.BlockItem]:
         """Iterate over blocks, newest first."""
-        known = self._parts.datasets.open_at(request.ref)
+        handle = self._parts.datasets.open_at(request.ref)
         datasets = self._parts.datasets
-        stored = StoredDataset(known.id, datasets.blobs, datasets.refs)
-        blocks = iterate(stored.read_block, known.state.head)
+        stored = StoredDataset(handle.id, datasets.blobs, datasets.refs)
+        blocks = iterate(stored.read_block, handle.state.head)
         for name, _, raw in islice(blocks, request.limit or None):
             signature = None
             if request.with_signatures:
@@ -98,16 +98,16 @@ class Servicer(CoordinatorServicer):
 
     def LastEvent(self, request: wire.LastEventRequest, context: grpc.ServicerContext) -> wire.LastEventReply:
         """Return the current event of a kind."""
-        known = self._parts.datasets.open_at(request.ref)
-        events = {kind.__name__: event for kind, event in known.state.definitions.by_kind().items()}
+        handle = self._parts.datasets.open_at(request.ref)
+        events = {kind.__name__: event for kind, event in handle.state.definitions.by_kind().items()}
         if request.kind not in events:
             raise InvalidInput(text=f"expected one of {', '.join(events)}, got {request.kind!r}")
         event = events[request.kind]
         return wire.LastEventReply(
             event=b"" if event is None else encode_event(event),
-            alias=known.alias,
-            dataset_id=str(known.id),
-            kind=known.state.kind.name,
+            alias=handle.alias,
+            dataset_id=str(handle.id),
+            kind=handle.state.kind.name,
         )
 
     def Tail(self, request: wire.TailRequest, context: grpc.ServicerContext) -> Iterator[wire.ArrowBytes]:
@@ -161,7 +161,7 @@ class Servicer(CoordinatorServicer):
         """Remove the data of a derivative."""
         dropped = self._parts.dropper.drop(request.ref)
         return wire.DropDataReply(
-            alias=dropped.known.alias,
+            alias=dropped.handle.alias,
             slices=dropped.slices,
             checkpoints=dropped.checkpoints,
             size=dropped.size,
@@ -210,17 +210,17 @@ class Servicer(CoordinatorServicer):
         except Exception as error:  # noqa: BLE001 - any error concerns this dataset only
             return unreadable_summary(self._parts.datasets.unreadable(one.entry, error))
 
-    def _summary(self, known: DatasetHandle, *, data_size: int = 0) -> wire.DatasetSummary:
+    def _summary(self, handle: DatasetHandle, *, data_size: int = 0) -> wire.DatasetSummary:
         return summary(
-            known,
-            problem=self._parts.scheduler.trouble(known.id)
-            or self._parts.datasets.waits.recent(known.id, WAITING_SECONDS)
-            or unheard(known, self._parts.datasets.has_key),
+            handle,
+            problem=self._parts.scheduler.trouble(handle.id)
+            or self._parts.datasets.waits.recent(handle.id, WAITING_SECONDS)
+            or unheard(handle, self._parts.datasets.has_key),
             data_size=data_size,
             # Derivatives only: a listing opens no file of a root except its head.
-            is_dropped=known.is_derivative and was_dropped(self._parts.datasets, known),
-            late=late_rows(self._parts.datasets.blobs, known.id) if known.is_derivative else 0,
-            rejects=self._parts.datasets.rejects(known),
+            is_dropped=handle.is_derivative and was_dropped(self._parts.datasets, handle),
+            late=late_rows(self._parts.datasets.blobs, handle.id) if handle.is_derivative else 0,
+            rejects=self._parts.datasets.rejects(handle),
         )
 
 

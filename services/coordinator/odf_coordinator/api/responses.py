@@ -16,7 +16,7 @@ NONE: Final = Rejects()
 
 
 def summary(
-    known: DatasetHandle,
+    handle: DatasetHandle,
     *,
     problem: Problem | None = None,
     data_size: int = 0,
@@ -25,22 +25,22 @@ def summary(
     rejects: Rejects = NONE,
 ) -> wire.DatasetSummary:
     """Return a dataset as a gRPC message."""
-    state = known.state
+    state = handle.state
     return wire.DatasetSummary(
-        alias=known.alias,
-        dataset_id=str(known.id),
+        alias=handle.alias,
+        dataset_id=str(handle.id),
         kind=state.kind.name,
         head=str(state.head),
         blocks=state.sequence_number + 1,
         records=state.next_offset,
         watermark=time_message_or_none(state.watermark),
         system_time=time_message(state.system_time),
-        push_topics=dict(known.entry.push_topics),
+        push_topics=dict(handle.entry.push_topics),
         problem="" if problem is None else problem.text,
         remedy="" if problem is None else problem.remedy,
         since=None if problem is None else problem.since.ns,
         data_size=data_size,
-        inputs=[str(one) for one in known.inputs()],
+        inputs=[str(one) for one in handle.inputs()],
         dropped=is_dropped,
         late=late,
         rejected=rejects.count,
@@ -49,15 +49,15 @@ def summary(
     )
 
 
-def unheard(known: DatasetHandle, has_key: Callable[[DatasetId], bool]) -> Problem | None:
+def unheard(handle: DatasetHandle, has_key: Callable[[DatasetId], bool]) -> Problem | None:
     """Return the problem of an owned dataset whose push sources have no topic, as after `odf key import`."""
-    missing = known.state.push_sources.keys() - known.entry.push_topics.keys()
-    if not missing or not has_key(known.id):
+    missing = handle.state.push_sources.keys() - handle.entry.push_topics.keys()
+    if not missing or not has_key(handle.id):
         return None
     return Problem(
         text=f"push source {', '.join(sorted(missing))} has no topic here: nothing can be published to it",
-        remedy=f"`odf pull {known.alias}` creates it",
-        since=known.state.system_time,
+        remedy=f"`odf pull {handle.alias}` creates it",
+        since=handle.state.system_time,
     )
 
 

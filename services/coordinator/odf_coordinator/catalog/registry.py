@@ -121,15 +121,15 @@ class Datasets:
 
     def find(self, ref: str) -> DatasetHandle:
         """Return the dataset with this alias or id; raises `DatasetUnknown` with the nearest name, `HeadMissing`."""
-        known = self.open(self.entry(ref))
-        if known is None:
+        handle = self.open(self.entry(ref))
+        if handle is None:
             raise DatasetUnknown(what=ref)
-        return known
+        return handle
 
-    def rejects(self, known: DatasetHandle) -> Rejects:
+    def rejects(self, handle: DatasetHandle) -> Rejects:
         """Return the rejected messages of a dataset that await a decision; copies have none."""
-        polled = polling_sources(known.state) if self.has_key(known.id) else ()
-        return current_rejects(self.blobs, known.state, (*known.entry.push_topics, *polled))
+        polled = polling_sources(handle.state) if self.has_key(handle.id) else ()
+        return current_rejects(self.blobs, handle.state, (*handle.entry.push_topics, *polled))
 
     def open_at(self, ref: str) -> DatasetHandle:
         """Return the dataset of `DATASET@NAME` at that reference; raises `DatasetUnknown`, `NotFound`."""
@@ -202,11 +202,11 @@ class Datasets:
 
     def _stored(self, entry: CatalogEntry) -> DatasetHandle | None:
         """Return the dataset like `open`; raises `Damaged` if the head's block is no longer stored."""
-        known = self.open(entry)
-        if known is not None:
+        handle = self.open(entry)
+        if handle is not None:
             # Its state may be cached, which does not prove that the chain is still there.
-            require_stored_block(self.blobs, known.id, known.state.head)
-        return known
+            require_stored_block(self.blobs, handle.id, handle.state.head)
+        return handle
 
     def _is_current(self, entry: CatalogEntry) -> bool:
         """Return whether the dataset still has this name, also if that cannot be read."""
@@ -244,14 +244,14 @@ class Datasets:
         entries = tuple(self.catalog.entries())
         self.roots.intersection_update({entry.dataset_id for entry in entries})
         derived = [
-            known
+            handle
             for entry in entries
             if entry.dataset_id not in self.roots
             # By its cached state, too: what a damaged derivative reads is not free to be deleted.
-            and isinstance(known := self._attempt(entry, self.open), DatasetHandle)
+            and isinstance(handle := self._attempt(entry, self.open), DatasetHandle)
         ]
-        self.roots.update(known.id for known in derived if not known.is_derivative)
-        return tuple(known for known in derived if dataset in known.inputs() and known.id != dataset)
+        self.roots.update(handle.id for handle in derived if not handle.is_derivative)
+        return tuple(handle for handle in derived if dataset in handle.inputs() and handle.id != dataset)
 
     def is_derived_of(self, dataset: DatasetId, origin: DatasetId) -> bool:
         """Return whether a dataset is `origin`, or reads it directly or indirectly, as far as this node knows."""
@@ -263,8 +263,8 @@ class Datasets:
                 return True
             if one not in seen:
                 seen.add(one)
-                known = self.by_id(one)
-                waiting.extend(() if known is None else known.inputs())
+                handle = self.by_id(one)
+                waiting.extend(() if handle is None else handle.inputs())
         return False
 
     def nearest(self, ref: str) -> str | None:
@@ -278,7 +278,7 @@ class Datasets:
 
 def inputs_among(chosen: Mapping[DatasetId, DatasetHandle]) -> dict[DatasetId, list[DatasetId]]:
     """Return for each of the datasets which others of them it reads."""
-    return {dataset: [one for one in known.inputs() if one in chosen] for dataset, known in chosen.items()}
+    return {dataset: [one for one in handle.inputs() if one in chosen] for dataset, handle in chosen.items()}
 
 
 def inputs_first(chosen: Mapping[DatasetId, DatasetHandle]) -> Iterator[DatasetHandle]:

@@ -76,77 +76,79 @@ class DatasetCreator:
         validation = Validation(datasets=self.datasets, engine=self.engine)
         checked = []
         for written in drafts:
-            known = self._existing(written)
+            handle = self._existing(written)
             draft = (
                 written
-                if known is None
-                else written.with_events(keep_engine_version(known.state, written.events))
+                if handle is None
+                else written.with_events(keep_engine_version(handle.state, written.events))
             )
-            if known is not None:
-                self._require_changeable(known, draft, is_replacing=is_replacing)
+            if handle is not None:
+                self._require_changeable(handle, draft, is_replacing=is_replacing)
             with draft.placed():
-                require_admitted(None if known is None else known.state, draft.seed, draft.events)
+                require_admitted(None if handle is None else handle.state, draft.seed, draft.events)
             checked.append(validation.check(draft))
         return tuple(self._make(draft) for draft in checked)
 
-    def amend(self, known: DatasetHandle, events: Sequence[KnownEvent]) -> DatasetHandle:
+    def amend(self, handle: DatasetHandle, events: Sequence[KnownEvent]) -> DatasetHandle:
         """Append events that change a dataset, and create the topics they need if it is at its head.
 
         A new query is committed together with the migration of its predecessor's state. Raises `NotOwned` for a copy,
         before anything is created, and `InvalidQuery` if the state cannot be migrated.
         """
-        self.committer.require_owned(known.id)
-        time = next_system_time(known.state, self.clock.now())
-        events = QueryMigrator(datasets=self.datasets, engine=self.engine).with_migration(known, events, time)
-        entry = self.create_topics(known, events) if known.ref == HEAD else known.entry
-        with hold_inputs(self.datasets, known.entry, events, are_here=True):
+        self.committer.require_owned(handle.id)
+        time = next_system_time(handle.state, self.clock.now())
+        events = QueryMigrator(datasets=self.datasets, engine=self.engine).with_migration(
+            handle, events, time
+        )
+        entry = self.create_topics(handle, events) if handle.ref == HEAD else handle.entry
+        with hold_inputs(self.datasets, handle.entry, events, are_here=True):
             outcome = self.committer.commit(
-                known.id, expected_head=known.state.head, events=events, system_time=time, ref=known.ref
+                handle.id, expected_head=handle.state.head, events=events, system_time=time, ref=handle.ref
             )
-        return replace(known, entry=entry, state=require_committed(known.id, outcome).state)
+        return replace(handle, entry=entry, state=require_committed(handle.id, outcome).state)
 
-    def create_topics(self, known: DatasetHandle, events: Iterable[KnownEvent]) -> CatalogEntry:
+    def create_topics(self, handle: DatasetHandle, events: Iterable[KnownEvent]) -> CatalogEntry:
         """Create a topic for each push source of `events`, and return the dataset's updated entry."""
         sources = _sources_of(events)
-        entry = self.claims.entry(known.id)
+        entry = self.claims.entry(handle.id)
         if entry.push_topics.keys() >= set(sources):
             return entry
-        with self.claims.adding_topics(known.id, sources) as made, self.datasets.catalog.locked():
-            now = self.claims.entry(known.id)  # it may have been renamed in the meantime
+        with self.claims.adding_topics(handle.id, sources) as made, self.datasets.catalog.locked():
+            now = self.claims.entry(handle.id)  # it may have been renamed in the meantime
             entry = replace(now, push_topics={**now.push_topics, **made})
             self.datasets.catalog.replace(entry)
         return entry
 
-    def create_missing_topics(self, known: DatasetHandle) -> None:
+    def create_missing_topics(self, handle: DatasetHandle) -> None:
         """Create missing topics for the push sources of a dataset, as after `odf key import`."""
-        sources = known.state.push_sources
-        if sources.keys() - known.entry.push_topics.keys():
-            self.create_topics(known, sources.values())
-            self.committer.announce(known.state)
+        sources = handle.state.push_sources
+        if sources.keys() - handle.entry.push_topics.keys():
+            self.create_topics(handle, sources.values())
+            self.committer.announce(handle.state)
 
-    def _require_changeable(self, known: DatasetHandle, draft: Draft, *, is_replacing: bool) -> None:
-        require_compatible(known, draft, is_replacing=is_replacing)
-        if changed_events(known.state, draft.events):
-            self.committer.require_owned(known.id)
+    def _require_changeable(self, handle: DatasetHandle, draft: Draft, *, is_replacing: bool) -> None:
+        require_compatible(handle, draft, is_replacing=is_replacing)
+        if changed_events(handle.state, draft.events):
+            self.committer.require_owned(handle.id)
 
     def _existing(self, draft: Draft) -> DatasetHandle | None:
         entry = self.datasets.catalog.by_alias(draft.name)
         return None if entry is None else self.datasets.open(entry)
 
     def _make(self, draft: Draft) -> Added:
-        known = self._existing(draft)
-        if known is None:
+        handle = self._existing(draft)
+        if handle is None:
             made, outcome = self._create(draft), "added"
         else:
             made = retry_on_conflict(lambda: self._replaced(draft))
-            outcome = "replaced" if changed_events(known.state, draft.events) else "unchanged"
+            outcome = "replaced" if changed_events(handle.state, draft.events) else "unchanged"
         log.info("manifest added", dataset=made.alias, outcome=outcome)
         return Added(alias=made.alias, dataset_id=made.id, head=made.state.head, outcome=outcome)
 
     def _replaced(self, draft: Draft) -> DatasetHandle:
-        known = self.datasets.find(draft.name)
-        changed = changed_events(known.state, draft.events)
-        return self.amend(known, changed) if changed else known
+        handle = self.datasets.find(draft.name)
+        changed = changed_events(handle.state, draft.events)
+        return self.amend(handle, changed) if changed else handle
 
     def _create(self, draft: Draft) -> DatasetHandle:
         """Write key, chain, topics, and last the name, which makes the dataset exist."""
@@ -156,12 +158,12 @@ class DatasetCreator:
                 alias=draft.name, dataset_id=dataset, push_topics=topics, creation=new_creation()
             )
             self.keys.save(draft.key)
-            known = self._written(draft, entry)
+            handle = self._written(draft, entry)
             with catalog.locked():
                 require_no_cycle(self.datasets, entry, draft.events, are_here=True)
                 catalog.add(entry)
-        self.committer.announce(known.state)
-        return known
+        self.committer.announce(handle.state)
+        return handle
 
     def _written(self, draft: Draft, entry: CatalogEntry) -> DatasetHandle:
         events = (draft.seed, *draft.events)
@@ -176,15 +178,15 @@ def _sources_of(events: Iterable[KnownEvent]) -> list[str]:
     return [event.source_name for event in events if isinstance(event, AddPushSource)]
 
 
-def require_compatible(known: DatasetHandle, draft: Draft, *, is_replacing: bool) -> None:
+def require_compatible(handle: DatasetHandle, draft: Draft, *, is_replacing: bool) -> None:
     """Raise `NameTaken` unless the manifest equals the dataset's definition or may replace it."""
-    changed = [type(event).__name__ for event in changed_events(known.state, draft.events)]
-    if draft.snapshot.kind is not known.state.kind:
+    changed = [type(event).__name__ for event in changed_events(handle.state, draft.events)]
+    if draft.snapshot.kind is not handle.state.kind:
         changed.append("kind")
-    changed += [f"source {name}" for name in dropped_sources(known.state, draft.events)]
+    changed += [f"source {name}" for name in dropped_sources(handle.state, draft.events)]
     if not changed:
         return
     if not is_replacing:
-        raise NameTaken(what=known.alias, changed=", ".join(changed))
+        raise NameTaken(what=handle.alias, changed=", ".join(changed))
     with draft.placed():
-        require_replaceable(known.state, draft.snapshot.kind, draft.events)
+        require_replaceable(handle.state, draft.snapshot.kind, draft.events)

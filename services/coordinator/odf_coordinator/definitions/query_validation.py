@@ -62,12 +62,12 @@ class Validation:
         """
         vocabulary = vocabulary_of_events(draft.events)
         schema = schema_of_events(draft.events)
-        known = self._datasets.by_id(draft.dataset_id)
+        handle = self._datasets.by_id(draft.dataset_id)
         events = [*draft.events]
         for number, event in enumerate(draft.events):
             with draft.placed(), event_at(number):
                 if isinstance(event, SetTransform):
-                    checked = self.output(event, vocabulary, None if known is None else known.state)
+                    checked = self.output(event, vocabulary, None if handle is None else handle.state)
                     events[number], schema = checked.event, checked.schema
                 self.preprocessing(event, vocabulary)
         self._drafted[draft.dataset_id] = Shape(schema=schema, vocabulary=vocabulary)
@@ -107,8 +107,8 @@ class Validation:
         dataset = DatasetId.parse(ref)
         if dataset in self._drafted:
             return self._drafted[dataset]
-        known = self._datasets.find(ref)
-        return Shape(schema=schema_of(known.state), vocabulary=known.state.vocabulary)
+        handle = self._datasets.find(ref)
+        return Shape(schema=schema_of(handle.state), vocabulary=handle.state.vocabulary)
 
 
 def _past(state: ChainState | None, event: SetTransform) -> Past | None:

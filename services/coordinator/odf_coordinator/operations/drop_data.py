@@ -29,7 +29,7 @@ log = structlog.stdlib.get_logger(__name__)
 class Dropped:
     """What was dropped; `size` in bytes."""
 
-    known: DatasetHandle
+    handle: DatasetHandle
     slices: int
     checkpoints: int
     size: int
@@ -49,78 +49,78 @@ class DataDropper:
         Raises `Refused` for a root, for a copy, if an input no longer has the blocks that were read, or if a transform
         was computed by an engine that is not installed; `Unavailable` if the engine does not answer.
         """
-        known = self.datasets.find(ref)
-        if not known.is_derivative:
-            text = f"{known.alias} is a root: its data is not derived and cannot be recomputed"
+        handle = self.datasets.find(ref)
+        if not handle.is_derivative:
+            text = f"{handle.alias} is a root: its data is not derived and cannot be recomputed"
             raise DataNotDerived(text=text)
-        self.committer.require_owned(known.id)
-        self._require_engine(known)  # not under the lock: a busy engine may take long to answer
-        with self.committer.lock(known.id):
-            asked, known = known, self.datasets.find(ref)
-            if known.state.transform != asked.state.transform:
-                self._require_engine(known)
-            self._require_inputs(known)
-            note_drop(self.datasets.blobs, known.id, known.state.head)
-            removed = list(self._remove(known))
-        log.info("data dropped", dataset=known.alias, objects=len(removed))
+        self.committer.require_owned(handle.id)
+        self._require_engine(handle)  # not under the lock: a busy engine may take long to answer
+        with self.committer.lock(handle.id):
+            asked, handle = handle, self.datasets.find(ref)
+            if handle.state.transform != asked.state.transform:
+                self._require_engine(handle)
+            self._require_inputs(handle)
+            note_drop(self.datasets.blobs, handle.id, handle.state.head)
+            removed = list(self._remove(handle))
+        log.info("data dropped", dataset=handle.alias, objects=len(removed))
         return Dropped(
-            known=known,
+            handle=handle,
             slices=sum(one.kind is ObjectKind.DATA for one in removed),
             checkpoints=sum(one.kind is ObjectKind.CHECKPOINT for one in removed),
             size=sum(one.size for one in removed),
         )
 
-    def _require_inputs(self, known: DatasetHandle) -> None:
-        for done in known.state.input_progress:
+    def _require_inputs(self, handle: DatasetHandle) -> None:
+        for done in handle.state.input_progress:
             source = self.datasets.by_id(done.dataset_id)
             if source is None:
-                text = f"{done.dataset_id}, an input of {known.alias}, is missing; the data could not be recomputed"
+                text = f"{done.dataset_id}, an input of {handle.alias}, is missing; the data could not be recomputed"
                 raise DataNotDerived(text=text)
             line = BlockIndex(self.datasets.reader(source.id), source.state.head)
             if done.last_block is not None and not line.contains(done.last_block):
                 text = (
-                    f"{source.alias}, an input of {known.alias}, no longer has block {done.last_block}; "
+                    f"{source.alias}, an input of {handle.alias}, no longer has block {done.last_block}; "
                     "the data could not be recomputed"
                 )
                 raise DataNotDerived(text=text)
 
-    def _require_engine(self, known: DatasetHandle) -> None:
+    def _require_engine(self, handle: DatasetHandle) -> None:
         """Raise `Refused` unless the installed engine computed every transform with results in the chain."""
         seen: set[tuple[str, str | None]] = set()
-        for transform in _transforms(self.datasets, known):
+        for transform in _transforms(self.datasets, handle):
             name = (transform.engine.lower(), transform.version)
             if name in seen:
                 continue
             seen.add(name)
             try:
-                self.engine.validate(transform, {}, {}, known.state.vocabulary)
+                self.engine.validate(transform, {}, {}, handle.state.vocabulary)
             except (EngineNotAvailable, InvalidQuery) as error:
                 # InvalidQuery, because another version may not even parse the query.
-                text = f"the data of {known.alias} could not be recomputed here: {error}"
+                text = f"the data of {handle.alias} could not be recomputed here: {error}"
                 raise DataNotDerived(text=text) from error
 
-    def _remove(self, known: DatasetHandle) -> Iterator[ObjectRef]:
+    def _remove(self, handle: DatasetHandle) -> Iterator[ObjectRef]:
         """Remove objects and yield them; the newest ones first, durably, because readers check only those."""
         blobs = self.datasets.blobs
         seen: set[tuple[ObjectKind, str]] = set()
         newest: list[ObjectRef] = []
         others: list[ObjectRef] = []
-        for _, objects in objects_by_block(self.datasets, known):
+        for _, objects in objects_by_block(self.datasets, handle):
             new = [one for one in objects if (one.kind, str(one.name)) not in seen]
             seen.update((one.kind, str(one.name)) for one in new)
             has_data = any(one.kind is ObjectKind.DATA for one in newest)
             (others if has_data else newest).extend(new)
         for group in (newest, others):
-            there = [one for one in group if blobs.has(known.id, one.kind, one.name)]
+            there = [one for one in group if blobs.has(handle.id, one.kind, one.name)]
             for kind in (ObjectKind.DATA, ObjectKind.CHECKPOINT):
-                blobs.remove(known.id, kind, [one.name for one in there if one.kind is kind])
+                blobs.remove(handle.id, kind, [one.name for one in there if one.kind is kind])
             yield from there
 
 
-def _transforms(datasets: Datasets, known: DatasetHandle) -> Iterator[Transform]:
+def _transforms(datasets: Datasets, handle: DatasetHandle) -> Iterator[Transform]:
     """Yield the transforms of a chain that computed any of its objects, newest first."""
     has_results = False
-    for _, decoded, _ in iterate(datasets.reader(known.id), known.state.head):
+    for _, decoded, _ in iterate(datasets.reader(handle.id), handle.state.head):
         event = decoded.block.event
         if isinstance(event, ExecuteTransform):
             has_results = has_results or any(objects_of(event))

@@ -79,13 +79,13 @@ class DatasetEditor:
         log.info("dataset renamed", dataset=entry.alias, to=alias)
         entry = replace(entry, alias=alias)
         try:
-            known = self.datasets.open(entry)
+            handle = self.datasets.open(entry)
         except OdfError as error:
             return Unreadable(entry=entry, why=str(error))
-        if known is None:
+        if handle is None:
             return Unreadable(entry=entry, why="it has no blocks")
-        self.committer.announce(known.state)
-        return known
+        self.committer.announce(handle.state)
+        return handle
 
     def delete(self, ref: str) -> None:
         """Remove a dataset without readers, even if its chain or name cannot be read.
@@ -113,20 +113,20 @@ class DatasetEditor:
 
         If forced, such derivatives are stalled until they are rolled back too.
         """
-        known = self.datasets.open_at(ref)
-        if head == known.state.head:
-            return known
-        place = self._place(known, head)
-        if known.ref == HEAD and not is_forced:
-            self._require_unread(known, place)
-        state = self.datasets.states.state_at(known.id, head)
-        transform = state.transform if known.ref == HEAD else None
+        handle = self.datasets.open_at(ref)
+        if head == handle.state.head:
+            return handle
+        place = self._place(handle, head)
+        if handle.ref == HEAD and not is_forced:
+            self._require_unread(handle, place)
+        state = self.datasets.states.state_at(handle.id, head)
+        transform = state.transform if handle.ref == HEAD else None
         with (
-            hold_inputs(self.datasets, known.entry, (transform,)),
-            self.committer.lock(known.id),
+            hold_inputs(self.datasets, handle.entry, (transform,)),
+            self.committer.lock(handle.id),
         ):
-            self.committer.move_ref(known.id, expected=known.state.head, state=state, ref=known.ref)
-        return replace(known, state=state)
+            self.committer.move_ref(handle.id, expected=handle.state.head, state=state, ref=handle.ref)
+        return replace(handle, state=state)
 
     def commit_event(self, ref: str, event: KnownEvent) -> DatasetHandle:
         """Append one metadata event, unless it changes nothing.
@@ -143,37 +143,39 @@ class DatasetEditor:
         """Raise the watermark of a root, unless it has that value."""
         return retry_on_conflict(lambda: self._set_watermark(self.datasets.find(ref), watermark))
 
-    def _commit_event(self, known: DatasetHandle, event: KnownEvent) -> DatasetHandle:
-        self.committer.require_owned(known.id)
-        fitting = self._fitting(known, event)
-        if known.state.definitions.replaced_by(fitting) == fitting:
-            return known
+    def _commit_event(self, handle: DatasetHandle, event: KnownEvent) -> DatasetHandle:
+        self.committer.require_owned(handle.id)
+        fitting = self._fitting(handle, event)
+        if handle.state.definitions.replaced_by(fitting) == fitting:
+            return handle
         require_fetchable(fitting)
-        require_settable(known.state, fitting)
-        return self.creator.amend(known, (fitting,))
+        require_settable(handle.state, fitting)
+        return self.creator.amend(handle, (fitting,))
 
-    def _set_watermark(self, known: DatasetHandle, watermark: Timestamp) -> DatasetHandle:
-        self.committer.require_owned(known.id)
-        state = known.state
-        if known.is_derivative:
-            text = f"{known.alias} is a derivative: its watermark follows from its inputs"
+    def _set_watermark(self, handle: DatasetHandle, watermark: Timestamp) -> DatasetHandle:
+        self.committer.require_owned(handle.id)
+        state = handle.state
+        if handle.is_derivative:
+            text = f"{handle.alias} is a derivative: its watermark follows from its inputs"
             raise DerivativeWatermark(text=text)
         if watermark == state.watermark:
-            return known
+            return handle
         if state.watermark is not None and watermark < state.watermark:
-            text = f"the watermark of {known.alias} is {state.watermark} and cannot be lowered to {watermark}"
+            text = (
+                f"the watermark of {handle.alias} is {state.watermark} and cannot be lowered to {watermark}"
+            )
             raise WatermarkDecreased(text=text)
         event = add_data_event(state, new_data=None, watermark=watermark, source_state=None)
-        return self.creator.amend(known, (event,))
+        return self.creator.amend(handle, (event,))
 
-    def _require_unread(self, known: DatasetHandle, place: int) -> None:
+    def _require_unread(self, handle: DatasetHandle, place: int) -> None:
         """Raise `Refused` if a derivative has read blocks after `place`."""
-        for dependant in self.datasets.dependants(known.id):
-            read = dependant.state.progress_of(known.id).last_block
-            if read is not None and self._sequence_number(known, read) > place:
+        for dependant in self.datasets.dependants(handle.id):
+            read = dependant.state.progress_of(handle.id).last_block
+            if read is not None and self._sequence_number(handle, read) > place:
                 text = (
-                    f"{dependant.alias} has read past block {place} of {known.alias}; reset it anyway with --force, "
-                    f"then roll back and recompute its derivatives with `odf pull --reset-derivatives {known.alias}`"
+                    f"{dependant.alias} has read past block {place} of {handle.alias}; reset it anyway with --force, "
+                    f"then roll back and recompute its derivatives with `odf pull --reset-derivatives {handle.alias}`"
                 )
                 raise DatasetInUse(text=text)
 
@@ -223,30 +225,30 @@ class DatasetEditor:
                 return True
             return False
 
-    def _place(self, known: DatasetHandle, head: Multihash) -> int:
+    def _place(self, handle: DatasetHandle, head: Multihash) -> int:
         """Return the sequence number of a block; raises `InvalidInput` if it may not be the chain's head."""
         above: MetadataEvent | None = None
-        for name, decoded, _ in iterate(self.datasets.reader(known.id), known.state.head):
+        for name, decoded, _ in iterate(self.datasets.reader(handle.id), handle.state.head):
             event = decoded.block.event
             if name == head:
                 if isinstance(event, SetTransform) and isinstance(above, ExecuteTransform):
                     _require_unmigrated(head, event, above)
                 return decoded.block.sequence_number
             above = event
-        raise InvalidInput(text=f"{head} is not a block of the chain of {known.alias}")
+        raise InvalidInput(text=f"{head} is not a block of the chain of {handle.alias}")
 
-    def _sequence_number(self, known: DatasetHandle, name: Multihash) -> int:
+    def _sequence_number(self, handle: DatasetHandle, name: Multihash) -> int:
         try:
-            raw = self.datasets.blobs.read(known.id, ObjectKind.BLOCK, name)
+            raw = self.datasets.blobs.read(handle.id, ObjectKind.BLOCK, name)
         except NotFound:
             return 0
         return decode_block(raw).block.sequence_number
 
-    def _fitting(self, known: DatasetHandle, event: KnownEvent) -> KnownEvent:
+    def _fitting(self, handle: DatasetHandle, event: KnownEvent) -> KnownEvent:
         """Return the normalized event, after the engine has validated its queries."""
         if isinstance(event, DisablePollingSource | DisablePushSource):
             return event
-        snapshot = DatasetSnapshot(name=known.alias, kind=known.state.kind, metadata=(event,))
+        snapshot = DatasetSnapshot(name=handle.alias, kind=handle.state.kind, metadata=(event,))
         try:
             normal = normalize(snapshot).metadata[0]
         except InvalidInput as error:
@@ -256,9 +258,9 @@ class DatasetEditor:
         validation = Validation(datasets=self.datasets, engine=self.creator.engine)
         if isinstance(normal, SetTransform):
             resolved = resolve(normal, {}, self.datasets.catalog)
-            return validation.output(resolved, known.state.vocabulary, known.state).event
-        _require_possible(normal, known.state)
-        validation.preprocessing(normal, known.state.vocabulary)
+            return validation.output(resolved, handle.state.vocabulary, handle.state).event
+        _require_possible(normal, handle.state)
+        validation.preprocessing(normal, handle.state.vocabulary)
         return normal
 
 

@@ -101,12 +101,12 @@ class Puller:
 
         def roll_back() -> None:
             # Readers go first, so a worker may recompute one from an input that is rolled back later: repeat.
-            while found := {known.id: known for known in self.rollback.roll_back(looked_at)}:
+            while found := {handle.id: handle for handle in self.rollback.roll_back(looked_at)}:
                 rolled_back.update(found)
 
         retry_on_conflict(roll_back)
-        for known in rolled_back.values():
-            yield Pulled(alias=known.alias, state="reset", head=known.state.head)
+        for handle in rolled_back.values():
+            yield Pulled(alias=handle.alias, state="reset", head=handle.state.head)
         yield from self._pull(chosen | rolled_back, set(), is_wanted)  # copies may be given for their readers
         yield from map(_unread, _unreadable(found))
 
@@ -114,8 +114,8 @@ class Puller:
         self, named: Iterable[Found], like: Iterable[Found], *, is_recursive: bool
     ) -> tuple[dict[DatasetId, DatasetHandle], set[DatasetId]]:
         """Return the datasets to pull, and the ids of those given by name; unreadable ones are left out."""
-        explicit = {known.id: known for known in named if isinstance(known, DatasetHandle)}
-        chosen = explicit | {known.id: known for known in like if isinstance(known, DatasetHandle)}
+        explicit = {handle.id: handle for handle in named if isinstance(handle, DatasetHandle)}
+        chosen = explicit | {handle.id: handle for handle in like if isinstance(handle, DatasetHandle)}
         if is_recursive:
             chosen = self._with_inputs(chosen)
         return chosen, set(explicit)
@@ -137,44 +137,44 @@ class Puller:
         yield from concurrent_steps(inputs_among(chosen), steps, limit)
 
     def _steps(
-        self, known: DatasetHandle, is_wanted: Callable[[], bool], *, is_explicit: bool
+        self, handle: DatasetHandle, is_wanted: Callable[[], bool], *, is_explicit: bool
     ) -> Generator[Pulled, None, None]:
-        yield Pulled(alias=known.alias, state="running", head=known.state.head)
+        yield Pulled(alias=handle.alias, state="running", head=handle.state.head)
         try:
-            yield from self._pull_one(known, is_wanted, is_explicit=is_explicit)
+            yield from self._pull_one(handle, is_wanted, is_explicit=is_explicit)
         except OdfError as error:
-            yield self._failure(known, error)
+            yield self._failure(handle, error)
         except Exception as error:
-            log.exception("pull failed: a bug", dataset=known.alias)
+            log.exception("pull failed: a bug", dataset=handle.alias)
             text = f"{type(error).__name__} in the coordinator; see its log"
-            yield Pulled(alias=known.alias, state="failed", error=text, head=known.state.head)
+            yield Pulled(alias=handle.alias, state="failed", error=text, head=handle.state.head)
 
-    def _failure(self, known: DatasetHandle, error: OdfError) -> Pulled:
+    def _failure(self, handle: DatasetHandle, error: OdfError) -> Pulled:
         """Return the failed pull; blocks that were committed before the failure count."""
-        failed = Pulled(alias=known.alias, state="failed", error=with_advice(error), head=known.state.head)
-        if known.state.polling_source is None:
+        failed = Pulled(alias=handle.alias, state="failed", error=with_advice(error), head=handle.state.head)
+        if handle.state.polling_source is None:
             return failed
         try:
-            done = self._outcome(known)
+            done = self._outcome(handle)
         except OdfError:  # its chain cannot be read any more
             return failed
         return replace(failed, new_blocks=done.new_blocks, new_records=done.new_records, head=done.head)
 
     def _pull_one(
-        self, known: DatasetHandle, is_wanted: Callable[[], bool], *, is_explicit: bool
+        self, handle: DatasetHandle, is_wanted: Callable[[], bool], *, is_explicit: bool
     ) -> Generator[Pulled, None, None]:
-        late = late_rows(self.datasets.blobs, known.id)
-        is_rebuilt = yield from self._update(known, is_wanted, is_explicit=is_explicit)
-        outcome = self._outcome(known, is_rebuilt=is_rebuilt)
-        yield replace(outcome, new_late=late_rows(self.datasets.blobs, known.id) - late)
+        late = late_rows(self.datasets.blobs, handle.id)
+        is_rebuilt = yield from self._update(handle, is_wanted, is_explicit=is_explicit)
+        outcome = self._outcome(handle, is_rebuilt=is_rebuilt)
+        yield replace(outcome, new_late=late_rows(self.datasets.blobs, handle.id) - late)
 
     def _meant(self, refs: Iterable[str]) -> tuple[list[Found], list[Found]]:
         """Return the datasets given by name, and those like a pattern; raises `DatasetUnknown`, `NothingCovered`."""
         refs = tuple(refs)
         named = [self._named(ref) for ref in refs if not is_pattern(ref)]
         patterns = [ref for ref in refs if is_pattern(ref)]
-        known = {one.entry.alias: one for one in self.datasets.scan()} if patterns else {}
-        return named, [known[name] for name in matching_names(patterns, known)]
+        by_alias = {one.entry.alias: one for one in self.datasets.scan()} if patterns else {}
+        return named, [by_alias[name] for name in matching_names(patterns, by_alias)]
 
     def _named(self, ref: str) -> Found:
         found = self.datasets.read(self.datasets.entry(ref))
@@ -184,56 +184,56 @@ class Puller:
 
     def set_watermarks(self, refs: Iterable[str], watermark: Timestamp) -> Iterator[Pulled]:
         """Raise the watermarks of roots; stop at the first error."""
-        for known in [self.datasets.find(ref) for ref in refs]:
-            self.editor.set_watermark(str(known.id), watermark)
-            yield self._outcome(known)
+        for handle in [self.datasets.find(ref) for ref in refs]:
+            self.editor.set_watermark(str(handle.id), watermark)
+            yield self._outcome(handle)
 
     def _update(
-        self, known: DatasetHandle, is_wanted: Callable[[], bool], *, is_explicit: bool
+        self, handle: DatasetHandle, is_wanted: Callable[[], bool], *, is_explicit: bool
     ) -> Generator[Pulled, None, bool]:
         """Bring a dataset up to date; return whether dropped data was rebuilt for that."""
-        is_rebuilt = self.rebuilder.is_needed(known)
-        if not self.keys.has(known.id):
+        is_rebuilt = self.rebuilder.is_needed(handle)
+        if not self.keys.has(handle.id):
             if not is_explicit:
                 return False  # copies are skipped unless given by name
             if not is_rebuilt:
-                self.editor.committer.require_owned(known.id)
-            yield from self._rebuild(known, is_wanted)
+                self.editor.committer.require_owned(handle.id)
+            yield from self._rebuild(handle, is_wanted)
             return True
         if is_rebuilt:
-            yield from self._rebuild(known, is_wanted)
-        if known.is_derivative:
-            yield from self._transform(known, is_wanted)
-        elif known.state.polling_source is not None:
-            yield from self._poll(known, is_wanted)
-        elif known.state.push_sources:
-            self.editor.creator.create_missing_topics(known)
-            for waiting in self.drain(known.id):
+            yield from self._rebuild(handle, is_wanted)
+        if handle.is_derivative:
+            yield from self._transform(handle, is_wanted)
+        elif handle.state.polling_source is not None:
+            yield from self._poll(handle, is_wanted)
+        elif handle.state.push_sources:
+            self.editor.creator.create_missing_topics(handle)
+            for waiting in self.drain(handle.id):
                 if waiting:
-                    yield Pulled(alias=known.alias, state="waiting", head=known.state.head)
+                    yield Pulled(alias=handle.alias, state="waiting", head=handle.state.head)
         return is_rebuilt
 
-    def _poll(self, known: DatasetHandle, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
-        with contextlib.closing(self.poll(known.id)) as stages:
+    def _poll(self, handle: DatasetHandle, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
+        with contextlib.closing(self.poll(handle.id)) as stages:
             for stage in stages:
                 progress = EngineProgress(stage=stage)
-                yield Pulled(alias=known.alias, state="running", head=known.state.head, progress=progress)
+                yield Pulled(alias=handle.alias, state="running", head=handle.state.head, progress=progress)
                 if not is_wanted():
                     return
 
-    def _rebuild(self, known: DatasetHandle, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
-        for _ in self.rebuilder.rebuild(known):
-            yield Pulled(alias=known.alias, state="running", head=known.state.head)
+    def _rebuild(self, handle: DatasetHandle, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
+        for _ in self.rebuilder.rebuild(handle):
+            yield Pulled(alias=handle.alias, state="running", head=handle.state.head)
             if not is_wanted():
                 return  # the next pull continues from here
-        self.editor.committer.announce(known.state)  # its readers may continue
+        self.editor.committer.announce(handle.state)  # its readers may continue
 
-    def _transform(self, known: DatasetHandle, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
+    def _transform(self, handle: DatasetHandle, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
         """Wait for a run that starts after now, so that it includes all current data of the inputs."""
-        ticket = self.scheduler.request(known.id)
+        ticket = self.scheduler.request(handle.id)
         deadline = time.monotonic() + ENGINE_TIMEOUT_SECONDS
         while is_wanted():
-            result = self.scheduler.wait(known.id, ticket, CALLER_CHECK_SECONDS)
+            result = self.scheduler.wait(handle.id, ticket, CALLER_CHECK_SECONDS)
             if result is not None:
                 if result.error is not None:
                     raise result.error
@@ -241,16 +241,16 @@ class Puller:
             # A transform that an engine does not respond to is repeated; its caller need not wait for that.
             if self.scheduler.running.has_silence():
                 raise EngineSilent
-            lost = self.scheduler.lost(known.id)
+            lost = self.scheduler.lost(handle.id)
             if not lost:
                 deadline = time.monotonic() + ENGINE_TIMEOUT_SECONDS
             elif time.monotonic() > deadline:
                 raise Unavailable(what="the engine", why=lost)
             yield Pulled(
-                alias=known.alias,
+                alias=handle.alias,
                 state="waiting" if lost else "running",
-                head=known.state.head,
-                progress=self.scheduler.running.of(known.id),
+                head=handle.state.head,
+                progress=self.scheduler.running.of(handle.id),
             )
 
     def _outcome(self, before: DatasetHandle, *, is_rebuilt: bool = False) -> Pulled:
@@ -275,10 +275,10 @@ class Puller:
         while pending:
             for dataset in pending.pop().inputs():
                 entry = None if dataset in found else self.datasets.catalog.by_id(dataset)
-                known = None if entry is None else self.datasets.read(entry)
-                if isinstance(known, DatasetHandle):
-                    found[dataset] = known
-                    pending.append(known)
+                handle = None if entry is None else self.datasets.read(entry)
+                if isinstance(handle, DatasetHandle):
+                    found[dataset] = handle
+                    pending.append(handle)
         return found
 
 

@@ -38,11 +38,11 @@ class RecordReader:
 
     def tail(self, ref: str, records: int) -> pa.Table:
         """Return the last records; without any, an empty table with the schema, if known."""
-        known = self.datasets.open_at(ref)
-        table = self.slices.tail(known, records)
+        handle = self.datasets.open_at(ref)
+        table = self.slices.tail(handle, records)
         if table is not None:
             return table
-        schema = schema_of(known.state)
+        schema = schema_of(handle.state)
         return pa.table({}) if schema is None else schema.empty_table()
 
     def query(self, sql: str) -> pa.Table:
@@ -57,19 +57,19 @@ class RecordReader:
         return self.engine.query(sql, tables)
 
     def _table(self, name: str) -> QueryTable:
-        known = self._named(name)
-        schema = schema_of(known.state)
+        handle = self._named(name)
+        schema = schema_of(handle.state)
         if schema is None:
-            raise InvalidQuery(text=f"{known.alias} has no data yet, so its columns are unknown")
-        paths = tuple(str(path) for path in self.slices.paths(known))
+            raise InvalidQuery(text=f"{handle.alias} has no data yet, so its columns are unknown")
+        paths = tuple(str(path) for path in self.slices.paths(handle))
         return QueryTable(name=name, schema=schema, data_paths=paths)
 
     def _named(self, name: str) -> DatasetHandle:
         entry = self.datasets.catalog.by_alias(name)
-        known = None if entry is None else self.datasets.open(entry)
-        if known is None:
+        handle = None if entry is None else self.datasets.open(entry)
+        if handle is None:
             raise TableUnknown(what=name, nearest=self.datasets.nearest(name))
-        return known
+        return handle
 
 
 def ipc_chunks(table: pa.Table) -> Iterator[bytes]:

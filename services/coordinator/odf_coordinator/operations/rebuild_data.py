@@ -99,16 +99,16 @@ class DataRebuilder:
     committer: Committer
     engine: Engine
 
-    def is_needed(self, known: DatasetHandle) -> bool:
+    def is_needed(self, handle: DatasetHandle) -> bool:
         """Return whether a derivative's data is missing; that of a copy only where it was not fetched on purpose."""
-        if not known.is_derivative:
+        if not handle.is_derivative:
             return False
-        if self.datasets.has_key(known.id):
-            return is_dropped(self.datasets, known)
-        return dropped_blocks(self.datasets.blobs, known.id) is not None
+        if self.datasets.has_key(handle.id):
+            return is_dropped(self.datasets, handle)
+        return dropped_blocks(self.datasets.blobs, handle.id) is not None
 
     @guarded
-    def rebuild(self, known: DatasetHandle) -> Iterator[int]:
+    def rebuild(self, handle: DatasetHandle) -> Iterator[int]:
         """Replay the transforms whose objects are missing, oldest first; yield the number done so far.
 
         Raises `RebuildDiffers`, `EngineGone` and `InputsMissing`, with earlier results stored; `DataDropped` if an
@@ -121,21 +121,21 @@ class DataRebuilder:
             engine=self.engine,
             state_at=datasets.states.state_at,
         )
-        links = blocks_between(datasets.reader(known.id), known.state.head, None)
+        links = blocks_between(datasets.reader(handle.id), handle.state.head, None)
         blocks = ((name, decoded.block, decoded.version) for name, decoded, _ in links)
         done = 0
         for stored in replaying.transforms(blocks, None):
-            if not has_all(datasets.blobs, known, objects_of(stored.event)):
-                self._require_inputs(known, stored)
-                self._one(known, replaying, stored)
+            if not has_all(datasets.blobs, handle, objects_of(stored.event)):
+                self._require_inputs(handle, stored)
+                self._one(handle, replaying, stored)
                 done += 1
                 yield done
-        with self.committer.lock(known.id):
-            if not is_dropped(datasets, known):  # again, in the meantime
-                forget_drop(datasets.blobs, known.id)
-        log.info("data rebuilt", dataset=known.alias, transforms=done)
+        with self.committer.lock(handle.id):
+            if not is_dropped(datasets, handle):  # again, in the meantime
+                forget_drop(datasets.blobs, handle.id)
+        log.info("data rebuilt", dataset=handle.alias, transforms=done)
 
-    def _require_inputs(self, known: DatasetHandle, stored: Stored) -> None:
+    def _require_inputs(self, handle: DatasetHandle, stored: Stored) -> None:
         """Raise `InputsMissing` unless this node has all inputs, up to the blocks that a transform has read."""
         read = {step.dataset_id: progress_after(step).last_block for step in stored.event.query_inputs}
         transform = stored.state.transform
@@ -149,12 +149,12 @@ class DataRebuilder:
         ]
         if missing:
             texts = (f"{one} ({names[one]})" if names.get(one) else str(one) for one in missing)
-            raise InputsMissing(what=known.alias, inputs=", ".join(texts))
+            raise InputsMissing(what=handle.alias, inputs=", ".join(texts))
 
-    def _one(self, known: DatasetHandle, replaying: Replaying, stored: Stored) -> None:
+    def _one(self, handle: DatasetHandle, replaying: Replaying, stored: Stored) -> None:
         with scratch_folder(self.datasets.blobs) as scratch:
             try:
-                response = replaying.run(stored, alias=known.alias, scratch=scratch)
+                response = replaying.run(stored, alias=handle.alias, scratch=scratch)
                 written = validate(stored.state, response, scratch)
                 event = stored.event
                 facts = (
@@ -165,47 +165,47 @@ class DataRebuilder:
                 for what, declared, actual in facts:
                     if declared != actual:
                         raise RebuildDiffers(
-                            dataset=known.alias,
+                            dataset=handle.alias,
                             block=str(stored.block_hash),
                             sequence_number=stored.block.sequence_number,
                             text=f"{what}: declared {declared}, replay gives {actual}",
                         )
-                self._store(known, event, written, scratch)
+                self._store(handle, event, written, scratch)
             except EngineNotAvailable as error:
-                raise self._engine_gone(known, stored) from error
+                raise self._engine_gone(handle, stored) from error
             except NotFound as error:
                 inputs = (self.datasets.by_id(step.dataset_id) for step in stored.event.query_inputs)
                 raise why_missing(self.datasets, (one for one in inputs if one is not None), error) from error
 
-    def _engine_gone(self, known: DatasetHandle, stored: Stored) -> EngineGone:
+    def _engine_gone(self, handle: DatasetHandle, stored: Stored) -> EngineGone:
         """Build the error naming the missing engine and the block to reset to, before the first SetTransform."""
         asked = stored.state.transform
         assert asked is not None, "a transform block follows a SetTransform"
-        links = blocks_between(self.datasets.reader(known.id), known.state.head, None)
+        links = blocks_between(self.datasets.reader(handle.id), handle.state.head, None)
         first = next(
             decoded.block for _, decoded, _ in links if isinstance(decoded.block.event, SetTransform)
         )
         return EngineGone(
-            dataset=known.alias,
+            dataset=handle.alias,
             block=str(stored.block_hash),
             engine=" ".join(part for part in (asked.transform.engine, asked.transform.version) if part),
-            before=str(first.prev_block_hash) if self.datasets.has_key(known.id) else None,
+            before=str(first.prev_block_hash) if self.datasets.has_key(handle.id) else None,
         )
 
     def _store(
-        self, known: DatasetHandle, event: ExecuteTransform, written: EngineOutput, scratch: Path
+        self, handle: DatasetHandle, event: ExecuteTransform, written: EngineOutput, scratch: Path
     ) -> None:
         """Store the rebuilt objects, unless the data was dropped again in the meantime.
 
         Readers take the newest object as proof that all are present, so it must never be stored alone.
         """
         blobs = self.datasets.blobs
-        with self.committer.lock(known.id):
+        with self.committer.lock(handle.id):
             try:
-                require_checkpoint(blobs, known.id, event)
+                require_checkpoint(blobs, handle.id, event)
             except CheckpointMissing as error:
-                raise DataDropped(what=known.alias) from error
-            store(blobs, known.id, written, scratch)
+                raise DataDropped(what=handle.alias) from error
+            store(blobs, handle.id, written, scratch)
 
 
 def _of_slices(declared: DataSlice | None, actual: DataSlice | None) -> Iterator[tuple[str, object, object]]:

@@ -58,9 +58,9 @@ class References:
                 block = self.refs.head(entry.dataset_id, name)
                 if block is None:  # removed in the meantime
                     continue
-                known = self._at(entry, name, block)
-                head = known if name == HEAD else head
-                found.append(self._reference(known, head))
+                handle = self._at(entry, name, block)
+                head = handle if name == HEAD else head
+                found.append(self._reference(handle, head))
             except OdfError as error:
                 found.append(Reference(name=name, block=block, problem=str(error)))
         if not found:
@@ -93,8 +93,8 @@ class References:
             raise ReferenceUnknown(what=f"reference {name} of {entry.alias}")
         if expected == "":  # it must not exist, but it does: raises
             require_unmoved(entry.dataset_id, name, None, self.refs.head(entry.dataset_id, name))
-        known = Multihash.parse(expected) if expected else None
-        self.importer.committer.remove_ref(entry.dataset_id, name, expected=known)
+        block = Multihash.parse(expected) if expected else None
+        self.importer.committer.remove_ref(entry.dataset_id, name, expected=block)
 
     def fast_forward(self, ref: str) -> DatasetHandle:
         """Move the head forward to the reference, unless it is already at the reference or ahead of it.
@@ -151,9 +151,9 @@ class References:
             raise NotFound(what=f"block {block} of {head.alias}")
         return name
 
-    def _expected(self, known: DatasetHandle, name: str, expected: Expected | None) -> Multihash | None:
+    def _expected(self, handle: DatasetHandle, name: str, expected: Expected | None) -> Multihash | None:
         if expected is None:
-            return self.refs.head(known.id, name)
+            return self.refs.head(handle.id, name)
         return Multihash.parse(expected) if expected else None
 
     def _at(self, entry: CatalogEntry, name: str, block: Multihash) -> DatasetHandle:
@@ -161,12 +161,12 @@ class References:
         state = (states.at if name == HEAD else states.state_at)(entry.dataset_id, block)
         return DatasetHandle(entry=entry, state=state, ref=name)
 
-    def _reference(self, known: DatasetHandle, head: DatasetHandle | None) -> Reference:
+    def _reference(self, handle: DatasetHandle, head: DatasetHandle | None) -> Reference:
         return Reference(
-            name=known.ref,
-            block=known.state.head,
-            sequence_number=known.state.sequence_number,
-            compared=None if head is None else self._compared(known, head),
+            name=handle.ref,
+            block=handle.state.head,
+            sequence_number=handle.state.sequence_number,
+            compared=None if head is None else self._compared(handle, head),
         )
 
     def _compared(self, left: DatasetHandle, right: DatasetHandle) -> Compared:

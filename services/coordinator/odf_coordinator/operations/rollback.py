@@ -23,7 +23,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RolledBack:
-    known: DatasetHandle
+    handle: DatasetHandle
     consistent: ConsistentBlock
 
 
@@ -37,11 +37,11 @@ class DerivativeRollback:
 
     def downstream(self, chosen: Iterable[DatasetHandle]) -> tuple[DatasetHandle, ...]:
         """Return the datasets and everything derived from them, directly or not, inputs first."""
-        found = {known.id: known for known in chosen}
-        everything = {known.id: known for known in self.datasets.all()} | found
-        for known in inputs_first(everything):
-            if any(one in found for one in known.inputs()):
-                found.setdefault(known.id, known)
+        found = {handle.id: handle for handle in chosen}
+        everything = {handle.id: handle for handle in self.datasets.all()} | found
+        for handle in inputs_first(everything):
+            if any(one in found for one in handle.inputs()):
+                found.setdefault(handle.id, handle)
         return tuple(inputs_first(found))
 
     def roll_back(self, chosen: Iterable[DatasetHandle]) -> Iterator[DatasetHandle]:
@@ -60,49 +60,49 @@ class DerivativeRollback:
 
         def holds(dataset: DatasetId, block: Multihash) -> bool:
             if dataset not in lines:
-                known = self.datasets.by_id(dataset)
-                lines[dataset] = None if known is None else self._line(known.id, known.state.head)
+                handle = self.datasets.by_id(dataset)
+                lines[dataset] = None if handle is None else self._line(handle.id, handle.state.head)
             line = lines[dataset]
             return line is None or line.contains(block)  # an unknown input cannot be checked
 
         for one in chosen:
             if not one.is_derivative or not self.keys.has(one.id):
                 continue
-            known = self.datasets.read(one.entry)  # its current state
-            if not isinstance(known, DatasetHandle):
+            handle = self.datasets.read(one.entry)  # its current state
+            if not isinstance(handle, DatasetHandle):
                 continue
             try:
-                agreed = find_consistent_block(self.datasets.reader(known.id), known.state.head, holds)
+                agreed = find_consistent_block(self.datasets.reader(handle.id), handle.state.head, holds)
             except OdfError as error:
                 # An input cannot be read. Its pull will report that; continue with the others.
-                log.warning("cannot compare derivative with its inputs", dataset=known.alias, why=str(error))
+                log.warning("cannot compare derivative with its inputs", dataset=handle.alias, why=str(error))
                 continue
             if agreed is not None:
-                found.append(_RolledBack(known=known, consistent=agreed))
-                lines[known.id] = self._line(known.id, agreed.block)
+                found.append(_RolledBack(handle=handle, consistent=agreed))
+                lines[handle.id] = self._line(handle.id, agreed.block)
         return found
 
     def _line(self, dataset: DatasetId, head: Multihash) -> BlockIndex:
         return BlockIndex(self.datasets.reader(dataset), head)
 
     def _roll_back(self, one: _RolledBack) -> DatasetHandle:
-        known, committer = one.known, self.creator.committer
-        state = self.datasets.states.state_at(known.id, one.consistent.block)
+        handle, committer = one.handle, self.creator.committer
+        state = self.datasets.states.state_at(handle.id, one.consistent.block)
         said = _last_of_each(state, one.consistent.definitions_since)
         if said:
-            time = next_system_time(known.state, self.creator.clock.now())
-            before = replace(known, state=state)
+            time = next_system_time(handle.state, self.creator.clock.now())
+            before = replace(handle, state=state)
             migrator = QueryMigrator(datasets=self.datasets, engine=self.creator.engine)
             events = migrator.with_migration(before, said, time)
             outcome = committer.commit(
-                known.id, expected_head=known.state.head, events=events, system_time=time, onto=state
+                handle.id, expected_head=handle.state.head, events=events, system_time=time, onto=state
             )
-            state = require_committed(known.id, outcome).state
+            state = require_committed(handle.id, outcome).state
         else:
-            with committer.lock(known.id):
-                committer.move_ref(known.id, expected=known.state.head, state=state)
-        log.info("derivative rolled back", dataset=known.alias, block=str(one.consistent.block))
-        return replace(known, state=state)
+            with committer.lock(handle.id):
+                committer.move_ref(handle.id, expected=handle.state.head, state=state)
+        log.info("derivative rolled back", dataset=handle.alias, block=str(one.consistent.block))
+        return replace(handle, state=state)
 
 
 def _last_of_each(state: ChainState, events: Iterable[KnownEvent]) -> tuple[KnownEvent, ...]:

@@ -40,47 +40,47 @@ class CopyLost(NotFound):
         )
 
 
-def was_dropped(datasets: Datasets, known: DatasetHandle) -> bool:
+def was_dropped(datasets: Datasets, handle: DatasetHandle) -> bool:
     """Return whether a derivative's data was dropped and not rebuilt since."""
-    line = dropped_blocks(datasets.blobs, known.id)
-    missing = None if line is None else _newest_missing(datasets, known)
+    line = dropped_blocks(datasets.blobs, handle.id)
+    missing = None if line is None else _newest_missing(datasets, handle)
     return line is not None and missing is not None and line.contains(missing)
 
 
-def is_dropped(datasets: Datasets, known: DatasetHandle) -> bool:
+def is_dropped(datasets: Datasets, handle: DatasetHandle) -> bool:
     """Return whether a dataset's newest records or newest checkpoint are missing."""
-    return _newest_missing(datasets, known) is not None
+    return _newest_missing(datasets, handle) is not None
 
 
-def _newest_missing(datasets: Datasets, known: DatasetHandle) -> Multihash | None:
+def _newest_missing(datasets: Datasets, handle: DatasetHandle) -> Multihash | None:
     """Return the block of the newest records or checkpoint if those are missing."""
-    for block, objects in objects_by_block(datasets, known):
-        if not has_all(datasets.blobs, known, objects):
+    for block, objects in objects_by_block(datasets, handle):
+        if not has_all(datasets.blobs, handle, objects):
             return block
         if any(one.kind is ObjectKind.DATA for one in objects):
             return None
     return None
 
 
-def has_all(blobs: BlobReader, known: DatasetHandle, objects: Iterable[ObjectRef]) -> bool:
+def has_all(blobs: BlobReader, handle: DatasetHandle, objects: Iterable[ObjectRef]) -> bool:
     """Return whether all objects are in the store."""
-    return all(blobs.has(known.id, one.kind, one.name) for one in objects)
+    return all(blobs.has(handle.id, one.kind, one.name) for one in objects)
 
 
-def why_missing(datasets: Datasets, known: Iterable[DatasetHandle], error: NotFound) -> NotFound:
+def why_missing(datasets: Datasets, handles: Iterable[DatasetHandle], error: NotFound) -> NotFound:
     """Return a more specific error (DataDropped, CopyLost) for a missing object if one applies, else `error`."""
-    for one in known:
-        is_copy = not datasets.has_key(one.id)
-        if (is_copy or one.is_derivative) and is_dropped(datasets, one):
-            is_lost = is_copy and not (one.is_derivative and was_dropped(datasets, one))
-            return CopyLost(what=one.alias) if is_lost else DataDropped(what=one.alias)
+    for handle in handles:
+        is_copy = not datasets.has_key(handle.id)
+        if (is_copy or handle.is_derivative) and is_dropped(datasets, handle):
+            is_lost = is_copy and not (handle.is_derivative and was_dropped(datasets, handle))
+            return CopyLost(what=handle.alias) if is_lost else DataDropped(what=handle.alias)
     return error
 
 
 def objects_by_block(
-    datasets: Datasets, known: DatasetHandle
+    datasets: Datasets, handle: DatasetHandle
 ) -> Iterator[tuple[Multihash, tuple[ObjectRef, ...]]]:
     """Yield the objects of each transform with its block, newest first."""
-    for name, decoded, _ in iterate(datasets.reader(known.id), known.state.head):
+    for name, decoded, _ in iterate(datasets.reader(handle.id), handle.state.head):
         if isinstance(decoded.block.event, DataEvent):
             yield name, tuple(objects_of(decoded.block.event))

@@ -35,13 +35,13 @@ class Slices:
         self._lock = threading.Lock()
 
     @guarded
-    def all(self, known: DatasetHandle) -> tuple[DataSlice, ...]:
+    def all(self, handle: DatasetHandle) -> tuple[DataSlice, ...]:
         """Return all slices, oldest first."""
         with self._lock:
-            before = self._known.get(known.id)
+            before = self._known.get(handle.id)
         new: list[DataSlice] = []
         old: tuple[DataSlice, ...] = ()
-        for name, slice_ in self._backwards(known):
+        for name, slice_ in self._backwards(handle):
             if before is not None and name == before.head:
                 old = before.slices
                 break
@@ -49,7 +49,7 @@ class Slices:
                 new.append(slice_)
         slices = (*old, *reversed(new))
         with self._lock:
-            self._known[known.id] = _Listing(head=known.state.head, slices=slices)
+            self._known[handle.id] = _Listing(head=handle.state.head, slices=slices)
         return slices
 
     def forget(self, dataset: DatasetId) -> None:
@@ -61,34 +61,34 @@ class Slices:
         """Return the number of cached lists."""
         return len(self._known)
 
-    def paths(self, known: DatasetHandle) -> tuple[Path, ...]:
+    def paths(self, handle: DatasetHandle) -> tuple[Path, ...]:
         """Return the files of all slices, oldest first; raises `DataDropped`, `CopyLost`."""
-        return tuple(self.path(known, slice_) for slice_ in self.all(known))
+        return tuple(self.path(handle, slice_) for slice_ in self.all(handle))
 
-    def path(self, known: DatasetHandle, slice_: DataSlice) -> Path:
+    def path(self, handle: DatasetHandle, slice_: DataSlice) -> Path:
         """Return the file of a slice; raises `DataDropped` if it can be recomputed, `CopyLost` for a copy."""
         try:
-            return self._datasets.blobs.local_path(known.id, ObjectKind.DATA, slice_.physical_hash)
+            return self._datasets.blobs.local_path(handle.id, ObjectKind.DATA, slice_.physical_hash)
         except NotFound as error:
-            raise why_missing(self._datasets, (known,), error) from error
+            raise why_missing(self._datasets, (handle,), error) from error
 
     @guarded
-    def tail(self, known: DatasetHandle, records: int) -> pa.Table | None:
+    def tail(self, handle: DatasetHandle, records: int) -> pa.Table | None:
         """Return the last records in offset order, reading as few slices as possible; None without slices."""
         tables: list[pa.Table] = []
         missing = records
-        for _, slice_ in self._backwards(known):
+        for _, slice_ in self._backwards(handle):
             if missing <= 0:
                 break
             if slice_ is None:
                 continue
-            table = read_slice(self.path(known, slice_))
+            table = read_slice(self.path(handle, slice_))
             tables.append(table.slice(max(len(table) - missing, 0)))
             missing -= len(tables[-1])
         return pa.concat_tables(reversed(tables), promote_options="default") if tables else None
 
-    def _backwards(self, known: DatasetHandle) -> Iterator[tuple[Multihash, DataSlice | None]]:
+    def _backwards(self, handle: DatasetHandle) -> Iterator[tuple[Multihash, DataSlice | None]]:
         """Iterate over blocks, newest first, each with its slice, if any."""
-        for name, decoded, _ in iterate(self._datasets.reader(known.id), known.state.head):
+        for name, decoded, _ in iterate(self._datasets.reader(handle.id), handle.state.head):
             event = decoded.block.event
             yield name, event.new_data if isinstance(event, DataEvent) else None

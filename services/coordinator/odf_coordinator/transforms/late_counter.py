@@ -41,11 +41,11 @@ def forget_late(alias: str) -> None:
         LATE.remove(alias)
 
 
-def count_late(blobs: BlobStore, known: DatasetHandle, more: int) -> None:
+def count_late(blobs: BlobStore, handle: DatasetHandle, more: int) -> None:
     """Add the rows that a committed transform dropped; a failure to write the note is logged."""
     if more:
-        LATE.labels(known.alias).inc(more)
+        LATE.labels(handle.alias).inc(more)
         try:
-            blobs.set_note(known.id, NOTE, str(late_rows(blobs, known.id) + more))
+            blobs.set_note(handle.id, NOTE, str(late_rows(blobs, handle.id) + more))
         except OdfError as error:
-            log.warning("cannot record late rows", dataset=known.alias, rows=more, why=str(error))
+            log.warning("cannot record late rows", dataset=handle.alias, rows=more, why=str(error))

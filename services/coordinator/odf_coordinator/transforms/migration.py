@@ -38,7 +38,7 @@ class QueryMigrator:
 
     @guarded
     def with_migration(
-        self, known: DatasetHandle, events: Sequence[KnownEvent], system_time: Timestamp
+        self, handle: DatasetHandle, events: Sequence[KnownEvent], system_time: Timestamp
     ) -> tuple[KnownEvent, ...]:
         """Return the events, with those of a migration inserted if one is needed; its objects are stored.
 
@@ -46,18 +46,18 @@ class QueryMigrator:
         dropped; then nothing is stored.
         """
         new = next((event for event in events if isinstance(event, SetTransform)), None)
-        old = known.state.transform
-        if new is None or old is None or known.state.checkpoint is None:
+        old = handle.state.transform
+        if new is None or old is None or handle.state.checkpoint is None:
             return tuple(events)
         with scratch_folder(self.datasets.blobs) as scratch:
             try:
-                made = self._migrated(known.state, old, new, system_time, scratch)
+                made = self._migrated(handle.state, old, new, system_time, scratch)
             except NotFound as error:
-                raise why_missing(self.datasets, (known,), error) from error
+                raise why_missing(self.datasets, (handle,), error) from error
         if made is None:
             return tuple(events)
         schemas, executed = made
-        log.info("query migrated", dataset=known.alias, records=executed.new_data is not None)
+        log.info("query migrated", dataset=handle.alias, records=executed.new_data is not None)
         at = list(events).index(new) + 1
         return (*schemas, *events[:at], executed, *events[at:])
 
@@ -87,9 +87,9 @@ class QueryMigrator:
     def _refused(self, states: Mapping[DatasetId, ChainState], error: InvalidQuery) -> InvalidQuery:
         """Return why the state cannot be migrated, or what has to be pulled first."""
         for dataset, seen in states.items():
-            known = self.datasets.by_id(dataset)
-            if known is not None and known.state.schema != seen.schema:
-                text = f"{error}; the schema of {known.alias} has changed: pull the derivative, then change its query"
+            handle = self.datasets.by_id(dataset)
+            if handle is not None and handle.state.schema != seen.schema:
+                text = f"{error}; the schema of {handle.alias} has changed: pull the derivative, then change its query"
                 return InvalidQuery(text=text)
         return error
 
@@ -97,7 +97,7 @@ class QueryMigrator:
         """Return an input's state at the block where the old query stopped."""
         if done.last_block is None:
             raise NotFound(what=f"a block of {done.dataset_id}")
-        known = self.datasets.by_id(done.dataset_id)
-        if known is not None and known.state.head == done.last_block:
-            return known.state
+        handle = self.datasets.by_id(done.dataset_id)
+        if handle is not None and handle.state.head == done.last_block:
+            return handle.state
         return self.datasets.states.state_at(done.dataset_id, done.last_block)

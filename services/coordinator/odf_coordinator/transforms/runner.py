@@ -87,31 +87,31 @@ class Transformer:
     running: RunningTransforms = field(default_factory=RunningTransforms)
 
     @guarded
-    def plan(self, known: DatasetHandle) -> Plan | None:
+    def plan(self, handle: DatasetHandle) -> Plan | None:
         """Return the next step of a derivative; None if there is nothing to do.
 
         Raises `DatasetUnknown` for a missing input, and `InputDiverged` for one that no longer has the blocks read.
         """
-        if known.state.transform is None:
+        if handle.state.transform is None:
             return None
-        sources = {dataset: self._input(dataset) for dataset in known.state.inputs}
+        sources = {dataset: self._input(dataset) for dataset in handle.state.inputs}
         for dataset, source in sources.items():
-            _require_still_defined(known, source, known.state.progress_of(dataset))
-        steps = plan_inputs(known.state, {dataset: one.state for dataset, one in sources.items()})
+            _require_still_defined(handle, source, handle.state.progress_of(dataset))
+        steps = plan_inputs(handle.state, {dataset: one.state for dataset, one in sources.items()})
         if steps is None:
             return None
-        inputs = tuple(self._new_in(step, known) for step in steps)
-        if not has_work(known.state, inputs):
+        inputs = tuple(self._new_in(step, handle) for step in steps)
+        if not has_work(handle.state, inputs):
             return None
         seen = {one.step.dataset_id: self._where(sources[one.step.dataset_id], one.step) for one in inputs}
         return Plan(inputs=inputs, sources=seen, is_whole=seen == sources)
 
-    def cause(self, known: DatasetHandle, plan: Plan) -> object:
+    def cause(self, handle: DatasetHandle, plan: Plan) -> object:
         """Return what decides, apart from the records, whether a query fails again: the transform and input schemas."""
-        return known.state.transform, tuple(one.state.schema for one in plan.sources.values())
+        return handle.state.transform, tuple(one.state.schema for one in plan.sources.values())
 
     @guarded
-    def perform(self, known: DatasetHandle, plan: Plan) -> Step | None:
+    def perform(self, handle: DatasetHandle, plan: Plan) -> Step | None:
         """Run and commit a step; return None if it changes nothing.
 
         Raises `InvalidQuery` for user errors, `Unavailable` while the engine is unreachable, `HeadMoved` if the
@@ -120,12 +120,12 @@ class Transformer:
         """
         with scratch_folder(self.blobs) as scratch:
             try:
-                return self._perform(known, plan, scratch)
+                return self._perform(handle, plan, scratch)
             except NotFound as error:
-                raise why_missing(self.datasets, (known, *plan.sources.values()), error) from error
+                raise why_missing(self.datasets, (handle, *plan.sources.values()), error) from error
 
-    def _perform(self, known: DatasetHandle, plan: Plan, scratch: Path) -> Step | None:
-        state = known.state
+    def _perform(self, handle: DatasetHandle, plan: Plan, scratch: Path) -> Step | None:
+        state = handle.state
         system_time = next_system_time(state, self.clock.now())
         files = request_files(self.blobs, state, scratch)
         sources = {
@@ -133,9 +133,9 @@ class Transformer:
             for dataset, one in plan.sources.items()
         }
         request = build_request(
-            state, plan.inputs, sources, alias=known.alias, system_time=system_time, files=files
+            state, plan.inputs, sources, alias=handle.alias, system_time=system_time, files=files
         )
-        with self.running.track(known.id) as work:
+        with self.running.track(handle.id) as work:
             response = self.engine.execute_transform(request, work.note)
         written = validate(state, response, scratch)
         event = next_event(
@@ -157,18 +157,18 @@ class Transformer:
             state.dataset_id, expected_head=state.head, events=events, system_time=system_time
         )
         after = require_committed(state.dataset_id, outcome).state
-        count_late(self.blobs, known, work.now.late)
+        count_late(self.blobs, handle, work.now.late)
         records = after.next_offset - state.next_offset
-        log.info("transformed", dataset=known.alias, block=str(after.head), records=records)
+        log.info("transformed", dataset=handle.alias, block=str(after.head), records=records)
         return Step(state=after, blocks=len(events), records=records)
 
     def _input(self, dataset: DatasetId) -> DatasetHandle:
-        known = self.datasets.by_id(dataset)
-        if known is None:
+        handle = self.datasets.by_id(dataset)
+        if handle is None:
             raise DatasetUnknown(what=str(dataset))
-        return known
+        return handle
 
-    def _new_in(self, step: ExecuteTransformInput, known: DatasetHandle) -> InputSlices:
+    def _new_in(self, step: ExecuteTransformInput, handle: DatasetHandle) -> InputSlices:
         if step.new_block_hash is None:
             return input_of(step, ())
         read = self.datasets.reader(step.dataset_id)
@@ -180,7 +180,7 @@ class Transformer:
             if (error.kind, error.block) != ("missing", before):
                 raise
             name = self._input(step.dataset_id).alias
-            raise InputDiverged(dataset=known.alias, input=name, block=error.block) from error
+            raise InputDiverged(dataset=handle.alias, input=name, block=error.block) from error
 
     def _require_kept(self, plan: Plan) -> None:
         """Raise `HeadMoved` if an input was reset while the engine was running."""
@@ -190,15 +190,15 @@ class Transformer:
             if head != block and not BlockIndex(self.datasets.reader(dataset), head).contains(block):
                 raise HeadMoved(dataset=str(dataset), expected=str(block), actual=str(head))
 
-    def _where(self, known: DatasetHandle, step: ExecuteTransformInput) -> DatasetHandle:
+    def _where(self, handle: DatasetHandle, step: ExecuteTransformInput) -> DatasetHandle:
         """Return an input at the end of its step."""
         end = progress_after(step).last_block
-        if end is None or end == known.state.head:
-            return known
-        return replace(known, state=self.datasets.states.state_at(known.id, end))
+        if end is None or end == handle.state.head:
+            return handle
+        return replace(handle, state=self.datasets.states.state_at(handle.id, end))
 
 
-def _require_still_defined(known: DatasetHandle, source: DatasetHandle, done: InputProgress) -> None:
+def _require_still_defined(handle: DatasetHandle, source: DatasetHandle, done: InputProgress) -> None:
     """Raise `InputDiverged` if an input was reset to before its first schema, which looks like a new dataset."""
     if done.last_block is not None and source.state.schema is None:
-        raise InputDiverged(dataset=known.alias, input=source.alias, block=str(done.last_block))
+        raise InputDiverged(dataset=handle.alias, input=source.alias, block=str(done.last_block))

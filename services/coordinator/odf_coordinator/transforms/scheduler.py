@@ -79,7 +79,7 @@ class Scheduler:
     def on_announced(self, dataset: DatasetId) -> None:
         """Enqueue derivatives that may be stale after another instance's commit."""
         try:
-            known = self._datasets.by_id(dataset)
+            handle = self._datasets.by_id(dataset)
         except OdfError as error:
             # Its derivatives will report the problem when they run.
             log.warning("cannot read a changed dataset", dataset=str(dataset), why=str(error))
@@ -87,8 +87,8 @@ class Scheduler:
                 for dependant in self._readers.of(dataset):
                     self._enqueue(dependant)
             return
-        if known is not None:
-            self.on_committed(known.state)
+        if handle is not None:
+            self.on_committed(handle.state)
 
     def on_removed(self, dataset: DatasetId) -> None:
         """Forget a dataset."""
@@ -209,43 +209,43 @@ class Scheduler:
         """Transform all new data; return None if there is nothing to do."""
         done: Step | None = None
         while True:
-            known = self._datasets.by_id(dataset)
-            if known is None or not known.is_derivative:
+            handle = self._datasets.by_id(dataset)
+            if handle is None or not handle.is_derivative:
                 return done
-            plan = self._plan(known, is_forced)
+            plan = self._plan(handle, is_forced)
             if plan is None:
                 return done
-            step = self._step(known, plan, is_forced)
+            step = self._step(handle, plan, is_forced)
             if step is not None:
                 done = step if done is None else done.followed_by(step)
             if plan.is_whole:
                 return done
 
-    def _plan(self, known: DatasetHandle, is_forced: bool) -> Plan | None:  # noqa: FBT001 - as above
+    def _plan(self, handle: DatasetHandle, is_forced: bool) -> Plan | None:  # noqa: FBT001 - as above
         """Return the next step; a chain known to have diverged from an input is not compared again unless forced."""
-        problem = self._problems.get(known.id)
-        if problem is not None and problem.cause == known.state.head and not is_forced:
+        problem = self._problems.get(handle.id)
+        if problem is not None and problem.cause == handle.state.head and not is_forced:
             raise _StillBroken(text=problem.text, remedy=problem.remedy)
         try:
-            return self._transformer.plan(known)
+            return self._transformer.plan(handle)
         except InputDiverged as error:
-            self._note_problem(known, error, known.state.head)
+            self._note_problem(handle, error, handle.state.head)
             raise
 
-    def _step(self, known: DatasetHandle, plan: Plan, is_forced: bool) -> Step | None:  # noqa: FBT001 - as above
+    def _step(self, handle: DatasetHandle, plan: Plan, is_forced: bool) -> Step | None:  # noqa: FBT001 - as above
         """Run one step; return None if it changes nothing."""
-        dataset = known.id
+        dataset = handle.id
         problem = self._problems.get(dataset)
-        if problem is not None and problem.cause == self._transformer.cause(known, plan) and not is_forced:
+        if problem is not None and problem.cause == self._transformer.cause(handle, plan) and not is_forced:
             raise _StillBroken(text=problem.text, remedy=problem.remedy)
-        log.debug("transform step begins", dataset=known.alias, head=str(known.state.head))
+        log.debug("transform step begins", dataset=handle.alias, head=str(handle.state.head))
         try:
-            return self._transformer.perform(known, plan)
+            return self._transformer.perform(handle, plan)
         except InvalidQuery as error:
-            self._note_problem(known, error, self._transformer.cause(known, plan))
+            self._note_problem(handle, error, self._transformer.cause(handle, plan))
             raise
         finally:
-            log.debug("transform step ends", dataset=known.alias)
+            log.debug("transform step ends", dataset=handle.alias)
 
     def _done(self, dataset: DatasetId, step: Step | None) -> None:
         with self._changed:
@@ -281,9 +281,9 @@ class Scheduler:
             self._queue.finish(dataset, Result(error=error), again_at=again_at)
             self._changed.notify_all()
 
-    def _note_problem(self, known: DatasetHandle, error: OdfError, cause: object) -> None:
-        if self._problems.note(known.id, str(error), remedy=remedy_of(error, CORRECT_ADVICE), cause=cause):
-            log.warning("transform refused", dataset=known.alias, why=str(error))
+    def _note_problem(self, handle: DatasetHandle, error: OdfError, cause: object) -> None:
+        if self._problems.note(handle.id, str(error), remedy=remedy_of(error, CORRECT_ADVICE), cause=cause):
+            log.warning("transform refused", dataset=handle.alias, why=str(error))
 
 
 @dataclass(eq=False, kw_only=True)

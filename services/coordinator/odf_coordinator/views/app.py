@@ -63,13 +63,13 @@ def datasets_of(settings: Settings) -> Datasets:
 
 def read_heads(table: DatasetTable, datasets: Datasets) -> None:
     """Load the heads of all datasets into the table."""
-    for known in datasets.all():
+    for handle in datasets.all():
         try:
-            table.committed(str(known.id), committed(known.state, alias=known.alias), now=None)
-            table.rejected(str(known.id), datasets.rejects(known))
+            table.committed(str(handle.id), committed(handle.state, alias=handle.alias), now=None)
+            table.rejected(str(handle.id), datasets.rejects(handle))
         except Exception:
             # One bad dataset must not hide the others: it would fail again at every start.
-            log.exception("cannot show dataset", dataset=known.alias)
+            log.exception("cannot show dataset", dataset=handle.alias)
 
 
 def make_app(settings: Settings, table: DatasetTable, datasets: Datasets) -> faust.App:
