@@ -168,7 +168,7 @@ def _location(document: Document, name: str, path: str) -> str:
 
 
 def _located(read: Callable[[Any], T], document: Document, name: str) -> T:
-    """Return what `read` makes of the document; its errors get file, line and column in front of the path."""
+    """Return the result of `read` for the document; its errors get file, line and column in front of the path."""
     try:
         return read(document.value)
     except InvalidInput as error:

@@ -1,4 +1,4 @@
-"""Works on many datasets side by side, each after its inputs, and yields the steps of all as they come."""
+"""Works on many datasets concurrently, each after its inputs, and yields the steps of all in order of arrival."""
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -62,7 +62,7 @@ class _Running(Generic[T, S]):
         self._found: SimpleQueue[S | _Ended[T]] = SimpleQueue()
         self._is_left = Event()
         self.count = 0
-        """Those that have not ended, as far as `next` has told."""
+        """Generators that were started, and whose end `next` has not returned."""
 
     def start(self, keys: Iterable[T]) -> None:
         for key in keys:

@@ -126,7 +126,7 @@ class Puller:
         explicit: set[DatasetId],
         is_wanted: Callable[[], bool],
     ) -> Iterator[Pulled]:
-        """Pull side by side, each after its inputs: a server that does not answer delays only what reads it."""
+        """Pull concurrently, each after its inputs: a silent server delays only the datasets that read it."""
 
         def steps(dataset: DatasetId) -> Generator[Pulled, None, None]:
             return self._steps(chosen[dataset], is_wanted, is_explicit=dataset in explicit)

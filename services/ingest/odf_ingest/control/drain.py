@@ -78,7 +78,7 @@ class Drains:
                 found = [stuck[key] for key in topics if key in stuck]
                 waits = [
                     one for one in found if not isinstance(one, SourceQueries | SourceBuildsIndex)
-                ]  # these end by themselves
+                ]  # these end automatically
                 if not waits:
                     moved = time.monotonic()
                 elif time.monotonic() - moved > (

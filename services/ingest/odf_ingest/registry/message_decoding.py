@@ -32,7 +32,7 @@ def json_step(read: ReadStep) -> ReadStepNdJson:
 def decoded(
     decoder: Decoder, plan: Plan, batch: MessageBatch, prepare: Callable[[Plan, MessageBatch], Prepared]
 ) -> Prepared:
-    """Return what `prepare` makes of the decoded messages; bad ones have their original bytes.
+    """Return the result of `prepare` for the decoded messages; bad ones have their original bytes.
 
     The id of a schema that is in a header is put in front of the bytes, also of bad ones: so they can be read again.
 
