@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from odf_testing.coordinator import Coordinator
+from structlog.testing import capture_logs
 
 from odf_common.chain.state import ChainState
 from odf_common.errors import HeadMoved
@@ -103,11 +104,13 @@ def test_a_proposal_that_breaks_a_rule_is_refused_by_its_name(
     node.push("cities", "Oslo", minute=5)
     now = node.find("cities")
 
-    outcome = node.propose(now, node.ingest_events(cities, ["Rome"], 1)[-1:])
+    with capture_logs() as logs:
+        outcome = node.propose(now, node.ingest_events(cities, ["Rome"], 1)[-1:])
 
     assert isinstance(outcome, Refusal)
     assert outcome.code == "ChainRuleViolated"
     assert "previous_offset_is_carried" in outcome.text
+    assert [(one["event"], one["rule"]) for one in logs] == [("commit refused", "previous_offset_is_carried")]
 
 
 def test_an_empty_proposal_is_refused(node: Coordinator, cities: DatasetHandle) -> None:
@@ -134,15 +137,18 @@ def test_a_lock_that_another_process_holds_delays_but_does_not_decide(
     committer = node.new_committer(locks=locks, lock_ttl_ms=30)
     began = time.monotonic()
 
-    outcome = committer.commit(
-        cities.id,
-        expected_head=cities.state.head,
-        events=[SetInfo(description="x")],
-        system_time=node.clock.now(),
-    )
+    with capture_logs() as logs:
+        outcome = committer.commit(
+            cities.id,
+            expected_head=cities.state.head,
+            events=[SetInfo(description="x")],
+            system_time=node.clock.now(),
+        )
 
     assert isinstance(outcome, Committed)
     assert time.monotonic() - began >= 0.03
+    waits = [one for one in logs if one["event"] == "waited for another process"]
+    assert [(one["is_held"], one["ms"] >= 30) for one in waits] == [(False, True)]
     assert locks.attempts <= 3, "the lock would have expired after 30 ms, and is asked for every 20 ms"
 
 
