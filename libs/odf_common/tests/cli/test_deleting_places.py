@@ -1,4 +1,4 @@
-"""`odf repo delete` and `odf logout` print what they have deleted."""
+"""`odf repo delete` and `odf logout` print what they have deleted; `odf repo add` checks the URL of a bucket."""
 
 import json
 from collections.abc import Iterator
@@ -23,6 +23,16 @@ def test_deleted_repositories_are_printed(
     assert cli.main(["repo", "delete", "shop", "disk", "--output", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == [{"name": "shop"}, {"name": "disk"}]
     assert cli.main(["repo", "delete", "shop", "--output", "json"]) == 1
+
+
+@pytest.mark.parametrize("url", ["s3://UPPER/x", "s3://b/x", "s3+http://host:9000/", "s3://bucket//x"])
+def test_a_bucket_that_cannot_exist_is_not_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    monkeypatch.setenv("ODF_HOME", str(tmp_path))
+    assert cli.main(["repo", "add", "shop", url]) == 1
+    assert capsys.readouterr().err.startswith("error: ")
+    assert cli.main(["repo", "add", "shop", "s3+http://host:9000/bucket/x/"]) == 0
 
 
 def test_the_origin_of_a_deleted_login_is_printed(

@@ -1,8 +1,12 @@
 """`odf repo`: named repositories, where datasets are shared."""
 
+from urllib.parse import urlsplit
+
 import click
 
 from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.adapters.repository_urls import BUCKETS
+from odf_common.adapters.s3.location import S3Location
 from odf_common.cli.output import output_option, print_object, print_rows
 from odf_common.errors import OdfError
 from odf_common.identity.dataset_refs import Name
@@ -37,6 +41,8 @@ def add(*, name: str, url: str, output: str) -> None:
       odf repo add shop odf+https://data.example.org/
       odf repo add disk file:///srv/datasets
     """
+    if urlsplit(url).scheme in BUCKETS:
+        S3Location.parse(url)  # refused now, not by the first command that uses it
     added = _repositories().add(Name(name), url)
     print_object({"name": name, "url": added.url}, output)
 
