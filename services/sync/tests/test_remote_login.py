@@ -259,6 +259,11 @@ def test_accounts_tokens_and_roles_are_managed(here: Here) -> None:
     bob = here.directory.store.account(Name("bob"))
     here.directory.store.set_role(incarnation(a_dataset("notes"), ""), bob, Role.READER)  # before a rename
     assert changed == stub.ShowAccess(pb.ShowAccessRequest(ref="bob/notes"))
+    revoked = pb.ChangeAccessRequest(ref="bob/notes", account="eve")
+    assert [role.account for role in stub.ChangeAccess(revoked).roles] == ["bob"]
+    with pytest.raises(NotFound, match="a role of eve on bob/notes"), calling("sync"):
+        stub.ChangeAccess(revoked)
+    stub.ChangeAccess(pb.ChangeAccessRequest(ref="bob/notes", account="eve", role="reader"))
     stub.RemoveAccount(pb.RemoveAccountRequest(name="eve"))
     assert len(stub.ShowAccess(pb.ShowAccessRequest(ref="bob/notes")).roles) == 1
 

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 import grpc
 
-from odf_common.errors import InvalidInput, Refused
+from odf_common.errors import InvalidInput, NotFound, Refused
 from odf_common.identity.dataset_refs import Name, parse_alias
 from odf_common.ports.store import Catalog, CatalogEntry, require_entry
 from odf_common.proto.odf.node.v1 import access_pb2 as pb
@@ -95,7 +95,10 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
         return self._access(require_entry(self._catalog, request.ref))
 
     def ChangeAccess(self, request: pb.ChangeAccessRequest, _: grpc.ServicerContext) -> pb.DatasetAccess:
-        """Change a dataset's visibility, or a role; raises `AlreadyOwner` for a role of its owner."""
+        """Change a dataset's visibility, or a role.
+
+        Raises `AlreadyOwner` for a role of its owner, and `NotFound` if there is no role to revoke.
+        """
         entry = require_entry(self._catalog, request.ref)
         if request.visibility:
             visibility = _parsed(Visibility, request.visibility, "visibility")
@@ -107,7 +110,8 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
                 raise AlreadyOwner(
                     text=f"{account.name} owns {entry.alias} and may do everything; roles are for other accounts"
                 )
-            self._store.set_role(entry.incarnation, account, role)
+            if not self._store.set_role(entry.incarnation, account, role):
+                raise NotFound(what=f"a role of {account.name} on {entry.alias}")
         return self._access(entry)
 
     def LogIn(self, request: pb.LogInRequest, context: grpc.ServicerContext) -> Iterator[pb.LogInProgress]:

@@ -175,13 +175,12 @@ class AccessStore:
             return Role(role)
         return None
 
-    def set_role(self, dataset: Incarnation, account: Account, role: Role | None) -> None:
-        """Grant a role to an account, or revoke it."""
+    def set_role(self, dataset: Incarnation, account: Account, role: Role | None) -> bool:
+        """Grant a role to an account, or revoke it; return whether there was one to revoke."""
         key = (dataset, str(account.id))
         if role is None:
-            self._change("DELETE FROM roles WHERE dataset = ? AND account = ?", *key)
-        else:
-            self._change("INSERT OR REPLACE INTO roles VALUES (?, ?, ?)", *key, int(role))
+            return self._change("DELETE FROM roles WHERE dataset = ? AND account = ?", *key) > 0
+        return self._change("INSERT OR REPLACE INTO roles VALUES (?, ?, ?)", *key, int(role)) > 0
 
     def origin_token(self, origin: str) -> str | None:
         """Return the token to send to another node, identified by its origin."""
