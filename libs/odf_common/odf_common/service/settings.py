@@ -408,6 +408,12 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             yield f"{variable(option)} needs {condition.text}"
         if option.metadata["is_required"] and condition.is_met(settings) and not is_set:
             yield f"{condition.text} needs {variable(option)}"
+    replicas, least = settings.kafka_replication_factor, settings.kafka_min_insync_replicas
+    if replicas is not None and least is not None and least > replicas:
+        yield (
+            f"ODF_KAFKA_MIN_INSYNC_REPLICAS={least} is more than ODF_KAFKA_REPLICATION_FACTOR={replicas}: no topic "
+            "could be written"
+        )
 
 
 def _masked(option: Field[Any], value: object) -> object:

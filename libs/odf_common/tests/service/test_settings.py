@@ -110,6 +110,16 @@ def test_a_store_is_a_place_in_a_bucket_whose_secrets_are_not_shown() -> None:
     assert "hidden" not in f"{shown} {settings!r}"
 
 
+def test_replicas_of_a_topic_are_enough_for_its_writes() -> None:
+    kafka = {"ODF_KAFKA": "a:1", "ODF_KAFKA_MIN_INSYNC_REPLICAS": "2"}
+    with pytest.raises(
+        InvalidInput, match="ODF_KAFKA_MIN_INSYNC_REPLICAS=2 is more than ODF_KAFKA_REPLICATION_F"
+    ):
+        Settings.from_env({**kafka, "ODF_KAFKA_REPLICATION_FACTOR": "1"})
+    for factor in ("", "2", "3"):
+        Settings.from_env({**kafka, "ODF_KAFKA_REPLICATION_FACTOR": factor})
+
+
 @pytest.mark.parametrize(
     ("environ", "why"),
     [
