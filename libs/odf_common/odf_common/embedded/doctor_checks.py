@@ -34,7 +34,7 @@ from odf_common.embedded.plan import configured_addresses, installed
 from odf_common.errors import OdfError
 from odf_common.service.connections import kafka_cluster
 from odf_common.service.protection import peer_tls
-from odf_common.service.settings import Settings, child_environment, without_password
+from odf_common.service.settings import Settings, child_environment, unknown_variables, without_password
 
 OK: Final = "ok"
 WARNING: Final = "warning"
@@ -100,6 +100,17 @@ def _versions(settings: Settings, node: Node | None) -> Iterator[Finding]:
                 check="versions", state=FAILED, text=f"{name} is not installed", remedy="run `make setup`"
             )
     yield Finding(check="versions", state=OK, text=", ".join(text))
+
+
+def _variables(settings: Settings, node: Node | None) -> Iterator[Finding]:
+    del settings, node
+    for text in unknown_variables(child_environment()):
+        yield Finding(
+            check="settings",
+            state=WARNING,
+            text=text,
+            remedy="correct or unset it; `odf config` shows all settings",
+        )
 
 
 def _java(settings: Settings, node: Node | None) -> Iterator[Finding]:
@@ -288,6 +299,7 @@ def _silent(address: str, tls: PeerTls | None) -> str:
 
 CHECKS: Final[Sequence[Check]] = (
     _versions,
+    _variables,
     _java,
     _programs,
     _home,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from odf_common.adapters.s3.location import AWS, S3Location
-from odf_common.errors import InvalidInput, Unavailable
+from odf_common.errors import InvalidInput, Unavailable, nearest
 from odf_common.service.setting_values import (
     address,
     addresses,
@@ -32,6 +32,8 @@ from odf_common.service.setting_values import (
 
 PREFIX: Final = "ODF_"
 MIB: Final = 1024 * 1024
+# Variables of the compose file, and the name that a supervised part gets.
+NO_SETTINGS: Final = ("ODF_COMMON_ENV_FILE", "ODF_ENV_FILE", "ODF_PUBLISH", "ODF_ENGINE_MEMORY", "ODF_PART")
 LEVELS: Final = ("debug", "info", "warning", "error")
 _PASSWORD: Final = re.compile(r"(?<=://)([^:@/]*):.*(?=@)")
 
@@ -431,6 +433,18 @@ def _masked(option: Field[Any], value: object) -> object:
 def without_password(address: str) -> str:
     """Return an address to show: a password in a URL is masked."""
     return _PASSWORD.sub(r"\1:***", address)
+
+
+def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a sentence for each variable that is named as a setting, and is none: it has no effect."""
+    known = [variable(option) for option in fields(Settings)]
+    unknown = sorted(
+        name for name in environ if name.startswith(PREFIX) and name not in {*known, *NO_SETTINGS}
+    )
+    return tuple(
+        f"{name} is not a setting and has no effect" + (f"; did you mean {meant}?" if meant else "")
+        for name, meant in ((name, nearest(name, known)) for name in unknown)
+    )
 
 
 def load() -> Settings:

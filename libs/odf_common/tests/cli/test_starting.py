@@ -61,8 +61,15 @@ def test_a_wrong_redis_address_is_named(
 ) -> None:
     del home
     monkeypatch.setenv("ODF_REDIS", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("ODF_REDIS_PASSWORD", "secret")
     assert cli.main(["up"]) == 1
-    assert "Redis cannot be reached at 127.0.0.1:1, which ODF_REDIS names" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "Redis cannot be reached at 127.0.0.1:1, which ODF_REDIS names" in said
+    assert (
+        "warning: ODF_REDIS_PASSWORD is not a setting and has no effect; did you mean ODF_REDIS_PASSWORD_FILE?"
+        in said
+    )
+    assert "secret" not in said
 
 
 def test_a_home_that_cannot_be_written_is_no_traceback(

@@ -28,6 +28,16 @@ def test_a_sound_machine_has_nothing_that_failed(settings: Settings) -> None:
     assert all(one.remedy == "" for one in examine(settings) if one.state == OK)
 
 
+def test_a_variable_that_is_no_setting_is_a_warning(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ODF_KAFKA_PASSWORD", "secret")
+    (finding,) = [one for one in examine(settings) if "ODF_KAFKA_PASSWORD " in one.text]
+    assert (finding.check, finding.state) == ("settings", WARNING)
+    assert finding.text.endswith("did you mean ODF_KAFKA_PASSWORD_FILE?")
+    assert "secret" not in str(finding)
+
+
 def test_an_old_java_is_named_with_what_is_needed(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

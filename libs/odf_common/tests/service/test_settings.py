@@ -5,7 +5,7 @@ import pytest
 
 from odf_common.adapters.s3.location import S3Location
 from odf_common.errors import InvalidInput, Unavailable
-from odf_common.service.settings import Settings, described, without_password
+from odf_common.service.settings import Settings, described, unknown_variables, without_password
 
 
 def test_nothing_told_gives_the_defaults() -> None:
@@ -108,6 +108,23 @@ def test_a_store_is_a_place_in_a_bucket_whose_secrets_are_not_shown() -> None:
     shown = settings.shown()
     assert (shown["ODF_S3_ACCESS_KEY"], shown["ODF_STORE"]) == ("key", "s3+http://host:9000/bucket/a")
     assert "hidden" not in f"{shown} {settings!r}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "ODF_KAFKA_PASSWORD",
+            "ODF_KAFKA_PASSWORD is not a setting and has no effect; did you mean ODF_KAFKA_PASSWORD_FILE?",
+        ),
+        ("ODF_LOGLEVEL", "ODF_LOGLEVEL is not a setting and has no effect; did you mean ODF_LOG_LEVEL?"),
+        ("ODF_XQWVJYZZZ", "ODF_XQWVJYZZZ is not a setting and has no effect"),
+    ],
+)
+def test_a_variable_that_is_no_setting_is_named(name: str, text: str) -> None:
+    others = {"ODF_HOME": "/x", "ODF_PART": "sync", "ODF_PUBLISH": "1", "_ODF_COMPLETE": "x", "PATH": "/bin"}
+    assert unknown_variables({**others, name: ""}) == (text,)
+    assert unknown_variables(others) == ()
 
 
 def test_replicas_of_a_topic_are_enough_for_its_writes() -> None:

@@ -19,7 +19,7 @@ from odf_common.embedded.parts.managed_process import rotate
 from odf_common.embedded.parts.readable import readable
 from odf_common.embedded.supervisor import Start, supervise
 from odf_common.errors import Refused
-from odf_common.service.settings import Settings, child_environment, load
+from odf_common.service.settings import Settings, child_environment, load, unknown_variables
 
 POLL_SECONDS: Final = 0.1
 REPORT_INTERVAL_SECONDS: Final = 10.0  # without news before the missing parts are named
@@ -53,6 +53,8 @@ def command(
       ODF_KAFKA=kafka:9092 ODF_KAFKA_PREFIX=staging. odf up --detach
     """
     settings = load()
+    for text in unknown_variables(child_environment()):
+        remark(f"warning: {text}")
     started_at = time.monotonic()
     report = _StartReport(
         settings.home / "logs", lambda node: _where(node, output, time.monotonic() - started_at)
