@@ -106,6 +106,18 @@ def test_no_two_modules_of_a_package_have_the_same_name(package: Path) -> None:
     assert {name for name, count in names.items() if count > 1} <= {"__init__", "__main__"}
 
 
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_no_two_modules_of_a_package_have_a_public_class_of_one_name(package: Path) -> None:
+    names = Counter(
+        node.name
+        for file in MODULES
+        if file.is_relative_to(package)
+        for node in ast.parse(file.read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, count in names.items() if count > 1] == []
+
+
 def test_modules_are_short() -> None:
     lines = {str(file.relative_to(ROOT)): len(file.read_text("utf-8").splitlines()) for file in MODULES}
     assert {name: count for name, count in lines.items() if count > MAX_MODULE_LINES} == {}

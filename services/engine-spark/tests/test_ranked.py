@@ -13,11 +13,11 @@ from odf_testing.engine_changes import Row, changes, packed, plain
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.operators.changes import Changes
 from odf_engine_spark.operators.grouped import grouped
-from odf_engine_spark.operators.ranked import Order, ranked
+from odf_engine_spark.operators.ranked import SortKey, ranked
 
 A, R, FROM, TO = 0, 1, 2, 3
 SCORES = (pa.string(), pa.string(), pa.int64())
-best = partial(ranked, partition=[], order=[Order(2, is_ascending=False)], limit=2)
+best = partial(ranked, partition=[], order=[SortKey(2, is_ascending=False)], limit=2)
 MATCHES = [
     (A, "t1", "Alice", 100), (A, "t1", "Bob", 80), (A, "t2", "Alice", 70),
     (A, "t2", "Charlie", 90), (A, "t3", "Bob", 60), (A, "t3", "Charlie", 110),
@@ -64,7 +64,7 @@ def test_a_correction_is_applied_as_a_whole() -> None:
 
 def test_of_equal_rows_the_latest_is_taken_away_and_what_was_never_there_is_not() -> None:
     types = (pa.string(), pa.float64(), pa.string())
-    step = partial(ranked, partition=[0], order=[Order(1)], limit=1)
+    step = partial(ranked, partition=[0], order=[SortKey(1)], limit=1)
     rows = [
         (A, "k", 0.0, "one"),
         (A, "k", -0.0, "two"),
@@ -79,7 +79,7 @@ def test_of_equal_rows_the_latest_is_taken_away_and_what_was_never_there_is_not(
 
 def test_columns_that_are_not_put_out_order_and_tell_rows_apart() -> None:
     types = (pa.string(), pa.int64())
-    step = partial(ranked, partition=[], order=[Order(1)], limit=1, outputs=1)
+    step = partial(ranked, partition=[], order=[SortKey(1)], limit=1, outputs=1)
     out, state = step(changes(types, [(A, "a", 5), (A, "a", 4), (A, "b", 3), (R, "b", 3), (R, "a", 4)]), None)
     assert plain(out) == [(A, "a", 1), (FROM, "a", 1), (TO, "b", 1), (FROM, "b", 1), (TO, "a", 1)]
     assert state.column(1).to_pylist() == [5]
@@ -88,7 +88,7 @@ def test_columns_that_are_not_put_out_order_and_tell_rows_apart() -> None:
 @pytest.mark.parametrize("nulls_first", [True, False])
 @pytest.mark.parametrize("is_ascending", [True, False])
 def test_order_is_that_of_spark(*, is_ascending: bool, nulls_first: bool) -> None:
-    order = [Order(0, is_ascending, nulls_first)]
+    order = [SortKey(0, is_ascending, nulls_first)]
     for type_, ascending in (
         (pa.float64(), [-math.inf, -1.5, 0.0, 2.0, math.inf, math.nan]),
         (pa.string(), ["", "B", "a", "ä", "\uffee", "𝄞"]),
@@ -115,7 +115,9 @@ def test_order_is_that_of_spark(*, is_ascending: bool, nulls_first: bool) -> Non
 
 def test_types_without_order_and_states_of_other_columns_are_refused() -> None:
     with pytest.raises(InvalidQuery, match="cannot be ordered"):
-        ranked(changes([pa.map_(pa.string(), pa.int64())], []), None, partition=[], order=[Order(0)], limit=1)
+        ranked(
+            changes([pa.map_(pa.string(), pa.int64())], []), None, partition=[], order=[SortKey(0)], limit=1
+        )
     _, state = best(changes(SCORES, MATCHES), None)
     others = (
         state.select([0, 1, 3]),
@@ -154,7 +156,7 @@ def test_what_lies_behind_nulls_is_not_in_the_state() -> None:
     kept = []
     for column in (dirty, pa.array([None, 1], pa.int64())):
         given = Changes(records=pa.table({"a": column}), operations=np.array([A, A]))
-        kept.append(packed(ranked(given, None, partition=[0], order=[Order(0)], limit=1)[1]))
+        kept.append(packed(ranked(given, None, partition=[0], order=[SortKey(0)], limit=1)[1]))
         kept.append(packed(grouped(given, None, keys=1, aggregates=[])[1]))
     assert kept[:2] == kept[2:]
 
@@ -220,7 +222,7 @@ def test_any_batches_give_what_sorting_again_gives_and_one_state(seed: int) -> N
     source = random.Random(seed)
     rows, limit = random_rows(source, 120), 1 + seed % 4
     types = (pa.string(), pa.int64(), pa.string(), pa.int64())
-    order = [Order(1, is_ascending=False), Order(2)]
+    order = [SortKey(1, is_ascending=False), SortKey(2)]
     step = partial(ranked, partition=[0], order=order, limit=limit)
     whole, end = step(changes(types, rows), None)
     assert plain(whole) == expected(rows, limit)

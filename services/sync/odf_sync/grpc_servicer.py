@@ -24,7 +24,7 @@ from odf_sync.access.access_servicer import AccessServicer
 from odf_sync.access.directory import Directory
 from odf_sync.access.remote_login import RemoteLogins
 from odf_sync.search.search import Found, Query, Reads, search
-from odf_sync.smart.messages import Visibility
+from odf_sync.smart.messages import DatasetVisibility
 from odf_sync.transfer import aliases
 from odf_sync.transfer.privacy import Privacy
 from odf_sync.transfer.pull import Step, compare, pull
@@ -106,7 +106,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
             dataset=request.dataset,
             target=request.target,
             is_forced=request.is_forced,
-            visibility=Visibility.PUBLIC if request.is_public else Visibility.PRIVATE,
+            visibility=DatasetVisibility.PUBLIC if request.is_public else DatasetVisibility.PRIVATE,
             is_chosen=request.is_public or request.is_private,
         )
         for step in push(self._env, wanted, self._logins.token, self._privacy):

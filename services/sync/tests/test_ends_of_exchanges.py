@@ -13,7 +13,7 @@ from odf_common.errors import Damaged, StorageUnavailable, Unavailable
 from odf_sync.http.smart_protocol.routes import FAULT_SECONDS, _run
 from odf_sync.repositories.http import UnexpectedStatus
 from odf_sync.smart.channel import PeerClosed
-from odf_sync.smart.exchange import CLOSE_FAULT, CLOSE_OK, PUSH, End, Side, State, TransferRefused
+from odf_sync.smart.exchange import CLOSE_FAULT, CLOSE_OK, PUSH, End, ExchangeState, Side, TransferRefused
 from odf_sync.smart.messages import SERVER_CLOSES, SERVER_CLOSES_HEADER, SeedBlockOverwriteRestricted
 
 BYE: Final = (1000, b"bye")  # what the client closes with
@@ -22,7 +22,7 @@ BYE: Final = (1000, b"bye")  # what the client closes with
 class Channel:
     """An exchange in some state, and how it was ended: by a close frame, or by waiting for that of the client."""
 
-    def __init__(self, state: State, *, is_silent: bool) -> None:
+    def __init__(self, state: ExchangeState, *, is_silent: bool) -> None:
         self.end = End(side=Side.SERVER, table=PUSH, state=state)
         self.frames: list[tuple[int, bytes]] = []
         self.waits: list[float] = []
@@ -43,7 +43,7 @@ NO_HEADERS: Final[dict[str, str]] = {}
 
 
 def ended(
-    state: State,
+    state: ExchangeState,
     error: Exception | None = None,
     headers: Mapping[str, str] = NO_HEADERS,
     *,
@@ -62,27 +62,27 @@ def ended(
 
 
 def test_a_confirmed_exchange_is_closed_by_the_client_unless_it_leaves_that_to_the_server() -> None:
-    closed = ended(State.DONE, headers=ASKS)
+    closed = ended(ExchangeState.DONE, headers=ASKS)
     assert (closed.frames, closed.waits) == ([(CLOSE_OK, b"")], [])
     for headers in (NO_HEADERS, {SERVER_CLOSES_HEADER: "other"}):
-        waited = ended(State.DONE, headers=headers)
+        waited = ended(ExchangeState.DONE, headers=headers)
         assert (waited.frames, waited.waits) == ([BYE], [FAULT_SECONDS])
 
 
 def test_a_client_that_does_not_close_after_the_confirmation_is_closed_in_order() -> None:
-    assert ended(State.DONE, is_silent=True).frames == [(CLOSE_OK, b"")]
+    assert ended(ExchangeState.DONE, is_silent=True).frames == [(CLOSE_OK, b"")]
 
 
 def test_after_a_refusal_the_client_closes_whoever_it_is() -> None:
     for headers in (NO_HEADERS, ASKS):
-        refused = ended(State.FAILED, headers=headers)
+        refused = ended(ExchangeState.FAILED, headers=headers)
         assert (refused.frames, refused.waits) == ([BYE], [FAULT_SECONDS])
-        ((code, _),) = ended(State.FAILED, headers=headers, is_silent=True).frames
+        ((code, _),) = ended(ExchangeState.FAILED, headers=headers, is_silent=True).frames
         assert code == CLOSE_FAULT
 
 
 def test_a_client_that_has_closed_gets_its_own_frame_back() -> None:
-    assert ended(State.READY, PeerClosed(close_code=1001, reason="bye")).frames == [(1001, b"bye")]
+    assert ended(ExchangeState.READY, PeerClosed(close_code=1001, reason="bye")).frames == [(1001, b"bye")]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_client_that_has_closed_gets_its_own_frame_back() -> None:
     ],
 )
 def test_a_fault_is_the_reason_of_the_servers_close_frame(error: Exception, text: str) -> None:
-    ((code, reason),) = ended(State.COMPLETING, error).frames
+    ((code, reason),) = ended(ExchangeState.COMPLETING, error).frames
     assert code == CLOSE_FAULT
     assert text in json.dumps(json.loads(reason))
     assert b"secret" not in reason

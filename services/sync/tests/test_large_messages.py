@@ -35,6 +35,7 @@ from odf_sync.smart.messages import (
     VERSION_HEADER,
     BlocksAccepted,
     BlocksBatch,
+    DatasetVisibility,
     MetadataReply,
     MetadataRequest,
     NewBlocks,
@@ -47,7 +48,6 @@ from odf_sync.smart.messages import (
     TransferPlan,
     UploadsReply,
     UploadsRequest,
-    Visibility,
 )
 from odf_sync.smart.spooled import SpooledBlocks, spool_file
 
@@ -106,7 +106,7 @@ def a_request(plan: TransferPlan) -> PushRequest:
     return PushRequest(
         transfer_plan=plan,
         force_update_if_diverged=False,
-        visibility_for_created_dataset=Visibility.PUBLIC,
+        visibility_for_created_dataset=DatasetVisibility.PUBLIC,
     )
 
 

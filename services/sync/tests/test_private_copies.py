@@ -14,7 +14,7 @@ from odf_sync.access.rules import Visibility as Rule
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.simple_protocol import dataset_routes
 from odf_sync.http.smart_protocol import routes
-from odf_sync.smart.messages import Visibility
+from odf_sync.smart.messages import DatasetVisibility
 from odf_sync.transfer.privacy import Privacy
 
 ANN = Name("ann")
@@ -96,12 +96,12 @@ def test_a_copy_that_needs_no_token_is_what_datasets_are_by_default(here: Node, 
     [
         (None, Rule.PUBLIC, Rule.PUBLIC),
         (None, Rule.PRIVATE, Rule.PRIVATE),
-        (Visibility.PRIVATE, Rule.PUBLIC, Rule.PRIVATE),
-        (Visibility.PUBLIC, Rule.PRIVATE, Rule.PUBLIC),
+        (DatasetVisibility.PRIVATE, Rule.PUBLIC, Rule.PRIVATE),
+        (DatasetVisibility.PUBLIC, Rule.PRIVATE, Rule.PUBLIC),
     ],
 )
 def test_a_node_without_accounts_keeps_a_visibility_that_was_chosen(
-    here: Node, there: Node, asked: Visibility | None, is_here: Rule, is_there: Rule
+    here: Node, there: Node, asked: DatasetVisibility | None, is_here: Rule, is_there: Rule
 ) -> None:
     here.set_visibility("cities", is_here)
     chosen = {} if asked is None else {"visibility": asked, "is_chosen": True}

@@ -25,13 +25,13 @@ from odf_sync.smart.exchange import PUSH, TransferRefused
 from odf_sync.smart.large_messages import LargeMessages
 from odf_sync.smart.messages import (
     BlocksBatch,
+    DatasetVisibility,
     Internal,
     InvalidInterval,
     PullRequest,
     PushAccepted,
     PushRequest,
     TransferPlan,
-    Visibility,
 )
 from odf_sync.smart.ranges import Range
 from odf_sync.transfer.accept import Acceptance, PushedChain
@@ -155,7 +155,7 @@ def test_archives_are_taken_for_a_push_in_progress_one_for_each(node: SyncNode) 
         current_head=None,
         transfer_plan=TransferPlan(num_blocks=1),
         force_update_if_diverged=False,
-        visibility_for_created_dataset=Visibility.PRIVATE,
+        visibility_for_created_dataset=DatasetVisibility.PRIVATE,
     )
     with node.served() as base:
         assert send(base, "a") == 404

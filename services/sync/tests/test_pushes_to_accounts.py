@@ -22,7 +22,7 @@ from odf_sync.access.rules import Visibility as Rule
 from odf_sync.access.sent_tokens import AccessForbidden
 from odf_sync.http.authorization import Authorizer
 from odf_sync.smart.exchange import TransferRefused
-from odf_sync.smart.messages import Visibility
+from odf_sync.smart.messages import DatasetVisibility
 from odf_sync.transfer import accept
 from odf_sync.transfer.objects import check_stored
 from odf_sync.transfer.push import Push, push
@@ -65,13 +65,17 @@ def there(tmp_path: Path) -> Node:
     return Node(tmp_path / "there")
 
 
-@pytest.mark.parametrize("visibility", Visibility)
+@pytest.mark.parametrize("visibility", DatasetVisibility)
 def test_a_new_dataset_has_the_visibility_that_its_push_asks_for(
-    here: SyncNode, there: Node, visibility: Visibility
+    here: SyncNode, there: Node, visibility: DatasetVisibility
 ) -> None:
     with there.running() as base:
         target = f"odf+{base}/ann/cities"
-        for wanted in (visibility, Visibility.PUBLIC, Visibility.PRIVATE):  # only the creation sets it
+        for wanted in (
+            visibility,
+            DatasetVisibility.PUBLIC,
+            DatasetVisibility.PRIVATE,
+        ):  # only the creation sets it
             here.push("cities", target, visibility=wanted, token=there.token("ann"))
             here.coordinator.push("cities", "Oslo", minute=9)
             assert there.visibility("ann/cities") == visibility.value.lower()
@@ -89,7 +93,7 @@ def test_it_has_it_when_its_name_becomes_visible(
     monkeypatch.setattr(there.catalog, "add", watched)
     with there.running() as base:
         target = f"odf+{base}/ann/cities"
-        here.push("cities", target, visibility=Visibility.PUBLIC, token=there.token("ann"))
+        here.push("cities", target, visibility=DatasetVisibility.PUBLIC, token=there.token("ann"))
     assert seen == [Rule.PUBLIC]
 
 
@@ -97,7 +101,7 @@ def test_a_dataset_that_another_account_has_pushed_meanwhile_keeps_its_visibilit
     here: SyncNode, there: Node
 ) -> None:
     with there.running() as base:
-        wanted = Push(dataset="cities", target=f"odf+{base}/bob/cities", visibility=Visibility.PUBLIC)
+        wanted = Push(dataset="cities", target=f"odf+{base}/bob/cities", visibility=DatasetVisibility.PUBLIC)
         bobs = there.token("bob")
         steps = push(here.env, wanted, lambda _: bobs)
         assert "objects" in {next(steps).state for _ in range(3)}
@@ -224,7 +228,7 @@ def test_a_copy_is_private_after_a_refused_push_of_it_as_public(
         patch.setattr(Uploader, "send", lambda *_: None)
         target = f"odf+{base}/bob/cities"
         with pytest.raises(TransferRefused, match="not sent"):
-            here.push("cities", target, visibility=Visibility.PUBLIC, token=there.token("bob"))
+            here.push("cities", target, visibility=DatasetVisibility.PUBLIC, token=there.token("bob"))
     with here.served() as base:
         there.pull(f"{base}/cities", alias)
     assert there.visibility(alias) is Rule.PRIVATE
@@ -235,7 +239,7 @@ def test_a_deleted_dataset_that_is_pulled_again_is_private_and_has_no_roles(
 ) -> None:
     with there.running() as base:
         target = f"odf+{base}/bob/cities"
-        here.push("cities", target, visibility=Visibility.PUBLIC, token=there.token("bob"))
+        here.push("cities", target, visibility=DatasetVisibility.PUBLIC, token=there.token("bob"))
     entry = require_entry(there.catalog, "bob/cities")
     there.directory.store.set_role(
         entry.incarnation, there.directory.store.account(Name("carl")), Role.EDITOR

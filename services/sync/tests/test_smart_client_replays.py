@@ -40,7 +40,7 @@ from odf_sync.smart.connection import Connection, connected
 from odf_sync.smart.exchange import CLOSE_FAULT, PULL, PUSH, End, TransferRefused
 from odf_sync.smart.exchange import Side as EndSide
 from odf_sync.smart.message_json import encode
-from odf_sync.smart.messages import Internal, Message, Phase, Refusal, Visibility
+from odf_sync.smart.messages import DatasetVisibility, Internal, Message, Phase, Refusal
 from odf_sync.transfer.compare import ChainsDiverged
 from odf_sync.transfer.push_errors import PushDiverged
 
@@ -116,7 +116,7 @@ def test_our_client_pushes_as_recorded(tmp_path: Path, pool: Pool, case: str) ->
     node, lines = SyncNode(tmp_path), lines_of(case)
     node.hold("here", head_of(lines, pool), pool)
     asked = next(line["body"] for line in lines if "visibility" in line.get("body", ""))
-    visibility = Visibility(json.loads(asked)["visibility_for_created_dataset"])
+    visibility = DatasetVisibility(json.loads(asked)["visibility_for_created_dataset"])
     script = Script(lines=lines)
 
     with scripted(script) as base:

@@ -31,6 +31,7 @@ from odf_sync.smart.messages import (
     BlocksAccepted,
     BlocksBatch,
     CompleteRequest,
+    DatasetVisibility,
     Internal,
     Message,
     NewBlocks,
@@ -46,7 +47,6 @@ from odf_sync.smart.messages import (
     UploadsReply,
     UploadsRequest,
     UploadsRunning,
-    Visibility,
 )
 from odf_sync.transfer import push as push_module
 
@@ -274,7 +274,7 @@ NOTHING: Final = PushRequest(
     current_head=None,
     transfer_plan=TransferPlan(),
     force_update_if_diverged=False,
-    visibility_for_created_dataset=Visibility.PRIVATE,
+    visibility_for_created_dataset=DatasetVisibility.PRIVATE,
 )
 BROKEN: Final = Refusal(fault=Internal(phase=Phase.PUSH_COMPLETE, error_message="disk full"))
 
@@ -362,7 +362,7 @@ def test_a_node_closes_in_order_after_the_confirmation_if_its_client_does_not(
         current_head=None,
         transfer_plan=nothing,
         force_update_if_diverged=False,
-        visibility_for_created_dataset=Visibility.PRIVATE,
+        visibility_for_created_dataset=DatasetVisibility.PRIVATE,
     )
     with (
         SyncNode(tmp_path / "there").served() as base,

@@ -21,9 +21,9 @@ from odf_sync.smart.exchange import (
     PUSH,
     REASON_BYTES,
     End,
+    ExchangeState,
     ProtocolViolated,
     Side,
-    State,
     Table,
     TransferRefused,
     close_reason,
@@ -34,6 +34,7 @@ from odf_sync.smart.messages import (
     BlocksAccepted,
     BlocksBatch,
     CompleteRequest,
+    DatasetVisibility,
     DownloadsReply,
     DownloadsRequest,
     HttpHeader,
@@ -63,7 +64,6 @@ from odf_sync.smart.messages import (
     UploadsReply,
     UploadsRequest,
     UploadsRunning,
-    Visibility,
 )
 
 HASH = physical_hash_of(b"a block")
@@ -77,7 +77,7 @@ MESSAGES: tuple[Message, ...] = (
     DownloadsRequest(object_files=(FILE,)),
     DownloadsReply(object_transfer_strategies=()),
     PushRequest(
-        transfer_plan=TransferPlan(), force_update_if_diverged=True, visibility_for_created_dataset=Visibility.PUBLIC
+        transfer_plan=TransferPlan(), force_update_if_diverged=True, visibility_for_created_dataset=DatasetVisibility.PUBLIC
     ),
     PushAccepted(),
     NewBlocks(new_blocks=BATCH),
@@ -184,7 +184,7 @@ def test_messages_in_any_order_raise_nothing_but_a_protocol_error(steps: list[in
             try:
                 end.receive(text)
             except ProtocolViolated:
-                assert end.state is State.FAILED
+                assert end.state is ExchangeState.FAILED
             assert isinstance(end.phase, Phase)
 
 
@@ -206,7 +206,7 @@ def test_two_ends_agree_on_the_state_after_every_message(data: st.DataObject) ->
 
 def test_questions_and_answers_about_the_progress_may_come_late() -> None:
     running, complete = UploadsRunning(uploaded_objects_count=2), UploadsComplete()
-    for state in (State.READY, State.UPLOADED):
+    for state in (ExchangeState.READY, ExchangeState.UPLOADED):
         client = End(side=Side.CLIENT, table=PUSH, state=state)
         assert client.receive("{}") == ProgressRequest()
         server = End(side=Side.SERVER, table=PUSH, state=state)
@@ -217,27 +217,36 @@ def test_questions_and_answers_about_the_progress_may_come_late() -> None:
 @pytest.mark.parametrize(
     ("table", "state", "phase"),
     [
-        (PULL, State.START, Phase.PULL_INITIAL),
-        (PULL, State.READY, Phase.PULL_OBJECTS),
-        (PUSH, State.START, Phase.PUSH_INITIAL),
-        (PUSH, State.ACCEPTED, Phase.PUSH_METADATA),
-        (PUSH, State.READY, Phase.PUSH_OBJECTS),
-        (PUSH, State.LAST_UPLOADING, Phase.PUSH_UPLOADS),
-        (PUSH, State.UPLOADED, Phase.PUSH_COMPLETE),
+        (PULL, ExchangeState.START, Phase.PULL_INITIAL),
+        (PULL, ExchangeState.READY, Phase.PULL_OBJECTS),
+        (PUSH, ExchangeState.START, Phase.PUSH_INITIAL),
+        (PUSH, ExchangeState.ACCEPTED, Phase.PUSH_METADATA),
+        (PUSH, ExchangeState.READY, Phase.PUSH_OBJECTS),
+        (PUSH, ExchangeState.LAST_UPLOADING, Phase.PUSH_UPLOADS),
+        (PUSH, ExchangeState.UPLOADED, Phase.PUSH_COMPLETE),
     ],
 )
 def test_a_message_that_cannot_be_read_is_a_fault_of_its_step(
-    table: Table, state: State, phase: Phase
+    table: Table, state: ExchangeState, phase: Phase
 ) -> None:
     end = End(side=Side.SERVER, table=table, state=state)
     with pytest.raises(ProtocolViolated):
         end.receive("[]")
-    assert (end.state, end.phase) == (State.FAILED, phase)
+    assert (end.state, end.phase) == (ExchangeState.FAILED, phase)
 
 
 AWAITED_BY_THE_CLIENT = [
-    (PULL, state) for state in (State.REQUESTED, State.BLOCKS_REQUESTED, State.OBJECTS_LISTED)
-] + [(PUSH, state) for state in (State.REQUESTED, State.BLOCKS_SENT, State.OBJECTS_LISTED, State.COMPLETING)]
+    (PULL, state)
+    for state in (ExchangeState.REQUESTED, ExchangeState.BLOCKS_REQUESTED, ExchangeState.OBJECTS_LISTED)
+] + [
+    (PUSH, state)
+    for state in (
+        ExchangeState.REQUESTED,
+        ExchangeState.BLOCKS_SENT,
+        ExchangeState.OBJECTS_LISTED,
+        ExchangeState.COMPLETING,
+    )
+]
 
 
 @pytest.mark.parametrize(("table", "state"), AWAITED_BY_THE_CLIENT)
@@ -253,13 +262,13 @@ AWAITED_BY_THE_CLIENT = [
     ],
 )  # fmt: skip
 def test_an_error_is_a_refusal_wherever_it_comes_and_never_a_confirmation(
-    table: Table, state: State, error: str, text: str
+    table: Table, state: ExchangeState, error: str, text: str
 ) -> None:
     end = End(side=Side.CLIENT, table=table, state=state)
     refusal = end.receive(f'{{"Err":{error}}}')
     assert isinstance(refusal, Refusal)
     assert text in str(TransferRefused(fault=refusal.fault))
-    assert end.state is State.FAILED
+    assert end.state is ExchangeState.FAILED
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,22 @@ from odf_sync.smart import channel as channel_module
 from odf_sync.smart import connection as connection_module
 from odf_sync.smart.channel import ABNORMAL, Channel, PeerClosed, of_kind
 from odf_sync.smart.connection import Connection, received_blocks
-from odf_sync.smart.exchange import PULL, PUSH, End, ProtocolViolated, Side, State, Table, TransferRefused
+from odf_sync.smart.exchange import (
+    PULL,
+    PUSH,
+    End,
+    ExchangeState,
+    ProtocolViolated,
+    Side,
+    Table,
+    TransferRefused,
+)
 from odf_sync.smart.large_messages import BUSY, SMALL_BYTES, LargeMessages, message_bytes, seconds_for
 from odf_sync.smart.message_json import decode, encode
 from odf_sync.smart.messages import (
     BlocksAccepted,
     BlocksBatch,
+    DatasetVisibility,
     Fault,
     Internal,
     InvalidHead,
@@ -48,14 +58,13 @@ from odf_sync.smart.messages import (
     UploadsComplete,
     UploadsRequest,
     UploadsRunning,
-    Visibility,
 )
 from odf_sync.smart.spooled import SpooledBlocks
 
 REQUEST = PushRequest(
     transfer_plan=TransferPlan(),
     force_update_if_diverged=False,
-    visibility_for_created_dataset=Visibility.PRIVATE,
+    visibility_for_created_dataset=DatasetVisibility.PRIVATE,
 )
 BROKEN = Refusal(fault=Internal(phase=Phase.PUSH_COMPLETE, error_message="disk full"))
 
@@ -87,7 +96,11 @@ def text_frame(text: str) -> WSMessage:
 
 
 def channel_of(
-    socket: Frames, *, side: Side = Side.CLIENT, table: Table = PUSH, state: State = State.START
+    socket: Frames,
+    *,
+    side: Side = Side.CLIENT,
+    table: Table = PUSH,
+    state: ExchangeState = ExchangeState.START,
 ) -> Channel:
     end = End(side=side, table=table)
     end.state = state
@@ -111,15 +124,15 @@ def test_each_frame_that_is_no_message_has_its_error(
     frame: WSMessage, error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text) as caught:
-        asyncio.run(channel_of(Frames(frame), state=State.REQUESTED).receive())
+        asyncio.run(channel_of(Frames(frame), state=ExchangeState.REQUESTED).receive())
     assert type(caught.value) is error
 
 
 def test_a_large_message_is_read_as_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_module, "LARGE_CHARACTERS", 1)
-    channel = channel_of(Frames(text_frame(encode(PushAccepted()))), state=State.REQUESTED)
+    channel = channel_of(Frames(text_frame(encode(PushAccepted()))), state=ExchangeState.REQUESTED)
     assert asyncio.run(channel.receive()) == PushAccepted()
-    assert channel.end.state is State.ACCEPTED
+    assert channel.end.state is ExchangeState.ACCEPTED
 
 
 def test_what_is_sent_on_a_lost_connection_is_the_end_of_the_exchange() -> None:
@@ -130,7 +143,7 @@ def test_what_is_sent_on_a_lost_connection_is_the_end_of_the_exchange() -> None:
 
 @pytest.mark.parametrize("transport", [None, SimpleNamespace(is_closing=lambda: True)])
 def test_no_archive_is_sent_on_a_closed_connection(transport: object) -> None:
-    channel = channel_of(Frames(), side=Side.SERVER, table=PULL, state=State.BLOCKS_REQUESTED)
+    channel = channel_of(Frames(), side=Side.SERVER, table=PULL, state=ExchangeState.BLOCKS_REQUESTED)
     request = cast("Any", SimpleNamespace(transport=transport))
     reply = MetadataReply(blocks=BlocksBatch(num_blocks=1, payload=b""))
     with pytest.raises(PeerClosed):
@@ -143,12 +156,12 @@ def test_a_message_sent_early_is_sent_once_and_counts_in_its_turn() -> None:
 
     async def send() -> None:
         await channel.send_early(REQUEST)
-        assert channel.end.state is State.START
+        assert channel.end.state is ExchangeState.START
         await channel.send(REQUEST)
 
     asyncio.run(send())
     assert socket.sent == [encode(REQUEST)]
-    assert channel.end.state is State.REQUESTED
+    assert channel.end.state is ExchangeState.REQUESTED
 
 
 def test_a_message_of_another_kind_is_named_and_a_refusal_is_raised() -> None:
@@ -163,7 +176,7 @@ def test_answers_about_the_progress_that_come_late_are_passed_over() -> None:
     late = (UploadsRunning(uploaded_objects_count=1), UploadsComplete())
     last = UploadsRequest(object_files=(), is_truncated=False)
     frames = [text_frame(encode(one)) for one in (*late, last)]
-    channel = channel_of(Frames(*frames), side=Side.SERVER, state=State.READY)
+    channel = channel_of(Frames(*frames), side=Side.SERVER, state=ExchangeState.READY)
     assert asyncio.run(channel.expect(UploadsRequest)) == last
 
 
@@ -177,7 +190,7 @@ def test_a_node_that_does_not_answer_is_unavailable(
     runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "ANSWER_SECONDS", 0.01)
-    connection = Connection(runner, channel_of(Frames(), state=State.REQUESTED), {})
+    connection = Connection(runner, channel_of(Frames(), state=ExchangeState.REQUESTED), {})
     with pytest.raises(Unavailable, match=r"no answer in 0\.01 s"):
         connection.expect(PushAccepted)
 
@@ -185,7 +198,7 @@ def test_a_node_that_does_not_answer_is_unavailable(
 @pytest.mark.parametrize("planned", [0, 2])
 def test_blocks_are_as_many_as_were_planned(runner: asyncio.Runner, planned: int) -> None:
     reply = encode(MetadataReply(blocks=BlocksBatch(num_blocks=1, payload=b"")))
-    channel = channel_of(Frames(text_frame(reply)), table=PULL, state=State.ACCEPTED)
+    channel = channel_of(Frames(text_frame(reply)), table=PULL, state=ExchangeState.ACCEPTED)
     with pytest.raises(InvalidInput, match=f"1 blocks, but {planned} planned"):
         received_blocks(Connection(runner, channel, {}), TransferPlan(num_blocks=planned))
 

@@ -35,6 +35,7 @@ from odf_sync.smart.messages import (
     VERSION_HEADER,
     BlocksAccepted,
     BlocksBatch,
+    DatasetVisibility,
     NewBlocks,
     ObjectFile,
     ObjectType,
@@ -45,7 +46,6 @@ from odf_sync.smart.messages import (
     TransferPlan,
     UploadsReply,
     UploadsRequest,
-    Visibility,
 )
 from odf_sync.transfer.pull import Step
 
@@ -256,7 +256,7 @@ def test_an_exchange_ends_with_a_reason(node: Node, server: MinioServer) -> None
                 current_head=node.head,
                 transfer_plan=TransferPlan(num_blocks=1),
                 force_update_if_diverged=False,
-                visibility_for_created_dataset=Visibility.PUBLIC,
+                visibility_for_created_dataset=DatasetVisibility.PUBLIC,
             )
         )
         connection.expect(PushAccepted)

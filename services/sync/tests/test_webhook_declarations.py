@@ -16,7 +16,7 @@ from odf_common.proto.odf.node.v1 import webhooks_pb2 as pb
 from odf_sync.webhooks import webhook_store as store_module
 from odf_sync.webhooks.deliveries import Deliveries
 from odf_sync.webhooks.sender import WebhookSender
-from odf_sync.webhooks.webhook import Delivery, HookEvent, Outcome, State, Webhook
+from odf_sync.webhooks.webhook import Delivery, DeliveryState, HookEvent, Outcome, Webhook
 from odf_sync.webhooks.webhook_store import FILE, TooManyWebhooks, WebhookStore, WebhooksUnreadable
 
 from .webhook_node import NO_CONTEXT, PREVIOUS, Node, Receiver, ed25519_of, receiving, running
@@ -28,7 +28,7 @@ from .webhook_node import receiver as receiver  # noqa: PLC0414 - a fixture
 
 def test_a_deleted_webhook_posts_nothing(node: Node, receiver: Receiver) -> None:
     item = node.add(receiver.url).item
-    node.await_item(lambda item: item.state == State.DELIVERED)
+    node.await_item(lambda item: item.state == DeliveryState.DELIVERED)
     node.hooks.DeleteWebhook(pb.DeleteWebhookRequest(id=item.id), NO_CONTEXT)
     node.move(PREVIOUS)
     time.sleep(0.1)

@@ -17,7 +17,7 @@ from odf_common.adapters.local.key_files import node_key
 from odf_common.ports.store import CatalogEntry
 from odf_sync.webhooks import sender as sender_module
 from odf_sync.webhooks import webhook as webhook_module
-from odf_sync.webhooks.webhook import LONGEST_RETRY_MS, Delivery, HookEvent, Outcome, State
+from odf_sync.webhooks.webhook import LONGEST_RETRY_MS, Delivery, DeliveryState, HookEvent, Outcome
 from odf_sync.webhooks.webhook_store import WebhookStore
 
 from .webhook_node import (
@@ -49,11 +49,11 @@ def test_the_head_is_posted_at_once_and_whenever_it_moves(node: Node, receiver: 
     facts = first.facts
     assert (facts["event"], facts["dataset"], facts["alias"]) == ("head", str(DATASET), "cities")
     assert (facts["head"], facts["sequenceNumber"]) == (str(HEAD), len(CHAIN) - 1)
-    node.await_item(lambda item: item.state == State.DELIVERED)
+    node.await_item(lambda item: item.state == DeliveryState.DELIVERED)
     node.move(PREVIOUS)
     second = receiver.await_posts(2)[1].facts
     assert second["head"] == str(PREVIOUS)
-    node.await_item(lambda item: item.event_id == second["id"] and item.state == State.DELIVERED)
+    node.await_item(lambda item: item.event_id == second["id"] and item.state == DeliveryState.DELIVERED)
     node.move(HEAD)
     third = receiver.await_posts(3)[2].facts
     assert third["head"] == str(HEAD)
@@ -98,7 +98,7 @@ def test_what_fails_is_posted_again_with_the_same_id(node: Node, receiver: Recei
     posts = receiver.await_posts(4)
     assert len({post.facts["id"] for post in posts}) == 1
     assert {post.target for post in posts} == {"/hook?of=odf"}
-    item = node.await_item(lambda item: item.state == State.DELIVERED)
+    item = node.await_item(lambda item: item.state == DeliveryState.DELIVERED)
     assert (item.failures, item.error, item.HasField("next_attempt")) == (0, "", False)
 
 
@@ -162,7 +162,7 @@ def test_only_the_newest_head_is_posted_to_a_receiver_that_is_back(
     first, second = receiver.await_posts(2)
     assert (first.facts["head"], second.facts["head"]) == (str(HEAD), str(PREVIOUS))
     assert first.facts["id"] != second.facts["id"]
-    node.await_item(lambda item: item.state == State.DELIVERED)
+    node.await_item(lambda item: item.state == DeliveryState.DELIVERED)
     assert len(receiver.posts) == 2
 
 
@@ -208,11 +208,11 @@ def test_what_was_not_delivered_is_after_a_restart_with_the_same_id(
 def test_a_head_that_moved_while_the_node_was_down_is_posted(home: Path, receiver: Receiver) -> None:
     with running(home) as node:
         node.add(receiver.url)
-        node.await_item(lambda item: item.state == State.DELIVERED)
+        node.await_item(lambda item: item.state == DeliveryState.DELIVERED)
     LocalRefStore(home).compare_and_set(DATASET, expected=HEAD, new=PREVIOUS)
     with running(home) as node:
         assert receiver.await_posts(2)[1].facts["head"] == str(PREVIOUS)
-        node.await_item(lambda item: item.state == State.DELIVERED)
+        node.await_item(lambda item: item.state == DeliveryState.DELIVERED)
     with running(home) as node:
         time.sleep(0.1)
     assert len(receiver.posts) == 2, "what was delivered is not posted again"
@@ -242,7 +242,7 @@ def test_a_receiver_that_is_gone_too_is_given_up(
 ) -> None:
     monkeypatch.setattr(webhook_module, "MAX_GONE_FAILURES", 3)
     node.add(receiver.url)
-    node.await_item(lambda item: item.state == State.DELIVERED)
+    node.await_item(lambda item: item.state == DeliveryState.DELIVERED)
     receiver.statuses += [500] * 100
     node.delete()
     await_none(node)
@@ -258,7 +258,7 @@ def test_a_dataset_that_is_back_is_not_reported_as_gone(
     node.delete()
     node.await_item(lambda item: item.failures == 1)
     node.catalog.add(CatalogEntry(alias="cities", dataset_id=DATASET))
-    node.await_item(lambda item: item.state == State.IDLE)
+    node.await_item(lambda item: item.state == DeliveryState.IDLE)
     node.delete()
     assert [post.facts["event"] for post in receiver.await_posts(2)] == ["gone", "gone"]
     assert len({post.facts["id"] for post in receiver.posts}) == 2

@@ -35,7 +35,7 @@ FIRST: Final = pa.field("first", pa.bool_(), nullable=False)  # in the state: wh
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SortKey:
     """A key of ORDER BY: the column's position, and how it sorts."""
 
     column: int
@@ -144,7 +144,7 @@ def ranked(
     state: pa.Table | None,
     *,
     partition: Sequence[int],
-    order: Sequence[Order],
+    order: Sequence[SortKey],
     limit: int,
     outputs: int | None = None,
 ) -> tuple[Changes, pa.Table]:
@@ -193,7 +193,7 @@ def _checked(state: pa.Table | None, schema: pa.Schema) -> tuple[pa.Table, Flags
     return state.drop_columns([FIRST.name]), np.array(state.column(FIRST.name), dtype=bool)
 
 
-def _ranks(rows: pa.Table, order: Sequence[Order]) -> Numbers:
+def _ranks(rows: pa.Table, order: Sequence[SortKey]) -> Numbers:
     ranks = np.zeros(len(rows), dtype=np.int64)
     for each in order:
         column = rows.column(each.column)

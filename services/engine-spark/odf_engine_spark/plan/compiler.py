@@ -22,7 +22,7 @@ from odf_engine_spark.spark.logical_plans import (
     ROW,
     UNTIL,
     WAITING,
-    Part,
+    PlanPart,
     Plans,
     items,
 )
@@ -47,7 +47,7 @@ class Compiler:
     """
 
     plans: Plans
-    cut: Callable[["Compiler", Node, Java, Sequence[str]], Part]
+    cut: Callable[["Compiler", Node, Java, Sequence[str]], PlanPart]
     stages: list[Stage] = field(default_factory=list)
 
     def last(self, node: Node, plan: Java, columns: Sequence[int], event_time: str) -> Segment:
@@ -62,7 +62,7 @@ class Compiler:
             part = self.in_order(part, [*first, *others])
         return replace(self.segment("", node.flow, part, chosen), matching=matching_of(node))
 
-    def segment(self, name: str, flow: Flow, part: Part, columns: Sequence[Java]) -> Segment:
+    def segment(self, name: str, flow: Flow, part: PlanPart, columns: Sequence[Java]) -> Segment:
         """Return a segment whose plan gives these columns and one hidden one."""
         hidden = COMPLETE if COMPLETE in part.hidden else ROW
         plans = self.plans
@@ -81,17 +81,22 @@ class Compiler:
         )
 
     def in_order(
-        self, part: Part, columns: Sequence[Java], orders: Sequence[Java] = (), *, by_arrival: bool = False
-    ) -> Part:
+        self,
+        part: PlanPart,
+        columns: Sequence[Java],
+        orders: Sequence[Java] = (),
+        *,
+        by_arrival: bool = False,
+    ) -> PlanPart:
         """Return the rows in total order: by completion, then by arrival if requested, then by all columns."""
         plans = self.plans
         by = [plans.ascending(plans.column(part.plan, part.hidden[COMPLETE])), *orders]
         if by_arrival and ARRIVED in part.hidden:
             by.append(plans.ascending(plans.column(part.plan, part.hidden[ARRIVED])))
         by += [plans.ascending(column) for column in columns if column.dataType().typeName() != "map"]
-        return Part(plans.ordered(by, part.plan), part.hidden)
+        return PlanPart(plans.ordered(by, part.plan), part.hidden)
 
-    def part(self, node: Node, plan: Java, hidden: Sequence[str]) -> Part:
+    def part(self, node: Node, plan: Java, hidden: Sequence[str]) -> PlanPart:
         """Return a node's plan with hidden columns, and with streams as leaves."""
         if node.cut is not None:
             return self.cut(self, node, plan, hidden)
@@ -108,19 +113,19 @@ class Compiler:
             case _:
                 return self._over_one(node, plan, children[0], hidden)
 
-    def _over_one(self, node: Node, plan: Java, child: Java, hidden: Sequence[str]) -> Part:
+    def _over_one(self, node: Node, plan: Java, child: Java, hidden: Sequence[str]) -> PlanPart:
         """Return the plan of a node that has one child."""
         below = self.part(node.children[0], child, hidden)
         match node.tree.kind:
             case "Project":
                 columns = [*items(plan.projectList()), *self.hidden(below)]
-                return Part(self.plans.project(columns, below.plan), below.hidden)
+                return PlanPart(self.plans.project(columns, below.plan), below.hidden)
             case "Expand":
                 more = self.hidden(below)
                 seq = self.plans.spark.seq
                 projections = [seq([*items(each), *more]) for each in items(plan.projections())]
                 columns = [*items(plan.output()), *more]
-                return Part(self.plans.expand(projections, columns, below.plan), below.hidden)
+                return PlanPart(self.plans.expand(projections, columns, below.plan), below.hidden)
             case "Aggregate" | "Distinct":
                 return self._windows(node, plan, below)
             case "Window" if node.key is not None:
@@ -128,27 +133,27 @@ class Compiler:
             case "Window":
                 return self._ranged(node, plan, below)
             case _:
-                return Part(plan.withNewChildren(self.plans.spark.seq([below.plan])), below.hidden)
+                return PlanPart(plan.withNewChildren(self.plans.spark.seq([below.plan])), below.hidden)
 
-    def hidden(self, part: Part) -> list[Java]:
+    def hidden(self, part: PlanPart) -> list[Java]:
         """Return a plan's hidden columns."""
         return [self.plans.column(part.plan, name) for name in part.hidden.values()]
 
-    def _union(self, node: Node, plan: Java, hidden: Sequence[str]) -> Part:
+    def _union(self, node: Node, plan: Java, hidden: Sequence[str]) -> PlanPart:
         branches = []
         names = {kind: self.plans.fresh(kind) for kind in hidden}
         for child, java in zip(node.children, items(plan.children()), strict=True):
             part = self.part(child, java, hidden)
             more = [self.plans.alias(self._hidden_or_none(part, kind), name) for kind, name in names.items()]
             branches.append(self.plans.project([*items(java.output()), *more], part.plan))
-        return Part(plan.withNewChildren(self.plans.spark.seq(branches)), names)
+        return PlanPart(plan.withNewChildren(self.plans.spark.seq(branches)), names)
 
-    def _hidden_or_none(self, part: Part, kind: str) -> Java:
+    def _hidden_or_none(self, part: PlanPart, kind: str) -> Java:
         if kind in part.hidden:
             return self.plans.column(part.plan, part.hidden[kind])
         return self.plans.filled_with_nulls(self.plans.column(part.plan, part.hidden[COMPLETE]))
 
-    def _windows(self, node: Node, plan: Java, below: Part) -> Part:
+    def _windows(self, node: Node, plan: Java, below: PlanPart) -> PlanPart:
         """Return an aggregate by a time column: complete with the last record that its group may get."""
         plans = self.plans
         keys, columns = grouping_of(node, plan)
@@ -162,16 +167,16 @@ class Compiler:
             below_plan = plans.filtered(probe, condition)
         if _is_reordered(node.children[0]):  # sums of floats depend on the order of the rows
             visible = items(plan.children().apply(0).output())
-            below_plan = self.in_order(Part(below_plan, below.hidden), visible).plan
+            below_plan = self.in_order(PlanPart(below_plan, below.hidden), visible).plan
         columns = in_order_of_rows(plans, columns, plans.column(below_plan, below.hidden[COMPLETE]))
         aggregate = plans.aggregate(keys, [*columns, plans.alias(key, name)], below_plan)
         return self.with_complete(aggregate, name, key, node.flow.phase)
 
-    def _may_be_partly_late(self, node: Node, below: Part) -> bool:
+    def _may_be_partly_late(self, node: Node, below: PlanPart) -> bool:
         rules = node.flow.late.values()
         return LATE in below.hidden and any(1 < rule.slide < rule.size for rule in rules)
 
-    def _over(self, node: Node, plan: Java, below: Part) -> Part:
+    def _over(self, node: Node, plan: Java, below: PlanPart) -> PlanPart:
         """Return window functions over partitions by a time column; ties are broken by all columns."""
         plans = self.plans
         columns = items(plan.children().apply(0).output())
@@ -182,22 +187,22 @@ class Compiler:
         probe = plans.with_key(over, key, name)
         return self.with_complete(probe, name, key, node.flow.phase)
 
-    def _ranged(self, node: Node, plan: Java, below: Part) -> Part:
+    def _ranged(self, node: Node, plan: Java, below: PlanPart) -> PlanPart:
         """Return window functions in order of time: a row is complete when all rows of the same time are."""
         over = plan.withNewChildren(self.plans.spark.seq([below.plan]))
         key, name = plan.orderSpec().apply(0).child(), self.plans.fresh("__odf_key")
         made = self.with_complete(self.plans.with_key(over, key, name), name, key, node.behind)
-        return Part(made.plan, {**below.hidden, **made.hidden})
+        return PlanPart(made.plan, {**below.hidden, **made.hidden})
 
-    def with_complete(self, plan: Java, name: str, key: Java, phase: int) -> Part:
+    def with_complete(self, plan: Java, name: str, key: Java, phase: int) -> PlanPart:
         """Return a plan whose rows are complete `phase` microseconds after the time in a hidden column."""
         is_window = key.dataType().typeName() == "struct"
         moment = f"{name}.end" if is_window else f"CAST({name} AS TIMESTAMP)"
         complete = self.plans.fresh(COMPLETE)
         text = f"unix_micros({moment}) + {phase}L"
-        return Part(self.plans.with_column(plan, complete, text), {COMPLETE: complete})
+        return PlanPart(self.plans.with_column(plan, complete, text), {COMPLETE: complete})
 
-    def _join(self, node: Node, plan: Java) -> Part:
+    def _join(self, node: Node, plan: Java) -> PlanPart:
         children = zip(node.children, items(plan.children()), strict=True)
         left, right = (self.part(child, java, WAITING) for child, java in children)
         joined = plan.withNewChildren(self.plans.spark.seq([left.plan, right.plan]))
@@ -205,7 +210,7 @@ class Compiler:
         waits = [f"{int(wait)}L" for wait in node.waits]
         template = _COMPLETE[join_kind(node.tree)]
         text = template.format(left.hidden[COMPLETE], right.hidden[COMPLETE], *waits)
-        return Part(self.plans.with_column(joined, complete, text), {COMPLETE: complete})
+        return PlanPart(self.plans.with_column(joined, complete, text), {COMPLETE: complete})
 
 
 def grouping_of(node: Node, plan: Java) -> tuple[list[Java], list[Java]]:

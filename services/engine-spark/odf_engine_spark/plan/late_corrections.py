@@ -28,16 +28,16 @@ from odf_engine_spark.values.operations import Numbers
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class LateResult:
     """Rows of windows in total order, and when each is complete."""
 
     rows: pa.Table
     complete: Numbers
 
-    def between(self, after: int, until: int) -> "Result":
+    def between(self, after: int, until: int) -> "LateResult":
         """Return the rows that are complete after one time and until another (inclusive)."""
         chosen = (self.complete > after) & (self.complete <= until)
-        return Result(self.rows.filter(pa.array(chosen)), self.complete[chosen])
+        return LateResult(self.rows.filter(pa.array(chosen)), self.complete[chosen])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ def _late_blocks(delta: Delta, segment: Segment) -> Iterator[tuple[int, int, int
             yield start, end, int(delta.late[start]), np.sort(delta.complete[start:end][is_late[start:end]])
 
 
-def _results(segment: Segment, step: Step, end: int, near: _Near) -> Result:
+def _results(segment: Segment, step: Step, end: int, near: _Near) -> LateResult:
     """Return the rows of windows over the stored and the first `end` new records, as far as they matter."""
     (name,) = segment.flow.streams
     delta = step.streams[name]
@@ -136,19 +136,19 @@ def _results(segment: Segment, step: Step, end: int, near: _Near) -> Result:
     return _computed(segment, name, near.of(records))
 
 
-def _computed(segment: Segment, name: str, records: pa.Table) -> Result:
+def _computed(segment: Segment, name: str, records: pa.Table) -> LateResult:
     if not len(records):
-        return Result(segment.schema.empty_table(), np.zeros(0, dtype=np.int64))
+        return LateResult(segment.schema.empty_table(), np.zeros(0, dtype=np.int64))
     rows, hidden = segment.collect({name: records})
-    return Result(rows, np.asarray(hidden).astype(np.int64))
+    return LateResult(rows, np.asarray(hidden).astype(np.int64))
 
 
-def _closed(result: Result) -> Delta:
+def _closed(result: LateResult) -> Delta:
     none = np.zeros(len(result.rows), dtype=np.int64)
     return Delta(records=result.rows, operations=none, complete=result.complete)
 
 
-def _corrected(before: Result, after: Result, keys: Sequence[int]) -> Delta:
+def _corrected(before: LateResult, after: LateResult, keys: Sequence[int]) -> Delta:
     """Return how rows have changed: corrected and retracted ones in their order, then new ones."""
     both = pa.concat_tables([before.rows, after.rows])
     old, total = len(before.rows), len(both)

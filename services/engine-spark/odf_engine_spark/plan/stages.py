@@ -16,7 +16,7 @@ from odf_common.errors import InvalidInput
 from odf_engine_spark.aggregates.functions import Aggregate
 from odf_engine_spark.operators.changes import Changes
 from odf_engine_spark.operators.grouped import grouped
-from odf_engine_spark.operators.ranked import Order, ranked
+from odf_engine_spark.operators.ranked import SortKey, ranked
 from odf_engine_spark.operators.running import running
 from odf_engine_spark.operators.temporal_join import as_of
 from odf_engine_spark.plan.delta import NEVER, Delta, nothing
@@ -63,7 +63,7 @@ class Ranked:
     segment: Segment
     outputs: int
     partition: tuple[int, ...]
-    order: tuple[Order, ...]
+    order: tuple[SortKey, ...]
     limit: int
 
     def run(self, step: Step) -> Delta:
@@ -75,7 +75,7 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class AggregateCall:
     """Aggregates over one kind of frame: positions of their arguments and of their values, and the values' types."""
 
     aggregates: tuple[Aggregate, ...]
@@ -94,7 +94,7 @@ class Running:
     outputs: int
     keys: tuple[int, ...]
     peers: tuple[int, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[AggregateCall, ...]
 
     def run(self, step: Step) -> Delta:
         """Return the final records, with their values."""
@@ -128,7 +128,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AsOf:
+class TemporalJoin:
     """A temporal join. Times are the last columns of the segments, in microseconds.
 
     `behind`: how much earlier than its emission the time of a row may be.

@@ -8,7 +8,7 @@ import pyarrow as pa
 from odf_engine_spark.analysis.flow import Flow
 from odf_engine_spark.analysis.joins import join_kind
 from odf_engine_spark.analysis.node import Node
-from odf_engine_spark.operators.ranked import Order
+from odf_engine_spark.operators.ranked import SortKey
 from odf_engine_spark.plan.aggregate_calls import (
     aggregate_calls,
     aggregate_of,
@@ -20,12 +20,12 @@ from odf_engine_spark.plan.aggregate_calls import (
 )
 from odf_engine_spark.plan.compiler import Compiler, grouping_of
 from odf_engine_spark.plan.segments import Segment
-from odf_engine_spark.plan.stages import AsOf, Call, Grouped, Ranked, Running, Session
+from odf_engine_spark.plan.stages import AggregateCall, Grouped, Ranked, Running, Session, TemporalJoin
 from odf_engine_spark.spark.jvm import Java
-from odf_engine_spark.spark.logical_plans import COMPLETE, RECORDS, ROW, WAITING, Part, items
+from odf_engine_spark.spark.logical_plans import COMPLETE, RECORDS, ROW, WAITING, PlanPart, items
 
 
-def cut(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) -> Part:
+def cut(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) -> PlanPart:
     """Add a stage for the node; return a leaf for its output."""
     assert node.stream is not None
     match node.cut:
@@ -42,7 +42,7 @@ def cut(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) -> Pa
     return compiler.plans.leaf(node.stream, items(plan.output()), hidden)
 
 
-def _below(compiler: Compiler, child: Node, plan: Java) -> tuple[Part, Flow]:
+def _below(compiler: Compiler, child: Node, plan: Java) -> tuple[PlanPart, Flow]:
     """Return the input of a fold: changes in order of arrival, or final rows if that order is undefined."""
     waits = child.flow.waits or len(child.flow.streams) > 1
     if waits and child.flow.is_retractable:
@@ -51,7 +51,7 @@ def _below(compiler: Compiler, child: Node, plan: Java) -> tuple[Part, Flow]:
     return part, replace(child.flow, waits=waits)
 
 
-def _grouped(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) -> Part:
+def _grouped(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) -> PlanPart:
     plans, (below,) = compiler.plans, items(plan.children())
     part, flow = _below(compiler, node.children[0], below)
     keys, columns = grouping_of(node, plan)
@@ -83,7 +83,7 @@ def _grouped(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) 
     for column in columns:
         value = plans.rebuilt(column.child() if is_alias(column) else column, replaced)
         final.append(plans.alias(value, column.name(), like=column))
-    return Part(plans.project([*final, *compiler.hidden(leaf)], leaf.plan), leaf.hidden)
+    return PlanPart(plans.project([*final, *compiler.hidden(leaf)], leaf.plan), leaf.hidden)
 
 
 def _argument(compiler: Compiler, call: Java) -> Java:
@@ -97,14 +97,14 @@ def _fed(
     compiler: Compiler,
     stream: str,
     flow: Flow,
-    part: Part,
+    part: PlanPart,
     columns: Sequence[Java],
     *,
     is_ordered: bool = False,
 ) -> Segment:
     """Return a segment that computes columns for a fold, in a total order if rows wait for completion."""
     plans = compiler.plans
-    part = Part(plans.project([*columns, *compiler.hidden(part)], part.plan), part.hidden)
+    part = PlanPart(plans.project([*columns, *compiler.hidden(part)], part.plan), part.hidden)
     own = items(part.plan.output())[: len(columns)]
     if COMPLETE in part.hidden and not is_ordered:
         part = compiler.in_order(part, own)
@@ -132,7 +132,7 @@ def _ranked(compiler: Compiler, node: Node, plan: Java) -> None:
             outputs=len(shown),
             partition=tuple(range(len(shown), first)),
             order=tuple(
-                Order(first + at, is_ascending=each.is_ascending, nulls_first=each.nulls_first)
+                SortKey(first + at, is_ascending=each.is_ascending, nulls_first=each.nulls_first)
                 for at, each in enumerate(node.over.order)
             ),
             limit=node.limit,
@@ -147,7 +147,7 @@ def _running(compiler: Compiler, node: Node, plan: Java) -> None:
     name, complete = plans.fresh("__odf_key"), plans.fresh(COMPLETE)
     probe = plans.with_key(part.plan, order[0], name)
     text = f"unix_micros(CAST({name} AS TIMESTAMP)) + {node.behind}L"
-    part = Part(plans.with_column(probe, complete, text), {**part.hidden, COMPLETE: complete})
+    part = PlanPart(plans.with_column(probe, complete, text), {**part.hidden, COMPLETE: complete})
     functions = [window_function(column) for column in items(plan.windowExpressions())]
     arguments = [_argument(compiler, each) for each in functions]
     columns, keys = items(below.output()), items(plan.partitionSpec())
@@ -206,7 +206,7 @@ def _as_of(compiler: Compiler, node: Node, plan: Java) -> None:
     sides = [_as_of_side(compiler, node, at, child, java) for at, (child, java) in enumerate(children)]
     (left, asking), (right, versions) = sides
     compiler.stages.append(
-        AsOf(
+        TemporalJoin(
             stream=node.stream,
             left=asking,
             right=replace(versions, versions_of=node.key_names),
@@ -241,7 +241,7 @@ def _as_of_side(
             retention={stream: retention + node.waits[0] for stream, retention in flow.retention.items()},
         )
     by_arrival = at == 1 and len(child.flow.streams) == 1
-    part = compiler.in_order(Part(timed, hidden), columns, by_arrival=by_arrival)
+    part = compiler.in_order(PlanPart(timed, hidden), columns, by_arrival=by_arrival)
     own = [*columns, plans.column(part.plan, micros)]
     return columns, compiler.segment(f"{node.stream}{'<>'[at]}", flow, part, own)
 
@@ -257,13 +257,13 @@ def _key_positions(
 
 def _calls(
     functions: Sequence[Java], types: Sequence[pa.DataType], first: int, place: int, ranges: Sequence[bool]
-) -> list[Call]:
+) -> list[AggregateCall]:
     calls = []
     for is_range in (False, True):
         chosen = [at for at, each in enumerate(ranges) if each == is_range]
         if chosen:
             calls.append(
-                Call(
+                AggregateCall(
                     aggregates=tuple(aggregate_of(functions[at], types[at]) for at in chosen),
                     types=tuple(types[at] for at in chosen),
                     arguments=tuple(first + at for at in chosen),

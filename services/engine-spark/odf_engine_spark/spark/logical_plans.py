@@ -33,7 +33,7 @@ _MODULE: Final = "MODULE$"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PlanPart:
     """A plan and its hidden columns: kind to name."""
 
     plan: Java
@@ -82,7 +82,7 @@ class Plans:
         """Return a name that no column has yet."""
         return f"{kind}{next(self._numbers)}"
 
-    def leaf(self, stream: str, columns: Sequence[Java], hidden: Sequence[str]) -> Part:
+    def leaf(self, stream: str, columns: Sequence[Java], hidden: Sequence[str]) -> PlanPart:
         """Return a leaf for a stream's records, whose columns keep their expression ids."""
         names = {kind: self.fresh(kind) for kind in hidden}
         empty = pa.table({name: pa.array([], pa.int64()) for name in names.values()})
@@ -90,7 +90,7 @@ class Plans:
         more = items(relation.output())
         together = self.spark.seq([*columns, *more])
         self.leaves[more[-1].exprId().id()] = (stream, together)
-        return Part(self._logical.LocalRelation(together, relation.data(), False, self._none), names)  # noqa: FBT003 - Scala's
+        return PlanPart(self._logical.LocalRelation(together, relation.data(), False, self._none), names)  # noqa: FBT003 - Scala's
 
     def columns_for(self, schema: pa.Schema) -> list[Java]:
         """Return new columns of these types."""

@@ -27,7 +27,7 @@ INVALID_TOKEN: Final = "Authentication token invalid"  # noqa: S105 - a message
 
 
 @dataclass(eq=False, kw_only=True)
-class Refusal(OdfError):
+class HttpRefusal(OdfError):
     """A request that is not allowed, with the response to it."""
 
     status: int
@@ -68,19 +68,19 @@ class Authorizer:
         return (with_account,) if self.directory.is_multi_tenant else (NO_ACCOUNT, with_account)
 
     def caller(self, request: web.Request) -> Caller:
-        """Return who sent a request; raises `Refusal` unless it has a bearer token or none at all."""
+        """Return who sent a request; raises `HttpRefusal` unless it has a bearer token or none at all."""
         header = request.headers.get("Authorization")
         if header is None:
             return Caller(why_not_local=_why_not_local(request))
         scheme, _, token = header.partition(" ")
         if scheme.lower() != BEARER or not token.strip():
-            raise Refusal(status=400, body="Invalid Bearer token header")
+            raise HttpRefusal(status=400, body="Invalid Bearer token header")
         return self.directory.caller(token.strip())
 
     def require(self, caller: Caller, name: str, action: Action) -> CatalogEntry | None:
-        """Return the dataset of a name, None if it would be created; raises `Refusal` unless the action is allowed."""
+        """Return the dataset of a name, None if it would be created; raises `HttpRefusal` unless this is allowed."""
         if caller.has_invalid_token:
-            raise Refusal(status=401, body=INVALID_TOKEN)
+            raise HttpRefusal(status=401, body=INVALID_TOKEN)
         try:
             alias = parse_alias(name)
         except InvalidInput as error:
@@ -141,15 +141,15 @@ class Authorizer:
         is_local = self._local_writers == LOOPBACK and caller.why_not_local is None
         return Verdict.ALLOWED if is_local or self._local_writers == ANYWHERE else Verdict.UNAUTHENTICATED
 
-    def _refusal(self, verdict: Verdict, caller: Caller, name: str) -> Refusal:
+    def _refusal(self, verdict: Verdict, caller: Caller, name: str) -> HttpRefusal:
         if verdict is Verdict.HIDDEN:
             return self._unknown(name)
         if verdict is Verdict.UNAUTHENTICATED:
-            return Refusal(status=401, body={"message": "Unauthenticated"})
+            return HttpRefusal(status=401, body={"message": "Unauthenticated"})
         if verdict is Verdict.NOT_OWN_ACCOUNT:
-            return Refusal(status=403, body={"message": "Unauthorized"})
+            return HttpRefusal(status=403, body={"message": "Unauthorized"})
         text, hint = self._why(caller)
-        return Refusal(status=403, name="PushForbidden", text=text, hint=hint)
+        return HttpRefusal(status=403, name="PushForbidden", text=text, hint=hint)
 
     def _why(self, caller: Caller) -> tuple[str, str]:
         """Return why a caller may not write, and what to do; nothing on a multi-tenant node."""
@@ -166,9 +166,9 @@ class Authorizer:
         hint = "push there; or send a token; or, on a trusted network, set ODF_HTTP_INGEST=anywhere"
         return text, hint
 
-    def _unknown(self, name: str) -> Refusal:
+    def _unknown(self, name: str) -> HttpRefusal:
         text = "" if self.directory.is_multi_tenant else f"dataset {name} does not exist"
-        return Refusal(status=404, name="NotFound" if text else "", text=text)
+        return HttpRefusal(status=404, name="NotFound" if text else "", text=text)
 
 
 def _why_not_local(request: web.Request) -> str | None:

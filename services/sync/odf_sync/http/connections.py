@@ -57,9 +57,9 @@ class Connections:
         self.header_seconds = header_seconds
         self._most = most
         self._most_per_address = most_per_address
-        self._open: set[Connection] = set()
+        self._open: set[ClientConnection] = set()
         self._by_address: Tally[str] = Tally()
-        self._idle: dict[Connection, None] = {}  # longest idle first
+        self._idle: dict[ClientConnection, None] = {}  # longest idle first
         self._lingering = 0
 
     @classmethod
@@ -76,7 +76,7 @@ class Connections:
     ) -> asyncio.Server:
         """Accept connections, and give those that are allowed to a protocol; raises `OSError`."""
         return await asyncio.get_running_loop().create_server(
-            lambda: Connection(self, make),
+            lambda: ClientConnection(self, make),
             host,
             port,
             ssl=tls,
@@ -84,7 +84,7 @@ class Connections:
             ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS,
         )
 
-    def admit(self, connection: "Connection") -> bool:
+    def admit(self, connection: "ClientConnection") -> bool:
         """Count a connection, if there is room or an idle one makes room."""
         address = connection.address
         if self._by_address[address] >= self._most_per_address and not self._close_idle(address):
@@ -97,7 +97,7 @@ class Connections:
         OPEN.set(len(self._open))
         return True
 
-    def release(self, connection: "Connection") -> None:
+    def release(self, connection: "ClientConnection") -> None:
         """Count a connection no longer."""
         self._idle.pop(connection, None)
         if connection in self._open:
@@ -107,7 +107,7 @@ class Connections:
                 del self._by_address[connection.address]
             OPEN.set(len(self._open))
 
-    def set_idle(self, connection: "Connection", *, is_idle: bool) -> None:
+    def set_idle(self, connection: "ClientConnection", *, is_idle: bool) -> None:
         """Note that a connection has no request, or has one."""
         self._idle.pop(connection, None)
         if is_idle and connection in self._open:
@@ -141,7 +141,7 @@ class Connections:
         return True
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One connection, between the transport and the protocol of the HTTP server."""
 
     def __init__(self, limits: Connections, make: Callable[[], asyncio.Protocol]) -> None:
@@ -272,9 +272,9 @@ def bytes_received(request: BaseRequest) -> int:
     return 0 if found is None else found.received
 
 
-def _connection(request: BaseRequest) -> Connection | None:
+def _connection(request: BaseRequest) -> ClientConnection | None:
     found = None if request.transport is None else request.transport.get_protocol()
-    return found if isinstance(found, Connection) else None
+    return found if isinstance(found, ClientConnection) else None
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from odf_common.service.audit import Audit
 from odf_sync.access.audit import Question, decision
 from odf_sync.access.rate_limits import RequestRate, counted_address
 from odf_sync.access.rules import Action, Caller
-from odf_sync.http.authorization import NO_ACCOUNT, Authorizer, Refusal
+from odf_sync.http.authorization import NO_ACCOUNT, Authorizer, HttpRefusal
 from odf_sync.http.connections import in_flight
 
 P = ParamSpec("P")
@@ -114,7 +114,7 @@ async def is_allowed(request: web.Request, action: Action) -> bool:
     judge = request.app[_JUDGE]
     try:
         await judge.asked(judge.require, request, replace(request[_QUESTION], action=action))
-    except Refusal:
+    except HttpRefusal:
         return False
     return True
 
@@ -124,7 +124,7 @@ async def is_still_allowed(request: web.Request) -> bool:
     judge = request.app[_JUDGE]
     try:
         return await judge.asked(judge.finds_again, request)
-    except Refusal:
+    except HttpRefusal:
         return False
 
 
@@ -230,7 +230,7 @@ def _authorizing(judge: "_Judge", served: Mapping[web.AbstractRoute, Endpoint]) 
     async def answer(request: web.Request, endpoint: Endpoint | None, handler: Handler) -> web.StreamResponse:
         try:
             await judge.asked(judge.admit, request, endpoint)
-        except Refusal as error:
+        except HttpRefusal as error:
             return error.response(is_explained=endpoint is not None and endpoint.is_explained)
         except OdfError as error:
             log.warning("cannot decide on a request", error=error.code, why=str(error), advice=error.advice())
@@ -312,7 +312,7 @@ class _Judge:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def admit(self, request: web.Request, endpoint: Endpoint | None) -> None:
-        """Note caller and dataset; raises `Refusal`, and other errors if that cannot be decided now."""
+        """Note caller and dataset; raises `HttpRefusal`, and other errors if that cannot be decided now."""
         request[_QUESTION] = question = _question(request, endpoint)
         try:
             request[_CALLER] = caller = self._authorizer.caller(request)
@@ -357,18 +357,18 @@ class _Judge:
             self._audit.put(None, decision(question, is_allowed=is_allowed, status=status))
 
     def _limit(self, question: Question) -> None:
-        """Raise `Refusal` if a caller sends too many requests."""
+        """Raise `HttpRefusal` if a caller sends too many requests."""
         account = question.caller.account
         wait = self._rate.wait_seconds(counted_address(question.address) if account is None else account.id)
         if wait:
             headers = {"Retry-After": str(wait)}
-            raise Refusal(status=HTTPStatus.TOO_MANY_REQUESTS, body="", headers=headers)
+            raise HttpRefusal(status=HTTPStatus.TOO_MANY_REQUESTS, body="", headers=headers)
 
     @contextmanager
     def _noting_refusals(self, question: Question) -> Iterator[None]:
         try:
             yield
-        except Refusal as error:
+        except HttpRefusal as error:
             self._audit.put(None, decision(question, is_allowed=False, status=error.status))
             raise
         except OdfError:

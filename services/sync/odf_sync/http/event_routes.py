@@ -19,7 +19,7 @@ from odf_common.ports.store import CatalogEntry
 from odf_common.service.environment import Environment
 from odf_sync.access.rate_limits import Shares
 from odf_sync.access.rules import Action
-from odf_sync.http.authorization import Authorizer, Refusal
+from odf_sync.http.authorization import Authorizer, HttpRefusal
 from odf_sync.http.endpoints import RETRY_AFTER_SECONDS, Endpoint, counted_caller, dataset_of
 from odf_sync.http.head_watch import Bell, HeadWatch, head_facts
 
@@ -81,7 +81,7 @@ class EventRoutes:
             bell.clear()
             try:
                 state = await asyncio.to_thread(self._current, request, entry)
-            except Refusal:
+            except HttpRefusal:
                 return await _send(response, GONE)
             except OdfError as error:
                 # The client connects again, and is answered by then.
@@ -97,10 +97,10 @@ class EventRoutes:
         return None
 
     def _current(self, request: web.Request, entry: CatalogEntry) -> ChainState | None:
-        """Return the state at the head; raises `Refusal` if the caller may no longer read it, or the id has changed."""
+        """Return the state at the head; raises `HttpRefusal` once the caller may not read it, or the id has changed."""
         found = self._authorizer.require(self._authorizer.caller(request), entry.alias, Action.READ)
         if found is None or found.dataset_id != entry.dataset_id:
-            raise Refusal(status=404)
+            raise HttpRefusal(status=404)
         return self._env.states.current(entry.dataset_id)
 
 

@@ -61,7 +61,7 @@ class Side(Enum):
     SERVER = auto()
 
 
-class State(Enum):
+class ExchangeState(Enum):
     """What was said last."""
 
     START = auto()
@@ -119,7 +119,7 @@ class TransferRefused(InvalidInput):
 class _Turn:
     sender: Side
     message: type[Message]
-    then: State
+    then: ExchangeState
     truncated: bool | None = None  # only for such a list of objects
 
     def fits(self, message: Message) -> bool:
@@ -129,18 +129,18 @@ class _Turn:
         return isinstance(message, self.message) and is_listed
 
 
-Table = Mapping[State, tuple[_Turn, ...]]
+Table = Mapping[ExchangeState, tuple[_Turn, ...]]
 
 
-def _client(message: type[Message], then: State, *, truncated: bool | None = None) -> _Turn:
+def _client(message: type[Message], then: ExchangeState, *, truncated: bool | None = None) -> _Turn:
     return _Turn(sender=Side.CLIENT, message=message, then=then, truncated=truncated)
 
 
-def _server(message: type[Message], then: State) -> _Turn:
+def _server(message: type[Message], then: ExchangeState) -> _Turn:
     return _Turn(sender=Side.SERVER, message=message, then=then)
 
 
-def _uploading(state: State, then: State) -> tuple[_Turn, ...]:
+def _uploading(state: ExchangeState, then: ExchangeState) -> tuple[_Turn, ...]:
     return (
         _server(ProgressRequest, state),
         REFUSED,
@@ -149,41 +149,46 @@ def _uploading(state: State, then: State) -> tuple[_Turn, ...]:
     )
 
 
-REFUSED: Final = _server(Refusal, State.FAILED)
+REFUSED: Final = _server(Refusal, ExchangeState.FAILED)
 
 PULL: Final[Table] = {
-    State.START: (_client(PullRequest, State.REQUESTED),),
-    State.REQUESTED: (_server(PullAccepted, State.ACCEPTED), REFUSED),
-    State.ACCEPTED: (_client(MetadataRequest, State.BLOCKS_REQUESTED),),
-    State.BLOCKS_REQUESTED: (_server(MetadataReply, State.READY), REFUSED),
-    State.READY: (_client(DownloadsRequest, State.OBJECTS_LISTED),),
-    State.OBJECTS_LISTED: (_server(DownloadsReply, State.READY), REFUSED),
+    ExchangeState.START: (_client(PullRequest, ExchangeState.REQUESTED),),
+    ExchangeState.REQUESTED: (_server(PullAccepted, ExchangeState.ACCEPTED), REFUSED),
+    ExchangeState.ACCEPTED: (_client(MetadataRequest, ExchangeState.BLOCKS_REQUESTED),),
+    ExchangeState.BLOCKS_REQUESTED: (_server(MetadataReply, ExchangeState.READY), REFUSED),
+    ExchangeState.READY: (_client(DownloadsRequest, ExchangeState.OBJECTS_LISTED),),
+    ExchangeState.OBJECTS_LISTED: (_server(DownloadsReply, ExchangeState.READY), REFUSED),
 }
 
 # A question about progress may cross with the answer that all was sent: the client still gets it in the next states,
 # and may answer it.
 _LATE: Final = {
     state: (_server(ProgressRequest, state), _client(UploadsRunning, state), _client(UploadsComplete, state))
-    for state in (State.READY, State.OBJECTS_LISTED, State.LAST_OBJECTS_LISTED, State.UPLOADED)
+    for state in (
+        ExchangeState.READY,
+        ExchangeState.OBJECTS_LISTED,
+        ExchangeState.LAST_OBJECTS_LISTED,
+        ExchangeState.UPLOADED,
+    )
 }
 _PUSH: Final[Table] = {
-    State.START: (_client(PushRequest, State.REQUESTED),),
-    State.REQUESTED: (_server(PushAccepted, State.ACCEPTED), REFUSED),
-    State.ACCEPTED: (_client(NewBlocks, State.BLOCKS_SENT),),
-    State.BLOCKS_SENT: (_server(BlocksAccepted, State.READY), REFUSED),
-    State.READY: (
-        _client(UploadsRequest, State.OBJECTS_LISTED, truncated=True),
-        _client(UploadsRequest, State.LAST_OBJECTS_LISTED, truncated=False),
-        _client(CompleteRequest, State.COMPLETING),  # of no blocks
+    ExchangeState.START: (_client(PushRequest, ExchangeState.REQUESTED),),
+    ExchangeState.REQUESTED: (_server(PushAccepted, ExchangeState.ACCEPTED), REFUSED),
+    ExchangeState.ACCEPTED: (_client(NewBlocks, ExchangeState.BLOCKS_SENT),),
+    ExchangeState.BLOCKS_SENT: (_server(BlocksAccepted, ExchangeState.READY), REFUSED),
+    ExchangeState.READY: (
+        _client(UploadsRequest, ExchangeState.OBJECTS_LISTED, truncated=True),
+        _client(UploadsRequest, ExchangeState.LAST_OBJECTS_LISTED, truncated=False),
+        _client(CompleteRequest, ExchangeState.COMPLETING),  # of no blocks
     ),
-    State.OBJECTS_LISTED: (_server(UploadsReply, State.UPLOADING), REFUSED),
-    State.LAST_OBJECTS_LISTED: (_server(UploadsReply, State.LAST_UPLOADING), REFUSED),
-    State.UPLOADING: _uploading(State.UPLOADING, State.READY),
-    State.LAST_UPLOADING: _uploading(State.LAST_UPLOADING, State.UPLOADED),
-    State.UPLOADED: (_client(CompleteRequest, State.COMPLETING),),
-    State.COMPLETING: (_server(PushConfirmed, State.DONE), REFUSED),
-    State.DONE: (
-        _server(PushConfirmed, State.DONE),
+    ExchangeState.OBJECTS_LISTED: (_server(UploadsReply, ExchangeState.UPLOADING), REFUSED),
+    ExchangeState.LAST_OBJECTS_LISTED: (_server(UploadsReply, ExchangeState.LAST_UPLOADING), REFUSED),
+    ExchangeState.UPLOADING: _uploading(ExchangeState.UPLOADING, ExchangeState.READY),
+    ExchangeState.LAST_UPLOADING: _uploading(ExchangeState.LAST_UPLOADING, ExchangeState.UPLOADED),
+    ExchangeState.UPLOADED: (_client(CompleteRequest, ExchangeState.COMPLETING),),
+    ExchangeState.COMPLETING: (_server(PushConfirmed, ExchangeState.DONE), REFUSED),
+    ExchangeState.DONE: (
+        _server(PushConfirmed, ExchangeState.DONE),
         REFUSED,
     ),  # what came first was a question about the progress
 }
@@ -196,8 +201,8 @@ class End:
 
     side: Side
     table: Table
-    state: State = field(default=State.START)
-    _violated: State | None = field(default=None, init=False)
+    state: ExchangeState = field(default=ExchangeState.START)
+    _violated: ExchangeState | None = field(default=None, init=False)
 
     def note_sent(self, message: Message) -> None:
         """Go one step further, by a message that is sent."""
@@ -214,7 +219,7 @@ class End:
             message = decode(text, {one.message for one in turns})
             turn = next(one for one in turns if one.fits(message))
         except InvalidInput as error:
-            self._violated, self.state = self.state, State.FAILED
+            self._violated, self.state = self.state, ExchangeState.FAILED
             text = f"{error.text} (state {self._violated.name.lower()})"
             raise ProtocolViolated(where=error.where, text=text) from error
         self.state = turn.then
@@ -229,23 +234,23 @@ class End:
         return (one for one in self.table.get(self.state, ()) if (one.sender is self.side) == own)
 
 
-_PULL_PHASES: Final = dict.fromkeys(State, Phase.PULL_OBJECTS) | {
-    State.START: Phase.PULL_INITIAL,
-    State.REQUESTED: Phase.PULL_INITIAL,
-    State.ACCEPTED: Phase.PULL_METADATA,
-    State.BLOCKS_REQUESTED: Phase.PULL_METADATA,
-    State.FAILED: Phase.PULL_METADATA,
+_PULL_PHASES: Final = dict.fromkeys(ExchangeState, Phase.PULL_OBJECTS) | {
+    ExchangeState.START: Phase.PULL_INITIAL,
+    ExchangeState.REQUESTED: Phase.PULL_INITIAL,
+    ExchangeState.ACCEPTED: Phase.PULL_METADATA,
+    ExchangeState.BLOCKS_REQUESTED: Phase.PULL_METADATA,
+    ExchangeState.FAILED: Phase.PULL_METADATA,
 }
-_PUSH_PHASES: Final = dict.fromkeys(State, Phase.PUSH_OBJECTS) | {
-    State.START: Phase.PUSH_INITIAL,
-    State.REQUESTED: Phase.PUSH_INITIAL,
-    State.ACCEPTED: Phase.PUSH_METADATA,
-    State.BLOCKS_SENT: Phase.PUSH_METADATA,
-    State.FAILED: Phase.PUSH_METADATA,
-    State.UPLOADING: Phase.PUSH_UPLOADS,
-    State.LAST_UPLOADING: Phase.PUSH_UPLOADS,
-    State.UPLOADED: Phase.PUSH_COMPLETE,
-    State.COMPLETING: Phase.PUSH_COMPLETE,
+_PUSH_PHASES: Final = dict.fromkeys(ExchangeState, Phase.PUSH_OBJECTS) | {
+    ExchangeState.START: Phase.PUSH_INITIAL,
+    ExchangeState.REQUESTED: Phase.PUSH_INITIAL,
+    ExchangeState.ACCEPTED: Phase.PUSH_METADATA,
+    ExchangeState.BLOCKS_SENT: Phase.PUSH_METADATA,
+    ExchangeState.FAILED: Phase.PUSH_METADATA,
+    ExchangeState.UPLOADING: Phase.PUSH_UPLOADS,
+    ExchangeState.LAST_UPLOADING: Phase.PUSH_UPLOADS,
+    ExchangeState.UPLOADED: Phase.PUSH_COMPLETE,
+    ExchangeState.COMPLETING: Phase.PUSH_COMPLETE,
 }
 
 

@@ -57,14 +57,14 @@ class ObjectType(StrEnum):
         return cls.DATA_SLICE if kind is ObjectKind.DATA else cls.CHECKPOINT
 
 
-class Visibility(StrEnum):
+class DatasetVisibility(StrEnum):
     """Who may read a dataset that a push creates."""
 
     PRIVATE = "Private"
     PUBLIC = "Public"
 
     @classmethod
-    def _missing_(cls, value: object) -> "Visibility | None":
+    def _missing_(cls, value: object) -> "DatasetVisibility | None":
         return next((one for one in cls if one.value.lower() == str(value)), None)
 
 
@@ -234,7 +234,7 @@ class PushRequest:
     current_head: Multihash | None = None
     transfer_plan: TransferPlan
     force_update_if_diverged: bool
-    visibility_for_created_dataset: Visibility
+    visibility_for_created_dataset: DatasetVisibility
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ from odf_sync.smart.messages import (
     BlocksAccepted,
     BlocksBatch,
     CompleteRequest,
+    DatasetVisibility,
     NewBlocks,
     ObjectFile,
     ProgressRequest,
@@ -54,7 +55,6 @@ from odf_sync.smart.messages import (
     UploadsReply,
     UploadsRequest,
     UploadsRunning,
-    Visibility,
 )
 from odf_sync.smart.ranges import Range, objects_of, pack
 from odf_sync.transfer.block_signatures import own_signatures
@@ -94,7 +94,7 @@ class Push:
     """
     is_forced: bool = False
     """Replace a chain that has diverged."""
-    visibility: Visibility = Visibility.PRIVATE
+    visibility: DatasetVisibility = DatasetVisibility.PRIVATE
     """Of a dataset that is created."""
     is_chosen: bool = False
     """Whether that was chosen, or is to be kept as it is here; a single-tenant node ignores what is only a default."""
@@ -217,7 +217,7 @@ def _send_part(
     headers = {**authorization(source.token), SERVER_CLOSES_HEADER: SERVER_CLOSES}
     if request.is_chosen:
         headers[CHOSEN_HEADER] = CHOSEN
-    is_private = request.is_chosen and request.visibility is Visibility.PRIVATE
+    is_private = request.is_chosen and request.visibility is DatasetVisibility.PRIVATE
     with connected(f"{there.url}push", PUSH, headers) as connection:
         if head is None and is_private and not connection.keeps_visibility:
             require_account(source.alias, there.url)

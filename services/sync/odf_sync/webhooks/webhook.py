@@ -22,7 +22,7 @@ class HookEvent(StrEnum):
     """The dataset was deleted."""
 
 
-class State(StrEnum):
+class DeliveryState(StrEnum):
     """The delivery state of the newest event."""
 
     IDLE = "idle"
@@ -52,11 +52,11 @@ class Delivery:
     """Why the last attempt failed; empty after a success."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> DeliveryState:
         """Return the delivery state of the event."""
         if self.is_pending:
-            return State.RETRYING if self.failures else State.PENDING
-        return State.DELIVERED if self.event_id else State.IDLE
+            return DeliveryState.RETRYING if self.failures else DeliveryState.PENDING
+        return DeliveryState.DELIVERED if self.event_id else DeliveryState.IDLE
 
     @property
     def is_hopeless(self) -> bool:

@@ -18,7 +18,7 @@ from odf_common.service.request_reply import Replies
 from odf_sync.access import rules as access_rules
 from odf_sync.access.rules import Action
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.authorization import Refusal as NotAllowed
+from odf_sync.http.authorization import HttpRefusal as NotAllowed
 from odf_sync.http.connections import limit_received
 from odf_sync.http.endpoints import (
     Endpoint,
@@ -39,8 +39,8 @@ from odf_sync.smart.exchange import (
     PULL,
     PUSH,
     End,
+    ExchangeState,
     Side,
-    State,
     Table,
     TransferRefused,
     close_reason,
@@ -57,10 +57,10 @@ from odf_sync.smart.messages import (
     SIGNATURES_HEADER,
     VERSION,
     VERSION_HEADER,
+    DatasetVisibility,
     Internal,
     Phase,
     Refusal,
-    Visibility,
 )
 
 log = structlog.stdlib.get_logger(__name__)
@@ -163,7 +163,7 @@ class SmartProtocol:
             raise TransferRefused(fault=fault)
 
     def _creating(
-        self, request: web.Request, dataset: DatasetId, visibility: Visibility
+        self, request: web.Request, dataset: DatasetId, visibility: DatasetVisibility
     ) -> AbstractContextManager[str]:
         wanted = access_rules.Visibility(visibility.value.lower())
         is_chosen = request.headers.get(CHOSEN_HEADER) == CHOSEN
@@ -223,7 +223,7 @@ async def _run(channel: Channel, request: web.Request, serve: Serve) -> None:
     facts = {"path": request.path}
     try:
         await serve(channel)
-        if channel.end.state is not State.DONE:  # the client closes after a refusal
+        if channel.end.state is not ExchangeState.DONE:  # the client closes after a refusal
             await channel.closed(FAULT_SECONDS)
         if request.headers.get(SERVER_CLOSES_HEADER) != SERVER_CLOSES:
             with suppress(TimeoutError):

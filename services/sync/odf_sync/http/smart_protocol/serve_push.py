@@ -33,6 +33,7 @@ from odf_sync.smart.messages import (
     BlocksAccepted,
     BlocksBatch,
     CompleteRequest,
+    DatasetVisibility,
     HttpHeader,
     Internal,
     InvalidHead,
@@ -51,7 +52,6 @@ from odf_sync.smart.messages import (
     UploadsComplete,
     UploadsReply,
     UploadsRequest,
-    Visibility,
 )
 from odf_sync.smart.spooled import SpooledBlocks, spool_file
 from odf_sync.transfer.accept import Acceptance, PushedChain
@@ -80,7 +80,7 @@ class PushTarget:
     head: Multihash | None
     pushes: OpenPushes
     large: LargeMessages
-    creating: Callable[[DatasetId, Visibility], AbstractContextManager[str]]
+    creating: Callable[[DatasetId, DatasetVisibility], AbstractContextManager[str]]
     """Yields the creation of a new dataset, which has the visibility if it succeeds."""
     may_replace: Callable[[], Awaitable[bool]]
     """Return whether the caller may replace the dataset's history."""
