@@ -28,5 +28,9 @@ def test_errors_and_metrics_of_every_service_are_found() -> None:
 def test_every_error_belongs_to_a_family() -> None:
     rows = [line.split(" | ") for line in pages()["errors.md"].splitlines() if " | `OdfError` | " in line]
     families = {str(family.__name__) for family, _ in STATUSES} | {"InternalError", "Signal", "RemoteError"}
-    answers = {"LoginRefused", "PushRefused", "Refusal"}  # to HTTP requests: they have the response's status
+    answers = {
+        "LoginRefused",
+        "PushRefused",
+        "HttpRefusal",
+    }  # to HTTP requests: they have the response's status
     assert {row[0].strip("|` ") for row in rows} - families - answers == set()
