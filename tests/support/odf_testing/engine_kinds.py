@@ -201,7 +201,7 @@ KINDS: Final[Mapping[str, Steps]] = {
         "GROUP BY window(time_hour, '20 minutes', '10 minutes'), origin"),
     ],
     "groups over a union": [BOTH, "SELECT max(time_hour) AS event_time, origin, sum(x) AS s FROM u GROUP BY origin"],
-    "rows next to running sums": [
+    "rows beside running sums": [
         ("SELECT time_hour AS event_time, origin, dep_delay AS x FROM flights UNION ALL SELECT time_hour, origin, "
         "sum(flight) OVER (PARTITION BY origin ORDER BY time_hour) FROM flights"),
     ],
