@@ -1,5 +1,8 @@
+import json
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -111,3 +114,21 @@ def test_the_command_fails_if_a_check_failed(
     monkeypatch.setenv("ODF_HOME", str(tmp_path / "file" / "home"))
     assert cli.main(["doctor"]) == 1
     assert "set ODF_HOME" in capsys.readouterr().out
+
+
+def test_attempts_to_reach_a_bucket_are_not_among_the_results(tmp_path: Path) -> None:
+    store = {
+        "ODF_STORE": "s3+http://127.0.0.1:9/some-bucket",
+        "ODF_S3_ACCESS_KEY": "a",
+        "ODF_S3_SECRET_KEY": "b",
+    }
+    said = subprocess.run(  # another process: this one has configured what is logged
+        [str(Path(sys.executable).with_name("odf")), "doctor", "--output", "json"],
+        env={**os.environ, **store, "ODF_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (checked,) = [row for row in json.loads(said.stdout) if row["check"] == "store"]
+    assert checked["state"] == FAILED
+    assert said.stderr == ""

@@ -22,7 +22,9 @@ def command(output: str) -> int:
       odf doctor --output json
     """
     from odf_common.embedded.doctor_checks import FAILED, examine
+    from odf_common.service.logging import configure_command
 
+    configure_command()  # the checks import what logs
     rows = [asdict(finding) for finding in examine(load())]
     columns = (
         ("check", "state", "text", "remedy")
