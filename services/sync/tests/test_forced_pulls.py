@@ -74,8 +74,13 @@ def test_a_diverged_copy_is_replaced_by_force_only(source: SyncNode, copy: SyncN
     assert "--force" in refused.value.advice()
     assert head_of(copy) == before
 
-    *_, last = copy.pull(url, "cities", is_forced=True)
+    *steps, last = copy.pull(url, "cities", is_forced=True)
     assert (last.state, last.head, last.replaced) == ("updated", head_of(source), before)
+    (warning,) = [step for step in steps if step.state == "replacing"]
+    assert warning.replaced == before
+    assert [step.state for step in steps].index("replacing") < [step.state for step in steps].index(
+        "committing"
+    )
     assert (last.new_blocks, last.new_records) == (2, 2)
     assert head_of(copy) == head_of(source)
     assert source.content("cities").keys() <= copy.content("cities").keys()

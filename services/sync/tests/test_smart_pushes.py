@@ -118,8 +118,9 @@ def test_a_diverged_chain_is_refused_with_the_common_block_and_replaced_by_force
         assert refused.value.common_block == str(common)
         assert there.head("cities") == theirs
 
-        *_, last = here.push("cities", url, is_forced=True)
+        *steps, last = here.push("cities", url, is_forced=True)
 
+    assert [step.replaced for step in steps if step.state == "replacing"] == [last.replaced]
     assert last.state == "updated"
     assert there.head("cities") == here.head("cities")
 

@@ -65,7 +65,7 @@ ATTEMPTS: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The progress of a copy: comparing, blocks, objects, committing, updated, restored, up-to-date."""
+    """The progress of a copy: comparing, blocks, replacing, objects, committing, updated, restored, up-to-date."""
 
     alias: str
     state: str
@@ -75,7 +75,7 @@ class Step:
     new_blocks: int = 0
     new_records: int = 0
     replaced: Multihash | None = None
-    """The former head, if its chain was replaced by one that does not contain it."""
+    """The head of a chain that is replaced by one that does not contain it: before that, and of the last step."""
     missing_objects: int = 0
     """Of a derivative: neither the repository nor this node has them, so they are to be rebuilt from the inputs.
 
@@ -217,6 +217,8 @@ def _update(
     if copy.wanted not in (None, state.dataset_id):
         raise InvalidInput(text=f"expected {copy.wanted}, but found {state.dataset_id}", where=there.url)
     check_identity(env, state.dataset_id, name)
+    if replaced := _replaced(copy, past):
+        yield Step(alias=name, state="replacing", replaced=replaced)
     absent = yield from _fetch(env, there, copy, state, _needed(env, past, blocks))
     yield Step(alias=name, state="committing")
     signatures = fetched_signatures(there, blocks.names[::-1], missing.common)
@@ -244,7 +246,7 @@ def _update(
         head=state.head,
         new_blocks=len(blocks),
         new_records=records,
-        replaced=_replaced(copy, past),
+        replaced=replaced,
         missing_objects=absent,
         missing_inputs=missing_inputs(env, state) if absent else (),
         is_private=creation is not None,

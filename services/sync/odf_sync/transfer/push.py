@@ -149,6 +149,9 @@ def push(
         yield Step(alias=source.alias, state="up-to-date", head=head, target=source.target)
         return
     blocks = _range(source, there, head, is_forced=request.is_forced)
+    replaced = head if blocks.after is None else None
+    if replaced is not None:
+        yield Step(alias=source.alias, state="replacing", replaced=replaced)
     yield Step(alias=source.alias, state="blocks")
     if isinstance(there, HttpDataset):
         try:
@@ -166,7 +169,7 @@ def push(
         head=source.head,
         new_blocks=sent.blocks,
         new_records=sent.records,
-        replaced=head if blocks.after is None else None,
+        replaced=replaced,
         missing_objects=sent.dropped_objects,
         target=source.target,
     )

@@ -329,8 +329,8 @@ def _copy(node: Node, url: str, alias: str, options: Options) -> dict[str, objec
             if item.state in FINISHED:
                 row = _row(item.alias, item.state, item.new_blocks, item.new_records, item.head, "")
                 row |= {"missingFiles": item.missing_objects, "missingInputs": list(item.missing_inputs)}
-            if item.replaced:
-                remark(f"replaced the chain of {item.alias}, whose head was {item.replaced}")
+            if item.state == "replacing":
+                remark(f"warning: replacing the chain of {item.alias}, whose head is {item.replaced}")
             if item.is_private:
                 remark(
                     f"{item.alias} was read with your token, so it is private here; `odf access set {item.alias} "

@@ -64,12 +64,12 @@ def command(
     with clients.sync() as sync, progress() as bars:
         task = bars.add_task(dataset, total=None)
         for last in sync.Push(request, timeout=clients.STREAM_TIMEOUT_SECONDS):
+            if last.state == "replacing":
+                remark(f"warning: replacing the chain there, whose head is {last.replaced}")
             bars.update(
                 task, description=f"{last.alias}: {last.state}", completed=last.done, total=last.total or None
             )
     remark(f"copied to {last.target}" if last.state == "updated" else f"nothing new for {last.target}")
-    if last.replaced:
-        remark(f"replaced a chain there, whose head was {last.replaced}")
     if last.missing_objects:
         remark(
             f"files that were dropped here and not sent: {last.missing_objects}; who pulls {last.alias} from there can "
