@@ -1,0 +1,36 @@
+"""A home of the first release opens: its datasets are listed, verified by replay, and continued.
+
+`an_earlier_home.tar.xz` is such a home, stopped: a root of four records with its push topic, and the derivative that
+counts them by day, whose last record waits for its window to end.
+"""
+
+import json
+import tarfile
+from pathlib import Path
+
+from odf_testing.embedded import EmbeddedNode
+
+HOME = Path(__file__).with_name("an_earlier_home.tar.xz")
+
+
+def test_it_is_listed_and_verified_and_goes_on(tmp_path: Path) -> None:
+    with tarfile.open(HOME) as archive:
+        archive.extractall(tmp_path, filter="data")
+    node = EmbeddedNode(tmp_path / "home")
+    node.up()
+    try:
+        listed = {one["alias"]: one["records"] for one in node.run("list --output json")}
+        assert listed == {"cities": 4, "cities.daily": 2}
+        verified = {
+            one["dataset"]: (one["verdict"], one["transforms"])
+            for one in node.run("verify --all --output json")
+        }
+        assert verified == {"cities": ("valid", 0), "cities.daily": ("valid", 2)}
+
+        record = {"event_time": "2026-01-05T00:00:00Z", "city": "Accra", "population": 2_514_000}
+        node.run("ingest cities -", stdin=json.dumps(record).encode())
+        node.run("pull cities.daily")
+        assert [row["cities"] for row in node.run("tail cities.daily --output json")] == [2, 1, 1]
+        assert {one["verdict"] for one in node.run("verify --all --output json")} == {"valid"}
+    finally:
+        node.down()
