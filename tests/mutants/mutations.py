@@ -62,7 +62,7 @@ def _on_one_line(text: str) -> str:
 
 
 class _Finder(ast.NodeVisitor):
-    """Collects the mutants of functions. Types, defaults, error texts and log entries stay as they are."""
+    """Collects the mutants of functions. Types, defaults, assertions, error texts and log entries stay."""
 
     def __init__(self, path: str, text: str) -> None:
         self.found: list[Mutant] = []
@@ -165,7 +165,11 @@ class _Finder(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         if isinstance(node.func, ast.Name) and node.func.id in CALLS:
             self._replace(node.func, CALLS[node.func.id])
-        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "zip":
+            for one in node.args:  # `strict` is an assertion: it decides nothing where the code is right
+                self.visit(one)
+        else:
+            self.generic_visit(node)
 
     def visit_Return(self, node: ast.Return) -> None:
         if node.value is None:

@@ -80,6 +80,13 @@ def test_coroutines_are_changed_too(tmp_path: Path) -> None:
     assert ("<", "<=") in {(one.before, one.after) for one in mutants(tmp_path, "module.py")}
 
 
+def test_whether_zip_is_strict_stays_since_that_is_an_assertion(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(
+        "def f(a: str, b: str) -> None:\n    pairs = zip(a[1:], b, strict=True)\n"
+    )
+    assert {(one.before, one.after) for one in mutants(tmp_path, "module.py")} == {("1", "2")}
+
+
 def test_a_seed_draws_the_same_sample_and_another_one_another() -> None:
     first, again, other = (sample(ROOT, 20, seed) for seed in (1, 1, 2))
     assert first == again
