@@ -223,3 +223,29 @@ def test_the_state_at_an_earlier_block_is_folded_and_not_kept(world: World) -> N
     assert states.state_at(world.dataset, last.hash) == world.chain.state
     assert world.blobs.reads == 0
     assert states.state_at(world.dataset, first.hash).head == first.hash
+
+
+@dataclass
+class AskedCache(DictCache):
+    """Notes what is asked of it."""
+
+    asked: list[str] = field(default_factory=list)
+
+    def get(self, dataset: DatasetId) -> bytes | None:
+        self.asked.append("get")
+        return super().get(dataset)
+
+    def put(self, dataset: DatasetId, state: bytes) -> None:
+        self.asked.append("put")
+        super().put(dataset, state)
+
+
+def test_the_cache_is_asked_once_in_a_process_and_given_what_it_does_not_have(world: World) -> None:
+    world.cache = cache = AskedCache()
+    for expected in (["get", "put"], ["get"]):
+        cache.asked.clear()
+        states = world.states()
+        for _ in range(2):
+            states.current(world.dataset)
+            states.state_at(world.dataset, world.chain.state.head)
+        assert cache.asked == expected
