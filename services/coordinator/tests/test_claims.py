@@ -1,6 +1,7 @@
 """What is left of datasets whose creation, import or removal failed: nothing that no name refers to, and all else."""
 
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_coordinator.commit.outcomes import Committed, Refusal
+from odf_coordinator.lifecycle.push_topics import DIGEST, topic_name
 
 OTHER = DatasetId.of_key(bytes([7]) * 32)
 
@@ -165,3 +167,13 @@ def test_a_removal_that_could_not_be_recorded_removes_no_name(
 
     assert node.find("cities").entry == cities.entry
     assert isinstance(node.propose(cities, node.ingest_events(cities, ["Oslo"], 1)), Committed)
+
+
+def test_each_topic_that_is_taken_is_followed_by_one_of_its_own() -> None:
+    """The names are part of what is recorded: they stay the same in later versions."""
+    taken: list[str] = []
+    for salt in (None, "", "\n2", "\n3"):
+        name = topic_name("cities", "default", taken)
+        digest = "" if salt is None else "-" + sha256(f"cities\ndefault{salt}".encode()).hexdigest()[:DIGEST]
+        assert name == f"odf.push.cities.default{digest}"
+        taken.append(name)

@@ -182,3 +182,22 @@ def test_a_dataset_that_once_had_a_name_is_kept(files: Coordinator) -> None:
     files.catalog.remove("cities")
     files.collector.collect()
     assert set(files.blobs.datasets()) == {cities}
+
+
+def test_each_round_removes_files_of_killed_commands_and_finishes_deletions(
+    files: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(type(files.collector.staging), "sweep", lambda _: done.append("files"))
+    monkeypatch.setattr(type(files.blobs), "finish_deletions", lambda _: done.append("deletions"))
+    files.collector.settle()
+    assert done == ["files", "deletions"]
+
+
+def test_what_is_kept_while_a_name_cannot_be_read_is_logged_with_that_name(files: Coordinator) -> None:
+    abandon(files, CatalogEntry(alias="towns", dataset_id=DatasetId.of_key(bytes(32))))
+    durable.write(files.home / "names" / "towns", b"")
+    with capture_logs() as entries:
+        files.collector.settle()
+    (kept,) = [one for one in entries if one["event"] == "leftovers kept while names cannot be read"]
+    assert kept["names"] == ("towns",)

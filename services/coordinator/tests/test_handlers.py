@@ -1,4 +1,5 @@
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.bus import COORDINATOR_REPLIES, NOTIFICATIONS
+from odf_common.ports.engine import EngineProgress
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.catalog.partitions import PartitionOwnership
@@ -261,3 +263,40 @@ def test_partitions_that_are_gained_have_their_datasets_announced(node: Coordina
     assert told == [known.id]
     ownership.on_assigned(frozenset())
     assert not ownership.is_assigned(known.id)
+
+
+def test_a_head_that_waits_is_announced_at_once(
+    node: Coordinator, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_publisher, "IDLE_SECONDS", 20.0)
+    node.add(root)
+    lossy = LossyBus(losses=0)
+    publisher = Publisher(bus=lossy, catalog=node.catalog)
+    publisher.announce(node.find("cities").state)
+    begun = time.monotonic()
+    assert publisher._take().keys() == {node.find("cities").id}
+    assert time.monotonic() - begun < 10
+
+
+def test_a_removed_dataset_is_announced_and_its_waiting_head_is_not(node: Coordinator, root: str) -> None:
+    node.add(root)
+    known, lossy = node.find("cities"), LossyBus(losses=0)
+    publisher = Publisher(bus=lossy, catalog=node.catalog)
+    publisher.announce(known.state)
+    publisher.removed(known.id, "cities")
+    ((topic, message),) = lossy.sent
+    assert (topic, message.dataset_removed.alias) == (NOTIFICATIONS, "cities")
+    assert lossy.sent_all.is_set()
+    assert publisher._waiting == {}
+
+
+def test_the_progress_of_a_transform_may_be_ignored_and_fail(node: Coordinator, root: str) -> None:
+    node.add(root)
+    known, lossy = node.find("cities"), LossyBus()
+    Publisher(bus=lossy, catalog=node.catalog).working(
+        known.id, EngineProgress(stage="read", rows=3, total=7)
+    )
+    ((topic, message),) = lossy.sent
+    assert (topic, message.may_ignore) == (NOTIFICATIONS, True)
+    body = message.transform_progress
+    assert (body.stage, body.rows, body.total) == ("read", 3, 7)

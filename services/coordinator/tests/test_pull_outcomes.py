@@ -3,6 +3,8 @@
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from odf_testing.coordinator import Coordinator
@@ -13,6 +15,7 @@ from odf_common.identity.did import DatasetId
 from odf_coordinator.operations import pull
 from odf_coordinator.operations.pull import Pulled
 from odf_coordinator.transforms.late_counter import count_late
+from odf_coordinator.transforms.scheduler import Scheduler
 
 
 def pulled(node: Coordinator, ref: str) -> Pulled:
@@ -119,3 +122,35 @@ def test_readers_of_rebuilt_data_may_continue(tmp_path: Path, root: str, derivat
     assert pulled(node, "cities.copy").state == "rebuilt"
 
     assert heard == [node.find("cities.copy").id]
+
+
+class AwayEngine:
+    """A scheduler whose runs never end; each wait for one takes a second, after which the engine is lost or not."""
+
+    def __init__(self, *losses: str) -> None:
+        self.now = 0.0
+        self._losses = iter(losses)
+        self.running = SimpleNamespace(has_silence=lambda: False, of=lambda _: None)
+
+    def request(self, _: DatasetId) -> int:
+        return 1
+
+    def wait(self, *_: object) -> None:
+        self.now += 1
+
+    def lost(self, _: DatasetId) -> str:
+        return next(self._losses)
+
+
+def test_the_time_that_an_engine_may_be_away_begins_when_it_is_lost(
+    node: Coordinator, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add(root)
+    engine = AwayEngine("", "", *3 * ["it is away"])
+    monkeypatch.setattr(pull, "time", SimpleNamespace(monotonic=lambda: engine.now))
+    monkeypatch.setattr(pull, "ENGINE_TIMEOUT_SECONDS", 2.0)
+    puller = replace(node.puller, scheduler=cast("Scheduler", engine))
+    found: list[str] = []
+    with pytest.raises(Unavailable, match="it is away"):
+        found.extend(step.state for step in puller._transform(node.find("cities"), lambda: engine.now < 9))
+    assert found == ["running", "running", "waiting", "waiting"]
