@@ -237,7 +237,7 @@ def _logical(shape: Json) -> _Type | None:
     if kind in {"bytes", "fixed"} and name == "decimal":
         precision, scale = shape.get("precision"), shape.get("scale", 0)
         is_usual = isinstance(precision, int) and isinstance(scale, int) and 0 < precision <= MAX_DIGITS
-        if is_usual and 0 <= scale <= precision and shape.get("size", 1) > 0:
+        if is_usual and 0 <= scale <= precision:
             return _Type(write=partial(_decimal, precision, scale), excess=90 - MAX_GROWTH, python=("bytes",))
     if kind == "fixed" and name == "uuid" and shape.get("size") == UUID_BYTES:
         return _Type(write=_uuid, excess=excess, python=("bytes",))

@@ -347,6 +347,7 @@ for _level in range(1, 40):
         ({**record(a="int"), "fields": [{"name": "a", "type": "int"}] * 2}, "two fields of the same name"),
         (record(a={"type": "fixed", "name": "F", "size": "x"}), "is not an Avro schema"),
         (record(a={"type": "fixed", "name": "F", "size": -1}), "is not an Avro schema"),
+        (record(a=logical("fixed", "decimal", name="D", size=0, precision=1)), "is not an Avro schema"),
         (7, "is not an Avro schema"),
         (record(next=["null", "odf.Row"]), "odf.Row contains itself"),
         (record(a=NESTED), "nested"),
@@ -358,7 +359,7 @@ for _level in range(1, 40):
         ([record(a="int"), record(b="int")], "defines odf.Row twice"),
         ({**record(a="int"), "note": LISTS}, "is nested too deeply"),
     ],
-    ids=range(17),
+    ids=range(18),
 )  # fmt: skip
 def test_schemas_that_cannot_be_rows_are_refused(schema: object, why: str) -> None:
     assert why in refusal(lambda: decoder(schema))
@@ -402,3 +403,36 @@ def test_maps_whose_values_take_no_bytes_have_short_names() -> None:
 
     decoder(entries(114))
     assert "take too few bytes" in refusal(lambda: decoder(entries(115)))
+
+
+@pytest.mark.parametrize(
+    ("type_", "longest"),
+    [
+        (logical("int", "date"), 81),
+        (logical("long", "timestamp-nanos"), 81),
+        (logical("fixed", "uuid", name="U", size=16), 81),
+        (logical("bytes", "decimal", precision=2), 31),
+        ("string", 119),
+    ],
+    ids=["date", "time", "uuid", "decimal", "string"],
+)
+def test_an_element_has_as_long_a_name_as_its_least_bytes_allow(type_: object, longest: int) -> None:
+    """Of the characters that a byte may stand for, the value's longest text and what is around it are taken."""
+
+    def elements(length: int) -> object:
+        item = {"type": "record", "name": "L", "fields": [{"name": "n" * length, "type": type_}]}
+        return record(a={"type": "array", "items": item})
+
+    decoder(elements(longest))
+    assert "take too few bytes" in refusal(lambda: decoder(elements(longest + 1)))
+
+
+def test_what_a_schema_only_mentions_is_nested_up_to_a_limit_too() -> None:
+    def mentioning(depth: int) -> object:
+        note: list[Any] = []
+        for _ in range(depth - 1):
+            note = [note]
+        return {**record(a="int"), "note": note}
+
+    assert decoder(mentioning(4 * MAX_DEPTH))(b"\x02") == '{"a":1}'
+    assert refusal(lambda: decoder(mentioning(4 * MAX_DEPTH + 1))) == "is nested too deeply"
