@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -21,7 +22,7 @@ from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.prepare.message_values import TOMBSTONE, require_possible
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.read.message_buffer import MessageBuffer
-from odf_ingest.registry.message_decoding import decoded
+from odf_ingest.registry.message_decoding import _objects, decoded
 from odf_ingest.source_settings import SourceSettings
 
 from .test_messages import a_batch, commit
@@ -261,3 +262,19 @@ def test_a_message_that_cannot_be_decoded_is_no_tombstone(make_bench: Any) -> No
     ]
     assert found.records is not None
     assert found.records.column("id").to_pylist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("columns", "keys"),
+    [
+        ("id", [b'{"id":7}', b'{"id":"x"}', b'{"id":2}', b"[1]", b"junk", None]),
+        ("id,v", [b"7", b'"x"', b'{"id":2}', b"[1]", b"junk", None]),
+    ],
+    ids=["one", "two"],
+)
+def test_a_key_that_is_a_single_value_is_that_of_the_only_column(
+    columns: str, keys: list[bytes | None]
+) -> None:
+    sent = [b"7", b'"x"', b'{"id":2}', b"[1]", b"junk", None]
+    named = cast("MessageColumns", SimpleNamespace(keys=tuple(columns.split(","))))
+    assert list(_objects(sent, named)) == keys
