@@ -369,3 +369,43 @@ def test_the_protocol_of_a_connection_is_told_that_it_is_lost() -> None:
             return await asyncio.wait_for(lost.wait(), 10)
 
     assert asyncio.run(is_told())
+
+
+class Transport:
+    """A connection of which only the end is seen."""
+
+    def __init__(self) -> None:
+        self.is_ended = False
+
+    def get_extra_info(self, name: str) -> object:
+        return ("127.0.0.1", 1) if name == "peername" else self
+
+    def setsockopt(self, *_: int) -> None:
+        pass
+
+    def write(self, _: bytes) -> None:
+        self.is_ended = True
+
+    def is_closing(self) -> bool:
+        return False
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["open", "lost"])
+def test_only_a_connection_that_is_still_there_is_ended_for_being_slow(*, is_lost: bool) -> None:
+    async def is_ended() -> bool:
+        limits = Connections(most=1, most_per_address=1, header_seconds=0)
+        connection, transport = connections.Connection(limits, asyncio.Protocol), Transport()
+        connection.connection_made(cast("asyncio.Transport", transport))
+        if is_lost:
+            connection.connection_lost(None)
+        for _ in range(2 * connections.GRACE_TURNS + 9):
+            await asyncio.sleep(0)
+        return transport.is_ended
+
+    assert asyncio.run(is_ended()) == (not is_lost)

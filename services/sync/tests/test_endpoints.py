@@ -1,8 +1,11 @@
 """The server asks the `Authorizer` before any endpoint runs, and answers what is no endpoint."""
 
+import asyncio
 import http.client
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from aiohttp import web
@@ -16,7 +19,7 @@ from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Action
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.endpoints import Endpoint, application, dataset_of
+from odf_sync.http.endpoints import Endpoint, _handled, application, dataset_of
 
 ELSEWHERE = {"X-Forwarded-For": "192.0.2.1"}
 
@@ -142,3 +145,20 @@ def test_a_response_that_has_begun_is_cut_off_by_a_fault(tmp_path: Path) -> None
     app = application(authorizer_of(tmp_path), (endpoint,))
     with running(app) as url, pytest.raises((http.client.IncompleteRead, ConnectionError)):
         ask(url.removeprefix("http://"), "GET", "/x")
+
+
+def test_a_response_that_has_begun_is_followed_by_no_second_one(tmp_path: Path) -> None:
+    class Transport:
+        is_cut = False
+
+        def abort(self) -> None:
+            self.is_cut = True
+
+    async def fail(_: web.Request) -> web.Response:
+        raise StorageUnavailable
+
+    transport = Transport()
+    request = SimpleNamespace(path="/x", writer=SimpleNamespace(output_size=9), transport=transport)
+    with pytest.raises(ConnectionResetError):
+        asyncio.run(_handled(cast("web.Request", request), fail))
+    assert transport.is_cut

@@ -11,6 +11,7 @@ from odf_testing.builders import a_chain, a_seed
 
 from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.codec.flatbuffers import decode_block
+from odf_common.data import slices
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.data.slices import SliceFile, write_slice
 from odf_common.data.stored_types import TIMESTAMP
@@ -151,3 +152,17 @@ def test_a_slice_has_the_schema_that_was_set_last_in_an_earlier_copy_too() -> No
     assert [one.schema for one in declared_objects(past, blocks[-1:])] == [schema]
     assert [one.schema for one in declared_objects(None, blocks)] == [schema]
     assert [one.schema for one in declared_objects(None, blocks[-1:])] == [None]
+
+
+def test_the_declaration_that_differs_is_named_whichever_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "_HARMLESS", 0)  # as if the slice were large
+    one = remote(tmp_path, WHOLE)
+    assert one.slice is not None
+    shorter = replace(one.slice, offset_interval=OffsetInterval(start=0, end=0))
+    other = replace(one, sequence_number=9, slice=shorter)
+    for declared in ((one, other), (other, one)):
+        with pytest.raises(RecordsRefused, match="declared 0–0") as refused:
+            fetched(tmp_path, *declared)
+        assert refused.value.sequence_number == 9

@@ -5,7 +5,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import urllib3
@@ -15,6 +16,9 @@ from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_sync.repositories import http, pace
 from odf_sync.repositories.http import HttpDataset
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 RETRY = http.RETRY
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -156,3 +160,41 @@ def test_the_time_that_the_caller_takes_does_not_count() -> None:
             time.sleep(0.2)
             read += chunk
     assert read == content
+
+
+class Trickle:
+    """A socket that delivers some bytes at some seconds of a clock, and the clock."""
+
+    def __init__(self, *arrivals: tuple[float, int]) -> None:
+        self.now = 0.0
+        self._arrivals = iter(arrivals)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def makefile(self, mode: str, *, buffering: int) -> "Trickle":
+        assert (mode, buffering) == ("rb", 0)
+        return self
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        self.now, count = next(self._arrivals)
+        return count
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("count", "is_enough"), [(999, False), (1000, True)])
+def test_the_bytes_of_each_window_are_counted_from_zero(
+    monkeypatch: pytest.MonkeyPatch, count: int, *, is_enough: bool
+) -> None:
+    for before in ((), ((0.4, 1000),)):
+        start = before[-1][0] if before else 0.0
+        server = Trickle(*before, (start + 0.4, count))
+        monkeypatch.setattr(pace, "time", server)
+        reading = pace._PacedSocket(cast("socket.socket", server))
+        reading.has_headers = True
+        for _ in before:
+            reading.readinto(bytearray(1000))
+        with nullcontext() if is_enough else pytest.raises(pace.TooSlow, match="999 bytes"):
+            reading.readinto(bytearray(1000))

@@ -11,6 +11,7 @@ from odf_testing.minioserver import ACCESS_KEY, SECRET_KEY, MinioServer, serving
 from odf_testing.webserver import Page, Request, serving_answers
 
 from odf_common.adapters.s3.location import AWS, S3Access, S3Location
+from odf_common.codec.signature import SIZE_LIMIT
 from odf_common.errors import InvalidInput, NotFound, StorageUnavailable
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
@@ -131,3 +132,12 @@ def test_the_credentials_of_a_store_elsewhere_are_not_sent_to_aws(
 def test_a_url_that_names_no_bucket_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="is not the name of a bucket"):
         remote_dataset("s3://B/cities", settings=Settings(home=tmp_path))
+
+
+@pytest.mark.parametrize(("more", "length"), [(0, SIZE_LIMIT), (1, SIZE_LIMIT + 1), (9, SIZE_LIMIT + 1)])
+def test_of_a_signature_just_enough_is_read_to_see_that_it_is_too_long(
+    server: MinioServer, place: S3Location, there: S3Dataset, more: int, length: int
+) -> None:
+    server.bucket(place).put(f"signatures/{NAME}", bytes(SIZE_LIMIT + more))
+    (signature,) = there.signatures([NAME], None)
+    assert len(signature) == length

@@ -5,6 +5,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import pytest
@@ -456,3 +457,13 @@ def test_an_upgrade_that_is_refused_says_why(
         pass
     assert type(caught.value) is error
     assert text in str(caught.value)
+
+
+def test_an_archive_as_long_as_a_message_may_be_is_sent_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push_module, "MESSAGE_BYTES", 7)
+    (tmp_path / "archive").write_bytes(b"archive")
+    continuing = cast("Any", SimpleNamespace(continues_uploads=True))
+    batch = push_module._batch(cast("Any", None), continuing, tmp_path / "archive", 1)
+    assert (batch.payload, batch.archive, batch.num_blocks) == (b"archive", None, 1)
