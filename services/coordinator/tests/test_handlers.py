@@ -1,5 +1,4 @@
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.catalog.partitions import PartitionOwnership
 from odf_coordinator.commit import head_publisher
-from odf_coordinator.commit.head_publisher import Publisher
+from odf_coordinator.commit.head_publisher import IDLE_SECONDS, Publisher
 
 
 def proposal(node: Coordinator, events: list[bytes]) -> Envelope:
@@ -265,17 +264,16 @@ def test_partitions_that_are_gained_have_their_datasets_announced(node: Coordina
     assert not ownership.is_assigned(known.id)
 
 
-def test_a_head_that_waits_is_announced_at_once(
+def test_only_where_no_head_is_pending_is_the_next_one_waited_for(
     node: Coordinator, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head_publisher, "IDLE_SECONDS", 20.0)
     node.add(root)
-    lossy = LossyBus(losses=0)
-    publisher = Publisher(bus=lossy, catalog=node.catalog)
-    publisher.announce(node.find("cities").state)
-    begun = time.monotonic()
-    assert publisher._take().keys() == {node.find("cities").id}
-    assert time.monotonic() - begun < 10
+    state, waits = node.find("cities").state, list[float]()
+    publisher = Publisher(bus=LossyBus(), catalog=node.catalog)
+    monkeypatch.setattr(publisher._changed, "wait", waits.append)
+    publisher.announce(state)
+    assert (publisher._take(), waits) == ({state.dataset_id: state}, [])
+    assert (publisher._take(), waits) == ({}, [IDLE_SECONDS])
 
 
 def test_a_removed_dataset_is_announced_and_its_waiting_head_is_not(node: Coordinator, root: str) -> None:
