@@ -20,7 +20,7 @@ def configure(level: str, *, service: str) -> None:
     """Send all logs of at least `level` to stderr, with the service's name: JSON unless stderr is a terminal."""
     is_terminal = sys.stderr.isatty()
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer() if is_terminal else structlog.processors.JSONRenderer(default=str)
+        _for_people() if is_terminal else structlog.processors.JSONRenderer(default=str)
     )
     structlog.configure(
         processors=[*_SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -45,6 +45,11 @@ def configure(level: str, *, service: str) -> None:
     root.setLevel(level.upper())
     for name in NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _for_people() -> structlog.dev.ConsoleRenderer:
+    """Return a renderer whose tracebacks, unlike its default ones, do not show local variables: they have secrets."""
+    return structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
 
 
 def configure_command() -> None:

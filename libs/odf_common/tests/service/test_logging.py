@@ -9,6 +9,7 @@ import structlog
 from odf_common.service import logging
 logging.configure("info", service="ingest")
 structlog.stdlib.get_logger("a").info("records committed", records=3)
+password = "a-secret-" + "value"
 try:
     1 / 0
 except ZeroDivisionError:
@@ -40,6 +41,7 @@ def test_a_service_in_a_terminal_logs_lines_for_people() -> None:
     assert "records committed" in shown
     assert '"event"' not in shown
     assert "ZeroDivisionError" in shown
+    assert "a-secret-value" not in shown, "tracebacks do not show the values of variables"
 
 
 def test_a_command_logs_warnings_to_stderr_since_stdout_is_for_results() -> None:
