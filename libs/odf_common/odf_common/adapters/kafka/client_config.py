@@ -1,7 +1,6 @@
 """The configuration of librdkafka's clients: low latency, no loss, no auto-created topics."""
 
 import logging
-import math
 import time
 from collections.abc import Mapping
 from typing import Final, TypeAlias
@@ -18,6 +17,7 @@ DELIVERY_MS: Final = 10_000
 SESSION_TIMEOUT_MS: Final = 6000  # without a heartbeat; the least that brokers accept by default
 POLL_LIMIT_MS: Final = 3_600_000  # a replay may keep one handler busy for long
 LATE_LOG_SECONDS: Final = 5.0  # a client logs what happened to it when it is polled
+STARTING_SECONDS: Final = 30.0  # in which a broker that starts together with its clients answers
 QUIET_SECONDS: Final = 30.0  # between two log lines of the same kind
 
 
@@ -39,7 +39,9 @@ class _OnceInAWhile(logging.Filter):
 class _Starting(logging.Filter):
     """Lowers refused connections to debug until the first answer: a node's broker starts at the same time."""
 
-    ends_at = math.inf  # monotonic seconds
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends_at = time.monotonic() + STARTING_SECONDS
 
     def filter(self, record: logging.LogRecord) -> bool:
         if time.monotonic() < self.ends_at and "Connection refused" in record.getMessage():
