@@ -34,9 +34,9 @@ from odf_sync.repositories.folder import RemoteFolder
 from odf_sync.search import crawl
 from odf_sync.search import search as searching
 from odf_sync.search.crawl import Listing, summary_of_chain
-from odf_sync.search.index import Index, Indexes
+from odf_sync.search.index import NOTHING, Index, Indexes
 from odf_sync.search.own_datasets import fingerprint, page, summaries
-from odf_sync.search.search import MAX_AGE_MS, Query, matching, search
+from odf_sync.search.search import MAX_AGE_MS, Query, Searched, matching, search
 from odf_sync.search.summary import DatasetSummary, summary_of
 
 
@@ -310,3 +310,22 @@ def test_what_was_read_after_a_search_is_found_by_the_next(
     goes_on.set()
     monkeypatch.setattr(searching, "ANSWER_SECONDS", 10.0)
     assert [one.name for one in search(here, Query(text="rain"), reads=reads)[0]] == ["disk/a"]
+
+
+def test_a_search_waits_for_no_read_of_another_url_and_for_none_if_the_index_is_fresh(
+    here: Environment, disk: Path
+) -> None:
+    write(disk / "a", described("a", title="rain"))
+    ends, reads = threading.Event(), searching.Reads()
+
+    def blocked() -> Searched:
+        assert ends.wait(60)
+        return Searched(name="disk", index=NOTHING)
+
+    try:
+        for url in ("http://127.0.0.1:1/", disk.as_uri()):  # the former one of this name; then one of now
+            reads.begin((Name("disk"), url, None), blocked)
+            found, (searched,) = search(here, Query(text="rain"), reads=reads)
+            assert ([one.name for one in found], searched.problem) == (["disk/a"], "")
+    finally:
+        ends.set()

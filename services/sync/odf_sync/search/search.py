@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -64,34 +65,41 @@ class Searched:
     """Why it could not be read now; what its index had was searched."""
 
 
+Read = tuple[Name, str, str | None]
+"""A repository, its URL, and the token that is sent there: what was read with another one is another answer."""
+
+
 class Reads:
     """Reads of repositories that are in progress; thread-safe."""
 
     def __init__(self) -> None:
         """Begin without any."""
         self._guard = threading.Lock()
-        self._running: dict[Name, Future[Searched]] = {}
+        self._running: dict[Read, Future[Searched]] = {}
 
-    def begin(self, name: Name, read: Callable[[Name], Searched]) -> Future[Searched]:
-        """Return the read of a repository that is in progress; begin one if there is none."""
+    def begin(self, read: Read, perform: Callable[[], Searched]) -> Future[Searched]:
+        """Return this read if it is in progress, else begin it."""
         with self._guard:
-            running = self._running.get(name)
-            if running is not None and not running.done():
+            running = self._running.get(read)
+            if running is not None:
                 return running
-            begun = self._running[name] = Future[Searched]()
+            begun = self._running[read] = Future[Searched]()
         # A daemon: the service does not wait for a silent repository when it stops.
-        thread = threading.Thread(
-            target=_complete, args=(begun, read, name), name=f"search {name}", daemon=True
-        )
-        thread.start()
+        threading.Thread(
+            target=self._complete, args=(read, perform, begun), name=f"search {read[0]}", daemon=True
+        ).start()
         return begun
 
-
-def _complete(future: Future[Searched], read: Callable[[Name], Searched], name: Name) -> None:
-    try:
-        future.set_result(read(name))
-    except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
-        future.set_exception(error)
+    def _complete(self, read: Read, perform: Callable[[], Searched], future: Future[Searched]) -> None:
+        try:
+            result = perform()
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+        finally:
+            with self._guard:
+                del self._running[read]
 
 
 def search(
@@ -106,11 +114,8 @@ def search(
     for name in names if query.repositories else ():
         known.find(name)
 
-    def read(name: Name) -> Searched:
-        return _indexed(env, known, name, token_for, refresh=query.refresh)
-
     reads = reads or Reads()
-    asked = [reads.begin(name, read) for name in names]
+    asked = [_asked(env, known, name, token_for, reads, refresh=query.refresh) for name in names]
     words = query.text.lower().split()
     found: list[Found] = []
     if not query.repositories:
@@ -155,20 +160,37 @@ def _unanswered(env: Environment, known: LocalRepositories, name: Name) -> Searc
     return Searched(name=str(name), index=index, problem=problem)
 
 
-def _indexed(
-    env: Environment, known: LocalRepositories, name: Name, token_for: TokenFor, *, refresh: bool
-) -> Searched:
-    """Return the index of a repository, read now if it is old; with the older one if that fails."""
-    indexes = Indexes(env.settings.home)
-    index = NOTHING
+def _asked(
+    env: Environment,
+    known: LocalRepositories,
+    name: Name,
+    token_for: TokenFor,
+    reads: Reads,
+    *,
+    refresh: bool,
+) -> Future[Searched]:
+    """Return the index of a repository, known at once if it is not old, else when the repository has been read."""
+    answer = Future[Searched]()
     try:
         url = known.find(name).url
-        index = indexes.find(name, url)
+        index = Indexes(env.settings.home).find(name, url)
+        read = (name, url, token_for(url))
+    except OdfError as error:
+        answer.set_result(Searched(name=str(name), index=NOTHING, problem=str(error)))
+        return answer
+    if refresh or not 0 <= env.clock.now().ms - index.read_at_ms < MAX_AGE_MS:
+        return reads.begin(read, partial(_read, env, name, url, index, token_for))
+    answer.set_result(Searched(name=str(name), index=index))
+    return answer
+
+
+def _read(env: Environment, name: Name, url: str, index: Index, token_for: TokenFor) -> Searched:
+    """Return the index of a repository as it is now; the older one if it cannot be read."""
+    try:
         now = env.clock.now().ms
-        if refresh or not 0 <= now - index.read_at_ms < MAX_AGE_MS:
-            listing = read_listing(url, index.listing, token_for, env.settings)
-            index = Index(listing=listing, read_at_ms=now)
-            indexes.keep(name, url, index)
+        listing = read_listing(url, index.listing, token_for, env.settings)
+        index = Index(listing=listing, read_at_ms=now)
+        Indexes(env.settings.home).keep(name, url, index)
     except OdfError as error:
         log.info("a repository is not indexed", repository=str(name), why=str(error))
         return Searched(name=str(name), index=index, problem=str(error))
