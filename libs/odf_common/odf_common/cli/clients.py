@@ -25,7 +25,7 @@ from odf_common.proto.odf.node.v1.sync_pb2_grpc import SyncStub
 from odf_common.proto.odf.node.v1.verifier_pb2_grpc import VerifierStub
 from odf_common.proto.odf.node.v1.webhooks_pb2_grpc import WebhooksStub
 from odf_common.service.protection import peer_tls
-from odf_common.service.settings import load
+from odf_common.service.settings import TENANCY_FILE, load
 
 CALL_TIMEOUT_SECONDS = 60.0  # deadline of a short call
 OPTIONAL_CALL_TIMEOUT_SECONDS = 1.0  # deadline of optional information, shown only if it arrives at once
@@ -133,9 +133,9 @@ def sync(node: Node | None = None, *, patience: float = RESTART_TIMEOUT_SECONDS)
 
 
 @contextmanager
-def access(node: Node | None = None) -> Iterator[AccessStub]:
+def access(node: Node | None = None, *, patience: float = RESTART_TIMEOUT_SECONDS) -> Iterator[AccessStub]:
     """Connect to sync's accounts, tokens and roles; calls inside raise `OdfError`."""
-    with _service(node, "sync") as open_channel:
+    with _service(node, "sync", patience) as open_channel:
         yield AccessStub(open_channel)
 
 
@@ -155,12 +155,21 @@ class NoAccount(NotFound):
 
 
 def require_owners(names: Iterable[str], node: Node | None = None) -> None:
-    """Raise `NoAccount` if a name is to be given to a dataset of a multi-tenant node, and has an unknown account."""
+    """Raise `NoAccount` if a name is to be given to a dataset of a multi-tenant node, and has an unknown account.
+
+    Raises `Unavailable` without sync, which knows the accounts, unless the home was never that of such a node.
+    """
     aliases = [one for one in map(_alias, names) if one is not None and one.account is not None]
     if not aliases:
         return
-    with access(node) as accounts:
-        reply = accounts.ListAccounts(ListAccountsRequest(), timeout=CALL_TIMEOUT_SECONDS)
+    is_multi_tenant = (load().home / TENANCY_FILE).exists()
+    try:
+        with access(node, patience=RESTART_TIMEOUT_SECONDS if is_multi_tenant else 0) as accounts:
+            reply = accounts.ListAccounts(ListAccountsRequest(), timeout=CALL_TIMEOUT_SECONDS)
+    except Unavailable:
+        if is_multi_tenant:
+            raise
+        return
     known = {Name(item.name) for item in reply.accounts}
     for alias in aliases if reply.is_multi_tenant else ():
         if alias.account not in known:

@@ -20,8 +20,8 @@ from odf_common.embedded.orphans import end_leftovers, sweep
 from odf_common.embedded.parts.managed_process import PartProcess
 from odf_common.embedded.plan import INFRASTRUCTURE, Plan, make_plan
 from odf_common.errors import Conflict, Unavailable
-from odf_common.service.protection import require_tenancy
 from odf_common.service.settings import Settings, child_environment
+from odf_common.service.tenancy import require_tenancy
 
 log = structlog.stdlib.get_logger(__name__)
 

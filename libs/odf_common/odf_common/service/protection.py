@@ -1,8 +1,4 @@
-"""What keeps a node from being opened by a forgotten setting.
-
-Beyond the loopback address its servers listen only with TLS, unless settings allow it. A home whose datasets were
-private by default is not served as one whose datasets are public.
-"""
+"""TLS of the node's own servers: beyond the loopback address they listen only with it, unless settings allow it."""
 
 import ssl
 from collections.abc import Mapping
@@ -12,20 +8,16 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from odf_common.adapters.grpc.peer_tls import PeerTls
-from odf_common.adapters.local import durable
-from odf_common.adapters.local.faults import size_of, translated
 from odf_common.adapters.tls import server_context
 from odf_common.errors import InvalidInput
 from odf_common.service.settings import (
     GRPC_TLS,
     HTTP_TLS,
     METRICS_TLS_AND_TOKEN,
-    MULTI_TENANT,
     Condition,
     Settings,
 )
 
-TENANCY: Final = "tenancy"  # the file of a home that a multi-tenant node has used
 FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
 
 
@@ -50,40 +42,6 @@ class Unprotected(InvalidInput):
             else "choose a loopback address"
         )
         return f"{tls}; on a network that only trusted programs reach, set ODF_LISTEN_UNPROTECTED=1"
-
-
-@dataclass(eq=False, kw_only=True)
-class TenancyChanged(InvalidInput):
-    """A home that belonged to a multi-tenant node would be served by a single-tenant one, and so become public."""
-
-    def __str__(self) -> str:
-        """Return what would become public."""
-        return (
-            "this home was used with ODF_TENANCY=multi, where datasets are private unless made public; without it "
-            "everyone could read them"
-        )
-
-    def advice(self) -> str:
-        """Return the two ways out."""
-        return (
-            f"set ODF_TENANCY=multi; or, to make public every dataset that `odf access set` did not make private, "
-            f"remove $ODF_HOME/{TENANCY}"
-        )
-
-
-def require_tenancy(settings: Settings) -> None:
-    """Raise `TenancyChanged` for a single-tenant node in the home of a multi-tenant one; remember which this is.
-
-    The contrary change opens nothing: all datasets become private.
-    """
-    file = settings.home / TENANCY
-    is_multi_tenant = settings.tenancy == MULTI_TENANT
-    with translated(file):
-        was_multi_tenant = size_of(file) is not None
-        if was_multi_tenant and not is_multi_tenant:
-            raise TenancyChanged
-        if is_multi_tenant and not was_multi_tenant:
-            durable.write(file, f"{MULTI_TENANT}\n".encode())
 
 
 def require_protected(settings: Settings, what: str, address: str) -> None:

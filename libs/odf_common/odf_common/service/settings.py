@@ -101,6 +101,7 @@ def _option(
 
 
 SINGLE_TENANT, MULTI_TENANT = "single", "multi"
+TENANCY_FILE: Final = "tenancy"  # of a home that a multi-tenant node has used
 ENGINE: Final = "127.0.0.1:5544"  # the specification's port; the embedded node chooses a free one
 
 
@@ -436,13 +437,13 @@ def without_password(address: str) -> str:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a sentence for each variable that is named as a setting, and is none: it has no effect."""
+    """Return a sentence for each variable that is named as a setting, and is none."""
     known = [variable(option) for option in fields(Settings)]
     unknown = sorted(
         name for name in environ if name.startswith(PREFIX) and name not in {*known, *NO_SETTINGS}
     )
     return tuple(
-        f"{name} is not a setting and has no effect" + (f"; did you mean {meant}?" if meant else "")
+        f"{name} is not a setting of the node" + (f"; did you mean {meant}?" if meant else "")
         for name, meant in ((name, nearest(name, known)) for name in unknown)
     )
 

@@ -12,6 +12,7 @@ from odf_testing.manifests import root
 
 from odf_common.cli import clients
 from odf_common.cli import main as cli
+from odf_common.errors import Unavailable
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_common.proto.odf.node.v1.access_pb2 import AccountItem, ListAccountsReply
 from odf_common.proto.odf.node.v1.sync_pb2 import SyncPullItem
@@ -24,9 +25,12 @@ class FakeNode:
     is_multi_tenant: bool = True
     done: list[str] = field(default_factory=list)
     asked: int = 0
+    has_sync: bool = True
 
     def list_accounts(self, _: object, timeout: float) -> ListAccountsReply:
         self.asked += 1
+        if not self.has_sync:
+            raise Unavailable(what="sync", why="this node does not run it")
         return ListAccountsReply(accounts=[AccountItem(name="ann")], is_multi_tenant=self.is_multi_tenant)
 
     def rename(self, request: wire.RenameRequest, timeout: float) -> wire.DatasetSummary:
@@ -102,6 +106,19 @@ def test_accounts_of_a_single_tenant_node_own_nothing(node: FakeNode, tmp_path: 
     for command in commands(tmp_path, "zed/orders"):
         assert cli.main(command) == 0
     assert len(node.done) == 4
+
+
+@pytest.mark.parametrize("was_multi_tenant", [False, True])
+def test_without_sync_names_are_given_where_accounts_never_owned_datasets(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, was_multi_tenant: bool
+) -> None:
+    monkeypatch.setenv("ODF_HOME", str(tmp_path))
+    if was_multi_tenant:
+        (tmp_path / "tenancy").touch()
+    node.has_sync = False
+    for command in commands(tmp_path, "zed/orders"):
+        assert (cli.main(command) == 0) != was_multi_tenant
+    assert len(node.done) == (0 if was_multi_tenant else 4)
 
 
 def test_what_is_no_name_or_manifest_is_left_to_the_node(node: FakeNode, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_wrong_redis_address_is_named(
     said = capsys.readouterr().err
     assert "Redis cannot be reached at 127.0.0.1:1, which ODF_REDIS names" in said
     assert (
-        "warning: ODF_REDIS_PASSWORD is not a setting and has no effect; did you mean ODF_REDIS_PASSWORD_FILE?"
+        "warning: ODF_REDIS_PASSWORD is not a setting of the node; did you mean ODF_REDIS_PASSWORD_FILE?"
         in said
     )
     assert "secret" not in said

@@ -115,10 +115,10 @@ def test_a_store_is_a_place_in_a_bucket_whose_secrets_are_not_shown() -> None:
     [
         (
             "ODF_KAFKA_PASSWORD",
-            "ODF_KAFKA_PASSWORD is not a setting and has no effect; did you mean ODF_KAFKA_PASSWORD_FILE?",
+            "ODF_KAFKA_PASSWORD is not a setting of the node; did you mean ODF_KAFKA_PASSWORD_FILE?",
         ),
-        ("ODF_LOGLEVEL", "ODF_LOGLEVEL is not a setting and has no effect; did you mean ODF_LOG_LEVEL?"),
-        ("ODF_XQWVJYZZZ", "ODF_XQWVJYZZZ is not a setting and has no effect"),
+        ("ODF_LOGLEVEL", "ODF_LOGLEVEL is not a setting of the node; did you mean ODF_LOG_LEVEL?"),
+        ("ODF_XQWVJYZZZ", "ODF_XQWVJYZZZ is not a setting of the node"),
     ],
 )
 def test_a_variable_that_is_no_setting_is_named(name: str, text: str) -> None:
