@@ -400,7 +400,7 @@ class Transport:
 def test_only_a_connection_that_is_still_there_is_ended_for_being_slow(*, is_lost: bool) -> None:
     async def is_ended() -> bool:
         limits = Connections(most=1, most_per_address=1, header_seconds=0)
-        connection, transport = connections.Connection(limits, asyncio.Protocol), Transport()
+        connection, transport = connections.ClientConnection(limits, asyncio.Protocol), Transport()
         connection.connection_made(cast("asyncio.Transport", transport))
         if is_lost:
             connection.connection_lost(None)

@@ -11,6 +11,7 @@ from odf_common.ports.store import require_entry
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Visibility as Rule
+from odf_sync.http import authorization
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.simple_protocol import dataset_routes
 from odf_sync.http.smart_protocol import routes
@@ -77,6 +78,31 @@ def test_a_copy_that_needed_a_token_is_private_unless_the_other_node_says_that_e
     assert there.visibility("copy") is Rule.PRIVATE
 
 
+@pytest.mark.parametrize("scheme", ["", "odf+"], ids=["simple", "smart"])
+def test_a_copy_of_what_a_program_on_the_same_machine_may_read_is_private_without_a_token(
+    here: Node, there: Node, scheme: str
+) -> None:
+    here.set_visibility("cities", Rule.PRIVATE)
+    local = Authorizer(catalog=here.catalog, local_writers="loopback", directory=here.directory)
+    with here.served(local) as base:
+        assert there.pull(f"{scheme}{base}/cities", "copy", privacy=there.privacy)[-1].is_private
+    assert there.visibility("copy") is Rule.PRIVATE
+
+
+def test_an_anonymous_push_from_elsewhere_creates_no_dataset_that_it_could_not_read(
+    here: Node, there: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authorization, "_why_not_local", lambda _: "the request comes from elsewhere")
+    trusting = Authorizer(catalog=there.catalog, local_writers="anywhere", directory=there.directory)
+    with there.served(trusting) as base:
+        with pytest.raises(InvalidInput, match="is to be private") as refused:
+            here.push("cities", f"odf+{base}/cities", is_chosen=True)
+        assert "log in there" in refused.value.advice()
+        assert not list(there.catalog.entries())
+        here.push("cities", f"odf+{base}/cities")
+    assert there.visibility("cities") is Rule.PUBLIC
+
+
 def test_a_private_copy_stays_private_without_its_database(here: Node, there: Node) -> None:
     here.set_visibility("cities", Rule.PRIVATE)
     with here.served(here.authorizer) as base:
@@ -110,12 +136,13 @@ def test_a_node_without_accounts_keeps_a_visibility_that_was_chosen(
     assert there.visibility("cities") is is_there
 
 
+@pytest.mark.parametrize("path", ["cities", "ann/cities"])
 def test_what_another_implementation_could_not_keep_private_is_not_sent(
-    here: Node, there: Node, monkeypatch: pytest.MonkeyPatch
+    here: Node, there: Node, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     monkeypatch.setattr(routes, "CHOSEN_HEADER", "unknown-header")
     with there.served(there.authorizer) as base:
-        target = f"odf+{base}/cities"
+        target = f"odf+{base}/{path}"
         with pytest.raises(InvalidInput, match="is to be private, but everyone who reaches") as refused:
             here.push("cities", target, is_chosen=True, token=there.token)
         assert "--visibility public" in refused.value.advice()
@@ -123,7 +150,7 @@ def test_what_another_implementation_could_not_keep_private_is_not_sent(
         here.push("cities", target, token=there.token)
         here.coordinator.push("cities", "Oslo", minute=9)
         here.push("cities", target, is_chosen=True, token=there.token)
-    assert there.head("cities") == here.head("cities"), "it is only about a dataset that is created"
+    assert there.head(path) == here.head("cities"), "it is only about a dataset that is created"
 
 
 def test_another_implementation_with_accounts_keeps_it_private(

@@ -112,6 +112,10 @@ class Authorizer:
         """Return whether everyone may read a dataset."""
         return self.directory.visibility(entry.incarnation) is Visibility.PUBLIC
 
+    def keeps_private(self, caller: Caller) -> bool:
+        """Return whether a caller who creates a private dataset can read it afterwards."""
+        return self.directory.is_multi_tenant or caller.account is not None or caller.why_not_local is None
+
     def creating(
         self, dataset: DatasetId, visibility: Visibility, *, is_chosen: bool
     ) -> AbstractContextManager[str]:

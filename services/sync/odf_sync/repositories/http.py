@@ -99,15 +99,16 @@ class HttpDataset:
         self.sends_packs = False
         """Whether the server sends many blocks in one response; known once the head was read."""
         self._sends_signatures = False
-        self._is_public = False
         self._client = NodeClient(self._base, networks, timeout=TIMEOUT, retries=RETRY)
         self._headers = authorization(token)
+        self._is_private = bool(self._headers)
 
     def head(self) -> Multihash:
         """Return the head; raises `NotFound`."""
         with self._opened_head() as answer:
             self.sends_packs = answer.headers.get(pack_format.HEADER) == pack_format.VERSION
-            self._is_public = answer.headers.get(EVERYONE_HEADER) == EVERYONE
+            is_public = answer.headers.get(EVERYONE_HEADER)
+            self._is_private = bool(self._headers) if is_public is None else is_public != EVERYONE
             self._sends_signatures = answer.headers.get(SIGNATURES_HEADER) == SIGNATURES
             text = self.content(answer, "refs/head", REF_LIMIT)
         try:
@@ -116,8 +117,8 @@ class HttpDataset:
             raise InvalidInput(text=f"not a hash: {text[:80]!r}", where=f"{self._base}refs/head") from error
 
     def is_private(self) -> bool:
-        """Return whether the head was read with a token, from a server that does not say that everyone may read it."""
-        return bool(self._headers) and not self._is_public
+        """Return whether the server says so; one that does not say may need the token, if there is one."""
+        return self._is_private
 
     def _opened_head(self) -> urllib3.BaseHTTPResponse:
         try:

@@ -67,30 +67,21 @@ def name_in_repository(
     if not _is_node(base):
         return RemoteAlias(repo=repo, dataset=name)
     base = base.removeprefix(SMART_PREFIX)
-    is_multi_tenant = _is_multi_tenant(base, token_for)
-    account = _own_account(base, token_for) if is_multi_tenant else None
+    has_accounts = is_multi_tenant(base, token_for)
+    account = _own_account(base, token_for) if has_accounts else None
     try:
-        return _name_of_id(base, repo, dataset, token_for, is_multi_tenant=is_multi_tenant)
+        return _name_of_id(base, repo, dataset, token_for, is_multi_tenant=has_accounts)
     except NotFound:
         return RemoteAlias(repo=repo, account=account, dataset=name)
-
-
-def account_missing(url: str, token_for: TokenFor) -> InvalidInput | None:
-    """Return what is wrong with the URL of a dataset on a node whose names have accounts, if it has none."""
-    base, _, name = url.removeprefix(SMART_PREFIX).rstrip("/").rpartition("/")
-    if not _is_multi_tenant(f"{base}/", token_for):
-        return None
-    text = f"names of datasets there are ACCOUNT/DATASET; push to {SMART_PREFIX}{base}/ACCOUNT/{name}"
-    return InvalidInput(text=text, where=url)
 
 
 def _url_of_id(base: str, dataset: DatasetId, token_for: TokenFor) -> str:
     if not _is_node(base):
         return dataset_url(base, dataset.folder)  # as this node keeps its own datasets
     rest = base.removeprefix(SMART_PREFIX)
-    is_multi_tenant = _is_multi_tenant(rest, token_for)
+    has_accounts = is_multi_tenant(rest, token_for)
     try:
-        named = _name_of_id(rest, Name("any"), dataset, token_for, is_multi_tenant=is_multi_tenant)
+        named = _name_of_id(rest, Name("any"), dataset, token_for, is_multi_tenant=has_accounts)
     except NotFound as error:
         what = f"{dataset} in {base}"
         raise (NotFound(what=what) if token_for(rest) else NothingVisible(what=what, url=rest)) from error
@@ -113,7 +104,7 @@ def _name_of_id(
             raise InvalidInput(text="not the name of a dataset", where=base + path)
 
 
-def _is_multi_tenant(base: str, token_for: TokenFor) -> bool:
+def is_multi_tenant(base: str, token_for: TokenFor) -> bool:
     """Return whether names there have accounts; a server that does not say so has none (wire-facts §8.7)."""
     try:
         return _document(base, "info", token_for).get("isMultiTenant") is True

@@ -58,7 +58,7 @@ class SmartDataset:
         return self._http.head()
 
     def is_private(self) -> bool:
-        """Return whether the head was read with a token, and the node does not say that everyone may read it."""
+        """Return whether the node says so; one that does not say may need the token, if there is one."""
         return self._http.is_private()
 
     @contextmanager

@@ -34,9 +34,10 @@ SERVER_CLOSES: Final = "1"
 # answer: a new dataset gets it, on a single-tenant node too.
 CHOSEN_HEADER: Final = "odf-chosen-visibility"
 CHOSEN: Final = "1"
-# Of the server's answer to `refs/head`: everyone may read the dataset.
+# Of the server's answer to `refs/head`: whether everyone may read the dataset.
 EVERYONE_HEADER: Final = "odf-public"
 EVERYONE: Final = "1"
+ONLY_SOME: Final = "0"
 EXTENSION: Final[Mapping[str, bool]] = {"extension": True}  # of a field that is not in the specification
 
 

@@ -3,14 +3,18 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from typing import Final
+from urllib.parse import urljoin
 
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Visibility
 from odf_sync.repositories import RemoteDataset
+from odf_sync.repositories.locate import is_multi_tenant
 from odf_sync.transfer.push_errors import NotPrivateThere
+
+BASES: Final = ("../../", "../")  # of a node, from the URL of a dataset with and without an account
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class Privacy:
             yield creation
 
 
-def require_account(alias: str, url: str) -> None:
-    """Raise `NotPrivateThere` unless a dataset's URL has an account, whose datasets every node keeps private."""
-    if len(urlsplit(url).path.strip("/").split("/")) < len(("account", "dataset")):
+def require_accounts(alias: str, url: str, token: str | None) -> None:
+    """Raise `NotPrivateThere` unless the node of a dataset's URL has accounts, which keep their datasets private."""
+    if not any(is_multi_tenant(urljoin(url, base), lambda _: token) for base in BASES):
         raise NotPrivateThere(alias=alias, url=url)

@@ -224,19 +224,8 @@ def _update(
     signatures = fetched_signatures(there, blocks.names[::-1], missing.common)
     store(env, state.dataset_id, ObjectKind.SIGNATURE, signatures)
     store(env, state.dataset_id, ObjectKind.BLOCK, blocks.raw())
-    check_identity(env, state.dataset_id, name)  # the objects may have taken hours
-    is_new = env.catalog.by_id(state.dataset_id) is None
-    if is_new:
-        # Before it has a name: a process that is killed later leaves a dataset that knows where it came from. What an
-        # earlier attempt noted, from elsewhere perhaps, is replaced.
-        change_aliases(env.blobs, state.dataset_id, lambda _: RemoteAliases(pull=(source,)))
-    with (
-        copy.privacy.copying(there, state.dataset_id)
-        if copy.privacy and is_new
-        else nullcontext() as creation,
-        drop_noted(env.blobs, state.dataset_id, state.head) if absent else nullcontext(),
-    ):
-        commit(env, replies, state, replace(copy, creation=creation or ""))
+    with drop_noted(env.blobs, state.dataset_id, state.head) if absent else nullcontext():
+        is_private = _commit(env, replies, there, copy, state, source=source)
     if copy.ref == HEAD and not absent:
         _note_fetched(env, past, state)
     records = state.next_offset - (0 if past is None else past.next_offset)
@@ -249,8 +238,31 @@ def _update(
         replaced=replaced,
         missing_objects=absent,
         missing_inputs=missing_inputs(env, state) if absent else (),
-        is_private=creation is not None,
+        is_private=is_private,
     )
+
+
+def _commit(
+    env: Environment,
+    replies: Replies,
+    there: RemoteDataset,
+    copy: LocalCopy,
+    state: ChainState,
+    *,
+    source: str,
+) -> bool:
+    """Have the head moved; return whether the dataset is new, and private since it may be so there."""
+    dataset = state.dataset_id
+    check_identity(env, dataset, copy.name)  # the objects may have taken hours
+    if env.catalog.by_id(dataset) is not None:
+        commit(env, replies, state, copy)
+        return False
+    # Before it has a name: a process that is killed later leaves a dataset that knows where it came from. What an
+    # earlier attempt noted, from elsewhere perhaps, is replaced.
+    change_aliases(env.blobs, dataset, lambda _: RemoteAliases(pull=(source,)))
+    with copy.privacy.copying(there, dataset) if copy.privacy else nullcontext() as creation:
+        commit(env, replies, state, replace(copy, creation=creation or ""))
+    return creation is not None
 
 
 def _needed(

@@ -7,6 +7,7 @@ not sent again.
 import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -27,7 +28,7 @@ from odf_common.service.connections import trusted_networks
 from odf_common.service.environment import Environment
 from odf_sync.access.sent_tokens import TokenFor, authorization, no_token
 from odf_sync.repositories import HttpDataset, Target, target
-from odf_sync.repositories.locate import account_missing, locate, name_in_repository
+from odf_sync.repositories.locate import locate, name_in_repository
 from odf_sync.repositories.smart import plain_url
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, no_signature
 from odf_sync.smart.channel import PeerClosed
@@ -58,9 +59,9 @@ from odf_sync.smart.messages import (
 )
 from odf_sync.smart.ranges import Range, objects_of, pack
 from odf_sync.transfer.block_signatures import own_signatures
-from odf_sync.transfer.privacy import Privacy, require_account
+from odf_sync.transfer.privacy import Privacy, require_accounts
 from odf_sync.transfer.pull import Step
-from odf_sync.transfer.push_errors import DataNotHere, PushDiverged, RemoteAhead
+from odf_sync.transfer.push_errors import DataNotHere, NoPlaceThere, PushDiverged, RemoteAhead
 from odf_sync.transfer.push_files import require_same_dataset, send_blocks, send_objects
 from odf_sync.transfer.remote_blocks import BlockSpool
 from odf_sync.transfer.upload import File, Uploader, at_a_time
@@ -151,16 +152,13 @@ def push(
     blocks = _range(source, there, head, is_forced=request.is_forced)
     replaced = head if blocks.after is None else None
     if replaced is not None:
+        if not isinstance(there, HttpDataset):  # a node checks that itself
+            require_same_dataset(there.block, replaced, source.state.dataset_id, there.url)
         yield Step(alias=source.alias, state="replacing", replaced=replaced)
     yield Step(alias=source.alias, state="blocks")
     if isinstance(there, HttpDataset):
-        try:
-            sent = yield from _send_to_node(source, there, request, blocks, head)
-        except NotFound as error:
-            raise account_missing(there.url, token_for) or error from error
+        sent = yield from _send_to_node(source, there, request, blocks, head)
     else:
-        if blocks.after is None and head is not None:
-            require_same_dataset(there.block, head, source.state.dataset_id, there.url)
         sent = yield from _send_files(source, there, blocks, head)
     _remember(source, request)
     yield Step(
@@ -221,9 +219,13 @@ def _send_part(
     if request.is_chosen:
         headers[CHOSEN_HEADER] = CHOSEN
     is_private = request.is_chosen and request.visibility is DatasetVisibility.PRIVATE
-    with connected(f"{there.url}push", PUSH, headers) as connection:
+    with ExitStack() as stack:
+        try:
+            connection = stack.enter_context(connected(f"{there.url}push", PUSH, headers))
+        except NotFound as error:
+            raise NoPlaceThere(what=error.what) from error
         if head is None and is_private and not connection.keeps_visibility:
-            require_account(source.alias, there.url)
+            require_accounts(source.alias, there.url, source.token)
         plan = _send_blocks(source, connection, request, blocks, head)
         started = time.monotonic()
         yield from _send_objects(source, connection, blocks)

@@ -51,6 +51,18 @@ class DataNotHere(NotFound):
 
 
 @dataclass(eq=False, kw_only=True)
+class NoPlaceThere(NotFound):
+    """A node has no dataset of a name, and lets none be created."""
+
+    def advice(self) -> str:
+        """Return what may be the cause."""
+        return (
+            "check its name, which is ACCOUNT/DATASET on a node with accounts; or you may not write it: log in with "
+            "`odf login`, or ask its owner for a role"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class NotPrivateThere(InvalidInput):
     """A push would create a dataset that everyone can read, although it is to be private."""
 
@@ -61,9 +73,12 @@ class NotPrivateThere(InvalidInput):
         """Return which dataset, and where."""
         return (
             f"{self.alias} is to be private, but everyone who reaches {self.url} could read it: "
-            "that node keeps no dataset private"
+            "that node keeps no dataset of yours private"
         )
 
     def advice(self) -> str:
         """Return how to push it all the same."""
-        return "if everyone may read it there, repeat the push with `--visibility public`"
+        return (
+            "log in there with `odf login`; or, if everyone may read it there, repeat the push with "
+            "`--visibility public`"
+        )

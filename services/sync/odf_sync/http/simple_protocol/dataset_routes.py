@@ -29,7 +29,7 @@ from odf_sync.http.simple_protocol.object_downloads import FOR_EVER, ObjectDownl
 from odf_sync.http.simple_protocol.object_uploads import ExpectedUpload, ObjectUploads, upload_file
 from odf_sync.repositories import pack_format
 from odf_sync.smart.archive import ARCHIVE_BYTES_LIMIT
-from odf_sync.smart.messages import EVERYONE, EVERYONE_HEADER, SIGNATURES, SIGNATURES_HEADER
+from odf_sync.smart.messages import EVERYONE, EVERYONE_HEADER, ONLY_SOME, SIGNATURES, SIGNATURES_HEADER
 
 ASKED_AGAIN: Final = {hdrs.CACHE_CONTROL: "no-cache", pack_format.HEADER: pack_format.VERSION}
 MISSING: Final = {
@@ -115,8 +115,7 @@ class SimpleProtocol:
         answer = web.Response(text=str(head), headers=ASKED_AGAIN)
         if is_signed:
             answer.headers[SIGNATURES_HEADER] = SIGNATURES
-        if reads_public_data(request):
-            answer.headers[EVERYONE_HEADER] = EVERYONE
+        answer.headers[EVERYONE_HEADER] = EVERYONE if reads_public_data(request) else ONLY_SOME
         answer.etag = str(head)
         if any(tag.value in (str(head), "*") for tag in request.if_none_match or ()):
             answer.set_status(304)

@@ -166,7 +166,8 @@ class SmartProtocol:
         self, request: web.Request, dataset: DatasetId, visibility: DatasetVisibility
     ) -> AbstractContextManager[str]:
         wanted = access_rules.Visibility(visibility.value.lower())
-        is_chosen = request.headers.get(CHOSEN_HEADER) == CHOSEN
+        is_kept = self._authorizer.keeps_private(caller_of(request))
+        is_chosen = is_kept and request.headers.get(CHOSEN_HEADER) == CHOSEN
         return self._authorizer.creating(dataset, wanted, is_chosen=is_chosen)
 
     async def _upgraded(
@@ -186,7 +187,8 @@ class SmartProtocol:
         if is_push:
             socket.headers[CONTINUES_HEADER] = CONTINUES
             socket.headers[SIGNATURES_HEADER] = SIGNATURES
-            socket.headers[CHOSEN_HEADER] = CHOSEN
+            if self._authorizer.keeps_private(caller_of(request)):
+                socket.headers[CHOSEN_HEADER] = CHOSEN
         self._open[socket] = kind
         if is_push:  # until it says how much comes
             limit_received(request, SMALL_BYTES)
