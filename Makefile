@@ -125,7 +125,7 @@ run: setup ## run one service of a running node in this terminal: make run SERVI
 .PHONY: lock
 lock: $(STAMPS)/requirements ## write requirements.txt from requirements.in; UPGRADE=--upgrade upgrades the packages
 	@python -m venv $(VENV)/lock && $(VENV)/lock/bin/pip install --quiet uv
-	@$(VENV)/lock/bin/uv pip compile --quiet $(UPGRADE) --generate-hashes --no-emit-index-url --no-header \
+	@$(VENV)/lock/bin/uv pip compile --quiet $(UPGRADE) --generate-hashes --no-strip-extras --no-emit-index-url --no-header \
 		--python-version 3.11 --python-platform x86_64-unknown-linux-gnu requirements.in --output-file requirements.txt
 
 $(BIN)/python:
