@@ -225,7 +225,7 @@ def _update(
     store(env, state.dataset_id, ObjectKind.SIGNATURE, signatures)
     store(env, state.dataset_id, ObjectKind.BLOCK, blocks.raw())
     with drop_noted(env.blobs, state.dataset_id, state.head) if absent else nullcontext():
-        is_private = _commit(env, replies, there, copy, state, source=source)
+        is_private = _commit_copy(env, replies, there, copy, state, source=source)
     if copy.ref == HEAD and not absent:
         _note_fetched(env, past, state)
     records = state.next_offset - (0 if past is None else past.next_offset)
@@ -242,7 +242,7 @@ def _update(
     )
 
 
-def _commit(
+def _commit_copy(
     env: Environment,
     replies: Replies,
     there: RemoteDataset,

@@ -49,9 +49,8 @@ class _Starting(logging.Filter):
         return LOGGER.isEnabledFor(record.levelno)
 
 
-LOGGER: Final = logging.getLogger(
-    "kafka"
-)  # librdkafka's; of the standard library, since the binding calls it
+# librdkafka's; of the standard library, since the binding calls it.
+LOGGER: Final = logging.getLogger("kafka")
 _STARTING: Final = _Starting()
 LOGGER.addFilter(_STARTING)
 LOGGER.addFilter(_OnceInAWhile())
