@@ -4,7 +4,8 @@ Both run the same SQL over the same files, warm. Ours is a whole transaction wit
 over gRPC, its result hashed, data, checkpoint, block and head fsynced. The peer's is its `triggerExecution`: planning,
 the query, files, state and its logs, which it does not fsync; the start of a stream is not counted, nor is the first
 batch of either. The peer may choose: it runs with one and with two partitions of state, with the engine's JIT and with
-Java's default one, and the fastest of these four is measured, alternating with ours, several times.
+Java's default one, with state in memory and in RocksDB; the fastest of these eight is measured, alternating with ours,
+several times.
 
 In the end both must have the same records: all of them for q0 and q3, those of the windows that both have closed for
 q5 and q7. The batches' sizes are in events of the stream, of which 92 % are bids.
@@ -14,6 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 from typing import Final
@@ -22,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from chained import Coordinator
-from nexmark_peer import EVENT_TIME, JITS, Peer, Work, written
+from nexmark_peer import EVENT_TIME, JITS, PROVIDERS, Peer, Work, written
 from odf_testing.engine_manifests import root_schema, snapshots, transform_of
 from odf_testing.engine_nexmark import START, nexmark
 from rows import Row, Target, held_against
@@ -49,7 +51,16 @@ GAP: Final = 20  # ms between two events
 PEER: Final = "Structured Streaming"
 TARGET: Final = Target(judged="ratio", sense="≤", bound=1)
 
-Choice = tuple[str, int]  # of the peer: JIT, partitions
+STATELESS: Final = "q0"  # which keeps nothing, so where it would is no choice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """How a peer runs."""
+
+    jit: str
+    partitions: int
+    store: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +124,7 @@ class _Size:
         choices: dict[str, Choice] = {}
         for query in QUERIES:
             times: dict[Choice, float] = {}
-            for choice in ((jit, partitions) for jit in JITS for partitions in PARTITIONS):
+            for choice in _choices(query):
                 times[choice] = _ms(self._theirs(query, ours.files, choice, ours.results[query]))
             choices[query] = min(times, key=times.__getitem__)
         return ours, choices
@@ -149,7 +160,6 @@ class _Size:
         expected: pa.Table | None = None,
     ) -> list[float]:
         """Run a stream; return seconds by batch. Its records must be the expected ones, if there are any."""
-        jit, partitions = choice
         made = transform_of(KNOWN[f"nexmark.{query}"])
         assert isinstance(made.transform, TransformSql)
         with tempfile.TemporaryDirectory(prefix="stream-", dir=self._home) as folder:
@@ -157,13 +167,22 @@ class _Size:
                 transform=made.transform,
                 files={each.dataset_ref: files[each.dataset_ref] for each in made.inputs},
                 disorder=JITTER,
-                partitions=partitions,
+                partitions=choice.partitions,
+                store=choice.store,
                 folder=Path(folder),
             )
-            seconds = self._peers[jit].seconds(work)
+            seconds = self._peers[choice.jit].seconds(work)
             if expected is not None:
                 _require_equal(query, expected, written(work), self._batches.watermarks[-1])
         return seconds
+
+
+def _choices(query: str) -> list[Choice]:
+    stores = list(PROVIDERS)[:1] if query == STATELESS else PROVIDERS
+    return [
+        Choice(jit=jit, partitions=partitions, store=store)
+        for jit, partitions, store in product(JITS, PARTITIONS, stores)
+    ]
 
 
 def _batches(size: int, count: int) -> Batches:
@@ -217,12 +236,14 @@ def _plain(table: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def _row(size: int, query: str, ours: list[float], theirs: list[float], choice: Choice) -> Row:
-    jit, partitions = choice
+    chosen = f"{choice.jit}, partitions: {choice.partitions}"
+    if query != STATELESS:
+        chosen += f", {choice.store}"
     return held_against(
         f"{query}, {size:,} events a batch, median of {len(ours)}",
         median(ours),
         "ms/batch",
-        peer=(f"{PEER}, {jit}, partitions: {partitions}", median(theirs)),
+        peer=(f"{PEER}, {chosen}", median(theirs)),
         target=TARGET,
         detail={
             "lowest": round(min(ours), 1),

@@ -30,6 +30,10 @@ JITS: Final[Mapping[str, str]] = {
 }
 OVERRIDING: Final = "_JAVA_OPTIONS"  # the JVM reads this variable after the command line
 HEAP: Final = "-Xmx6g"
+PROVIDERS: Final[Mapping[str, str]] = {
+    "state in memory": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+    "state in RocksDB": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+}
 EVENT_TIME: Final = "event_time"
 
 
@@ -43,6 +47,8 @@ class Work:
     """In ms: how much later than an event an earlier one may come."""
     partitions: int
     """Of the state: `spark.sql.shuffle.partitions`."""
+    store: str
+    """Of the state: a key of `PROVIDERS`."""
     folder: Path
     """Is created."""
 
@@ -85,6 +91,7 @@ def _stream(work: Work) -> list[float]:
     assert running is not None, "the process began with it"
     session = running.newSession()
     session.conf.set("spark.sql.shuffle.partitions", str(work.partitions))
+    session.conf.set("spark.sql.streaming.stateStore.providerClass", PROVIDERS[work.store])
     for name, files in work.files.items():
         _source(session, work, files, work.folder / "in" / name).createOrReplaceTempView(name)
     *named, last = steps_of(work.transform)
