@@ -1,9 +1,11 @@
 """Small changes to a module's code, as a programmer may slip: where, and what stands there instead."""
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeGuard
 
 COMPARISONS: Final[dict[type[ast.cmpop], tuple[str, str]]] = {
     ast.Eq: ("==", "!="),
@@ -24,6 +26,8 @@ OPERATORS: Final[dict[type[ast.operator], tuple[str, str]]] = {
     ast.BitOr: ("|", "&"),
     ast.BitAnd: ("&", "|"),
 }
+UNGUARDED: Final = '__import__("contextlib").nullcontext()'
+CONSTRUCTOR: Final = "__init__"  # whose assignments stay: without one, every test fails
 CALLS: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
 LOGGER: Final = "log"
 
@@ -42,7 +46,7 @@ class Mutant:
     @property
     def name(self) -> str:
         """Return a name that stays the same while other lines change."""
-        return f"{self.path} {self.function}: {_on_one_line(self.before)} -> {self.after}"
+        return f"{self.path} {self.function}: {_on_one_line(self.before)} -> {_on_one_line(self.after)}"
 
     def source(self, text: str) -> str:
         """Return the module's text with the change."""
@@ -91,9 +95,22 @@ class _Finder(ast.NodeVisitor):
 
     def _enter(self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self._names.append(node.name)
+        self._change_order(node.body)
         for statement in node.body:
             self.visit(statement)
         self._names.pop()
+
+    def generic_visit(self, node: ast.AST) -> None:
+        """Change the order of a node's statements, and its children."""
+        for _, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                self._change_order(value)
+        super().generic_visit(node)
+
+    def _change_order(self, statements: Sequence[object]) -> None:
+        for first, second in pairwise(statements):
+            if self._is_effect(first) and self._is_effect(second):
+                self._swap(first, second)
 
     def visit_Raise(self, node: ast.Raise) -> None:
         self._replace(node, "pass")
@@ -109,10 +126,16 @@ class _Finder(ast.NodeVisitor):
             self.visit(node.value)
 
     def visit_Expr(self, node: ast.Expr) -> None:
-        if isinstance(node.value, ast.Constant) or self._is_log(node.value):
-            return
-        self._replace(node, "pass")
-        self.generic_visit(node)
+        if self._is_effect(node):
+            self._replace(node, "pass")
+            self.generic_visit(node)
+
+    def _is_effect(self, node: object) -> TypeGuard[ast.Expr]:
+        return (
+            isinstance(node, ast.Expr)
+            and not isinstance(node.value, ast.Constant)
+            and not self._is_log(node.value)
+        )
 
     def _is_log(self, node: ast.expr) -> bool:
         return (
@@ -132,6 +155,17 @@ class _Finder(ast.NodeVisitor):
         change = OPERATORS.get(type(node.op))
         if change is not None:
             self._change_between(node.left, node.right, *change)
+        self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        is_local = all(isinstance(one, ast.Name | ast.Tuple) for one in node.targets)
+        if not is_local and self._names[-1:] != [CONSTRUCTOR]:
+            self._replace(node, "pass")
+        self.generic_visit(node)
+
+    def visit_withitem(self, node: ast.withitem) -> None:
+        if node.optional_vars is None:
+            self._replace(node.context_expr, UNGUARDED)
         self.generic_visit(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
@@ -190,6 +224,11 @@ class _Finder(ast.NodeVisitor):
         between = self._text[start : self._start(right)]
         if between.count(before) == 1 and "#" not in between:
             self._add(start + between.index(before), before, after, left.lineno)
+
+    def _swap(self, first: ast.stmt, second: ast.stmt) -> None:
+        start, before = self._start(first), self._text[self._start(first) : self._end(second)]
+        between = self._text[self._end(first) : self._start(second)]
+        self._add(start, before, self._text_of(second) + between + self._text_of(first), first.lineno)
 
     def _replace(self, node: ast.expr | ast.stmt, after: str) -> None:
         self._add(self._start(node), self._text_of(node), after, node.lineno)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.mutants.mutations import mutants
+from tests.mutants.mutations import UNGUARDED, mutants
 from tests.mutants.paths import COORDINATOR, INGEST, SYNC, VERIFIER
 from tests.mutants.run import ROOT, environment_of, equivalents, is_noticed, sample
 from tests.mutants.targets import LEFT_OUT, NEAREST, targets
@@ -78,6 +78,27 @@ def test_columns_are_counted_in_bytes(tmp_path: Path) -> None:
 def test_coroutines_are_changed_too(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text("async def f(a: int) -> bool:\n    return a < 5\n")
     assert ("<", "<=") in {(one.before, one.after) for one in mutants(tmp_path, "module.py")}
+
+
+def _changed(folder: Path, text: str) -> set[tuple[str, str]]:
+    (folder / "module.py").write_text(text)
+    return {(one.before, one.after) for one in mutants(folder, "module.py")}
+
+
+def test_calls_that_follow_each_other_change_places(tmp_path: Path) -> None:
+    text = "def f() -> None:\n    a()\n    # why\n    b()\n    log.info(1)\n    c()\n"
+    swapped = ("a()\n    # why\n    b()", "b()\n    # why\n    a()")
+    assert _changed(tmp_path, text) == {swapped, ("a()", "pass"), ("b()", "pass"), ("c()", "pass")}
+
+
+def test_what_is_assigned_to_attributes_and_items_is_dropped_outside_of_constructors(tmp_path: Path) -> None:
+    text = "def f() -> None:\n    a.x = a\n    a[b] = a\n    b = a\ndef __init__() -> None:\n    a.x = b\n"
+    assert _changed(tmp_path, text) == {("a.x = a", "pass"), ("a[b] = a", "pass")}
+
+
+def test_locks_and_other_contexts_that_give_no_value_are_left_out(tmp_path: Path) -> None:
+    text = "def f() -> None:\n    with lock, open(a) as file:\n        x = a\n"
+    assert _changed(tmp_path, text) == {("lock", UNGUARDED)}
 
 
 def test_whether_zip_is_strict_stays_since_that_is_an_assertion(tmp_path: Path) -> None:
