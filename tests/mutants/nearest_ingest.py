@@ -161,6 +161,8 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "push/halves",
         "push/stuck_sources",
         "push/inspector",
+        "push/inspection_schedule",
+        "push/partition_offsets",
         "push/topics_of_others",
         "push/registry_sources",
         "push/building_index",

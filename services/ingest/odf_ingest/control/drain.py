@@ -132,10 +132,10 @@ class Drains:
         Transaction markers occupy offsets too, so the last message may be before the end.
         """
         source = self._reader.sources.get(key)
-        if source is None or source.ends.get(number, -1) < end:
+        if source is None or source.offsets.ends.get(number, -1) < end:
             return False
         # In this order: a failed source becomes stale before it counts as idle.
-        return source.is_idle and not source.is_stale
+        return source.is_idle and not source.in_flight.is_stale
 
     def _hurry(self, topics: Iterable[Key], *, is_hurried: bool) -> None:
         for key in topics:

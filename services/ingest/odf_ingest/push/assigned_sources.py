@@ -4,9 +4,6 @@ New sources are found by notifications and catalog scans. Inspection runs in the
 reader's thread. A failing source does not block others: it is retried, and `stuck` reports it.
 """
 
-import heapq
-import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -19,7 +16,6 @@ from odf_common.chain.state import ChainState
 from odf_common.errors import NotFound, OdfError, Refused, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import TopicInfo
-from odf_common.ports.clock import pause_after
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_ingest import metrics
 from odf_ingest.commit.commit_queue import CommitQueues
@@ -27,8 +23,10 @@ from odf_ingest.errors import SourceStopped
 from odf_ingest.prepare.batch import Search
 from odf_ingest.push import stalls
 from odf_ingest.push.batch_buffer import BatchLimits
+from odf_ingest.push.batches_in_flight import RETRY, Trouble
+from odf_ingest.push.inspection_schedule import InspectionSchedule
 from odf_ingest.push.inspector import Inspection, Inspector
-from odf_ingest.push.source import RETRY, PushSource, Trouble, Wait
+from odf_ingest.push.source import PushSource, Wait
 from odf_ingest.push.source_record import SourceRecord, Span, Stop, as_of
 from odf_ingest.push.source_topics import Key, SourceTopic, SourceTopics, existing
 from odf_ingest.push.stalls import ReportWaiting, WaitingReports
@@ -37,9 +35,6 @@ from odf_ingest.push.state_machine import Event, Phase
 
 log = structlog.stdlib.get_logger(__name__)
 
-RESCAN_SECONDS: Final = 15.0  # between catalog scans, at least
-PATROL_SECONDS: Final = 10.0  # between inspections of a few datasets, in turn
-MAX_PER_PATROL: Final = 100  # datasets inspected per patrol
 SILENT_SECONDS: Final = 10.0  # with messages in the topic, after which an idle source is opened again
 BUSY_RECHECK_SECONDS: Final = 0.5  # until a dataset with batches in flight is inspected again
 PartitionOf = Callable[[DatasetId], int]
@@ -88,25 +83,27 @@ class AssignedSources:
         """Nothing is assigned yet; datasets are inspected on `pool`. For `report_waiting` see `WaitingReports`."""
         self._reading = reading
         self._queues = queues
-        self._catalog = catalog
         self._limits = limits
         self._partition_of = partition_of
-        self._pool = pool
         self._waiting = WaitingReports(report_waiting)
         self._partitions: frozenset[int] = frozenset()
         self._records: dict[Key, SourceRecord] = {}
         self._datasets: dict[DatasetId, _Dataset] = {}
-        self._later: list[tuple[float, str, DatasetId]] = []  # a heap by time, then id
-        self._planned: dict[DatasetId, float] = {}  # the one valid heap entry of each dataset
         self._unchecked: set[DatasetId] = set()  # changed, and not inspected since
-        self._round: list[DatasetId] = []
-        self._scan_due = self._patrol_due = math.inf
         self._inspector = Inspector(
             catalog=catalog,
             current=queues.current,
             topics=topics,
             pool=pool,
             deliver=lambda found: reading.request(lambda: self.found(found)),
+        )
+        self._schedule = InspectionSchedule(
+            inspector=self._inspector,
+            catalog=catalog,
+            pool=pool,
+            request=reading.request,
+            is_owned=self.is_owned,
+            known=lambda: {dataset: one.entry for dataset, one in self._datasets.items()},
         )
 
     def is_owned(self, dataset: DatasetId) -> bool:
@@ -118,24 +115,11 @@ class AssignedSources:
         self._partitions = partitions
         for dataset in [one for one in self._datasets if not self.is_owned(one)]:
             self._drop(dataset)
-        self._scan()
-        self._patrol_due = time.monotonic() + PATROL_SECONDS
+        self._schedule.start()
 
     def look_again(self) -> None:
         """Inspect datasets that are due, and all of them periodically."""
-        now = time.monotonic()
-        due = set()
-        while self._later and self._later[0][0] <= now:
-            at, _, dataset = heapq.heappop(self._later)
-            if self._planned.get(dataset) == at:
-                del self._planned[dataset]
-                due.add(dataset)
-        if due:
-            self._inspector.ask(due)
-        if now >= self._scan_due:
-            self._scan()
-        if now >= self._patrol_due:
-            self._patrol(now)
+        self._schedule.step()
 
     def look(self, dataset: DatasetId, alias: str | None = None) -> None:
         """Open, close or update the sources of a changed dataset, if it is assigned here."""
@@ -275,49 +259,6 @@ class AssignedSources:
             event = Event.OPENED if source.wait is None else Event.OPENED_SHORT
             self._records[source.key] = record.moved(event, source=source)
 
-    def _scan(self) -> None:
-        """Scan the catalog, in the background, for new, changed and removed datasets."""
-        self._scan_due = math.inf
-        known = {dataset: one.entry for dataset, one in self._datasets.items()}
-
-        def scan() -> None:
-            begun = time.thread_time()
-            try:
-                entries = {one.dataset_id: one for one in self._catalog.entries() if one.push_topics}
-                changed = {dataset for dataset, one in entries.items() if known.get(dataset) != one}
-                changed |= known.keys() - entries.keys()
-            except Exception as error:
-                # Any error: the catalog is scanned again later.
-                log.exception("cannot read the catalog", why=str(error))
-                changed = set()
-            pause = pause_after(time.thread_time() - begun, at_least=RESCAN_SECONDS)
-            self._reading.request(lambda: self._scanned(changed, pause))
-
-        self._pool.submit(scan)
-
-    def _scanned(self, changed: Iterable[DatasetId], pause: float) -> None:
-        self._scan_due = time.monotonic() + pause
-        owned = [dataset for dataset in changed if self.is_owned(dataset)]
-        if owned:
-            self._inspector.ask(owned)
-
-    def _patrol(self, now: float) -> None:
-        """Inspect a few datasets in turn: a notification may have been lost, a topic replaced."""
-        self._patrol_due = now + PATROL_SECONDS
-        if not self._round:
-            self._round = list(self._datasets)
-        count = min(MAX_PER_PATROL, math.ceil(len(self._datasets) * PATROL_SECONDS / RESCAN_SECONDS))
-        some, self._round = self._round[:count], self._round[count:]
-        if some:
-            self._inspector.ask(some)
-
-    def _look_later(self, dataset: DatasetId, delay: float) -> None:
-        """Schedule an inspection unless an earlier one is: each schedules the next, so two would never merge."""
-        at = time.monotonic() + delay
-        if self._planned.get(dataset, math.inf) > at:
-            self._planned[dataset] = at
-            heapq.heappush(self._later, (at, str(dataset), dataset))
-
     def _applied(self, one: Inspection) -> Iterable[PushSource]:
         """Update a dataset's records after an inspection, and yield the sources to open."""
         dataset = one.dataset
@@ -332,7 +273,7 @@ class AssignedSources:
                 self.removed(dataset)
             elif one.entry is None and dataset in self._unchecked:
                 # Blocks are written before the name, which may follow at once.
-                self._look_later(dataset, RETRY.first)
+                self._schedule.later(dataset, RETRY.first)
             self._unchecked.discard(dataset)
             return
         topics = {topic.key(dataset): topic for topic in one.topics}
@@ -364,15 +305,18 @@ class AssignedSources:
         self._records[key] = record = self._renamed(record, entry.alias)
         source = record.source
         if source is not None:
-            is_mended = source.querying_since is not None and not source.is_as_defined(state)
+            is_mended = source.in_flight.querying_since is not None and not source.is_as_defined(state)
             if not (source.is_idle or source.is_waiting or is_mended):
                 # Batches in flight check the chain themselves; inspect again later for changes that they do not notice.
                 if is_changed:
                     self._unchecked.add(key[0])
-                    self._look_later(key[0], BUSY_RECHECK_SECONDS)
+                    self._schedule.later(key[0], BUSY_RECHECK_SECONDS)
                 return None
             if not self._has_moved(record, source, state, topic):
-                if isinstance(described, TopicInfo) and source.silence(described.high) > SILENT_SECONDS:
+                if (
+                    isinstance(described, TopicInfo)
+                    and source.offsets.silence(described.high, is_idle=source.is_idle) > SILENT_SECONDS
+                ):
                     self._renew(source)
                 return None
             self._reading.close(source)
@@ -436,7 +380,7 @@ class AssignedSources:
         if trouble.tries == 1:
             log.error("cannot read dataset", dataset=str(dataset), why=trouble.why)
         self._datasets[dataset] = replace(known, trouble=trouble)
-        self._look_later(dataset, trouble.delay)
+        self._schedule.later(dataset, trouble.delay)
 
     def _fail(self, record: SourceRecord, error: OdfError) -> None:
         trouble = Trouble.of(error, record.trouble)
@@ -445,7 +389,7 @@ class AssignedSources:
                 "source cannot be read yet", dataset=record.alias, source=record.key[1], why=trouble.why
             )
         self._records[record.key] = record.moved(Event.FAIL, trouble=trouble)
-        self._look_later(record.key[0], trouble.delay)
+        self._schedule.later(record.key[0], trouble.delay)
 
     def _stop(self, record: SourceRecord, error: Exception, chain: object, batch: Span | None = None) -> None:
         name = record.key[1]
@@ -469,7 +413,7 @@ class AssignedSources:
 
     def _drop(self, dataset: DatasetId) -> None:
         known = self._datasets.pop(dataset, _Dataset())
-        self._planned.pop(dataset, None)
+        self._schedule.forget(dataset)
         self._unchecked.discard(dataset)
         for key in known.sources:
             self._close(key)

@@ -38,8 +38,9 @@ from odf_ingest.merge import key_columns
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.prepare.preparer import Prepared, Preparer
+from odf_ingest.push.batches_in_flight import Trouble
 from odf_ingest.push.kafka_batch import KafkaBatch, Read
-from odf_ingest.push.source import PushSource, Trouble
+from odf_ingest.push.source import PushSource
 from odf_ingest.push.source_record import as_of
 from odf_ingest.registry import Registries, decoded
 
@@ -80,10 +81,10 @@ class BatchWorker:
     def begin(self, source: PushSource, batch: MessageBatch) -> None:
         """Process a batch in the background; `settled` is set when it is done."""
         queue = self._queues.queue(source.dataset)
-        source.begun += 1
+        source.in_flight.begun += 1
         if source.plan.source.preprocess is None:
             reading = self._readers.submit(self._read, source, source.plan, batch)
-            source.in_order(
+            source.in_flight.in_order(
                 reading,
                 lambda: self._place(
                     source, queue, lambda indexed: self._settle(source, batch, reading, indexed)
@@ -91,7 +92,7 @@ class BatchWorker:
             )
         else:
             # The engine may take long: no other dataset and no queue's thread waits for it.
-            source.querying_since = source.querying_since or time.time()
+            source.in_flight.querying_since = source.in_flight.querying_since or time.time()
             reading = queue.queries.submit(lambda: self._query(source, batch))
             reading.add_done_callback(
                 lambda read_: self._place(
@@ -111,7 +112,7 @@ class BatchWorker:
 
     def _bring_forward(self, source: PushSource) -> None:
         def is_wanted() -> bool:
-            return not (source.is_stale or self._stop.is_set())
+            return not (source.in_flight.is_stale or self._stop.is_set())
 
         if is_wanted():
             keep_trying(
@@ -132,13 +133,13 @@ class BatchWorker:
             return None
 
     def _query(self, source: PushSource, batch: MessageBatch) -> Prepared:
-        if source.is_stale:
+        if source.in_flight.is_stale:
             raise QueryNotWanted
-        source.querying_since = time.time()
+        source.in_flight.querying_since = time.time()
         try:
             return self._read(source, source.plan, batch)
         finally:
-            source.querying_since = None
+            source.in_flight.querying_since = None
 
     def _read(self, source: PushSource, plan: Plan, batch: MessageBatch) -> Prepared:
         """Return the records, after checking that the topic was not replaced."""
@@ -149,7 +150,7 @@ class BatchWorker:
         if actual != batch.topic_id:
             # It was re-created while being read, which its offsets do not show.
             raise TopicReplaced(topic=batch.topic, expected=batch.topic_id, actual=actual)
-        plan = replace(plan, is_wanted=lambda: not source.is_stale)
+        plan = replace(plan, is_wanted=lambda: not source.in_flight.is_stale)
         decoder = self._registries.decoder(self._rejecting.settings(source.dataset, source.name))
         if decoder is None:
             return self._preparer.messages(plan, batch)
@@ -159,18 +160,18 @@ class BatchWorker:
         self, source: PushSource, batch: MessageBatch, reading: "Future[Prepared]", indexed: Indexed
     ) -> None:
         try:
-            if not source.is_stale:
-                source.committing_since = time.time()
+            if not source.in_flight.is_stale:
+                source.in_flight.committing_since = time.time()
                 work = self._work(source, batch, reading, partial(self._read, source))
                 self._commit(source, batch, work, indexed)
         except Exception as error:
             # Nothing reads the task's result: without this the error would be lost.
             log.exception("source stopped by a bug", dataset=str(source.dataset), source=source.name)
-            source.is_stale = True
+            source.in_flight.is_stale = True
             self._fail(source, batch, error)
         finally:
-            source.committing_since = source.trouble = None
-            source.settled += 1
+            source.in_flight.committing_since = source.in_flight.trouble = None
+            source.in_flight.settled += 1
             self.settled.set()
 
     def _work(
@@ -203,7 +204,7 @@ class BatchWorker:
         else:
             if work.batch is not batch:
                 # The rest is read again.
-                source.is_stale = True
+                source.in_flight.is_stale = True
                 self._failed(source, PositionChanged(source=source.name), batch)
             if outcome is not None:
                 if work.batch is batch and batch.search is not None and batch.search.is_over(batch.end):
@@ -211,12 +212,12 @@ class BatchWorker:
                 self._tell(source, work, outcome)
 
     def _give_up(self, source: PushSource, batch: MessageBatch, error: Exception) -> None:
-        source.is_stale = True
+        source.in_flight.is_stale = True
         if _is_to_be_skipped(batch, error):
             self._skip(source, batch, error)
             return
         if isinstance(error, AwaitingCorrection) or pauses_source(error):
-            self._tell_progress(source, source.lag(batch.start), 0, time.monotonic() - batch.begun)
+            self._tell_progress(source, source.offsets.lag(batch.start), 0, time.monotonic() - batch.begun)
         self._failed(source, error, batch)
 
     def _skip(self, source: PushSource, batch: MessageBatch, why: Exception) -> None:
@@ -257,16 +258,16 @@ class BatchWorker:
         try:
             outcome = self._queues.commit_indexed(source.dataset, work)
         except Unavailable as error:
-            source.trouble = Trouble.of(error, source.trouble)
+            source.in_flight.trouble = Trouble.of(error, source.in_flight.trouble)
             raise
-        source.trouble = None
+        source.in_flight.trouble = None
         return outcome
 
     def _tell(self, source: PushSource, work: KafkaBatch, outcome: Outcome) -> None:
         batch = work.batch
         elapsed = time.monotonic() - batch.begun
-        source.last_lag = source.lag(batch.end)
-        lag = source.last_lag + source.lag_of_siblings()
+        source.in_flight.last_lag = source.offsets.lag(batch.end)
+        lag = source.in_flight.last_lag + source.lag_of_siblings()
         metrics.RECORDS.labels(source.alias, source.name).inc(outcome.count)
         metrics.SECONDS.observe(elapsed)
         if outcome.late.count:

@@ -79,7 +79,7 @@ class Lanes:
         while len(self._lanes) < len(taken):
             self._lanes.append(Lane(self._another()))
         for number, some in chosen.items():
-            positions = {(one.topic, number_): at for one in some for number_, at in one.next.items()}
+            positions = {(one.topic, number_): at for one in some for number_, at in one.offsets.next.items()}
             self._lanes[number].records.assign(positions)
         for number, some in chosen.items():
             for source in some:

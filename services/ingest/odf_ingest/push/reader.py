@@ -91,12 +91,12 @@ class PushReader:
                 dataset=source.alias,
                 source=source.name,
                 topic=source.topic,
-                next=source.next,
+                next=source.offsets.next,
             )
 
     def close(self, source: PushSource) -> None:
         """Stop reading a source, and drop its buffered messages."""
-        source.is_stale = True
+        source.in_flight.is_stale = True
         if self.sources.get(source.key) is source:
             del self.sources[source.key]
             self._active.pop(source.key, None)
@@ -178,7 +178,7 @@ class PushReader:
             if source is None:
                 continue
             source.add(chunk)
-            source.high[chunk.partition[1]] = lane.records.high(chunk.partition) or 0
+            source.offsets.high[chunk.partition[1]] = lane.records.high(chunk.partition) or 0
             self._mean_size = 0.5 * self._mean_size + 0.5 * max(source.last_mean, 1.0)
             self._active[source.key] = source
             self._owned.readable(source.key)
@@ -187,7 +187,7 @@ class PushReader:
         for partition, offset in taken.ends.items():
             source = lane.sources.get(partition)
             if source is not None:
-                source.ends[partition[1]] = offset
+                source.offsets.ends[partition[1]] = offset
                 self._owned.readable(source.key)
                 if source.is_idle:
                     self._owned.committed(source.key)
@@ -197,13 +197,13 @@ class PushReader:
         for source in list(self._active.values()):
             due = source.due
             # While another batch is in flight, let the batch grow.
-            if due is not None and due <= now and source.at_work < MAX_BATCHES_IN_FLIGHT:
+            if due is not None and due <= now and source.in_flight.count < MAX_BATCHES_IN_FLIGHT:
                 source.cut()
-            while source.ready and source.at_work < MAX_BATCHES_IN_FLIGHT:
+            while source.ready and source.in_flight.count < MAX_BATCHES_IN_FLIGHT:
                 self._work.begin(source, source.ready[0])  # before it leaves the queue: see `is_idle`
                 source.ready.popleft()
             self._pause(source)
-            if source.settled and not source.is_stale:
+            if source.in_flight.settled and not source.in_flight.is_stale:
                 self._owned.committed(source.key)
             if source.is_idle:
                 del self._active[source.key]

@@ -9,7 +9,8 @@ from odf_common.chain.state import ChainState
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import IncompleteCorrection, SourceStopped
 from odf_ingest.prepare.batch import Search
-from odf_ingest.push.source import PushSource, Trouble, Wait
+from odf_ingest.push.batches_in_flight import Trouble
+from odf_ingest.push.source import PushSource, Wait
 from odf_ingest.push.source_topics import Key
 from odf_ingest.push.state_machine import LIVE, Event, Phase, after
 

@@ -14,7 +14,7 @@ from odf_common.metadata.steps import MergeStrategy
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import SourceBuildsIndex, SourceQueries, SourceRetries, SourceWaiting
 from odf_ingest.history.kept_index import Building
-from odf_ingest.push.source import Trouble
+from odf_ingest.push.batches_in_flight import Trouble
 from odf_ingest.push.source_record import SourceRecord
 from odf_ingest.push.source_topics import Key, SourceTopic
 from odf_ingest.push.start_position import messages_after
@@ -51,15 +51,15 @@ def of_source(record: SourceRecord, building_of: BuildingOf) -> Refused | None:
         return _retries(name, trouble.reason, trouble)
     if source is None:
         return None
-    if _long(source.querying_since) is not None:
+    if _long(source.in_flight.querying_since) is not None:
         return SourceQueries(source=name)
     building = _building(record, building_of)
     if building is not None:
         return SourceBuildsIndex(source=name, done=building.done, total=building.total)
-    since = _long(source.committing_since)
+    since = _long(source.in_flight.committing_since)
     if since is not None:
         why = "the coordinator has not committed its batch"
-        return _retries(name, "CommitWaits", source.trouble or Trouble(since=since, why=why))
+        return _retries(name, "CommitWaits", source.in_flight.trouble or Trouble(since=since, why=why))
     return None
 
 
@@ -71,8 +71,10 @@ def since_of(record: SourceRecord, building_of: BuildingOf) -> float:
     if building is not None:
         return building.since
     source = record.source
-    begun = None if source is None else _long(source.querying_since) or _long(source.committing_since)
-    return begun or record.since
+    if source is None:
+        return record.since
+    batches = source.in_flight
+    return _long(batches.querying_since) or _long(batches.committing_since) or record.since
 
 
 def _building(record: SourceRecord, building_of: BuildingOf) -> Building | None:

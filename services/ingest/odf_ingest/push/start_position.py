@@ -104,7 +104,7 @@ def has_moved(source: PushSource, state: ChainState, topic: SourceTopic) -> bool
     return (
         (known is None and topic.start != source.start)
         or described.topic_id != source.topic_id
-        or described.low.keys() != source.next.keys()
+        or described.low.keys() != source.offsets.next.keys()
     )
 
 

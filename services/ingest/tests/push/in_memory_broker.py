@@ -28,7 +28,7 @@ from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.control.drain import Drains
-from odf_ingest.push import assigned_sources
+from odf_ingest.push import inspection_schedule
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_buffer import MAX_BATCH_BYTES, BatchLimits
 from odf_ingest.push.batch_worker import BatchWorker
@@ -239,7 +239,7 @@ def running(
         catalog,
     )
     try:
-        with patch.object(assigned_sources, "PATROL_SECONDS", 0.05):
+        with patch.object(inspection_schedule, "PATROL_SECONDS", 0.05):
             made.ask(lambda: owned.own(frozenset({3})))
             yield made
     finally:

@@ -183,7 +183,7 @@ def test_a_topic_is_accepted_before_its_reader_has_noticed_that_it_changed(
         broker.logs[TOPIC, 0] += [message(1), message(2)]
         node.drain()
         # No patrol inspects the topic in the meantime.
-        monkeypatch.setattr(node.owned, "_patrol", lambda _: None)
+        monkeypatch.setattr(node.owned._schedule, "_patrol", lambda _: None)
         broker.drop(TOPIC) if is_gone else broker.make(TOPIC)
         with pytest.raises(SourceStopped, match="TopicGone" if is_gone else "TopicReplaced"):
             node.drain()

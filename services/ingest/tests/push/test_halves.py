@@ -38,7 +38,7 @@ def waits(node: Running) -> bool:
 
 def next_of(node: Running) -> dict[int, int] | None:
     source = node.reader.sources.get(Key(node.bench.dataset, "default"))
-    return None if source is None else source.next
+    return None if source is None else source.offsets.next
 
 
 def reason(node: Running) -> SourceStopped | None:

@@ -150,21 +150,3 @@ def test_a_name_that_another_dataset_has_by_now_stands_for_no_other() -> None:
         inspector = an_inspector(pool, catalog=a_catalog([new]), current=lambda _: None, deliver=found.extend)
         inspector.ask([old], "d0")
     assert [(one.dataset, one.entry) for one in found] == [(old, None)]
-
-
-def test_of_two_planned_inspections_the_earlier_one_counts(make_bench: Any) -> None:
-    broker = Broker()
-    broker.make(TOPIC)
-    with running(make_bench(), broker) as node:
-        node.drain()
-
-        def plan_twice() -> None:
-            node.owned._look_later(node.bench.dataset, 0.01)
-            node.owned._look_later(node.bench.dataset, 0.0)
-            time.sleep(0.02)
-            node.owned.look_again()  # raises if the later one is taken for planned
-            assert node.bench.dataset not in node.owned._planned
-
-        node.ask(plan_twice)
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.wait(lambda: node.ids == [1])

@@ -25,7 +25,7 @@ from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit.commit_queue import Pools
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.push import assigned_sources as owned
-from odf_ingest.push import reader, source
+from odf_ingest.push import batches_in_flight, inspection_schedule, reader
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.batch_buffer import BatchLimits
 from odf_ingest.push.batch_worker import BatchWorker
@@ -220,11 +220,11 @@ class World:
 
 @pytest.fixture
 def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], World]:
-    monkeypatch.setattr(source, "RETRY", Backoff(first=0.0, most=0.0))
+    monkeypatch.setattr(batches_in_flight, "RETRY", Backoff(first=0.0, most=0.0))
     for module, name in (
         (owned, "BUSY_RECHECK_SECONDS"),
         (reader, "POLL_SECONDS"),
-        (owned, "PATROL_SECONDS"),
+        (inspection_schedule, "PATROL_SECONDS"),
     ):
         monkeypatch.setattr(module, name, 0.0)
 

@@ -9,6 +9,7 @@ import pytest
 from odf_common.adapters.kafka.quiet import Partition
 from odf_common.errors import Unavailable
 from odf_ingest.push.lanes import Lanes
+from odf_ingest.push.partition_offsets import PartitionOffsets
 from odf_ingest.push.source import PushSource
 
 
@@ -36,7 +37,9 @@ class Client:
 def source(topic: str, *positions: int) -> PushSource:
     next_ = dict(enumerate(positions))
     partitions = tuple((topic, number) for number in next_)
-    return cast("PushSource", SimpleNamespace(topic=topic, next=next_, partitions=partitions))
+    return cast(
+        "PushSource", SimpleNamespace(topic=topic, offsets=PartitionOffsets(next_), partitions=partitions)
+    )
 
 
 class Bench:

@@ -26,7 +26,7 @@ from odf_ingest import metrics
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import PositionChanged, SourceStopped
 from odf_ingest.history.kept_index import IndexBehind
-from odf_ingest.push import assigned_sources, reader
+from odf_ingest.push import inspection_schedule, reader
 from odf_ingest.push.source_topics import Key
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
@@ -63,7 +63,7 @@ def test_an_idle_reader_polls_less_often(make_bench: Any, broker: Broker) -> Non
 def test_a_reader_polls_often_after(make_bench: Any, broker: Broker, happens: str) -> None:
     with running(make_bench(), broker) as node:
         node.wait(lambda: bool(node.reader.sources))
-        with patch.object(assigned_sources, "PATROL_SECONDS", 60):
+        with patch.object(inspection_schedule, "PATROL_SECONDS", 60):
             node.wait(lambda: broker.waits[-1] == reader.IDLE_POLL_SECONDS)
             if happens == "a message":
                 broker.logs[TOPIC, 0].append(message(1))

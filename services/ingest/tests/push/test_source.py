@@ -15,7 +15,8 @@ from odf_ingest.message_columns import ColumnNames, HeaderColumns, MessageColumn
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.push.batch_buffer import MAX_BATCH_BYTES, MAX_DELAY_SECONDS, BatchLimits
-from odf_ingest.push.source import PushSource, Trouble, Wait
+from odf_ingest.push.batches_in_flight import Trouble
+from odf_ingest.push.source import PushSource, Wait
 
 
 def a_source(
@@ -118,17 +119,17 @@ def test_a_batch_is_due_after_its_delay_and_at_once_when_hurried_and_nothing_wai
     assert source.due > time.monotonic() + 50
     source.is_hurried = True
     assert source.due > time.monotonic() + 50
-    source.ends[0] = 1
+    source.offsets.ends[0] = 1
     assert source.due <= time.monotonic()
 
 
 def test_a_batch_may_take_longer_while_what_fills_it_waits_in_the_topic() -> None:
     source = a_source(size=100, delay=60)
     source.add(a_chunk([10]))
-    source.high[0] = 10
+    source.offsets.high[0] = 10
     assert source.due is not None
     assert source.due > time.monotonic() + 250
-    source.high[0] = 9
+    source.offsets.high[0] = 9
     assert source.due < time.monotonic() + 70
 
 
@@ -138,7 +139,7 @@ def test_a_source_that_waits_is_not_cut_before_something_new_has_come() -> None:
     source.add(a_chunk([1]))
     assert (source.due, source.is_waiting) == (math.inf, False)
     source.add(a_chunk([1], start=1))
-    source.ends[0] = 2
+    source.offsets.ends[0] = 2
     assert (source.due, source.is_waiting) == (None, True)
     source.is_hurried = False
     source.add(a_chunk([98], start=2))
@@ -196,15 +197,15 @@ def test_where_a_message_is_a_batch_each_is_cut_at_once() -> None:
 
 def test_lag_is_what_waits_behind_what_is_committed() -> None:
     source = a_source()
-    source.high[0] = 10
-    assert source.lag({0: 4}) == 6
-    assert source.lag({0: 12}) == 0
+    source.offsets.high[0] = 10
+    assert source.offsets.lag({0: 4}) == 6
+    assert source.offsets.lag({0: 12}) == 0
 
 
 def test_partitions_that_were_not_read_to_their_ends_are_unread_in_a_batch() -> None:
     source = a_source(partitions=3)
     source.add(a_chunk([1] * 4, partition=0))
-    source.ends = {0: 4, 1: 7}
+    source.offsets.ends = {0: 4, 1: 7}
     source.cut()
     (batch,) = source.ready
     assert batch.unread == {1, 2}
@@ -242,7 +243,7 @@ class MovingOn(deque[MessageBatch]):
 
     def __len__(self) -> int:
         self._source.cut()  # the buffer's messages are ready, and then in flight
-        self._source.begun = 1
+        self._source.in_flight.begun = 1
         return 0
 
 
@@ -250,7 +251,7 @@ def test_a_source_is_not_idle_while_its_messages_move_from_the_buffer_in_flight(
     source = a_source()
     source.ready = MovingOn(source)
     assert not source.is_idle
-    source.settled = 1
+    source.in_flight.settled = 1
     source = a_source()
     source.add(a_chunk([10]))
     source.ready = MovingOn(source)
@@ -270,21 +271,21 @@ def test_a_hurried_batch_is_due_once_all_partitions_are_read_to_their_ends() -> 
     source = a_source(delay=60, partitions=2)
     source.is_hurried = True
     source.add(a_chunk([1]))
-    source.ends = {0: 1, 1: 4}
+    source.offsets.ends = {0: 1, 1: 4}
     assert source.due is not None
     assert source.due > time.monotonic() + 50
-    source.ends[1] = 0
+    source.offsets.ends[1] = 0
     assert source.due <= time.monotonic()
 
 
 def test_messages_in_flight_are_unread_for_the_sources_other_topics() -> None:
     source = a_source(partitions=3)
-    source.ends = {0: 0, 1: 1, 2: 5}
+    source.offsets.ends = {0: 0, 1: 1, 2: 5}
     source.add(a_chunk([1], partition=1))
     source.cut()
-    assert source.activity.unread == frozenset({1, 2})
+    assert source.offsets.activity(is_idle=source.is_idle).unread == frozenset({1, 2})
     source.ready.clear()
-    assert source.activity.unread == frozenset({2})
+    assert source.offsets.activity(is_idle=source.is_idle).unread == frozenset({2})
 
 
 def test_a_batch_of_the_top_size_does_not_grow() -> None:

@@ -66,7 +66,7 @@ def test_each_partition_begins_where_the_chain_stands_or_at_its_first_message(
     read: Offsets | None, low: Offsets, high: Offsets, begins: Offsets
 ) -> None:
     source = opened(state_at(read), topic(low, high))
-    assert (source.next, source.beginning) == (begins, low)
+    assert (source.offsets.next, source.beginning) == (begins, low)
     assert source.partitions == tuple((TOPIC, number) for number in low)
 
 

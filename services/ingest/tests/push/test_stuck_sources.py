@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from odf_common.ports.engine import QueryNotWanted, QueryTooSlow
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.prepare.batch import Search
-from odf_ingest.push import assigned_sources, stalls
+from odf_ingest.push import assigned_sources, inspection_schedule, stalls
 from odf_ingest.push.assigned_sources import AssignedSources
 from odf_ingest.push.inspector import Inspection
 from odf_ingest.push.source import PushSource
@@ -289,29 +289,10 @@ def test_a_commit_that_does_not_get_on_is_named(make_bench: Any, broker: Broker)
         node.wait(lambda: node.owned.stuck() == {})
 
 
-def test_a_catalog_that_fails_once_is_looked_through_again(
-    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(assigned_sources, "RESCAN_SECONDS", 0.05)
-    with running(make_bench(), broker) as node:
-        entries = node.catalog.entries
-        failures: list[Exception] = [ValueError("a bug"), StorageUnavailable(what="names", why="EIO")]
-        looks = []
-
-        def failing() -> Iterator[CatalogEntry]:
-            if failures:
-                raise failures.pop()
-            looks.append(1)
-            return entries()
-
-        monkeypatch.setattr(node.catalog, "entries", failing)
-        node.wait(lambda: bool(looks))
-
-
 def test_a_dataset_that_was_never_announced_is_found(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assigned_sources, "RESCAN_SECONDS", 0.05)
+    monkeypatch.setattr(inspection_schedule, "RESCAN_SECONDS", 0.05)
     with running(make_bench(), broker) as node:
         node.wait(lambda: bool(node.reader.sources))
         other = CatalogEntry(
@@ -346,19 +327,6 @@ def test_a_source_state_that_cannot_be_read_stops_only_its_dataset(make_bench: A
         broker.logs[TOPIC, 0] += [message(2)]
         node.wait(lambda: node.ids == [1, 2])
         node.wait(lambda: why(node, "") == "")
-
-
-def test_a_dataset_that_cannot_be_read_is_looked_at_again_once_however_often_it_was_seen(
-    make_bench: Any, broker: Broker
-) -> None:
-    other = a_dataset("other")
-    with running(make_bench(), broker) as node:
-        for _ in range(5):
-            seen = Inspection(dataset=other, error=Unavailable(what="its folder", why="Permission denied"))
-            node.ask(partial(node.owned.found, [seen]))
-        looks: list[int] = []
-        node.ask(lambda: looks.append(len(node.owned._later)))
-        assert looks == [1]
 
 
 def resumed(node: Running, search: Search | None = None) -> None:

@@ -1,0 +1,65 @@
+"""Where a source is in the partitions of its topic, and what it knows of the messages after that."""
+
+import time
+from collections.abc import Mapping
+
+from odf_ingest.prepare.batch import TopicActivity
+
+
+class PartitionOffsets:
+    """Offsets by partition. Written by the reader's thread; others may ask."""
+
+    def __init__(self, positions: Mapping[int, int]) -> None:
+        """Start at `positions`."""
+        self.next = dict(positions)  # the next message to be read
+        self.ends: dict[int, int] = {}  # observed end
+        self.high: dict[int, int] = {}  # its end at the last poll with messages
+        self._opened_at = dict(positions)
+        self._heard = dict.fromkeys(positions, time.monotonic())  # when each gave its last message
+        self._unread: tuple[Mapping[int, int], float] | None = None
+
+    def read(self, partition: int, offset: int) -> None:
+        """Go on after a message that has just been read."""
+        self._heard[partition] = time.monotonic()
+        self.next[partition] = offset + 1
+
+    def are_after(self, seen: Mapping[int, int]) -> bool:
+        """Return whether any partition has been read beyond `seen`."""
+        return any(at > seen.get(number, 0) for number, at in self.next.items())
+
+    def have_reached(self, seen: Mapping[int, int]) -> bool:
+        """Return whether every partition has been read up to `seen` again."""
+        return all(at >= seen.get(number, 0) for number, at in self.next.items())
+
+    def lag(self, positions: Mapping[int, int]) -> int:
+        """Return the number of known messages after these positions."""
+        return sum(max(self.high.get(number, 0) - at, 0) for number, at in positions.items())
+
+    @property
+    def unread(self) -> frozenset[int]:
+        """Return the partitions that are not known to be read to their ends."""
+        return frozenset(number for number, at in self.next.items() if self.ends.get(number) != at)
+
+    @property
+    def quiet(self) -> Mapping[int, float]:
+        """Return the seconds since each partition gave a message, or was opened."""
+        now = time.monotonic()
+        return {number: now - at for number, at in self._heard.items()}
+
+    def activity(self, *, is_idle: bool) -> TopicActivity:
+        """Return what a batch from another topic of the same source needs to know of this one."""
+        unread = self.unread
+        if not is_idle:
+            unread |= {number for number, at in self.next.items() if at != self._opened_at[number]}
+        return TopicActivity(unread=unread, quiet=self.quiet)
+
+    def silence(self, high: Mapping[int, int], *, is_idle: bool) -> float:
+        """Return the seconds since calls have seen the source idle here, although the topic's ends are higher."""
+        is_behind = any(
+            at > max(self.next.get(number, at), self.ends.get(number, 0)) for number, at in high.items()
+        )
+        if not (is_idle and is_behind):
+            self._unread = None
+        elif self._unread is None or self._unread[0] != self.next:
+            self._unread = dict(self.next), time.monotonic()
+        return 0.0 if self._unread is None else time.monotonic() - self._unread[1]
