@@ -13,7 +13,9 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import ObjectKind, require_entry
 from odf_sync.repositories.folder_target import FolderTarget
-from odf_sync.transfer.push_errors import PushDiverged, RemoteAhead
+from odf_sync.smart.messages import DatasetVisibility
+from odf_sync.transfer.push import Push, push
+from odf_sync.transfer.push_errors import NoVisibilityThere, PushDiverged, RemoteAhead
 from odf_sync.transfer.push_files import AnotherDataset
 
 
@@ -135,3 +137,13 @@ def test_a_lost_or_damaged_object_is_named_and_the_folder_stays_without_a_head(
     with pytest.raises(NotFound, match=str(name)):
         here.push("cities", folder.as_uri())
     assert not (folder / "refs").exists()
+
+
+@pytest.mark.parametrize("visibility", DatasetVisibility)
+def test_a_folder_keeps_no_visibility_and_says_so_before_anything_is_sent(
+    here: SyncNode, folder: Path, visibility: DatasetVisibility
+) -> None:
+    chosen = Push(dataset="cities", target=folder.as_uri(), visibility=visibility, is_chosen=True)
+    with pytest.raises(NoVisibilityThere, match="whoever may read its files"):
+        list(push(here.env, chosen))
+    assert not folder.exists()

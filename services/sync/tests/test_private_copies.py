@@ -174,3 +174,13 @@ def test_a_push_without_a_place_goes_where_the_last_one_went(here: Node, there: 
         assert there.head("cities") == here.head("cities")
         *_, again = here.push("cities", "", token=there.token)
         assert (again.state, again.target) == ("up-to-date", f"odf+{base}/cities")
+
+
+def test_what_is_private_here_is_pushed_to_a_folder_whose_permissions_count(
+    here: Node, tmp_path: Path
+) -> None:
+    here.set_visibility("cities", Rule.PRIVATE)
+    folder = tmp_path / "backup"
+    *_, last = here.push("cities", folder.as_uri(), privacy=here.privacy)
+    assert last.state == "updated"
+    assert (folder / "refs" / "head").exists()

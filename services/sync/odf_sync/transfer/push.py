@@ -61,7 +61,13 @@ from odf_sync.smart.ranges import Range, objects_of, pack
 from odf_sync.transfer.block_signatures import own_signatures
 from odf_sync.transfer.privacy import Privacy, require_accounts
 from odf_sync.transfer.pull import Step
-from odf_sync.transfer.push_errors import DataNotHere, NoPlaceThere, PushDiverged, RemoteAhead
+from odf_sync.transfer.push_errors import (
+    DataNotHere,
+    NoPlaceThere,
+    NoVisibilityThere,
+    PushDiverged,
+    RemoteAhead,
+)
 from odf_sync.transfer.push_files import require_same_dataset, send_blocks, send_objects
 from odf_sync.transfer.remote_blocks import BlockSpool
 from odf_sync.transfer.upload import File, Uploader, at_a_time
@@ -137,9 +143,12 @@ def push(
     Dropped data of a derivative is left out of a folder or a bucket, and counted in the last step.
 
     Raises `PushDiverged` and `RemoteAhead` unless forced, `AnotherDataset`, `NotFound`, `DataNotHere`,
-    `NotPrivateThere`, `SignatureRefused` for a damaged signature here, `TransferRefused` and `Unavailable`.
+    `NotPrivateThere`, `NoVisibilityThere`, `SignatureRefused` for a damaged signature here, `TransferRefused`,
+    `Unavailable`.
     """
     source = _source(env, request, token_for)
+    if request.is_chosen and not isinstance(source.there, HttpDataset):
+        raise NoVisibilityThere(url=source.there.url)
     if not request.is_chosen and privacy is not None and privacy.is_private(source.entry):
         request = replace(request, is_chosen=True)
     there = source.there

@@ -82,3 +82,18 @@ class NotPrivateThere(InvalidInput):
             "log in there with `odf login`; or, if everyone may read it there, repeat the push with "
             "`--visibility public`"
         )
+
+
+@dataclass(eq=False, kw_only=True)
+class NoVisibilityThere(InvalidInput):
+    """A push to a folder or a bucket was given a visibility, which only nodes keep."""
+
+    url: str
+
+    def __str__(self) -> str:
+        """Return where, and who can read it there."""
+        return f"{self.url} keeps no visibility: whoever may read its files can read the dataset"
+
+    def advice(self) -> str:
+        """Return how to push it."""
+        return "see to the permissions of the folder or bucket, then push without --visibility"
