@@ -1,4 +1,4 @@
-"""Schemas of slices: converted to and from events, and which may follow which (wire-facts §1.6, §5.5 rule 22)."""
+"""Schemas of slices: converted to and from events, and which may follow which (wire-facts §1.6, §5.5, 22)."""
 
 from collections.abc import Sequence
 
