@@ -9,7 +9,7 @@ from typing import BinaryIO, cast
 
 import pytest
 
-from odf_common.errors import StorageUnavailable
+from odf_common.errors import NotFound, StorageUnavailable, Unavailable
 from odf_sync.transfer import partial_files
 from odf_sync.transfer.partial_files import KEPT_SECONDS, keep_swept, kept_blocks, partial_file, sweep
 
@@ -95,3 +95,20 @@ def test_blocks_that_fill_the_disk_are_not_kept(tmp_path: Path) -> None:
     with pytest.raises(StorageUnavailable, match="the disk is full"):
         fill_with_blocks(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_someone_has_removed_meanwhile_hide_no_outcome(tmp_path: Path) -> None:
+    def removed(error: Exception | None) -> None:
+        with kept_blocks(tmp_path, "http://x") as file:
+            file.write(b"block")
+            for one in tmp_path.iterdir():
+                one.unlink()
+            if error is not None:
+                raise error
+
+    removed(None)
+    for error in (NotFound(what="block"), Unavailable(what="x", why="y")):
+        with pytest.raises(type(error)):
+            removed(error)
+    with pytest.raises(StorageUnavailable, match="the disk is full"):
+        removed(OSError(errno.ENOSPC, "No space left on device"))

@@ -165,6 +165,6 @@ def _remove_old(file: Path) -> None:
         return
     try:
         if os.fstat(handle).st_mtime < time.time() - KEPT_SECONDS:
-            file.unlink(missing_ok=True)
+            file.unlink()
     finally:
         os.close(handle)
