@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from odf_testing.guarded import GuardedSet
 from odf_testing.sync_node import SyncNode
 
 from odf_common.chain.walk import blocks_between
@@ -116,3 +117,15 @@ def test_a_chain_is_replaced_only_if_that_was_asked_for(
     with Acceptance(there.env, replace(chain, is_forced=is_forced)) as acceptance:
         acceptance.complete(there.replies)
     assert [(copy.name, copy.is_forced) for copy in copies] == [("cities", is_forced)]
+
+
+def test_objects_that_arrive_are_noted_by_one_thread_at_a_time(here: SyncNode, there: SyncNode) -> None:
+    dataset, chain, names = parts(here)
+    with Acceptance(there.env, chain) as acceptance:
+        acceptance._admitted.result()
+        acceptance._arrived = GuardedSet(acceptance._guard)
+        for name in names:
+            send(here, there, dataset, name)
+            acceptance.note_object(ObjectKind.DATA, name)
+        acceptance.complete(there.replies)
+    assert there.head("cities") == here.head("cities")

@@ -1,6 +1,7 @@
 """`access.db` keeps what it was told, is private, and allows nothing while it cannot be read."""
 
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from odf_common.errors import (
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import CatalogEntry, Incarnation, incarnation
 from odf_sync import private_database
+from odf_sync.access import passwords
 from odf_sync.access.access_store import FILE, AccessStore, AccessUnreadable
 from odf_sync.access.directory import Directory, LoginRefused
 from odf_sync.access.rules import Action, Role, Verdict, Visibility
@@ -333,3 +335,29 @@ def test_the_visibility_of_a_pushed_dataset_counts_where_there_are_many_tenants_
             with authorizer.creating(a_dataset(), Visibility.PUBLIC, is_chosen=is_chosen) as creation:
                 found = one.store.visibility(incarnation(a_dataset(), creation))
             assert found == (Visibility.PUBLIC if is_multi_tenant or is_chosen else None)
+
+
+def test_a_label_has_up_to_a_hundred_printable_characters(directory: Directory) -> None:
+    directory.add_account(ALICE, None)
+    _, stored = directory.create_token(ALICE, label="x" * 100)
+    assert stored.label == "x" * 100
+    with pytest.raises(InvalidInput, match="at most 100 printable"):
+        directory.create_token(ALICE, label="x" * 101)
+
+
+def test_few_passwords_are_hashed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, is_alone = threading.Lock(), []
+    monkeypatch.setattr(passwords, "AT_ONCE", place)
+
+    class Hasher:
+        def hash(self, password: str) -> str:
+            is_alone.append(place.locked())
+            return password
+
+        def verify(self, hashed: str, password: str) -> None:
+            is_alone.append(place.locked())
+            assert hashed == password
+
+    monkeypatch.setattr(passwords, "_HASHER", Hasher())
+    assert passwords.is_password("long enough", passwords.hash_password("long enough"))
+    assert is_alone == [True, True]

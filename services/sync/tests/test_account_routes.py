@@ -17,6 +17,7 @@ import urllib3
 from aiohttp import web
 from odf_testing.builders import a_dataset
 from odf_testing.clocks import ManualClock
+from odf_testing.guarded import GuardedDict
 from odf_testing.http import running
 from odf_testing.recorded_cases import Side, plays
 
@@ -250,6 +251,20 @@ def test_logins_of_devices_expire_and_are_limited(monkeypatch: pytest.MonkeyPatc
     assert logins.is_pending(logins.begin("192.0.2.1"))
     with pytest.raises(KeyError):
         logins.poll(code)
+
+
+def test_logins_are_kept_by_one_thread_at_a_time() -> None:
+    logins = device_flow.DeviceLogins(ManualClock())
+
+    def guard() -> None:
+        logins._logins = GuardedDict(logins._lock, logins._logins)
+
+    guard()
+    code = logins.begin("192.0.2.1")
+    guard()
+    assert logins.is_pending(code)
+    assert logins.complete(code, "token")
+    assert logins.poll(code) == "token"
 
 
 def test_a_code_is_worth_a_token_only_as_long_as_the_answer_may_have_been_lost() -> None:

@@ -409,3 +409,15 @@ def test_only_a_connection_that_is_still_there_is_ended_for_being_slow(*, is_los
         return transport.is_ended
 
     assert asyncio.run(is_ended()) == (not is_lost)
+
+
+def test_requests_are_counted_by_one_thread_at_a_time() -> None:
+    is_locked: list[bool] = []
+
+    def now() -> float:
+        is_locked.append(rate._lock.locked())
+        return 0.0
+
+    rate = RequestRate(1, now)
+    assert rate.wait_seconds("a") == 0
+    assert is_locked == [True]

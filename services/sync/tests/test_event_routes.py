@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_time
+from odf_testing.guarded import GuardedDict
 from odf_testing.http import running
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
@@ -243,3 +244,19 @@ def test_the_facts_of_a_head_are_those_of_its_state() -> None:
     }
     chain.add(AddData(prev_offset=9, new_watermark=a_time(5)))
     assert head_facts(entry, chain.state)["watermark"] == "2026-01-01T00:00:05Z"
+
+
+def test_streams_come_and_go_one_at_a_time() -> None:
+    async def use(watch: HeadWatch) -> None:
+        with watch.waiting(a_dataset()) as bell:
+            assert watch.is_watched(a_dataset())
+            watch.ring(str(a_dataset()))
+            await bell.wait()
+            stop = threading.Event()
+            stop.set()
+            watch.end_streams(stop)
+        assert not watch.is_watched(a_dataset())
+
+    watch = HeadWatch()
+    watch._bells = GuardedDict(watch._lock)
+    asyncio.run(use(watch))

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from odf_testing.builders import a_chain, a_hash, a_seed
 
+from odf_common.adapters.local import durable
 from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.errors import Damaged, HeadMoved, InvalidInput, NotFound, StorageUnavailable
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
 from odf_sync.repositories import RemoteFolder
-from odf_sync.repositories.folder_target import FolderTarget
+from odf_sync.repositories.folder_target import LOCK, FolderTarget
 from odf_sync.smart.messages import ObjectFile, ObjectType
 from odf_sync.transfer.push_files import send_blocks, send_objects
 
@@ -48,6 +49,21 @@ def test_the_head_moves_only_from_where_it_is_expected(tmp_path: Path) -> None:
     (tmp_path / "cities" / "refs" / "head").write_text("damaged")
     with pytest.raises(InvalidInput):
         target.move_head(DATASET, expected=a_hash("two"), new=a_hash("three"))
+
+
+def test_the_head_is_compared_and_moved_while_no_other_push_moves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, write = FolderTarget((tmp_path / "cities").as_uri()), durable.write
+
+    def write_alone(file: Path, content: bytes) -> None:
+        with pytest.raises(durable.LockHeld), durable.locked(tmp_path / "cities" / LOCK, wait_seconds=0):
+            pass
+        write(file, content)
+
+    monkeypatch.setattr(durable, "write", write_alone)
+    target.move_head(DATASET, expected=None, new=HEAD)
+    assert target.head() == HEAD
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

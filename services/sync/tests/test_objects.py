@@ -1,5 +1,6 @@
 """Slices whose bytes have the right name, but whose records are not those that the block declares."""
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from odf_common.metadata.events import AddData, DataSlice, KnownEvent, OffsetInt
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import Environment
 from odf_sync.repositories import RemoteFolder
+from odf_sync.transfer import objects
 from odf_sync.transfer.objects import (
     ObjectDiffers,
     RecordsRefused,
@@ -166,3 +168,17 @@ def test_the_declaration_that_differs_is_named_whichever_comes_first(
         with pytest.raises(RecordsRefused, match="declared 0–0") as refused:
             fetched(tmp_path, *declared)
         assert refused.value.sequence_number == 9
+
+
+def test_only_some_slices_are_in_memory_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readers = threading.Lock()
+    monkeypatch.setattr(objects, "READERS", readers)
+    is_alone, read = [], objects.read_foreign_slice
+
+    def read_alone(file: Path, records: int) -> pa.Table:
+        is_alone.append(readers.locked())
+        return read(file, records)
+
+    monkeypatch.setattr(objects, "read_foreign_slice", read_alone)
+    fetched(tmp_path, remote(tmp_path, WHOLE))
+    assert is_alone == [True]

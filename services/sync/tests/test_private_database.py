@@ -50,3 +50,14 @@ def test_another_version_and_what_is_no_database_are_damaged_and_a_fault_of_now_
         PrivateDatabase(tmp_path, DEFINITION).change("INSERT INTO one VALUES (1)")
     with pytest.raises(StorageUnavailable):
         PrivateDatabase(None, DEFINITION).rows("SELECT * FROM three")
+
+
+def test_threads_use_its_connection_one_after_another() -> None:
+    database, is_locked = PrivateDatabase(None, DEFINITION), []
+    database.change("INSERT INTO one VALUES (1)")
+    assert database._connection is not None
+    database._connection.set_trace_callback(lambda _: is_locked.append(database._lock.locked()))
+    database.rows("SELECT * FROM one")
+    database.change("DELETE FROM one")
+    assert len(is_locked) >= 2
+    assert all(is_locked)

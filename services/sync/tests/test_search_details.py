@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from odf_testing.builders import AChain, a_chain, a_dataset, a_derivative, a_seed
 from odf_testing.clocks import ManualClock
+from odf_testing.guarded import GuardedDict
 
 from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
@@ -329,3 +330,13 @@ def test_a_search_waits_for_no_read_of_another_url_and_for_none_if_the_index_is_
             assert ([one.name for one in found], searched.problem) == (["disk/a"], "")
     finally:
         ends.set()
+
+
+def test_a_read_is_begun_and_ended_by_one_thread_at_a_time() -> None:
+    reads, found = searching.Reads(), Searched(name="disk", index=NOTHING)
+    reads._running = running = GuardedDict(reads._guard)
+    assert reads.begin((Name("disk"), "file:///disk", None), lambda: found).result(10) == found
+    for thread in threading.enumerate():
+        if thread.name == "search disk":
+            thread.join(10)
+    assert len(running) == 0

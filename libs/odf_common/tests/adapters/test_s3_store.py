@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,12 +18,13 @@ from odf_testing.contracts import (
     a_dataset,
     a_hash,
 )
+from odf_testing.guarded import GuardedDict
 from odf_testing.minioserver import LARGE, MinioServer
 
 from odf_common.adapters.local import CorruptRef
 from odf_common.adapters.s3 import bucket
 from odf_common.adapters.s3.bucket import Bucket
-from odf_common.adapters.s3.bucket_blobs import S3BlobStore
+from odf_common.adapters.s3.bucket_blobs import S3BlobStore, _Fetches
 from odf_common.adapters.s3.bucket_refs import S3RefStore
 from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_common.errors import Damaged, HeadMoved, NotFound
@@ -261,3 +262,11 @@ def test_more_objects_than_one_page_are_listed_and_removed(
     assert [listed.name for listed in stored.objects("folder/")] == names
     stored.remove(names)
     assert list(stored.objects("")) == []
+
+
+def test_fetches_begin_and_end_one_at_a_time(tmp_path: Path) -> None:
+    fetches = _Fetches()
+    running: GuardedDict[str, Future[Path]] = GuardedDict(fetches._guard)
+    fetches._running = running
+    assert fetches.shared("key", lambda: tmp_path) == tmp_path
+    assert len(running) == 0

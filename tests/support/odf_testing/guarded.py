@@ -1,0 +1,49 @@
+"""Containers that fail when they are used without their lock: what a race would show only now and then."""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+OF_DICTS: Final = (
+    "__contains__",
+    "__getitem__",
+    "__setitem__",
+    "__delitem__",
+    "__iter__",
+    "get",
+    "items",
+    "setdefault",
+)
+OF_SETS: Final = ("__and__", "__contains__", "__iter__", "add", "clear", "discard", "update")
+
+
+class GuardedDict(dict[K, V]):
+    """A dictionary that is used while a lock is held."""
+
+    def __init__(self, lock: threading.Lock, content: Mapping[K, V] | None = None) -> None:
+        super().__init__(content or {})
+        self.lock = lock
+
+
+class GuardedSet(set[V]):
+    """A set that is used while a lock is held."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        super().__init__()
+        self.lock = lock
+
+
+def _with_lock(use: Callable[..., Any]) -> Callable[..., Any]:
+    def used(self: GuardedDict[Any, Any] | GuardedSet[Any], *arguments: object) -> object:
+        assert self.lock.locked(), f"{use.__name__} without the lock"
+        return use(self, *arguments)
+
+    return used
+
+
+for _kind, _uses in ((GuardedDict, OF_DICTS), (GuardedSet, OF_SETS)):
+    for _name in _uses:
+        setattr(_kind, _name, _with_lock(getattr(_kind, _name)))
