@@ -173,7 +173,7 @@ def test_the_declaration_that_differs_is_named_whichever_comes_first(
 def test_only_some_slices_are_in_memory_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readers = threading.Lock()
     monkeypatch.setattr(objects, "READERS", readers)
-    is_alone, read = [], objects.read_foreign_slice
+    is_alone, read = [], slices.read_foreign_slice
 
     def read_alone(file: Path, records: int) -> pa.Table:
         is_alone.append(readers.locked())

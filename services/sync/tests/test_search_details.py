@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,7 @@ from odf_sync.search import search as searching
 from odf_sync.search.crawl import Listing, summary_of_chain
 from odf_sync.search.index import NOTHING, Index, Indexes
 from odf_sync.search.own_datasets import fingerprint, page, summaries
-from odf_sync.search.search import MAX_AGE_MS, Query, Searched, matching, search
+from odf_sync.search.search import MAX_AGE_MS, Query, Read, Searched, matching, search
 from odf_sync.search.summary import DatasetSummary, summary_of
 
 
@@ -334,7 +335,8 @@ def test_a_search_waits_for_no_read_of_another_url_and_for_none_if_the_index_is_
 
 def test_a_read_is_begun_and_ended_by_one_thread_at_a_time() -> None:
     reads, found = searching.Reads(), Searched(name="disk", index=NOTHING)
-    reads._running = running = GuardedDict(reads._guard)
+    running: GuardedDict[Read, Future[Searched]] = GuardedDict(reads._guard)
+    reads._running = running
     assert reads.begin((Name("disk"), "file:///disk", None), lambda: found).result(10) == found
     for thread in threading.enumerate():
         if thread.name == "search disk":
