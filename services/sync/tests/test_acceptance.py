@@ -1,9 +1,11 @@
 """When the objects of a push are checked."""
 
 import queue
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from odf_testing.guarded import GuardedSet
@@ -129,3 +131,50 @@ def test_objects_that_arrive_are_noted_by_one_thread_at_a_time(here: SyncNode, t
             acceptance.note_object(ObjectKind.DATA, name)
         acceptance.complete(there.replies)
     assert there.head("cities") == here.head("cities")
+
+
+def test_objects_that_arrive_before_the_blocks_are_admitted_are_checked_then(
+    here: SyncNode, there: SyncNode, checked: "queue.Queue[Multihash]"
+) -> None:
+    dataset, chain, names = parts(here)
+    are_read = threading.Event()
+
+    class Slow(dict[Multihash, bytes]):
+        def items(self) -> Any:
+            assert are_read.wait(WAIT_SECONDS)
+            return super().items()
+
+    with Acceptance(there.env, replace(chain, blocks=Slow(chain.blocks))) as acceptance:
+        for name in names:
+            send(here, there, dataset, name)
+            acceptance.note_object(ObjectKind.DATA, name)
+        assert checked.empty()
+        are_read.set()
+        assert {checked.get(timeout=WAIT_SECONDS) for _ in names} == set(names)
+
+
+def test_an_object_that_arrives_after_the_end_of_the_exchange_is_no_error(
+    here: SyncNode, there: SyncNode, checked: "queue.Queue[Multihash]"
+) -> None:
+    dataset, chain, (first, _) = parts(here)
+    with Acceptance(there.env, chain) as acceptance:
+        acceptance._admitted.result()
+    send(here, there, dataset, first)
+    acceptance.note_object(ObjectKind.DATA, first)
+    assert checked.empty()
+
+
+def test_a_sender_is_not_told_which_name_a_dataset_has_got_meanwhile(
+    here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, chain, names = parts(here)
+    for name in names:
+        send(here, there, dataset, name)
+
+    def fail(*_: object) -> None:
+        raise AlreadyExists(what="this dataset, locally named secret,")
+
+    monkeypatch.setattr(accept, "commit", fail)
+    with Acceptance(there.env, chain) as acceptance, pytest.raises(AlreadyExists) as refused:
+        acceptance.complete(there.replies)
+    assert "secret" not in str(refused.value)
