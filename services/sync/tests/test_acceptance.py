@@ -12,9 +12,12 @@ from odf_testing.guarded import GuardedSet
 from odf_testing.sync_node import SyncNode
 
 from odf_common.chain.walk import blocks_between
+from odf_common.codec.signature import encode_signature
 from odf_common.errors import AlreadyExists, InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+from odf_common.identity.keys import generate
+from odf_common.identity.signatures import sign_block
 from odf_common.ports.store import CatalogEntry, ObjectKind, block_reader
 from odf_common.service.environment import Environment
 from odf_sync.transfer import accept, objects
@@ -178,3 +181,25 @@ def test_a_sender_is_not_told_which_name_a_dataset_has_got_meanwhile(
     with Acceptance(there.env, chain) as acceptance, pytest.raises(AlreadyExists) as refused:
         acceptance.complete(there.replies)
     assert "secret" not in str(refused.value)
+
+
+def test_signatures_are_stored_before_blocks_and_both_before_the_head_moves(
+    here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, chain, names = parts(here)
+    for name in names:
+        send(here, there, dataset, name)
+    order: list[tuple[str, Multihash | None]] = []
+    put_all = there.blobs.put_all
+
+    def put_noted(dataset: DatasetId, kind: ObjectKind, contents: Sequence[tuple[Multihash, bytes]]) -> None:
+        order.append((kind.value, there.head("cities")))
+        put_all(dataset, kind, contents)
+
+    monkeypatch.setattr(there.blobs, "put_all", put_noted)
+    signature = encode_signature(sign_block(generate(), list(chain.blocks)[-1]))
+    signed = replace(chain, signature={list(chain.blocks)[-1]: signature}.get)
+    with Acceptance(there.env, signed) as acceptance:
+        acceptance.complete(there.replies)
+    assert order[:2] == [("signatures", None), ("blocks", None)]
+    assert there.head("cities") == here.head("cities")

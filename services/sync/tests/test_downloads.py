@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -22,6 +22,7 @@ from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import Environment
 from odf_sync.repositories import http, remote_dataset
 from odf_sync.repositories.remote_dataset import RemoteDataset, Sink
+from odf_sync.transfer.copied_objects import CopiedObjects
 from odf_sync.transfer.objects import ObjectDiffers, RemoteObject, fetch
 from odf_sync.transfer.partial_files import own_partial_file, partial_file
 
@@ -241,3 +242,39 @@ def test_a_download_is_given_up_if_its_attempts_are_too_slow(
     with nullcontext() if is_complete else pytest.raises(Unavailable, match="connection was lost"):
         fetch(env, cast("RemoteDataset", there), a_dataset(), [ONE], tmp_path)
     assert blobs.has(a_dataset(), ObjectKind.CHECKPOINT, NAME) is is_complete
+
+
+class Failing:
+    """A repository from which nothing comes."""
+
+    url = "file:///srv/x"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def fetch(self, _: ObjectKind, name: Multihash, *__: object) -> None:
+        self.asked += 1
+        raise NotFound(what=str(name))
+
+
+def test_after_an_error_no_more_objects_are_asked_for(tmp_path: Path) -> None:
+    there, count = Failing(), 5000
+    objects = [replace(ONE, name=a_hash(str(number))) for number in range(count)]
+    settings = SimpleNamespace(home=tmp_path)
+    env = cast("Environment", SimpleNamespace(blobs=MemoryBlobStore(), settings=settings))
+    wanted = CopiedObjects(env, a_dataset(), objects, may_lack=False)
+    with pytest.raises(NotFound):
+        list(wanted.fetch(cast("RemoteDataset", there), at_once=1))
+    assert there.asked < count
+
+
+def test_a_begun_file_that_someone_has_removed_meanwhile_hides_no_error(tmp_path: Path) -> None:
+    class Removing(Failing):
+        def fetch(self, kind: ObjectKind, name: Multihash, *to: object) -> None:
+            for file in tmp_path.iterdir():
+                file.unlink()
+            super().fetch(kind, name, *to)
+
+    env = cast("Environment", SimpleNamespace(blobs=MemoryBlobStore()))
+    with pytest.raises(NotFound, match=f"^{NAME} "):
+        fetch(env, cast("RemoteDataset", Removing()), a_dataset(), (ONE,), tmp_path)

@@ -156,8 +156,6 @@ def check_stored(env: Environment, source: str, dataset: DatasetId, declared: Se
 def _download(there: RemoteDataset, one: RemoteObject, file: PartialFile) -> None:
     """Complete a file; one that was begun with other bytes, from another repository perhaps, is fetched again."""
     begun = file.tell()
-    if begun > one.size:
-        file.clear()
     _receive(there, one, file)
     if file.hash() != one.name and begun:
         file.clear()
