@@ -42,7 +42,9 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{COMMON}/adapters/s3/cache.py": of_common("adapters/object_cache", "adapters/s3_store"),
     f"{COMMON}/adapters/s3/location.py": of_common("adapters/s3_location"),
     f"{COMMON}/adapters/s3/*.py": (
-        *of_common("adapters/bucket_uploads", "adapters/s3_store", "adapters/s3_faults"),
+        *of_common(
+            "adapters/bucket_uploads", "adapters/bucket_clients", "adapters/s3_store", "adapters/s3_faults"
+        ),
         *of_coordinator("stores_in_a_bucket"),
     ),
     f"{COMMON}/adapters/local/ca*.py": (

@@ -1,0 +1,202 @@
+"""How a bucket's server is addressed, with which credentials, and what its errors are called: without a server."""
+
+import ssl
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import pytest
+import urllib3
+from minio.deleteobjects import DeleteError
+from minio.error import S3Error, ServerError
+from odf_testing.builders import a_dataset, a_hash
+
+from odf_common.adapters.memory import MemoryBlobStore
+from odf_common.adapters.s3 import bucket as module
+from odf_common.adapters.s3.bucket import Bucket
+from odf_common.adapters.s3.bucket_blobs import S3BlobStore
+from odf_common.adapters.s3.cache import ObjectCache
+from odf_common.adapters.s3.location import S3Access, S3Location
+from odf_common.errors import StorageUnavailable
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.ports.clock import Backoff
+from odf_common.ports.store import ObjectKind
+
+PLACE: Final = S3Location.parse("s3://bucket/prefix")
+AWS, OTHER = "https://s3.amazonaws.com", "http://minio.example"
+
+
+@pytest.mark.parametrize(
+    ("addressing", "endpoint", "url"),
+    [
+        ("auto", AWS, "https://bucket.s3.eu-west-1.amazonaws.com/prefix/one"),
+        ("path", AWS, "https://s3.eu-west-1.amazonaws.com/bucket/prefix/one"),
+        ("virtual", AWS, "https://bucket.s3.eu-west-1.amazonaws.com/prefix/one"),
+        ("auto", OTHER, "http://minio.example/bucket/prefix/one"),
+        ("path", OTHER, "http://minio.example/bucket/prefix/one"),
+        ("virtual", OTHER, "http://bucket.minio.example/prefix/one"),
+    ],
+)
+def test_a_bucket_is_a_part_of_the_path_or_of_the_host(addressing: str, endpoint: str, url: str) -> None:
+    access = S3Access(
+        endpoint=endpoint, addressing=addressing, region="eu-west-1", access_key="key", secret_key="secret"
+    )
+    signed = Bucket(PLACE, access)._client.presigned_get_object("bucket", PLACE.key("one"))
+    assert signed.partition("?")[0] == url
+
+
+def test_credentials_come_from_the_default_profile_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "credentials"
+    file.write_text(
+        "[other]\naws_access_key_id = no\naws_secret_access_key = no\n"
+        "[default]\naws_access_key_id = key\naws_secret_access_key = secret\n"
+    )
+    provider = module._provider(S3Access(credentials_file=file))
+    assert provider is not None
+    found = provider.retrieve()
+    assert (found.access_key, found.secret_key) == ("key", "secret")
+    assert module._provider(S3Access()) is None, "anonymous"
+
+
+def refusal(code: str, status: int = 403) -> S3Error:
+    return S3Error(urllib3.HTTPResponse(status=status), code, None, None, None, None)
+
+
+def distrust() -> urllib3.exceptions.SSLError:
+    error = urllib3.exceptions.SSLError("handshake failed")
+    error.__cause__ = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts", "why", "advice"),
+    [
+        (refusal("RequestTimeTooSkewed"), 1, "this machine's clock is wrong", "set the clock"),
+        (distrust(), 1, "the S3 server is not trusted", "SSL_CERT_FILE"),
+        (urllib3.exceptions.SSLError("cut off"), 3, "the connection to the S3 server broke", "check that"),
+        (ServerError("busy", 500), 3, "busy", "check that"),
+        (ServerError("odd", 499), 1, "odd", "check that"),
+        (ValueError("odd header"), 1, "odd header", "check that"),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, Exception) else None,
+)
+def test_each_fault_has_its_words_and_is_repeated_only_if_it_may_pass(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, attempts: int, why: str, advice: str
+) -> None:
+    monkeypatch.setattr(module, "BACKOFF", Backoff(first=0.0, most=0.0))
+    monkeypatch.setattr(module, "ATTEMPTS", 3)
+    asked: list[str] = []
+
+    def fail(_: object, bucket: str, name: str) -> None:
+        asked.append(f"{bucket}/{name}")
+        raise error
+
+    monkeypatch.setattr(module._Client, "stat_object", fail)
+    with pytest.raises(StorageUnavailable, match=why) as refused:
+        Bucket(PLACE, S3Access()).size("one")
+    assert advice in refused.value.advice()
+    assert asked == ["bucket/prefix/one"] * attempts
+
+
+def test_an_object_that_cannot_be_removed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = DeleteError("AccessDenied", "it is locked", "prefix/one", None)
+    monkeypatch.setattr(module._Client, "remove_objects", lambda *_: iter([fault]))
+    with pytest.raises(StorageUnavailable, match="it was not removed: AccessDenied it is locked") as refused:
+        Bucket(PLACE, S3Access()).remove(["one"])
+    assert refused.value.file == "prefix/one"
+
+
+def test_an_object_that_is_gone_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    conditions: list[object] = []
+
+    def absent(_: object, __: str, ___: str, ____: bytes, condition: object) -> None:
+        conditions.append(condition)
+        raise refusal("NoSuchKey", 404)
+
+    monkeypatch.setattr(module._Client, "put_if", absent)
+    assert not Bucket(PLACE, S3Access()).put("one", b"content", replacing="tag")
+    assert conditions == [{"If-Match": '"tag"'}]
+
+
+def test_an_upload_is_not_begun_while_it_is_unknown_whether_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise refusal("NoSuchBucket", 404)
+
+    monkeypatch.setattr(module._Client, "_list_multipart_uploads", fail)
+    client = Bucket(PLACE, S3Access())._client
+    (tmp_path / "file").write_bytes(b"content")
+    with (tmp_path / "file").open("rb") as content, pytest.raises(S3Error, match="NoSuchBucket"):
+        client.put_parts("bucket", "prefix/one", content)
+
+
+def test_a_connection_that_breaks_within_an_object_is_unavailable_after_what_has_arrived() -> None:
+    class Broken:
+        def __init__(self) -> None:
+            self.pieces = [b"first"]
+            self.closed: list[str] = []
+
+        def read1(self, _: int) -> bytes:
+            if self.pieces:
+                return self.pieces.pop()
+            raise urllib3.exceptions.ProtocolError("cut off")
+
+        def close(self) -> None:
+            self.closed.append("close")
+
+        def release_conn(self) -> None:
+            self.closed.append("release")
+
+    response = Broken()
+    pieces = Bucket(PLACE, S3Access())._pieces(cast("Any", response), "one")
+    assert next(pieces) == b"first"
+    with pytest.raises(StorageUnavailable, match="the connection to the S3 server broke"):
+        next(pieces)
+    assert response.closed == ["close", "release"]
+
+
+class Swept:
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def sweep(self, untouched_since: float) -> None:
+        self.times.append(untouched_since)
+
+
+def test_unfinished_files_are_swept_in_the_home_and_in_the_cache() -> None:
+    local, cache = Swept(), Swept()
+    S3BlobStore(cast("Any", None), local=cast("Any", local), cache=cast("Any", cache)).sweep(7.0)
+    assert (local.times, cache.times) == ([7.0], [7.0])
+
+
+def test_indexes_are_in_the_home(tmp_path: Path) -> None:
+    local = SimpleNamespace(index_folder=lambda dataset: tmp_path / dataset.folder)
+    store = S3BlobStore(cast("Any", None), local=cast("Any", local), cache=cast("Any", None))
+    assert store.index_folder(a_dataset()) == tmp_path / a_dataset().folder
+
+
+def test_a_copy_that_is_removed_before_it_is_opened_is_fetched_again(tmp_path: Path) -> None:
+    content = b"content"
+    name = physical_hash_of(content)
+
+    class Forgetful(ObjectCache):
+        is_forgetful = True
+
+        def find(self, name: str) -> Path | None:
+            found = super().find(name)
+            if self.is_forgetful:
+                self.is_forgetful = False
+                return tmp_path / "removed"
+            return found
+
+    def download(key: str, file: Path) -> bool:
+        file.write_bytes(content)
+        return key == f"{a_dataset().folder}/data/{name}"
+
+    stored = SimpleNamespace(download=download)
+    cache = Forgetful(tmp_path / "cache", 1000)
+    store = S3BlobStore(cast("Any", stored), local=MemoryBlobStore(), cache=cache)
+    with store.open(a_dataset(), ObjectKind.DATA, name) as file:
+        assert file.read() == content
+    assert not store.local_copy(a_dataset(), ObjectKind.DATA, a_hash("other"))
