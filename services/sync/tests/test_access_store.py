@@ -18,7 +18,7 @@ from odf_common.errors import (
     StorageUnavailable,
     Unavailable,
 )
-from odf_common.identity.dataset_refs import Name
+from odf_common.identity.dataset_refs import Name, parse_alias
 from odf_common.ports.store import CatalogEntry, Incarnation, incarnation
 from odf_sync import private_database
 from odf_sync.access import passwords
@@ -361,3 +361,12 @@ def test_few_passwords_are_hashed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(passwords, "_HASHER", Hasher())
     assert passwords.is_password("long enough", passwords.hash_password("long enough"))
     assert is_alone == [True, True]
+
+
+def test_the_owner_of_a_name_is_its_account_or_one_that_only_the_name_has(directory: Directory) -> None:
+    alice = directory.add_account(ALICE, None)
+    assert directory.owner(parse_alias("Alice/data")) == alice
+    bob = directory.owner(parse_alias("bob/data"))
+    assert bob.name == BOB
+    assert bob.id == directory.owner(parse_alias("BOB/other")).id
+    assert len({bob.id, alice.id, directory.owner(parse_alias("data")).id}) == 3

@@ -446,3 +446,10 @@ def test_a_dataset_that_is_named_by_its_id_has_to_be_that_one(node: Node, there:
     renamed.rename(there.with_name(dataset.folder))
     assert node.pull(f"shop/{dataset}")[-1].state == "updated"
     assert node.pull(f"shop/{dataset}", "")[-1].alias == "cities", "it is known by its id"
+
+
+def test_another_dataset_with_the_name_is_not_asked_for(node: Node, there: Path) -> None:
+    node.pull(there.as_uri())
+    LocalRepositories(node.home).add(Name("shop"), (there.parent / "none").as_uri())
+    with pytest.raises(AlreadyExists, match="another dataset named cities"):
+        node.pull(f"shop/{a_dataset('other')}", "cities")

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,13 +12,15 @@ from odf_testing.builders import AChain, a_chain, a_dataset, a_hash, a_seed
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.memory import MemoryBlobStore
+from odf_common.chain.walk import ChainBroken
 from odf_common.codec.flatbuffers import block_hash
 from odf_common.errors import HeadMoved, InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.events import DatasetKind, Seed, SetInfo
-from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.ports.store import BlobStore, CatalogEntry, ObjectKind
 from odf_sync.http.open_pushes import LINGERING_SECONDS, OpenPushes
+from odf_sync.http.smart_protocol import serve_pull
 from odf_sync.http.smart_protocol.serve_pull import PullSource
 from odf_sync.http.smart_protocol.serve_push import PushTarget, _unpacked
 from odf_sync.smart.connection import connected
@@ -209,3 +212,41 @@ def test_only_ranges_of_the_chain_are_sent(source: tuple[PullSource, AChain, Mul
     )
     forced = replace(diverged, force_update_if_diverged=True)
     assert served.range_of(forced) == Range(after=None, head=head)
+
+
+def test_a_new_dataset_begins_with_its_seed(node: SyncNode) -> None:
+    target = PushTarget(
+        large=LargeMessages(),
+        env=node.env,
+        replies=node.replies,
+        alias="cities",
+        entry=None,
+        head=None,
+        pushes=OpenPushes(),
+        creating=cast("Any", None),
+        may_replace=cast("Any", None),
+        may_find=cast("Any", None),
+        require_allowed=cast("Any", None),
+    )
+    chain = a_chain(a_seed(), SetInfo(description="text"))
+    seeded = target.dataset_of(chain.store, is_forced=False)
+    assert seeded == target.require_target(seeded) == chain.state.dataset_id
+    headless = {one.hash: one.raw for one in chain.blocks[1:]}
+    assert target.dataset_of(headless, is_forced=False) is None
+    with pytest.raises(TransferRefused, match="the first block is no Seed"):
+        target.require_target(None)
+
+
+def test_an_archive_that_cannot_be_packed_leaves_no_file_open(
+    source: tuple[PullSource, AChain, Multihash], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files: list[BytesIO] = []
+
+    def spool_file(_: BlobStore) -> BytesIO:
+        files.append(BytesIO())
+        return files[-1]
+
+    monkeypatch.setattr(serve_pull, "spool_file", spool_file)
+    with pytest.raises(ChainBroken):
+        source[0].pack(Range(after=None, head=a_hash("none")))
+    assert [file.closed for file in files] == [True]

@@ -352,3 +352,30 @@ def test_a_token_is_not_sent_where_a_node_redirects_to(tmp_path: Path) -> None:
     with serving_answers(redirect) as endpoint, pytest.raises(Unavailable):
         RemoteLogins(AccessStore(tmp_path)).keep(endpoint, "secret")
     assert asked == ["/accounts/me"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "why"),
+    [
+        ({"device_code": "c", "verification_uri": "javascript:x"}, LoginFailed, "did not name a web page"),
+        ({"device_code": "c", "verification_uri": "http://x/\u0007"}, LoginFailed, "did not name a web page"),
+        ({"device_code": "c"}, Unavailable, "status 200"),
+        ({"device_code": "", "verification_uri": "http://x/"}, Unavailable, "status 200"),
+        ({"device_code": 7, "verification_uri": "http://x/"}, Unavailable, "status 200"),
+        (["device_code"], Unavailable, "status 200"),
+    ],
+)
+def test_a_login_in_a_browser_needs_a_page_and_a_code(
+    tmp_path: Path, answer: object, error: type[OdfError], why: str
+) -> None:
+    def begun(_: Request) -> Page:
+        return Page(body=json.dumps(answer).encode())
+
+    with serving_answers(begun) as origin, pytest.raises(error, match=why):
+        RemoteLogins(AccessStore(tmp_path)).begin(origin)
+
+
+def test_a_node_that_starts_no_login_is_unavailable_with_its_status(tmp_path: Path) -> None:
+    answer = Page(status=500, body=b'{"device_code": "c", "verification_uri": "http://x/"}')
+    with serving_answers(lambda _: answer) as origin, pytest.raises(Unavailable, match="status 500"):
+        RemoteLogins(AccessStore(tmp_path)).begin(origin)

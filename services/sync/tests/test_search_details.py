@@ -24,7 +24,7 @@ from odf_common.adapters.s3.location import S3Location
 from odf_common.chain.state import ChainState
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
-from odf_common.errors import Damaged, OdfError, Unavailable
+from odf_common.errors import Damaged, NotFound, OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
@@ -342,3 +342,48 @@ def test_a_read_is_begun_and_ended_by_one_thread_at_a_time() -> None:
         if thread.name == "search disk":
             thread.join(10)
     assert len(running) == 0
+
+
+def test_a_read_that_fails_fails_for_all_who_wait_for_it() -> None:
+    def fail() -> Searched:
+        raise Damaged(file="index", why="it is damaged")
+
+    begun = searching.Reads().begin((Name("disk"), "file:///disk", None), fail)
+    assert isinstance(begun.exception(10), Damaged)
+
+
+def test_a_repository_whose_token_cannot_be_read_has_no_datasets(here: Environment, disk: Path) -> None:
+    write(disk / "a", described("a", title="rain"))
+
+    def no_token(_: str) -> str | None:
+        raise Damaged(file="access.db", why="it is damaged")
+
+    found, (searched,) = search(here, Query(text="rain"), no_token)
+    assert (found, searched.index) == ((), NOTHING)
+    assert "it is damaged" in searched.problem
+
+
+def test_a_repository_that_is_removed_while_it_is_read_has_no_datasets(
+    here: Environment, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(disk / "a", described("a", title="rain"))
+    monkeypatch.setattr(searching, "ANSWER_SECONDS", 0.01)
+    goes_on, head = threading.Event(), RemoteFolder.head
+
+    def removed(self: RemoteFolder) -> Multihash:
+        assert goes_on.wait(10)
+        return head(self)
+
+    def find(self: Indexes, name: Name, url: str) -> Index:
+        finds.append(name)
+        if len(finds) > 1:
+            raise NotFound(what=f"repository {name}")
+        return NOTHING
+
+    finds: list[Name] = []
+    monkeypatch.setattr(RemoteFolder, "head", removed)
+    monkeypatch.setattr(Indexes, "find", find)
+    found, (searched,) = search(here, Query(text="rain"))
+    goes_on.set()
+    assert (found, searched.index) == ((), NOTHING)
+    assert "repository disk" in searched.problem

@@ -1,10 +1,17 @@
 """Whom limits count a request for, and how much of something each may have at a time."""
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 
-from odf_sync.access.rate_limits import BODY_BYTES_PER_SECOND, BodyPace, Shares, counted_address
+from odf_sync.access.rate_limits import (
+    BODY_BYTES_PER_SECOND,
+    BodyPace,
+    Shares,
+    counted_address,
+    pace_of_body,
+    shares_of_bodies,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +67,14 @@ def test_a_body_may_pause_but_has_to_arrive_at_a_rate() -> None:
     assert pace.seconds_left() == 60, "no pause is longer, whatever has arrived"
     now = 100.0 + 60 + 20 + 10**9 / BODY_BYTES_PER_SECOND + 1
     assert pace.seconds_left() < 0
+
+
+def test_bodies_have_a_pace_and_shares_of_their_own() -> None:
+    with ExitStack() as taken:
+        found = [
+            taken.enter_context(shares.taken("ann")) for shares in [shares_of_bodies()] for _ in range(33)
+        ]
+    assert found == [True] * 32 + [False]
+    pace = pace_of_body()
+    assert 0 < pace.seconds_left() <= 60
+    assert pace.too_slow() == "no byte of the body for 60 s, or less than 1024 a second"
