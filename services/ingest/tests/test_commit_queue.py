@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 from odf_testing.builders import a_hash
+from odf_testing.guarded import GuardedDict
 
 from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import MergeStrategyLedger
 from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.commit.watermark import NONE_LATE, Lateness
 from odf_ingest.history.kept_index import IndexBehind
@@ -54,6 +56,15 @@ def test_a_deleted_dataset_has_neither_queue_nor_state(make_bench: Any, tmp_path
     bench.queues.forget(bench.dataset)
     assert len(bench.states) == 0
     assert bench.queues.queue(bench.dataset) is not queue
+
+
+def test_queues_are_found_made_and_forgotten_under_their_lock(make_bench: Any) -> None:
+    bench = make_bench()
+    bench.queues._queues = GuardedDict(bench.queues._mutex)
+    queue = bench.queues.queue(bench.dataset)
+    assert bench.queues.queue(bench.dataset) is queue
+    assert bench.queues.building(bench.dataset, MergeStrategyLedger(primary_key=("id",))) is None
+    bench.queues.forget(bench.dataset)
 
 
 def test_an_index_that_falls_behind_again_is_brought_forward_again(

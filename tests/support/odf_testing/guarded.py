@@ -15,9 +15,20 @@ OF_DICTS: Final = (
     "__iter__",
     "get",
     "items",
+    "pop",
     "setdefault",
 )
-OF_SETS: Final = ("__and__", "__contains__", "__iter__", "add", "clear", "discard", "update")
+OF_SETS: Final = (
+    "__and__",
+    "__contains__",
+    "__iter__",
+    "add",
+    "clear",
+    "difference_update",
+    "discard",
+    "update",
+)
+OF_LISTS: Final = ("__contains__", "__iter__", "append", "remove")
 
 
 class GuardedDict(dict[K, V]):
@@ -36,14 +47,22 @@ class GuardedSet(set[V]):
         self.lock = lock
 
 
+class GuardedList(list[V]):
+    """A list that is used while a lock is held."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        super().__init__()
+        self.lock = lock
+
+
 def _with_lock(use: Callable[..., Any]) -> Callable[..., Any]:
-    def used(self: GuardedDict[Any, Any] | GuardedSet[Any], *arguments: object) -> object:
+    def used(self: GuardedDict[Any, Any] | GuardedSet[Any] | GuardedList[Any], *arguments: object) -> object:
         assert self.lock.locked(), f"{use.__name__} without the lock"
         return use(self, *arguments)
 
     return used
 
 
-for _kind, _uses in ((GuardedDict, OF_DICTS), (GuardedSet, OF_SETS)):
+for _kind, _uses in ((GuardedDict, OF_DICTS), (GuardedSet, OF_SETS), (GuardedList, OF_LISTS)):
     for _name in _uses:
         setattr(_kind, _name, _with_lock(getattr(_kind, _name)))

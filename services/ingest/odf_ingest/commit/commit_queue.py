@@ -97,10 +97,9 @@ class CommitQueues:
     @guarded
     def bring_forward(self, dataset: DatasetId, source: str, is_wanted: IsWanted = lambda: True) -> None:
         """Bring the index for merging a source's batches forward, while others commit; may take long."""
-        step = _merge_step(self.state(dataset), source)
-        if step is not None:
-            history = self.queue(dataset).history
-            history.bring_forward(step, lambda: self.state(dataset), is_wanted)
+        merge = _merge_step(self.state(dataset), source)
+        history = self.queue(dataset).history
+        history.bring_forward(merge, lambda: self.state(dataset), is_wanted)
 
     def building(self, dataset: DatasetId, merge: MergeStrategy) -> Building | None:
         """Return how far the index for a merge strategy is being brought forward; None if it is not."""

@@ -104,11 +104,11 @@ class DatasetHistory:
 
     def bring_forward(
         self,
-        merge: MergeStrategy,
+        merge: MergeStrategy | None,
         current: Callable[[], ChainState],
         is_wanted: IsWanted = lambda: True,
     ) -> None:
-        """Bring the index that a strategy looks up forward to the current state; may take long."""
+        """Bring the index that a strategy looks up, if any, forward to the current state; may take long."""
         match merge:
             case MergeStrategyLedger(primary_key=key):
                 self._key_index(key, current()).bring_forward(current, is_wanted)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from odf_testing.builders import a_dataset
+from odf_testing.guarded import GuardedSet
 from odf_testing.webserver import Page, PageServer
 from structlog.testing import capture_logs
 
@@ -183,6 +184,7 @@ def test_a_poll_that_has_started_is_not_started_again(make_polled: Any, make_pol
         is_ours=lambda _: True,
         pool=SimpleNamespace(submit=submitted.append),  # type: ignore[arg-type]
     )
+    schedule._started = GuardedSet(schedule._lock)
     assert schedule._is_due(bench.dataset, 1)
     schedule._start(bench.dataset, threading.Event())
     assert not schedule._is_due(bench.dataset, 1)

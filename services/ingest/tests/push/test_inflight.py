@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from odf_testing.guarded import GuardedList
 
 from odf_common.errors import OdfError, Refused, Unavailable
 from odf_ingest.commit.committer import Outcome
@@ -196,3 +197,20 @@ def test_a_push_that_has_ended_is_no_longer_in_flight(push: Any) -> None:
 
     assert push.pushes._pushes == []
     assert not push.pushes.withdraw("a")
+
+
+def test_pushes_are_joined_withdrawn_and_ended_under_their_lock(push: Any) -> None:
+    pushes, slow = push.pushes, push.slow()
+    pushes._pushes = GuardedList(pushes._lock)
+
+    def is_joined() -> bool:
+        with pushes._lock:
+            return joined(push, slow)
+
+    first = push("same", slow, "a")
+    assert slow.begun.wait(10)
+    second = push("same", push.slow(), "b")
+    wait(is_joined)
+    assert pushes.withdraw("b")
+    slow.may_end.set()
+    assert [one.result(10).count for one in (first, second)] == [7, 0]

@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from odf_testing.builders import a_dataset
+from odf_testing.guarded import GuardedDict, GuardedSet
 from structlog.testing import capture_logs
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog
@@ -150,3 +152,16 @@ def test_a_name_that_another_dataset_has_by_now_stands_for_no_other() -> None:
         inspector = an_inspector(pool, catalog=a_catalog([new]), current=lambda _: None, deliver=found.extend)
         inspector.ask([old], "d0")
     assert [(one.dataset, one.entry) for one in found] == [(old, None)]
+
+
+def test_what_is_wanted_and_what_is_busy_are_changed_under_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspector_module, "GATHER_SECONDS", 0.0)
+    names, found = [a_dataset(number) for number in range(3)], list[Inspection]()
+    at_once = cast("Executor", SimpleNamespace(submit=lambda run: run()))
+    inspector = an_inspector(at_once, catalog=a_catalog(names), current=lambda _: None, deliver=found.extend)
+    inspector._wanted = GuardedDict(inspector._lock)
+    inspector._busy = GuardedSet(inspector._lock)
+    with capture_logs() as logs:
+        inspector.ask(names)
+    assert {one.dataset for one in found} == set(names)
+    assert logs == []

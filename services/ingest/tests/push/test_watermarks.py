@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from odf_testing.builders import a_dataset
+from odf_testing.guarded import GuardedDict
 
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategySnapshot
@@ -17,6 +19,7 @@ from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.watermark import (
     KEEP_WATERMARK,
     Lateness,
+    LateRecords,
     latest_counted,
     proposed_delay,
     watermark_of,
@@ -310,3 +313,11 @@ def test_settings_with_durations_survive_their_note(make_bench: Any) -> None:
         idle_timeout=Duration(300_000),
     )
     assert stored.plain()["watermarkDelay"] == "1m30s"
+
+
+def test_late_records_are_added_up_under_the_lock() -> None:
+    late, dataset = LateRecords(), a_dataset()
+    late._known = GuardedDict(late._lock, {(dataset, "default"): Lateness(count=1, most=5)})
+    late.add(dataset, "default", Lateness(count=2, most=3))
+    late.add(dataset, "default", Lateness())
+    assert late.of(dataset, "default") == Lateness(count=3, most=5)
