@@ -9,9 +9,16 @@ from typing import BinaryIO, cast
 
 import pytest
 
-from odf_common.errors import NotFound, StorageUnavailable, Unavailable
+from odf_common.errors import Damaged, NotFound, StorageUnavailable, Unavailable
 from odf_sync.transfer import partial_files
-from odf_sync.transfer.partial_files import KEPT_SECONDS, keep_swept, kept_blocks, partial_file, sweep
+from odf_sync.transfer.partial_files import (
+    KEPT_SECONDS,
+    keep_swept,
+    kept_blocks,
+    own_partial_file,
+    partial_file,
+    sweep,
+)
 
 
 def left(home: Path, folder: str, name: str, *, age_seconds: float) -> Path:
@@ -112,3 +119,30 @@ def test_files_that_someone_has_removed_meanwhile_hide_no_outcome(tmp_path: Path
             removed(error)
     with pytest.raises(StorageUnavailable, match="the disk is full"):
         removed(OSError(errno.ENOSPC, "No space left on device"))
+
+
+def test_only_blocks_of_an_attempt_that_may_be_continued_are_kept(tmp_path: Path) -> None:
+    def end(error: Exception | None) -> None:
+        with kept_blocks(tmp_path, "http://x") as file:
+            assert file.read() == before
+            file.write(b"block")
+            if error is not None:
+                raise error
+
+    before = b""
+    with pytest.raises(Unavailable):
+        end(Unavailable(what="x", why="y"))
+    before = b"block"
+    with pytest.raises(NotFound):
+        end(NotFound(what="block"))
+    assert list(tmp_path.iterdir()) == []
+    before = b""
+    end(None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for opened in (partial_file, own_partial_file, kept_blocks):
+        with pytest.raises(Damaged), opened(tmp_path / "file" / "downloads", "http"):
+            pass
