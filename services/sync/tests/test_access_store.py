@@ -220,6 +220,26 @@ def test_a_dataset_is_marked_before_it_is_private_and_until_it_is_public(
         assert directory.visibility(dataset) is Visibility.PRIVATE
 
 
+def test_a_dataset_that_is_created_private_stays_so_without_the_database(tmp_path: Path) -> None:
+    blobs = LocalBlobStore(tmp_path)
+    directory = Directory(AccessStore(tmp_path), is_multi_tenant=False, blobs=blobs)
+    with directory.creating(a_dataset(), Visibility.PRIVATE) as creation:
+        assert blobs.note(a_dataset(), "private") is None, "it may not be created"
+    created = incarnation(a_dataset(), creation)
+    (tmp_path / FILE).unlink()
+    again = Directory(AccessStore(tmp_path), is_multi_tenant=False, blobs=blobs)
+    assert again.visibility(created) is Visibility.PRIVATE
+
+
+def test_a_public_dataset_is_never_marked_as_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, blobs = AccessStore(tmp_path), LocalBlobStore(tmp_path)
+    marks: list[str | None] = []
+    monkeypatch.setattr(store, "set_visibility", lambda *_: marks.append(blobs.note(a_dataset(), "private")))
+    directory = Directory(store, is_multi_tenant=False, blobs=blobs)
+    directory.set_visibility(HERE, Visibility.PUBLIC)
+    assert marks == [None]
+
+
 def test_what_is_taken_back_is_gone(directory: Directory) -> None:
     alice = directory.add_account(ALICE, None)
     directory.store.set_role(HERE, alice, Role.EDITOR)

@@ -1,5 +1,6 @@
 """Which blocks a spool asks a repository for, in which way, and what it keeps of them."""
 
+import errno
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from typing import Any, cast
@@ -31,7 +32,7 @@ class There:
         self.blocks = dict(RAW)
         self.stored: Pack = ()
         self.asked: list[tuple[str, Multihash]] = []
-        self.ended = 0
+        self.ended = self.closed = 0
 
     def pack(self, name: Multihash, after: Multihash | None) -> Iterator[bytes]:
         assert after == FIRST
@@ -48,11 +49,14 @@ class There:
         return self.blocks[name]
 
     def _sent(self, pack: Pack) -> Iterator[bytes]:
-        for one in pack:
-            if isinstance(one, Exception):
-                raise one
-            yield one
-        self.ended += 1
+        try:
+            for one in pack:
+                if isinstance(one, Exception):
+                    raise one
+                yield one
+            self.ended += 1
+        finally:
+            self.closed += 1
 
 
 def spool(there: There, file: BytesIO | None = None) -> BlockSpool:
@@ -99,6 +103,7 @@ def test_what_an_attempt_has_left_is_not_fetched_again_and_a_block_that_was_cut_
 
     there = There()
     blocks = spool(there, file)
+    assert file.getvalue() == framed(RAW[LAST])
     assert [blocks.read(name) for name in (LAST, THIRD)] == [RAW[LAST], RAW[THIRD]]
     assert there.asked == [("pack", THIRD), ("block", THIRD)]
     assert file.getvalue() == framed(RAW[LAST]) + framed(RAW[THIRD])
@@ -137,6 +142,34 @@ def test_a_response_of_which_all_blocks_were_taken_is_read_to_its_end(rest: Pack
     assert there.ended == 0
     blocks.close()
     assert there.ended == (0 if rest else 1)
+
+
+def test_a_response_with_more_blocks_is_closed() -> None:
+    there = There([RAW[LAST], RAW[THIRD], RAW[SECOND]])
+    blocks = spool(there)
+    blocks.read(LAST)
+    assert there.closed == 0
+    blocks.close()
+    assert (there.ended, there.closed) == (0, 1)
+    assert blocks.read(LAST) == RAW[LAST]
+
+
+def test_a_block_that_the_disk_does_not_take_is_not_kept() -> None:
+    class Full(BytesIO):
+        is_full = True
+
+        def write(self, content: Any) -> int:
+            if self.is_full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(content)
+
+    file = Full()
+    blocks = spool(There(), file)
+    with pytest.raises(OSError, match="No space"):
+        blocks.read(LAST)
+    file.is_full = False
+    assert blocks.read(LAST) == RAW[LAST]
+    assert file.getvalue() == framed(RAW[LAST])
 
 
 def test_remote_blocks_are_a_sequence_of_decoded_blocks() -> None:
