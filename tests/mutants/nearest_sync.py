@@ -101,6 +101,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/smart/archive.py": of_sync("smart_exchange", "signed_pushes", "recorded_transfers"),
     f"{SYNC}/smart/*.py": of_sync(
         "smart_faults",
+        "spooled",
         "smart_exchange",
         "smart_connections",
         "ends_of_exchanges",
