@@ -102,6 +102,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/smart/*.py": of_sync(
         "smart_faults",
         "spooled",
+        "ends_of_connections",
         "smart_exchange",
         "smart_connections",
         "ends_of_exchanges",

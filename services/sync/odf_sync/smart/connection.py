@@ -116,10 +116,7 @@ class Connection:
             async with asyncio.timeout(CLOSED_SECONDS):
                 await self._channel.close(CLOSE_OK, reason)
         if self._receiving is not None:
-            self._receiving.cancel()
-            await asyncio.wait({self._receiving})
-            if not self._receiving.cancelled():
-                self._receiving.exception()  # that it was closed
+            self._receiving.cancel()  # if it has just ended, its error is not asked for: nothing is logged then
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(call)
