@@ -1,6 +1,8 @@
 """What a server does not take on trust from a node that pushes or pulls: each check by itself."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -19,6 +21,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.events import DatasetKind, Seed, SetInfo
 from odf_common.ports.store import BlobStore, CatalogEntry, ObjectKind
+from odf_sync.access.rules import Action
 from odf_sync.http.open_pushes import LINGERING_SECONDS, OpenPushes
 from odf_sync.http.smart_protocol import serve_pull
 from odf_sync.http.smart_protocol.serve_pull import PullSource
@@ -250,3 +253,60 @@ def test_an_archive_that_cannot_be_packed_leaves_no_file_open(
     with pytest.raises(ChainBroken):
         source[0].pack(Range(after=None, head=a_hash("none")))
     assert [file.closed for file in files] == [True]
+
+
+class Noting:
+    """What happens at the end of a push, in order."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+
+    def await_checks(self) -> None:
+        self.order.append("checked")
+
+    def complete(self, _: object, *, creation: str = "") -> None:
+        self.order.append(f"completed {creation}".rstrip())
+
+    def require_allowed(self, action: Action) -> None:
+        self.order.append(action.value)
+
+    @contextmanager
+    def creating(self, _: object, visibility: DatasetVisibility) -> Iterator[str]:
+        self.order.append(f"creating {visibility.value}")
+        yield "one"
+
+
+@pytest.mark.parametrize(
+    ("is_new", "is_forced", "order"),
+    [
+        (False, False, ["checked", "create", "completed"]),
+        (False, True, ["checked", "create", "manage", "completed"]),
+        (True, False, ["checked", "create", "creating private", "completed one"]),
+        (True, True, ["checked", "create", "creating private", "completed one"]),
+    ],
+)
+def test_a_caller_has_to_be_allowed_to_push_when_all_is_checked(
+    node: SyncNode, *, is_new: bool, is_forced: bool, order: list[str]
+) -> None:
+    noting, chain = Noting(), a_chain(a_seed())
+    entry = None if is_new else held(node, chain)
+    target = PushTarget(
+        large=LargeMessages(),
+        env=node.env,
+        replies=node.replies,
+        alias="cities",
+        entry=entry,
+        head=None,
+        pushes=OpenPushes(),
+        creating=noting.creating,
+        may_replace=cast("Any", None),
+        may_find=cast("Any", None),
+        require_allowed=noting.require_allowed,
+    )
+    asked = PushRequest(
+        transfer_plan=TransferPlan(),
+        force_update_if_diverged=is_forced,
+        visibility_for_created_dataset=DatasetVisibility.PRIVATE,
+    )
+    target.complete(cast("Any", noting), chain.state.dataset_id, asked)
+    assert [step.lower() for step in noting.order] == order

@@ -180,7 +180,8 @@ class AccessStore:
         key = (dataset, str(account.id))
         if role is None:
             return self._change("DELETE FROM roles WHERE dataset = ? AND account = ?", *key) > 0
-        return self._change("INSERT OR REPLACE INTO roles VALUES (?, ?, ?)", *key, int(role)) > 0
+        self._change("INSERT OR REPLACE INTO roles VALUES (?, ?, ?)", *key, int(role))
+        return True
 
     def origin_token(self, origin: str) -> str | None:
         """Return the token to send to another node, identified by its origin."""
@@ -196,7 +197,8 @@ class AccessStore:
         """Store or delete the token of an origin; return whether anything changed."""
         if token is None:
             return self._change("DELETE FROM origins WHERE origin = ?", origin) > 0
-        return self._change("INSERT OR REPLACE INTO origins VALUES (?, ?)", origin, token) > 0
+        self._change("INSERT OR REPLACE INTO origins VALUES (?, ?)", origin, token)
+        return True
 
 
 def _account(id: str, name: str) -> Account:
