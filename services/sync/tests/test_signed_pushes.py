@@ -111,6 +111,24 @@ def test_a_long_chain_is_pushed_with_its_signatures_in_parts_and_by_upload(
     assert [*(tmp_path / "there" / UPLOADED).iterdir()] == [], "each archive is removed with its push"
 
 
+def test_an_archive_that_someone_has_removed_meanwhile_does_not_hide_that_the_head_has_moved(
+    here: SyncNode, there: SyncNode, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push_module, "MESSAGE_BYTES", 0)
+    complete, removed = serve_push.PushTarget.complete, []
+
+    def complete_and_remove(self: serve_push.PushTarget, *arguments: Any) -> None:
+        complete(self, *arguments)
+        for file in (tmp_path / "there" / UPLOADED).iterdir():
+            file.unlink()
+            removed.append(file)
+
+    monkeypatch.setattr(serve_push.PushTarget, "complete", complete_and_remove)
+    assert here.push("cities", url)[-1].state == "updated"
+    assert len(removed) == 1
+    assert there.head("copy") == here.head("cities")
+
+
 def test_a_forced_push_has_the_signatures_of_the_chain_that_replaces(
     here: SyncNode, there: SyncNode, url: str
 ) -> None:
