@@ -15,6 +15,7 @@ from odf_testing.http import running
 
 from odf_common.adapters.local import LocalCatalog
 from odf_common.codec.envelopes import Envelope, decode
+from odf_common.errors import StorageUnavailable
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.bus import AUDIT
 from odf_common.ports.store import CatalogEntry, incarnation
@@ -231,3 +232,15 @@ def test_an_address_cannot_flood_the_audit_with_headers_that_are_not_valid(tmp_p
         found = [node.ask("GET", f"/{PUBLIC}/refs/head", Authorization="Basic x") for _ in range(8)]
         assert found == [400] * 5 + [429] * 3
         assert len(node.noted()) == 5
+
+
+def test_a_request_that_cannot_be_judged_now_is_noted_as_not_allowed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise StorageUnavailable(file="access.db", why="the disk is lost")
+
+    monkeypatch.setattr(node.directory, "visibility", fail)
+    assert node.ask("GET", f"/{SECRET}/refs/head") == 503
+    decisions = [one.access_decision for one in node.noted()]
+    assert [(one.is_allowed, one.status) for one in decisions] == [(False, 503)]
