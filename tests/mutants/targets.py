@@ -104,7 +104,9 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "unreadable_datasets",
         "operation_details",
     ),
-    f"{COORDINATOR}/operations/import_chain.py": of_coordinator("imports", "committer", "references"),
+    f"{COORDINATOR}/operations/import_chain.py": of_coordinator(
+        "imports", "foreign_definitions", "committer", "references"
+    ),
     f"{COORDINATOR}/operations/ingest_client.py": of_coordinator("ingest_client"),
     f"{COORDINATOR}/operations/read.py": of_coordinator("servicer", "changing", "references"),
     f"{COORDINATOR}/operations/*.py": of_coordinator(

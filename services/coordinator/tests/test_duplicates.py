@@ -1,8 +1,9 @@
 """A proposal that comes again is told from one that came too late: by place, events and time."""
 
 import pytest
-from odf_testing.builders import AChain, a_chain, a_time
+from odf_testing.builders import BLOCK_VERSION, AChain, a_chain, a_time
 
+from odf_common.chain.build_blocks import build_blocks
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
@@ -35,6 +36,29 @@ def asked(
 def test_a_commit_is_found_under_the_blocks_that_came_after_it(chain: AChain) -> None:
     assert asked(chain, chain.blocks[2].hash, ONE, at=3)
     assert asked(chain, chain.blocks[4].hash, THREE, at=5)
+
+
+def test_several_events_are_a_repeat_in_their_order_only() -> None:
+    chain = a_chain()
+    before, now = chain.state.head, a_time(60)
+    blocks, state = build_blocks(chain.state, [ONE, TWO, THREE], system_time=now, version=BLOCK_VERSION)
+    store = chain.store | {one.hash: one.raw for one in blocks}
+
+    for events in ((ONE,), (ONE, TWO), (ONE, TWO, THREE)):
+        assert is_duplicate(store.__getitem__, state.head, before, events, now)
+    assert not is_duplicate(store.__getitem__, state.head, before, (TWO, ONE), now)
+
+
+def test_no_block_before_the_repeated_ones_is_read(chain: AChain) -> None:
+    reads: list[Multihash] = []
+
+    def read(name: Multihash) -> bytes:
+        reads.append(name)
+        return chain.store[name]
+
+    *_, before, first, last = (block.hash for block in chain.blocks)
+    assert not is_duplicate(read, last, before, (TWO, THREE), chain.blocks[4].block.system_time)
+    assert set(reads) == {before, first, last}
 
 
 def test_other_events_or_another_time_are_no_repeat(chain: AChain) -> None:

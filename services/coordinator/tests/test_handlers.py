@@ -1,11 +1,13 @@
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, KeysView
 from dataclasses import replace
 
 import pytest
+from odf_testing.builders import a_chain, a_dataset
 from odf_testing.coordinator import Coordinator, FakeBus
 from structlog.testing import capture_logs
 
+from odf_common.chain.state import ChainState
 from odf_common.codec.envelopes import Envelope, envelope
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_message
@@ -18,7 +20,7 @@ from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.catalog.partitions import PartitionOwnership
 from odf_coordinator.commit import head_publisher
-from odf_coordinator.commit.head_publisher import IDLE_SECONDS, Publisher
+from odf_coordinator.commit.head_publisher import BACKOFF, IDLE_SECONDS, Publisher
 
 
 def proposal(node: Coordinator, events: list[bytes]) -> Envelope:
@@ -98,10 +100,12 @@ class LossyBus(FakeBus):
     def __init__(self, lose: Callable[[], None] = lambda: None, losses: int = 1) -> None:
         super().__init__()
         self.losses = losses
+        self.flushed: list[int] = []  # how many were sent before each flush
         self.sent_all = threading.Event()
         self._lose = lose
 
     def flush(self, timeout: float = 10.0) -> None:
+        self.flushed.append(len(self.sent))
         if self.losses:
             self.losses -= 1
             self.sent.clear()
@@ -185,24 +189,69 @@ def test_a_head_that_cannot_be_put_into_a_message_delays_no_other(node: Coordina
     assert [one["dataset"] for one in entries] == ["cities"]
 
 
-def test_each_outage_of_the_bus_is_reported_once(node: Coordinator, root: str) -> None:
-    node.add(root)
-    state = node.find("cities").state
-    lossy = LossyBus(losses=2)
-    publisher = Publisher(bus=lossy, catalog=node.catalog)
-    stop = threading.Event()
-    with capture_logs() as entries:
-        thread = threading.Thread(target=publisher.run, args=(stop,))
-        thread.start()
-        for losses in (2, 2):
-            lossy.sent_all.clear()
-            lossy.losses = losses
-            publisher.announce(state)
-            assert lossy.sent_all.wait(30)
-        stop.set()
-        thread.join()
+class Stop(threading.Event):
+    """Is set once it was looked at `rounds` times; notes what was waited for, and does not wait."""
 
-    assert [one["event"] for one in entries] == ["cannot announce heads, retrying"] * 2
+    def __init__(self, rounds: int) -> None:
+        super().__init__()
+        self.waits: list[float | None] = []
+        self.begin: Callable[[], object] = lambda: None  # of each round
+        self._left = rounds
+
+    def is_set(self) -> bool:
+        self._left -= 1
+        if self._left >= 0:
+            self.begin()
+        return self._left < 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout)
+        return False
+
+
+def test_each_outage_of_the_bus_is_reported_once_and_pauses_are_longer_each_time(
+    node: Coordinator, root: str
+) -> None:
+    node.add(root)
+    state, losses = node.find("cities").state, iter((1, 0, 1, 1, 1, 0, 1, 1, 1, 0))
+    lossy, stop = LossyBus(), Stop(10)
+    publisher = Publisher(bus=lossy, catalog=node.catalog)
+    publisher.announce(state)
+
+    def begin() -> None:
+        lossy.losses = next(losses)
+        publisher.announce(state)
+
+    stop.begin = begin
+    with capture_logs() as entries:
+        publisher.run(stop)
+
+    assert [one["event"] for one in entries] == ["cannot announce heads, retrying"] * 3
+    assert stop.waits == [BACKOFF.pause(failures) for failures in (1, 1, 2, 3, 1, 2, 3)]
+
+
+def test_where_no_head_is_pending_nothing_is_sent(node: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_publisher, "IDLE_SECONDS", 0.0)
+    lossy, stop, rounds = LossyBus(losses=0), Stop(3), list[None]()
+    stop.begin = lambda: rounds.append(None)
+
+    Publisher(bus=lossy, catalog=node.catalog).run(stop)
+
+    assert (lossy.flushed, len(rounds)) == ([], 3)
+
+
+def test_a_head_of_a_dataset_without_a_name_is_not_announced_and_delays_no_other(
+    node: Coordinator, root: str
+) -> None:
+    node.add(root)
+    lossy = LossyBus(losses=0)
+    publisher = Publisher(bus=lossy, catalog=node.catalog)
+    publisher.announce(a_chain().state)
+    publisher.announce(node.find("cities").state)
+
+    publisher.run(Stop(1))
+
+    assert [message.committed.alias for _, message in lossy.sent] == ["cities"]
 
 
 class Counting(threading.Event):
@@ -284,7 +333,7 @@ def test_a_removed_dataset_is_announced_and_its_waiting_head_is_not(node: Coordi
     publisher.removed(known.id, "cities")
     ((topic, message),) = lossy.sent
     assert (topic, message.dataset_removed.alias) == (NOTIFICATIONS, "cities")
-    assert lossy.sent_all.is_set()
+    assert lossy.flushed == [1]
     assert publisher._waiting == {}
 
 
@@ -298,3 +347,51 @@ def test_the_progress_of_a_transform_may_be_ignored_and_fail(node: Coordinator, 
     assert (topic, message.may_ignore) == (NOTIFICATIONS, True)
     body = message.transform_progress
     assert (body.stage, body.rows, body.total) == ("read", 3, 7)
+
+
+class CutOffBus(FakeBus):
+    """Takes nothing."""
+
+    def send(self, topic: str, envelope: Envelope) -> None:
+        raise Unavailable(what="Kafka")
+
+
+def test_progress_that_cannot_be_sent_is_no_error(node: Coordinator) -> None:
+    now = EngineProgress(stage="read", rows=3, total=7)
+    Publisher(bus=CutOffBus(), catalog=node.catalog).working(a_dataset(), now)
+
+
+class Waiting(dict[DatasetId, ChainState]):
+    """Refuses to be read or changed by a thread without the lock."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        super().__init__()
+        self._lock = lock
+
+    def __setitem__(self, key: DatasetId, value: ChainState) -> None:
+        assert self._lock.locked()
+        super().__setitem__(key, value)
+
+    def __iter__(self) -> Iterator[DatasetId]:
+        assert self._lock.locked()
+        return super().__iter__()
+
+    def keys(self) -> KeysView[DatasetId]:  # type: ignore[override]
+        assert self._lock.locked()
+        return super().keys()
+
+    def pop(self, key: DatasetId, default: object = None) -> ChainState | None:  # type: ignore[override]
+        assert self._lock.locked()
+        return super().pop(key, None)
+
+
+def test_pending_heads_are_changed_by_one_thread_at_a_time(node: Coordinator) -> None:
+    publisher, lock, state = Publisher(bus=FakeBus(), catalog=node.catalog), threading.Lock(), a_chain().state
+    publisher._changed = threading.Condition(lock)
+    publisher._waiting = Waiting(lock)
+
+    publisher.announce(state)
+    publisher._put_back({a_dataset("other"): state})
+    assert len(publisher._waiting) == 2
+    publisher._waiting = Waiting(lock)
+    publisher.removed(state.dataset_id, "cities")
