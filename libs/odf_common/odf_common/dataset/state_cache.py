@@ -93,8 +93,6 @@ class ChainStates:
         """
         with self._lock:
             known = self._known.get(dataset)
-        if known is not None and known.head == block:
-            return known
         return self._folded(dataset, block, () if known is None else (known,))
 
     def remember(self, state: ChainState) -> None:
@@ -142,9 +140,10 @@ class ChainStates:
         """
         with self._lock:
             if not is_new and dataset not in self._known and len(self._known) >= self._capacity:
-                self._passed_over = (self._passed_over + 1) % ADMITTED
-                if self._passed_over:
+                self._passed_over += 1
+                if self._passed_over < ADMITTED:
                     return
+                self._passed_over = 0
             self._known[dataset] = state
             self._known.move_to_end(dataset)
             while len(self._known) > self._capacity:

@@ -1,3 +1,5 @@
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -6,8 +8,8 @@ from odf_testing.contracts import StateCacheContract
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.state import ChainState
-from odf_common.dataset.state_cache import ChainStates, NoStateCache
-from odf_common.errors import NotFound, VerificationFailed
+from odf_common.dataset.state_cache import ADMITTED, ChainStates, NoStateCache
+from odf_common.errors import NotFound, Unavailable, VerificationFailed
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import ObjectKind
@@ -174,6 +176,7 @@ def test_what_is_known_of_a_dataset_that_has_gone_is_forgotten_by_the_cache_too(
     assert world.cache.get(world.dataset) is not None
     states.forget(world.dataset)
     assert world.cache.get(world.dataset) is None
+    assert len(states) == 0
 
 
 def stored_seeds(number: int) -> tuple[CountingStore, MemoryRefStore, list[ChainState]]:
@@ -211,6 +214,68 @@ def test_a_scan_over_more_datasets_than_there_is_room_for_still_finds_most_of_th
 
     assert blobs.reads < 40
     assert len(states) == 100
+
+
+def test_of_states_that_are_merely_read_each_sixteenth_replaces_the_oldest() -> None:
+    blobs, refs, (committed, *stored) = stored_seeds(1 + 2 * ADMITTED)
+    states = ChainStates(blobs, refs, NoStateCache(), capacity=1)
+    states.remember(committed)
+
+    is_kept = []
+    for state in stored:
+        states.current(state.dataset_id)
+        is_kept.append(state.dataset_id in states._known)
+
+    assert is_kept == [*[False] * (ADMITTED - 1), True] * 2
+
+
+class FailingCache(DictCache):
+    """Cannot be written to."""
+
+    def put(self, dataset: DatasetId, state: bytes) -> None:
+        raise Unavailable(what="the cache")
+
+
+def test_what_the_cache_could_not_take_is_known_in_this_process(world: World) -> None:
+    world.cache = FailingCache()
+    states = world.states()
+
+    with pytest.raises(Unavailable):
+        states.remember(world.chain.state)
+
+    assert states.current(world.dataset) == world.chain.state
+    assert world.blobs.reads == 0
+
+
+class GuardedStates(OrderedDict[DatasetId, ChainState]):
+    """Refuses to be read or changed by a thread without the lock."""
+
+    def __init__(self, is_held: Callable[[], bool]) -> None:
+        super().__init__()
+        self._is_held = is_held
+
+    def get(self, dataset: DatasetId, default: object = None) -> ChainState | None:  # type: ignore[override]
+        assert self._is_held()
+        return super().get(dataset)
+
+    def pop(self, dataset: DatasetId, default: object = None) -> ChainState | None:  # type: ignore[override]
+        assert self._is_held()
+        return super().pop(dataset, None)
+
+    def move_to_end(self, key: DatasetId, last: bool = True) -> None:
+        assert self._is_held()
+        super().move_to_end(key, last)
+
+
+def test_states_are_looked_up_kept_and_dropped_by_one_thread_at_a_time(world: World) -> None:
+    states = world.states()
+    states._known = GuardedStates(states._lock.locked)
+
+    assert states.current(world.dataset) == world.chain.state
+    assert states.state_at(world.dataset, world.chain.state.head) == world.chain.state
+    states.forget(world.dataset)
+
+    assert len(states) == 0
 
 
 def test_the_state_at_an_earlier_block_is_folded_and_not_kept(world: World) -> None:
