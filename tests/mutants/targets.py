@@ -105,7 +105,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "operation_details",
     ),
     f"{COORDINATOR}/operations/import_chain.py": of_coordinator(
-        "imports", "foreign_definitions", "committer", "references"
+        "imports", "foreign_definitions", "committer", "references", "circles", "copies_without_data"
     ),
     f"{COORDINATOR}/operations/ingest_client.py": of_coordinator("ingest_client"),
     f"{COORDINATOR}/operations/read.py": of_coordinator("servicer", "changing", "references"),

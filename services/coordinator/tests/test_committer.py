@@ -1,18 +1,20 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
+from odf_testing.builders import a_checkpoint, a_hash
 from odf_testing.coordinator import Coordinator
 from structlog.testing import capture_logs
 
 from odf_common.chain.state import ChainState
-from odf_common.errors import HeadMoved
+from odf_common.errors import HeadMoved, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import AddData, KnownEvent, SetInfo
+from odf_common.metadata.events import AddData, ExecuteTransform, KnownEvent, SetInfo
 from odf_common.ports.store import ObjectKind, RefStore
 from odf_coordinator.catalog.registry import DatasetHandle
 from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal
@@ -120,6 +122,21 @@ def test_an_empty_proposal_is_refused(node: Coordinator, cities: DatasetHandle) 
     assert "no events" in outcome.text
 
 
+def test_a_result_that_continues_from_a_dropped_checkpoint_is_refused_as_such(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
+    """Also if its own objects were dropped with it."""
+    for new_checkpoint in (None, a_checkpoint()):
+        event = ExecuteTransform(
+            query_inputs=(), prev_checkpoint=a_hash("dropped"), new_checkpoint=new_checkpoint
+        )
+
+        outcome = node.propose(cities, [event])
+
+        assert isinstance(outcome, Refusal)
+        assert outcome.code == "CheckpointMissing"
+
+
 class HeldLocks:
     """Another process holds every lock; counts the attempts."""
 
@@ -217,6 +234,41 @@ def test_a_lock_that_was_outlived_meets_the_fence(node: Coordinator, cities: Dat
     now = node.find("cities").state
     assert outcome == Overtaken(expected=cities.state.head, head=now.head)
     assert now.info is None
+
+
+def test_a_dataset_whose_commits_wait_has_a_problem_until_one_is_done(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
+    def cut_off() -> None:
+        raise Unavailable(what="the store")
+
+    committer, waits = node.new_committer(refs=LateRefs(node.refs, cut_off)), node.datasets.waits
+    commit = partial(
+        committer.commit,
+        cities.id,
+        expected_head=cities.state.head,
+        events=[SetInfo(description="x")],
+        system_time=node.clock.now(),
+    )
+
+    with pytest.raises(Unavailable):
+        commit()
+    problem = waits.get(cities.id)
+    assert problem is not None
+    assert problem.text == "commits are waiting: the store cannot be reached"
+
+    assert isinstance(commit(), Committed)
+    assert waits.get(cities.id) is None
+
+
+def test_listeners_find_the_state_at_the_new_head_in_memory(node: Coordinator, cities: DatasetHandle) -> None:
+    found: list[ChainState | None] = []
+    node.committer.listen(lambda state: found.append(node.states._known.get(state.dataset_id)))
+
+    outcome = node.propose(cities, [SetInfo(description="x")])
+
+    assert isinstance(outcome, Committed)
+    assert found == [outcome.state]
 
 
 def test_a_chain_in_the_store_is_imported_with_its_name(

@@ -1,6 +1,7 @@
 """What is admitted of chains that another service has stored: what continues ours, whole, and nothing else."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -201,21 +202,52 @@ def test_a_new_dataset_is_announced_once_it_has_its_name(node: Coordinator, citi
     assert named[-1] == "copy"
 
 
-def test_a_name_is_taken_after_the_head_has_moved(
+def test_a_new_dataset_continues_nothing(node: Coordinator, cities: DatasetHandle) -> None:
+    after = stored(node, cities.state, SetInfo(description="x"))
+    forget(node, cities)
+
+    outcome = imported(node, cities.id, cities.state.head, after.head, "copy")
+
+    assert outcome == Overtaken(expected=cities.state.head, head=None)
+    assert node.catalog.by_alias("copy") is None
+
+
+def test_a_dataset_without_a_head_gets_no_other_reference(node: Coordinator, cities: DatasetHandle) -> None:
+    forget(node, cities)
+
+    outcome = node.importer.import_chain(
+        cities.id, expected_head=None, new_head=cities.state.head, alias="", ref="candidate"
+    )
+
+    assert isinstance(outcome, Refusal)
+    assert "has no head, so it cannot have a reference candidate" in outcome.text
+    assert node.refs.head(cities.id, "candidate") is None
+
+
+def test_a_name_is_taken_under_the_catalogs_lock_after_the_head_has_moved(
     node: Coordinator, cities: DatasetHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forget(node, cities)
-    heads: list[Multihash | None] = []
-    add = node.catalog.add
+    seen: list[tuple[Multihash | None, bool]] = []
+    catalog = node.catalog
+    add, locked, holders = catalog.add, catalog.locked, list[None]()
+
+    @contextmanager
+    def held() -> Iterator[None]:
+        with locked():
+            holders.append(None)
+            yield
+            holders.pop()
 
     def noted(entry: CatalogEntry) -> None:
-        heads.append(node.refs.head(cities.id))
+        seen.append((node.refs.head(cities.id), bool(holders)))
         add(entry)
 
-    monkeypatch.setattr(node.catalog, "add", noted)
+    monkeypatch.setattr(catalog, "add", noted)
+    monkeypatch.setattr(catalog, "locked", held)
     imported(node, cities.id, None, cities.state.head, "copy")
 
-    assert heads == [cities.state.head]
+    assert seen == [(cities.state.head, True)]
 
 
 def test_an_import_that_was_killed_before_its_name_was_taken_begins_again(
@@ -311,6 +343,15 @@ def test_a_forced_import_replaces_a_diverged_chain_and_keeps_its_blocks(
 
     assert node.find("cities").state == theirs
     assert node.blobs.has(cities.id, ObjectKind.BLOCK, ours.head)
+
+
+def test_only_objects_of_blocks_that_are_new_to_the_chain_are_looked_for(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
+    node.blobs.remove(cities.id, ObjectKind.DATA, [*node.blobs.names(cities.id, ObjectKind.DATA)])
+    theirs = stored(node, cities.state, SetInfo(description="theirs"))
+
+    assert forced(node, cities, theirs.head) == Committed(state=theirs)
 
 
 def test_a_forced_import_may_move_the_head_back(node: Coordinator, cities: DatasetHandle) -> None:
