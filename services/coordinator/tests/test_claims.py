@@ -1,5 +1,6 @@
 """What is left of datasets whose creation, import or removal failed: nothing that no name refers to, and all else."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -7,14 +8,19 @@ from pathlib import Path
 import pytest
 from odf_testing.builders import a_hash
 from odf_testing.coordinator import Coordinator
+from odf_testing.redis import MemoryLocks
 from structlog.testing import capture_logs
 
-from odf_common.errors import AlreadyExists, DatasetInUse
+from odf_common.adapters.memory import MemoryCatalog
+from odf_common.errors import AlreadyExists, DatasetInUse, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_coordinator.commit.dataset_locks import DatasetBusy
 from odf_coordinator.commit.outcomes import Committed, Refusal
+from odf_coordinator.lifecycle import claims
+from odf_coordinator.lifecycle.claims import POLL_SECONDS, WAIT_SECONDS
 from odf_coordinator.lifecycle.push_topics import DIGEST, topic_name
 
 OTHER = DatasetId.of_key(bytes([7]) * 32)
@@ -77,14 +83,15 @@ def test_a_topic_that_a_killed_process_has_reserved_is_given_to_no_other_dataset
 
 def test_a_removal_that_is_refused_holds_no_claim(node: Coordinator, root: str) -> None:
     node.add(root)
-    claims = replace(node.claims, wait_seconds=0.0)
+    impatient = replace(node.claims, wait_seconds=0.0)
 
     def refuse(entry: CatalogEntry) -> None:
         raise DatasetInUse(text=entry.alias)
 
     for _ in range(2):
         with pytest.raises(DatasetInUse):
-            claims.remove(node.find("cities").id, refuse)
+            impatient.remove(node.find("cities").id, refuse)
+        assert node.catalog.claims() == ()
 
 
 def lost_head(node: Coordinator, root: str) -> tuple[DatasetId, Multihash]:
@@ -129,6 +136,128 @@ def test_a_dataset_that_was_imported_meanwhile_keeps_its_head_and_name(node: Coo
         pytest.fail("it is claimed")
     assert node.refs.head(known.id) == known.state.head
     assert node.catalog.by_alias("other") is None
+
+
+def test_a_copy_is_recorded_while_it_is_imported_and_leaves_no_head_without_a_name(
+    node: Coordinator, root: str
+) -> None:
+    dataset, head = lost_head(node, root)
+    with node.claims.importing(dataset, "copy"):
+        assert [(one.dataset_id, one.alias) for one in node.catalog.claims()] == [(dataset, "copy")]
+        node.refs.compare_and_set(dataset, expected=None, new=head)
+
+    assert node.refs.head(dataset) is None
+    assert node.catalog.claims() == ()
+
+
+def test_what_is_recorded_and_removed_is_decided_under_the_catalogs_lock(
+    node: Coordinator, root: str
+) -> None:
+    node.add(root)
+    abandon(node, "towns")
+    was_locked: list[bool] = []
+
+    def require_removable(_: CatalogEntry) -> None:
+        assert isinstance(node.catalog, MemoryCatalog)
+        was_locked.append(node.catalog._lock.locked())
+
+    def is_due(entry: CatalogEntry) -> bool:
+        require_removable(entry)
+        return True
+
+    node.claims.remove(node.find("cities").id, require_removable)
+    assert node.claims.settle(OTHER, is_due)
+
+    assert was_locked == [True, True]
+
+
+def test_what_cannot_be_removed_at_once_is_recorded(
+    node: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: DatasetId) -> None:
+        raise Unavailable(what="the store")
+
+    monkeypatch.setattr(node.blobs, "delete_dataset", fail)
+    with capture_logs():
+        assert node.claims.settle(OTHER, lambda _: True)
+
+    assert [one.dataset_id for one in node.catalog.claims()] == [OTHER]
+
+
+def test_a_dataset_that_has_the_recorded_name_is_kept(
+    node: Coordinator, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a search for it by its id would find no name."""
+    node.add(root)
+    known = node.find("cities")
+    claim = node.catalog.claim(known.id)
+    assert claim is not None
+    claim.write(known.entry)
+    claim.release()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.catalog, "by_id", lambda _: None)
+        node.claims.settle(known.id, lambda _: True)
+
+    assert node.find("cities") == known
+    assert set(node.topics.names) == {*known.entry.push_topics.values()}
+
+
+def test_a_dataset_is_locked_while_it_is_removed(
+    tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks = MemoryLocks(lambda: 0.0)
+    node = Coordinator(home=tmp_path, locks=locks)
+    node.add(root)
+    dataset, was_held = node.find("cities").id, list[bool]()
+    delete = node.blobs.delete_dataset
+
+    def noted(one: DatasetId) -> None:
+        was_held.append(one in locks.held)
+        delete(one)
+
+    monkeypatch.setattr(node.blobs, "delete_dataset", noted)
+    node.editor.delete("cities")
+
+    assert (was_held, locks.held) == ([True], {})
+    assert dataset not in set(node.blobs.datasets())
+
+
+class Clock:
+    """Stands in the place of `time`: a second passes at each sleep, and then `act` is called."""
+
+    def __init__(self, act: Callable[[float], None]) -> None:
+        self.now = 0.0
+        self.sleeps: list[float] = []
+        self._act = act
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self.now += 1.0
+        self._act(self.now)
+
+
+@pytest.mark.parametrize(("free_after", "sleeps"), [(3.0, 3), (16.0, 15)])
+def test_a_claim_that_another_operation_holds_is_waited_for_fifteen_seconds(
+    node: Coordinator, monkeypatch: pytest.MonkeyPatch, free_after: float, sleeps: int
+) -> None:
+    theirs = node.catalog.claim(OTHER)
+    assert theirs is not None
+    clock = Clock(lambda now: theirs.release() if now >= free_after else None)
+    monkeypatch.setattr(claims, "time", clock)
+
+    if sleeps < WAIT_SECONDS:
+        assert node.claims.settle(OTHER, lambda _: True) is False
+        with node.claims.importing(OTHER, "copy"):
+            pass
+    else:
+        with pytest.raises(DatasetBusy, match="for 15 s"), node.claims.importing(OTHER, "copy"):
+            pytest.fail("it is held")
+
+    assert clock.sleeps == [POLL_SECONDS] * sleeps
 
 
 def test_a_removed_dataset_has_no_state_in_memory(node: Coordinator, root: str) -> None:
