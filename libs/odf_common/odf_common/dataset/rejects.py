@@ -7,6 +7,7 @@ the first reason are notes of this node: copies of a dataset have neither.
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -168,7 +169,7 @@ class Handled:
         behind = {
             one
             for one in self.positions
-            if one.offset >= passed.ends.get((one.topic_id, one.partition), one.offset + 1)
+            if one.offset >= passed.ends.get((one.topic_id, one.partition), math.inf)
         }
         through = {key: min(at, passed.ends.get(key, at)) for key, at in self.through.items()}
         count = self.counts.get(source, 0) - len(behind)
@@ -250,8 +251,6 @@ def open_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str]) ->
     handled = load_handled(blobs, state.dataset_id)
     left = {name: handled.open_count(name, passed) for name, passed in by_source.items()}
     waiting = {name: count for name, count in left.items() if count > 0}
-    if not waiting:
-        return Rejects()
     noted = load_first_rejects(blobs, state.dataset_id)
     first = [noted[name] for name in waiting if name in noted]
     return Rejects(
@@ -298,15 +297,13 @@ def note_reason(
             name: {"reason": one.reason, "since": None if one.since is None else one.since.ns}
             for name, one in noted.items()
         }
-        blobs.set_note(dataset, REASONS, json.dumps(plain, sort_keys=True) if plain else None)
+        blobs.set_note(dataset, REASONS, json.dumps(plain) if plain else None)
 
 
 def load_handled(blobs: BlobStore, dataset: DatasetId) -> Handled:
     """Return what was handled; empty if the note cannot be read: then all messages count as open again."""
     try:
-        plain = json.loads(blobs.note(dataset, HANDLED) or "null")
-        if plain is None:
-            return Handled()
+        plain = json.loads(blobs.note(dataset, HANDLED) or "{}")
         return Handled(
             counts={str(name): int(count) for name, count in plain["counts"].items()},
             through={(str(topic), int(part)): int(at) for topic, part, at in plain["through"]},
@@ -323,7 +320,7 @@ def save_handled(blobs: BlobStore, dataset: DatasetId, handled: Handled) -> None
         "through": sorted([topic, part, at] for (topic, part), at in handled.through.items()),
         "places": sorted([one.topic_id, one.partition, one.offset] for one in handled.positions),
     }
-    blobs.set_note(dataset, HANDLED, json.dumps(plain, sort_keys=True))
+    blobs.set_note(dataset, HANDLED, json.dumps(plain))
 
 
 def _first(plain: Any) -> FirstReject:  # noqa: ANN401 - JSON

@@ -1,14 +1,20 @@
 """What is counted of rejected messages, and how their places are written."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
-from odf_testing.builders import a_dataset
+from odf_testing.builders import a_chain, a_dataset
+from structlog.testing import capture_logs
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
+from odf_common.chain.state import ChainState
 from odf_common.cli.commands.rejected import _location
 from odf_common.dataset.rejects import (
     HANDLED,
+    KIND,
     POLLED,
     REASONS,
     FirstReject,
@@ -16,14 +22,20 @@ from odf_common.dataset.rejects import (
     MessagePosition,
     Numbers,
     Passed,
+    Rejects,
+    current_rejects,
     load_first_rejects,
     load_handled,
     load_reasons,
     note_reason,
+    open_rejects,
     passed_of,
+    rejected_by_source,
     rows_part,
+    save_handled,
 )
-from odf_common.errors import InvalidInput
+from odf_common.errors import InvalidInput, Unavailable
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SourceState
 from odf_common.metadata.scalars import Timestamp
 
@@ -52,6 +64,12 @@ def test_a_place_is_read_as_it_is_listed(text: str, expected: tuple[str, str]) -
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="expected PARTITION/OFFSET"):
         _location(text)
+
+
+def test_a_state_of_another_kind_says_nothing_of_rejects() -> None:
+    state = SourceState(source_name="a", kind="other", value='{"topics": {}, "rejected": 3}')
+    assert passed_of(state) == passed_of(None) == Passed()
+    assert passed_of(replace(state, kind=KIND)).rejected == 3
 
 
 @pytest.mark.parametrize("kind", ["odf/kafka", "other"])
@@ -141,7 +159,92 @@ def test_a_mark_on_all_messages_goes_back_with_the_source() -> None:
     assert back.open_count("s", passed(4, 4)) == 1
 
 
+def test_a_mark_on_all_messages_covers_those_before_it_however_many_were_rejected_again() -> None:
+    handled = Handled().with_all("s", passed(5, 5))
+    assert handled.open_count("s", passed(4, 7)) == 0
+    assert handled.open_count("s", passed(6, 7)) == 2
+
+
+def test_decisions_on_other_topics_and_later_messages_stay() -> None:
+    other, later = MessagePosition(topic_id="other", partition=0, offset=0), place(5)
+    handled = Handled().with_positions("a", [other, place(4), later])
+    all_of_one = handled.with_all("a", Passed(rejected=4, ends={("id", 0): 5}))
+    assert all_of_one.positions == frozenset({other, later})
+    assert all_of_one.as_of("a", Passed(rejected=5, ends={("id", 0): 6})).positions == {other, later}
+
+
 def test_a_row_that_was_dropped_and_retried_is_counted_once() -> None:
     handled = Handled().with_positions("s", [row(0), row(1)])
     assert handled.open_count("s", passed(4, 4, 1, 2)) == 1
     assert Handled().with_all("s", passed(2, 2)).open_count("s", passed(4, 4, 1, 2)) == 1
+
+
+def rejecting(**rejected: int) -> ChainState:
+    """Return the state of a dataset whose sources have rejected that many messages."""
+    return replace(
+        a_chain().state,
+        source_states={
+            name: SourceState(
+                source_name=name, kind=KIND, value=json.dumps({"topics": {}, "rejected": count})
+            )
+            for name, count in rejected.items()
+        },
+    )
+
+
+class NoNotes(MemoryBlobStore):
+    """Cannot read notes."""
+
+    def note(self, dataset: DatasetId, name: str) -> str | None:
+        raise Unavailable(what="the store")
+
+
+def test_only_sources_with_open_rejects_give_the_reason_and_the_time() -> None:
+    blobs, state = MemoryBlobStore(), rejecting(handled=2, old=1, late=3, early=1, never=0)
+    note_reason(blobs, state.dataset_id, "handled", "stale", now=Timestamp(1))
+    note_reason(blobs, state.dataset_id, "late", "second", now=Timestamp(7))
+    note_reason(blobs, state.dataset_id, "early", "third", now=Timestamp(5))
+    notes = json.loads(blobs.note(state.dataset_id, REASONS) or "")
+    blobs.set_note(state.dataset_id, REASONS, json.dumps({**notes, "old": "first"}))
+    save_handled(blobs, state.dataset_id, Handled(counts={"handled": 2}))
+
+    assert [*rejected_by_source(state, state.source_states)] == ["handled", "old", "late", "early"]
+    found = open_rejects(blobs, state, state.source_states)
+    assert found == Rejects(count=5, reason="first", since=Timestamp(5))
+    assert open_rejects(blobs, state, ["handled"]) == Rejects()
+
+
+def test_notes_are_read_only_of_datasets_that_reject_and_may_be_unreadable() -> None:
+    blobs = NoNotes()
+    assert open_rejects(blobs, rejecting(a=0), ["a"]) == Rejects()
+    with pytest.raises(Unavailable):
+        open_rejects(blobs, rejecting(a=1), ["a"])
+    with capture_logs() as logs:
+        assert current_rejects(blobs, rejecting(a=1), ["a"]) == Rejects()
+    assert [one["event"] for one in logs] == ["cannot count rejected messages"]
+
+
+class LockedNotes(MemoryBlobStore):
+    """Refuses to read or write notes of a dataset that is not held."""
+
+    is_held = False
+
+    @contextmanager
+    def noting(self, dataset: DatasetId) -> Iterator[None]:
+        self.is_held = True
+        yield
+        self.is_held = False
+
+    def note(self, dataset: DatasetId, name: str) -> str | None:
+        assert self.is_held
+        return super().note(dataset, name)
+
+    def set_note(self, dataset: DatasetId, name: str, text: str | None) -> None:
+        assert self.is_held
+        super().set_note(dataset, name, text)
+
+
+def test_a_reason_is_changed_by_one_process_at_a_time() -> None:
+    blobs = LockedNotes()
+    note_reason(blobs, a_dataset(), "a", "why", now=Timestamp(1))
+    assert not blobs.is_held

@@ -26,9 +26,10 @@ from odf_common.chain.fold import progress_after
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import fold
 from odf_common.dataset.migration_request import migrate_request
-from odf_common.dataset.replay import Replaying, Stored, StoredBlock, _Inputs, request_files
+from odf_common.dataset.replay import Replaying, Stored, StoredBlock, _Inputs, input_source, request_files
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import InvalidInput, NotFound
+from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.data_schema import DataTypeOption, DataTypeString
 from odf_common.metadata.engine_messages import (
@@ -43,6 +44,7 @@ from odf_common.metadata.events import (
     DatasetVocabulary,
     ExecuteTransform,
     ExecuteTransformInput,
+    SetInfo,
     SetTransform,
 )
 from odf_common.metadata.steps import SqlQueryStep, Strings, Transform
@@ -55,7 +57,7 @@ from odf_common.ports.engine import (
     ValidatedQuery,
     always,
 )
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import CatalogEntry, ObjectKind
 
 A = a_dataset("a")
 WIDE = a_schema(**{name: DataTypeOption(inner=DataTypeString()) for name in ("city", "country")})
@@ -241,6 +243,71 @@ def test_a_transform_after_a_new_query_that_saw_something_is_no_migration(
     world.execute()
 
     assert [one.migrated for one in world.replay(tmp_path)] == [None, None]
+
+
+def test_only_what_follows_a_new_query_at_once_is_a_migration(world: World) -> None:
+    world.source.add_data()
+    world.execute()
+    world.query("SELECT city FROM input_0")
+    world.output.add(SetInfo(description="x"))
+    world.execute()
+
+    for since in (*range(1, len(world.output.blocks)), 0):
+        before = world.state_before(since)
+        found = [*world.replaying().transforms(world.blocks(since), before)]
+        assert {one.migrated for one in found} == {None}
+
+
+def test_a_replay_may_begin_after_any_block(world: World) -> None:
+    world.source.add_data()
+    world.execute()
+    old = world.output.state.transform
+    world.query("SELECT city FROM input_0")
+    world.execute()
+    whole = [*world.replaying().transforms(world.blocks(0), None)]
+    assert [one.migrated for one in whole] == [None, old]
+
+    for since in range(1, len(world.output.blocks)):
+        found = [*world.replaying().transforms(world.blocks(since), world.state_before(since))]
+        assert found == whole[len(whole) - len(found) :]
+
+
+def test_an_input_is_named_as_it_is_now_and_its_schema_is_plain_parquet(world: World, tmp_path: Path) -> None:
+    world.source.add_data()
+    world.execute()
+    replaying, (stored,) = world.replaying(), world.replay(tmp_path)
+    replaying._catalog.add(CatalogEntry(alias="towns", dataset_id=A))
+    replaying.run(stored, alias="derivative", scratch=tmp_path)
+
+    ((before,), (after,)) = (request.query_inputs for request in world.engine.requests)
+    assert (before.dataset_alias, after.dataset_alias) == (str(A), "towns")
+    assert b"ARROW:schema" not in (pq.read_metadata(after.schema_file).metadata or {})
+
+
+def test_an_input_is_read_once_and_continued_from_there(world: World, tmp_path: Path) -> None:
+    for _ in range(3):
+        world.source.add_data()
+        world.execute()
+    replaying, asked = world.replaying(), list[Multihash]()
+    inputs, before = replaying._inputs, replaying._inputs._state_at
+
+    def state_at(dataset: DatasetId, block: Multihash) -> ChainState:
+        asked.append(block)
+        return before(dataset, block)
+
+    inputs._state_at = state_at
+    first, *others = (one.event for one in replaying.transforms(world.blocks(0), None))
+    for event in others:
+        inputs.advance(event)
+    assert asked == [first.query_inputs[0].new_block_hash]
+
+    inputs.advance(others[0])
+    assert asked == [first.query_inputs[0].new_block_hash] * 2
+
+
+def test_an_input_without_a_schema_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="the schema of towns"):
+        input_source(MemoryBlobStore(), "towns", a_chain(a_seed(dataset=A)).state, tmp_path)
 
 
 def test_inputs_that_swap_names_cannot_be_told_apart(world: World, tmp_path: Path) -> None:
