@@ -5,7 +5,7 @@ checkpoints. Nothing is trusted that was not hashed here. Whether a transform wa
 `replay`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,7 +44,9 @@ BROKEN = {
 }
 QUEUED = 8  # slices submitted to the hashers at a time, so that a long chain needs little memory
 
-Progress = Callable[[int, int], None]
+Checked = tuple[
+    int, int, list[Problem]
+]  # blocks with objects done, their total, the problems of the last one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,12 +131,12 @@ def check_objects(
     tally: Tally,
     *,
     depth: Depth,
-    progress: Progress,
     since: ChainState | None = None,
-) -> Iterator[Problem]:
-    """Hash every slice and checkpoint that `links`, which follow `since`, declare; yields problems in chain order.
+) -> Iterator[Checked]:
+    """Hash every slice and checkpoint that `links`, which follow `since`, declare.
 
-    Checked bytes are added to `tally`; `progress(done, total)` is called once per block with objects.
+    Yields, in chain order, what came of each block with objects as soon as it is known. Checked bytes are added to
+    `tally`.
     """
     jobs = list(_jobs(links, None if since is None else since.schema))
     waiting: list[Future[list[Problem]]] = []
@@ -144,12 +146,9 @@ def check_objects(
             return pool.submit(_check_event, target, job, tally, depth)
 
         rest = iter(jobs)
-        done = 0
         waiting.extend(submit(job) for job in islice(rest, QUEUED))
-        while waiting:
-            yield from waiting.pop(0).result()
-            done += 1
-            progress(done, len(jobs))
+        for done in range(1, len(jobs) + 1):
+            yield done, len(jobs), waiting.pop(0).result()
             waiting.extend(submit(job) for job in islice(rest, 1))
 
 

@@ -1,6 +1,5 @@
 """Verification of one dataset: integrity, then replay, as a stream of progress that ends with a verdict."""
 
-import queue
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -90,15 +89,9 @@ class Verifier:
         problems += check_signatures(target, links)
         tally.blocks = len(links)
         is_broken = bool(problems)
-        steps: queue.SimpleQueue[Step] = queue.SimpleQueue()
-
-        def progress(done: int, total: int) -> None:
-            steps.put(Step(phase=INTEGRITY, done=done, total=total))
-
-        for problem in check_objects(target, links, tally, depth=scope.depth, progress=progress, since=since):
-            problems.append(problem)
-            yield from _drained(steps)
-        yield from _drained(steps)
+        for done, total, found in check_objects(target, links, tally, depth=scope.depth, since=since):
+            problems += found
+            yield Step(phase=INTEGRITY, done=done, total=total)
         problems = with_advice(self._env, target, without_dropped(self._env.blobs, target, problems))
         if scope.replay and target.is_local and not problems:
             for item in self._replayed(target, scope, links, since):
@@ -162,14 +155,6 @@ class Verifier:
         except OdfError as error:
             log.warning("verifying from the seed", dataset=target.name, reason=str(error))
             return None
-
-
-def _drained(steps: "queue.SimpleQueue[Step]") -> Iterator[Step]:
-    while True:
-        try:
-            yield steps.get_nowait()
-        except queue.Empty:
-            return
 
 
 class OnCommit:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pytest
@@ -15,12 +16,13 @@ from odf_common.data.stored_types import TIMESTAMP
 from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, Checkpoint, DataSlice, OffsetInterval, SetInfo
 from odf_common.ports.store import ObjectKind
 from odf_verifier.integrity import Depth, check_chain
 from odf_verifier.report import Damage
-from odf_verifier.targets import Target
-from odf_verifier.verification import Scope
+from odf_verifier.targets import Target, targets
+from odf_verifier.verification import INTEGRITY, Scope, Step, Verdict, Verifier
 
 RECORDS = pa.table(
     {
@@ -125,6 +127,35 @@ def test_every_slice_of_a_long_chain_is_looked_at(story: Story) -> None:
     story.put(chain)
     verdict = story.verify(chain, Scope(replay=False))
     assert [problem.block for problem in verdict.problems] == [block.hash for block in chain.blocks[3:]]
+
+
+def test_progress_is_reported_while_a_long_chain_is_checked(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = a_chain(a_seed(), a_push_source(), schema_to_event(RECORDS.schema))
+    for offset in range(20):
+        records = RECORDS.slice(0, 1).set_column(0, "offset", pa.array([offset], pa.uint64()))
+        chain.add(AddData(prev_offset=chain.state.last_offset, new_data=stored_slice(story, records)))
+    story.put(chain, name="cities")
+    opened, open_object = list[Multihash](), story.blobs.open
+
+    def noted(dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
+        opened.append(name)
+        return open_object(dataset, kind, name)
+
+    monkeypatch.setattr(story.blobs, "open", noted)
+    (target,) = targets(story.env, ("cities",), every=False, recursive=False)
+    first, *others, verdict = (
+        (item, len(opened)) for item in Verifier(story.env).verify(target, Scope(replay=False))
+    )
+
+    assert first[0] == Step(phase=INTEGRITY, done=1, total=20)
+    assert first[1] < 20
+    assert [item for item, _ in others] == [
+        Step(phase=INTEGRITY, done=done, total=20) for done in range(2, 21)
+    ]
+    assert isinstance(verdict[0], Verdict)
+    assert verdict[0].is_valid
 
 
 def test_a_slice_that_came_since_the_last_verdict_has_to_have_the_schema_from_before_it(

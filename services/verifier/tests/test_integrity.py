@@ -40,9 +40,9 @@ def problems_of(folder: Path, *, depth: Depth | None = None) -> tuple[list[Probl
     target = target_of(folder)
     links, problems = check_chain(target)
     steps: list[tuple[int, int]] = []
-    problems += check_objects(
-        target, links, tally, depth=depth or Depth(), progress=lambda done, total: steps.append((done, total))
-    )
+    for done, total, found in check_objects(target, links, tally, depth=depth or Depth()):
+        steps.append((done, total))
+        problems += found
     assert steps == [(n + 1, len(steps)) for n in range(len(steps))]
     return problems, tally
 
@@ -165,5 +165,5 @@ def test_half_a_correction_is_named(folder: Path, ops: list[int], found: list[Da
     target = target_of(folder)
     link = check_chain(target)[0][-1]
     link = replace(link, block=replace(link.block, event=added))
-    problems = check_objects(target, [link], Tally(), depth=Depth(), progress=lambda *_: None)
+    ((_, _, problems),) = check_objects(target, [link], Tally(), depth=Depth())
     assert [problem.kind for problem in problems] == found
