@@ -57,8 +57,11 @@ class Replay:
         blocks = ((link.hash, link.block, link.version) for link in links)
         done, missing = 0, set()
         for stored in self._replaying.transforms(blocks, since):
-            asked = stored.state.transform
-            engine = asked and (asked.transform.engine, asked.transform.version)
+            assert stored.state.transform is not None, (
+                "the rules have been checked: it follows a SetTransform"
+            )
+            asked = stored.state.transform.transform
+            engine = asked.engine, asked.version
             if engine in missing:
                 continue
             problem = self._one(stored)

@@ -33,8 +33,8 @@ class Transforms:
 
     def transforms(self, blocks: Iterable[StoredBlock], since: ChainState | None) -> Iterator[Stored]:
         event = ExecuteTransform(query_inputs=())
-        for version in self.versions:
-            asked = a_transform(a_dataset("a"))
+        for number, version in enumerate(self.versions):
+            asked = a_transform(a_dataset(number))  # each is another query
             asked = replace(asked, transform=replace(asked.transform, version=version))
             state = a_chain(a_seed(kind=DatasetKind.Derivative), asked).state
             yield Stored(
@@ -91,6 +91,7 @@ def test_what_gives_something_else_is_found_behind_it() -> None:
         ((Damage.ENGINE_NOT_AVAILABLE,), "not-replayable"),
         ((Damage.ENGINE_NOT_AVAILABLE, Damage.REPLAY_MISMATCH), "invalid"),
         ((Damage.REPLAY_MISMATCH,), "invalid"),
+        ((Damage.ENGINE_NOT_AVAILABLE, Damage.DATA_DROPPED), "dropped"),
     ],
 )
 def test_the_verdict_has_a_word_of_its_own(kinds: tuple[Damage, ...], word: str) -> None:

@@ -1,15 +1,19 @@
 """Where a verification begins that looks only at what came since the last good verdict."""
 
+import threading
+from collections.abc import Iterator
+
 import pytest
 from odf_testing.builders import AChain, a_chain, a_seed
 from odf_testing.verifier import Story
 
 from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.metadata.events import SetInfo
-from odf_verifier.integrity import check_chain
+from odf_common.ports.store import CatalogEntry
+from odf_verifier.integrity import Depth, check_chain
 from odf_verifier.report import Damage
-from odf_verifier.targets import Target
-from odf_verifier.verification import Scope
+from odf_verifier.targets import Target, of_entry
+from odf_verifier.verification import OnCommit, Scope, Step, Verdict, Verifier
 
 SCOPE = Scope(incremental=True)
 
@@ -63,3 +67,30 @@ def test_a_chain_without_the_block_that_was_verified_last_is_damaged(story: Stor
     assert (problem.kind, problem.block) == (Damage.RULE_VIOLATED, chain.state.head)
     assert problem.text == "the last verified block is no longer in the chain"
     assert check_chain(target, since=chain.state) == ([], [])
+
+
+class Asked(Verifier):
+    """Notes what it is asked for, and sets `stop`."""
+
+    def __init__(self, story: Story, stop: threading.Event) -> None:
+        super().__init__(story.env)
+        self.asked: list[tuple[str, Scope]] = []
+        self._stop = stop
+
+    def verify(self, target: Target, scope: Scope) -> Iterator[Step | Verdict]:
+        self.asked.append((target.name, scope))
+        self._stop.set()
+        return iter(())
+
+
+def test_after_a_commit_only_new_blocks_are_looked_at_and_no_records_are_read(
+    story: Story, chain: AChain
+) -> None:
+    verifier = Asked(story, stop := threading.Event())
+    on_commit = OnCommit(verifier)
+    for _ in range(2):
+        on_commit.add(of_entry(story.env, CatalogEntry(alias="cities", dataset_id=chain.state.dataset_id)))
+
+    on_commit.run(stop)
+
+    assert verifier.asked == [("cities", Scope(incremental=True, depth=Depth(logical=False)))]

@@ -1,5 +1,6 @@
 """Which datasets a verification looks at."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -70,6 +71,33 @@ def test_inputs_of_inputs_come_first_and_each_once() -> None:
     found = targets(story.env, ("report",), every=False, recursive=True)
 
     assert [target.name for target in found] == ["cities", "daily", "hourly", "report"]
+
+
+def test_inputs_that_are_not_here_or_have_no_head_keep_no_other_from_being_listed() -> None:
+    story = Story()
+    story.catalog.add(CatalogEntry(alias="empty", dataset_id=a_dataset("empty")))
+    story.put(a_chain(a_seed(dataset=a_dataset("cities"))), name="cities")
+    story.put(a_derivative(*map(a_dataset, ("elsewhere", "empty", "cities"))), name="report")
+
+    found = targets(story.env, ("report",), every=False, recursive=True)
+
+    assert [target.name for target in found] == ["empty", "cities", "report"]
+
+
+def test_a_folder_is_a_dataset_elsewhere_by_the_id_of_its_seed(env: Environment, tmp_path: Path) -> None:
+    chain, folder = a_chain(), tmp_path / "a copy"
+    (folder / "blocks").mkdir(parents=True)
+    url = folder.as_uri()
+    assert url.endswith("/a%20copy")
+    with pytest.raises(NotFound, match=f"a seed block in {folder}"):
+        names(env, url)
+
+    for block, raw in chain.store.items():
+        (folder / "blocks" / str(block)).write_bytes(raw)
+    (target,) = targets(env, (url,), every=False, recursive=True)
+
+    assert (target.name, target.dataset, target.is_local) == (url, chain.state.dataset_id, False)
+    assert target.reader.read_block(chain.state.head) == chain.store[chain.state.head]
 
 
 def test_a_dataset_or_reference_that_does_not_exist_is_an_error(env: Environment) -> None:
