@@ -8,6 +8,7 @@ from odf_testing.damage import flip, overwrite
 
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.codec.signature import SIZE_LIMIT, encode_signature
+from odf_common.dataset.signature_check import stored_signature
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.keys import generate
 from odf_common.identity.signatures import SignerId, sign_block
@@ -81,6 +82,14 @@ def test_what_is_no_signature_is_named(folder: Path, content: bytes) -> None:
     overwrite(one, content)
     _, (problem,) = looked_at(folder)
     assert (problem.kind, str(problem.block)) == (Damage.SIGNATURE_INVALID, one.name)
+
+
+def test_of_a_file_that_is_too_long_only_so_much_is_read_that_this_is_noticed(folder: Path) -> None:
+    one, other, *_ = sign(folder)
+    overwrite(one, bytes(2 * SIZE_LIMIT))
+    other.unlink()
+    found = [stored_signature(FolderDataset(folder), Multihash.parse(file.name)) for file in (one, other)]
+    assert found == [bytes(SIZE_LIMIT + 1), None]
 
 
 def test_signatures_are_listed_by_their_blocks(folder: Path) -> None:

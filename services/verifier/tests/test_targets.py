@@ -9,7 +9,9 @@ from odf_testing.builders import a_chain, a_dataset, a_derivative, a_seed, a_tra
 from odf_testing.verifier import Story
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
+from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput, NotFound
+from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
 from odf_common.metadata.events import DatasetKind
 from odf_common.ports.store import CatalogEntry
@@ -71,6 +73,36 @@ def test_inputs_of_inputs_come_first_and_each_once() -> None:
     found = targets(story.env, ("report",), every=False, recursive=True)
 
     assert [target.name for target in found] == ["cities", "daily", "hourly", "report"]
+
+
+def test_datasets_that_read_each_other_are_each_listed_once() -> None:
+    story = Story()
+    for name, other in (("ping", "pong"), ("pong", "ping")):
+        seed = a_seed(DatasetKind.Derivative, a_dataset(name))
+        story.put(a_chain(seed, a_transform(a_dataset(other))), name=name)
+
+    found = targets(story.env, ("ping",), every=False, recursive=True)
+
+    assert [target.name for target in found] == ["pong", "ping"]
+
+
+def test_inputs_of_two_inputs_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story()
+    story.put(a_chain(a_seed(dataset=a_dataset("cities"))), name="cities")
+    for name, inputs in (("daily", ["cities"]), ("report", ["cities", "daily"])):
+        seed = a_seed(DatasetKind.Derivative, a_dataset(name))
+        story.put(a_chain(seed, a_transform(*map(a_dataset, inputs))), name=name)
+    current, read = story.env.states.current, list[DatasetId]()
+
+    def noted(dataset: DatasetId) -> ChainState | None:
+        read.append(dataset)
+        return current(dataset)
+
+    monkeypatch.setattr(story.env.states, "current", noted)
+    found = targets(story.env, ("report",), every=False, recursive=True)
+
+    assert [target.name for target in found] == ["cities", "daily", "report"]
+    assert read == [a_dataset("cities"), a_dataset("daily")]
 
 
 def test_inputs_that_are_not_here_or_have_no_head_keep_no_other_from_being_listed() -> None:

@@ -1,4 +1,5 @@
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -250,3 +251,9 @@ def test_blocks_in_version_2_go_on_in_version_2() -> None:
 def test_watermarks_are_those_of_the_last_event() -> None:
     chain = a_chain().add(AddData(new_watermark=a_time(1))).add_data(3)
     assert chain.state.watermark == a_time(1)
+
+
+def test_a_broken_chain_is_told_with_the_place_if_that_is_known() -> None:
+    broken = ChainBroken(kind="missing", block="b", sequence_number=7, text="is missing")
+    assert str(broken) == "block b, sequence number 7, is missing"
+    assert str(replace(broken, sequence_number=None)) == "block b is missing"

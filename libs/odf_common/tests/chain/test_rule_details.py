@@ -28,6 +28,7 @@ from odf_common.chain.rules.structure import event_fits_dataset_kind
 from odf_common.chain.state import ChainState
 from odf_common.chain.transform_inputs import empty_step
 from odf_common.chain.transform_request import is_migration
+from odf_common.data.schema_evolution import schema_of_event, schema_to_event
 from odf_common.errors import ChainRuleViolated
 from odf_common.metadata.data_schema import DataSchema, DataTypeInt64, DataTypeOption, DataTypeString
 from odf_common.metadata.events import (
@@ -277,12 +278,51 @@ def test_an_event_of_a_later_version_leaves_all_definitions_as_they_are() -> Non
 
 
 def test_a_chain_may_move_from_an_arrow_schema_to_the_odf_form() -> None:
-    from odf_common.data.schema_evolution import schema_of_event, schema_to_event
-
     arrow = schema_of_event(a_schema())
     first = schema_to_event(arrow)
     state = a_chain(a_seed(), first).add(a_schema()).state
     assert state.schema == a_schema()
+
+
+def test_only_a_chain_that_moves_to_the_odf_form_may_state_again_what_is_optional() -> None:
+    required = a_schema(city=DataTypeString())
+    arrow, arrow_required = (schema_to_event(schema_of_event(one)) for one in (a_schema(), required))
+    old = a_chain(a_seed(), arrow).state
+
+    assert admitted(old, required, {}).schema == required
+    with pytest.raises(ChainRuleViolated, match="schema_stays_compatible"):
+        admitted(old, arrow_required, {})
+    with pytest.raises(ChainRuleViolated, match="schema_stays_compatible"):
+        admitted(ROOT, arrow_required, {})
+
+
+def test_an_unreadable_source_may_be_what_is_disabled() -> None:
+    state = admitted(a_chain(a_seed()).state, UnknownEvent(discriminator=11, reason="new fetch step"), {})
+    for event in (DisablePushSource(source_name="default"), DisablePollingSource()):
+        assert admitted(state, event, {}).sequence_number == 2
+
+
+def test_a_disabled_source_keeps_no_other_event_from_being_admitted() -> None:
+    assert admitted(disabled(), INFO, {}).info == INFO
+
+
+def test_a_dataset_that_never_had_a_source_takes_data() -> None:
+    state = a_chain(a_seed(), a_schema()).state
+    assert admitted(state, AddData(new_data=a_slice()), {}).last_offset == 9
+
+
+def test_a_transform_changes_something_by_one_new_input_a_watermark_or_a_checkpoint() -> None:
+    empty, state = empty_step(DERIVATIVE), with_a_result_of_a_checkpoint()
+    marked = a_derivative(A, B).add(ExecuteTransform(query_inputs=empty, new_watermark=a_time())).state
+    again = ExecuteTransform(query_inputs=empty_step(state), prev_checkpoint=CHECKPOINT)
+    for past, event in (
+        (marked, ExecuteTransform(query_inputs=(STEPS[0], empty[1]), new_watermark=a_time())),
+        (marked, ExecuteTransform(query_inputs=empty, new_watermark=a_time(1))),
+        (state, replace(again, new_checkpoint=a_checkpoint("other"))),
+    ):
+        admitted(past, event, {})
+    with pytest.raises(ChainRuleViolated, match="transform_changes_something"):
+        admitted(state, replace(again, new_checkpoint=a_checkpoint()), {})
 
 
 def test_a_block_in_another_version_is_accepted_and_the_chain_stays_in_its_own() -> None:
