@@ -11,7 +11,7 @@ from odf_testing.coordinator import Coordinator, PassingEngine
 
 from odf_common.chain.transform_inputs import empty_step
 from odf_common.chain.walk import iterate
-from odf_common.dataset.object_markers import dropped_blocks
+from odf_common.dataset.object_markers import dropped_blocks, forget_drop, note_drop
 from odf_common.errors import NotFound, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
@@ -145,6 +145,9 @@ def test_what_was_dropped_is_told_from_what_was_lost(story: Story) -> None:
     assert was_dropped(node.datasets, known)
     story.pull("cities.copy")
     assert not was_dropped(node.datasets, known)
+    note_drop(node.blobs, known.id, known.state.head)  # the process was killed before it removed anything
+    assert not was_dropped(node.datasets, known)
+    forget_drop(node.blobs, known.id)
 
     for kind, name in kept:
         node.blobs.remove(known.id, kind, [name])

@@ -1,13 +1,17 @@
 """The slices of a dataset: which ones are listed, in which order, and which ones a tail reads."""
 
+from collections.abc import Callable
+
 import pytest
 from odf_testing.coordinator import Coordinator
 
 from odf_common.chain.walk import iterate
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import DataEvent
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import DataEvent, SetInfo
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.catalog.registry import DatasetHandle
+from odf_coordinator.storage.slice_index import _Listing
 
 
 @pytest.fixture
@@ -81,6 +85,42 @@ def test_a_tail_has_the_last_records_in_their_order(
     table = cities.record_reader.tail("cities", records)
 
     assert (table["city"].to_pylist() if table.num_rows else []) == names
+
+
+def test_blocks_without_records_end_no_tail(cities: Coordinator) -> None:
+    cities.propose(cities.find("cities"), [SetInfo(description="x")])
+
+    assert cities.record_reader.tail("cities", 1)["city"].to_pylist() == ["Bonn"]
+
+
+class Guarded(dict[DatasetId, _Listing]):
+    """Refuses to be read or changed by a thread without the lock."""
+
+    def __init__(self, is_held: Callable[[], bool]) -> None:
+        super().__init__()
+        self._is_held = is_held
+
+    def get(self, dataset: DatasetId, default: object = None) -> _Listing | None:  # type: ignore[override]
+        assert self._is_held()
+        return super().get(dataset)
+
+    def __setitem__(self, dataset: DatasetId, listing: _Listing) -> None:
+        assert self._is_held()
+        super().__setitem__(dataset, listing)
+
+    def pop(self, dataset: DatasetId, default: object = None) -> _Listing | None:  # type: ignore[override]
+        assert self._is_held()
+        return super().pop(dataset, None)
+
+
+def test_lists_are_looked_up_kept_and_dropped_by_one_thread_at_a_time(cities: Coordinator) -> None:
+    slices = cities.record_reader.slices
+    slices._known = Guarded(slices._lock.locked)
+
+    assert listed(cities) == [0, 2, 3]
+    slices.forget(cities.find("cities").id)
+
+    assert len(slices) == 0
 
 
 def test_a_tail_needs_no_slice_but_those_of_its_records(cities: Coordinator) -> None:

@@ -10,6 +10,7 @@ import pytest
 from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash, an_entry
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, durable, layout
+from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
 
@@ -29,6 +30,21 @@ def test_a_file_that_spells_a_hash_in_another_way_is_no_object(tmp_path: Path) -
     (folder / "x").write_bytes(b"")
     assert str(Multihash.parse(other)) != other
     assert list(blobs.names(a_dataset(), ObjectKind.DATA)) == [NAME]
+
+
+def test_an_object_that_is_missing_is_named_by_its_kind_and_hash(tmp_path: Path) -> None:
+    blobs, missing = LocalBlobStore(tmp_path), f"object data/{NAME} "
+    for ask in (blobs.read, blobs.open, blobs.size, blobs.local_path):
+        with pytest.raises(NotFound, match=missing):
+            ask(a_dataset(), ObjectKind.DATA, NAME)
+
+
+def test_an_index_goes_with_its_dataset(tmp_path: Path) -> None:
+    blobs = LocalBlobStore(tmp_path)
+    file = blobs.index_folder(a_dataset()) / "words"
+    durable.write(file, b"")
+    blobs.delete_dataset(a_dataset())
+    assert not file.exists()
 
 
 def test_a_damaged_dataset_keeps_no_other_from_being_swept(tmp_path: Path) -> None:

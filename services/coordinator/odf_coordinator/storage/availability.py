@@ -10,7 +10,6 @@ from odf_common.chain.walk import iterate
 from odf_common.dataset.object_markers import dropped_blocks
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import DataEvent
 from odf_common.ports.store import BlobReader, ObjectKind
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.storage.object_checks import ObjectRef, objects_of
@@ -43,8 +42,10 @@ class CopyLost(NotFound):
 def was_dropped(datasets: Datasets, handle: DatasetHandle) -> bool:
     """Return whether a derivative's data was dropped and not rebuilt since."""
     line = dropped_blocks(datasets.blobs, handle.id)
-    missing = None if line is None else _newest_missing(datasets, handle)
-    return line is not None and missing is not None and line.contains(missing)
+    if line is None:
+        return False
+    missing = _newest_missing(datasets, handle)
+    return missing is not None and line.contains(missing)
 
 
 def is_dropped(datasets: Datasets, handle: DatasetHandle) -> bool:
@@ -80,7 +81,6 @@ def why_missing(datasets: Datasets, handles: Iterable[DatasetHandle], error: Not
 def objects_by_block(
     datasets: Datasets, handle: DatasetHandle
 ) -> Iterator[tuple[Multihash, tuple[ObjectRef, ...]]]:
-    """Yield the objects of each transform with its block, newest first."""
+    """Yield each block with its objects, if any, newest first."""
     for name, decoded, _ in iterate(datasets.reader(handle.id), handle.state.head):
-        if isinstance(decoded.block.event, DataEvent):
-            yield name, tuple(objects_of(decoded.block.event))
+        yield name, tuple(objects_of(decoded.block.event))
