@@ -1,13 +1,13 @@
 import threading
-from collections.abc import Callable, Iterator, KeysView
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from odf_testing.builders import a_chain, a_dataset
 from odf_testing.coordinator import Coordinator, FakeBus
+from odf_testing.guarded import GuardedDict
 from structlog.testing import capture_logs
 
-from odf_common.chain.state import ChainState
 from odf_common.codec.envelopes import Envelope, envelope
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_message
@@ -361,37 +361,13 @@ def test_progress_that_cannot_be_sent_is_no_error(node: Coordinator) -> None:
     Publisher(bus=CutOffBus(), catalog=node.catalog).working(a_dataset(), now)
 
 
-class Waiting(dict[DatasetId, ChainState]):
-    """Refuses to be read or changed by a thread without the lock."""
-
-    def __init__(self, lock: threading.Lock) -> None:
-        super().__init__()
-        self._lock = lock
-
-    def __setitem__(self, key: DatasetId, value: ChainState) -> None:
-        assert self._lock.locked()
-        super().__setitem__(key, value)
-
-    def __iter__(self) -> Iterator[DatasetId]:
-        assert self._lock.locked()
-        return super().__iter__()
-
-    def keys(self) -> KeysView[DatasetId]:  # type: ignore[override]
-        assert self._lock.locked()
-        return super().keys()
-
-    def pop(self, key: DatasetId, default: object = None) -> ChainState | None:  # type: ignore[override]
-        assert self._lock.locked()
-        return super().pop(key, None)
-
-
 def test_pending_heads_are_changed_by_one_thread_at_a_time(node: Coordinator) -> None:
     publisher, lock, state = Publisher(bus=FakeBus(), catalog=node.catalog), threading.Lock(), a_chain().state
     publisher._changed = threading.Condition(lock)
-    publisher._waiting = Waiting(lock)
+    publisher._waiting = GuardedDict(lock)
 
     publisher.announce(state)
     publisher._put_back({a_dataset("other"): state})
     assert len(publisher._waiting) == 2
-    publisher._waiting = Waiting(lock)
+    publisher._waiting = GuardedDict(lock)
     publisher.removed(state.dataset_id, "cities")

@@ -1,17 +1,14 @@
 """The slices of a dataset: which ones are listed, in which order, and which ones a tail reads."""
 
-from collections.abc import Callable
-
 import pytest
 from odf_testing.coordinator import Coordinator
+from odf_testing.guarded import GuardedDict
 
 from odf_common.chain.walk import iterate
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DataEvent, SetInfo
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.catalog.registry import DatasetHandle
-from odf_coordinator.storage.slice_index import _Listing
 
 
 @pytest.fixture
@@ -93,29 +90,9 @@ def test_blocks_without_records_end_no_tail(cities: Coordinator) -> None:
     assert cities.record_reader.tail("cities", 1)["city"].to_pylist() == ["Bonn"]
 
 
-class Guarded(dict[DatasetId, _Listing]):
-    """Refuses to be read or changed by a thread without the lock."""
-
-    def __init__(self, is_held: Callable[[], bool]) -> None:
-        super().__init__()
-        self._is_held = is_held
-
-    def get(self, dataset: DatasetId, default: object = None) -> _Listing | None:  # type: ignore[override]
-        assert self._is_held()
-        return super().get(dataset)
-
-    def __setitem__(self, dataset: DatasetId, listing: _Listing) -> None:
-        assert self._is_held()
-        super().__setitem__(dataset, listing)
-
-    def pop(self, dataset: DatasetId, default: object = None) -> _Listing | None:  # type: ignore[override]
-        assert self._is_held()
-        return super().pop(dataset, None)
-
-
 def test_lists_are_looked_up_kept_and_dropped_by_one_thread_at_a_time(cities: Coordinator) -> None:
     slices = cities.record_reader.slices
-    slices._known = Guarded(slices._lock.locked)
+    slices._known = GuardedDict(slices._lock)
 
     assert listed(cities) == [0, 2, 3]
     slices.forget(cities.find("cities").id)

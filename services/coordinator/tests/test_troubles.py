@@ -6,6 +6,7 @@ from typing import cast
 import grpc
 import pytest
 from odf_testing.coordinator import Coordinator
+from odf_testing.guarded import GuardedDict
 
 from odf_common.errors import Unavailable
 from odf_common.hashing.multihash import Multihash
@@ -17,6 +18,7 @@ from odf_common.ports.engine import OnProgress
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest
 from odf_coordinator.api.grpc_servicer import Servicer
 from odf_coordinator.catalog.partitions import PartitionOwnership
+from odf_coordinator.catalog.problems import Problems
 
 CONTEXT = cast("grpc.ServicerContext", None)  # `List` does not look at it
 
@@ -162,3 +164,18 @@ def test_a_listing_of_what_is_known_reads_no_object_and_no_note_of_a_root_and_on
     copy = pair.find("cities.copy").id
     assert {name for name, dataset in asked if dataset == copy} == {"has", "note"}
     assert [name for name, dataset in asked if dataset == pair.find("cities").id] == ["has"]
+
+
+def test_problems_are_noted_and_cleared_by_one_thread_at_a_time() -> None:
+    one, other = (DatasetId.of_key(bytes(31) + bytes([n])) for n in (1, 2))
+    problems = Problems()
+    problems._known = GuardedDict(problems._lock)
+    problems._seen = GuardedDict(problems._lock)
+
+    assert problems.note(one, "it is down")
+    assert problems.note(other, "it is down")
+    assert problems.recent(one, 60.0) == problems.get(one) is not None
+    problems.keep([one])
+    assert len(problems) == 1
+    problems.clear(one)
+    assert len(problems) == 0

@@ -15,6 +15,7 @@ OF_DICTS: Final = (
     "__iter__",
     "get",
     "items",
+    "keys",
     "pop",
     "setdefault",
 )
