@@ -8,7 +8,7 @@ from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.state import ChainState
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import ExecuteTransform
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_coordinator.storage.object_checks import ObjectMissing, require_objects
 
 
@@ -37,6 +37,53 @@ def test_nothing_is_remembered_of_a_deleted_dataset(node: Coordinator, root: str
     known = (node.datasets.waits, node.datasets.troubles, node.datasets.roots, node.record_reader.slices)
     assert [len(one) for one in known] == [0, 0, 0, 0]
     assert len(node.states) == 0
+
+
+def test_what_was_deleted_elsewhere_is_not_listed_and_has_no_trouble(
+    node: Coordinator, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add(root)
+    known, gone = node.find("cities"), CatalogEntry(alias="gone", dataset_id=a_dataset("gone"))
+    node.datasets.troubles.note(a_dataset("long ago"), "x")
+    node.datasets.troubles.note(gone.dataset_id, "x")
+    monkeypatch.setattr(node.catalog, "entries", lambda: (gone, known.entry))
+
+    assert list(node.datasets.scan()) == [known]
+    assert len(node.datasets.troubles) == 0
+
+
+def test_known_roots_are_those_of_this_node_and_no_derivatives(
+    node: Coordinator, root: str, derivative: str
+) -> None:
+    node.add(root, derivative)
+    cities = node.find("cities").id
+    for _ in range(2):
+        assert [one.alias for one in node.datasets.dependants(cities)] == ["cities.copy"]
+        assert node.datasets.roots == {cities}
+
+    node.catalog.remove("cities")  # by another process
+    node.datasets.dependants(cities)
+    assert node.datasets.roots == set()
+
+
+def test_what_a_dataset_is_derived_of_is_looked_up_once(
+    node: Coordinator, root: str, derivative: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (derivative.replace("name: cities.copy", f"name: {name}") for name in ("one", "other"))
+    both = derivative.replace("{datasetRef: Cities}", "{datasetRef: one}, {datasetRef: other}")
+    node.add(root, one, other, both.replace("FROM cities", "FROM one"))
+    asked, by_id = list[DatasetId](), node.catalog.by_id
+
+    def noted(dataset: DatasetId) -> CatalogEntry | None:
+        asked.append(dataset)
+        return by_id(dataset)
+
+    last = node.find("cities.copy").id
+    monkeypatch.setattr(node.catalog, "by_id", noted)
+
+    assert not node.datasets.is_derived_of(last, a_dataset("elsewhere"))
+    assert len(asked) == len(set(asked)) == 4
+    assert node.datasets.is_derived_of(last, node.find("cities").id)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"x" * 99])
