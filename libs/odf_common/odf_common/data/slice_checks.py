@@ -53,7 +53,7 @@ def check_records(table: pa.Table, interval: OffsetInterval, schema: pa.Schema |
 
 def _check_schema(actual: pa.Schema, declared: pa.Schema) -> None:
     found, wanted = compared_schema(actual), compared_schema(declared)
-    if with_optionality_of(wanted, found).equals(found, check_metadata=False):
+    if with_optionality_of(wanted, found).equals(found):
         return
     for have, want in zip(found, wanted, strict=False):
         if have.name != want.name or have.type != want.type:

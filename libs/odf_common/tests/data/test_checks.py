@@ -94,3 +94,10 @@ def test_a_uuid_is_what_odfs_own_schema_makes_of_it() -> None:
 
 def test_a_slice_with_offsets_alone_has_no_operations_to_check() -> None:
     check_records(pa.table({"offset": pa.array([0, 1], pa.uint64())}), OffsetInterval(start=0, end=1), None)
+
+
+def test_the_last_offset_may_be_the_greatest_of_its_type() -> None:
+    offsets = pa.table({"offset": pa.array([254, 255], pa.uint8())})
+    check_records(offsets, OffsetInterval(start=254, end=255), None)
+    with pytest.raises(RecordsDiffer, match="offsets are uint8"):
+        check_records(offsets, OffsetInterval(start=255, end=256), None)
