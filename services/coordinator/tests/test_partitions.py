@@ -1,5 +1,6 @@
 """Which datasets an instance takes over when partitions are assigned to it, and which it tries again."""
 
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 from odf_testing.coordinator import Coordinator
 
 from odf_common.adapters.kafka.partitioner import partition_of
+from odf_common.chain.state import ChainState
 from odf_common.errors import Unavailable
+from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import PARTITIONS
 from odf_common.ports.store import CatalogEntry
@@ -138,3 +141,45 @@ def test_what_cannot_be_read_is_not_tried_again_once_its_partition_is_lost(
     node.now += READ_AGAIN_SECONDS
     instance.stepped()
     assert "cities" not in reads
+
+
+class Changed(threading.Condition):
+    """Notes what is done, and does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[object] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.done.append(timeout)
+        return False
+
+    def notify(self, n: int = 1) -> None:
+        self.done.append("notified")
+        super().notify(n)
+
+
+def test_only_where_no_partition_is_gained_is_the_next_one_waited_for(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odf_coordinator.catalog.partitions.IDLE_SECONDS", 7.0)
+    instance.owned._changed = changed = Changed()
+
+    assert instance.assigned(ALL) == ["cities", "towns"]
+    assert changed.done == ["notified"]
+    assert instance.stepped() == []
+    assert changed.done == ["notified", 7.0]
+
+
+def test_partitions_are_taken_over_until_it_is_stopped(node: Coordinator) -> None:
+    stop, heads = threading.Event(), list[Multihash]()
+
+    def announce(state: ChainState) -> None:
+        heads.append(state.head)
+        stop.set()
+
+    owned = PartitionOwnership(datasets=node.datasets, keys=node.keys, announce=announce)
+    owned.on_assigned(ALL)
+    owned.run(stop)
+
+    assert set(heads) == {node.find(name).state.head for name in ("cities", "towns")}
