@@ -1,5 +1,6 @@
 """What only the files of a home show: who may read them, what is no object among them, and damage next to them."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash, an_entry
 
-from odf_common.adapters.local import LocalBlobStore, LocalCatalog, durable, layout
+from odf_common.adapters.local import LocalBlobStore, LocalCatalog, claims, durable, layout
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
@@ -45,6 +46,46 @@ def test_an_index_goes_with_its_dataset(tmp_path: Path) -> None:
     durable.write(file, b"")
     blobs.delete_dataset(a_dataset())
     assert not file.exists()
+
+
+def open_in(folder: Path) -> int:
+    """Return how many files of a folder this process has open, removed ones too."""
+    targets = []
+    for handle in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # other threads close files meanwhile
+            targets.append(str(handle.readlink()))
+    return sum(target.startswith(f"{folder}/") for target in targets)
+
+
+def test_a_claim_leaves_no_file_open_once_it_is_settled_or_refused(tmp_path: Path) -> None:
+    held = claims.take(tmp_path, a_dataset())
+    assert held is not None
+    assert claims.take(tmp_path, a_dataset()) is None
+    assert open_in(tmp_path) == 1
+
+    held.settle()
+
+    assert open_in(tmp_path) == 0
+
+
+def test_a_claim_that_is_settled_while_claims_are_listed_and_what_is_no_claim_hide_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2):
+        held = claims.take(tmp_path, a_dataset(number))
+        assert held is not None
+        held.write(an_entry(f"dataset{number}", number))
+        held.release()
+    settled, other = sorted(tmp_path.iterdir())
+    (tmp_path / "!").write_bytes(b"")  # before all claims
+
+    def read(file: Path) -> bytes:
+        if file == settled:
+            raise FileNotFoundError
+        return file.read_bytes()
+
+    monkeypatch.setattr(claims, "read_file", read)
+    assert [one.dataset_id.folder for one in claims.records(tmp_path)] == [other.name]
 
 
 def test_a_damaged_dataset_keeps_no_other_from_being_swept(tmp_path: Path) -> None:
