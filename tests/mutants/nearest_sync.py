@@ -35,6 +35,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "simple_protocol", "recorded_transfers", "signed_pulls", "uploads", "push_checks", "object_downloads"
     ),
     f"{SYNC}/http/endpoints.py": of_sync(
+        "endpoint_routes",
         "endpoints",
         "audit",
         "who_may_do_what",

@@ -1,0 +1,121 @@
+"""What an application does with its endpoints: shutdown, paths that could be calls, the limit on requests, the audit."""
+
+import asyncio
+import http.client
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+from odf_testing.builders import a_dataset
+from odf_testing.http import running
+
+from odf_common.adapters.local import LocalCatalog
+from odf_common.ports.store import CatalogEntry
+from odf_common.service.audit import Audit
+from odf_sync.access.access_store import AccessStore
+from odf_sync.access.directory import Directory
+from odf_sync.access.rules import Action
+from odf_sync.http import endpoints as module
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.endpoints import Endpoint, application
+
+
+class Notes:
+    """An audit that keeps its entries."""
+
+    def __init__(self) -> None:
+        self.statuses: list[int] = []
+
+    def put(self, _: object, entry: Any) -> None:
+        self.statuses.append(entry.status)
+
+
+def authorizer_of(home: Path, *, is_multi_tenant: bool = False) -> Authorizer:
+    catalog = LocalCatalog(home)
+    catalog.add(CatalogEntry(alias="info", dataset_id=a_dataset()))
+    directory = Directory(AccessStore(home), is_multi_tenant=is_multi_tenant)
+    return Authorizer(catalog=catalog, local_writers="loopback", directory=directory)
+
+
+def answering(text: str) -> Any:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=text)
+
+    return answer
+
+
+@contextmanager
+def served(authorizer: Authorizer, *endpoints: Endpoint, audit: Notes | None = None) -> Iterator[str]:
+    with running(application(authorizer, endpoints, audit=cast("Audit | None", audit))) as url:
+        yield url.removeprefix("http://")
+
+
+def ask(base: str, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(base, timeout=10)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_an_endpoint_ends_its_open_requests_when_the_server_stops(tmp_path: Path) -> None:
+    ended: list[web.Application] = []
+
+    async def end(app: web.Application) -> None:
+        ended.append(app)
+
+    endpoint = Endpoint(method="GET", path="/info", handler=answering("hello"), summary="", on_shutdown=end)
+    with served(authorizer_of(tmp_path), endpoint):
+        assert ended == []
+    assert len(ended) == 1
+
+
+@pytest.mark.parametrize(("is_multi_tenant", "answer"), [(False, "records"), (True, "about read")])
+def test_a_path_is_a_call_of_a_dataset_where_datasets_have_no_account(
+    tmp_path: Path, is_multi_tenant: bool, answer: str
+) -> None:
+    about = Endpoint(method="GET", path="/info/{name}", handler=answering("about read"), summary="")
+    read = Endpoint(method="GET", path="/read", handler=answering("records"), summary="", action=Action.READ)
+    authorizer = authorizer_of(tmp_path, is_multi_tenant=is_multi_tenant)
+    with served(authorizer, about, read) as base:
+        assert ask(base, "/info/read") == (200, answer)
+        assert ask(base, "/info/other") == (200, "about read")
+
+
+def test_one_request_too_many_comes_back_when_another_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_REQUESTS", 1)
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    async def wait(_: web.Request) -> web.Response:
+        has_begun.set()
+        await asyncio.to_thread(may_end.wait, 10)
+        return web.Response(text="hello")
+
+    endpoint = Endpoint(method="GET", path="/info", handler=wait, summary="")
+    with served(authorizer_of(tmp_path), endpoint) as base, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(ask, base, "/info")
+        assert has_begun.wait(10)
+        assert ask(base, "/info")[0] == 503
+        may_end.set()
+        assert first.result() == (200, "hello")
+        assert ask(base, "/info") == (200, "hello")
+
+
+def test_a_refusal_by_an_endpoint_without_dataset_is_noted(tmp_path: Path) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        raise web.HTTPBadRequest(text="no")
+
+    notes = Notes()
+    endpoint = Endpoint(method="GET", path="/info", handler=refuse, summary="")
+    with served(authorizer_of(tmp_path), endpoint, audit=notes) as base:
+        assert ask(base, "/info") == (400, "no")
+    assert notes.statuses == [400]
