@@ -1,6 +1,7 @@
 """What a drain counts as waiting, and what ends it, without a broker."""
 
-from types import SimpleNamespace
+from collections.abc import Mapping
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -75,10 +76,15 @@ def parts(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Parts:
     return parts
 
 
-def reader(**changes: object) -> SimpleNamespace:
+def reader(
+    ends: Mapping[int, int] = MappingProxyType({0: 5, 1: 0}), *, is_idle: bool = True, is_stale: bool = False
+) -> SimpleNamespace:
     """Return a source that has read partition 0 to its end and committed everything."""
     return SimpleNamespace(
-        **{"ends": {0: 5, 1: 0}, "is_idle": True, "is_stale": False, "is_hurried": None, **changes}
+        offsets=SimpleNamespace(ends=ends),
+        in_flight=SimpleNamespace(is_stale=is_stale),
+        is_idle=is_idle,
+        is_hurried=None,
     )
 
 
@@ -146,7 +152,7 @@ def test_a_drain_of_nothing_is_its_head_and_of_something_it_hurries_the_source(
 
     def look(_: float) -> None:
         hurried.append(parts.source.is_hurried)
-        parts.source.ends = {0: 5}
+        parts.source.offsets.ends = {0: 5}
 
     monkeypatch.setattr("odf_ingest.control.drain.time.sleep", look)
     assert list(parts.drains.wait(ENTRY)) == [Progress(waiting=5), Progress(waiting=0, head=head)]
