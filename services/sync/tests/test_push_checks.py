@@ -45,6 +45,23 @@ from odf_sync.transfer.accept import Acceptance, PushedChain
 CONTENT = b"records"
 
 
+def a_target(
+    node: SyncNode, *, entry: CatalogEntry | None, head: Multihash | None = None, **callbacks: object
+) -> PushTarget:
+    """Return the target of a push to `cities`, whose other callbacks are not called."""
+    unused = dict.fromkeys(("creating", "may_replace", "may_find", "require_allowed"))
+    return PushTarget(
+        large=LargeMessages(),
+        env=node.env,
+        replies=node.replies,
+        alias="cities",
+        entry=entry,
+        head=head,
+        pushes=OpenPushes(),
+        **cast("dict[str, Any]", unused | callbacks),
+    )
+
+
 @pytest.fixture
 def node(tmp_path: Path) -> SyncNode:
     return SyncNode(tmp_path / "there")
@@ -89,19 +106,7 @@ def test_blocks_are_as_many_as_were_planned(count: int, planned: int) -> None:
 )
 def test_force_replaces_no_dataset_of_another_id_or_kind(node: SyncNode, seed: Seed) -> None:
     chain = a_chain(a_seed())
-    target = PushTarget(
-        large=LargeMessages(),
-        env=node.env,
-        replies=node.replies,
-        alias="cities",
-        entry=held(node, chain),
-        head=chain.state.head,
-        pushes=OpenPushes(),
-        creating=cast("Any", None),
-        may_replace=cast("Any", None),
-        may_find=cast("Any", None),
-        require_allowed=cast("Any", None),
-    )
+    target = a_target(node, entry=held(node, chain), head=chain.state.head)
     assert target.dataset_of(a_chain(a_seed()).store, is_forced=True) == chain.state.dataset_id
     with pytest.raises(TransferRefused, match="another id or kind"):
         target.dataset_of(a_chain(seed).store, is_forced=True)
@@ -218,19 +223,7 @@ def test_only_ranges_of_the_chain_are_sent(source: tuple[PullSource, AChain, Mul
 
 
 def test_a_new_dataset_begins_with_its_seed(node: SyncNode) -> None:
-    target = PushTarget(
-        large=LargeMessages(),
-        env=node.env,
-        replies=node.replies,
-        alias="cities",
-        entry=None,
-        head=None,
-        pushes=OpenPushes(),
-        creating=cast("Any", None),
-        may_replace=cast("Any", None),
-        may_find=cast("Any", None),
-        require_allowed=cast("Any", None),
-    )
+    target = a_target(node, entry=None)
     chain = a_chain(a_seed(), SetInfo(description="text"))
     seeded = target.dataset_of(chain.store, is_forced=False)
     assert seeded == target.require_target(seeded) == chain.state.dataset_id
@@ -290,19 +283,7 @@ def test_a_caller_has_to_be_allowed_to_push_when_all_is_checked(
 ) -> None:
     noting, chain = Noting(), a_chain(a_seed())
     entry = None if is_new else held(node, chain)
-    target = PushTarget(
-        large=LargeMessages(),
-        env=node.env,
-        replies=node.replies,
-        alias="cities",
-        entry=entry,
-        head=None,
-        pushes=OpenPushes(),
-        creating=noting.creating,
-        may_replace=cast("Any", None),
-        may_find=cast("Any", None),
-        require_allowed=noting.require_allowed,
-    )
+    target = a_target(node, entry=entry, creating=noting.creating, require_allowed=noting.require_allowed)
     asked = PushRequest(
         transfer_plan=TransferPlan(),
         force_update_if_diverged=is_forced,

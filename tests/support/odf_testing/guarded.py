@@ -1,6 +1,7 @@
 """Containers that fail when they are used without their lock: what a race would show only now and then."""
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -16,6 +17,7 @@ OF_DICTS: Final = (
     "get",
     "items",
     "keys",
+    "move_to_end",
     "pop",
     "setdefault",
 )
@@ -32,12 +34,14 @@ OF_SETS: Final = (
 OF_LISTS: Final = ("__contains__", "__iter__", "append", "remove")
 
 
-class GuardedDict(dict[K, V]):
-    """A dictionary that is used while a lock is held."""
+class GuardedDict(OrderedDict[K, V]):
+    """A dictionary that is used while a lock is held; its length is free."""
 
     def __init__(self, lock: threading.Lock, content: Mapping[K, V] | None = None) -> None:
-        super().__init__(content or {})
+        super().__init__()
         self.lock = lock
+        for key, value in (content or {}).items():
+            super().__setitem__(key, value)
 
 
 class GuardedSet(set[V]):

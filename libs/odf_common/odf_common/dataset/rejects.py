@@ -301,7 +301,7 @@ def note_reason(
 
 
 def load_handled(blobs: BlobStore, dataset: DatasetId) -> Handled:
-    """Return what was handled; empty if the note cannot be read: then all messages count as open again."""
+    """Return what was handled; nothing if there is no note, or none that can be read: all messages are open then."""
     try:
         plain = json.loads(blobs.note(dataset, HANDLED) or "{}")
         return Handled(

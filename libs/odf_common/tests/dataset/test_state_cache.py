@@ -1,10 +1,9 @@
-from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 from odf_testing.builders import AChain, a_chain, a_dataset, a_seed
 from odf_testing.contracts import StateCacheContract
+from odf_testing.guarded import GuardedDict
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.state import ChainState
@@ -247,29 +246,9 @@ def test_what_the_cache_could_not_take_is_known_in_this_process(world: World) ->
     assert world.blobs.reads == 0
 
 
-class GuardedStates(OrderedDict[DatasetId, ChainState]):
-    """Refuses to be read or changed by a thread without the lock."""
-
-    def __init__(self, is_held: Callable[[], bool]) -> None:
-        super().__init__()
-        self._is_held = is_held
-
-    def get(self, dataset: DatasetId, default: object = None) -> ChainState | None:  # type: ignore[override]
-        assert self._is_held()
-        return super().get(dataset)
-
-    def pop(self, dataset: DatasetId, default: object = None) -> ChainState | None:  # type: ignore[override]
-        assert self._is_held()
-        return super().pop(dataset, None)
-
-    def move_to_end(self, key: DatasetId, last: bool = True) -> None:
-        assert self._is_held()
-        super().move_to_end(key, last)
-
-
 def test_states_are_looked_up_kept_and_dropped_by_one_thread_at_a_time(world: World) -> None:
     states = world.states()
-    states._known = GuardedStates(states._lock.locked)
+    states._known = GuardedDict(states._lock)
 
     assert states.current(world.dataset) == world.chain.state
     assert states.state_at(world.dataset, world.chain.state.head) == world.chain.state
