@@ -3,7 +3,6 @@
 import os
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Final, cast
 
 import pyarrow as pa
@@ -11,7 +10,6 @@ from odf_testing.builders import AChain, a_chain, a_seed, a_time
 from odf_testing.coordinator import Coordinator
 
 from odf_common.adapters.local import LocalCatalog
-from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.codec.envelopes import Body, Envelope, envelope
 from odf_common.data.schema_evolution import schema_to_event
@@ -20,7 +18,6 @@ from odf_common.data.stored_types import TIMESTAMP
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, DataSlice, KnownEvent, OffsetInterval, SetInfo
 from odf_common.ports.store import CatalogEntry
-from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
 from odf_coordinator.api.bus_handlers import Commands
@@ -40,28 +37,23 @@ class Client:
         self._commands = Commands(
             committer=self.coordinator.committer, importer=self.coordinator.importer
         ).handle
-        self.env = cast(
-            "Environment",
-            SimpleNamespace(
-                catalog=self.coordinator.catalog,
-                refs=self.coordinator.refs,
-                blobs=self.coordinator.blobs,
-                states=self.coordinator.states,
-                settings=Settings(home=home),
-                clock=SYSTEM_CLOCK,
-            ),
-        )
+        self.datasets = self.coordinator.node_datasets
+        self.settings = Settings(home=home)
+        self.replies = cast("Replies", self)
 
     def pull(self, port: int, *, trusts_records: bool = False) -> None:
         """Copy the dataset that is served at a port."""
         url = f"http://127.0.0.1:{port}/{NAME}"
-        *_, last = pull(self.env, cast("Replies", self), url, "", trusts_records=trusts_records)
+        steps = pull(
+            self.datasets, self.settings, url, "", replies=self.replies, trusts_records=trusts_records
+        )
+        *_, last = steps
         assert last.state == "updated", last
 
     def push(self, port: int) -> None:
         """Send the dataset to the node at a port."""
         wanted = Push(dataset=NAME, target=f"odf+http://127.0.0.1:{port}/{NAME}")
-        *_, last = push(self.env, wanted, lambda _: None)
+        *_, last = push(self.datasets, self.settings, wanted, lambda _: None)
         assert last.new_blocks, last
 
     def request(self, _topic: str, dataset: DatasetId, body: Body, *, timeout: float) -> Envelope | None:

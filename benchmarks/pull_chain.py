@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Final, cast
+from typing import Final
 
 from bare_copy import bare_copy, serve_bare
 from long_chains import Client, chain_in, linked_without_newest, written
 from odf_testing.http import running
+from odf_testing.node_datasets import in_files
 from rows import Row, Target, held_against
 from transfer_peers import (
     clone,
@@ -31,8 +31,6 @@ from transfer_peers import (
     timed,
 )
 
-from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
-from odf_common.service.environment import Environment
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
 from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
@@ -132,9 +130,8 @@ def _served(home: Path) -> Iterator[int]:
 
 
 def _serve(ready: Connection, home: Path) -> None:
-    catalog = LocalCatalog(home)
-    ports = SimpleNamespace(blobs=LocalBlobStore(home), refs=LocalRefStore(home), catalog=catalog)
-    authorizer = Authorizer(catalog=catalog, local_writers="off")
-    with running(application(authorizer, SimpleProtocol(cast("Environment", ports)).endpoints())) as url:
+    datasets = in_files(home)
+    authorizer = Authorizer(catalog=datasets.catalog, local_writers="off")
+    with running(application(authorizer, SimpleProtocol(datasets, home).endpoints())) as url:
         ready.send(int(url.rpartition(":")[2]))
         threading.Event().wait()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from long_chains import Client, chain_in, linked_without_newest, written
 from odf_testing.http import running
@@ -31,7 +31,6 @@ from transfer_peers import (
 )
 
 from odf_common.identity.did import DatasetId
-from odf_common.service.request_reply import Replies
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
 from odf_sync.http.open_pushes import OpenPushes
@@ -122,8 +121,8 @@ def _serve(ready: Connection, home: Path, warm: DatasetId | None) -> None:
     authorizer = Authorizer(catalog=node.coordinator.catalog, local_writers="loopback")
     pushes = OpenPushes()
     rooms = (
-        SimpleProtocol(node.env, pushes),
-        SmartProtocol(node.env, cast("Replies", node), authorizer, pushes),
+        SimpleProtocol(node.datasets, home, pushes),
+        SmartProtocol(node.datasets, node.settings, node.replies, authorizer, pushes),
     )
     app = application(authorizer, tuple(one for room in rooms for one in room.endpoints()))
     with running(app) as url:

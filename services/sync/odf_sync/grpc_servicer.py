@@ -10,6 +10,7 @@ import grpc
 
 from odf_common.adapters.grpc.comparison import encode_comparison
 from odf_common.adapters.local.key_files import has_dataset_key
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.remote_aliases import RemoteAliases
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import sync_pb2 as pb
@@ -17,13 +18,12 @@ from odf_common.proto.odf.node.v1 import sync_pb2_grpc
 from odf_common.proto.odf.node.v1.access_pb2_grpc import add_AccessServicer_to_server
 from odf_common.proto.odf.node.v1.coordinator_pb2 import Comparison
 from odf_common.proto.odf.node.v1.webhooks_pb2_grpc import add_WebhooksServicer_to_server
-from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
+from odf_common.service.settings import Settings
 from odf_sync.access.access_servicer import NAME as ACCESS
 from odf_sync.access.access_servicer import AccessServicer
-from odf_sync.access.directory import Directory
 from odf_sync.access.remote_login import RemoteLogins
-from odf_sync.search.search import Found, Query, Reads, search
+from odf_sync.search.search import Found, Query, Search
 from odf_sync.smart.messages import DatasetVisibility
 from odf_sync.transfer import aliases
 from odf_sync.transfer.privacy import Privacy
@@ -37,16 +37,11 @@ LOOK_SECONDS: Final = 1.0  # between looks whether a caller that waits is still 
 
 
 def register(
-    server: grpc.Server,
-    env: Environment,
-    replies: Replies,
-    directory: Directory,
-    webhooks: WebhookServicer,
+    server: grpc.Server, *, copies: "Servicer", access: AccessServicer, webhooks: WebhookServicer
 ) -> tuple[str, ...]:
     """Serve copies, access and webhooks; return the names of the gRPC services."""
-    logins = RemoteLogins(directory.store)
-    sync_pb2_grpc.add_SyncServicer_to_server(Servicer(env, replies, logins, Privacy(directory)), server)
-    add_AccessServicer_to_server(AccessServicer(directory, logins, env.catalog), server)
+    sync_pb2_grpc.add_SyncServicer_to_server(copies, server)
+    add_AccessServicer_to_server(access, server)
     add_WebhooksServicer_to_server(webhooks, server)
     return (pb.DESCRIPTOR.services_by_name["Sync"].full_name, ACCESS, WEBHOOKS)
 
@@ -54,13 +49,23 @@ def register(
 class Servicer(sync_pb2_grpc.SyncServicer):
     """Serves copies and aliases; copies that are asked for by one name run one at a time."""
 
-    def __init__(self, env: Environment, replies: Replies, logins: RemoteLogins, privacy: Privacy) -> None:
+    def __init__(
+        self,
+        *,
+        datasets: NodeDatasets,
+        settings: Settings,
+        replies: Replies,
+        logins: RemoteLogins,
+        privacy: Privacy,
+        search: Search,
+    ) -> None:
         """Copy into this node, with the tokens of other nodes."""
         self._logins = logins
         self._privacy = privacy
-        self._env = env
+        self._datasets = datasets
+        self._settings = settings
+        self._search = search
         self._replies = replies
-        self._reads = Reads()
         self._guard = threading.Lock()
         self._busy: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         """By the name that was asked for, while anyone copies or waits."""
@@ -71,11 +76,12 @@ class Servicer(sync_pb2_grpc.SyncServicer):
             if not is_wanted:
                 return
             steps = pull(
-                self._env,
-                self._replies,
+                self._datasets,
+                self._settings,
                 request.url,
                 request.alias,
                 self._logins.token,
+                replies=self._replies,
                 rechecks=request.rechecks,
                 is_forced=request.is_forced,
                 trusts_records=request.trusts_records,
@@ -109,21 +115,23 @@ class Servicer(sync_pb2_grpc.SyncServicer):
             visibility=DatasetVisibility.PUBLIC if request.is_public else DatasetVisibility.PRIVATE,
             is_chosen=request.is_public or request.is_private,
         )
-        for step in push(self._env, wanted, self._logins.token, self._privacy):
+        for step in push(self._datasets, self._settings, wanted, self._logins.token, self._privacy):
             if not context.is_active():
                 return
             yield _message(step)
 
     def Compare(self, request: pb.SyncCompareRequest, context: grpc.ServicerContext) -> Comparison:
         """Compare a local dataset with one in a repository."""
-        return encode_comparison(*compare(self._env, request.ref, request.url, self._logins.token))
+        return encode_comparison(
+            *compare(self._datasets, self._settings, request.ref, request.url, self._logins.token)
+        )
 
     def ListAliases(
         self, request: pb.ListAliasesRequest, context: grpc.ServicerContext
     ) -> pb.ListAliasesReply:
         """List datasets that have aliases."""
         found = aliases.listed(
-            self._env, request.refs, recursive=request.recursive, is_strict=request.is_strict
+            self._datasets, request.refs, recursive=request.recursive, is_strict=request.is_strict
         )
         return pb.ListAliasesReply(datasets=[self._aliases(*one) for one in found])
 
@@ -137,12 +145,12 @@ class Servicer(sync_pb2_grpc.SyncServicer):
             delete_pull=tuple(request.delete_pull),
             delete_push=tuple(request.delete_push),
         )
-        return self._aliases(*aliases.change(self._env, request.ref, wanted))
+        return self._aliases(*aliases.change(self._datasets, request.ref, wanted))
 
     def Search(self, request: pb.SearchRequest, context: grpc.ServicerContext) -> pb.SearchReply:
         """Find datasets of this node and of named repositories."""
         query = Query(text=request.text, repositories=tuple(request.repositories), refresh=request.refresh)
-        found, searched = search(self._env, query, self._logins.token, self._reads)
+        found, searched = self._search.find(query)
         return pb.SearchReply(
             datasets=[_found(one) for one in found[:MOST_FOUND]],
             left_out=max(0, len(found) - MOST_FOUND),
@@ -158,7 +166,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         )
 
     def _aliases(self, entry: CatalogEntry, found: RemoteAliases) -> pb.DatasetAliases:
-        is_ours = has_dataset_key(self._env.settings.home / "keys", entry.dataset_id)
+        is_ours = has_dataset_key(self._settings.home / "keys", entry.dataset_id)
         return pb.DatasetAliases(alias=entry.alias, pull=found.pull, push=found.push, is_ours=is_ours)
 
 

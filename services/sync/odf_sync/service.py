@@ -12,13 +12,18 @@ from odf_common.service.request_reply import Replies
 from odf_common.service.run import Service
 from odf_common.service.settings import MULTI_TENANT
 from odf_common.service.tenancy import require_tenancy
+from odf_sync.access.access_servicer import AccessServicer
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
-from odf_sync.grpc_servicer import register
+from odf_sync.access.remote_login import RemoteLogins
+from odf_sync.grpc_servicer import Servicer, register
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.head_watch import HeadWatch
 from odf_sync.http.server import endpoints, serve_http
+from odf_sync.search.own_datasets import OwnDatasets
+from odf_sync.search.search import Search
 from odf_sync.transfer.partial_files import keep_swept
+from odf_sync.transfer.privacy import Privacy
 from odf_sync.webhooks.deliveries import Deliveries
 from odf_sync.webhooks.sender import WebhookSender
 from odf_sync.webhooks.webhook_servicer import WebhookServicer
@@ -40,21 +45,18 @@ def build(env: Environment) -> Service:
     heads = HeadWatch()
     authorizer = Authorizer(catalog=env.catalog, local_writers=settings.http_ingest, directory=directory)
     audit = Audit()
-    served = tuple(endpoints(env, authorizer, replies, heads))
-    networks = trusted_networks(settings)
-    deliveries = Deliveries(
-        WebhookStore(settings.home),
-        env.catalog,
-        env.states,
-        node_key=partial(node_key, settings.home / "keys"),
-        clock=env.clock,
-    )
-    sender = WebhookSender(deliveries, heads, networks)
-    webhooks = WebhookServicer(deliveries, sender, env.catalog, networks)
+    served = tuple(endpoints(env, settings, authorizer, replies, heads))
+    sender, webhooks = _webhooks(env, heads)
+    logins = RemoteLogins(directory.store)
     return Service(
         name="sync",
         subscriptions=(replies.subscription(COORDINATOR_REPLIES), heads.subscription()),
-        grpc=partial(register, env=env, replies=replies, directory=directory, webhooks=webhooks),
+        grpc=partial(
+            register,
+            copies=_copies(env, replies, logins, Privacy(directory)),
+            access=AccessServicer(directory, logins, env.catalog),
+            webhooks=webhooks,
+        ),
         grpc_address=settings.sync_grpc,
         background=(
             partial(serve_http, authorizer, served, settings, audit=audit),
@@ -64,3 +66,28 @@ def build(env: Environment) -> Service:
         ),
         audit=audit,
     )
+
+
+def _copies(env: Environment, replies: Replies, logins: RemoteLogins, privacy: Privacy) -> Servicer:
+    own = OwnDatasets(datasets=env, in_bucket=env.settings.store is not None)
+    return Servicer(
+        datasets=env,
+        settings=env.settings,
+        replies=replies,
+        logins=logins,
+        privacy=privacy,
+        search=Search(own=own, settings=env.settings, clock=env.clock, token_for=logins.token),
+    )
+
+
+def _webhooks(env: Environment, heads: HeadWatch) -> tuple[WebhookSender, WebhookServicer]:
+    home, networks = env.settings.home, trusted_networks(env.settings)
+    deliveries = Deliveries(
+        WebhookStore(home),
+        env.catalog,
+        env.states,
+        node_key=partial(node_key, home / "keys"),
+        clock=env.clock,
+    )
+    sender = WebhookSender(deliveries, heads, networks)
+    return sender, WebhookServicer(deliveries, sender, env.catalog, networks)

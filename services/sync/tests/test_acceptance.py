@@ -18,8 +18,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
 from odf_common.identity.signatures import sign_block
-from odf_common.ports.store import CatalogEntry, ObjectKind, block_reader
-from odf_common.service.environment import Environment
+from odf_common.ports.store import BlobStore, CatalogEntry, ObjectKind, block_reader
 from odf_sync.transfer import accept, objects
 from odf_sync.transfer.accept import Acceptance, PushedChain
 from odf_sync.transfer.objects import RemoteObject
@@ -47,8 +46,8 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> "queue.Queue[Multihash]":
     names: queue.Queue[Multihash] = queue.Queue()
     check = objects.check_stored
 
-    def noted(env: Environment, source: str, dataset: DatasetId, declared: Sequence[RemoteObject]) -> None:
-        check(env, source, dataset, declared)
+    def noted(blobs: BlobStore, source: str, dataset: DatasetId, declared: Sequence[RemoteObject]) -> None:
+        check(blobs, source, dataset, declared)
         names.put(declared[0].name)
 
     monkeypatch.setattr(accept, "check_stored", noted)
@@ -74,7 +73,7 @@ def test_an_object_is_checked_while_others_arrive_and_only_once(
     here: SyncNode, there: SyncNode, checked: "queue.Queue[Multihash]"
 ) -> None:
     dataset, chain, (first, second) = parts(here)
-    with Acceptance(there.env, chain) as acceptance:
+    with Acceptance(there.datasets, chain) as acceptance:
         send(here, there, dataset, first)
         acceptance.note_object(ObjectKind.DATA, first)
         assert checked.get(timeout=WAIT_SECONDS) == first
@@ -89,7 +88,7 @@ def test_a_chain_with_an_object_that_did_not_arrive_is_refused(
     here: SyncNode, there: SyncNode, checked: "queue.Queue[Multihash]"
 ) -> None:
     dataset, chain, (first, second) = parts(here)
-    with Acceptance(there.env, chain) as acceptance:
+    with Acceptance(there.datasets, chain) as acceptance:
         send(here, there, dataset, first)
         acceptance.note_object(ObjectKind.DATA, first)
         assert checked.get(timeout=WAIT_SECONDS) == first
@@ -105,7 +104,10 @@ def test_a_dataset_that_got_another_name_meanwhile_is_not_taken_in_again(
     there.catalog.add(CatalogEntry(alias="towns", dataset_id=dataset))
     for name in names:
         send(here, there, dataset, name)
-    with Acceptance(there.env, chain) as acceptance, pytest.raises(AlreadyExists, match="under another name"):
+    with (
+        Acceptance(there.datasets, chain) as acceptance,
+        pytest.raises(AlreadyExists, match="under another name"),
+    ):
         acceptance.complete(there.replies)
     assert there.catalog.by_alias("cities") is None
 
@@ -119,14 +121,14 @@ def test_a_chain_is_replaced_only_if_that_was_asked_for(
         send(here, there, dataset, name)
     copies: list[LocalCopy] = []
     monkeypatch.setattr(accept, "commit", lambda *arguments: copies.append(arguments[-1]))
-    with Acceptance(there.env, replace(chain, is_forced=is_forced)) as acceptance:
+    with Acceptance(there.datasets, replace(chain, is_forced=is_forced)) as acceptance:
         acceptance.complete(there.replies)
     assert [(copy.name, copy.is_forced) for copy in copies] == [("cities", is_forced)]
 
 
 def test_objects_that_arrive_are_noted_by_one_thread_at_a_time(here: SyncNode, there: SyncNode) -> None:
     dataset, chain, names = parts(here)
-    with Acceptance(there.env, chain) as acceptance:
+    with Acceptance(there.datasets, chain) as acceptance:
         acceptance._admitted.result()
         acceptance._arrived = GuardedSet(acceptance._guard)
         for name in names:
@@ -147,7 +149,7 @@ def test_objects_that_arrive_before_the_blocks_are_admitted_are_checked_then(
             assert are_read.wait(WAIT_SECONDS)
             return super().items()
 
-    with Acceptance(there.env, replace(chain, blocks=Slow(chain.blocks))) as acceptance:
+    with Acceptance(there.datasets, replace(chain, blocks=Slow(chain.blocks))) as acceptance:
         for name in names:
             send(here, there, dataset, name)
             acceptance.note_object(ObjectKind.DATA, name)
@@ -160,7 +162,7 @@ def test_an_object_that_arrives_after_the_end_of_the_exchange_is_no_error(
     here: SyncNode, there: SyncNode, checked: "queue.Queue[Multihash]"
 ) -> None:
     dataset, chain, (first, _) = parts(here)
-    with Acceptance(there.env, chain) as acceptance:
+    with Acceptance(there.datasets, chain) as acceptance:
         acceptance._admitted.result()
     send(here, there, dataset, first)
     acceptance.note_object(ObjectKind.DATA, first)
@@ -178,7 +180,7 @@ def test_a_sender_is_not_told_which_name_a_dataset_has_got_meanwhile(
         raise AlreadyExists(what="this dataset, locally named secret,")
 
     monkeypatch.setattr(accept, "commit", fail)
-    with Acceptance(there.env, chain) as acceptance, pytest.raises(AlreadyExists) as refused:
+    with Acceptance(there.datasets, chain) as acceptance, pytest.raises(AlreadyExists) as refused:
         acceptance.complete(there.replies)
     assert "secret" not in str(refused.value)
 
@@ -199,7 +201,7 @@ def test_signatures_are_stored_before_blocks_and_both_before_the_head_moves(
     monkeypatch.setattr(there.blobs, "put_all", put_noted)
     signature = encode_signature(sign_block(generate(), list(chain.blocks)[-1]))
     signed = replace(chain, signature={list(chain.blocks)[-1]: signature}.get)
-    with Acceptance(there.env, signed) as acceptance:
+    with Acceptance(there.datasets, signed) as acceptance:
         acceptance.complete(there.replies)
     assert order[:2] == [("signatures", None), ("blocks", None)]
     assert there.head("cities") == here.head("cities")

@@ -108,7 +108,7 @@ def test_a_comparison_and_a_push_read_the_stored_blocks_too(here: SyncNode, ther
         entry = there.catalog.by_alias("cities")
         assert entry is not None
         there.refs.compare_and_set(entry.dataset_id, expected=there.head("cities"), new=newest)
-        assert compare(here.env, "cities", f"{base}/cities")[0] == Behind(blocks=1)
+        assert compare(here.datasets, here.settings, "cities", f"{base}/cities")[0] == Behind(blocks=1)
         with pytest.raises(RemoteAhead):
             here.push("cities", f"odf+{base}/cities")
 

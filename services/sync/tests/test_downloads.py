@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -19,7 +18,6 @@ from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
-from odf_common.service.environment import Environment
 from odf_sync.repositories import http, remote_dataset
 from odf_sync.repositories.remote_dataset import RemoteDataset, Sink
 from odf_sync.transfer.copied_objects import CopiedObjects
@@ -86,8 +84,7 @@ def blobs() -> MemoryBlobStore:
 
 
 def take(blobs: MemoryBlobStore, url: str, folder: Path) -> None:
-    env = cast("Environment", SimpleNamespace(blobs=blobs))
-    fetch(env, remote_dataset(url), a_dataset(), (ONE,), folder)
+    fetch(blobs, remote_dataset(url), a_dataset(), (ONE,), folder)
 
 
 def stored(blobs: MemoryBlobStore) -> bytes:
@@ -219,9 +216,8 @@ def test_a_download_is_given_up_after_two_attempts_in_a_row_without_a_byte(
     tmp_path: Path, blobs: MemoryBlobStore, amounts: list[int], is_complete: bool, left: int
 ) -> None:
     there = Stuttering(list(amounts))
-    env = cast("Environment", SimpleNamespace(blobs=blobs))
     with nullcontext() if is_complete else pytest.raises(Unavailable, match="connection was lost"):
-        fetch(env, cast("RemoteDataset", there), a_dataset(), [ONE], tmp_path)
+        fetch(blobs, cast("RemoteDataset", there), a_dataset(), [ONE], tmp_path)
     assert blobs.has(a_dataset(), ObjectKind.CHECKPOINT, NAME) is is_complete
     assert len(there.amounts) == left
 
@@ -238,9 +234,8 @@ def test_a_download_is_given_up_if_its_attempts_are_too_slow(
             super().fetch(kind, name, out, limit)
 
     there = Slow([1, 1, 1, ONE.size])
-    env = cast("Environment", SimpleNamespace(blobs=blobs))
     with nullcontext() if is_complete else pytest.raises(Unavailable, match="connection was lost"):
-        fetch(env, cast("RemoteDataset", there), a_dataset(), [ONE], tmp_path)
+        fetch(blobs, cast("RemoteDataset", there), a_dataset(), [ONE], tmp_path)
     assert blobs.has(a_dataset(), ObjectKind.CHECKPOINT, NAME) is is_complete
 
 
@@ -260,9 +255,7 @@ class Failing:
 def test_after_an_error_no_more_objects_are_asked_for(tmp_path: Path) -> None:
     there, count = Failing(), 5000
     objects = [replace(ONE, name=a_hash(str(number))) for number in range(count)]
-    settings = SimpleNamespace(home=tmp_path)
-    env = cast("Environment", SimpleNamespace(blobs=MemoryBlobStore(), settings=settings))
-    wanted = CopiedObjects(env, a_dataset(), objects, may_lack=False)
+    wanted = CopiedObjects(MemoryBlobStore(), tmp_path, a_dataset(), objects, may_lack=False)
     with pytest.raises(NotFound):
         list(wanted.fetch(cast("RemoteDataset", there), at_once=1))
     assert there.asked < count
@@ -275,6 +268,5 @@ def test_a_begun_file_that_someone_has_removed_meanwhile_hides_no_error(tmp_path
                 file.unlink()
             super().fetch(kind, name, *to)
 
-    env = cast("Environment", SimpleNamespace(blobs=MemoryBlobStore()))
     with pytest.raises(NotFound, match=f"^{NAME} "):
-        fetch(env, cast("RemoteDataset", Removing()), a_dataset(), (ONE,), tmp_path)
+        fetch(MemoryBlobStore(), cast("RemoteDataset", Removing()), a_dataset(), (ONE,), tmp_path)

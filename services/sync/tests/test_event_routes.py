@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_time
@@ -81,11 +79,10 @@ def serving(home: Path, alias: str, *, is_multi_tenant: bool = False) -> Iterato
     states = ChainStates(blobs, refs, NoStateCache())
     directory = Directory(AccessStore(home), is_multi_tenant=is_multi_tenant)
     authorizer, heads = Authorizer(catalog=catalog, local_writers="off", directory=directory), HeadWatch()
-    env = cast("Any", SimpleNamespace(states=states))
     stop = threading.Event()
     ending = threading.Thread(target=heads.end_streams, args=(stop,))
     ending.start()
-    with running(application(authorizer, EventRoutes(env, authorizer, heads).endpoints())) as base:
+    with running(application(authorizer, EventRoutes(states, authorizer, heads).endpoints())) as base:
         node = Node(base.removeprefix("http://"), catalog, refs, directory, heads)
         yield node
         for stream in node.streams:

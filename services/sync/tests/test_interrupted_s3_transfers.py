@@ -54,11 +54,9 @@ def place(server: MinioServer) -> S3Location:
 
 def node_at(home: Path, proxy: CuttingProxy) -> SyncNode:
     """Return a node that reaches buckets through the proxy."""
-    node = SyncNode(home)
     environment = {"ODF_HOME": str(home), "ODF_S3_ENDPOINT": proxy.url, "ODF_S3_REGION": "us-east-1"}
     keys = {"ODF_S3_ACCESS_KEY": ACCESS_KEY, "ODF_S3_SECRET_KEY": SECRET_KEY}
-    node.env.settings = Settings.from_env(environment | keys)  # type: ignore[misc]
-    return node
+    return SyncNode(home, Settings.from_env(environment | keys))
 
 
 @pytest.fixture(scope="module")

@@ -3,20 +3,17 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import urllib3
-from odf_testing.builders import AChain, a_chain, a_dataset, a_seed
+from odf_testing.builders import a_chain, a_dataset, a_seed
 from odf_testing.http import running
+from odf_testing.node_datasets import hold, in_memory
 
-from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
-from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.identity.dataset_refs import Name
 from odf_common.metadata.events import SetInfo
-from odf_common.ports.store import CatalogEntry, ObjectKind, incarnation
-from odf_common.service.environment import Environment
+from odf_common.ports.store import ObjectKind, incarnation
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Role, Visibility
@@ -24,6 +21,7 @@ from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
 from odf_sync.http.list_routes import ListRoutes
 from odf_sync.search import own_datasets
+from odf_sync.search.own_datasets import OwnDatasets
 
 Headers = Mapping[str, str]
 DATASETS = {
@@ -38,25 +36,21 @@ class Node:
     """A server of the list alone."""
 
     def __init__(self, home: Path, *, is_multi_tenant: bool) -> None:
-        self.blobs, self.refs, self.catalog = MemoryBlobStore(), MemoryRefStore(), MemoryCatalog()
-        states = ChainStates(self.blobs, self.refs, NoStateCache())
-        env = SimpleNamespace(blobs=self.blobs, refs=self.refs, catalog=self.catalog, states=states)
+        self.datasets = in_memory()
         self.directory = Directory(AccessStore(home), is_multi_tenant=is_multi_tenant)
-        authorizer = Authorizer(catalog=self.catalog, local_writers="loopback", directory=self.directory)
-        routes = ListRoutes(cast("Environment", env), authorizer)
+        authorizer = Authorizer(
+            catalog=self.datasets.catalog, local_writers="loopback", directory=self.directory
+        )
+        routes = ListRoutes(OwnDatasets(datasets=self.datasets, in_bucket=False), authorizer)
         self.app = application(authorizer, tuple(routes.endpoints()))
         self.base = ""
         for name, visibility in DATASETS.items():
-            self.hold(name, a_chain(a_seed(dataset=a_dataset(name)), SetInfo(description=f"about {name}")))
+            hold(
+                self.datasets,
+                name,
+                a_chain(a_seed(dataset=a_dataset(name)), SetInfo(description=f"about {name}")),
+            )
             self.directory.store.set_visibility(incarnation(a_dataset(name), ""), visibility)
-
-    def hold(self, name: str, chain: AChain) -> None:
-        dataset = chain.state.dataset_id
-        for block in chain.blocks:
-            self.blobs.put(dataset, ObjectKind.BLOCK, block.hash, block.raw)
-        self.refs.compare_and_set(dataset, expected=self.refs.head(dataset), new=chain.state.head)
-        if self.catalog.by_alias(name) is None:
-            self.catalog.add(CatalogEntry(alias=name, dataset_id=dataset))
 
     def token(self, name: str, **limits: Any) -> Headers:
         token, _ = self.directory.create_token(Name(name), label="", **limits)
@@ -100,11 +94,11 @@ def test_what_a_caller_may_not_read_does_not_change_their_tag(node: Node) -> Non
     assert of_alice.headers["ETag"] != tag
     assert (first.headers["Cache-Control"], first.headers["Vary"]) == ("no-cache", "Authorization")
     name = "alice/secret"
-    node.hold(name, a_chain(a_seed(dataset=a_dataset(name)), SetInfo(description="changed")))
+    hold(node.datasets, name, a_chain(a_seed(dataset=a_dataset(name)), SetInfo(description="changed")))
     unchanged = node.ask({"If-None-Match": tag})
     assert (unchanged.status, unchanged.data) == (304, b"")
     name = "alice/open"
-    node.hold(name, a_chain(a_seed(dataset=a_dataset(name)), SetInfo(description="changed")))
+    hold(node.datasets, name, a_chain(a_seed(dataset=a_dataset(name)), SetInfo(description="changed")))
     changed = node.ask({"If-None-Match": tag})
     assert changed.status == 200
     assert json.loads(changed.data)["datasets"][0]["description"] == "changed"
@@ -135,5 +129,7 @@ def test_a_node_of_one_tenant_lists_private_datasets_to_programs_on_its_machine_
 
 def test_a_dataset_that_cannot_be_read_is_left_out(node: Node) -> None:
     dataset = a_dataset("alice/open")
-    node.blobs.remove(dataset, ObjectKind.BLOCK, node.blobs.names(dataset, ObjectKind.BLOCK))
+    node.datasets.blobs.remove(
+        dataset, ObjectKind.BLOCK, node.datasets.blobs.names(dataset, ObjectKind.BLOCK)
+    )
     assert node.names({}) == []

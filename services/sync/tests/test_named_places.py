@@ -3,21 +3,17 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_derivative, a_seed
+from odf_testing.node_datasets import hold, in_memory
 from odf_testing.webserver import Page, PageServer, serving_pages
 
 from odf_common.adapters.local.repositories import LocalRepositories, UnknownRepository
-from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases
-from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.identity.dataset_refs import Name
-from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_common.service.environment import Environment
 from odf_sync.repositories import http as http_repository
 from odf_sync.repositories.locate import Location, locate
 from odf_sync.repositories.smart import NotPushable, plain_url
@@ -138,71 +134,69 @@ def test_an_id_that_a_node_does_not_have_is_not_found(known: LocalRepositories, 
 
 
 @pytest.fixture
-def env() -> Environment:
+def datasets() -> NodeDatasets:
     """Have `cities`, and `big.cities` derived from it."""
-    refs, catalog = MemoryRefStore(), MemoryCatalog()
-    blobs = MemoryBlobStore(refs)
-    for name, chain in (("cities", CITIES), ("big.cities", a_derivative(ID))):
-        dataset = chain.state.dataset_id
-        for block in chain.blocks:
-            blobs.put(dataset, ObjectKind.BLOCK, block.hash, block.raw)
-        refs.compare_and_set(dataset, expected=None, new=chain.state.head)
-        catalog.add(CatalogEntry(alias=name, dataset_id=dataset))
-    states = ChainStates(blobs, refs, NoStateCache())
-    return cast("Environment", SimpleNamespace(catalog=catalog, blobs=blobs, states=states))
+    made = in_memory()
+    hold(made, "cities", CITIES)
+    hold(made, "big.cities", a_derivative(ID))
+    return made
 
 
-def names(env: Environment, *refs: str, recursive: bool = False) -> list[str]:
-    return [entry.alias for entry, _ in listed(env, refs, recursive=recursive)]
+def names(datasets: NodeDatasets, *refs: str, recursive: bool = False) -> list[str]:
+    return [entry.alias for entry, _ in listed(datasets, refs, recursive=recursive)]
 
 
-def test_datasets_with_aliases_are_listed_by_name_id_and_pattern(env: Environment) -> None:
-    assert names(env) == []
+def test_datasets_with_aliases_are_listed_by_name_id_and_pattern(datasets: NodeDatasets) -> None:
+    assert names(datasets) == []
     for ref in ("cities", "big.cities"):
-        change(env, ref, AliasChange(add_pull=(URL,)))
-    assert names(env) == ["big.cities", "cities"]
-    assert names(env, "CITIES") == names(env, str(ID)) == ["cities"]
-    assert names(env, "big.%", "towns", "cities@theirs", "%/") == ["big.cities"]
+        change(datasets, ref, AliasChange(add_pull=(URL,)))
+    assert names(datasets) == ["big.cities", "cities"]
+    assert names(datasets, "CITIES") == names(datasets, str(ID)) == ["cities"]
+    assert names(datasets, "big.%", "towns", "cities@theirs", "%/") == ["big.cities"]
 
 
 @pytest.mark.parametrize(
     ("ref", "error"), [("towns", NotFound), (str(a_dataset(1)), NotFound), ("a/b/c", InvalidInput)]
 )
-def test_the_aliases_of_no_dataset_are_not_found(env: Environment, ref: str, error: type[OdfError]) -> None:
+def test_the_aliases_of_no_dataset_are_not_found(
+    datasets: NodeDatasets, ref: str, error: type[OdfError]
+) -> None:
     for known in ("cities", str(ID), "nothing.%"):
-        listed(env, [known], recursive=False, is_strict=True)
+        listed(datasets, [known], recursive=False, is_strict=True)
     with pytest.raises(error):
-        listed(env, ["cities", ref], recursive=False, is_strict=True)
+        listed(datasets, ["cities", ref], recursive=False, is_strict=True)
 
 
-def test_inputs_are_listed_first_if_asked_for(env: Environment) -> None:
+def test_inputs_are_listed_first_if_asked_for(datasets: NodeDatasets) -> None:
     for ref in ("cities", "big.cities"):
-        change(env, ref, AliasChange(add_pull=(URL,)))
-    assert names(env, "big.cities") == ["big.cities"]
-    assert names(env, "big.cities", recursive=True) == ["cities", "big.cities"]
-    assert names(env, "big.cities", "cities", recursive=True) == ["cities", "big.cities"]
+        change(datasets, ref, AliasChange(add_pull=(URL,)))
+    assert names(datasets, "big.cities") == ["big.cities"]
+    assert names(datasets, "big.cities", recursive=True) == ["cities", "big.cities"]
+    assert names(datasets, "big.cities", "cities", recursive=True) == ["cities", "big.cities"]
 
 
-def test_aliases_are_added_and_deleted(env: Environment) -> None:
-    _, found = change(env, "cities", AliasChange(add_pull=(URL, "shop/cities"), add_push=(f"odf+{URL}",)))
+def test_aliases_are_added_and_deleted(datasets: NodeDatasets) -> None:
+    _, found = change(
+        datasets, "cities", AliasChange(add_pull=(URL, "shop/cities"), add_push=(f"odf+{URL}",))
+    )
     assert found == RemoteAliases(pull=(URL, "shop/cities"), push=(f"odf+{URL}",))
-    _, found = change(env, str(ID), AliasChange(delete_pull=(URL,), delete_push=(f"odf+{URL}",)))
+    _, found = change(datasets, str(ID), AliasChange(delete_pull=(URL,), delete_push=(f"odf+{URL}",)))
     assert found == RemoteAliases(pull=("shop/cities",))
 
 
-def test_what_is_no_alias_is_neither_added_nor_deleted(env: Environment) -> None:
+def test_what_is_no_alias_is_neither_added_nor_deleted(datasets: NodeDatasets) -> None:
     with pytest.raises(NotFound, match="towns"):
-        change(env, "towns", AliasChange(add_pull=(URL,)))
+        change(datasets, "towns", AliasChange(add_pull=(URL,)))
     with pytest.raises(NotFound, match=f"push alias {URL}"):
-        change(env, "cities", AliasChange(delete_push=(URL,)))
+        change(datasets, "cities", AliasChange(delete_push=(URL,)))
     with pytest.raises(InvalidInput):
         AliasChange(add_pull=("cities",))
-    assert names(env) == []
+    assert names(datasets) == []
 
 
 @pytest.mark.parametrize("place", ["odf+http://h/x", "file:///srv/x", "s3://bucket/x", "shop/cities"])
-def test_what_can_be_pushed_to_becomes_a_push_alias(env: Environment, place: str) -> None:
-    assert change(env, "cities", AliasChange(add_push=(place,)))[1].push == (place,)
+def test_what_can_be_pushed_to_becomes_a_push_alias(datasets: NodeDatasets, place: str) -> None:
+    assert change(datasets, "cities", AliasChange(add_push=(place,)))[1].push == (place,)
 
 
 @pytest.mark.parametrize(
@@ -220,8 +214,8 @@ def test_a_url_that_cannot_be_pushed_to_names_the_one_that_can(url: str, advice:
         assert caught.value.advice() == advice
 
 
-def test_an_input_that_is_gone_is_left_out(env: Environment) -> None:
-    change(env, "big.cities", AliasChange(add_push=(f"odf+{URL}",)))
-    change_aliases(env.blobs, ID, lambda aliases: aliases.with_pull(URL))
-    env.catalog.remove("cities")
-    assert names(env, "big.cities", recursive=True) == ["big.cities"]
+def test_an_input_that_is_gone_is_left_out(datasets: NodeDatasets) -> None:
+    change(datasets, "big.cities", AliasChange(add_push=(f"odf+{URL}",)))
+    change_aliases(datasets.blobs, ID, lambda aliases: aliases.with_pull(URL))
+    datasets.catalog.remove("cities")
+    assert names(datasets, "big.cities", recursive=True) == ["big.cities"]

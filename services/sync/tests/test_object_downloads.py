@@ -169,7 +169,7 @@ def test_objects_that_are_fetched_slowly_delay_neither_references_nor_blocks_nor
 
 
 def test_requests_for_one_object_share_its_fetch(slow: Slow) -> None:
-    downloads = ObjectDownloads(slow.node.env)
+    downloads = ObjectDownloads(slow.node.datasets.blobs)
 
     async def run() -> tuple[Path, ...]:
         requests = [
@@ -186,7 +186,7 @@ def test_requests_for_one_object_share_its_fetch(slow: Slow) -> None:
 
 
 def test_an_object_is_asked_for_again_after_a_fetch_has_ended(slow: Slow) -> None:
-    downloads, missing = ObjectDownloads(slow.node.env), a_hash(1)
+    downloads, missing = ObjectDownloads(slow.node.datasets.blobs), a_hash(1)
     slow.released.set()
 
     async def run() -> None:

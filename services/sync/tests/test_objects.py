@@ -3,8 +3,6 @@
 import threading
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -19,7 +17,6 @@ from odf_common.data.stored_types import TIMESTAMP
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, DataSlice, KnownEvent, OffsetInterval
 from odf_common.ports.store import ObjectKind
-from odf_common.service.environment import Environment
 from odf_sync.repositories import RemoteFolder
 from odf_sync.transfer import objects
 from odf_sync.transfer.objects import (
@@ -71,10 +68,9 @@ def fetched(
 ) -> MemoryBlobStore:
     is_there = blobs is not None
     blobs = blobs or MemoryBlobStore()
-    env = cast("Environment", SimpleNamespace(blobs=blobs))
     try:
         fetch(
-            env,
+            blobs,
             RemoteFolder(folder.as_uri()),
             a_seed().dataset_id,
             (one, *others),

@@ -5,16 +5,14 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import grpc
 import pytest
 from odf_testing.http import running
+from odf_testing.node_datasets import in_files
 
 from odf_common.adapters.grpc.server import serve
-from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
-from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import InvalidInput
 from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
@@ -53,25 +51,18 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     home = tmp_path_factory.mktemp("home")
     dataset = DatasetId.parse(DATASET)
     shutil.copytree(CITIES, home / "datasets" / dataset.folder)
-    catalog, blobs, refs = LocalCatalog(home), LocalBlobStore(home), LocalRefStore(home)
-    catalog.add(CatalogEntry(alias="ann/cities.population", dataset_id=dataset))
+    datasets = in_files(home)
+    datasets.catalog.add(CatalogEntry(alias="ann/cities.population", dataset_id=dataset))
     directory = Directory(AccessStore(home), is_multi_tenant=True)
     directory.add_account(Name("ann"), None)
     token = directory.create_token(Name("ann"), label="")[0].text()
-    authorizer = Authorizer(catalog=catalog, local_writers="loopback", directory=directory)
+    authorizer = Authorizer(catalog=datasets.catalog, local_writers="loopback", directory=directory)
     server = serve("127.0.0.1:0", register)
-    env = SimpleNamespace(
-        settings=Settings(home=home, ingest_grpc=f"127.0.0.1:{server.port}"),
-        catalog=catalog,
-        blobs=blobs,
-        refs=refs,
-        states=ChainStates(blobs, refs, NoStateCache()),
-    )
+    settings = Settings(home=home, ingest_grpc=f"127.0.0.1:{server.port}")
     heads = HeadWatch()
     heads.is_closed = True  # event streams end at once
-    with running(
-        application(authorizer, endpoints(cast("Any", env), authorizer, cast("Any", None), heads))
-    ) as base:
+    every = endpoints(datasets, settings, authorizer, cast("Any", None), heads)
+    with running(application(authorizer, every)) as base:
         yield base.removeprefix("http://"), token
     server.stop(0)
 

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from io import BytesIO
-from types import SimpleNamespace
-from typing import cast
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -12,6 +11,7 @@ import urllib3
 from aiohttp import web
 from odf_testing.builders import AChain, a_chain, a_seed
 from odf_testing.http import running
+from odf_testing.node_datasets import node_datasets
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.chain.walk import ChainBroken
@@ -20,7 +20,6 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_common.service.environment import Environment
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
 from odf_sync.http.simple_protocol import block_packs
@@ -76,10 +75,10 @@ def served() -> Iterator[Served]:
         node.blobs.put(dataset, ObjectKind.BLOCK, block.hash, block.raw)
     node.refs.compare_and_set(dataset, expected=None, new=HASHES[-1])
     catalog.add(CatalogEntry(alias="cities", dataset_id=dataset))
-    ports = SimpleNamespace(blobs=node.blobs, refs=node.refs, catalog=catalog)
+    datasets = node_datasets(catalog, node.blobs, node.refs)
     app = application(
         Authorizer(catalog=catalog, local_writers="off"),
-        SimpleProtocol(cast("Environment", ports)).endpoints(),
+        SimpleProtocol(datasets, Path("/nowhere")).endpoints(),
     )
 
     @web.middleware

@@ -46,7 +46,7 @@ def there(tmp_path: Path, certificate: tuple[Path, Path]) -> Iterator[str]:
         tls_in_front_of(base.removeprefix("http://"), *certificate, is_mutual=False) as address,
     ):
         url = f"https://{address}"
-        node.env.settings = Settings(home=tmp_path / "there", public_url=url)  # type: ignore[misc]
+        object.__setattr__(node.settings, "public_url", url)  # known only now
         yield address
 
 

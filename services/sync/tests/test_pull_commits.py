@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -38,7 +37,6 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, Checkpoint, ExecuteTransform, SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
-from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
 from odf_coordinator.api.bus_handlers import Commands
@@ -115,15 +113,9 @@ class Node:
         return outgoing.envelope
 
     def pull(self, url: str, alias: str = "cities", *, trusts_records: bool = False) -> list[Step]:
-        env = SimpleNamespace(
-            catalog=self.catalog,
-            refs=self.refs,
-            blobs=self.blobs,
-            states=self.coordinator.states,
-            settings=Settings(home=self.home),
-        )
-        known = cast("Environment", env), cast("Replies", self)
-        return list(pull(*known, url, alias, trusts_records=trusts_records))
+        datasets, settings = self.coordinator.node_datasets, Settings(home=self.home)
+        replies = cast("Replies", self)
+        return list(pull(datasets, settings, url, alias, replies=replies, trusts_records=trusts_records))
 
     def stored(self, dataset: DatasetId, kind: ObjectKind) -> set[str]:
         return {str(name) for name in self.blobs.names(dataset, kind)}

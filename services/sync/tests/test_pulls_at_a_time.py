@@ -52,7 +52,15 @@ def pulls(monkeypatch: pytest.MonkeyPatch) -> Pulls:
 
 @pytest.fixture
 def servicer() -> Servicer:
-    return Servicer(cast("Any", None), cast("Any", None), cast("Any", Logins()), cast("Any", None))
+    unused = cast("Any", None)
+    return Servicer(
+        datasets=unused,
+        settings=unused,
+        replies=unused,
+        logins=cast("Any", Logins()),
+        privacy=unused,
+        search=unused,
+    )
 
 
 class Logins:

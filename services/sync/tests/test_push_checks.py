@@ -52,7 +52,9 @@ def a_target(
     unused = dict.fromkeys(("creating", "may_replace", "may_find", "require_allowed"))
     return PushTarget(
         large=LargeMessages(),
-        env=node.env,
+        datasets=node.datasets,
+        home=node.settings.home,
+        public_url=None,
         replies=node.replies,
         alias="cities",
         entry=entry,
@@ -113,7 +115,7 @@ def test_force_replaces_no_dataset_of_another_id_or_kind(node: SyncNode, seed: S
 
 
 def accept(node: SyncNode, pushed: PushedChain) -> None:
-    with Acceptance(node.env, pushed) as acceptance:
+    with Acceptance(node.datasets, pushed) as acceptance:
         acceptance.complete(node.replies)
 
 
@@ -175,7 +177,7 @@ def test_archives_are_taken_for_a_push_in_progress_one_for_each(node: SyncNode) 
             connection.expect(PushAccepted)
             assert [send(base, one) for one in "aab"] == [200, 200, 404]
             assert send(base, "a", "towns") == 404
-        assert len([*(node.env.settings.home / "uploads").iterdir()]) == 1
+        assert len([*(node.settings.home / "uploads").iterdir()]) == 1
 
 
 def test_a_push_that_was_cut_off_continues_its_archive_for_a_while() -> None:
@@ -198,7 +200,8 @@ def source(node: SyncNode) -> tuple[PullSource, AChain, Multihash]:
     chain = a_chain(a_seed(), *(SetInfo(description=text) for text in "abc"))
     left = a_chain(a_seed(), SetInfo(description="left"))
     entry = held(node, chain, left)
-    return PullSource(env=node.env, dataset=entry.dataset_id, head=chain.state.head), chain, left.state.head
+    pulled = PullSource(blobs=node.blobs, public_url=None, dataset=entry.dataset_id, head=chain.state.head)
+    return pulled, chain, left.state.head
 
 
 def test_only_ranges_of_the_chain_are_sent(source: tuple[PullSource, AChain, Multihash]) -> None:

@@ -101,7 +101,7 @@ def test_a_dataset_that_another_account_has_pushed_meanwhile_keeps_its_visibilit
     with there.running() as base:
         wanted = Push(dataset="cities", target=f"odf+{base}/bob/cities", visibility=DatasetVisibility.PUBLIC)
         bobs = there.token("bob")
-        steps = push(here.env, wanted, lambda _: bobs)
+        steps = push(here.datasets, here.settings, wanted, lambda _: bobs)
         assert "objects" in {next(steps).state for _ in range(3)}
         here.push("cities", f"odf+{base}/ann/cities", token=there.token("ann"))
         created = require_entry(there.catalog, "ann/cities").incarnation
@@ -141,7 +141,9 @@ def test_a_token_that_is_revoked_while_objects_are_sent_moves_no_head(
             here.coordinator.push("cities", "Oslo", minute=9)
         before = there.head("ann/cities")
         token, stored = there.directory.create_token(Name("ann"), label="")
-        steps = push(here.env, Push(dataset="cities", target=target), lambda _: token.text())
+        steps = push(
+            here.datasets, here.settings, Push(dataset="cities", target=target), lambda _: token.text()
+        )
         while next(steps).state != "committing":
             pass
         there.directory.store.revoke(stored.id)
@@ -173,7 +175,9 @@ def test_a_dataset_that_was_given_away_during_a_push_is_not_moved(here: SyncNode
         here.push("cities", target, token=there.token("ann"))
         here.coordinator.push("cities", "Oslo", minute=9)
         before = there.head("ann/cities")
-        steps = push(here.env, Push(dataset="cities", target=target), lambda _: there.token("ann"))
+        steps = push(
+            here.datasets, here.settings, Push(dataset="cities", target=target), lambda _: there.token("ann")
+        )
         while next(steps).state != "committing":
             pass
         there.coordinator.editor.rename("ann/cities", "bob/cities")
@@ -192,7 +196,7 @@ def test_an_editor_who_is_no_maintainer_any_more_replaces_nothing(here: SyncNode
         bob, token = there.directory.store.account(Name("bob")), there.token("bob")
         there.directory.store.set_role(created, bob, Role.MAINTAINER)
         wanted = Push(dataset="cities", target=target, is_forced=True)
-        steps = push(here.env, wanted, lambda _: token)
+        steps = push(here.datasets, here.settings, wanted, lambda _: token)
         while next(steps).state != "committing":
             pass
         there.directory.store.set_role(created, bob, Role.EDITOR)

@@ -4,48 +4,36 @@ import shutil
 import time
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from odf_testing.builders import a_hash
 from odf_testing.damage import flip
 from odf_testing.sync_node import SyncNode
 
-from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.chain.walk import blocks_between
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.dataset.object_markers import complete_until, dropped_blocks, note_drop
-from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, Seed
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_common.service.environment import Environment
-from odf_common.service.request_reply import Replies
-from odf_common.service.settings import Settings
 from odf_sync.transfer.objects import ObjectDiffers
-from odf_sync.transfer.pull import Step, pull
+from odf_sync.transfer.pull import Step
 
 NAME = "cities.population"
 VECTOR = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / NAME
-NO_ONE = cast("Replies", None)  # nothing here is committed
 
 
 @pytest.fixture
-def env(tmp_path: Path) -> Environment:
+def node(tmp_path: Path) -> SyncNode:
     """Have a whole copy of a dataset."""
     home = tmp_path / "home"
     dataset = dataset_of(VECTOR)
     shutil.copytree(VECTOR, home / "datasets" / dataset.folder)
-    catalog, blobs, refs = LocalCatalog(home), LocalBlobStore(home), LocalRefStore(home)
-    catalog.add(CatalogEntry(alias=NAME, dataset_id=dataset))
-    states = ChainStates(blobs, refs, NoStateCache())
-    return cast(
-        "Environment",
-        SimpleNamespace(catalog=catalog, refs=refs, blobs=blobs, states=states, settings=Settings(home=home)),
-    )
+    made = SyncNode(home)
+    made.catalog.add(CatalogEntry(alias=NAME, dataset_id=dataset))
+    return made
 
 
 def dataset_of(folder: Path) -> DatasetId:
@@ -54,36 +42,36 @@ def dataset_of(folder: Path) -> DatasetId:
     return next(event.dataset_id for event in events if isinstance(event, Seed))
 
 
-def last(env: Environment, url: str, *, rechecks: bool = False) -> Step:
-    return list(pull(env, NO_ONE, url, NAME, rechecks=rechecks))[-1]
+def last(node: SyncNode, url: str, *, rechecks: bool = False) -> Step:
+    return node.pull(url, NAME, rechecks=rechecks)[-1]
 
 
-def lose(env: Environment, count: int) -> None:
+def lose(node: SyncNode, count: int) -> None:
     dataset = dataset_of(VECTOR)
-    names = sorted(env.blobs.names(dataset, ObjectKind.DATA), key=str)
-    env.blobs.remove(dataset, ObjectKind.DATA, names[:count])
+    names = sorted(node.blobs.names(dataset, ObjectKind.DATA), key=str)
+    node.blobs.remove(dataset, ObjectKind.DATA, names[:count])
 
 
-def test_what_was_lost_comes_again_and_nothing_else_changes(env: Environment) -> None:
+def test_what_was_lost_comes_again_and_nothing_else_changes(node: SyncNode) -> None:
     dataset = dataset_of(VECTOR)
-    before = set(env.blobs.names(dataset, ObjectKind.DATA))
-    head = env.refs.head(dataset)
-    assert last(env, VECTOR.as_uri()) == Step(alias=NAME, state="up-to-date", head=head)
-    lose(env, 1)
+    before = set(node.blobs.names(dataset, ObjectKind.DATA))
+    head = node.refs.head(dataset)
+    assert last(node, VECTOR.as_uri()) == Step(alias=NAME, state="up-to-date", head=head)
+    lose(node, 1)
     assert head is not None
-    note_drop(env.blobs, dataset, head)
+    note_drop(node.blobs, dataset, head)
 
-    assert last(env, VECTOR.as_uri()) == Step(alias=NAME, state="restored", head=head)
+    assert last(node, VECTOR.as_uri()) == Step(alias=NAME, state="restored", head=head)
 
-    assert set(env.blobs.names(dataset, ObjectKind.DATA)) == before
-    assert dropped_blocks(env.blobs, dataset) is None
-    assert last(env, VECTOR.as_uri()).state == "up-to-date"
+    assert set(node.blobs.names(dataset, ObjectKind.DATA)) == before
+    assert dropped_blocks(node.blobs, dataset) is None
+    assert last(node, VECTOR.as_uri()).state == "up-to-date"
 
 
-def test_an_older_copy_brings_what_it_has_and_the_rest_stays_marked(env: Environment, tmp_path: Path) -> None:
+def test_an_older_copy_brings_what_it_has_and_the_rest_stays_marked(node: SyncNode, tmp_path: Path) -> None:
     """Otherwise what was dropped after its head would seem to be lost."""
     dataset = dataset_of(VECTOR)
-    head = env.refs.head(dataset)
+    head = node.refs.head(dataset)
     assert head is not None
     older = tmp_path / "older"
     shutil.copytree(VECTOR, older)
@@ -92,32 +80,32 @@ def test_an_older_copy_brings_what_it_has_and_the_rest_stays_marked(env: Environ
         name for name, decoded, _ in blocks_between(reader, head, None) if _has_data(decoded.block.event)
     ]
     (older / "refs" / "head").write_text(str(names[0]))
-    lose(env, 100)
-    note_drop(env.blobs, dataset, head)
+    lose(node, 100)
+    note_drop(node.blobs, dataset, head)
 
-    last(env, older.as_uri())
-    assert dropped_blocks(env.blobs, dataset) is not None
-    last(env, VECTOR.as_uri())
-    assert dropped_blocks(env.blobs, dataset) is None
+    last(node, older.as_uri())
+    assert dropped_blocks(node.blobs, dataset) is not None
+    last(node, VECTOR.as_uri())
+    assert dropped_blocks(node.blobs, dataset) is None
 
 
 def _has_data(event: object) -> bool:
     return isinstance(event, AddData) and event.new_data is not None
 
 
-def test_what_was_lost_comes_oldest_first_since_the_newest_stands_for_all(env: Environment) -> None:
+def test_what_was_lost_comes_oldest_first_since_the_newest_stands_for_all(node: SyncNode) -> None:
     dataset = dataset_of(VECTOR)
-    state = env.states.current(dataset)
+    state = node.datasets.states.current(dataset)
     assert state is not None
-    read = partial(env.blobs.read, dataset, ObjectKind.BLOCK)
+    read = partial(node.blobs.read, dataset, ObjectKind.BLOCK)
     declared = [
         event.new_data.physical_hash
         for _, decoded, _ in blocks_between(read, state.head, None)
         if isinstance(event := decoded.block.event, AddData) and event.new_data is not None
     ]
-    lose(env, len(declared))
+    lose(node, len(declared))
     stored: list[Multihash] = []
-    put_file = env.blobs.put_file
+    put_file = node.blobs.put_file
 
     def noted(dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
         if not stored:
@@ -125,49 +113,49 @@ def test_what_was_lost_comes_oldest_first_since_the_newest_stands_for_all(env: E
         stored.append(name)
         put_file(dataset, kind, name, file)
 
-    env.blobs.put_file = noted  # type: ignore[method-assign]
+    node.blobs.put_file = noted  # type: ignore[method-assign]
 
-    assert last(env, VECTOR.as_uri()).state == "restored"
+    assert last(node, VECTOR.as_uri()).state == "restored"
 
     assert len(declared) > 1
     assert stored == declared
 
 
-def test_an_object_that_is_another_is_not_taken(env: Environment, tmp_path: Path) -> None:
+def test_an_object_that_is_another_is_not_taken(node: SyncNode, tmp_path: Path) -> None:
     there = tmp_path / "there"
     shutil.copytree(VECTOR, there)
     for file in (there / "data").iterdir():
         flip(file)
-    lose(env, 1)
-    left = set(env.blobs.names(dataset_of(VECTOR), ObjectKind.DATA))
+    lose(node, 1)
+    left = set(node.blobs.names(dataset_of(VECTOR), ObjectKind.DATA))
 
     with pytest.raises(ObjectDiffers):
-        last(env, there.as_uri())
+        last(node, there.as_uri())
 
-    assert set(env.blobs.names(dataset_of(VECTOR), ObjectKind.DATA)) == left
+    assert set(node.blobs.names(dataset_of(VECTOR), ObjectKind.DATA)) == left
 
 
-def test_what_was_there_at_this_head_is_looked_for_again_only_if_asked(env: Environment) -> None:
+def test_what_was_there_at_this_head_is_looked_for_again_only_if_asked(node: SyncNode) -> None:
     url, dataset = VECTOR.as_uri(), dataset_of(VECTOR)
-    assert last(env, url).state == "up-to-date"
-    assert complete_until(env.blobs, dataset) == env.refs.head(dataset)
-    lose(env, 1)
-    read = env.blobs.read
-    env.blobs.read = None  # type: ignore[method-assign, assignment]
-    env.blobs.has = None  # type: ignore[method-assign, assignment]
-    assert last(env, url).state == "up-to-date", "no block is read, no object is looked for"
-    del env.blobs.has
-    env.blobs.read = read  # type: ignore[method-assign]
-    assert last(env, url, rechecks=True).state == "restored"
-    assert last(env, url, rechecks=True).state == "up-to-date"
+    assert last(node, url).state == "up-to-date"
+    assert complete_until(node.blobs, dataset) == node.refs.head(dataset)
+    lose(node, 1)
+    read = node.blobs.read
+    node.blobs.read = None  # type: ignore[method-assign, assignment]
+    node.blobs.has = None  # type: ignore[method-assign, assignment]
+    assert last(node, url).state == "up-to-date", "no block is read, no object is looked for"
+    del node.blobs.has
+    node.blobs.read = read  # type: ignore[method-assign]
+    assert last(node, url, rechecks=True).state == "restored"
+    assert last(node, url, rechecks=True).state == "up-to-date"
 
 
-def test_a_marker_of_another_head_and_a_damaged_one_stand_for_nothing(env: Environment) -> None:
+def test_a_marker_of_another_head_and_a_damaged_one_stand_for_nothing(node: SyncNode) -> None:
     dataset = dataset_of(VECTOR)
     for text in (str(a_hash("other")), "damaged"):
-        lose(env, 1)
-        env.blobs.set_note(dataset, "whole", text)
-        assert last(env, VECTOR.as_uri()).state == "restored"
+        lose(node, 1)
+        node.blobs.set_note(dataset, "whole", text)
+        assert last(node, VECTOR.as_uri()).state == "restored"
 
 
 def test_a_copy_that_is_extended_stays_marked(tmp_path: Path) -> None:

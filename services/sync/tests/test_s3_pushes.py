@@ -16,6 +16,7 @@ from odf_testing.sync_node import SyncNode
 from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.adapters.s3.bucket import PART_BYTES, Bucket, StoredObject
 from odf_common.adapters.s3.location import S3Location
+from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.codec.signature import encode_signature
 from odf_common.errors import Damaged, HeadMoved, InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
@@ -26,7 +27,8 @@ from odf_common.identity.signatures import sign_block
 from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings
 from odf_sync.repositories.s3_target import S3Target
-from odf_sync.search.search import Query, search
+from odf_sync.search.own_datasets import OwnDatasets
+from odf_sync.search.search import Query, Search
 from odf_sync.transfer.block_signatures import SignatureRefused
 from odf_sync.transfer.push_errors import PushDiverged, RemoteAhead
 
@@ -48,11 +50,9 @@ def target(server: MinioServer, place: S3Location) -> S3Target:
 
 
 def node_at(home: Path, server: MinioServer) -> SyncNode:
-    node = SyncNode(home)
     environment = {"ODF_HOME": str(home), "ODF_S3_ENDPOINT": server.endpoint}
     keys = {"ODF_S3_ACCESS_KEY": ACCESS_KEY, "ODF_S3_SECRET_KEY": SECRET_KEY}
-    node.env.settings = Settings.from_env(environment | keys)  # type: ignore[misc]
-    return node
+    return SyncNode(home, Settings.from_env(environment | keys))
 
 
 @pytest.fixture
@@ -251,7 +251,9 @@ def test_what_was_pushed_to_a_bucket_is_found_in_it(
     here.push("cities", f"{base}/alice/cities")
     there = node_at(tmp_path / "there", server)
     LocalRepositories(tmp_path / "there").add(Name("s3"), str(base))
-    (found,), (searched,) = search(there.env, Query(text="city"))
+    own = OwnDatasets(datasets=there.datasets, in_bucket=True)
+    search = Search(own=own, settings=there.settings, clock=SYSTEM_CLOCK)
+    (found,), (searched,) = search.find(Query(text="city"))
     assert (found.name, found.found_in, searched.problem) == ("s3/alice/cities", ("columns",), "")
 
 

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
 import pyarrow as pa
@@ -12,17 +11,15 @@ import pytest
 from odf_testing.builders import AChain, a_chain, a_dataset, a_seed
 from odf_testing.clocks import ManualClock
 from odf_testing.http import running
+from odf_testing.node_datasets import hold, in_memory
 from odf_testing.webserver import Page, PageServer, serving_pages
 
 from odf_common.adapters.local.repositories import LocalRepositories, UnknownRepository
-from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.data.schema_evolution import schema_to_event
-from odf_common.dataset.state_cache import ChainStates, NoStateCache
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import StorageUnavailable
 from odf_common.identity.dataset_refs import Name
 from odf_common.metadata.events import SetInfo
-from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_common.service.environment import Environment
 from odf_common.service.settings import Settings
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
@@ -32,7 +29,8 @@ from odf_sync.repositories.folder import RemoteFolder
 from odf_sync.search import crawl, own_datasets
 from odf_sync.search import search as searching
 from odf_sync.search.index import Indexes
-from odf_sync.search.search import Found, Query, Searched, search
+from odf_sync.search.own_datasets import OwnDatasets
+from odf_sync.search.search import Found, Query, Search, Searched
 
 SCHEMA = schema_to_event(pa.schema([("station", pa.string()), ("temperature", pa.float64())]))
 
@@ -43,35 +41,19 @@ def a_dataset_about(description: str, *keywords: str) -> AChain:
     )
 
 
-def node_env(home: Path, **chains: AChain) -> Environment:
-    """Return the ports of a node with these datasets; a double underscore is the slash of an account."""
-    blobs, refs, catalog = MemoryBlobStore(), MemoryRefStore(), MemoryCatalog()
-    env = SimpleNamespace(
-        blobs=blobs,
-        refs=refs,
-        catalog=catalog,
-        states=ChainStates(blobs, refs, NoStateCache()),
-        settings=Settings(home=home),
-        clock=ManualClock(),
-    )
+def node_of(**chains: AChain) -> NodeDatasets:
+    """Return the datasets of a node; a double underscore is the slash of an account."""
+    made = in_memory()
     for name, chain in chains.items():
-        hold(cast("Environment", env), name.replace("__", "/"), chain)
-    return cast("Environment", env)
-
-
-def hold(env: Environment, name: str, chain: AChain) -> None:
-    dataset = chain.state.dataset_id
-    for block in chain.blocks:
-        env.blobs.put(dataset, ObjectKind.BLOCK, block.hash, block.raw)
-    env.refs.compare_and_set(dataset, expected=env.refs.head(dataset), new=chain.state.head)
-    if env.catalog.by_alias(name) is None:
-        env.catalog.add(CatalogEntry(alias=name, dataset_id=dataset))
+        hold(made, name.replace("__", "/"), chain)
+    return made
 
 
 @contextmanager
-def listing(env: Environment) -> Iterator[str]:
-    authorizer = Authorizer(catalog=env.catalog, local_writers="loopback")
-    with running(application(authorizer, tuple(ListRoutes(env, authorizer).endpoints()))) as base:
+def listing(datasets: NodeDatasets) -> Iterator[str]:
+    authorizer = Authorizer(catalog=datasets.catalog, local_writers="loopback")
+    routes = ListRoutes(OwnDatasets(datasets=datasets, in_bucket=False), authorizer)
+    with running(application(authorizer, tuple(routes.endpoints()))) as base:
         yield base
 
 
@@ -90,26 +72,27 @@ READINGS = a_chain(a_seed(dataset=a_dataset("readings")), SCHEMA)
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Environment:
-    return node_env(tmp_path / "here", **{"local.weather": WEATHER})
+def here(tmp_path: Path) -> Search:
+    own = OwnDatasets(datasets=node_of(**{"local.weather": WEATHER}), in_bucket=False)
+    return Search(own=own, settings=Settings(home=tmp_path / "here"), clock=ManualClock())
 
 
-def known(env: Environment, name: str, url: str) -> None:
-    LocalRepositories(env.settings.home).add(Name(name), url)
+def known(here: Search, name: str, url: str) -> None:
+    LocalRepositories(here.settings.home).add(Name(name), url)
 
 
-def found(env: Environment, text: str, **options: object) -> list[tuple[str, tuple[str, ...]]]:
-    return [(one.name, one.found_in) for one in results(env, text, **options)[0]]
+def found(here: Search, text: str, **options: object) -> list[tuple[str, tuple[str, ...]]]:
+    return [(one.name, one.found_in) for one in results(here, text, **options)[0]]
 
 
-def results(env: Environment, text: str, **options: object) -> tuple[tuple[Found, ...], tuple[Searched, ...]]:
-    return search(env, Query(text=text, **options))  # type: ignore[arg-type]
+def results(here: Search, text: str, **options: object) -> tuple[tuple[Found, ...], tuple[Searched, ...]]:
+    return here.find(Query(text=text, **options))  # type: ignore[arg-type]
 
 
 def test_names_keywords_columns_and_descriptions_are_searched_best_first(
-    here: Environment, tmp_path: Path
+    here: Search, tmp_path: Path
 ) -> None:
-    there = node_env(tmp_path / "there", airports=WEATHER, alice__cities=CITIES, readings=READINGS)
+    there = node_of(airports=WEATHER, alice__cities=CITIES, readings=READINGS)
     with listing(there) as base:
         known(here, "shop", base)
         assert found(here, "WEATHER") == [
@@ -129,11 +112,11 @@ def test_names_keywords_columns_and_descriptions_are_searched_best_first(
 
 
 def test_an_index_is_used_while_it_is_young_and_while_the_repository_is_away(
-    here: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = cast("ManualClock", here.clock)
     monkeypatch.setattr(http, "RETRY", False)
-    there = node_env(tmp_path / "there", airports=WEATHER)
+    there = node_of(airports=WEATHER)
     with listing(there) as base:
         known(here, "shop", base)
         assert len(found(here, "weather")) == 2
@@ -152,9 +135,9 @@ def test_an_index_is_used_while_it_is_young_and_while_the_repository_is_away(
 
 
 def test_a_list_that_has_not_changed_is_not_sent_again(
-    here: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = node_env(tmp_path / "there", airports=WEATHER)
+    there = node_of(airports=WEATHER)
     with listing(there) as base:
         known(here, "shop", base)
         before = found(here, "weather")
@@ -163,17 +146,17 @@ def test_a_list_that_has_not_changed_is_not_sent_again(
         assert (found(here, "weather"), searched.problem) == (before, "")
 
 
-def test_long_lists_come_in_pages(here: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_lists_come_in_pages(here: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_datasets, "PAGE_DATASETS", 2)
     names = ["Ant", "bee", "Cow", "dog", "eel"]
-    there = node_env(tmp_path / "there", **{name: a_dataset_about(f"an animal: {name}") for name in names})
+    there = node_of(**{name: a_dataset_about(f"an animal: {name}") for name in names})
     with listing(there) as base:
         known(here, "zoo", base)
         assert [name for name, _ in found(here, "animal")] == [f"zoo/{name}" for name in names]
 
 
 def test_folders_are_searched_and_only_new_blocks_are_read(
-    here: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = tmp_path / "shared folder"
     write_folder(shared / "airports", WEATHER)
@@ -204,9 +187,7 @@ def test_folders_are_searched_and_only_new_blocks_are_read(
     assert set(read) <= {str(one.hash) for one in longer.blocks[-2:]}
 
 
-def test_chains_are_read_up_to_a_limit(
-    here: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chains_are_read_up_to_a_limit(here: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crawl, "BLOCKS_LIMIT", 1)
     write_folder(tmp_path / "shared" / "airports", WEATHER)
     known(here, "disk", (tmp_path / "shared").as_uri())
@@ -232,7 +213,7 @@ def server() -> Iterator[PageServer]:
         (b'{"datasets": [{"name": "b"}], "next": "b"}', "do not continue"),
     ],
 )
-def test_lists_are_not_trusted(here: Environment, server: PageServer, body: bytes, problem: str) -> None:
+def test_lists_are_not_trusted(here: Search, server: PageServer, body: bytes, problem: str) -> None:
     server.pages["/datasets"] = server.pages["/datasets?after=b"] = Page(body=body)
     known(here, "odd", server.url)
     datasets, (searched,) = results(here, "weather")
@@ -240,7 +221,7 @@ def test_lists_are_not_trusted(here: Environment, server: PageServer, body: byte
     assert problem in searched.problem
 
 
-def test_text_of_others_cannot_control_a_terminal(here: Environment, server: PageServer) -> None:
+def test_text_of_others_cannot_control_a_terminal(here: Search, server: PageServer) -> None:
     listed = {
         "name": "x",
         "description": "a\x1b[2Jb\ud800" + "c" * 5000,
@@ -256,7 +237,7 @@ def test_text_of_others_cannot_control_a_terminal(here: Environment, server: Pag
     assert one.dataset.columns == ()
 
 
-def test_a_server_that_lists_nothing_says_so(here: Environment, server: PageServer) -> None:
+def test_a_server_that_lists_nothing_says_so(here: Search, server: PageServer) -> None:
     known(here, "static", server.url)
     (searched,) = results(here, "weather")[1]
     assert searched.problem == f"a list of datasets at {server.url}/datasets does not exist"
@@ -265,7 +246,7 @@ def test_a_server_that_lists_nothing_says_so(here: Environment, server: PageServ
 
 
 @pytest.mark.parametrize("text", ["damaged", "[]", "{}", '{"url": "x"}', '{"url": 1, "datasets": 2}'])
-def test_a_damaged_index_is_read_again(here: Environment, tmp_path: Path, text: str) -> None:
+def test_a_damaged_index_is_read_again(here: Search, tmp_path: Path, text: str) -> None:
     write_folder(tmp_path / "shared" / "airports", WEATHER)
     known(here, "disk", (tmp_path / "shared").as_uri())
     before = found(here, "weather")
@@ -273,7 +254,7 @@ def test_a_damaged_index_is_read_again(here: Environment, tmp_path: Path, text: 
     assert found(here, "weather") == before
 
 
-def test_an_index_of_another_url_is_not_used(here: Environment, tmp_path: Path) -> None:
+def test_an_index_of_another_url_is_not_used(here: Search, tmp_path: Path) -> None:
     write_folder(tmp_path / "one" / "airports", WEATHER)
     write_folder(tmp_path / "two" / "cities", CITIES)
     known(here, "disk", (tmp_path / "one").as_uri())
@@ -284,7 +265,7 @@ def test_an_index_of_another_url_is_not_used(here: Environment, tmp_path: Path) 
 
 
 def test_an_index_that_cannot_be_kept_does_not_prevent_the_search(
-    here: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise StorageUnavailable(file="search/disk.json", why="no space left", remedy="free some")
@@ -298,7 +279,7 @@ def test_an_index_that_cannot_be_kept_does_not_prevent_the_search(
 
 
 def test_the_pages_of_a_list_have_a_limit_in_all(
-    here: Environment, server: PageServer, monkeypatch: pytest.MonkeyPatch
+    here: Search, server: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server could send pages without end."""
     first = json.dumps({"datasets": [{"name": "a"}], "next": "a"}).encode()

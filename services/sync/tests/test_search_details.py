@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -17,28 +16,27 @@ import pytest
 from odf_testing.builders import AChain, a_chain, a_dataset, a_derivative, a_seed
 from odf_testing.clocks import ManualClock
 from odf_testing.guarded import GuardedDict
+from odf_testing.node_datasets import in_memory
 
 from odf_common.adapters.local.repositories import LocalRepositories
-from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
-from odf_common.adapters.s3.location import S3Location
+from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog
 from odf_common.chain.state import ChainState
 from odf_common.data.schema_evolution import schema_to_event
-from odf_common.dataset.state_cache import ChainStates, NoStateCache
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import Damaged, NotFound, OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry
-from odf_common.service.environment import Environment
 from odf_common.service.settings import Settings
 from odf_sync.repositories.folder import RemoteFolder
 from odf_sync.search import crawl
 from odf_sync.search import search as searching
 from odf_sync.search.crawl import Listing, summary_of_chain
 from odf_sync.search.index import NOTHING, Index, Indexes
-from odf_sync.search.own_datasets import fingerprint, page, summaries
-from odf_sync.search.search import MAX_AGE_MS, Query, Read, Searched, matching, search
+from odf_sync.search.own_datasets import OwnDatasets
+from odf_sync.search.search import MAX_AGE_MS, Query, Read, Search, Searched, matching
 from odf_sync.search.summary import DatasetSummary, summary_of
 
 
@@ -55,21 +53,13 @@ def write(folder: Path, chain: AChain) -> None:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Environment:
-    """A node without datasets that knows a folder."""
+def here(tmp_path: Path) -> Search:
+    """Searches of a node without datasets that knows a folder."""
     home = tmp_path / "home"
-    blobs, refs = MemoryBlobStore(), MemoryRefStore()
     LocalRepositories(home).add(Name("disk"), (tmp_path / "disk").as_uri())
     (tmp_path / "disk").mkdir()
-    env = SimpleNamespace(
-        blobs=blobs,
-        refs=refs,
-        catalog=MemoryCatalog(),
-        states=ChainStates(blobs, refs, NoStateCache()),
-        settings=Settings(home=home),
-        clock=ManualClock(),
-    )
-    return cast("Environment", env)
+    own = OwnDatasets(datasets=in_memory(), in_bucket=False)
+    return Search(own=own, settings=Settings(home=home), clock=ManualClock())
 
 
 @pytest.fixture
@@ -77,11 +67,11 @@ def disk(tmp_path: Path) -> Path:
     return tmp_path / "disk"
 
 
-def found(env: Environment, text: str, **options: Any) -> list[str]:
-    return [one.name for one in search(env, Query(text=text, **options))[0]]
+def found(here: Search, text: str, **options: Any) -> list[str]:
+    return [one.name for one in here.find(Query(text=text, **options))[0]]
 
 
-def test_the_best_place_of_any_word_decides_and_names_break_ties(here: Environment, disk: Path) -> None:
+def test_the_best_place_of_any_word_decides_and_names_break_ties(here: Search, disk: Path) -> None:
     write(disk / "b", described("b", title="late rain", keywords=("rain",)))
     write(disk / "a", described("a", title="rain"))
     write(disk / "rain", described("rain"))
@@ -103,7 +93,7 @@ def test_every_word_is_needed_in_some_field_in_any_case() -> None:
         assert results == ([] if fields is None else [fields]), text
 
 
-def test_after_a_clock_was_set_back_an_index_is_not_believed(here: Environment, disk: Path) -> None:
+def test_after_a_clock_was_set_back_an_index_is_not_believed(here: Search, disk: Path) -> None:
     clock = cast("ManualClock", here.clock)
     write(disk / "a", described("a", title="rain"))
     assert found(here, "rain") == ["disk/a"]
@@ -152,7 +142,7 @@ def test_a_derivative_is_one(disk: Path) -> None:
 
 
 def test_a_dataset_that_cannot_be_read_hides_what_is_in_its_folder_and_nothing_else(
-    here: Environment, disk: Path
+    here: Search, disk: Path
 ) -> None:
     write(disk / "broken" / "inner", described("inner", title="rain"))
     (disk / "broken" / "refs").mkdir()
@@ -163,7 +153,7 @@ def test_a_dataset_that_cannot_be_read_hides_what_is_in_its_folder_and_nothing_e
 
 
 def test_only_so_many_datasets_of_a_folder_are_read(
-    here: Environment, disk: Path, monkeypatch: pytest.MonkeyPatch
+    here: Search, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b", "c"):
         write(disk / name, described(name, title="rain"))
@@ -171,11 +161,11 @@ def test_only_so_many_datasets_of_a_folder_are_read(
     assert found(here, "rain") == ["disk/a", "disk/b"]
 
 
-def test_a_folder_that_is_gone_is_a_problem_and_its_index_is_searched(here: Environment, disk: Path) -> None:
+def test_a_folder_that_is_gone_is_a_problem_and_its_index_is_searched(here: Search, disk: Path) -> None:
     write(disk / "a", described("a", title="rain"))
     assert found(here, "rain") == ["disk/a"]
     disk.rename(disk.with_name("moved"))
-    datasets, (searched,) = search(here, Query(text="rain", refresh=True))
+    datasets, (searched,) = here.find(Query(text="rain", refresh=True))
     assert [one.name for one in datasets] == ["disk/a"]
     assert searched.problem == f"folder {disk} does not exist"
 
@@ -229,11 +219,10 @@ class Failing:
 GONE, HERE, EMPTY = (CatalogEntry(alias=name, dataset_id=a_dataset(name)) for name in ("a", "b", "c"))
 
 
-def node_env(home: Path, error: OdfError, *, has_bucket: bool) -> Environment:
-    store = S3Location.parse("s3://bucket/prefix") if has_bucket else None
-    settings = Settings(home=home, store=store)
-    failing = Failing({HERE.dataset_id: described("b").state}, GONE.dataset_id, error)
-    return cast("Environment", SimpleNamespace(states=failing, refs=failing, settings=settings))
+def failing(error: OdfError, *, in_bucket: bool) -> OwnDatasets:
+    states: Any = Failing({HERE.dataset_id: described("b").state}, GONE.dataset_id, error)
+    datasets = NodeDatasets(catalog=MemoryCatalog(), blobs=MemoryBlobStore(), refs=states, states=states)
+    return OwnDatasets(datasets=datasets, in_bucket=in_bucket)
 
 
 def tried() -> Iterator[tuple[OdfError, bool, bool]]:
@@ -245,18 +234,18 @@ def tried() -> Iterator[tuple[OdfError, bool, bool]]:
 
 @pytest.mark.parametrize(("error", "has_bucket", "is_refused"), tuple(tried()))
 def test_a_bucket_that_is_away_makes_no_list_without_datasets(
-    tmp_path: Path, error: OdfError, has_bucket: bool, is_refused: bool
+    error: OdfError, has_bucket: bool, is_refused: bool
 ) -> None:
-    env, entries = node_env(tmp_path, error, has_bucket=has_bucket), (GONE, HERE, EMPTY)
+    own, entries = failing(error, in_bucket=has_bucket), (GONE, HERE, EMPTY)
     if is_refused:
-        for read in (lambda: list(summaries(env, entries)), lambda: fingerprint(env, entries)):
+        for read in (lambda: list(own.summaries(entries)), lambda: own.fingerprint(entries)):
             with pytest.raises(type(error)):
                 read()
         return
-    assert [one.name for one in summaries(env, entries)] == ["b"]
-    assert [one.name for one in page(env, entries, "").datasets] == ["b"]
-    assert page(env, entries, "B").datasets == ()
-    tags = {fingerprint(env, some) for some in (entries, entries[1:], entries[:2], (GONE, EMPTY))}
+    assert [one.name for one in own.summaries(entries)] == ["b"]
+    assert [one.name for one in own.page(entries, "").datasets] == ["b"]
+    assert own.page(entries, "B").datasets == ()
+    tags = {own.fingerprint(some) for some in (entries, entries[1:], entries[:2], (GONE, EMPTY))}
     assert len(tags) == 4
 
 
@@ -268,7 +257,7 @@ def silent() -> Iterator[str]:
 
 
 def test_a_silent_repository_delays_a_search_only_for_a_while(
-    here: Environment, disk: Path, monkeypatch: pytest.MonkeyPatch
+    here: Search, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searching, "ANSWER_SECONDS", 0.5)
     write(disk / "a", described("a", title="rain"))
@@ -278,9 +267,9 @@ def test_a_silent_repository_delays_a_search_only_for_a_while(
         known.add(Name("new"), second)
         index = Index(listing=Listing(datasets=(earlier,)), read_at_ms=1)
         Indexes(here.settings.home).keep(Name("mute"), first, index)
-        reads, began = searching.Reads(), time.monotonic()
-        search(here, Query(text="rain"), reads=reads)
-        datasets, searched = search(here, Query(text="rain"), reads=reads)
+        began = time.monotonic()
+        here.find(Query(text="rain"))
+        datasets, searched = here.find(Query(text="rain"))
         assert time.monotonic() - began < 5, "not one after the other"
         threads = [one for one in threading.enumerate() if one.name.startswith("search ")]
         assert len(threads) == 2, "the second search waits for the reads of the first"
@@ -296,7 +285,7 @@ def test_a_silent_repository_delays_a_search_only_for_a_while(
 
 
 def test_what_was_read_after_a_search_is_found_by_the_next(
-    here: Environment, disk: Path, monkeypatch: pytest.MonkeyPatch
+    here: Search, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searching, "ANSWER_SECONDS", 0.1)
     write(disk / "a", described("a", title="rain"))
@@ -307,18 +296,17 @@ def test_what_was_read_after_a_search_is_found_by_the_next(
         return head(self)
 
     monkeypatch.setattr(RemoteFolder, "head", slow_head)
-    reads = searching.Reads()
-    assert search(here, Query(text="rain"), reads=reads)[0] == ()
+    assert here.find(Query(text="rain"))[0] == ()
     goes_on.set()
     monkeypatch.setattr(searching, "ANSWER_SECONDS", 10.0)
-    assert [one.name for one in search(here, Query(text="rain"), reads=reads)[0]] == ["disk/a"]
+    assert [one.name for one in here.find(Query(text="rain"))[0]] == ["disk/a"]
 
 
 def test_a_search_waits_for_no_read_of_another_url_and_for_none_if_the_index_is_fresh(
-    here: Environment, disk: Path
+    here: Search, disk: Path
 ) -> None:
     write(disk / "a", described("a", title="rain"))
-    ends, reads = threading.Event(), searching.Reads()
+    ends, reads = threading.Event(), here.reads
 
     def blocked() -> Searched:
         assert ends.wait(60)
@@ -327,7 +315,7 @@ def test_a_search_waits_for_no_read_of_another_url_and_for_none_if_the_index_is_
     try:
         for url in ("http://127.0.0.1:1/", disk.as_uri()):  # the former one of this name; then one of now
             reads.begin((Name("disk"), url, None), blocked)
-            found, (searched,) = search(here, Query(text="rain"), reads=reads)
+            found, (searched,) = here.find(Query(text="rain"))
             assert ([one.name for one in found], searched.problem) == (["disk/a"], "")
     finally:
         ends.set()
@@ -352,19 +340,19 @@ def test_a_read_that_fails_fails_for_all_who_wait_for_it() -> None:
     assert isinstance(begun.exception(10), Damaged)
 
 
-def test_a_repository_whose_token_cannot_be_read_has_no_datasets(here: Environment, disk: Path) -> None:
+def test_a_repository_whose_token_cannot_be_read_has_no_datasets(here: Search, disk: Path) -> None:
     write(disk / "a", described("a", title="rain"))
 
     def no_token(_: str) -> str | None:
         raise Damaged(file="access.db", why="it is damaged")
 
-    found, (searched,) = search(here, Query(text="rain"), no_token)
+    found, (searched,) = replace(here, token_for=no_token).find(Query(text="rain"))
     assert (found, searched.index) == ((), NOTHING)
     assert "it is damaged" in searched.problem
 
 
 def test_a_repository_that_is_removed_while_it_is_read_has_no_datasets(
-    here: Environment, disk: Path, monkeypatch: pytest.MonkeyPatch
+    here: Search, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(disk / "a", described("a", title="rain"))
     monkeypatch.setattr(searching, "ANSWER_SECONDS", 0.01)
@@ -383,7 +371,7 @@ def test_a_repository_that_is_removed_while_it_is_read_has_no_datasets(
     finds: list[Name] = []
     monkeypatch.setattr(RemoteFolder, "head", removed)
     monkeypatch.setattr(Indexes, "find", find)
-    found, (searched,) = search(here, Query(text="rain"))
+    found, (searched,) = here.find(Query(text="rain"))
     goes_on.set()
     assert (found, searched.index) == ((), NOTHING)
     assert "repository disk" in searched.problem

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Final, cast
+from typing import Final
 
 import pytest
 import urllib3
 from aiohttp import web
 from odf_testing.builders import a_chain, a_hash, a_seed
 from odf_testing.http import running
+from odf_testing.node_datasets import node_datasets
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.local.blobs import LocalBlobStore
@@ -23,7 +23,6 @@ from odf_common.identity.keys import generate
 from odf_common.identity.signatures import BlockSignature, SignerId, sign_block
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_common.service.environment import Environment
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
 from odf_sync.http.simple_protocol import block_packs
@@ -76,9 +75,9 @@ class Served:
 def served(signed: Mapping[Multihash, bytes] = SIGNATURES) -> Iterator[Served]:
     node, catalog = Served(signed), MemoryCatalog()
     catalog.add(CatalogEntry(alias="cities", dataset_id=DATASET))
-    ports = SimpleNamespace(blobs=node.blobs, refs=node.refs, catalog=catalog)
+    datasets = node_datasets(catalog, node.blobs, node.refs)
     authorizer = Authorizer(catalog=catalog, local_writers="off")
-    app = application(authorizer, SimpleProtocol(cast("Environment", ports)).endpoints())
+    app = application(authorizer, SimpleProtocol(datasets, Path("/nowhere")).endpoints())
 
     @web.middleware
     async def noting(request: web.Request, handler: Callable[..., object]) -> web.StreamResponse:

@@ -6,27 +6,23 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
-from typing import cast
 
 import pytest
 from odf_testing.damage import flip
 from odf_testing.http import running
+from odf_testing.node_datasets import in_files
 
-from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.chain.walk import ChainBroken
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import Seed
-from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefStore
-from odf_common.service.environment import Environment
-from odf_common.service.settings import Settings
+from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
 from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
@@ -38,33 +34,17 @@ VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "datasets"
 CITIES, WEATHER = "cities.population", "polled.weather"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
-    """What the server asks of its environment."""
-
-    blobs: BlobStore
-    refs: RefStore
-    catalog: Catalog
-    settings: Settings
-
-
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Our server over a home that holds both vector datasets."""
     home = tmp_path_factory.mktemp("home")
-    catalog = LocalCatalog(home)
+    datasets = in_files(home)
     for name in (CITIES, WEATHER):
         dataset = seed_of(VECTORS / name)
         shutil.copytree(VECTORS / name, home / "datasets" / dataset.folder)
-        catalog.add(CatalogEntry(alias=name, dataset_id=dataset))
-    ports = Ports(
-        blobs=LocalBlobStore(home),
-        refs=LocalRefStore(home),
-        catalog=catalog,
-        settings=Settings(home=home),
-    )
-    authorizer = Authorizer(catalog=catalog, local_writers="loopback")
-    with running(application(authorizer, SimpleProtocol(cast("Environment", ports)).endpoints())) as base:
+        datasets.catalog.add(CatalogEntry(alias=name, dataset_id=dataset))
+    authorizer = Authorizer(catalog=datasets.catalog, local_writers="loopback")
+    with running(application(authorizer, SimpleProtocol(datasets, home).endpoints())) as base:
         yield base
 
 

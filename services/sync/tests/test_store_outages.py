@@ -88,7 +88,9 @@ class Node:
         self.entry, self.head = entry, self.node.head("cities")
         self.heads = HeadWatch()
         self.authorizer = Authorizer(catalog=self.node.catalog, local_writers="loopback")
-        self.served = tuple(endpoints(self.node.env, self.authorizer, self.node.replies, self.heads))
+        self.served = tuple(
+            endpoints(self.node.datasets, self.node.settings, self.authorizer, self.node.replies, self.heads)
+        )
         self.base = ""
 
     def requests(self) -> dict[tuple[str, str], tuple[str, bytes | None, dict[str, str]]]:

@@ -41,7 +41,8 @@ from odf_testing.sync_node import SyncNode
 home, address = sys.argv[1:]
 node, pushes = SyncNode(Path(home)), OpenPushes()
 authorizer = Authorizer(catalog=node.catalog, local_writers="off")
-rooms = SimpleProtocol(node.env, pushes), SmartProtocol(node.env, node.replies, authorizer, pushes)
+simple = SimpleProtocol(node.datasets, Path(home), pushes)
+rooms = simple, SmartProtocol(node.datasets, node.settings, node.replies, authorizer, pushes)
 served = tuple(one for room in rooms for one in room.endpoints())
 serve_http(authorizer, served, Settings(home=Path(home), sync_http=address), threading.Event())
 """

@@ -71,18 +71,18 @@ def test_two_chains_are_compared_from_here_and_nothing_that_is_missing_is(
 ) -> None:
     here, there = pair
     with there.served() as base:
-        relation, common = compare(here.env, "cities", f"{base}/cities")
+        relation, common = compare(here.datasets, here.settings, "cities", f"{base}/cities")
         assert isinstance(relation, Behind)
         assert (relation.blocks, common) == (1, here.head("cities"))
         with pytest.raises(NotFound, match="dataset towns"):
-            compare(here.env, "towns", f"{base}/cities")
+            compare(here.datasets, here.settings, "towns", f"{base}/cities")
         with pytest.raises(NotFound, match="reference old of cities"):
-            compare(here.env, "cities@old", f"{base}/cities")
+            compare(here.datasets, here.settings, "cities@old", f"{base}/cities")
     with here.served() as base:
-        relation, common = compare(there.env, "cities", f"{base}/cities")
+        relation, common = compare(there.datasets, there.settings, "cities", f"{base}/cities")
         assert isinstance(relation, Ahead)
         assert (relation.blocks, common) == (1, here.head("cities"))
-        relation, _ = compare(here.env, "cities", f"{base}/cities")
+        relation, _ = compare(here.datasets, here.settings, "cities", f"{base}/cities")
         assert isinstance(relation, Equal)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import pytest
@@ -18,6 +17,7 @@ from aiohttp.test_utils import make_mocked_request
 from odf_testing.builders import a_dataset
 from odf_testing.clocks import ManualClock
 from odf_testing.http import running
+from odf_testing.node_datasets import in_files
 
 from odf_common.adapters.local import LocalCatalog
 from odf_common.identity.dataset_refs import Name
@@ -97,8 +97,7 @@ class Node:
             catalog=self.catalog, local_writers=local_writers, directory=self.directory
         )
         settings = Settings(home=home, ingest_grpc="127.0.0.1:1")
-        env = cast("Any", SimpleNamespace(settings=settings, catalog=self.catalog, blobs=None))
-        self.served = tuple(endpoints(env, self.authorizer, cast("Any", None), HeadWatch()))
+        self.served = endpoints(in_files(home), settings, self.authorizer, cast("Any", None), HeadWatch())
         self.base = ""
 
     def add_dataset(self, alias: str, visibility: Visibility | None) -> CatalogEntry:

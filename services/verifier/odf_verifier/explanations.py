@@ -6,43 +6,46 @@ chain. Missing objects are compared with the node's own marker of what it droppe
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from odf_common.adapters.local.key_files import has_dataset_key
 from odf_common.chain.input_divergence import BlockIndex
 from odf_common.chain.state import ChainState
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.object_markers import dropped_blocks
 from odf_common.identity.branch_names import split_ref
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.store import BlobStore, ObjectKind, block_reader
-from odf_common.service.environment import Environment
 from odf_verifier.report import Damage, Problem
 from odf_verifier.targets import Target
 
 
-def diverged_inputs(env: Environment, target: Target, state: ChainState) -> Iterator[Problem]:
+def diverged_inputs(
+    datasets: NodeDatasets, keys: Path, target: Target, state: ChainState
+) -> Iterator[Problem]:
     """Yield a problem for each available input that no longer has the last block that a derivative read.
 
     A block that is not even stored is reported by the replay.
     """
     for done in state.input_progress:
         dataset, block = done.dataset_id, done.last_block
-        entry = env.catalog.by_id(dataset)
-        head = env.refs.head(dataset)
+        entry = datasets.catalog.by_id(dataset)
+        head = datasets.refs.head(dataset)
         if entry is None or head is None or block is None:
             continue
-        if not env.blobs.has(dataset, ObjectKind.BLOCK, block):
+        if not datasets.blobs.has(dataset, ObjectKind.BLOCK, block):
             continue
-        if not BlockIndex(block_reader(env.blobs, dataset), head).contains(block):
+        if not BlockIndex(block_reader(datasets.blobs, dataset), head).contains(block):
             text = (
                 f"it has read block {block} of {entry.alias}, which is no longer in its chain: {entry.alias} was "
-                f"reset, or has diverged; {_advice(env, target)}"
+                f"reset, or has diverged; {_advice(keys, target)}"
             )
             yield Problem(kind=Damage.INPUT_DIVERGED, text=text)
 
 
-def _advice(env: Environment, target: Target) -> str:
+def _advice(keys: Path, target: Target) -> str:
     name = split_ref(target.name)[0]
-    if has_dataset_key(env.settings.home / "keys", target.dataset):
+    if has_dataset_key(keys, target.dataset):
         return f"`odf pull --reset-derivatives {name}` rolls it back to the last consistent block, and recomputes it"
     return f"{name} is a copy: pull it again with `odf pull URL --as {name}`"
 
@@ -66,10 +69,10 @@ def without_dropped(blobs: BlobStore, target: Target, problems: Iterable[Problem
     return [*rest, Problem(kind=Damage.DATA_DROPPED, text=text)]
 
 
-def with_advice(env: Environment, target: Target, problems: Iterable[Problem]) -> list[Problem]:
+def with_advice(keys: Path, target: Target, problems: Iterable[Problem]) -> list[Problem]:
     """Return the problems; the first lost object of a copy gets advice on how to fetch all again."""
     found = list(problems)
-    if not target.is_local or has_dataset_key(env.settings.home / "keys", target.dataset):
+    if not target.is_local or has_dataset_key(keys, target.dataset):
         return found
     name = split_ref(target.name)[0]
     for index, one in enumerate(found):
@@ -82,14 +85,14 @@ def with_advice(env: Environment, target: Target, problems: Iterable[Problem]) -
     return found
 
 
-def dropped_input(env: Environment, event: ExecuteTransform) -> str | None:
+def dropped_input(datasets: NodeDatasets, event: ExecuteTransform) -> str | None:
     """Return the name of an input whose data for this transform was dropped; None if nothing was."""
     for step in event.query_inputs:
-        entry = env.catalog.by_id(step.dataset_id)
+        entry = datasets.catalog.by_id(step.dataset_id)
         block = step.new_block_hash
-        if entry is None or block is None or not env.blobs.has(step.dataset_id, ObjectKind.BLOCK, block):
+        if entry is None or block is None or not datasets.blobs.has(step.dataset_id, ObjectKind.BLOCK, block):
             continue
-        dropped = dropped_blocks(env.blobs, step.dataset_id)
+        dropped = dropped_blocks(datasets.blobs, step.dataset_id)
         if dropped is not None and dropped.contains(block):
             return entry.alias
     return None

@@ -4,33 +4,35 @@ from collections.abc import Iterator
 
 import grpc
 
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import OdfError
 from odf_common.proto.odf.node.v1 import verifier_pb2 as pb
 from odf_common.proto.odf.node.v1 import verifier_pb2_grpc
-from odf_common.service.environment import Environment
 from odf_verifier.report import Problem
 from odf_verifier.targets import Target, targets
 from odf_verifier.verification import Scope, Step, Verdict, Verifier
 
 
-def register(server: grpc.Server, env: Environment, verifier: Verifier) -> tuple[str, ...]:
+def register(server: grpc.Server, datasets: NodeDatasets, verifier: Verifier) -> tuple[str, ...]:
     """Serve verification; return the names of the gRPC services."""
-    verifier_pb2_grpc.add_VerifierServicer_to_server(Servicer(env, verifier), server)
+    verifier_pb2_grpc.add_VerifierServicer_to_server(Servicer(datasets, verifier), server)
     return (pb.DESCRIPTOR.services_by_name["Verifier"].full_name,)
 
 
 class Servicer(verifier_pb2_grpc.VerifierServicer):
     """Serves `Verify`."""
 
-    def __init__(self, env: Environment, verifier: Verifier) -> None:
+    def __init__(self, datasets: NodeDatasets, verifier: Verifier) -> None:
         """Serve the datasets of this node."""
-        self._env = env
+        self._datasets = datasets
         self._verifier = verifier
 
     def Verify(self, request: pb.VerifyRequest, context: grpc.ServicerContext) -> Iterator[pb.VerifyItem]:
         """Verify one dataset after another; each ends with a verdict."""
         scope = Scope(replay=not request.integrity_only, incremental=request.incremental)
-        for target in targets(self._env, tuple(request.refs), every=request.all, recursive=request.recursive):
+        for target in targets(
+            self._datasets, tuple(request.refs), every=request.all, recursive=request.recursive
+        ):
             yield from self._one(target, scope, context)
 
     def _one(self, target: Target, scope: Scope, context: grpc.ServicerContext) -> Iterator[pb.VerifyItem]:

@@ -15,6 +15,7 @@ from odf_common.chain.walk import ChainBroken
 from odf_common.data.schema_alignment import align_to_schema
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.slices import read_slice
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.replay import Replaying, Stored
 from odf_common.errors import InvalidInput, InvalidQuery, NotFound
 from odf_common.hashing.logical import logical_hash
@@ -22,9 +23,8 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
 from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform
-from odf_common.ports.engine import EngineNotAvailable
+from odf_common.ports.engine import Engine, EngineNotAvailable
 from odf_common.ports.store import scratch_folder
-from odf_common.service.environment import Environment
 from odf_verifier.explanations import dropped_input
 from odf_verifier.integrity import Link
 from odf_verifier.report import Damage, Problem
@@ -37,13 +37,13 @@ Outcome = tuple[int, int, Problem | None]  # transforms done, their total, the p
 class Replay:
     """Replays the transforms of one dataset."""
 
-    def __init__(self, env: Environment, target: Target) -> None:
+    def __init__(self, datasets: NodeDatasets, engine: Engine, target: Target) -> None:
         """Prepare for a replay; reads nothing yet."""
-        self._env = env
+        self._datasets = datasets
         self._target = target
         # `at` caches the state of an input where replay has got to, so that the next verification continues there.
         self._replaying = Replaying(
-            blobs=env.blobs, catalog=env.catalog, engine=env.engine, state_at=env.states.at
+            blobs=datasets.blobs, catalog=datasets.catalog, engine=engine, state_at=datasets.states.at
         )
 
     def run(self, links: list[Link], since: ChainState | None) -> Iterator[Outcome]:
@@ -80,7 +80,7 @@ class Replay:
                 kind=kind, block=stored.block_hash, sequence_number=number, object=damaged, text=text
             )
 
-        with scratch_folder(self._env.blobs) as scratch:
+        with scratch_folder(self._datasets.blobs) as scratch:
             try:
                 response = self._replaying.run(stored, alias=self._target.name, scratch=scratch)
             except EngineNotAvailable as error:
@@ -88,7 +88,7 @@ class Replay:
             except InvalidQuery as error:
                 return problem(Damage.REPLAY_REFUSED, str(error))
             except (NotFound, InputMismatch, ChainBroken) as error:
-                name = dropped_input(self._env, stored.event) if isinstance(error, NotFound) else None
+                name = dropped_input(self._datasets, stored.event) if isinstance(error, NotFound) else None
                 if name is not None:
                     text = (
                         f"cannot be replayed: the data of {name} was dropped; `odf pull {name}` recomputes it"

@@ -15,7 +15,7 @@ from odf_verifier.verification import OnCommit, Verifier
 
 def build(env: Environment) -> Service:
     """Build the service."""
-    verifier = Verifier(env)
+    verifier = Verifier(env, env.engine, env.settings.home)
     on_commit = OnCommit(verifier)
 
     def committed(envelope: Envelope) -> tuple[Outgoing, ...]:
@@ -29,7 +29,7 @@ def build(env: Environment) -> Service:
     return Service(
         name="verifier",
         subscriptions=(Subscription(topic=NOTIFICATIONS, handler=committed),) if looks else (),
-        grpc=partial(register, env=env, verifier=verifier),
+        grpc=partial(register, datasets=env, verifier=verifier),
         grpc_address=env.settings.verifier_grpc,
         background=(on_commit.run,) if looks else (),
     )

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlparse
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import decode_block
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
@@ -16,7 +17,6 @@ from odf_common.identity.dataset_refs import is_pattern, matching_names
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import CatalogEntry, DatasetReader, ObjectKind
-from odf_common.service.environment import Environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,72 +30,78 @@ class Target:
     ref: str = HEAD
 
 
-def targets(env: Environment, refs: tuple[str, ...], *, every: bool, recursive: bool) -> tuple[Target, ...]:
+def targets(
+    datasets: NodeDatasets, refs: tuple[str, ...], *, every: bool, recursive: bool
+) -> tuple[Target, ...]:
     """Return the datasets that `refs` name or match; with `recursive`, inputs first. Raises `NotFound`."""
     if every:
-        return tuple(of_entry(env, entry) for entry in env.catalog.entries())
+        return tuple(of_entry(datasets, entry) for entry in datasets.catalog.entries())
     found: dict[str, Target] = {}
-    for ref in _named(env, refs):
-        for target in _resolve(env, ref, recursive=recursive):
+    for ref in _named(datasets, refs):
+        for target in _resolve(datasets, ref, recursive=recursive):
             found.setdefault(target.name, target)
     return tuple(found.values())
 
 
-def _named(env: Environment, refs: tuple[str, ...]) -> Iterator[str]:
+def _named(datasets: NodeDatasets, refs: tuple[str, ...]) -> Iterator[str]:
     """Yield the references, with patterns replaced by the names that match, even of unreadable datasets."""
     for ref in refs:
         if is_pattern(ref):
-            yield from matching_names([ref], (entry.alias for entry in env.catalog.entries()))
+            yield from matching_names([ref], (entry.alias for entry in datasets.catalog.entries()))
         else:
             yield ref
 
 
-def _resolve(env: Environment, ref: str, *, recursive: bool) -> Iterator[Target]:
+def _resolve(datasets: NodeDatasets, ref: str, *, recursive: bool) -> Iterator[Target]:
     if ref.startswith("file://"):
         yield _of_folder(ref)
         return
     text, name = split_ref(ref)
     entry = (
-        env.catalog.by_id(DatasetId.parse(text)) if text.startswith(PREFIX) else env.catalog.by_alias(text)
+        datasets.catalog.by_id(DatasetId.parse(text))
+        if text.startswith(PREFIX)
+        else datasets.catalog.by_alias(text)
     )
     if entry is None:
         raise NotFound(what=f"dataset {text}")
-    if name != HEAD and env.refs.head(entry.dataset_id, name) is None:
+    if name != HEAD and datasets.refs.head(entry.dataset_id, name) is None:
         raise NotFound(what=f"reference {name} of {entry.alias}")
     if recursive:
-        block = env.refs.head(entry.dataset_id, name)
+        block = datasets.refs.head(entry.dataset_id, name)
         if block is not None:
-            yield from _inputs(env, state_of(env, entry.dataset_id, name, block), {entry.dataset_id})
-    yield of_entry(env, entry, name)
+            yield from _inputs(
+                datasets, state_of(datasets, entry.dataset_id, name, block), {entry.dataset_id}
+            )
+    yield of_entry(datasets, entry, name)
 
 
-def state_of(env: Environment, dataset: DatasetId, ref: str, block: Multihash) -> ChainState:
+def state_of(datasets: NodeDatasets, dataset: DatasetId, ref: str, block: Multihash) -> ChainState:
     """Return the state of a dataset of this node at the block of one of its references."""
-    return (env.states.at if ref == HEAD else env.states.state_at)(dataset, block)
+    return (datasets.states.at if ref == HEAD else datasets.states.state_at)(dataset, block)
 
 
-def _inputs(env: Environment, state: ChainState, seen: set[DatasetId]) -> Iterator[Target]:
+def _inputs(datasets: NodeDatasets, state: ChainState, seen: set[DatasetId]) -> Iterator[Target]:
     """Yield the inputs that a chain has read or will read, at their heads; inputs of inputs first."""
     transform = state.transform
     declared = () if transform is None else (DatasetId.parse(one.dataset_ref) for one in transform.inputs)
     for dataset in (*(one.dataset_id for one in state.input_progress), *declared):
-        entry = env.catalog.by_id(dataset)
+        entry = datasets.catalog.by_id(dataset)
         if dataset in seen or entry is None:
             continue
         seen.add(dataset)
-        read = env.states.current(dataset)
+        read = datasets.states.current(dataset)
         if read is not None:
-            yield from _inputs(env, read, seen)
-        yield of_entry(env, entry)
+            yield from _inputs(datasets, read, seen)
+        yield of_entry(datasets, entry)
 
 
-def of_entry(env: Environment, entry: CatalogEntry, ref: str = HEAD) -> Target:
+def of_entry(datasets: NodeDatasets, entry: CatalogEntry, ref: str = HEAD) -> Target:
     """Return a dataset of this node at one of its references."""
     name = entry.alias if ref == HEAD else f"{entry.alias}{MARK}{ref}"
     return Target(
         name=name,
         dataset=entry.dataset_id,
-        reader=StoredDataset(entry.dataset_id, env.blobs, env.refs),
+        reader=StoredDataset(entry.dataset_id, datasets.blobs, datasets.refs),
         is_local=True,
         ref=ref,
     )

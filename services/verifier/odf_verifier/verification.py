@@ -3,15 +3,17 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import structlog
 
 from odf_common.chain.input_divergence import BlockIndex
 from odf_common.chain.state import ChainState
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
-from odf_common.service.environment import Environment
+from odf_common.ports.engine import Engine
 from odf_verifier.explanations import diverged_inputs, with_advice, without_dropped
 from odf_verifier.integrity import Depth, Link, check_chain, check_objects
 from odf_verifier.replay import Replay
@@ -76,10 +78,12 @@ class Verdict:
 class Verifier:
     """Verifies datasets of one node; remembers up to which block each was valid."""
 
-    def __init__(self, env: Environment) -> None:
-        """Store verdicts in the node's home."""
-        self._env = env
-        self._verified = Verified(env.settings.home / "verified")
+    def __init__(self, datasets: NodeDatasets, engine: Engine, home: Path) -> None:
+        """Store verdicts in the node's home, where its keys are, too."""
+        self._datasets = datasets
+        self._engine = engine
+        self._keys = home / "keys"
+        self._verified = Verified(home / "verified")
 
     def verify(self, target: Target, scope: Scope) -> Iterator[Step | Verdict]:
         """Verify one dataset; the last item is the verdict. Raises `Unavailable` if it cannot reach the engine."""
@@ -92,7 +96,7 @@ class Verifier:
         for done, total, found in check_objects(target, links, tally, depth=scope.depth, since=since):
             problems += found
             yield Step(phase=INTEGRITY, done=done, total=total)
-        problems = with_advice(self._env, target, without_dropped(self._env.blobs, target, problems))
+        problems = with_advice(self._keys, target, without_dropped(self._datasets.blobs, target, problems))
         if scope.replay and target.is_local and not problems:
             for item in self._replayed(target, scope, links, since):
                 if isinstance(item, Problem):
@@ -102,8 +106,8 @@ class Verifier:
                     yield item
         head = links[-1].hash if links else None if since is None else since.head
         if scope.replay and target.is_local and not is_broken and head is not None:
-            state = state_of(self._env, target.dataset, target.ref, head)
-            problems += diverged_inputs(self._env, target, state)
+            state = state_of(self._datasets, target.dataset, target.ref, head)
+            problems += diverged_inputs(self._datasets, self._keys, target, state)
         verdict = Verdict(head=head, problems=tuple(problems), tally=tally)
         if verdict.is_valid and self._is_remembered(target) and head is not None:
             phases = (INTEGRITY, REPLAY) if scope.replay else (INTEGRITY,)
@@ -120,7 +124,7 @@ class Verifier:
             if lost:  # the chain broke after its integrity was checked: nothing can be replayed on it
                 yield from lost
                 return
-        for done, total, problem in Replay(self._env, target).run(links, begin):
+        for done, total, problem in Replay(self._datasets, self._engine, target).run(links, begin):
             if problem is not None:
                 yield problem
             yield Step(phase=REPLAY, done=done, total=total)
@@ -151,7 +155,7 @@ class Verifier:
             if not self._holds(target, head):
                 log.warning("verifying from the seed", dataset=target.name, reason="the dataset was reset")
                 return None
-            return self._env.states.at(target.dataset, head)
+            return self._datasets.states.at(target.dataset, head)
         except OdfError as error:
             log.warning("verifying from the seed", dataset=target.name, reason=str(error))
             return None

@@ -22,7 +22,7 @@ from odf_common.ports.store import ObjectKind
 from odf_verifier.integrity import Depth, check_chain
 from odf_verifier.report import Damage
 from odf_verifier.targets import Target, targets
-from odf_verifier.verification import INTEGRITY, Scope, Step, Verdict, Verifier
+from odf_verifier.verification import INTEGRITY, Scope, Step, Verdict
 
 RECORDS = pa.table(
     {
@@ -144,9 +144,9 @@ def test_progress_is_reported_while_a_long_chain_is_checked(
         return open_object(dataset, kind, name)
 
     monkeypatch.setattr(story.blobs, "open", noted)
-    (target,) = targets(story.env, ("cities",), every=False, recursive=False)
+    (target,) = targets(story.datasets, ("cities",), every=False, recursive=False)
     first, *others, verdict = (
-        (item, len(opened)) for item in Verifier(story.env).verify(target, Scope(replay=False))
+        (item, len(opened)) for item in story.verifier.verify(target, Scope(replay=False))
     )
 
     assert first[0] == Step(phase=INTEGRITY, done=1, total=20)

@@ -114,7 +114,7 @@ def test_an_input_that_was_dropped_is_named(story: Story, chain: AChain) -> None
     story.put(root, name="flights")
     seen = a_step(chain.state, INPUT, 0, 0)
     event = ExecuteTransform(query_inputs=(replace(seen, new_block_hash=root.state.head),))
-    assert dropped_input(story.env, event) is None
+    assert dropped_input(story.datasets, event) is None
     note_drop(story.blobs, INPUT, root.state.head)
-    assert dropped_input(story.env, event) == "flights"
-    assert dropped_input(story.env, ExecuteTransform(query_inputs=(seen,))) is None
+    assert dropped_input(story.datasets, event) == "flights"
+    assert dropped_input(story.datasets, ExecuteTransform(query_inputs=(seen,))) is None

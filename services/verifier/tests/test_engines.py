@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 from odf_testing.builders import a_block, a_chain, a_dataset, a_hash, a_seed, a_transform
+from odf_testing.verifier import Story
 
-from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.state import ChainState
 from odf_common.dataset.replay import Stored, StoredBlock
 from odf_common.metadata.engine_messages import TransformResponseSuccess
@@ -55,10 +55,8 @@ class Transforms:
 def replayed(
     *versions: str, gives: TransformResponseSuccess | None = None
 ) -> list[tuple[int, Problem | None]]:
-    env: Any = SimpleNamespace(
-        blobs=MemoryBlobStore(MemoryRefStore()), catalog=None, engine=None, states=SimpleNamespace(at=None)
-    )
-    replay = Replay(env, TARGET)
+    story = Story()
+    replay = Replay(story.datasets, story.engine, TARGET)
     replay._replaying = cast("Any", Transforms(versions, gives or TransformResponseSuccess()))
     return [(done, problem) for done, _, problem in replay.run([], None)]
 

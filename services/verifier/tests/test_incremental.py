@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from odf_testing.builders import AChain, a_chain, a_seed
-from odf_testing.verifier import Story
+from odf_testing.verifier import NOWHERE, Story
 
 from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.metadata.events import SetInfo
@@ -73,7 +73,7 @@ class Asked(Verifier):
     """Notes what it is asked for, and sets `stop`."""
 
     def __init__(self, story: Story, stop: threading.Event) -> None:
-        super().__init__(story.env)
+        super().__init__(story.datasets, story.engine, NOWHERE)
         self.asked: list[tuple[str, Scope]] = []
         self._stop = stop
 
@@ -89,7 +89,9 @@ def test_after_a_commit_only_new_blocks_are_looked_at_and_no_records_are_read(
     verifier = Asked(story, stop := threading.Event())
     on_commit = OnCommit(verifier)
     for _ in range(2):
-        on_commit.add(of_entry(story.env, CatalogEntry(alias="cities", dataset_id=chain.state.dataset_id)))
+        on_commit.add(
+            of_entry(story.datasets, CatalogEntry(alias="cities", dataset_id=chain.state.dataset_id))
+        )
 
     on_commit.run(stop)
 

@@ -97,7 +97,9 @@ def replayed(
     ]
     links.reverse()
     past = fold(output.read, links[since - 1].hash) if since else None
-    return [problem for _, _, problem in Replay(story.env, TARGET).run(links[since:], past)]
+    return [
+        problem for _, _, problem in Replay(story.datasets, story.engine, TARGET).run(links[since:], past)
+    ]
 
 
 def test_a_migration_that_gives_the_same_is_right() -> None:

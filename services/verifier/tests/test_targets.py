@@ -1,49 +1,47 @@
 """Which datasets a verification looks at."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_derivative, a_seed, a_transform
+from odf_testing.node_datasets import in_memory
 from odf_testing.verifier import Story
 
-from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.chain.state import ChainState
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
 from odf_common.metadata.events import DatasetKind
 from odf_common.ports.store import CatalogEntry
-from odf_common.service.environment import Environment
 from odf_verifier.targets import targets
 
 
 @pytest.fixture
-def env() -> Environment:
+def datasets() -> NodeDatasets:
     """Have names only: nothing can be read of any dataset."""
-    refs, catalog = MemoryRefStore(), MemoryCatalog()
+    made = in_memory()
     for alias in ("flights", "flights.late", "me/flights.hourly", "weather"):
-        catalog.add(CatalogEntry(alias=alias, dataset_id=generate().dataset_id))
-    return cast("Environment", SimpleNamespace(catalog=catalog, refs=refs, blobs=MemoryBlobStore(refs)))
+        made.catalog.add(CatalogEntry(alias=alias, dataset_id=generate().dataset_id))
+    return made
 
 
-def names(env: Environment, *refs: str) -> list[str]:
-    return [target.name for target in targets(env, refs, every=False, recursive=False)]
+def names(datasets: NodeDatasets, *refs: str) -> list[str]:
+    return [target.name for target in targets(datasets, refs, every=False, recursive=False)]
 
 
-def test_a_pattern_covers_also_what_cannot_be_read(env: Environment) -> None:
-    assert names(env, "FLIGHTS.%") == ["flights.late", "me/flights.hourly"]
-    assert names(env, "weather", "%flights%", "flights") == [
+def test_a_pattern_covers_also_what_cannot_be_read(datasets: NodeDatasets) -> None:
+    assert names(datasets, "FLIGHTS.%") == ["flights.late", "me/flights.hourly"]
+    assert names(datasets, "weather", "%flights%", "flights") == [
         "weather", "flights", "flights.late", "me/flights.hourly",
     ]  # fmt: skip
 
 
-def test_a_pattern_that_covers_nothing_is_an_error(env: Environment) -> None:
+def test_a_pattern_that_covers_nothing_is_an_error(datasets: NodeDatasets) -> None:
     with pytest.raises(NotFound, match=r"no dataset has a name that matches trains\.%"):
-        names(env, "flights", "trains.%")
+        names(datasets, "flights", "trains.%")
     with pytest.raises(InvalidInput, match="% matches anything"):
-        names(env, "flights..%")
+        names(datasets, "flights..%")
 
 
 def test_inputs_are_those_of_the_reference() -> None:
@@ -56,7 +54,7 @@ def test_inputs_are_those_of_the_reference() -> None:
     story.put(chain, ref="next")
 
     def found(*refs: str) -> list[str]:
-        return [target.name for target in targets(story.env, refs, every=False, recursive=True)]
+        return [target.name for target in targets(story.datasets, refs, every=False, recursive=True)]
 
     assert found("report") == ["cities", "report"]
     assert found("report@next") == ["towns", "report@next"]
@@ -70,7 +68,7 @@ def test_inputs_of_inputs_come_first_and_each_once() -> None:
         seed = a_seed(DatasetKind.Derivative, a_dataset(name))
         story.put(a_chain(seed, a_transform(*map(a_dataset, inputs))), name=name)
 
-    found = targets(story.env, ("report",), every=False, recursive=True)
+    found = targets(story.datasets, ("report",), every=False, recursive=True)
 
     assert [target.name for target in found] == ["cities", "daily", "hourly", "report"]
 
@@ -81,7 +79,7 @@ def test_datasets_that_read_each_other_are_each_listed_once() -> None:
         seed = a_seed(DatasetKind.Derivative, a_dataset(name))
         story.put(a_chain(seed, a_transform(a_dataset(other))), name=name)
 
-    found = targets(story.env, ("ping",), every=False, recursive=True)
+    found = targets(story.datasets, ("ping",), every=False, recursive=True)
 
     assert [target.name for target in found] == ["pong", "ping"]
 
@@ -92,14 +90,14 @@ def test_inputs_of_two_inputs_are_read_once(monkeypatch: pytest.MonkeyPatch) -> 
     for name, inputs in (("daily", ["cities"]), ("report", ["cities", "daily"])):
         seed = a_seed(DatasetKind.Derivative, a_dataset(name))
         story.put(a_chain(seed, a_transform(*map(a_dataset, inputs))), name=name)
-    current, read = story.env.states.current, list[DatasetId]()
+    current, read = story.datasets.states.current, list[DatasetId]()
 
     def noted(dataset: DatasetId) -> ChainState | None:
         read.append(dataset)
         return current(dataset)
 
-    monkeypatch.setattr(story.env.states, "current", noted)
-    found = targets(story.env, ("report",), every=False, recursive=True)
+    monkeypatch.setattr(story.datasets.states, "current", noted)
+    found = targets(story.datasets, ("report",), every=False, recursive=True)
 
     assert [target.name for target in found] == ["cities", "daily", "report"]
     assert read == [a_dataset("cities"), a_dataset("daily")]
@@ -111,37 +109,39 @@ def test_inputs_that_are_not_here_or_have_no_head_keep_no_other_from_being_liste
     story.put(a_chain(a_seed(dataset=a_dataset("cities"))), name="cities")
     story.put(a_derivative(*map(a_dataset, ("elsewhere", "empty", "cities"))), name="report")
 
-    found = targets(story.env, ("report",), every=False, recursive=True)
+    found = targets(story.datasets, ("report",), every=False, recursive=True)
 
     assert [target.name for target in found] == ["empty", "cities", "report"]
 
 
-def test_a_folder_is_a_dataset_elsewhere_by_the_id_of_its_seed(env: Environment, tmp_path: Path) -> None:
+def test_a_folder_is_a_dataset_elsewhere_by_the_id_of_its_seed(
+    datasets: NodeDatasets, tmp_path: Path
+) -> None:
     chain, folder = a_chain(), tmp_path / "a copy"
     (folder / "blocks").mkdir(parents=True)
     url = folder.as_uri()
     assert url.endswith("/a%20copy")
     with pytest.raises(NotFound, match=f"a seed block in {folder}"):
-        names(env, url)
+        names(datasets, url)
 
     for block, raw in chain.store.items():
         (folder / "blocks" / str(block)).write_bytes(raw)
-    (target,) = targets(env, (url,), every=False, recursive=True)
+    (target,) = targets(datasets, (url,), every=False, recursive=True)
 
     assert (target.name, target.dataset, target.is_local) == (url, chain.state.dataset_id, False)
     assert target.reader.read_block(chain.state.head) == chain.store[chain.state.head]
 
 
-def test_a_dataset_or_reference_that_does_not_exist_is_an_error(env: Environment) -> None:
+def test_a_dataset_or_reference_that_does_not_exist_is_an_error(datasets: NodeDatasets) -> None:
     with pytest.raises(NotFound, match="dataset trains"):
-        names(env, "trains")
+        names(datasets, "trains")
     with pytest.raises(NotFound, match="reference next of flights"):
-        names(env, "flights@next")
+        names(datasets, "flights@next")
 
 
 @pytest.mark.parametrize("is_recursive", [False, True], ids=["alone", "with-inputs"])
 def test_a_dataset_without_a_head_is_listed_since_that_is_a_finding(
-    env: Environment, is_recursive: bool
+    datasets: NodeDatasets, is_recursive: bool
 ) -> None:
-    found = targets(env, ("flights",), every=False, recursive=is_recursive)
+    found = targets(datasets, ("flights",), every=False, recursive=is_recursive)
     assert [target.name for target in found] == ["flights"]

@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 
 from odf_common.chain.walk import iterate
 from odf_common.codec.envelopes import envelope
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.object_markers import note_drop
 from odf_common.errors import InvalidQuery, Unavailable
 from odf_common.hashing.multihash import Multihash
@@ -28,6 +29,7 @@ from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.proto.odf.node.v1 import verifier_pb2 as pb
 from odf_common.service.environment import Environment
+from odf_common.service.run import Service
 from odf_verifier.grpc_servicer import Servicer
 from odf_verifier.report import Damage
 from odf_verifier.service import build
@@ -83,7 +85,7 @@ class Node:
         self.coordinator.add(ROOT, DERIVATIVE)
         self.push("Oslo", "Rome")
         self.push("Lima", minute=1)
-        self.settings = SimpleNamespace(home=home, verify_on_commit=True, verifier_grpc=None)
+        self.home = home
         self.verified = Verified(home / "verified")
 
     def push(self, *cities: str, minute: int = 0) -> None:
@@ -91,24 +93,26 @@ class Node:
         self.coordinator.work()
 
     @property
-    def env(self) -> Environment:
+    def datasets(self) -> NodeDatasets:
+        return self.coordinator.node_datasets
+
+    @property
+    def verifier(self) -> Verifier:
+        return Verifier(self.datasets, cast("Engine", self.engine), self.home)
+
+    def build(self, *, looks: bool = True) -> Service:
+        """Wire the service."""
         node = self.coordinator
-        return cast(
-            "Environment",
-            SimpleNamespace(
-                settings=self.settings,
-                blobs=node.blobs,
-                refs=node.refs,
-                catalog=node.catalog,
-                states=node.states,
-                engine=cast("Engine", self.engine),
-                bus=node.bus,
-            ),
-        )
+        settings = SimpleNamespace(home=self.home, verify_on_commit=looks, verifier_grpc=None)
+        env = SimpleNamespace(
+            settings=settings, catalog=node.catalog, blobs=node.blobs, refs=node.refs, states=node.states,
+            engine=self.engine,
+        )  # fmt: skip
+        return build(cast("Environment", env))
 
     def verify(self, ref: str, scope: Scope = FULL) -> Verdict:
-        (target,) = targets(self.env, (ref,), every=False, recursive=False)
-        *_, verdict = Verifier(self.env).verify(target, scope)
+        (target,) = targets(self.datasets, (ref,), every=False, recursive=False)
+        *_, verdict = self.verifier.verify(target, scope)
         assert isinstance(verdict, Verdict)
         return verdict
 
@@ -223,13 +227,13 @@ def test_nothing_is_replayed_onto_damaged_records(node: Node) -> None:
 
 
 def test_a_transform_whose_input_was_dropped_is_not_replayed_and_not_valid(node: Node) -> None:
-    entry = node.env.catalog.by_alias("cities")
+    entry = node.datasets.catalog.by_alias("cities")
     assert entry is not None
-    head = node.env.refs.head(entry.dataset_id)
+    head = node.datasets.refs.head(entry.dataset_id)
     assert head is not None
-    slices = list(node.env.blobs.names(entry.dataset_id, ObjectKind.DATA))
-    note_drop(node.env.blobs, entry.dataset_id, head)
-    node.env.blobs.remove(entry.dataset_id, ObjectKind.DATA, slices)
+    slices = list(node.datasets.blobs.names(entry.dataset_id, ObjectKind.DATA))
+    note_drop(node.datasets.blobs, entry.dataset_id, head)
+    node.datasets.blobs.remove(entry.dataset_id, ObjectKind.DATA, slices)
 
     verdict = node.verify("copy")
 
@@ -351,7 +355,7 @@ class Context:
 
 
 def answers(node: Node, **request: Any) -> list[pb.VerifyItem]:
-    servicer = Servicer(node.env, Verifier(node.env))
+    servicer = Servicer(node.datasets, node.verifier)
     return list(servicer.Verify(pb.VerifyRequest(**request), cast("Any", Context())))
 
 
@@ -414,7 +418,7 @@ def await_true(is_so: Callable[[], bool]) -> None:
 
 def tell(node: Node, ref: str, *bodies: Any) -> Any:
     """Return the service that was told of commits to a dataset."""
-    service = build(node.env)
+    service = node.build()
     (subscription,) = service.subscriptions
     for body in bodies or (bus.Committed(),):
         subscription.handler(envelope(node.coordinator.find(ref).id, body))
@@ -432,8 +436,7 @@ def test_what_is_announced_as_committed_is_verified_and_replayed(node: Node) -> 
 
 
 def test_nothing_is_looked_at_when_commits_are_not_to_be_verified(node: Node) -> None:
-    node.settings.verify_on_commit = False
-    service = build(node.env)
+    service = node.build(looks=False)
     assert (service.subscriptions, service.background) == ((), ())
 
 
@@ -452,8 +455,8 @@ def test_a_commit_that_is_damaged_is_reported_in_the_log(node: Node) -> None:
 
 def test_a_dataset_that_cannot_be_judged_is_put_off_and_the_next_one_is_judged(node: Node) -> None:
     node.engine.failures = [Unavailable(what="the engine")]
-    on_commit = OnCommit(Verifier(node.env))
-    for target in targets(node.env, ("copy", "cities"), every=False, recursive=False):
+    on_commit = OnCommit(node.verifier)
+    for target in targets(node.datasets, ("copy", "cities"), every=False, recursive=False):
         on_commit.add(target)
 
     with capture_logs() as log, running(on_commit.run):
@@ -464,10 +467,10 @@ def test_a_dataset_that_cannot_be_judged_is_put_off_and_the_next_one_is_judged(n
 
 
 def test_a_commit_is_judged_after_a_quiet_time(node: Node) -> None:
-    on_commit = OnCommit(Verifier(node.env))
+    on_commit = OnCommit(node.verifier)
     with running(on_commit.run) as thread:
         time.sleep(1.2)  # it looks twice, and finds nothing
         assert thread.is_alive()
-        for target in targets(node.env, ("cities",), every=False, recursive=False):
+        for target in targets(node.datasets, ("cities",), every=False, recursive=False):
             on_commit.add(target)
         await_true(lambda: node.is_remembered("cities", "replay"))

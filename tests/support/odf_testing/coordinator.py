@@ -19,6 +19,7 @@ from odf_common.codec.envelopes import Envelope
 from odf_common.data.columns import with_system_columns
 from odf_common.data.schema_evolution import check_evolution, schema_of_event, schema_to_event
 from odf_common.data.slices import slice_schema, write_slice
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.state_cache import ChainStates, NoStateCache, StateCache
 from odf_common.errors import OdfError, Unavailable
 from odf_common.identity.did import DatasetId
@@ -149,6 +150,11 @@ class Coordinator:
         )
         self.committer.listen(self.scheduler.on_committed)
         self._wire()
+
+    @property
+    def node_datasets(self) -> NodeDatasets:
+        """Return the datasets as the other services of the node have them."""
+        return NodeDatasets(catalog=self.catalog, blobs=self.blobs, refs=self.refs, states=self.states)
 
     def _open_stores(self) -> None:
         self.refs: RefStore

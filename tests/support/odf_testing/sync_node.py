@@ -4,12 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import yaml
 
-from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.codec.envelopes import Body, Envelope, envelope
 from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
 from odf_common.codec.signature import encode_signature
@@ -20,7 +18,6 @@ from odf_common.identity.signatures import sign_block
 from odf_common.metadata.events import MetadataEvent
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.connections import stores
-from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
 from odf_coordinator.api.bus_handlers import Commands
@@ -52,17 +49,8 @@ class SyncNode:
         self._commands = Commands(
             committer=self.coordinator.committer, importer=self.coordinator.importer
         ).handle
-        self.env = cast(
-            "Environment",
-            SimpleNamespace(
-                catalog=self.catalog,
-                refs=self.refs,
-                blobs=self.blobs,
-                states=self.coordinator.states,
-                settings=settings,
-                clock=SYSTEM_CLOCK,
-            ),
-        )
+        self.settings = settings
+        self.datasets = self.coordinator.node_datasets
         self.replies = cast("Replies", self)
 
     def request(self, topic: str, dataset: DatasetId, body: Body, *, timeout: float) -> Envelope | None:
@@ -136,12 +124,15 @@ class SyncNode:
     def pull(self, url: str, alias: str, **options: Any) -> list[Step]:
         """Pull with the options of `pull`, and with a `token`."""
         token = options.pop("token", None)
-        return list(pull(self.env, self.replies, url, alias, lambda _: token, **options))
+        return list(
+            pull(self.datasets, self.settings, url, alias, lambda _: token, replies=self.replies, **options)
+        )
 
     def push(self, dataset: str, target: str, **options: Any) -> list[Step]:
         """Push with the options of `Push`, with a `token`, and with `privacy`."""
         token, privacy = options.pop("token", None), options.pop("privacy", None)
-        return list(push(self.env, Push(dataset=dataset, target=target, **options), lambda _: token, privacy))
+        request = Push(dataset=dataset, target=target, **options)
+        return list(push(self.datasets, self.settings, request, lambda _: token, privacy))
 
     @contextmanager
     def served(self, authorizer: Authorizer | None = None) -> Iterator[str]:
@@ -150,8 +141,8 @@ class SyncNode:
         pushes = OpenPushes()
         rooms = (
             AccountRoutes(authorizer, self.catalog),
-            SimpleProtocol(self.env, pushes),
-            SmartProtocol(self.env, self.replies, authorizer, pushes),
+            SimpleProtocol(self.datasets, self.settings.home, pushes),
+            SmartProtocol(self.datasets, self.settings, self.replies, authorizer, pushes),
         )
         app = application(authorizer, tuple(one for room in rooms for one in room.endpoints()))
         with running(app) as base:

@@ -1,18 +1,16 @@
 """Datasets in memory and the verifier's results, for tests."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Final, cast
 
-from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
-from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_common.service.environment import Environment
 from odf_testing.builders import AChain
+from odf_testing.node_datasets import in_memory
+from odf_testing.passing_engine import PassingEngine
 from odf_verifier.targets import Target
 from odf_verifier.verification import Scope, Verdict, Verifier
 
@@ -25,18 +23,10 @@ class Story:
     def __init__(self, home: Path = NOWHERE, engine: Engine | None = None) -> None:
         """Start with no dataset."""
         self.home = home
-        self.refs = MemoryRefStore()
-        self.blobs = MemoryBlobStore(self.refs)
-        self.catalog = MemoryCatalog()
-        env = SimpleNamespace(
-            settings=SimpleNamespace(home=home),
-            blobs=self.blobs,
-            refs=self.refs,
-            catalog=self.catalog,
-            engine=engine,
-            states=ChainStates(self.blobs, self.refs, NoStateCache()),
-        )
-        self.env = cast("Environment", env)
+        self.datasets = in_memory()
+        self.catalog, self.blobs, self.refs = self.datasets.catalog, self.datasets.blobs, self.datasets.refs
+        self.engine = engine or cast("Engine", PassingEngine())
+        self.verifier = Verifier(self.datasets, self.engine, home)
 
     def put(
         self, chain: AChain, *, name: str | None = None, to: Multihash | None = None, ref: str = HEAD
@@ -59,6 +49,6 @@ class Story:
             reader=StoredDataset(dataset, self.blobs, self.refs),
             is_local=is_local,
         )
-        *_, verdict = Verifier(self.env).verify(target, scope)
+        *_, verdict = self.verifier.verify(target, scope)
         assert isinstance(verdict, Verdict)
         return verdict

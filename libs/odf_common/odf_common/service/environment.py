@@ -9,13 +9,13 @@ from odf_common.adapters.kafka.kafka_bus import KafkaBus
 from odf_common.adapters.local import LocalCatalog
 from odf_common.adapters.redis import RedisLocks, RedisStateCache
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import Bus, Topics
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.locks import Lock, Locks
-from odf_common.ports.store import BlobStore, Catalog, RefStore
 from odf_common.service.connections import kafka_cluster, redis_connection, stores
 from odf_common.service.node_id import claim_topics
 from odf_common.service.protection import peer_tls
@@ -23,17 +23,13 @@ from odf_common.service.settings import ENGINE, Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
-    """The ports of one process."""
+class Environment(NodeDatasets):
+    """The ports of one process, for the wiring of a service; what it wires takes those that it needs."""
 
     settings: Settings
-    blobs: BlobStore
-    refs: RefStore
-    catalog: Catalog
     clock: Clock
     bus: Bus
     topics: Topics
-    states: ChainStates
     locks: Locks
     engine: Engine
     claim: Callable[[], object]

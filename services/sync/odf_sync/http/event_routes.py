@@ -14,9 +14,9 @@ import structlog
 from aiohttp import hdrs, web
 
 from odf_common.chain.state import ChainState
+from odf_common.dataset.state_cache import ChainStates
 from odf_common.errors import OdfError
 from odf_common.ports.store import CatalogEntry
-from odf_common.service.environment import Environment
 from odf_sync.access.rate_limits import Shares
 from odf_sync.access.rules import Action
 from odf_sync.http.authorization import Authorizer, HttpRefusal
@@ -42,9 +42,9 @@ GONE: Final = b"event: gone\ndata: {}\n\n"
 class EventRoutes:
     """Handlers of event streams."""
 
-    def __init__(self, env: Environment, authorizer: Authorizer, heads: HeadWatch) -> None:
+    def __init__(self, states: ChainStates, authorizer: Authorizer, heads: HeadWatch) -> None:
         """Serve the commits of every dataset."""
-        self._env = env
+        self._states = states
         self._authorizer = authorizer
         self._heads = heads
         self._streams = Shares(most=MAX_STREAMS, of_caller=STREAMS_OF_CALLER)
@@ -101,7 +101,7 @@ class EventRoutes:
         found = self._authorizer.require(self._authorizer.caller(request), entry.alias, Action.READ)
         if found is None or found.dataset_id != entry.dataset_id:
             raise HttpRefusal(status=404)
-        return self._env.states.current(entry.dataset_id)
+        return self._states.current(entry.dataset_id)
 
 
 async def _send(response: web.StreamResponse, event: bytes) -> None:

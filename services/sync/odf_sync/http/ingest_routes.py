@@ -21,8 +21,8 @@ from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, with_a
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
-from odf_common.service.environment import Environment
 from odf_common.service.protection import peer_tls
+from odf_common.service.settings import Settings
 from odf_sync.access.rate_limits import pace_of_body, shares_of_bodies
 from odf_sync.access.rules import Action
 from odf_sync.http.endpoints import (
@@ -54,9 +54,8 @@ NO_LONGER: Final = (
 )
 
 
-def ingest_routes(env: Environment) -> "IngestRoutes":
+def ingest_routes(settings: Settings) -> "IngestRoutes":
     """Return the routes of a node."""
-    settings = env.settings
     return IngestRoutes(
         ingest=IngestClient(settings.required("ingest_grpc"), tls=peer_tls(settings)),
         staging=Staging(settings.home),

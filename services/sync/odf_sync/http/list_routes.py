@@ -7,12 +7,11 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from odf_common.service.environment import Environment
 from odf_sync.access.rules import Caller
 from odf_sync.http.authorization import INVALID_TOKEN, Authorizer
 from odf_sync.http.endpoints import Endpoint, caller_of
 from odf_sync.search.listing import AFTER, PATH
-from odf_sync.search.own_datasets import fingerprint, page
+from odf_sync.search.own_datasets import OwnDatasets
 
 AT_ONCE: Final = 2  # lists that are made; others wait, and take no thread from transfers
 HEADERS: Final = {hdrs.CACHE_CONTROL: "no-cache", hdrs.VARY: hdrs.AUTHORIZATION}
@@ -21,9 +20,9 @@ HEADERS: Final = {hdrs.CACHE_CONTROL: "no-cache", hdrs.VARY: hdrs.AUTHORIZATION}
 class ListRoutes:
     """The handler of the list."""
 
-    def __init__(self, env: Environment, authorizer: Authorizer) -> None:
+    def __init__(self, own: OwnDatasets, authorizer: Authorizer) -> None:
         """List the datasets of a node to those who may read them."""
-        self._env = env
+        self._own = own
         self._authorizer = authorizer
         self._makers = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="list")
 
@@ -55,6 +54,8 @@ class ListRoutes:
 
     def _made(self, caller: Caller, after: str, tags: set[str]) -> tuple[str, bytes | None]:
         """Return the tag of the whole list, on its first page, and the page; None if the tag is one of `tags`."""
-        entries = [one for one in self._env.catalog.entries() if self._authorizer.may_find(caller, one)]
-        etag = "" if after else fingerprint(self._env, entries)
-        return etag, None if etag in tags else page(self._env, entries, after).encoded()
+        entries = [
+            one for one in self._own.datasets.catalog.entries() if self._authorizer.may_find(caller, one)
+        ]
+        etag = "" if after else self._own.fingerprint(entries)
+        return etag, None if etag in tags else self._own.page(entries, after).encoded()

@@ -10,10 +10,10 @@ from typing import Final
 
 from aiohttp import web
 
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import Unavailable
 from odf_common.service.audit import Audit
 from odf_common.service.consumer.retry import keep_trying
-from odf_common.service.environment import Environment
 from odf_common.service.protection import http_tls
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
@@ -30,6 +30,7 @@ from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.openapi import with_description
 from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.http.smart_protocol.routes import SmartProtocol
+from odf_sync.search.own_datasets import OwnDatasets
 
 THREADS: Final = 64  # reads and writes of the store at a time; a silent one holds each for some 20 s
 LINGERING_SECONDS: Final = (
@@ -56,17 +57,17 @@ def serve_http(
 
 
 def endpoints(
-    env: Environment, authorizer: Authorizer, replies: Replies, heads: HeadWatch
+    datasets: NodeDatasets, settings: Settings, authorizer: Authorizer, replies: Replies, heads: HeadWatch
 ) -> tuple[Endpoint, ...]:
     """Return all that the node serves over HTTP."""
     pushes = OpenPushes()
     rooms = (
-        AccountRoutes(authorizer, env.catalog, public_url=env.settings.public_url),
-        ListRoutes(env, authorizer),
-        SimpleProtocol(env, pushes),
-        SmartProtocol(env, replies, authorizer, pushes),
-        EventRoutes(env, authorizer, heads),
-        ingest_routes(env),
+        AccountRoutes(authorizer, datasets.catalog, public_url=settings.public_url),
+        ListRoutes(OwnDatasets(datasets=datasets, in_bucket=settings.store is not None), authorizer),
+        SimpleProtocol(datasets, settings.home, pushes),
+        SmartProtocol(datasets, settings, replies, authorizer, pushes),
+        EventRoutes(datasets.states, authorizer, heads),
+        ingest_routes(settings),
     )
     return with_description(authorizer, (endpoint for room in rooms for endpoint in room.endpoints()))
 

@@ -2,60 +2,66 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import structlog
 
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import OdfError, Unavailable
 from odf_common.ports.store import CatalogEntry
-from odf_common.service.environment import Environment
 from odf_sync.search.listing import PAGE_BYTES, PAGE_DATASETS, Page
 from odf_sync.search.summary import DatasetSummary, summary_of
 
 log = structlog.stdlib.get_logger(__name__)
 
 
-def summaries(env: Environment, entries: Iterable[CatalogEntry]) -> Iterator[DatasetSummary]:
-    """Yield summaries; datasets whose chain cannot be read, or that have none yet, are left out.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnDatasets:
+    """What this node says of its datasets."""
 
-    Raises `Unavailable` if the node's bucket cannot be reached: a list without datasets would be believed.
-    """
-    for entry in entries:
-        try:
-            state = env.states.current(entry.dataset_id)
-        except OdfError as error:
-            _require_reachable(env, error)
-            log.debug("a dataset is not listed", dataset=entry.alias, why=str(error))
-            continue
-        if state is not None:
-            yield summary_of(entry.alias, state)
+    datasets: NodeDatasets
+    in_bucket: bool
+    """Whether they are all in one bucket, which may be out of reach."""
 
+    def summaries(self, entries: Iterable[CatalogEntry]) -> Iterator[DatasetSummary]:
+        """Yield summaries; datasets whose chain cannot be read, or that have none yet, are left out.
 
-def page(env: Environment, entries: Iterable[CatalogEntry], after: str) -> Page:
-    """Return the page of datasets whose names follow `after`; the entries are sorted by lower-case name."""
-    taken: list[DatasetSummary] = []
-    size = 0
-    for one in summaries(env, (entry for entry in entries if entry.alias.lower() > after.lower())):
-        if len(taken) == PAGE_DATASETS or size > PAGE_BYTES:
-            return Page(datasets=tuple(taken), next=taken[-1].name)
-        taken.append(one)
-        size += len(Page(datasets=(one,)).encoded())
-    return Page(datasets=tuple(taken))
+        Raises `Unavailable` if the node's bucket cannot be reached: a list without datasets would be believed.
+        """
+        for entry in entries:
+            try:
+                state = self.datasets.states.current(entry.dataset_id)
+            except OdfError as error:
+                self._require_reachable(error)
+                log.debug("a dataset is not listed", dataset=entry.alias, why=str(error))
+                continue
+            if state is not None:
+                yield summary_of(entry.alias, state)
 
+    def page(self, entries: Iterable[CatalogEntry], after: str) -> Page:
+        """Return the page of datasets whose names follow `after`; the entries are sorted by lower-case name."""
+        taken: list[DatasetSummary] = []
+        size = 0
+        for one in self.summaries(entry for entry in entries if entry.alias.lower() > after.lower()):
+            if len(taken) == PAGE_DATASETS or size > PAGE_BYTES:
+                return Page(datasets=tuple(taken), next=taken[-1].name)
+            taken.append(one)
+            size += len(Page(datasets=(one,)).encoded())
+        return Page(datasets=tuple(taken))
 
-def fingerprint(env: Environment, entries: Iterable[CatalogEntry]) -> str:
-    """Return a hash of names and heads: as long as it is the same, so are all pages."""
-    digest = hashlib.sha3_256()
-    for entry in entries:
-        try:
-            head = env.refs.head(entry.dataset_id)
-        except OdfError as error:
-            _require_reachable(env, error)
-            head = None
-        digest.update(f"{entry.alias} {entry.dataset_id} {head}\n".encode())
-    return digest.hexdigest()
+    def fingerprint(self, entries: Iterable[CatalogEntry]) -> str:
+        """Return a hash of names and heads: as long as it is the same, so are all pages."""
+        digest = hashlib.sha3_256()
+        for entry in entries:
+            try:
+                head = self.datasets.refs.head(entry.dataset_id)
+            except OdfError as error:
+                self._require_reachable(error)
+                head = None
+            digest.update(f"{entry.alias} {entry.dataset_id} {head}\n".encode())
+        return digest.hexdigest()
 
-
-def _require_reachable(env: Environment, error: OdfError) -> None:
-    """Raise an error that concerns the datasets of a bucket together; that of a file concerns one dataset."""
-    if isinstance(error, Unavailable) and env.settings.store is not None:
-        raise error
+    def _require_reachable(self, error: OdfError) -> None:
+        """Raise an error that concerns the datasets of a bucket together; that of a file concerns one dataset."""
+        if isinstance(error, Unavailable) and self.in_bucket:
+            raise error

@@ -6,7 +6,7 @@ A repository that does not answer in time is read on in the background: a later 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -15,11 +15,12 @@ import structlog
 from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.errors import OdfError
 from odf_common.identity.dataset_refs import Name
-from odf_common.service.environment import Environment
+from odf_common.ports.clock import Clock
+from odf_common.service.settings import Settings
 from odf_sync.access.sent_tokens import TokenFor, no_token
 from odf_sync.search.crawl import read_listing
 from odf_sync.search.index import NOTHING, Index, Indexes
-from odf_sync.search.own_datasets import summaries
+from odf_sync.search.own_datasets import OwnDatasets
 from odf_sync.search.summary import DatasetSummary
 
 MAX_AGE_MS: Final = 300_000  # of an index that is used without asking
@@ -102,32 +103,79 @@ class Reads:
                 del self._running[read]
 
 
-def search(
-    env: Environment, query: Query, token_for: TokenFor = no_token, reads: Reads | None = None
-) -> tuple[tuple[Found, ...], tuple[Searched, ...]]:
-    """Return what was found, best first, and the repositories that were searched; raises `UnknownRepository`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """Searches of one node; what one reads, the next finds."""
 
-    The earlier index of a repository that does not answer within `ANSWER_SECONDS` is searched.
-    """
-    known = LocalRepositories(env.settings.home)
-    names = [Name(one) for one in query.repositories] or known.names()
-    for name in names if query.repositories else ():
-        known.find(name)
+    own: OwnDatasets
+    settings: Settings
+    clock: Clock
+    token_for: TokenFor = no_token
+    reads: Reads = field(default_factory=Reads)
 
-    reads = reads or Reads()
-    asked = [_asked(env, known, name, token_for, reads, refresh=query.refresh) for name in names]
-    words = query.text.lower().split()
-    found: list[Found] = []
-    if not query.repositories:
-        found += matching("", summaries(env, env.catalog.entries()), words)
-    answered, _ = wait(asked, ANSWER_SECONDS)
-    searched = tuple(
-        one.result() if one in answered else _unanswered(env, known, name)
-        for name, one in zip(names, asked, strict=True)
-    )
-    for one in searched:
-        found += matching(one.name, one.index.listing.datasets, words)
-    return tuple(sorted(found, key=_rank)), searched
+    def find(self, query: Query) -> tuple[tuple[Found, ...], tuple[Searched, ...]]:
+        """Return what was found, best first, and the repositories that were searched; raises `UnknownRepository`.
+
+        The earlier index of a repository that does not answer within `ANSWER_SECONDS` is searched.
+        """
+        known = LocalRepositories(self.settings.home)
+        names = [Name(one) for one in query.repositories] or known.names()
+        for name in names if query.repositories else ():
+            known.find(name)
+
+        asked = [self._asked(known, name, refresh=query.refresh) for name in names]
+        words = query.text.lower().split()
+        found: list[Found] = []
+        if not query.repositories:
+            found += matching("", self.own.summaries(self.own.datasets.catalog.entries()), words)
+        answered, _ = wait(asked, ANSWER_SECONDS)
+        searched = tuple(
+            one.result() if one in answered else self._unanswered(known, name)
+            for name, one in zip(names, asked, strict=True)
+        )
+        for one in searched:
+            found += matching(one.name, one.index.listing.datasets, words)
+        return tuple(sorted(found, key=_rank)), searched
+
+    @property
+    def _indexes(self) -> Indexes:
+        return Indexes(self.settings.home)
+
+    def _asked(self, known: LocalRepositories, name: Name, *, refresh: bool) -> Future[Searched]:
+        """Return the index of a repository, known at once if it is not old, else when the repository has been read."""
+        answer = Future[Searched]()
+        try:
+            url = known.find(name).url
+            index = self._indexes.find(name, url)
+            read = (name, url, self.token_for(url))
+        except OdfError as error:
+            answer.set_result(Searched(name=str(name), index=NOTHING, problem=str(error)))
+            return answer
+        if refresh or not 0 <= self.clock.now().ms - index.read_at_ms < MAX_AGE_MS:
+            return self.reads.begin(read, partial(self._read, name, url, index))
+        answer.set_result(Searched(name=str(name), index=index))
+        return answer
+
+    def _read(self, name: Name, url: str, index: Index) -> Searched:
+        """Return the index of a repository as it is now; the older one if it cannot be read."""
+        try:
+            now = self.clock.now().ms
+            listing = read_listing(url, index.listing, self.token_for, self.settings)
+            index = Index(listing=listing, read_at_ms=now)
+            self._indexes.keep(name, url, index)
+        except OdfError as error:
+            log.info("a repository is not indexed", repository=str(name), why=str(error))
+            return Searched(name=str(name), index=index, problem=str(error))
+        return Searched(name=str(name), index=index)
+
+    def _unanswered(self, known: LocalRepositories, name: Name) -> Searched:
+        """Return the earlier index of a repository that is still being read."""
+        problem = f"no answer in {ANSWER_SECONDS:g} s; reading it continues in the background"
+        try:
+            index = self._indexes.find(name, known.find(name).url)
+        except OdfError as error:
+            return Searched(name=str(name), index=NOTHING, problem=str(error))
+        return Searched(name=str(name), index=index, problem=problem)
 
 
 def matching(repository: str, datasets: Iterable[DatasetSummary], words: Sequence[str]) -> Iterator[Found]:
@@ -148,50 +196,3 @@ def matching(repository: str, datasets: Iterable[DatasetSummary], words: Sequenc
 def _rank(found: Found) -> tuple[int, str, str]:
     best = min((FIELDS.index(field) for field in found.found_in), default=0)
     return best, found.repository.lower(), found.dataset.name.lower()
-
-
-def _unanswered(env: Environment, known: LocalRepositories, name: Name) -> Searched:
-    """Return the earlier index of a repository that is still being read."""
-    problem = f"no answer in {ANSWER_SECONDS:g} s; reading it continues in the background"
-    try:
-        index = Indexes(env.settings.home).find(name, known.find(name).url)
-    except OdfError as error:
-        return Searched(name=str(name), index=NOTHING, problem=str(error))
-    return Searched(name=str(name), index=index, problem=problem)
-
-
-def _asked(
-    env: Environment,
-    known: LocalRepositories,
-    name: Name,
-    token_for: TokenFor,
-    reads: Reads,
-    *,
-    refresh: bool,
-) -> Future[Searched]:
-    """Return the index of a repository, known at once if it is not old, else when the repository has been read."""
-    answer = Future[Searched]()
-    try:
-        url = known.find(name).url
-        index = Indexes(env.settings.home).find(name, url)
-        read = (name, url, token_for(url))
-    except OdfError as error:
-        answer.set_result(Searched(name=str(name), index=NOTHING, problem=str(error)))
-        return answer
-    if refresh or not 0 <= env.clock.now().ms - index.read_at_ms < MAX_AGE_MS:
-        return reads.begin(read, partial(_read, env, name, url, index, token_for))
-    answer.set_result(Searched(name=str(name), index=index))
-    return answer
-
-
-def _read(env: Environment, name: Name, url: str, index: Index, token_for: TokenFor) -> Searched:
-    """Return the index of a repository as it is now; the older one if it cannot be read."""
-    try:
-        now = env.clock.now().ms
-        listing = read_listing(url, index.listing, token_for, env.settings)
-        index = Index(listing=listing, read_at_ms=now)
-        Indexes(env.settings.home).keep(name, url, index)
-    except OdfError as error:
-        log.info("a repository is not indexed", repository=str(name), why=str(error))
-        return Searched(name=str(name), index=index, problem=str(error))
-    return Searched(name=str(name), index=index)

@@ -9,11 +9,11 @@ from typing import Final
 
 from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import block_hash, decode_block
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import AlreadyExists, HeadMoved, InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.ports.store import ObjectKind
-from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
 from odf_sync.smart.archive import ReadSignature, no_signature
 from odf_sync.transfer.block_signatures import require_valid
@@ -56,9 +56,9 @@ class _Admitted:
 class Acceptance(AbstractContextManager["Acceptance"]):
     """Takes in a chain: its blocks are admitted, and its objects checked, while objects still arrive."""
 
-    def __init__(self, env: Environment, chain: PushedChain) -> None:
+    def __init__(self, datasets: NodeDatasets, chain: PushedChain) -> None:
         """Begin with the blocks."""
-        self._env = env
+        self._datasets = datasets
         self._chain = chain
         self._pool = ThreadPoolExecutor(CHECKS, thread_name_prefix="check")
         self._guard = threading.Lock()
@@ -95,22 +95,22 @@ class Acceptance(AbstractContextManager["Acceptance"]):
         """
         admitted = self.await_checks()
         chain, dataset = self._chain, admitted.state.dataset_id
-        store(self._env, dataset, ObjectKind.SIGNATURE, chain.signatures())
-        store(self._env, dataset, ObjectKind.BLOCK, iter(chain.blocks.items()))
+        store(self._datasets.blobs, dataset, ObjectKind.SIGNATURE, chain.signatures())
+        store(self._datasets.blobs, dataset, ObjectKind.BLOCK, iter(chain.blocks.items()))
         copy = LocalCopy(
             name=chain.alias, ref=HEAD, here=admitted.here, is_forced=chain.is_forced, creation=creation
         )
         with _without_names():
-            commit(self._env, replies, admitted.state, copy)
+            commit(self._datasets, replies, admitted.state, copy)
 
     def __exit__(self, *_: object) -> None:
         """Begin no more checks."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _admit(self) -> _Admitted:
-        env, chain = self._env, self._chain
-        entry = env.catalog.by_alias(chain.alias)
-        here = None if entry is None else env.states.current(entry.dataset_id)
+        datasets, chain = self._datasets, self._chain
+        entry = datasets.catalog.by_alias(chain.alias)
+        here = None if entry is None else datasets.states.current(entry.dataset_id)
         if (here and here.head) != chain.head:
             actual = None if here is None else str(here.head)
             raise HeadMoved(dataset=chain.alias, expected=str(chain.head), actual=actual)
@@ -118,12 +118,12 @@ class Acceptance(AbstractContextManager["Acceptance"]):
         after = next(iter(blocks)).decoded.block.prev_block_hash
         if after != chain.head and not chain.is_forced:
             raise InvalidInput(text=f"they do not follow the head {chain.head}", where="the blocks")
-        past = None if entry is None or after is None else env.states.state_at(entry.dataset_id, after)
+        past = None if entry is None or after is None else datasets.states.state_at(entry.dataset_id, after)
         state = admit_all(past, blocks)
         for name, signature in chain.signatures():
             require_valid(name, signature, SOURCE)
         with _without_names():
-            check_identity(env, state.dataset_id, chain.alias)
+            check_identity(datasets.catalog, state.dataset_id, chain.alias)
         groups = by_object(declared_objects(past, blocks))
         objects = {(group[0].kind, group[0].name): group for group in groups}
         return _Admitted(here=here, state=state, objects=objects)
@@ -138,7 +138,7 @@ class Acceptance(AbstractContextManager["Acceptance"]):
                 group = found.objects[key]
                 with suppress(RuntimeError):  # the exchange has ended
                     self._checks[key] = self._pool.submit(
-                        check_stored, self._env, SOURCE, found.state.dataset_id, group
+                        check_stored, self._datasets.blobs, SOURCE, found.state.dataset_id, group
                     )
             self._arrived.clear()
 

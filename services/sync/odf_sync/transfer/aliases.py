@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases, remote_aliases
 from odf_common.errors import InvalidInput, NotFound, OdfError
 from odf_common.identity.dataset_refs import (
@@ -15,7 +16,6 @@ from odf_common.identity.dataset_refs import (
 )
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry, require_entry
-from odf_common.service.environment import Environment
 from odf_sync.repositories.smart import require_pushable
 
 
@@ -52,28 +52,28 @@ class AliasChange:
 
 
 def listed(
-    env: Environment, refs: Iterable[str], *, recursive: bool, is_strict: bool = False
+    datasets: NodeDatasets, refs: Iterable[str], *, recursive: bool, is_strict: bool = False
 ) -> tuple[tuple[CatalogEntry, RemoteAliases], ...]:
     """Return datasets that have aliases; all of them without `refs`, else those named and, if recursive, their inputs.
 
     Inputs come first. Names of no dataset are ignored, or raise `NotFound` if `is_strict`; patterns may match none.
     """
-    entries = tuple(env.catalog.entries())
+    entries = tuple(datasets.catalog.entries())
     asked = tuple(refs)
     for ref in asked if is_strict else ():
         if not is_pattern(ref):
-            require_entry(env.catalog, ref)
+            require_entry(datasets.catalog, ref)
     if asked:
         chosen = [entry for entry in entries if any(_is_named(entry, ref) for ref in asked)]
-        entries = tuple(_with_inputs(env, chosen) if recursive else chosen)
-    found = ((entry, remote_aliases(env.blobs, entry.dataset_id)) for entry in entries)
+        entries = tuple(_with_inputs(datasets, chosen) if recursive else chosen)
+    found = ((entry, remote_aliases(datasets.blobs, entry.dataset_id)) for entry in entries)
     return tuple((entry, aliases) for entry, aliases in found if aliases != RemoteAliases())
 
 
-def change(env: Environment, ref: str, wanted: AliasChange) -> tuple[CatalogEntry, RemoteAliases]:
+def change(datasets: NodeDatasets, ref: str, wanted: AliasChange) -> tuple[CatalogEntry, RemoteAliases]:
     """Change the aliases of a dataset; raises `NotFound`."""
-    entry = require_entry(env.catalog, ref)
-    return entry, change_aliases(env.blobs, entry.dataset_id, wanted.applied)
+    entry = require_entry(datasets.catalog, ref)
+    return entry, change_aliases(datasets.blobs, entry.dataset_id, wanted.applied)
 
 
 def _is_named(entry: CatalogEntry, ref: str) -> bool:
@@ -86,7 +86,7 @@ def _is_named(entry: CatalogEntry, ref: str) -> bool:
     return entry.dataset_id == named if isinstance(named, DatasetId) else parse_alias(entry.alias) == named
 
 
-def _with_inputs(env: Environment, chosen: Iterable[CatalogEntry]) -> Iterator[CatalogEntry]:
+def _with_inputs(datasets: NodeDatasets, chosen: Iterable[CatalogEntry]) -> Iterator[CatalogEntry]:
     """Yield datasets after all that they are derived from, each once; a chain that cannot be read has no inputs."""
     seen: set[DatasetId] = set()
     waiting = [(entry, False) for entry in reversed(tuple(chosen))]
@@ -96,13 +96,13 @@ def _with_inputs(env: Environment, chosen: Iterable[CatalogEntry]) -> Iterator[C
             yield entry
         elif entry.dataset_id not in seen:
             seen.add(entry.dataset_id)
-            inputs = map(env.catalog.by_id, _inputs(env, entry.dataset_id))
+            inputs = map(datasets.catalog.by_id, _inputs(datasets, entry.dataset_id))
             waiting += [(entry, True), *((one, False) for one in inputs if one is not None)]
 
 
-def _inputs(env: Environment, dataset: DatasetId) -> tuple[DatasetId, ...]:
+def _inputs(datasets: NodeDatasets, dataset: DatasetId) -> tuple[DatasetId, ...]:
     try:
-        state = env.states.current(dataset)
+        state = datasets.states.current(dataset)
     except OdfError:
         return ()
     return () if state is None else state.inputs

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.signature_check import SignatureStatus, check_signature, stored_signature
 from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.errors import Unavailable, VerificationFailed
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import ObjectKind
-from odf_common.service.environment import Environment
 from odf_sync.repositories import RemoteDataset
 from odf_sync.repositories.pack_format import BrokenPack
 from odf_sync.smart.archive import ReadSignature, no_signature
@@ -46,11 +46,11 @@ def require_valid(block: Multihash, signature: bytes, repository: str) -> None:
         raise SignatureRefused(block=str(block), repository=repository, why=f"{checked.fault}{claimed}")
 
 
-def own_signatures(env: Environment, dataset: DatasetId, alias: str) -> ReadSignature:
+def own_signatures(datasets: NodeDatasets, dataset: DatasetId, alias: str) -> ReadSignature:
     """Return a function that reads signatures of this node's blocks; it raises `SignatureRefused` for a damaged one."""
-    if next(env.blobs.names(dataset, ObjectKind.SIGNATURE), None) is None:
+    if next(datasets.blobs.names(dataset, ObjectKind.SIGNATURE), None) is None:
         return no_signature  # not looked for block by block, which in a bucket takes a request each
-    stored = StoredDataset(dataset, env.blobs, env.refs)
+    stored = StoredDataset(dataset, datasets.blobs, datasets.refs)
 
     def read(block: Multihash) -> bytes | None:
         signature = stored_signature(stored, block)

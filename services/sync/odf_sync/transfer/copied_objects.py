@@ -14,11 +14,9 @@ from odf_common.chain.walk import blocks_between
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import ObjectKind, block_reader
-from odf_common.service.environment import Environment
+from odf_common.ports.store import BlobStore, Catalog, ObjectKind, block_reader
 from odf_sync.repositories import RemoteDataset, SmartDataset
 from odf_sync.transfer.objects import RemoteObject, by_object, declared_objects, fetch
-from odf_sync.transfer.partial_files import DOWNLOADED
 from odf_sync.transfer.remote_blocks import RemoteBlock
 
 DOWNLOADS: Final = 8  # objects at a time
@@ -30,18 +28,20 @@ class CopiedObjects:
 
     def __init__(
         self,
-        env: Environment,
+        blobs: BlobStore,
+        folder: Path,
         dataset: DatasetId,
         declared: Iterable[RemoteObject],
         *,
         may_lack: bool,
         trusts_records: bool = False,
     ) -> None:
-        """Need the objects that blocks declare, oldest first.
+        """Need the objects that blocks declare, oldest first; what is being downloaded is in `folder`.
 
         `may_lack`: the repository need not have them; `trusts_records`: slices are checked by size and hash only.
         """
-        self._env = env
+        self._blobs = blobs
+        self._folder = folder
         self._dataset = dataset
         self._objects = by_object(declared)
         self._may_lack = may_lack
@@ -74,9 +74,8 @@ class CopiedObjects:
     def _fetch(
         self, there: RemoteDataset, objects: Sequence[Object], at_once: int, *, done: int
     ) -> Iterator[int]:
-        folder = self._env.settings.home / DOWNLOADED
         with ThreadPoolExecutor(at_once, thread_name_prefix="download") as pool:
-            fetched = [pool.submit(self._fetch_one, there, one, folder) for one in objects]
+            fetched = [pool.submit(self._fetch_one, there, one) for one in objects]
             try:
                 for count, one in enumerate(as_completed(fetched), done + 1):
                     try:
@@ -89,28 +88,28 @@ class CopiedObjects:
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def _fetch_one(self, there: RemoteDataset, one: Object, folder: Path) -> None:
-        fetch(self._env, there, self._dataset, one, folder, trusts_records=self._trusts_records)
+    def _fetch_one(self, there: RemoteDataset, one: Object) -> None:
+        fetch(self._blobs, there, self._dataset, one, self._folder, trusts_records=self._trusts_records)
 
     def _is_stored(self, one: Object) -> bool:
-        return self._env.blobs.has(self._dataset, one[0].kind, one[0].name)
+        return self._blobs.has(self._dataset, one[0].kind, one[0].name)
 
 
-def lost_objects(env: Environment, dataset: DatasetId, head: Multihash) -> Iterator[RemoteObject]:
+def lost_objects(blobs: BlobStore, dataset: DatasetId, head: Multihash) -> Iterator[RemoteObject]:
     """Yield the objects that the local chain declares up to `head` but lacks, oldest first."""
-    links = blocks_between(block_reader(env.blobs, dataset), head, None)
+    links = blocks_between(block_reader(blobs, dataset), head, None)
     blocks = (RemoteBlock(hash=name, raw=raw, decoded=decoded) for name, decoded, raw in links)
     for one in declared_objects(None, blocks):
-        if not env.blobs.has(dataset, one.kind, one.name):
+        if not blobs.has(dataset, one.kind, one.name):
             yield one
 
 
-def missing_inputs(env: Environment, state: ChainState) -> tuple[str, ...]:
+def missing_inputs(catalog: Catalog, state: ChainState) -> tuple[str, ...]:
     """Return the inputs of a derivative that this node does not have: ids, with the names that the query gives them."""
     transform = state.transform
     inputs = () if transform is None else transform.inputs
     return tuple(
         f"{one.dataset_ref} ({one.alias})" if one.alias else one.dataset_ref
         for one in inputs
-        if env.catalog.by_id(DatasetId.parse(one.dataset_ref)) is None
+        if catalog.by_id(DatasetId.parse(one.dataset_ref)) is None
     )

@@ -17,8 +17,7 @@ from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DataEvent, DataSlice, SetDataSchema
-from odf_common.ports.store import ObjectKind
-from odf_common.service.environment import Environment
+from odf_common.ports.store import BlobStore, ObjectKind
 from odf_sync.repositories import RemoteDataset
 from odf_sync.repositories.pace import SLOWEST
 from odf_sync.transfer.partial_files import PartialFile, partial_file
@@ -117,7 +116,7 @@ def by_object(declared: Iterable[RemoteObject]) -> tuple[tuple[RemoteObject, ...
 
 @guarded
 def fetch(
-    env: Environment,
+    blobs: BlobStore,
     there: RemoteDataset,
     dataset: DatasetId,
     declared: Sequence[RemoteObject],
@@ -133,24 +132,24 @@ def fetch(
     """
     first = declared[0]
     check = _check_size if trusts_records else _check
-    if env.blobs.has(dataset, first.kind, first.name):
-        check(there.url, declared, env.blobs.local_path(dataset, first.kind, first.name))
+    if blobs.has(dataset, first.kind, first.name):
+        check(there.url, declared, blobs.local_path(dataset, first.kind, first.name))
         return
     with partial_file(folder, first.name) as file:
         try:
             _download(there, first, file)
             check(there.url, declared, file.path)
-            env.blobs.put_file(dataset, first.kind, first.name, file.path)
+            blobs.put_file(dataset, first.kind, first.name, file.path)
         except (VerificationFailed, InvalidInput, NotFound):
             file.path.unlink(missing_ok=True)  # nothing to continue
             raise
 
 
 @guarded
-def check_stored(env: Environment, source: str, dataset: DatasetId, declared: Sequence[RemoteObject]) -> None:
+def check_stored(blobs: BlobStore, source: str, dataset: DatasetId, declared: Sequence[RemoteObject]) -> None:
     """Raise `NotFound`, `ObjectDiffers` or `RecordsRefused` unless an object from `source` is stored as declared."""
     first = declared[0]
-    _check(source, declared, env.blobs.local_path(dataset, first.kind, first.name))
+    _check(source, declared, blobs.local_path(dataset, first.kind, first.name))
 
 
 def _download(there: RemoteDataset, one: RemoteObject, file: PartialFile) -> None:

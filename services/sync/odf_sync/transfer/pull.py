@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import unquote, urlparse
 
@@ -19,6 +20,7 @@ from odf_common.chain.compare_chains import Comparison
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ReadBlock, raw_blocks
 from odf_common.codec.envelopes import body_of
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.object_markers import (
     complete_until,
     drop_noted,
@@ -42,10 +44,10 @@ from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DatasetKind
 from odf_common.ports.bus import COORDINATOR_COMMANDS
-from odf_common.ports.store import ObjectKind, block_reader, scratch_folder
+from odf_common.ports.store import BlobStore, Catalog, ObjectKind, block_reader, scratch_folder
 from odf_common.proto.odf.bus.v1 import bus_pb2
-from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
+from odf_common.service.settings import Settings
 from odf_sync.repositories import RemoteDataset, SmartDataset, TokenFor, no_token, remote_dataset
 from odf_sync.repositories.locate import Location, locate
 from odf_sync.transfer.block_signatures import fetched_signatures
@@ -115,12 +117,13 @@ class LocalCopy:
 
 
 def pull(  # noqa: PLR0913 - the options by name
-    env: Environment,
-    replies: Replies,
+    datasets: NodeDatasets,
+    settings: Settings,
     source: str,
     alias: str,
     token_for: TokenFor = no_token,
     *,
+    replies: Replies,
     rechecks: bool = False,
     is_forced: bool = False,
     trusts_records: bool = False,
@@ -146,24 +149,130 @@ def pull(  # noqa: PLR0913 - the options by name
     if the name or the dataset is taken under another id or name, and `Unavailable`.
     """
     # A URL is untrusted: an `@` in it does not select a local reference.
-    location = locate(LocalRepositories(env.settings.home), source, token_for)
-    name, ref = split_ref(alias) if alias else (_default_name(env, location), HEAD)
-    copy = _local_copy(env, str(parse_alias(name)), ref, location.dataset)
+    location = locate(LocalRepositories(settings.home), source, token_for)
+    name, ref = split_ref(alias) if alias else (_default_name(datasets, location), HEAD)
+    copy = _local_copy(datasets, str(parse_alias(name)), ref, location.dataset)
     copy = replace(copy, is_forced=is_forced, trusts_records=trusts_records, privacy=privacy)
     name, here = copy.name, copy.here
     if here is not None and copy.wanted not in (None, here.dataset_id):
         raise AlreadyExists(what=f"another dataset named {name}")
-    there = remote_dataset(location.url, token_for, settings=env.settings)
+    there = remote_dataset(location.url, token_for, settings=settings)
+    folder = settings.home / DOWNLOADED
+    run = _Pull(datasets=datasets, replies=replies, folder=folder, there=there, copy=copy, source=source)
     yield Step(alias=name, state="comparing")
     head = there.head()
-    with _exchange(there, copy), kept_blocks(env.settings.home / DOWNLOADED, location.url) as spool:
+    with _exchange(there, copy), kept_blocks(folder, location.url) as spool:
         yield Step(alias=name, state="blocks")
-        missing = _missing(env, there, head, copy, spool)
-        at = None if here is None else env.refs.head(here.dataset_id, copy.ref)
+        missing = _missing(datasets, there, head, copy, spool)
+        at = None if here is None else datasets.refs.head(here.dataset_id, copy.ref)
         if here is not None and (at == head or _has_all(copy, missing)):
-            yield from _restore(env, there, copy, head, rechecks=rechecks)
+            yield from run.restore(here, head, rechecks=rechecks)
         else:
-            yield from _update(env, replies, there, copy, missing, source=source)
+            yield from run.update(missing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pull:
+    datasets: NodeDatasets
+    replies: Replies
+    folder: Path
+    """Where what is being downloaded is kept."""
+    there: RemoteDataset
+    copy: LocalCopy
+    source: str
+    """As the user named it."""
+
+    def restore(self, here: ChainState, head: Multihash, *, rechecks: bool) -> Iterator[Step]:
+        """Fetch objects that were lost locally, in order, the newest last."""
+        blobs, dataset = self.datasets.blobs, here.dataset_id
+        was_whole = not rechecks and complete_until(blobs, dataset) == head
+        lost = () if was_whole else tuple(lost_objects(blobs, dataset, head))
+        absent = yield from self._fetch(here, lost, at_once=1)
+        if absent:
+            note_drop(blobs, dataset, here.head)
+        else:
+            if head == here.head:  # otherwise what follows may still be missing
+                forget_drop(blobs, dataset)
+            note_complete(blobs, dataset, head)
+        if rechecks:
+            names = [name for name, _, _ in raw_blocks(block_reader(blobs, dataset), head)]
+            store(blobs, dataset, ObjectKind.SIGNATURE, fetched_signatures(self.there, names, None))
+        yield Step(
+            alias=self.copy.name,
+            state="restored" if len(by_object(lost)) > absent else "up-to-date",
+            head=self.datasets.refs.head(dataset, self.copy.ref),
+            missing_objects=absent,
+            missing_inputs=missing_inputs(self.datasets.catalog, here) if absent else (),
+        )
+
+    def update(self, missing: Missing) -> Iterator[Step]:
+        """Fetch the blocks that are missing here, with what they declare, and move the reference."""
+        copy, blocks = self.copy, missing.blocks
+        name, blobs, catalog = copy.name, self.datasets.blobs, self.datasets.catalog
+        log.debug("copying blocks", dataset=name, ref=copy.ref, blocks=len(blocks))
+        past = _past(self.datasets, copy.here, missing.common)
+        state = admit_all(past, blocks)
+        if copy.wanted not in (None, state.dataset_id):
+            raise InvalidInput(
+                text=f"expected {copy.wanted}, but found {state.dataset_id}", where=self.there.url
+            )
+        check_identity(catalog, state.dataset_id, name)
+        if replaced := _replaced(copy, past):
+            yield Step(alias=name, state="replacing", replaced=replaced)
+        absent = yield from self._fetch(state, _needed(blobs, past, blocks))
+        yield Step(alias=name, state="committing")
+        signatures = fetched_signatures(self.there, blocks.names[::-1], missing.common)
+        store(blobs, state.dataset_id, ObjectKind.SIGNATURE, signatures)
+        store(blobs, state.dataset_id, ObjectKind.BLOCK, blocks.raw())
+        with drop_noted(blobs, state.dataset_id, state.head) if absent else nullcontext():
+            is_private = self._commit(state)
+        if copy.ref == HEAD and not absent:
+            _note_fetched(blobs, past, state)
+        yield Step(
+            alias=name,
+            state="updated",
+            head=state.head,
+            new_blocks=len(blocks),
+            new_records=state.next_offset - (0 if past is None else past.next_offset),
+            replaced=replaced,
+            missing_objects=absent,
+            missing_inputs=missing_inputs(catalog, state) if absent else (),
+            is_private=is_private,
+        )
+
+    def _commit(self, state: ChainState) -> bool:
+        """Have the head moved; return whether the dataset is new, and private since it may be so there."""
+        dataset, copy, datasets = state.dataset_id, self.copy, self.datasets
+        check_identity(datasets.catalog, dataset, copy.name)  # the objects may have taken hours
+        if datasets.catalog.by_id(dataset) is not None:
+            commit(datasets, self.replies, state, copy)
+            return False
+        # Before it has a name: a process that is killed later leaves a dataset that knows where it came from. What an
+        # earlier attempt noted, from elsewhere perhaps, is replaced.
+        change_aliases(datasets.blobs, dataset, lambda _: RemoteAliases(pull=(self.source,)))
+        with copy.privacy.copying(self.there, dataset) if copy.privacy else nullcontext() as creation:
+            commit(datasets, self.replies, state, replace(copy, creation=creation or ""))
+        return creation is not None
+
+    def _fetch(
+        self, state: ChainState, declared: Iterable[RemoteObject], *, at_once: int = DOWNLOADS
+    ) -> Generator[Step, None, int]:
+        """Fetch objects of a chain; return how many are to be rebuilt, since the repository does not have them."""
+        copy = self.copy
+        is_rebuilt = (
+            state.kind is DatasetKind.Derivative and copy.ref == HEAD
+        )  # other references are not rebuilt
+        wanted = CopiedObjects(
+            self.datasets.blobs,
+            self.folder,
+            state.dataset_id,
+            declared,
+            may_lack=is_rebuilt,
+            trusts_records=copy.trusts_records,
+        )
+        for done in wanted.fetch(self.there, at_once=at_once):
+            yield Step(alias=copy.name, state="objects", done=done, total=len(wanted))
+        return wanted.missing
 
 
 def _exchange(there: RemoteDataset, copy: LocalCopy) -> AbstractContextManager[None]:
@@ -173,114 +282,22 @@ def _exchange(there: RemoteDataset, copy: LocalCopy) -> AbstractContextManager[N
     return there.exchange(None if copy.here is None else copy.here.head, is_forced=copy.may_diverge)
 
 
-def _restore(
-    env: Environment, there: RemoteDataset, copy: LocalCopy, head: Multihash, *, rechecks: bool
-) -> Iterator[Step]:
-    """Fetch objects that were lost locally, in order, the newest last."""
-    here = copy.here
-    assert here is not None, "nothing can be lost otherwise"
-    dataset = here.dataset_id
-    was_whole = not rechecks and complete_until(env.blobs, dataset) == head
-    lost = () if was_whole else tuple(lost_objects(env, dataset, head))
-    absent = yield from _fetch(env, there, copy, here, lost, at_once=1)
-    if absent:
-        note_drop(env.blobs, dataset, here.head)
-    else:
-        if head == here.head:  # otherwise what follows may still be missing
-            forget_drop(env.blobs, dataset)
-        note_complete(env.blobs, dataset, head)
-    if rechecks:
-        names = [name for name, _, _ in raw_blocks(block_reader(env.blobs, dataset), head)]
-        store(env, dataset, ObjectKind.SIGNATURE, fetched_signatures(there, names, None))
-    yield Step(
-        alias=copy.name,
-        state="restored" if len(by_object(lost)) > absent else "up-to-date",
-        head=env.refs.head(dataset, copy.ref),
-        missing_objects=absent,
-        missing_inputs=missing_inputs(env, here) if absent else (),
-    )
-
-
-def _update(
-    env: Environment,
-    replies: Replies,
-    there: RemoteDataset,
-    copy: LocalCopy,
-    missing: Missing,
-    *,
-    source: str,
-) -> Iterator[Step]:
-    name, blocks = copy.name, missing.blocks
-    log.debug("copying blocks", dataset=name, ref=copy.ref, blocks=len(blocks))
-    past = _past(env, copy.here, missing.common)
-    state = admit_all(past, blocks)
-    if copy.wanted not in (None, state.dataset_id):
-        raise InvalidInput(text=f"expected {copy.wanted}, but found {state.dataset_id}", where=there.url)
-    check_identity(env, state.dataset_id, name)
-    if replaced := _replaced(copy, past):
-        yield Step(alias=name, state="replacing", replaced=replaced)
-    absent = yield from _fetch(env, there, copy, state, _needed(env, past, blocks))
-    yield Step(alias=name, state="committing")
-    signatures = fetched_signatures(there, blocks.names[::-1], missing.common)
-    store(env, state.dataset_id, ObjectKind.SIGNATURE, signatures)
-    store(env, state.dataset_id, ObjectKind.BLOCK, blocks.raw())
-    with drop_noted(env.blobs, state.dataset_id, state.head) if absent else nullcontext():
-        is_private = _commit_copy(env, replies, there, copy, state, source=source)
-    if copy.ref == HEAD and not absent:
-        _note_fetched(env, past, state)
-    records = state.next_offset - (0 if past is None else past.next_offset)
-    yield Step(
-        alias=name,
-        state="updated",
-        head=state.head,
-        new_blocks=len(blocks),
-        new_records=records,
-        replaced=replaced,
-        missing_objects=absent,
-        missing_inputs=missing_inputs(env, state) if absent else (),
-        is_private=is_private,
-    )
-
-
-def _commit_copy(
-    env: Environment,
-    replies: Replies,
-    there: RemoteDataset,
-    copy: LocalCopy,
-    state: ChainState,
-    *,
-    source: str,
-) -> bool:
-    """Have the head moved; return whether the dataset is new, and private since it may be so there."""
-    dataset = state.dataset_id
-    check_identity(env, dataset, copy.name)  # the objects may have taken hours
-    if env.catalog.by_id(dataset) is not None:
-        commit(env, replies, state, copy)
-        return False
-    # Before it has a name: a process that is killed later leaves a dataset that knows where it came from. What an
-    # earlier attempt noted, from elsewhere perhaps, is replaced.
-    change_aliases(env.blobs, dataset, lambda _: RemoteAliases(pull=(source,)))
-    with copy.privacy.copying(there, dataset) if copy.privacy else nullcontext() as creation:
-        commit(env, replies, state, replace(copy, creation=creation or ""))
-    return creation is not None
-
-
 def _needed(
-    env: Environment, past: ChainState | None, blocks: Iterable[RemoteBlock]
+    blobs: BlobStore, past: ChainState | None, blocks: Iterable[RemoteBlock]
 ) -> Iterator[RemoteObject]:
     """Yield what blocks after `past` declare, after what the chain up to there lacks, if its data was dropped."""
-    if past is not None and dropped_blocks(env.blobs, past.dataset_id) is not None:
-        yield from lost_objects(env, past.dataset_id, past.head)
+    if past is not None and dropped_blocks(blobs, past.dataset_id) is not None:
+        yield from lost_objects(blobs, past.dataset_id, past.head)
     yield from declared_objects(past, blocks)
 
 
-def _note_fetched(env: Environment, past: ChainState | None, state: ChainState) -> None:
+def _note_fetched(blobs: BlobStore, past: ChainState | None, state: ChainState) -> None:
     """Note that all objects exist up to the head, if they did up to `past`; what was dropped is fetched, too."""
     dataset = state.dataset_id
-    if dropped_blocks(env.blobs, dataset) is not None:
-        forget_drop(env.blobs, dataset)
-    if past is None or complete_until(env.blobs, dataset) == past.head:
-        note_complete(env.blobs, dataset, state.head)
+    if dropped_blocks(blobs, dataset) is not None:
+        forget_drop(blobs, dataset)
+    if past is None or complete_until(blobs, dataset) == past.head:
+        note_complete(blobs, dataset, state.head)
 
 
 def _replaced(copy: LocalCopy, past: ChainState | None) -> Multihash | None:
@@ -289,39 +306,39 @@ def _replaced(copy: LocalCopy, past: ChainState | None) -> Multihash | None:
 
 
 def store(
-    env: Environment, dataset: DatasetId, kind: ObjectKind, waiting: Iterator[tuple[Multihash, bytes]]
+    blobs: BlobStore, dataset: DatasetId, kind: ObjectKind, waiting: Iterator[tuple[Multihash, bytes]]
 ) -> None:
     """Store blocks or signatures durably, many at a time, unless they exist."""
     while some := tuple(islice(waiting, STORED_AT_ONCE)):
-        env.blobs.put_all(dataset, kind, some)
+        blobs.put_all(dataset, kind, some)
 
 
 def compare(
-    env: Environment, ref: str, source: str, token_for: TokenFor = no_token
+    datasets: NodeDatasets, settings: Settings, ref: str, source: str, token_for: TokenFor = no_token
 ) -> tuple[Comparison, Multihash | None]:
     """Return how a local dataset, or one of its references, relates to that of `source`; and the last common block."""
-    copy = _local_copy(env, *split_ref(ref))
+    copy = _local_copy(datasets, *split_ref(ref))
     if copy.here is None:
         raise NotFound(what=f"dataset {copy.name}")
-    here = env.refs.head(copy.here.dataset_id, copy.ref)
+    here = datasets.refs.head(copy.here.dataset_id, copy.ref)
     if here is None:
         raise NotFound(what=f"reference {copy.ref} of {copy.name}")
-    with scratch_folder(env.blobs) as scratch, (scratch / "blocks").open("w+b") as spool:
-        location = locate(LocalRepositories(env.settings.home), source, token_for)
-        there = remote_dataset(location.url, token_for, settings=env.settings)
-        return compare_with(there, _reader(env, copy.here), here, spool)
+    with scratch_folder(datasets.blobs) as scratch, (scratch / "blocks").open("w+b") as spool:
+        location = locate(LocalRepositories(settings.home), source, token_for)
+        there = remote_dataset(location.url, token_for, settings=settings)
+        return compare_with(there, _reader(datasets, copy.here), here, spool)
 
 
-def _local_copy(env: Environment, name: str, ref: str, wanted: DatasetId | None = None) -> LocalCopy:
-    here = _local_state(env, name)
+def _local_copy(datasets: NodeDatasets, name: str, ref: str, wanted: DatasetId | None = None) -> LocalCopy:
+    here = _local_state(datasets, name)
     if here is None and ref != HEAD:
         raise NotFound(what=f"dataset {name}, for reference {ref},")
     return LocalCopy(name=name, ref=ref, here=here, wanted=wanted)
 
 
-def _default_name(env: Environment, location: Location) -> str:
+def _default_name(datasets: NodeDatasets, location: Location) -> str:
     """Return the local name of a dataset, if its id is known, else the last segment of the URL."""
-    known = None if location.dataset is None else env.catalog.by_id(location.dataset)
+    known = None if location.dataset is None else datasets.catalog.by_id(location.dataset)
     return _last_segment(location.url) if known is None else known.alias
 
 
@@ -335,24 +352,24 @@ def _last_segment(url: str) -> str:
 
 
 def _missing(
-    env: Environment, there: RemoteDataset, head: Multihash, copy: LocalCopy, spool: BinaryIO
+    datasets: NodeDatasets, there: RemoteDataset, head: Multihash, copy: LocalCopy, spool: BinaryIO
 ) -> Missing:
     here = copy.here
     at = None if here is None else here.head
-    return missing_blocks(there, head, _reader(env, here), at, may_diverge=copy.may_diverge, spool=spool)
+    return missing_blocks(there, head, _reader(datasets, here), at, may_diverge=copy.may_diverge, spool=spool)
 
 
-def _reader(env: Environment, here: ChainState | None) -> ReadBlock:
+def _reader(datasets: NodeDatasets, here: ChainState | None) -> ReadBlock:
     def read(name: Multihash) -> bytes:
         assert here is not None, "without a local chain no block is read"
-        return env.blobs.read(here.dataset_id, ObjectKind.BLOCK, name)
+        return datasets.blobs.read(here.dataset_id, ObjectKind.BLOCK, name)
 
     return read
 
 
-def _past(env: Environment, here: ChainState | None, common: Multihash | None) -> ChainState | None:
+def _past(datasets: NodeDatasets, here: ChainState | None, common: Multihash | None) -> ChainState | None:
     """Return the state at the last block that both have."""
-    return None if here is None or common is None else env.states.state_at(here.dataset_id, common)
+    return None if here is None or common is None else datasets.states.state_at(here.dataset_id, common)
 
 
 def _has_all(copy: LocalCopy, missing: Missing) -> bool:
@@ -360,41 +377,22 @@ def _has_all(copy: LocalCopy, missing: Missing) -> bool:
     return copy.ref == HEAD and not missing.blocks
 
 
-def _local_state(env: Environment, alias: str) -> ChainState | None:
-    entry = env.catalog.by_alias(alias)
-    return None if entry is None else env.states.current(entry.dataset_id)
+def _local_state(datasets: NodeDatasets, alias: str) -> ChainState | None:
+    entry = datasets.catalog.by_alias(alias)
+    return None if entry is None else datasets.states.current(entry.dataset_id)
 
 
-def check_identity(env: Environment, dataset: DatasetId, alias: str) -> None:
+def check_identity(catalog: Catalog, dataset: DatasetId, alias: str) -> None:
     """Raise `AlreadyExists` if the dataset has another name here, or the name another dataset."""
-    known = env.catalog.by_id(dataset)
+    known = catalog.by_id(dataset)
     if known is not None and known.alias.lower() != alias.lower():
         raise AlreadyExists(what=f"this dataset, locally named {known.alias},")
-    taken = env.catalog.by_alias(alias)
+    taken = catalog.by_alias(alias)
     if taken is not None and taken.dataset_id != dataset:
         raise AlreadyExists(what=f"another dataset named {alias}")
 
 
-def _fetch(
-    env: Environment,
-    there: RemoteDataset,
-    copy: LocalCopy,
-    state: ChainState,
-    declared: Iterable[RemoteObject],
-    *,
-    at_once: int = DOWNLOADS,
-) -> Generator[Step, None, int]:
-    """Fetch objects of a chain; return how many are to be rebuilt, since the repository does not have them."""
-    is_rebuilt = state.kind is DatasetKind.Derivative and copy.ref == HEAD  # other references are not rebuilt
-    wanted = CopiedObjects(
-        env, state.dataset_id, declared, may_lack=is_rebuilt, trusts_records=copy.trusts_records
-    )
-    for done in wanted.fetch(there, at_once=at_once):
-        yield Step(alias=copy.name, state="objects", done=done, total=len(wanted))
-    return wanted.missing
-
-
-def commit(env: Environment, replies: Replies, state: ChainState, copy: LocalCopy) -> None:
+def commit(datasets: NodeDatasets, replies: Replies, state: ChainState, copy: LocalCopy) -> None:
     """Have the coordinator admit the chain; if its reply is lost, the reference shows the outcome.
 
     Raises `HeadMoved`, `Refused` and `Unavailable`, and `AlreadyExists` if a new dataset has just got another name.
@@ -402,7 +400,7 @@ def commit(env: Environment, replies: Replies, state: ChainState, copy: LocalCop
     dataset = state.dataset_id
     expected = copy.here.head if copy.here is not None else None
     if copy.ref != HEAD:
-        expected = env.refs.head(dataset, copy.ref)
+        expected = datasets.refs.head(dataset, copy.ref)
     command = bus_pb2.ImportChain(
         expected_head=b"" if expected is None else expected.raw,
         new_head=state.head.raw,
@@ -414,9 +412,9 @@ def commit(env: Environment, replies: Replies, state: ChainState, copy: LocalCop
     for _ in range(ATTEMPTS):
         answer = replies.request(COORDINATOR_COMMANDS, dataset, command, timeout=REPLY_TIMEOUT_SECONDS)
         body = None if answer is None else body_of(answer)
-        is_moved = isinstance(body, bus_pb2.Committed) or env.refs.head(dataset, copy.ref) == state.head
+        is_moved = isinstance(body, bus_pb2.Committed) or datasets.refs.head(dataset, copy.ref) == state.head
         if copy.here is None and (is_moved or isinstance(body, bus_pb2.HeadMoved)):
-            check_identity(env, dataset, copy.name)
+            check_identity(datasets.catalog, dataset, copy.name)
         if is_moved:
             return
         if isinstance(body, bus_pb2.HeadMoved):

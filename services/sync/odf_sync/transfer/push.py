@@ -7,15 +7,17 @@ not sent again.
 import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.adapters.networks import Networks
 from odf_common.chain.compare_chains import Ahead, Behind, Diverged, Equal, common_block, compare
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ReadBlock, blocks_between, raw_blocks
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.object_markers import dropped_blocks
 from odf_common.dataset.remote_aliases import change_aliases, remote_aliases
 from odf_common.errors import InvalidInput, NotFound
@@ -25,7 +27,7 @@ from odf_common.identity.dataset_refs import Alias, parse_alias, parse_ref_any
 from odf_common.metadata.events import DatasetKind
 from odf_common.ports.store import CatalogEntry, ObjectKind, block_reader, scratch_folder
 from odf_common.service.connections import trusted_networks
-from odf_common.service.environment import Environment
+from odf_common.service.settings import Settings
 from odf_sync.access.sent_tokens import TokenFor, authorization, no_token
 from odf_sync.repositories import HttpDataset, Target, target
 from odf_sync.repositories.locate import locate, name_in_repository
@@ -109,7 +111,8 @@ class Push:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    env: Environment
+    datasets: NodeDatasets
+    networks: Networks
     entry: CatalogEntry
     state: ChainState
     target: str
@@ -134,7 +137,11 @@ class _Sent:
 
 
 def push(
-    env: Environment, request: Push, token_for: TokenFor = no_token, privacy: Privacy | None = None
+    datasets: NodeDatasets,
+    settings: Settings,
+    request: Push,
+    token_for: TokenFor = no_token,
+    privacy: Privacy | None = None,
 ) -> Iterator[Step]:
     """Bring a dataset there up to date with the local one; the last step is `updated` or `up-to-date`.
 
@@ -146,7 +153,7 @@ def push(
     `NotPrivateThere`, `NoVisibilityThere`, `SignatureRefused` for a damaged signature here, `TransferRefused`,
     `Unavailable`.
     """
-    source = _source(env, request, token_for)
+    source = _source(datasets, settings, request, token_for)
     if request.is_chosen and not isinstance(source.there, HttpDataset):
         raise NoVisibilityThere(url=source.there.url)
     if not request.is_chosen and privacy is not None and privacy.is_private(source.entry):
@@ -185,7 +192,7 @@ def push(
 def _remember(source: _Source, request: Push) -> None:
     if request.target:
         dataset = source.state.dataset_id
-        change_aliases(source.env.blobs, dataset, lambda known: known.pushed_to(source.target))
+        change_aliases(source.datasets.blobs, dataset, lambda known: known.pushed_to(source.target))
 
 
 def _send_to_node(
@@ -208,7 +215,7 @@ def _send_to_node(
 def _parts(source: _Source, blocks: Range) -> Iterator[Range]:
     """Yield a range in parts of at most `PART_BYTES`, oldest first; a block may be larger."""
     heads, size = [blocks.head], 0
-    for name, raw, _ in raw_blocks(block_reader(source.env.blobs, source.state.dataset_id), blocks.head):
+    for name, raw, _ in raw_blocks(block_reader(source.datasets.blobs, source.state.dataset_id), blocks.head):
         if name == blocks.after:
             break
         if size and size + len(raw) > PART_BYTES:
@@ -272,7 +279,7 @@ def _has_moved(source: _Source, there: HttpDataset, pushed: Multihash, before: M
     head = _head(there)
     if head == before:
         return False
-    read = block_reader(source.env.blobs, source.state.dataset_id)
+    read = block_reader(source.datasets.blobs, source.state.dataset_id)
     return isinstance(compare(read, pushed, _reader(there, pushed), head), Equal | Behind)
 
 
@@ -284,50 +291,58 @@ def _send_files(
     source: _Source, there: Target, blocks: Range, head: Multihash | None
 ) -> Generator[Step, None, _Sent]:
     """Send objects, except dropped ones, then blocks, then the head."""
-    dataset, blobs = source.state.dataset_id, source.env.blobs
+    dataset, blobs = source.state.dataset_id, source.datasets.blobs
     declared = _objects(source, blocks)[::-1]
     dropped = _dropped(source, blocks)
     objects = [one for one in declared if one not in dropped]
     for done in send_objects(blobs, dataset, there, objects):
         yield Step(alias=source.alias, state="objects", done=done, total=len(objects))
     yield Step(alias=source.alias, state="committing")
-    signature = own_signatures(source.env, dataset, source.alias)
+    signature = own_signatures(source.datasets, dataset, source.alias)
     count = send_blocks(blobs, dataset, there, blocks.head, blocks.after, signature=signature)
     there.move_head(dataset, expected=head, new=blocks.head)
-    past = None if blocks.after is None else source.env.states.state_at(dataset, blocks.after)
+    past = None if blocks.after is None else source.datasets.states.state_at(dataset, blocks.after)
     records = source.state.next_offset - (0 if past is None else past.next_offset)
     return _Sent(blocks=count, records=records, dropped_objects=len(dropped))
 
 
-def _source(env: Environment, request: Push, token_for: TokenFor) -> _Source:
-    entry = env.catalog.by_alias(request.dataset)
-    state = None if entry is None else env.states.current(entry.dataset_id)
+def _source(datasets: NodeDatasets, settings: Settings, request: Push, token_for: TokenFor) -> _Source:
+    entry = datasets.catalog.by_alias(request.dataset)
+    state = None if entry is None else datasets.states.current(entry.dataset_id)
     if entry is None or state is None:
         raise NotFound(what=f"dataset {request.dataset}")
-    destination = request.target or next(iter(remote_aliases(env.blobs, entry.dataset_id).push), "")
+    destination = request.target or next(iter(remote_aliases(datasets.blobs, entry.dataset_id).push), "")
     if not destination:
         raise InvalidInput(text=f"{entry.alias} has no push alias: give its destination with --to")
-    repositories = LocalRepositories(env.settings.home)
+    repositories = LocalRepositories(settings.home)
     named = parse_ref_any(destination)
     if isinstance(named, Alias):  # a repository
         name = parse_alias(entry.alias).dataset
         destination = str(name_in_repository(repositories, named.dataset, entry.dataset_id, name, token_for))
     url = locate(repositories, destination, token_for).url
     token = token_for(url)
-    there = target(url, env.settings) or HttpDataset(plain_url(url), token, trusted_networks(env.settings))
-    return _Source(env=env, entry=entry, state=state, target=destination, there=there, token=token)
+    networks = trusted_networks(settings)
+    there = target(url, settings) or HttpDataset(plain_url(url), token, networks)
+    return _Source(
+        datasets=datasets,
+        networks=networks,
+        entry=entry,
+        state=state,
+        target=destination,
+        there=there,
+        token=token,
+    )
 
 
 def _head(there: HttpDataset | Target) -> Multihash | None:
-    try:
+    with suppress(NotFound):
         return there.head()
-    except NotFound:
-        return None
+    return None
 
 
 def _range(source: _Source, there: HttpDataset | Target, head: Multihash | None, *, is_forced: bool) -> Range:
     """Return the blocks to send: those after the other head; all to replace the chain there."""
-    dataset, blobs = source.state.dataset_id, source.env.blobs
+    dataset, blobs = source.state.dataset_id, source.datasets.blobs
     everything = Range(after=None, head=source.head)
     if head is None:
         return everything
@@ -358,12 +373,14 @@ def _range(source: _Source, there: HttpDataset | Target, head: Multihash | None,
 def _send_blocks(
     source: _Source, connection: Connection, request: Push, blocks: Range, head: Multihash | None
 ) -> TransferPlan:
-    env, dataset = source.env, source.state.dataset_id
-    signature = own_signatures(env, dataset, source.alias) if connection.takes_signatures else no_signature
-    with scratch_folder(env.blobs) as scratch:
+    datasets, dataset = source.datasets, source.state.dataset_id
+    signature = (
+        own_signatures(datasets, dataset, source.alias) if connection.takes_signatures else no_signature
+    )
+    with scratch_folder(datasets.blobs) as scratch:
         archive = scratch / "blocks"
         with archive.open("wb") as out:
-            plan = pack(block_reader(env.blobs, dataset), blocks, out, signature)
+            plan = pack(block_reader(datasets.blobs, dataset), blocks, out, signature)
         if plan.bytes_in_raw_blocks > BLOCKS_BYTES_LIMIT:
             size = plan.bytes_in_raw_blocks
             text = f"{size} bytes of blocks; a chain of at most {BLOCKS_BYTES_LIMIT} can replace another"
@@ -412,9 +429,9 @@ def _batch(source: _Source, connection: Connection, archive: Path, count: int) -
 
 
 def _uploader(source: _Source, connection: Connection) -> Uploader:
-    networks, dataset = trusted_networks(source.env.settings), source.state.dataset_id
+    networks, dataset = source.networks, source.state.dataset_id
     return Uploader(
-        source.env.blobs, dataset, source.there.url, networks, may_continue=connection.continues_uploads
+        source.datasets.blobs, dataset, source.there.url, networks, may_continue=connection.continues_uploads
     )
 
 
@@ -434,7 +451,7 @@ def _send_objects(source: _Source, connection: Connection, blocks: Range) -> Ite
 
 
 def _objects(source: _Source, blocks: Range) -> tuple[ObjectFile, ...]:
-    read = block_reader(source.env.blobs, source.state.dataset_id)
+    read = block_reader(source.datasets.blobs, source.state.dataset_id)
     links = blocks_between(read, blocks.head, blocks.after)
     files = [file for _, decoded, _ in links for file in objects_of(decoded.block.event)]
     return tuple(dict.fromkeys(reversed(files)))
@@ -442,7 +459,7 @@ def _objects(source: _Source, blocks: Range) -> tuple[ObjectFile, ...]:
 
 def _dropped(source: _Source, blocks: Range) -> frozenset[ObjectFile]:
     """Return the objects that this node does not have since they were dropped, or were copied without."""
-    dataset, blobs = source.state.dataset_id, source.env.blobs
+    dataset, blobs = source.state.dataset_id, source.datasets.blobs
     dropped = dropped_blocks(blobs, dataset) if source.state.kind is DatasetKind.Derivative else None
     if dropped is None:
         return frozenset()

@@ -12,11 +12,11 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from odf_common.chain.walk import ChainBroken, raw_blocks
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.signature_check import stored_signature
 from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.service.environment import Environment
 from odf_sync.http.endpoints import dataset_of
 from odf_sync.repositories.pack_format import MEDIA_TYPE, SIGNATURES_MEDIA_TYPE, framed
 
@@ -29,9 +29,9 @@ Content = Callable[[Multihash, bytes], bytes]
 class BlockPacks:
     """Sends packs of the blocks of a store, and of their signatures."""
 
-    def __init__(self, env: Environment) -> None:
+    def __init__(self, datasets: NodeDatasets) -> None:
         """Read from the stores of the node."""
-        self._env = env
+        self._datasets = datasets
 
     async def send(self, request: web.Request) -> web.StreamResponse:
         """Send the block in the path and those before it, newest first, up to the one that `after` names."""
@@ -47,7 +47,7 @@ class BlockPacks:
         return await self._send(request, SIGNATURES_MEDIA_TYPE, stored, signature)
 
     def _stored(self, request: web.Request) -> StoredDataset:
-        return StoredDataset(dataset_of(request).dataset_id, self._env.blobs, self._env.refs)
+        return StoredDataset(dataset_of(request).dataset_id, self._datasets.blobs, self._datasets.refs)
 
     async def _send(
         self, request: web.Request, media_type: str, stored: StoredDataset, content: Content

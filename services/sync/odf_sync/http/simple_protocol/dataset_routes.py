@@ -13,6 +13,7 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.signature_check import stored_signature
 from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.errors import NotFound
@@ -20,7 +21,6 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import NAMED_BY_CONTENT, ObjectKind
-from odf_common.service.environment import Environment
 from odf_sync.access.rules import Action
 from odf_sync.http.endpoints import Endpoint, counted_caller, dataset_of, name_in_path, reads_public_data
 from odf_sync.http.open_pushes import OpenPushes
@@ -43,13 +43,14 @@ MISSING: Final = {
 class SimpleProtocol:
     """Handlers for the routes of a dataset; names are not case-sensitive."""
 
-    def __init__(self, env: Environment, pushes: OpenPushes | None = None) -> None:
+    def __init__(self, datasets: NodeDatasets, home: Path, pushes: OpenPushes | None = None) -> None:
         """Serve every dataset of the node; take objects for those that are being pushed, too."""
-        self._env = env
+        self._datasets = datasets
+        self._home = home
         self._pushes = pushes or OpenPushes()
-        self._packs = BlockPacks(env)
+        self._packs = BlockPacks(datasets)
         self._uploads = ObjectUploads()
-        self._downloads = ObjectDownloads(env)
+        self._downloads = ObjectDownloads(datasets.blobs)
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Yield what is served."""
@@ -124,12 +125,12 @@ class SimpleProtocol:
 
     def _head(self, dataset: DatasetId) -> tuple[Multihash | None, bool]:
         """Return the head, and whether any block has a signature."""
-        signed = self._env.blobs.names(dataset, ObjectKind.SIGNATURE)
-        return self._env.refs.head(dataset), next(signed, None) is not None
+        signed = self._datasets.blobs.names(dataset, ObjectKind.SIGNATURE)
+        return self._datasets.refs.head(dataset), next(signed, None) is not None
 
     async def _signature(self, request: web.Request) -> web.Response:
         name = hash_in_url(request.match_info["name"])
-        stored = StoredDataset(dataset_of(request).dataset_id, self._env.blobs, self._env.refs)
+        stored = StoredDataset(dataset_of(request).dataset_id, self._datasets.blobs, self._datasets.refs)
         found = await asyncio.to_thread(stored_signature, stored, name)
         if found is None:
             return _not_found(MISSING[ObjectKind.SIGNATURE].format(name=name))
@@ -153,7 +154,7 @@ class SimpleProtocol:
         if dataset is None:
             raise web.HTTPNotFound(text="")
         hashed = hash_in_url(request.match_info["name"])
-        blobs, home, pushes = self._env.blobs, self._env.settings.home, self._pushes
+        blobs, home, pushes = self._datasets.blobs, self._home, self._pushes
 
         def take(file: Path) -> None:
             blobs.put_file(dataset, kind, hashed, file)
@@ -173,7 +174,7 @@ class SimpleProtocol:
         alias = name_in_path(request)
         if not self._pushes.takes_archive(alias, hashed):
             raise web.HTTPNotFound(text="")
-        file = upload_file(self._env.settings.home, alias, hashed)
+        file = upload_file(self._home, alias, hashed)
         upload = ExpectedUpload(
             file=file, name=hashed, has=lambda: False, take=_keep, most=ARCHIVE_BYTES_LIMIT
         )

@@ -17,8 +17,7 @@ from aiohttp.web_request import BaseRequest
 
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import ObjectKind
-from odf_common.service.environment import Environment
+from odf_common.ports.store import BlobStore, ObjectKind
 from odf_sync.http.connections import SentFile
 
 AT_ONCE: Final = 16  # objects that are fetched; requests for others wait
@@ -71,9 +70,9 @@ class SentObject(SentFile):
 class ObjectDownloads:
     """Answers with objects; used in the event loop only."""
 
-    def __init__(self, env: Environment) -> None:
+    def __init__(self, blobs: BlobStore) -> None:
         """Read from the store of the node."""
-        self._env = env
+        self._blobs = blobs
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="objects")
         self._fetches: dict[tuple[DatasetId, ObjectKind, Multihash], asyncio.Future[Path]] = {}
 
@@ -84,11 +83,11 @@ class ObjectDownloads:
 
         For HEAD an object is not fetched, nor for a client that has it: the response to HEAD then is of the whole.
         """
-        path = await asyncio.to_thread(self._env.blobs.local_copy, dataset, kind, name)
+        path = await asyncio.to_thread(self._blobs.local_copy, dataset, kind, name)
         is_met, is_known = _is_met(request.if_match, name), _has(request.if_none_match, name)
         size = 0
         if path is None and (request.method == hdrs.METH_HEAD or is_known or not is_met):
-            size = await asyncio.to_thread(self._env.blobs.size, dataset, kind, name)
+            size = await asyncio.to_thread(self._blobs.size, dataset, kind, name)
         if not is_met:
             return web.Response(status=412, headers={hdrs.ETAG: _tag(name)})
         if is_known:
@@ -105,7 +104,7 @@ class ObjectDownloads:
         if fetch is None:
             threads = None if kind is ObjectKind.BLOCK else self._threads  # None: those that all share
             loop = asyncio.get_running_loop()
-            fetch = loop.run_in_executor(threads, self._env.blobs.local_path, *key)
+            fetch = loop.run_in_executor(threads, self._blobs.local_path, *key)
             self._fetches[key] = fetch
             fetch.add_done_callback(lambda _: self._fetches.pop(key))
         return await asyncio.shield(fetch)  # the others still want it if one request is cancelled

@@ -10,11 +10,12 @@ from typing import Final
 import structlog
 from aiohttp import WSCloseCode, hdrs, web
 
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import Damaged, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry
-from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
+from odf_common.service.settings import Settings
 from odf_sync.access import rules as access_rules
 from odf_sync.access.rules import Action
 from odf_sync.http.authorization import Authorizer
@@ -82,10 +83,16 @@ class SmartProtocol:
     """Handlers of the routes; an exchange ends with a close frame, whatever happens in it."""
 
     def __init__(
-        self, env: Environment, replies: Replies, authorizer: Authorizer, pushes: OpenPushes
+        self,
+        datasets: NodeDatasets,
+        settings: Settings,
+        replies: Replies,
+        authorizer: Authorizer,
+        pushes: OpenPushes,
     ) -> None:
         """Serve every dataset of the node; new ones get their visibility by `authorizer`."""
-        self._env = env
+        self._datasets = datasets
+        self._settings = settings
         self._replies = replies
         self._authorizer = authorizer
         self._pushes = pushes
@@ -120,10 +127,15 @@ class SmartProtocol:
 
     async def _pull(self, request: web.Request) -> web.StreamResponse:
         dataset = dataset_of(request).dataset_id
-        head = await asyncio.to_thread(self._env.refs.head, dataset)
+        head = await asyncio.to_thread(self._datasets.refs.head, dataset)
         if head is None:
             raise web.HTTPNotFound(text="")
-        source = PullSource(env=self._env, dataset=dataset, head=head)
+        source = PullSource(
+            blobs=self._datasets.blobs,
+            public_url=self._settings.public_url,
+            dataset=dataset,
+            head=head,
+        )
         serve = partial(serve_pull, source=source, request=request)
         return await self._upgraded(request, PULL, serve, PULL_MESSAGE_BYTES)
 
@@ -132,9 +144,11 @@ class SmartProtocol:
             entry: CatalogEntry | None = dataset_of(request)
         except KeyError:
             entry = None
-        head = None if entry is None else await asyncio.to_thread(self._env.refs.head, entry.dataset_id)
+        head = None if entry is None else await asyncio.to_thread(self._datasets.refs.head, entry.dataset_id)
         target = PushTarget(
-            env=self._env,
+            datasets=self._datasets,
+            home=self._settings.home,
+            public_url=self._settings.public_url,
             replies=self._replies,
             alias=name_in_path(request) if entry is None else entry.alias,
             entry=entry,

@@ -10,8 +10,7 @@ from aiohttp import web
 from odf_common.adapters.local.faults import translated
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import ObjectKind, block_reader
-from odf_common.service.environment import Environment
+from odf_common.ports.store import BlobStore, ObjectKind, block_reader
 from odf_sync.smart.channel import IDLE_SECONDS, PROMPT_SECONDS, Channel
 from odf_sync.smart.messages import (
     VERSION,
@@ -42,7 +41,8 @@ from odf_sync.smart.spooled import spool_file
 class PullSource:
     """The dataset that is pulled, with its head at the start."""
 
-    env: Environment
+    blobs: BlobStore
+    public_url: str | None
     dataset: DatasetId
     head: Multihash
 
@@ -61,24 +61,24 @@ class PullSource:
 
     def plan(self, blocks: Range) -> TransferPlan:
         """Return what a range amounts to."""
-        return plan_of(block_reader(self.env.blobs, self.dataset), blocks)
+        return plan_of(block_reader(self.blobs, self.dataset), blocks)
 
     def pack(self, blocks: Range) -> BinaryIO:
         """Return the archive of a range, in a file that the caller closes."""
-        out = spool_file(self.env.blobs)
+        out = spool_file(self.blobs)
         try:
             with translated():
-                pack(block_reader(self.env.blobs, self.dataset), blocks, out)
+                pack(block_reader(self.blobs, self.dataset), blocks, out)
         except BaseException:
             out.close()
             raise
         return out
 
     def _is_ancestor(self, block: Multihash, head: Multihash) -> bool:
-        return is_ancestor(block_reader(self.env.blobs, self.dataset), self._has, block, head)
+        return is_ancestor(block_reader(self.blobs, self.dataset), self._has, block, head)
 
     def _has(self, block: Multihash) -> bool:
-        return self.env.blobs.has(self.dataset, ObjectKind.BLOCK, block)
+        return self.blobs.has(self.dataset, ObjectKind.BLOCK, block)
 
 
 async def serve_pull(channel: Channel, source: PullSource, request: web.Request) -> None:
@@ -102,14 +102,14 @@ async def serve_pull(channel: Channel, source: PullSource, request: web.Request)
 def _downloads(source: PullSource, request: web.Request, files: Iterable[ObjectFile]) -> DownloadsReply:
     return DownloadsReply(
         object_transfer_strategies=tuple(
-            Download(object_file=one, download_from=url_of(source.env, request, one)) for one in files
+            Download(object_file=one, download_from=url_of(source.public_url, request, one)) for one in files
         )
     )
 
 
-def url_of(env: Environment, request: web.Request, file: ObjectFile) -> TransferUrl:
+def url_of(public_url: str | None, request: web.Request, file: ObjectFile) -> TransferUrl:
     """Return this node's own place of an object, for the client that asks."""
-    origin = env.settings.public_url or f"{request.scheme}://{request.host}"
+    origin = public_url or f"{request.scheme}://{request.host}"
     base = request.rel_url.raw_path.rpartition("/")[0]
     url = f"{origin}{base}/{file.object_type.kind}/{file.physical_hash}"
     headers = [HttpHeader(name=VERSION_HEADER, value=str(VERSION))]

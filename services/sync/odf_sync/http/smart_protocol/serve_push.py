@@ -12,12 +12,12 @@ from aiohttp import web
 
 from odf_common.adapters.local.faults import size_of
 from odf_common.codec.flatbuffers import decode_block
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import BlobStore, CatalogEntry
-from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
 from odf_sync.access.rules import Action
 from odf_sync.http.connections import bytes_received, limit_received
@@ -73,7 +73,9 @@ MORE_OBJECTS: Final = 1000  # that a client may list too many
 class PushTarget:
     """Where a push goes: the name in its URL, the dataset that has it, and the head at the start."""
 
-    env: Environment
+    datasets: NodeDatasets
+    home: Path
+    public_url: str | None
     replies: Replies
     alias: str
     entry: CatalogEntry | None
@@ -99,7 +101,7 @@ class PushTarget:
             return event.dataset_id if isinstance(event, Seed) else None
         dataset = self.entry.dataset_id
         if is_forced and isinstance(event, Seed):
-            here = self.env.states.current(dataset)
+            here = self.datasets.states.current(dataset)
             if here is None or (event.dataset_id, event.dataset_kind) != (dataset, here.kind):
                 raise TransferRefused(fault=SeedBlockOverwriteRestricted())
         return dataset
@@ -110,7 +112,7 @@ class PushTarget:
             raise _refused(Phase.PUSH_UPLOADS, "the first block is no Seed")
         if self.entry is not None:
             return dataset
-        known = self.env.catalog.by_id(dataset)
+        known = self.datasets.catalog.by_id(dataset)
         if known is not None and self.may_find(known):
             raise _refused(Phase.PUSH_TARGET, "the dataset has another name here")
         if known is not None or self.pushes.are_of_others(self.alias, dataset):
@@ -141,9 +143,9 @@ class PushTarget:
         )
 
     def _upload(self, request: web.Request, dataset: DatasetId, file: ObjectFile) -> Upload:
-        if self.env.blobs.has(dataset, file.object_type.kind, file.physical_hash):
+        if self.datasets.blobs.has(dataset, file.object_type.kind, file.physical_hash):
             return Upload(object_file=file, push_strategy=PushStrategy.SKIP_UPLOAD)
-        place, kept = url_of(self.env, request, file), self.kept(file.physical_hash)
+        place, kept = url_of(self.public_url, request, file), self.kept(file.physical_hash)
         arrived = size_of(kept) or 0
         if arrived:  # other clients send this header with the whole object
             place = replace(place, headers=(*place.headers, HttpHeader(name=OFFSET, value=str(arrived))))
@@ -151,7 +153,7 @@ class PushTarget:
 
     def kept(self, name: Multihash) -> Path:
         """Return where what was uploaded is kept."""
-        return upload_file(self.env.settings.home, self.alias, name)
+        return upload_file(self.home, self.alias, name)
 
     def archive_bytes(self) -> int:
         """Return how much of the archives has arrived that exchanges of this name may refer to."""
@@ -201,7 +203,7 @@ async def _received_blocks(
         await channel.send(PushAccepted())
         batch = await _expect_blocks(channel, size, lambda: bytes_received(request) + target.archive_bytes())
         archive = None if batch.archive is None else target.kept(batch.archive)
-        blocks = await asyncio.to_thread(_unpacked, target.env.blobs, batch, plan.num_blocks, archive)
+        blocks = await asyncio.to_thread(_unpacked, target.datasets.blobs, batch, plan.num_blocks, archive)
     return _Received(blocks=blocks, archive=archive)
 
 
@@ -242,7 +244,7 @@ async def _receive(
     )
     with (
         target.pushes.pushing(target.alias, dataset),
-        Acceptance(target.env, chain) as acceptance,
+        Acceptance(target.datasets, chain) as acceptance,
         target.pushes.listening(dataset, acceptance.note_object),
     ):
         most = OBJECTS_OF_BLOCK * len(blocks) + MORE_OBJECTS
