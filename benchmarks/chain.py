@@ -69,8 +69,8 @@ def run() -> list[Row]:
 
 
 def _single_steps(chain: AChain) -> list[Row]:
-    raws = [one.raw for one in chain.blocks]
-    blocks = [one.block for one in chain.blocks]
+    raws = [block.raw for block in chain.blocks]
+    blocks = [block.block for block in chain.blocks]
     chain.blocks.clear()
     encoding = _rate(len(raws), lambda: [encode_block(block) for block in blocks])
     blocks.clear()
@@ -248,5 +248,5 @@ def _row(case: str, value: float, unit: str, limit: float, *, target: float) -> 
 
 
 if __name__ == "__main__":
-    for one in run():
-        print("  ".join(f"{name}={value}" for name, value in one.items()))
+    for row in run():
+        print("  ".join(f"{name}={value}" for name, value in row.items()))

@@ -99,7 +99,7 @@ def _peer(script: Path, node: BenchedNode, name: str, count: int | None = None) 
 
 
 def _rows(kind: str, ours: str, rounds: Sequence[Mapping[str, Caught]]) -> list[Row]:
-    middle = sorted((one[ours] for one in rounds), key=lambda one: one.used)[len(rounds) // 2]
+    middle = sorted((round_[ours] for round_ in rounds), key=lambda round_: round_.used)[len(rounds) // 2]
     delta, sketch = "Kafka → Delta, fsynced, no hashes", "sketch, one thread, no commits"
     faust = "Faust → Parquet, fsynced, at least once, no hashes"
     case = f"catch up from a topic, {kind}"
@@ -108,7 +108,7 @@ def _rows(kind: str, ours: str, rounds: Sequence[Mapping[str, Caught]]) -> list[
 
     def row(case: str, unit: str, of: Callable[[Caught], float], **peer: str) -> Row:
         ((key, name),) = peer.items()
-        pairs = [(of(one[ours]), of(one[key])) for one in rounds]
+        pairs = [(of(round_[ours]), of(round_[key])) for round_ in rounds]
         value, against = (median(column) for column in zip(*pairs, strict=True))
         ratio = median(mine / its for mine, its in pairs)
         return Row(case=case, value=value, unit=unit, peer=name, against=against, ratio=ratio)

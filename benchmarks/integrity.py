@@ -46,7 +46,7 @@ def run(node: BenchedNode) -> list[Row]:
         "start": _start,
     }
     rounds = [_turn(number, works) for number in range(ROUNDS)]
-    seconds = {name: median(one[name] for one in rounds) for name in works}
+    seconds = {name: median(round_[name] for round_ in rounds) for name in works}
     limit = seconds["hashing"]
     return [
         held_against(

@@ -104,9 +104,9 @@ def _stream(work: Work) -> list[float]:
         query.awaitTermination()
     except PySparkException as error:  # which cannot be sent to another process
         raise RuntimeError(str(error)) from None
-    batches = [one for one in query.recentProgress if one["numInputRows"]]
+    batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
     assert len(batches) == max(map(len, work.files.values())), "each file is a micro-batch"
-    return [one["durationMs"]["triggerExecution"] / 1000 for one in batches]
+    return [batch["durationMs"]["triggerExecution"] / 1000 for batch in batches]
 
 
 def _source(session: SparkSession, work: Work, files: Sequence[Path], folder: Path) -> DataFrame:

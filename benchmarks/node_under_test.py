@@ -69,7 +69,7 @@ class BenchedNode:
 
     def folder(self, name: str) -> Path:
         """Return a dataset's folder."""
-        entry = next(one for one in self.listed() if one["alias"] == name)
+        entry = next(dataset for dataset in self.listed() if dataset["alias"] == name)
         return self.embedded.home / "datasets" / str(entry["id"]).removeprefix("did:odf:")
 
     def listed(self) -> list[dict[str, Any]]:

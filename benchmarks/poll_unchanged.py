@@ -55,7 +55,7 @@ def run(node: BenchedNode) -> list[Row]:
             "kept": lambda: _request(urls, is_kept=True),
         }
         rounds = [_turn(number, works) for number in range(ROUNDS)]
-    rates = {name: COUNT / median(one[name] for one in rounds) for name in works}
+    rates = {name: COUNT / median(round_[name] for round_ in rounds) for name in works}
     return [
         held_against(
             f"odf pull, {COUNT} unchanged URLs",
@@ -102,7 +102,7 @@ def _pull(node: BenchedNode, state: str) -> float:
             for item in coordinator.Pull(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
         }
     seconds = time.perf_counter() - begun
-    assert list(last.values()) == [state] * COUNT, next(one for one in last.items() if one[1] != state)
+    assert list(last.values()) == [state] * COUNT, next(item for item in last.items() if item[1] != state)
     return seconds
 
 

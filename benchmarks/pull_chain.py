@@ -86,7 +86,7 @@ def _pulled(there: Path, here: Path, delay: float, *, trusts_records: bool = Fal
 
 def _held_against_bare_copies(case: str, value: float, objects: Path, copy: Path) -> Iterator[Row]:
     """Yield how far the pull is from what receiving, hashing and writing its objects takes."""
-    names = [one.name for one in objects.iterdir()]
+    names = [file.name for file in objects.iterdir()]
     for what, has_records in (("", False), (", its records read and hashed", True)):
         with process_of(serve_bare, objects) as port:
             peer = timed(lambda: bare_copy(port, names, copy, has_records=has_records))  # noqa: B023

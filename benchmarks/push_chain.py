@@ -124,7 +124,7 @@ def _serve(ready: Connection, home: Path, warm: DatasetId | None) -> None:
         SimpleProtocol(node.datasets, home, pushes),
         SmartProtocol(node.datasets, node.settings, node.replies, authorizer, pushes),
     )
-    app = application(authorizer, tuple(one for room in rooms for one in room.endpoints()))
+    app = application(authorizer, tuple(endpoint for room in rooms for endpoint in room.endpoints()))
     with running(app) as url:
         ready.send(int(url.rpartition(":")[2]))
         threading.Event().wait()

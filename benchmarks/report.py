@@ -59,7 +59,7 @@ def write(outcomes: Mapping[str, Outcome], file: Path, *, cores: int, names: Seq
     known = json.loads(file.read_text())["cases"] if file.exists() else {}
     moment = f"{datetime.now(UTC):%Y-%m-%dT%H:%MZ}"
     where = {"date": moment, "cores": cores, **_machine()}
-    new = {name: {**where, **_plain(one)} for name, one in outcomes.items()}
+    new = {name: {**where, **_plain(outcome)} for name, outcome in outcomes.items()}
     cases = known | new
     ordered = {name: cases[name] for name in names if name in cases}
     file.write_text(json.dumps({"cases": ordered}, indent=2, ensure_ascii=False) + "\n")

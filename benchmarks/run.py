@@ -136,7 +136,7 @@ def _run_case(name: str, home: Path | None) -> list[Row]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     run: Callable[..., list[Row | Plain]] = importlib.import_module(name).run
     found = run() if home is None else run(BenchedNode(EmbeddedNode(home)))
-    return [one if isinstance(one, Row) else row_of(one) for one in found]
+    return [result if isinstance(result, Row) else row_of(result) for result in found]
 
 
 def _waiting() -> float:

@@ -60,8 +60,8 @@ def _proxy(ready: Connection, port: int, delay: float) -> None:
         while True:
             client, _ = server.accept()
             there = socket.create_connection(("127.0.0.1", port))
-            for one in (client, there):
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for process in (client, there):
+                process.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _pump(client, there, delay)
             _pump(there, client, delay)
 
@@ -163,7 +163,7 @@ def _command(command: list[str]) -> Iterator[int]:
     """Run a server until the block ends; yield the port that replaces `{port}`, once it is open."""
     with socket.create_server((HERE, 0)) as free:
         port = int(free.getsockname()[1])
-    arguments = [one.replace("{port}", str(port)) for one in command]
+    arguments = [argument.replace("{port}", str(port)) for argument in command]
     process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         while True:

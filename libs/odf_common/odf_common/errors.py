@@ -204,7 +204,7 @@ def counted(number: int, what: str) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name most similar to an unknown one, ignoring case; None if none is similar."""
-    by_key = {one.lower(): one for one in known}
+    by_key = {name.lower(): name for name in known}
     matches = get_close_matches(name.lower(), by_key, n=1, cutoff=SIMILARITY)
     return by_key[matches[0]] if matches else None
 

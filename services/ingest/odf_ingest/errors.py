@@ -392,7 +392,7 @@ class TooManyRejected(InvalidInput):
 
 # The topic is not as the chain knows it; only a user can decide to accept it as it is.
 OF_TOPIC: Final = frozenset(
-    one.__name__ for one in (TopicReplaced, TopicGone, RecordsExpired, PositionBeyondEnd)
+    error.__name__ for error in (TopicReplaced, TopicGone, RecordsExpired, PositionBeyondEnd)
 )
 
 

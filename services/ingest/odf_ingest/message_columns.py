@@ -57,7 +57,7 @@ class HeaderColumns(tuple[tuple[str, str], ...]):
         """Read pairs; raises `ValueError`."""
         if text == NONE:
             return cls()
-        pairs = [one.strip().rpartition(":") for one in text.split(",")]
+        pairs = [part.strip().rpartition(":") for part in text.split(",")]
         if not all(header and column for header, _, column in pairs):
             raise ValueError(text)
         return cls((header, column) for header, _, column in pairs)

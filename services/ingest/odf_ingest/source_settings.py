@@ -202,7 +202,7 @@ class SourceSettings:
     @classmethod
     def from_plain(cls, plain: Mapping[str, object]) -> Self:
         """Build from keys such as `badRecords`; raises `InvalidInput` for an unknown key or a wrong value."""
-        known = {_key(one.name): one.name for one in fields(cls)}
+        known = {_key(field_.name): field_.name for field_ in fields(cls)}
         values: dict[str, object] = {}
         for key, value in plain.items():
             if key not in known:
@@ -213,7 +213,7 @@ class SourceSettings:
 
     def plain(self) -> dict[str, object]:
         """Return all settings by key, as `from_plain` takes them."""
-        found = {_key(one.name): getattr(self, one.name) for one in fields(self)}
+        found = {_key(field.name): getattr(self, field.name) for field in fields(self)}
         return {key: str(value) if isinstance(value, _WRITTEN) else value for key, value in found.items()}
 
     def chosen(self) -> dict[str, object]:
@@ -242,7 +242,7 @@ def load_settings(blobs: BlobStore, dataset: DatasetId, source: str) -> SourceSe
 def save_settings(blobs: BlobStore, dataset: DatasetId, source: str, settings: SourceSettings) -> None:
     """Store the settings of a source durably; defaults are not written."""
     own = settings.chosen()
-    others = {name: one for name, one in _read(blobs, dataset).items() if name != source}
+    others = {name: settings for name, settings in _read(blobs, dataset).items() if name != source}
     sources = {**others, source: own} if own else others
     text = json.dumps(sources, indent=1, sort_keys=True) if sources else None
     blobs.set_note(dataset, NOTE, text)
@@ -312,7 +312,7 @@ def _expected(default: object) -> str:
 
 def _key(name: str) -> str:
     first, *others = name.split("_")
-    return first + "".join(one.capitalize() for one in others)
+    return first + "".join(name.capitalize() for name in others)
 
 
 DEFAULTS: Final = SourceSettings()

@@ -133,7 +133,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         found = aliases.listed(
             self._datasets, request.refs, recursive=request.recursive, is_strict=request.is_strict
         )
-        return pb.ListAliasesReply(datasets=[self._aliases(*one) for one in found])
+        return pb.ListAliasesReply(datasets=[self._aliases(*dataset) for dataset in found])
 
     def ChangeAliases(
         self, request: pb.ChangeAliasesRequest, context: grpc.ServicerContext
@@ -152,16 +152,16 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         query = Query(text=request.text, repositories=tuple(request.repositories), refresh=request.refresh)
         found, searched = self._search.find(query)
         return pb.SearchReply(
-            datasets=[_found(one) for one in found[:MOST_FOUND]],
+            datasets=[_found(dataset) for dataset in found[:MOST_FOUND]],
             left_out=max(0, len(found) - MOST_FOUND),
             repositories=[
                 pb.SearchedRepository(
-                    name=one.name,
-                    datasets=len(one.index.listing.datasets),
-                    read_at_ms=one.index.read_at_ms,
-                    problem=one.problem,
+                    name=repository.name,
+                    datasets=len(repository.index.listing.datasets),
+                    read_at_ms=repository.index.read_at_ms,
+                    problem=repository.problem,
                 )
-                for one in searched
+                for repository in searched
             ],
         )
 
@@ -170,16 +170,16 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         return pb.DatasetAliases(alias=entry.alias, pull=found.pull, push=found.push, is_ours=is_ours)
 
 
-def _found(one: Found) -> pb.FoundDataset:
+def _found(dataset: Found) -> pb.FoundDataset:
     return pb.FoundDataset(
-        repository=one.repository,
-        name=one.name,
-        dataset_id=one.dataset.id,
-        kind=one.dataset.kind,
-        description=one.dataset.description,
-        keywords=one.dataset.keywords,
-        columns=one.dataset.columns,
-        found_in=one.found_in,
+        repository=dataset.repository,
+        name=dataset.name,
+        dataset_id=dataset.dataset.id,
+        kind=dataset.dataset.kind,
+        description=dataset.dataset.description,
+        keywords=dataset.dataset.keywords,
+        columns=dataset.dataset.columns,
+        found_in=dataset.found_in,
     )
 
 

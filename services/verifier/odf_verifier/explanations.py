@@ -53,15 +53,17 @@ def _advice(keys: Path, target: Target) -> str:
 def without_dropped(blobs: BlobStore, target: Target, problems: Iterable[Problem]) -> list[Problem]:
     """Return the problems, with a single one for all dropped objects."""
     found = list(problems)
-    if not target.is_local or all(one.kind is not Damage.OBJECT_MISSING for one in found):
+    if not target.is_local or all(problem.kind is not Damage.OBJECT_MISSING for problem in found):
         return found  # the notes in a foreign folder are not trusted
     dropped = dropped_blocks(blobs, target.dataset)
     if dropped is None:
         return found
     rest = [
-        one
-        for one in found
-        if one.kind is not Damage.OBJECT_MISSING or one.block is None or not dropped.contains(one.block)
+        problem
+        for problem in found
+        if problem.kind is not Damage.OBJECT_MISSING
+        or problem.block is None
+        or not dropped.contains(problem.block)
     ]
     if len(rest) == len(found):
         return found
@@ -75,12 +77,10 @@ def with_advice(keys: Path, target: Target, problems: Iterable[Problem]) -> list
     if not target.is_local or has_dataset_key(keys, target.dataset):
         return found
     name = split_ref(target.name)[0]
-    for index, one in enumerate(found):
-        if one.kind is Damage.OBJECT_MISSING:
-            text = (
-                f"{one.text}; {name} is a copy: `odf pull URL --as {name} --recheck` fetches lost files again"
-            )
-            found[index] = replace(one, text=text)
+    for index, problem in enumerate(found):
+        if problem.kind is Damage.OBJECT_MISSING:
+            text = f"{problem.text}; {name} is a copy: `odf pull URL --as {name} --recheck` fetches lost files again"
+            found[index] = replace(problem, text=text)
             break
     return found
 

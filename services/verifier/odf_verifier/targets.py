@@ -83,8 +83,10 @@ def state_of(datasets: NodeDatasets, dataset: DatasetId, ref: str, block: Multih
 def _inputs(datasets: NodeDatasets, state: ChainState, seen: set[DatasetId]) -> Iterator[Target]:
     """Yield the inputs that a chain has read or will read, at their heads; inputs of inputs first."""
     transform = state.transform
-    declared = () if transform is None else (DatasetId.parse(one.dataset_ref) for one in transform.inputs)
-    for dataset in (*(one.dataset_id for one in state.input_progress), *declared):
+    declared = (
+        () if transform is None else (DatasetId.parse(input_.dataset_ref) for input_ in transform.inputs)
+    )
+    for dataset in (*(progress.dataset_id for progress in state.input_progress), *declared):
         entry = datasets.catalog.by_id(dataset)
         if dataset in seen or entry is None:
             continue

@@ -62,7 +62,7 @@ class Verdict:
     @property
     def is_undecided(self) -> bool:
         """Return whether nothing found is damage: data was dropped, or an engine is not installed."""
-        return bool(self.problems) and all(one.kind in UNDECIDED for one in self.problems)
+        return bool(self.problems) and all(problem.kind in UNDECIDED for problem in self.problems)
 
     @property
     def word(self) -> str:
@@ -71,7 +71,7 @@ class Verdict:
             return "valid"
         if not self.is_undecided:
             return "invalid"
-        is_dropped = any(one.kind is Damage.DATA_DROPPED for one in self.problems)
+        is_dropped = any(problem.kind is Damage.DATA_DROPPED for problem in self.problems)
         return "dropped" if is_dropped else "not-replayable"
 
 

@@ -83,9 +83,11 @@ class Networks:
         address = ipaddress.ip_address(text.partition("%")[0])
         if any(_is_in(address, network) for network in self.allowed):
             return
-        for one in _embedded(address) or (address,):
-            is_public = one.is_global and not (one.is_multicast or one.is_reserved or _is_in(one, SITE_LOCAL))
-            if not is_public and not any(_is_in(one, network) for network in self.allowed):
+        for embedded in _embedded(address) or (address,):
+            is_public = embedded.is_global and not (
+                embedded.is_multicast or embedded.is_reserved or _is_in(embedded, SITE_LOCAL)
+            )
+            if not is_public and not any(_is_in(embedded, network) for network in self.allowed):
                 raise AddressForbidden(host=host, address=str(address))
 
 
@@ -143,4 +145,4 @@ def _embedded(address: Address) -> tuple[Address, ...]:
     found = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
     if address in NAT64:
         found.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-    return tuple(one for one in found if one is not None)
+    return tuple(address for address in found if address is not None)

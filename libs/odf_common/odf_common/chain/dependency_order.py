@@ -18,8 +18,8 @@ def in_order(before: Mapping[T, Collection[T]]) -> Iterator[T]:
         sorter.prepare()
     waiting = dict.fromkeys(before)
     while ready := sorter.get_ready():
-        for one in ready:
-            del waiting[one]
-            yield one
+        for dataset in ready:
+            del waiting[dataset]
+            yield dataset
         sorter.done(*ready)
     yield from waiting

@@ -141,7 +141,9 @@ class ChainState:
         """Return the datasets that the transform reads, in its order; empty for a root dataset."""
         transform = self.transform
         return (
-            () if transform is None else tuple(DatasetId.parse(one.dataset_ref) for one in transform.inputs)
+            ()
+            if transform is None
+            else tuple(DatasetId.parse(input_.dataset_ref) for input_ in transform.inputs)
         )
 
     def progress_of(self, dataset: DatasetId) -> InputProgress:

@@ -66,7 +66,7 @@ def plan_inputs(
         if head is None or head.schema is None:
             return None
         steps.append(_step_to(state, head))
-    if state.schema is not None and all(one.new_block_hash is None for one in steps):
+    if state.schema is not None and all(step.new_block_hash is None for step in steps):
         return None
     return tuple(steps)
 
@@ -164,7 +164,9 @@ def _redefines(block: MetadataBlock) -> bool:
 
 def has_work(state: ChainState, inputs: Iterable[InputSlices]) -> bool:
     """Return whether a transform has to run: for an input's records, watermarks or other columns, or a first schema."""
-    return state.schema is None or any(one.slices or one.watermarks or one.is_redefined for one in inputs)
+    return state.schema is None or any(
+        input_.slices or input_.watermarks or input_.is_redefined for input_ in inputs
+    )
 
 
 def empty_step(state: ChainState) -> tuple[ExecuteTransformInput, ...]:
@@ -172,7 +174,9 @@ def empty_step(state: ChainState) -> tuple[ExecuteTransformInput, ...]:
     done = (state.progress_of(dataset) for dataset in state.inputs)
     return tuple(
         ExecuteTransformInput(
-            dataset_id=one.dataset_id, prev_block_hash=one.last_block, prev_offset=one.last_offset
+            dataset_id=progress.dataset_id,
+            prev_block_hash=progress.last_block,
+            prev_offset=progress.last_offset,
         )
-        for one in done
+        for progress in done
     )

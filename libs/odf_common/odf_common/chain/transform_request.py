@@ -68,7 +68,9 @@ def build_request(
     transform = state.transform
     if transform is None:
         raise InvalidInput(text=f"{state.dataset_id} has no transform")
-    aliases = {DatasetId.parse(one.dataset_ref): one.alias or one.dataset_ref for one in transform.inputs}
+    aliases = {
+        DatasetId.parse(input_.dataset_ref): input_.alias or input_.dataset_ref for input_ in transform.inputs
+    }
     return TransformRequest(
         dataset_id=state.dataset_id,
         dataset_alias=alias,
@@ -76,7 +78,8 @@ def build_request(
         vocab=state.vocabulary,
         transform=transform.transform,
         query_inputs=tuple(
-            _request_input(one, aliases[one.step.dataset_id], sources[one.step.dataset_id]) for one in inputs
+            _request_input(input_, aliases[input_.step.dataset_id], sources[input_.step.dataset_id])
+            for input_ in inputs
         ),
         next_offset=state.next_offset,
         prev_checkpoint_path=files.prev_checkpoint,
@@ -92,7 +95,7 @@ def _request_input(slices: InputSlices, query_alias: str, source: InputSource) -
         query_alias=query_alias,
         vocab=source.vocab,
         offset_interval=slices.offset_interval,
-        data_paths=tuple(source.path_of(one.physical_hash) for one in slices.slices),
+        data_paths=tuple(source.path_of(slice_.physical_hash) for slice_ in slices.slices),
         schema_file=source.schema_file,
         explicit_watermarks=slices.watermarks,
     )

@@ -92,7 +92,7 @@ def blocks_between(read: ReadBlock, head: Multihash, stop: Multihash | None) -> 
         raise _broken("missing", stop or head, None, f"is not in the chain of {head}")
     yield from _popped(run)
     for name in reversed(newest[:-1]):
-        yield from _popped([(one, raw) for one, raw, _ in islice(raw_blocks(read, name), _RUN)])
+        yield from _popped([(block, raw) for block, raw, _ in islice(raw_blocks(read, name), _RUN)])
 
 
 def _popped(run: list[tuple[Multihash, bytes]]) -> Iterator[Link]:

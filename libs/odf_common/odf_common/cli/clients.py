@@ -81,8 +81,8 @@ def stuck_sources(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping
         on_silence("ingest", error)
         return {}
     by_id: dict[str, list[StuckReply.Source]] = {}
-    for one in sources:
-        by_id.setdefault(one.dataset_id, []).append(one)
+    for source in sources:
+        by_id.setdefault(source.dataset_id, []).append(source)
     return {name: _stuck(found) for name, found in by_id.items()}
 
 
@@ -94,15 +94,15 @@ def polls(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping[str, Po
     except OdfError as error:
         on_silence("ingest", error)
         return {}
-    return {one.dataset_id: one for one in found}
+    return {summary.dataset_id: summary for summary in found}
 
 
 def _stuck(sources: Sequence[StuckReply.Source]) -> Stuck:
-    times = [one.since for one in sources if one.HasField("since")]
+    times = [source.since for source in sources if source.HasField("since")]
     return Stuck(
-        problem="; ".join(one.why for one in sources),
+        problem="; ".join(source.why for source in sources),
         since=Timestamp(min(times)).whole_ms() if times else None,
-        remedy="; ".join(dict.fromkeys(one.advice for one in sources if one.advice)) or None,
+        remedy="; ".join(dict.fromkeys(source.advice for source in sources if source.advice)) or None,
     )
 
 
@@ -159,7 +159,7 @@ def require_owners(names: Iterable[str], node: Node | None = None) -> None:
 
     Raises `Unavailable` without sync, which knows the accounts, unless the home was never that of such a node.
     """
-    aliases = [one for one in map(_alias, names) if one is not None and one.account is not None]
+    aliases = [alias for alias in map(_alias, names) if alias is not None and alias.account is not None]
     if not aliases:
         return
     is_multi_tenant = (load().home / TENANCY_FILE).exists()

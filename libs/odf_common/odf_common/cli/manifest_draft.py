@@ -44,7 +44,9 @@ class Draft:
 def draft(name: str, input_format: str, columns: pa.Schema) -> Draft:
     """Return the manifest of a root with these columns; raises `InvalidInput` for one that SQL cannot name."""
     event_time = _event_time(columns)
-    columns = pa.schema([_as_event_time(one) if one.name == event_time else one for one in columns])
+    columns = pa.schema(
+        [_as_event_time(column) if column.name == event_time else column for column in columns]
+    )
     vocabulary = dict(_renamed(columns, event_time))
     text = "".join(
         (
@@ -54,7 +56,7 @@ def draft(name: str, input_format: str, columns: pa.Schema) -> Draft:
             f"      read:\n        kind: {KINDS[input_format]}\n",
             "        header: true\n" if input_format == "csv" else "",
             "        schema:\n",
-            *(f"          - {_scalar(one)}\n" for one in schema_to_ddl(columns)),
+            *(f"          - {_scalar(definition)}\n" for definition in schema_to_ddl(columns)),
             _OTHER_MERGES,
             "    - kind: SetVocab\n" if vocabulary else "",
             *(f"      {key}: {_scalar(value)}\n" for key, value in vocabulary.items()),
@@ -65,8 +67,8 @@ def draft(name: str, input_format: str, columns: pa.Schema) -> Draft:
 
 def _event_time(columns: pa.Schema) -> str | None:
     """Return the likely event time column: one with a usual name, else the first column of times."""
-    times = [one.name for one in columns if kind.is_timestamp(one.type)] or [
-        one.name for one in columns if kind.is_date(one.type)
+    times = [column.name for column in columns if kind.is_timestamp(column.type)] or [
+        column.name for column in columns if kind.is_date(column.type)
     ]
     likely = [name for usual in LIKELY_TIMES for name in times if name.lower() == usual]
     return next(iter([*likely, *times]), None)
@@ -80,10 +82,10 @@ def _as_event_time(column: pa.Field) -> pa.Field:
 def _renamed(columns: pa.Schema, event_time: str | None) -> Iterator[tuple[str, str]]:
     """Iterate over the fields of SetVocab: the event time, and other names for system columns that the data has."""
     taken = {name.lower() for name in columns.names}
-    for one in fields(DatasetVocabulary):
-        key = one.name.split("_")[0] + "".join(word.title() for word in one.name.split("_")[1:])
-        usual = str(one.default)
-        if one.name == "event_time_column" and event_time is not None:
+    for field in fields(DatasetVocabulary):
+        key = field.name.split("_")[0] + "".join(word.title() for word in field.name.split("_")[1:])
+        usual = str(field.default)
+        if field.name == "event_time_column" and event_time is not None:
             if event_time != usual:
                 yield key, event_time
         elif usual in taken:

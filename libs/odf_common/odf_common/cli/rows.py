@@ -54,10 +54,10 @@ def problem_of(summary: DatasetSummary) -> dict[str, object]:
 
 def with_stuck(row: Mapping[str, object], stuck: Mapping[str, Stuck], dataset_id: str) -> dict[str, object]:
     """Return a dataset's row with the problem of its push sources, unless it has another problem."""
-    one = stuck.get(dataset_id)
-    if row.get("problem") or one is None:
+    source = stuck.get(dataset_id)
+    if row.get("problem") or source is None:
         return dict(row)
-    return {**row, "problem": one.problem, "since": one.since, "remedy": one.remedy}
+    return {**row, "problem": source.problem, "since": source.since, "remedy": source.remedy}
 
 
 def comparison_row(compared: Comparison, left: str, right: str) -> dict[str, object]:

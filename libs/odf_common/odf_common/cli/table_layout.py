@@ -86,7 +86,7 @@ def laid_out(columns: Sequence[Column], width: int | None, extra: Sequence[str] 
         shown = _without(columns, width, extra, floor)
         fitted = _shrunk(shown, width, floor)
         if fitted is not None:
-            left_out = tuple(one.name for one in columns if one not in shown)
+            left_out = tuple(column.name for column in columns if column not in shown)
             is_cut = any(a.width < b.width for a, b in zip(fitted, shown, strict=True))
             return Layout(lines=tuple(_table(fitted)), left_out=left_out, is_cut=is_cut)
     parts, records = _in_parts(columns, width), _one_by_one(columns, width)
@@ -96,8 +96,8 @@ def laid_out(columns: Sequence[Column], width: int | None, extra: Sequence[str] 
 def _one_by_one(columns: Sequence[Column], width: int) -> Layout:
     """Return each record as a block of lines, one line per field."""
     blocks = [
-        (*fields_of(dict(zip((one.name for one in columns), row, strict=True)), width), "")
-        for row in zip(*(one.cells for one in columns), strict=True)
+        (*fields_of(dict(zip((column.name for column in columns), row, strict=True)), width), "")
+        for row in zip(*(column.cells for column in columns), strict=True)
     ]
     return Layout(lines=tuple(line for block in blocks for line in block)[:-1], parts=0)
 
@@ -168,15 +168,15 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def _width(columns: Sequence[Column]) -> int:
-    return sum(one.width for one in columns) + len(GAP) * max(len(columns) - 1, 0)
+    return sum(column.width for column in columns) + len(GAP) * max(len(columns) - 1, 0)
 
 
 def _table(columns: Sequence[Column]) -> Iterator[str]:
-    rows = zip(*(one.lines() for one in columns), strict=True)
+    rows = zip(*(column.lines() for column in columns), strict=True)
     for number, row in enumerate(rows):
         yield GAP.join(row).rstrip()
         if number == 0:
-            yield GAP.join("─" * one.width for one in columns)
+            yield GAP.join("─" * column.width for column in columns)
 
 
 def _without(columns: Sequence[Column], width: int, extra: Sequence[str], floor: int) -> tuple[Column, ...]:
@@ -186,10 +186,10 @@ def _without(columns: Sequence[Column], width: int, extra: Sequence[str], floor:
     for name in extra:
         if _shrunk(shown, width, floor) is not None:
             break
-        left_out += (one for one in shown if one.name == name)
-        shown = [one for one in shown if one.name != name]
-    for one in reversed(left_out):
-        more = [known for known in columns if known in shown or known is one]
+        left_out += (column for column in shown if column.name == name)
+        shown = [column for column in shown if column.name != name]
+    for column in reversed(left_out):
+        more = [known for known in columns if known in shown or known is column]
         if _shrunk(more, width, floor) is not None:
             shown = more
     return tuple(shown)
@@ -197,8 +197,8 @@ def _without(columns: Sequence[Column], width: int, extra: Sequence[str], floor:
 
 def _shrunk(columns: Sequence[Column], width: int, floor: int) -> tuple[Column, ...] | None:
     """Return the columns shrunk to fit, the widest first; None if they would fall below the floor."""
-    floors = [min(one.width, max(one.floor, floor)) for one in columns]
-    widths = [one.width for one in columns]
+    floors = [min(column.width, max(column.floor, floor)) for column in columns]
+    widths = [column.width for column in columns]
     surplus = _width(columns) - width
     while surplus > 0:
         able = [n for n, known in enumerate(widths) if known > floors[n]]
@@ -206,19 +206,21 @@ def _shrunk(columns: Sequence[Column], width: int, floor: int) -> tuple[Column, 
             return None
         widths[max(able, key=lambda n: widths[n])] -= 1
         surplus -= 1
-    return tuple(replace(one, width=known) for one, known in zip(columns, widths, strict=True))
+    return tuple(replace(column, width=known) for column, known in zip(columns, widths, strict=True))
 
 
 def _in_parts(columns: Sequence[Column], width: int) -> Layout:
     """Return the columns split into tables; the first column, which identifies rows, is in each."""
     first = replace(columns[0], width=min(columns[0].width, width // 2))
     room = width - first.width - len(GAP)
-    rest = [replace(one, width=min(one.width, max(WIDEST, one.floor), room)) for one in columns[1:]]
+    rest = [
+        replace(column, width=min(column.width, max(WIDEST, column.floor), room)) for column in columns[1:]
+    ]
     parts: list[list[Column]] = [[first]]
-    for one in rest:
-        if _width([*parts[-1], one]) > width and parts[-1] != [first]:
+    for column in rest:
+        if _width([*parts[-1], column]) > width and parts[-1] != [first]:
             parts.append([first])
-        parts[-1].append(one)
+        parts[-1].append(column)
     lines = [line for part in parts for line in (*_table(part), "")]
     is_cut = any(a.width < b.width for a, b in zip((first, *rest), columns, strict=True))
     return Layout(lines=tuple(lines[:-1]), is_cut=is_cut, parts=len(parts))

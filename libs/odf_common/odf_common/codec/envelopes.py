@@ -38,9 +38,9 @@ Body: TypeAlias = (
 )
 
 _FIELDS: Final = {
-    one.message_type.full_name: one.name
-    for one in Envelope.DESCRIPTOR.oneofs_by_name["body"].fields
-    if one.message_type is not None
+    field.message_type.full_name: field.name
+    for field in Envelope.DESCRIPTOR.oneofs_by_name["body"].fields
+    if field.message_type is not None
 }
 
 

@@ -68,6 +68,6 @@ def _type(type_: pa.DataType, where: str) -> str:
         item = type_.value_field
         return f"ARRAY<{_type(stored_type(item.type), f'{where}[]')}{_requirement(item)}>"
     if kind.is_struct(type_) and type_.num_fields:
-        inner = (_definition(one, ": ", f"{where}.{one.name}") for one in type_.fields)
+        inner = (_definition(field, ": ", f"{where}.{field.name}") for field in type_.fields)
         return f"STRUCT<{', '.join(inner)}>"
     raise InvalidInput(text=f"type {type_} has no definition in SQL", where=f"column {where}")

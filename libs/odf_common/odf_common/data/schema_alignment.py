@@ -47,8 +47,8 @@ def align_to_schema(records: pa.Table, known: pa.Schema, vocab: DatasetVocabular
 def with_new_columns(known: pa.Schema, found: pa.Schema) -> pa.Schema:
     """Return `known`, followed by the columns that only `found` has, each of them optional."""
     names = set(known.names)
-    new = [one for one in stored_schema(found) if one.name not in names]
-    return pa.schema([*known, *(pa.field(one.name, one.type, nullable=True) for one in new)])
+    new = [field for field in stored_schema(found) if field.name not in names]
+    return pa.schema([*known, *(pa.field(field.name, field.type, nullable=True) for field in new)])
 
 
 def _continued(new: pa.Field, old: pa.Field) -> pa.Field:

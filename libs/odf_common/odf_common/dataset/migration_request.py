@@ -43,8 +43,8 @@ def _inputs(
     old: SetTransform, new: SetTransform, inputs: Mapping[DatasetId, ChainState]
 ) -> Iterator[MigrateInput]:
     called: dict[str, DatasetId] = {}
-    for one in (*old.inputs, *new.inputs):
-        dataset, name = DatasetId.parse(one.dataset_ref), one.alias or one.dataset_ref
+    for input_ in (*old.inputs, *new.inputs):
+        dataset, name = DatasetId.parse(input_.dataset_ref), input_.alias or input_.dataset_ref
         before = called.get(name.lower())
         if before is not None and before != dataset:
             text = f"{name} was the alias of {before} and is now that of {dataset}; use different aliases"

@@ -141,7 +141,7 @@ class Handled:
 
     def with_positions(self, source: str, positions: Iterable[MessagePosition]) -> Self:
         """Return these plus `positions`, of which only open ones count."""
-        fresh = {one for one in positions if not self.holds(one)}
+        fresh = {position for position in positions if not self.holds(position)}
         counts = {**self.counts, source: self.counts.get(source, 0) + len(fresh)}
         return replace(self, counts=counts, positions=self.positions | fresh)
 
@@ -149,7 +149,9 @@ class Handled:
         """Return these plus all messages that a source has rejected so far."""
         through = {**self.through, **passed.ends}
         left = frozenset(
-            one for one in self.positions if one.offset >= through.get((one.topic_id, one.partition), 0)
+            position
+            for position in self.positions
+            if position.offset >= through.get((position.topic_id, position.partition), 0)
         )
         counts = {**self.counts, source: passed.rejected}
         return replace(self, counts=counts, through=through, positions=left)
@@ -159,7 +161,8 @@ class Handled:
         known = self.as_of(source, passed)
         rows = rows_part(source)
         dropped = sum(
-            (one.topic_id, one.partition) == rows and one.offset in passed.retried for one in known.positions
+            (position.topic_id, position.partition) == rows and position.offset in passed.retried
+            for position in known.positions
         )
         retried = passed.retried.count_from(known.through.get(rows, 0)) - dropped
         return passed.rejected - known.counts[source] - retried
@@ -167,9 +170,9 @@ class Handled:
     def as_of(self, source: str, passed: Passed) -> Self:
         """Return what still applies at the source's position: messages read again after a reset need a new decision."""
         behind = {
-            one
-            for one in self.positions
-            if one.offset >= passed.ends.get((one.topic_id, one.partition), math.inf)
+            position
+            for position in self.positions
+            if position.offset >= passed.ends.get((position.topic_id, position.partition), math.inf)
         }
         through = {key: min(at, passed.ends.get(key, at)) for key, at in self.through.items()}
         count = self.counts.get(source, 0) - len(behind)
@@ -198,9 +201,9 @@ def passed_of(state: SourceState | None) -> Passed:
         if state.kind == POLLED:
             return polled_in(plain)
         ends = {
-            (reading_id(state.source_name, name, str(one["id"])), int(part)): int(at)
-            for name, one in plain["topics"].items()
-            for part, at in one["next"].items()
+            (reading_id(state.source_name, name, str(topic["id"])), int(part)): int(at)
+            for name, topic in plain["topics"].items()
+            for part, at in topic["next"].items()
         }
         count, retried = rows_in(plain)
         ends[rows_part(state.source_name)] = (
@@ -240,7 +243,7 @@ def polling_sources(state: ChainState) -> tuple[str, ...]:
 def rejected_by_source(state: ChainState, sources: Iterable[str]) -> Mapping[str, Passed]:
     """Return the progress of each source that has rejected any message."""
     passed = {name: passed_of(state.source_states.get(name)) for name in sources}
-    return {name: one for name, one in passed.items() if one.rejected > 0}
+    return {name: rejects for name, rejects in passed.items() if rejects.rejected > 0}
 
 
 def open_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str]) -> Rejects:
@@ -255,8 +258,8 @@ def open_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str]) ->
     first = [noted[name] for name in waiting if name in noted]
     return Rejects(
         count=sum(waiting.values()),
-        reason=next((one.reason for one in first), ""),
-        since=min((one.since for one in first if one.since is not None), default=None),
+        reason=next((reject.reason for reject in first), ""),
+        since=min((reject.since for reject in first if reject.since is not None), default=None),
     )
 
 
@@ -271,14 +274,14 @@ def current_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str])
 
 def load_reasons(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, str]:
     """Return the reason of the first open message by source; empty if the note cannot be read."""
-    return {name: one.reason for name, one in load_first_rejects(blobs, dataset).items()}
+    return {name: reject.reason for name, reject in load_first_rejects(blobs, dataset).items()}
 
 
 def load_first_rejects(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, FirstReject]:
     """Return the first open message by source; empty if the note cannot be read."""
     try:
         plain = json.loads(blobs.note(dataset, REASONS) or "{}")
-        return {str(name): _first(one) for name, one in plain.items()}
+        return {str(name): _first(reject) for name, reject in plain.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
 
@@ -294,8 +297,8 @@ def note_reason(
             since = now if before is None or before.since is None else before.since
             noted[source] = FirstReject(reason=reason[:REASON_CHARACTERS], since=since)
         plain = {
-            name: {"reason": one.reason, "since": None if one.since is None else one.since.ns}
-            for name, one in noted.items()
+            name: {"reason": reject.reason, "since": None if reject.since is None else reject.since.ns}
+            for name, reject in noted.items()
         }
         blobs.set_note(dataset, REASONS, json.dumps(plain) if plain else None)
 
@@ -307,7 +310,7 @@ def load_handled(blobs: BlobStore, dataset: DatasetId) -> Handled:
         return Handled(
             counts={str(name): int(count) for name, count in plain["counts"].items()},
             through={(str(topic), int(part)): int(at) for topic, part, at in plain["through"]},
-            positions=frozenset(_message_position(one) for one in plain["places"]),
+            positions=frozenset(_message_position(position) for position in plain["places"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return Handled()
@@ -318,7 +321,9 @@ def save_handled(blobs: BlobStore, dataset: DatasetId, handled: Handled) -> None
     plain = {
         "counts": dict(handled.counts),
         "through": sorted([topic, part, at] for (topic, part), at in handled.through.items()),
-        "places": sorted([one.topic_id, one.partition, one.offset] for one in handled.positions),
+        "places": sorted(
+            [position.topic_id, position.partition, position.offset] for position in handled.positions
+        ),
     }
     blobs.set_note(dataset, HANDLED, json.dumps(plain))
 

@@ -35,11 +35,11 @@ class RemoteAliases:
 
     def without_pull(self, place: str) -> Self:
         """Return these without a URL to pull from."""
-        return replace(self, pull=tuple(one for one in self.pull if one != place))
+        return replace(self, pull=tuple(alias for alias in self.pull if alias != place))
 
     def without_push(self, place: str) -> Self:
         """Return these without a URL to push to."""
-        return replace(self, push=tuple(one for one in self.push if one != place))
+        return replace(self, push=tuple(alias for alias in self.push if alias != place))
 
 
 def remote_aliases(blobs: BlobStore, dataset: DatasetId) -> RemoteAliases:
@@ -65,6 +65,6 @@ def change_aliases(
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise TypeError
     return tuple(value)

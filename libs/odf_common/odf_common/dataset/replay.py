@@ -85,8 +85,8 @@ class Replaying:
                 )
             )
         sources = {
-            dataset: input_source(self._blobs, self._alias(dataset), one, scratch)
-            for dataset, one in states.items()
+            dataset: input_source(self._blobs, self._alias(dataset), state, scratch)
+            for dataset, state in states.items()
         }
         request = build_request(state, slices, sources, alias=alias, system_time=time, files=files)
         return self._engine.execute_transform(request)

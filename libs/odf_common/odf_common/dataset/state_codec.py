@@ -83,8 +83,12 @@ def state_to_bytes(state: ChainState) -> bytes:
         source_states=tuple(state.source_states.values()),
         last_source_state=state.last_source_state,
         input_progress=tuple(
-            _Progress(dataset_id=one.dataset_id, last_block=one.last_block, last_offset=one.last_offset)
-            for one in state.input_progress
+            _Progress(
+                dataset_id=progress.dataset_id,
+                last_block=progress.last_block,
+                last_offset=progress.last_offset,
+            )
+            for progress in state.input_progress
         ),
         schema=known.schema,
         vocab=known.vocab,
@@ -119,11 +123,15 @@ def state_from_bytes(raw: bytes) -> ChainState:
         last_offset=table.last_offset,
         watermark=table.watermark,
         checkpoint=table.checkpoint,
-        source_states={one.source_name: one for one in table.source_states},
+        source_states={state.source_name: state for state in table.source_states},
         last_source_state=table.last_source_state,
         input_progress=tuple(
-            InputProgress(dataset_id=one.dataset_id, last_block=one.last_block, last_offset=one.last_offset)
-            for one in table.input_progress
+            InputProgress(
+                dataset_id=progress.dataset_id,
+                last_block=progress.last_block,
+                last_offset=progress.last_offset,
+            )
+            for progress in table.input_progress
         ),
         definitions=Definitions(
             schema=table.schema,
@@ -133,7 +141,7 @@ def state_from_bytes(raw: bytes) -> ChainState:
             attachments=table.attachments,
             transform=table.transform,
             polling_source=table.polling_source,
-            push_sources={one.source_name: one for one in table.push_sources},
+            push_sources={source.source_name: source for source in table.push_sources},
             disabled_sources=frozenset(table.disabled_sources),
             has_opaque_source=table.has_opaque_source,
         ),

@@ -138,14 +138,14 @@ def _from_json(raw: Mapping[str, Any]) -> Node:
     def parts(name: str) -> tuple[Part, ...]:
         return tuple(
             Part(
-                name=one["name"],
-                pid=one["pid"],
-                state=one["state"],
-                since=one.get("since"),
-                problem=one.get("problem"),
-                remedy=one.get("remedy"),
+                name=part["name"],
+                pid=part["pid"],
+                state=part["state"],
+                since=part.get("since"),
+                problem=part.get("problem"),
+                remedy=part.get("remedy"),
             )
-            for one in raw[name]
+            for part in raw[name]
         )
 
     known = {key: raw.get(key) for key in ("kafka", "redis", "engine", "http", "views")}

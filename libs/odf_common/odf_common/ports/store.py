@@ -149,7 +149,7 @@ def require_unmoved(
 ) -> None:
     """Raise `HeadMoved` unless a reference is where its mover saw it."""
     if actual != expected:
-        was, is_now = (None if one is None else str(one) for one in (expected, actual))
+        was, is_now = (None if hash_ is None else str(hash_) for hash_ in (expected, actual))
         raise HeadMoved(dataset=str(dataset), ref=None if ref == HEAD else ref, expected=was, actual=is_now)
 
 

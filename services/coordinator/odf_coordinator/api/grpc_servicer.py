@@ -63,25 +63,28 @@ class Servicer(CoordinatorServicer):
 
     def Add(self, request: wire.AddRequest, context: grpc.ServicerContext) -> wire.AddReply:
         """Create or replace datasets from manifests."""
-        manifests = tuple(Manifest(name=one.name, text=one.text) for one in request.manifests)
+        manifests = tuple(Manifest(name=manifest.name, text=manifest.text) for manifest in request.manifests)
         added = self._parts.creator.add(manifests, is_replacing=request.replace)
         results = [
             wire.AddReply.Result(
-                alias=one.alias, dataset_id=str(one.dataset_id), head=str(one.head), outcome=one.outcome
+                alias=result.alias,
+                dataset_id=str(result.dataset_id),
+                head=str(result.head),
+                outcome=result.outcome,
             )
-            for one in added
+            for result in added
         ]
         return wire.AddReply(results=results)
 
     def List(self, request: wire.ListRequest, context: grpc.ServicerContext) -> wire.ListReply:
         """Return all datasets by name."""
         listed = self._parts.datasets.scan()
-        return wire.ListReply(datasets=[self._summary_or_problem(one) for one in listed])
+        return wire.ListReply(datasets=[self._summary_or_problem(dataset) for dataset in listed])
 
     def Describe(self, request: wire.DescribeRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:
         """Return one dataset, with the size of its data."""
         handle = self._parts.datasets.open_at(request.ref)
-        size = sum(one.size for one in self._parts.record_reader.slices.all(handle))
+        size = sum(slice_.size for slice_ in self._parts.record_reader.slices.all(handle))
         return self._summary(handle, data_size=size)
 
     def Log(self, request: wire.LogRequest, context: grpc.ServicerContext) -> Iterator[wire.BlockItem]:
@@ -177,7 +180,7 @@ class Servicer(CoordinatorServicer):
 
     def ListRefs(self, request: wire.ListRefsRequest, context: grpc.ServicerContext) -> wire.ListRefsReply:
         """Return the references of a dataset."""
-        return wire.ListRefsReply(refs=[ref_item(one) for one in self._parts.references.all(request.ref)])
+        return wire.ListRefsReply(refs=[ref_item(ref) for ref in self._parts.references.all(request.ref)])
 
     def SetRef(self, request: wire.SetRefRequest, context: grpc.ServicerContext) -> wire.RefItem:
         """Create or move a reference."""
@@ -201,14 +204,14 @@ class Servicer(CoordinatorServicer):
         compared = self._parts.references.compare(request.left, request.right)
         return encode_comparison(compared.relation, compared.common)
 
-    def _summary_or_problem(self, one: DatasetHandle | Unreadable) -> wire.DatasetSummary:
+    def _summary_or_problem(self, dataset: DatasetHandle | Unreadable) -> wire.DatasetSummary:
         """Return the summary of a dataset, or its problem; one bad dataset must not hide the others."""
-        if isinstance(one, Unreadable):
-            return unreadable_summary(one)
+        if isinstance(dataset, Unreadable):
+            return unreadable_summary(dataset)
         try:
-            return self._summary(one)
+            return self._summary(dataset)
         except Exception as error:  # noqa: BLE001 - any error concerns this dataset only
-            return unreadable_summary(self._parts.datasets.unreadable(one.entry, error))
+            return unreadable_summary(self._parts.datasets.unreadable(dataset.entry, error))
 
     def _summary(self, handle: DatasetHandle, *, data_size: int = 0) -> wire.DatasetSummary:
         return summary(

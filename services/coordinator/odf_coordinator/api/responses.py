@@ -40,7 +40,7 @@ def summary(
         remedy="" if problem is None else problem.remedy,
         since=None if problem is None else problem.since.ns,
         data_size=data_size,
-        inputs=[str(one) for one in handle.inputs()],
+        inputs=[str(input_) for input_ in handle.inputs()],
         dropped=is_dropped,
         late=late,
         rejected=rejects.count,
@@ -61,16 +61,16 @@ def unheard(handle: DatasetHandle, has_key: Callable[[DatasetId], bool]) -> Prob
     )
 
 
-def unreadable_summary(one: Unreadable) -> wire.DatasetSummary:
+def unreadable_summary(dataset: Unreadable) -> wire.DatasetSummary:
     """Return the summary of a dataset whose chain cannot be read."""
-    entry = one.entry
+    entry = dataset.entry
     return wire.DatasetSummary(
         alias=entry.alias,
         dataset_id=str(entry.dataset_id),
         push_topics=dict(entry.push_topics),
-        problem=f"cannot be read: {one.why}",
-        remedy=one.remedy,
-        since=None if one.since is None else one.since.ns,
+        problem=f"cannot be read: {dataset.why}",
+        remedy=dataset.remedy,
+        since=None if dataset.since is None else dataset.since.ns,
     )
 
 

@@ -32,8 +32,8 @@ def require_no_cycle(
     datasets: Datasets, entry: CatalogEntry, events: Iterable[MetadataEvent | None], *, are_here: bool
 ) -> None:
     """Raise what `hold_inputs` raises; the caller holds the catalog's lock."""
-    for one in (one for event in events if isinstance(event, SetTransform) for one in event.inputs):
-        dataset, name = DatasetId.parse(one.dataset_ref), one.alias or one.dataset_ref
+    for input_ in (input_ for event in events if isinstance(event, SetTransform) for input_ in event.inputs):
+        dataset, name = DatasetId.parse(input_.dataset_ref), input_.alias or input_.dataset_ref
         if datasets.is_derived_of(dataset, entry.dataset_id):
             text = f"{entry.alias} cannot read {name}, which is {entry.alias} itself or derived from it"
             raise InvalidInput(text=text)

@@ -70,24 +70,24 @@ class PartitionOwnership:
             return gained
 
     def _take_over(self, partitions: frozenset[int]) -> None:
-        for one in self._datasets.scan():
-            if _partition(one.entry.dataset_id) in partitions:
-                self._see(one)
+        for dataset in self._datasets.scan():
+            if _partition(dataset.entry.dataset_id) in partitions:
+                self._see(dataset)
 
     def _read_again(self) -> None:
         """Retry the datasets that could not be read when they became ours."""
         for dataset in tuple(self._unread):
             self._unread.discard(dataset)
             entry = self._datasets.catalog.by_id(dataset) if _partition(dataset) in self._owned else None
-            one = None if entry is None else self._datasets.read(entry)
-            if one is not None:
-                self._see(one)
+            listed = None if entry is None else self._datasets.read(entry)
+            if listed is not None:
+                self._see(listed)
 
-    def _see(self, one: DatasetHandle | Unreadable) -> None:
-        if isinstance(one, DatasetHandle):
-            self._announce(one.state)
+    def _see(self, dataset: DatasetHandle | Unreadable) -> None:
+        if isinstance(dataset, DatasetHandle):
+            self._announce(dataset.state)
         else:
-            self._unread.add(one.entry.dataset_id)
+            self._unread.add(dataset.entry.dataset_id)
             self._next_try = self._now() + READ_AGAIN_SECONDS
 
 

@@ -173,7 +173,7 @@ class Datasets:
 
     def all(self) -> Iterator[DatasetHandle]:
         """Iterate over all readable datasets by name."""
-        return (one for one in self.scan() if isinstance(one, DatasetHandle))
+        return (dataset for dataset in self.scan() if isinstance(dataset, DatasetHandle))
 
     def scan(self) -> Iterator[DatasetHandle | Unreadable]:
         """Iterate over all datasets by name, including unreadable ones."""
@@ -181,16 +181,16 @@ class Datasets:
         if self.troubles:
             self.troubles.keep(entry.dataset_id for entry in entries)
         for entry in entries:
-            one = self.read(entry)
-            if one is not None:
-                yield one
+            dataset = self.read(entry)
+            if dataset is not None:
+                yield dataset
 
     def read(self, entry: CatalogEntry) -> DatasetHandle | Unreadable | None:
         """Return the dataset of an entry, or why it cannot be read; None if it was deleted or renamed."""
-        one = self._attempt(entry, self._stored)
-        if not isinstance(one, Unreadable):
+        dataset = self._attempt(entry, self._stored)
+        if not isinstance(dataset, Unreadable):
             self.troubles.clear(entry.dataset_id)
-        return one
+        return dataset
 
     def _attempt(
         self, entry: CatalogEntry, read: Callable[[CatalogEntry], DatasetHandle | None]
@@ -258,12 +258,12 @@ class Datasets:
         seen: set[DatasetId] = set()
         waiting = [dataset]
         while waiting:
-            one = waiting.pop()
-            if one == origin:
+            candidate = waiting.pop()
+            if candidate == origin:
                 return True
-            if one not in seen:
-                seen.add(one)
-                handle = self.by_id(one)
+            if candidate not in seen:
+                seen.add(candidate)
+                handle = self.by_id(candidate)
                 waiting.extend(() if handle is None else handle.inputs())
         return False
 
@@ -278,7 +278,10 @@ class Datasets:
 
 def inputs_among(chosen: Mapping[DatasetId, DatasetHandle]) -> dict[DatasetId, list[DatasetId]]:
     """Return for each of the datasets which others of them it reads."""
-    return {dataset: [one for one in handle.inputs() if one in chosen] for dataset, handle in chosen.items()}
+    return {
+        dataset: [input_ for input_ in handle.inputs() if input_ in chosen]
+        for dataset, handle in chosen.items()
+    }
 
 
 def inputs_first(chosen: Mapping[DatasetId, DatasetHandle]) -> Iterator[DatasetHandle]:

@@ -310,7 +310,7 @@ def _require_keys(merge: MergeStrategy, names: set[str] | None) -> None:
 def _require_flat_keys(merge: MergeStrategy, columns: Iterable[Column]) -> None:
     """Raise `InvalidInput` if the key includes a list or a struct: keys are sorted, and those have no order."""
     keys = () if isinstance(merge, MergeStrategyAppend) else merge.primary_key
-    nested = {one.field.name: one.field.type for one in columns if kind.is_nested(one.field.type)}
+    nested = {column.field.name: column.field.type for column in columns if kind.is_nested(column.field.type)}
     for number, name in enumerate(keys):
         if name in nested:
             what = "struct" if kind.is_struct(nested[name]) else "list"

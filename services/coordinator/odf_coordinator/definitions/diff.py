@@ -170,7 +170,7 @@ def require_settable(state: ChainState, event: KnownEvent) -> None:
             require_continuing(schema_of_event(state.schema), event, before, state.vocabulary)
         case SetTransform() if state.input_progress:
             old = state.inputs
-            new = tuple(one.dataset_ref for one in event.inputs)
+            new = tuple(input_.dataset_ref for input_ in event.inputs)
             if new != tuple(str(dataset) for dataset in old):
                 raise InvalidInput(text=f"inputs cannot change once they have been read; {ADVICE}")
         case _:

@@ -82,9 +82,10 @@ def resolve(event: SetTransform, ids: Mapping[str, DatasetId], catalog: Catalog)
     """Return the transform with inputs named by id; `ids`: datasets to be created, by lower-case name."""
     inputs = tuple(
         TransformInput(
-            dataset_ref=str(_id_of(one.dataset_ref, ids, catalog)), alias=one.alias or one.dataset_ref
+            dataset_ref=str(_id_of(input_.dataset_ref, ids, catalog)),
+            alias=input_.alias or input_.dataset_ref,
         )
-        for one in event.inputs
+        for input_ in event.inputs
     )
     return replace(event, inputs=inputs)
 
@@ -120,10 +121,10 @@ def _in_order(drafts: Mapping[str, Draft]) -> tuple[str, ...]:
 
 def _input_names(draft: Draft) -> set[str]:
     return {
-        one.dataset_ref.lower()
+        input_.dataset_ref.lower()
         for event in draft.events
         if isinstance(event, SetTransform)
-        for one in event.inputs
+        for input_ in event.inputs
     }
 
 
@@ -145,8 +146,8 @@ def _path_of_input(draft: Draft, ref: str) -> str:
         f"content.metadata[{number}].inputs[{at}].datasetRef"
         for number, event in enumerate(draft.events)
         if isinstance(event, SetTransform)
-        for at, one in enumerate(event.inputs)
-        if one.dataset_ref == ref
+        for at, input_ in enumerate(event.inputs)
+        if input_.dataset_ref == ref
     )
     return next(paths)
 

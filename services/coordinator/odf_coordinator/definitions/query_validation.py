@@ -85,7 +85,9 @@ class Validation:
         A transform that is already in the chain is not changed, whatever engine is installed. Raises `InvalidInput` if
         its columns are not compatible with `past`, the current state.
         """
-        shapes = {one.alias or one.dataset_ref: self._shape(one.dataset_ref) for one in event.inputs}
+        shapes = {
+            input_.alias or input_.dataset_ref: self._shape(input_.dataset_ref) for input_ in event.inputs
+        }
         schemas = known_schemas({name: shape.schema for name, shape in shapes.items()})
         vocabularies = {name: shape.vocabulary for name, shape in shapes.items()} if schemas else {}
         with _at("transform"):

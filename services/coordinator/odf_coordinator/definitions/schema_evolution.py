@@ -101,7 +101,7 @@ def declared_records(source: Source, vocabulary: DatasetVocabulary) -> pa.Schema
 
 def _with_nulls(declared: pa.Schema, known: pa.Schema) -> pa.Schema:
     names = set(declared.names)
-    return pa.schema([*declared, *(one for one in known if one.nullable and one.name not in names)])
+    return pa.schema([*declared, *(field for field in known if field.nullable and field.name not in names)])
 
 
 def _require_case(known: pa.Schema, declared: pa.Schema) -> None:

@@ -72,7 +72,9 @@ class Claims:
 
         def record(claim: Claim) -> Mapping[str, str]:
             entry = self.entry(dataset)
-            return self._reserve(claim, entry.alias, [one for one in sources if one not in entry.push_topics])
+            return self._reserve(
+                claim, entry.alias, [source for source in sources if source not in entry.push_topics]
+            )
 
         with self._claimed(dataset, record) as made:
             create_topics(self.topics, made)

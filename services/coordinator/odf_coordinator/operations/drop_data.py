@@ -65,9 +65,9 @@ class DataDropper:
         log.info("data dropped", dataset=handle.alias, objects=len(removed))
         return Dropped(
             handle=handle,
-            slices=sum(one.kind is ObjectKind.DATA for one in removed),
-            checkpoints=sum(one.kind is ObjectKind.CHECKPOINT for one in removed),
-            size=sum(one.size for one in removed),
+            slices=sum(obj.kind is ObjectKind.DATA for obj in removed),
+            checkpoints=sum(obj.kind is ObjectKind.CHECKPOINT for obj in removed),
+            size=sum(obj.size for obj in removed),
         )
 
     def _require_inputs(self, handle: DatasetHandle) -> None:
@@ -106,14 +106,14 @@ class DataDropper:
         newest: list[ObjectRef] = []
         others: list[ObjectRef] = []
         for _, objects in objects_by_block(self.datasets, handle):
-            new = [one for one in objects if (one.kind, str(one.name)) not in seen]
-            seen.update((one.kind, str(one.name)) for one in new)
-            has_data = any(one.kind is ObjectKind.DATA for one in newest)
+            new = [obj for obj in objects if (obj.kind, str(obj.name)) not in seen]
+            seen.update((obj.kind, str(obj.name)) for obj in new)
+            has_data = any(obj.kind is ObjectKind.DATA for obj in newest)
             (others if has_data else newest).extend(new)
         for group in (newest, others):
-            there = [one for one in group if blobs.has(handle.id, one.kind, one.name)]
+            there = [obj for obj in group if blobs.has(handle.id, obj.kind, obj.name)]
             for kind in (ObjectKind.DATA, ObjectKind.CHECKPOINT):
-                blobs.remove(handle.id, kind, [one.name for one in there if one.kind is kind])
+                blobs.remove(handle.id, kind, [obj.name for obj in there if obj.kind is kind])
             yield from there
 
 

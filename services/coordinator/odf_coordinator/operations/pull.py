@@ -173,7 +173,7 @@ class Puller:
         refs = tuple(refs)
         named = [self._named(ref) for ref in refs if not is_pattern(ref)]
         patterns = [ref for ref in refs if is_pattern(ref)]
-        by_alias = {one.entry.alias: one for one in self.datasets.scan()} if patterns else {}
+        by_alias = {dataset.entry.alias: dataset for dataset in self.datasets.scan()} if patterns else {}
         return named, [by_alias[name] for name in matching_names(patterns, by_alias)]
 
     def _named(self, ref: str) -> Found:
@@ -283,10 +283,10 @@ class Puller:
 
 
 def _unreadable(found: Iterable[Found]) -> Iterator[Unreadable]:
-    return (one for one in found if isinstance(one, Unreadable))
+    return (dataset for dataset in found if isinstance(dataset, Unreadable))
 
 
-def _unread(one: Unreadable) -> Pulled:
+def _unread(dataset: Unreadable) -> Pulled:
     """Return the failed pull of a dataset that cannot be read."""
-    text = "; ".join(text for text in (f"cannot be read: {one.why}", one.remedy) if text)
-    return Pulled(alias=one.entry.alias, state="failed", error=text)
+    text = "; ".join(text for text in (f"cannot be read: {dataset.why}", dataset.remedy) if text)
+    return Pulled(alias=dataset.entry.alias, state="failed", error=text)

@@ -140,7 +140,7 @@ class DataRebuilder:
         read = {step.dataset_id: progress_after(step).last_block for step in stored.event.query_inputs}
         transform = stored.state.transform
         assert transform is not None, "a transform block follows a SetTransform"
-        names = {DatasetId.parse(one.dataset_ref): one.alias for one in transform.inputs}
+        names = {DatasetId.parse(input_.dataset_ref): input_.alias for input_ in transform.inputs}
         missing = [
             dataset
             for dataset, block in read.items()
@@ -148,7 +148,9 @@ class DataRebuilder:
             or (block is not None and not self.datasets.blobs.has(dataset, ObjectKind.BLOCK, block))
         ]
         if missing:
-            texts = (f"{one} ({names[one]})" if names.get(one) else str(one) for one in missing)
+            texts = (
+                f"{dataset} ({names[dataset]})" if names.get(dataset) else str(dataset) for dataset in missing
+            )
             raise InputsMissing(what=handle.alias, inputs=", ".join(texts))
 
     def _one(self, handle: DatasetHandle, replaying: Replaying, stored: Stored) -> None:
@@ -175,7 +177,9 @@ class DataRebuilder:
                 raise self._engine_gone(handle, stored) from error
             except NotFound as error:
                 inputs = (self.datasets.by_id(step.dataset_id) for step in stored.event.query_inputs)
-                raise why_missing(self.datasets, (one for one in inputs if one is not None), error) from error
+                raise why_missing(
+                    self.datasets, (dataset for dataset in inputs if dataset is not None), error
+                ) from error
 
     def _engine_gone(self, handle: DatasetHandle, stored: Stored) -> EngineGone:
         """Build the error naming the missing engine and the block to reset to, before the first SetTransform."""

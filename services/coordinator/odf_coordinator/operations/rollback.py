@@ -40,7 +40,7 @@ class DerivativeRollback:
         found = {handle.id: handle for handle in chosen}
         everything = {handle.id: handle for handle in self.datasets.all()} | found
         for handle in inputs_first(everything):
-            if any(one in found for one in handle.inputs()):
+            if any(input_ in found for input_ in handle.inputs()):
                 found.setdefault(handle.id, handle)
         return tuple(inputs_first(found))
 
@@ -51,8 +51,8 @@ class DerivativeRollback:
         back, those after it are checked as if it had been. Raises `HeadMoved` if one received a commit in the
         meantime, and `InvalidQuery` if a query that is set again cannot be migrated.
         """
-        for one in reversed(self._found(chosen)):
-            yield self._roll_back(one)
+        for derivative in reversed(self._found(chosen)):
+            yield self._roll_back(derivative)
 
     def _found(self, chosen: Iterable[DatasetHandle]) -> list[_RolledBack]:
         lines: dict[DatasetId, BlockIndex | None] = {}
@@ -65,10 +65,10 @@ class DerivativeRollback:
             line = lines[dataset]
             return line is None or line.contains(block)  # an unknown input cannot be checked
 
-        for one in chosen:
-            if not one.is_derivative or not self.keys.has(one.id):
+        for derivative in chosen:
+            if not derivative.is_derivative or not self.keys.has(derivative.id):
                 continue
-            handle = self.datasets.read(one.entry)  # its current state
+            handle = self.datasets.read(derivative.entry)  # its current state
             if not isinstance(handle, DatasetHandle):
                 continue
             try:
@@ -85,10 +85,10 @@ class DerivativeRollback:
     def _line(self, dataset: DatasetId, head: Multihash) -> BlockIndex:
         return BlockIndex(self.datasets.reader(dataset), head)
 
-    def _roll_back(self, one: _RolledBack) -> DatasetHandle:
-        handle, committer = one.handle, self.creator.committer
-        state = self.datasets.states.state_at(handle.id, one.consistent.block)
-        said = _last_of_each(state, one.consistent.definitions_since)
+    def _roll_back(self, derivative: _RolledBack) -> DatasetHandle:
+        handle, committer = derivative.handle, self.creator.committer
+        state = self.datasets.states.state_at(handle.id, derivative.consistent.block)
+        said = _last_of_each(state, derivative.consistent.definitions_since)
         if said:
             time = next_system_time(handle.state, self.creator.clock.now())
             before = replace(handle, state=state)
@@ -101,7 +101,7 @@ class DerivativeRollback:
         else:
             with committer.lock(handle.id):
                 committer.move_ref(handle.id, expected=handle.state.head, state=state)
-        log.info("derivative rolled back", dataset=handle.alias, block=str(one.consistent.block))
+        log.info("derivative rolled back", dataset=handle.alias, block=str(derivative.consistent.block))
         return replace(handle, state=state)
 
 

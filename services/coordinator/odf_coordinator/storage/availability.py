@@ -58,14 +58,14 @@ def _newest_missing(datasets: Datasets, handle: DatasetHandle) -> Multihash | No
     for block, objects in objects_by_block(datasets, handle):
         if not has_all(datasets.blobs, handle, objects):
             return block
-        if any(one.kind is ObjectKind.DATA for one in objects):
+        if any(obj.kind is ObjectKind.DATA for obj in objects):
             return None
     return None
 
 
 def has_all(blobs: BlobReader, handle: DatasetHandle, objects: Iterable[ObjectRef]) -> bool:
     """Return whether all objects are in the store."""
-    return all(blobs.has(handle.id, one.kind, one.name) for one in objects)
+    return all(blobs.has(handle.id, obj.kind, obj.name) for obj in objects)
 
 
 def why_missing(datasets: Datasets, handles: Iterable[DatasetHandle], error: NotFound) -> NotFound:

@@ -65,7 +65,7 @@ class QueryMigrator:
         self, state: ChainState, old: SetTransform, new: SetTransform, system_time: Timestamp, scratch: Path
     ) -> tuple[tuple[SetDataSchema, ...], ExecuteTransform] | None:
         """Return the new schema of the migration's records, if changed, and the migration's event."""
-        states = {one.dataset_id: self._input(one) for one in state.input_progress}
+        states = {progress.dataset_id: self._input(progress) for progress in state.input_progress}
         files = request_files(self.datasets.blobs, state, scratch)
         request = migrate_request(state, old, new, states, system_time=system_time, files=files)
         try:

@@ -59,7 +59,7 @@ class Plan:
     @property
     def steps(self) -> tuple[ExecuteTransformInput, ...]:
         """Return the intervals, in SetTransform order."""
-        return tuple(one.step for one in self.inputs)
+        return tuple(input_.step for input_ in self.inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,18 +97,21 @@ class Transformer:
         sources = {dataset: self._input(dataset) for dataset in handle.state.inputs}
         for dataset, source in sources.items():
             _require_still_defined(handle, source, handle.state.progress_of(dataset))
-        steps = plan_inputs(handle.state, {dataset: one.state for dataset, one in sources.items()})
+        steps = plan_inputs(handle.state, {dataset: source.state for dataset, source in sources.items()})
         if steps is None:
             return None
         inputs = tuple(self._new_in(step, handle) for step in steps)
         if not has_work(handle.state, inputs):
             return None
-        seen = {one.step.dataset_id: self._where(sources[one.step.dataset_id], one.step) for one in inputs}
+        seen = {
+            input_.step.dataset_id: self._where(sources[input_.step.dataset_id], input_.step)
+            for input_ in inputs
+        }
         return Plan(inputs=inputs, sources=seen, is_whole=seen == sources)
 
     def cause(self, handle: DatasetHandle, plan: Plan) -> object:
         """Return what decides, apart from the records, whether a query fails again: the transform and input schemas."""
-        return handle.state.transform, tuple(one.state.schema for one in plan.sources.values())
+        return handle.state.transform, tuple(source.state.schema for source in plan.sources.values())
 
     @guarded
     def perform(self, handle: DatasetHandle, plan: Plan) -> Step | None:
@@ -129,8 +132,8 @@ class Transformer:
         system_time = next_system_time(state, self.clock.now())
         files = request_files(self.blobs, state, scratch)
         sources = {
-            dataset: input_source(self.blobs, one.alias, one.state, scratch)
-            for dataset, one in plan.sources.items()
+            dataset: input_source(self.blobs, source.alias, source.state, scratch)
+            for dataset, source in plan.sources.items()
         }
         request = build_request(
             state, plan.inputs, sources, alias=handle.alias, system_time=system_time, files=files

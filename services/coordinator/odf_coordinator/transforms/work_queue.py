@@ -40,17 +40,17 @@ class ReaderGraph:
             return False
         self.forget(state.dataset_id)
         self._inputs[state.dataset_id] = inputs
-        for one in inputs:
-            self._readers[one].add(state.dataset_id)
+        for input_ in inputs:
+            self._readers[input_].add(state.dataset_id)
         return True
 
     def forget(self, dataset: DatasetId) -> None:
         """Drop a dataset's inputs."""
-        for one in self._inputs.pop(dataset, frozenset()):
-            readers = self._readers[one]
+        for input_ in self._inputs.pop(dataset, frozenset()):
+            readers = self._readers[input_]
             readers.discard(dataset)
             if not readers:
-                del self._readers[one]
+                del self._readers[input_]
 
     def of(self, dataset: DatasetId) -> frozenset[DatasetId]:
         """Return the derivatives that read the dataset directly."""

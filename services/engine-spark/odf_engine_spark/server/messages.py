@@ -23,8 +23,8 @@ def transform_of(raw: bytes) -> TransformRequest:
     """Return the request, with its watermarks limited to the range that the state can store."""
     asked = decode_message(TransformRequest, raw)
     inputs = (
-        replace(one, explicit_watermarks=held_watermarks(one.explicit_watermarks))
-        for one in asked.query_inputs
+        replace(input_, explicit_watermarks=held_watermarks(input_.explicit_watermarks))
+        for input_ in asked.query_inputs
     )
     return replace(asked, query_inputs=tuple(inputs))
 
@@ -36,9 +36,9 @@ def held_watermarks(watermarks: Iterable[Watermark]) -> tuple[Watermark, ...]:
     """
     last = Timestamp.from_ms(_LAST_MS)
     return tuple(
-        replace(one, event_time=min(one.event_time, last))
-        for one in watermarks
-        if one.event_time.ms >= _FIRST_MS
+        replace(watermark, event_time=min(watermark.event_time, last))
+        for watermark in watermarks
+        if watermark.event_time.ms >= _FIRST_MS
     )
 
 

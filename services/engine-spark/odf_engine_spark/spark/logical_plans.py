@@ -234,10 +234,12 @@ class Plans:
     def _leaf(self, columns: Java, records: Java) -> Java:
         """Return records under these columns, in one partition; Spark knows that, so it plans no exchange."""
         jvm, none = self.spark.jvm, self._none
-        one = getattr(getattr(jvm.org.apache.spark.sql.catalyst.plans.physical, "SinglePartition$"), _MODULE)
+        partition = getattr(
+            getattr(jvm.org.apache.spark.sql.catalyst.plans.physical, "SinglePartition$"), _MODULE
+        )
         rows = jvm.org.apache.spark.sql.execution.LogicalRDD
         no, unordered = False, self.spark.seq([])
-        return rows(columns, records, one, unordered, no, none, self.spark.java, none, none, no)
+        return rows(columns, records, partition, unordered, no, none, self.spark.java, none, none, no)
 
 
 def items(sequence: Java) -> list[Java]:

@@ -130,15 +130,18 @@ def _integers(schema: pa.Schema, files: Sequence[Path]) -> frozenset[str]:
     """Return the unsigned 64-bit columns whose values all fit BIGINT, according to the files' statistics."""
     held = [pq.read_metadata(file) for file in files]
     unsigned = [column.name for column in schema if kind.is_uint64(column.type)]
-    return frozenset(name for name in unsigned if all(_highest(one, name) <= BIGINT_MAX for one in held))
+    return frozenset(name for name in unsigned if all(_highest(file, name) <= BIGINT_MAX for file in held))
 
 
 def _highest(held: pq.FileMetaData, name: str) -> int:
     """Return the greatest value of a column; without statistics, the greatest possible one."""
     groups = [held.row_group(number) for number in range(held.num_row_groups)]
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
-    own = [one.statistics for one in columns if one.path_in_schema == name and one.num_values]
-    highest = [one.max if one is not None and one.has_min_max else UINT64_MAX for one in own]
+    own = [column.statistics for column in columns if column.path_in_schema == name and column.num_values]
+    highest = [
+        statistics.max if statistics is not None and statistics.has_min_max else UINT64_MAX
+        for statistics in own
+    ]
     return max(highest, default=0)
 
 

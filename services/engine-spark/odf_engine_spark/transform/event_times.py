@@ -64,7 +64,7 @@ def microseconds(watermark: int | None) -> int | None:
     return None if watermark is None else watermark // US
 
 
-def highest(one: int | None, other: int | None) -> int | None:
+def highest(value: int | None, other: int | None) -> int | None:
     """Return the later of two watermarks, where None means unknown."""
-    known = [each for each in (one, other) if each is not None]
+    known = [each for each in (value, other) if each is not None]
     return max(known, default=None)

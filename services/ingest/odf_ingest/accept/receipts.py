@@ -174,7 +174,7 @@ class Receipts:
 
     def datasets(self) -> Sequence[DatasetId]:
         """Return the datasets with a push to settle."""
-        return [one for one in self._all() if self._batches(self._of(one))]
+        return [receipt for receipt in self._all() if self._batches(self._of(receipt))]
 
     def tidy(self) -> None:
         """Remove settled receipts older than a week, and batches whose acceptance was interrupted by a kill."""
@@ -184,8 +184,8 @@ class Receipts:
             for file in folder.glob(f"*{_RECEIPT}"):
                 if (
                     file.stat().st_mtime < oldest
-                    and (one := self.find(dataset, file.stem))
-                    and one.is_settled
+                    and (receipt := self.find(dataset, file.stem))
+                    and receipt.is_settled
                 ):
                     file.unlink(missing_ok=True)
             with durable.locked(folder / _LOCK):
@@ -197,7 +197,7 @@ class Receipts:
 
     def _all(self) -> list[DatasetId]:
         try:
-            return [DatasetId.parse(f"did:odf:{one.name}") for one in self._folder.iterdir()]
+            return [DatasetId.parse(f"did:odf:{folder.name}") for folder in self._folder.iterdir()]
         except FileNotFoundError:
             return []
 

@@ -130,13 +130,13 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         """Return the datasets that this instance polls at an interval."""
         polls = [
             ingest_pb2.PollsReply.Poll(
-                dataset_id=str(one.dataset),
-                interval=one.interval,
-                state=one.state,
-                last=str(one.last or ""),
-                next=str(one.next or ""),
+                dataset_id=str(view.dataset),
+                interval=view.interval,
+                state=view.state,
+                last=str(view.last or ""),
+                next=str(view.next or ""),
             )
-            for one in self._schedule.views()
+            for view in self._schedule.views()
         ]
         return ingest_pb2.PollsReply(polls=polls)
 
@@ -154,14 +154,14 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         ]
         sources += [
             ingest_pb2.StuckReply.Source(
-                dataset_id=str(one.dataset),
+                dataset_id=str(view.dataset),
                 source_name=DEFAULT_SOURCE,
-                why=f"its polls fail: {one.error}",
-                advice=one.error.advice(),
-                since=None if one.since is None else one.since.ns,
+                why=f"its polls fail: {view.error}",
+                advice=view.error.advice(),
+                since=None if view.since is None else view.since.ns,
             )
-            for one in self._schedule.views()
-            if one.error is not None
+            for view in self._schedule.views()
+            if view.error is not None
         ]
         return ingest_pb2.StuckReply(sources=sources)
 
@@ -177,7 +177,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         """Iterate over rejected messages that await a decision, then yield their counts."""
         dataset = self._entry(request.ref).dataset_id
         found = 0
-        for letter in self._rejected.open(dataset, [_wanted(one) for one in request.locations]):
+        for letter in self._rejected.open(dataset, [_wanted(location) for location in request.locations]):
             found += 1
             if not context.is_active():
                 return
@@ -191,7 +191,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     ) -> ingest_pb2.SettleRejectedReply:
         """Let rejected messages be read again, or drop them."""
         dataset = self._entry(request.ref).dataset_id
-        wanted = [_wanted(one) for one in request.locations]
+        wanted = [_wanted(location) for location in request.locations]
         match request.action:
             case ingest_pb2.SettleRejectedRequest.RETRY:
                 settled = self._rejected.retry(dataset, wanted)
@@ -250,7 +250,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         return ingest_pb2.SampleReply(
             schema=table.schema.serialize().to_pybytes(),
             records=len(table),
-            late={name: _counted(one) for name, one in out_of_order(table, request.runs).items()},
+            late={name: _counted(value) for name, value in out_of_order(table, request.runs).items()},
         )
 
     def SetSource(
@@ -263,20 +263,20 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def _sources(self, entry: CatalogEntry, name: str) -> ingest_pb2.SourcesReply:
         sources = [
             ingest_pb2.SourcesReply.Source(
-                name=one.name,
-                topic=one.topic,
-                state=one.state,
-                since=one.since,
-                why=one.why,
-                advice=one.advice,
-                next=one.next,
-                next_poll=one.next_poll,
-                waiting=one.waiting,
-                settings=one.settings.shown(),
-                late=_late(one.late),
-                changed=one.settings.chosen(),
+                name=source.name,
+                topic=source.topic,
+                state=source.state,
+                since=source.since,
+                why=source.why,
+                advice=source.advice,
+                next=source.next,
+                next_poll=source.next_poll,
+                waiting=source.waiting,
+                settings=source.settings.shown(),
+                late=_late(source.late),
+                changed=source.settings.chosen(),
             )
-            for one in self._control.show(entry, name)
+            for source in self._control.show(entry, name)
         ]
         return ingest_pb2.SourcesReply(sources=sources)
 

@@ -67,7 +67,7 @@ class PushesInFlight:
     def withdraw(self, key: str) -> bool:
         """Cancel the pushes with a key; return whether there are any. A push joined by others continues."""
         with self._lock:
-            found = [one for push in self._pushes for one in push.callers if one.key == key]
+            found = [caller for push in self._pushes for caller in push.callers if caller.key == key]
             for caller in found:
                 caller.has_withdrawn = True
             return bool(found)
@@ -105,7 +105,7 @@ class PushesInFlight:
     def _join(self, target: Target, content: BinaryIO, caller: _Caller) -> _Push | None:
         """Join an identical push in flight and return it."""
         with self._lock:
-            candidates = [one for one in self._pushes if one.target == target]
+            candidates = [push for push in self._pushes if push.target == target]
         for push in candidates:
             if not _are_same(push.content, content):
                 continue

@@ -111,7 +111,9 @@ class SourcePosition:
 
     def without_topic(self, name: str) -> Self:
         """Return the position without one topic's."""
-        return replace(self, topics={other: one for other, one in self.topics.items() if other != name})
+        return replace(
+            self, topics={other: position for other, position in self.topics.items() if other != name}
+        )
 
     def with_rejected(self, count: int) -> Self:
         """Return the position with `count` more rejected messages."""
@@ -131,10 +133,14 @@ class SourcePosition:
         Of the files of one run only the last key is kept: it implies the others.
         """
         found = run_and_place(key)
-        kept = self.receipts if found is None else [one for one in self.receipts if _run(one) != found[0]]
+        kept = (
+            self.receipts
+            if found is None
+            else [receipt for receipt in self.receipts if _run(receipt) != found[0]]
+        )
         receipts = (*kept, key)[-RECEIPTS:]
         digests = {**self.contents, key: content}
-        contents = {one: digests[one] for one in receipts if digests.get(one)}
+        contents = {receipt: digests[receipt] for receipt in receipts if digests.get(receipt)}
         return replace(self, receipts=receipts, contents=contents)
 
     def has_receipt(self, key: str) -> bool:
@@ -143,14 +149,14 @@ class SourcePosition:
         if found is None:
             return key in self.receipts
         run, place = found
-        known = [other for one in self.receipts if (other := run_and_place(one)) is not None]
+        known = [other for receipt in self.receipts if (other := run_and_place(receipt)) is not None]
         return any(other == run and last >= place for other, last in known)
 
 
 def next_in_run(position: SourcePosition, run: str) -> int:
     """Return the index of a run's first batch that is not known to be committed."""
-    found = (run_and_place(one) for one in position.receipts)
-    return max((one[1] + 1 for one in found if one is not None and one[0] == run), default=0)
+    found = (run_and_place(receipt) for receipt in position.receipts)
+    return max((receipt[1] + 1 for receipt in found if receipt is not None and receipt[0] == run), default=0)
 
 
 def _run(key: str) -> str | None:

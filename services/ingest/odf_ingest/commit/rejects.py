@@ -93,7 +93,7 @@ class RejectPolicy:
         require_share(settings, f"messages of topic {batch.topic}", bad, batch.count)
         if settings.bad_records is not BadRecords.STOP:
             return batch
-        shorter = batch.before_bad({(one.partition, one.offset) for one in bad})
+        shorter = batch.before_bad({(row.partition, row.offset) for row in bad})
         if shorter is None:
             first = bad[0]
             raise RecordRejected(
@@ -156,12 +156,12 @@ class RejectPolicy:
                 topic="",
                 partition=0,
                 offset=number,
-                reason=f"{rows.label}, {one.reason}",
+                reason=f"{rows.label}, {row.reason}",
                 key=str(rows.dataset).encode(),
-                value=one.value or b"",
-                facts=facts | ({"header-bytes": str(one.header_bytes)} if one.header_bytes else {}),
+                value=row.value or b"",
+                facts=facts | ({"header-bytes": str(row.header_bytes)} if row.header_bytes else {}),
             )
-            for number, one in enumerate(bad, start=before.ends.get(rows_part(rows.source), 0))
+            for number, row in enumerate(bad, start=before.ends.get(rows_part(rows.source), 0))
         ]
         self._bury(rows.dataset, rows.source, letters, before)
 

@@ -95,7 +95,7 @@ def lateness_of(merged: Merged, column: str, watermark: Timestamp | None) -> Lat
 
 def proposed_delay(most: int) -> Duration:
     """Return a round duration of at least `most` ms."""
-    unit = next((one for one in (MINUTE, HOUR, DAY) if most < one * _NEXT[one]), DAY)
+    unit = next((unit for unit in (MINUTE, HOUR, DAY) if most < unit * _NEXT[unit]), DAY)
     return Duration(-(-most // unit) * unit)
 
 

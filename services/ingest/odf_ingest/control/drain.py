@@ -77,7 +77,7 @@ class Drains:
                 stuck = self._owned.stuck()
                 found = [stuck[key] for key in topics if key in stuck]
                 waits = [
-                    one for one in found if not isinstance(one, SourceQueries | SourceBuildsIndex)
+                    error for error in found if not isinstance(error, SourceQueries | SourceBuildsIndex)
                 ]  # these end automatically
                 if not waits:
                     moved = time.monotonic()

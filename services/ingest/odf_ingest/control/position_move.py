@@ -83,7 +83,7 @@ class PositionMove:
             case offset if re.fullmatch(OFFSET, offset) and len(now.low) == 1:
                 return dict.fromkeys(now.low, int(offset))
             case offsets if re.fullmatch(OFFSETS, offsets):
-                return self._of_each([one.split(":") for one in offsets.split(",")], now)
+                return self._of_each([offset.split(":") for offset in offsets.split(",")], now)
             case other:
                 text = f"expected earliest, latest, keep or an offset, {_example(now)}, got {other!r}"
                 raise InvalidInput(where="--from", text=text)

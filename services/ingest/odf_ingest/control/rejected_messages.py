@@ -121,13 +121,13 @@ class RejectedMessages:
             position = message_position(letter)
             if position in seen or handled.holds(position):
                 continue
-            asked = [one for one in wanted if one.is_at(letter)]
+            asked = [place for place in wanted if place.is_at(letter)]
             if asked or not wanted:
                 seen.add(position)
                 missing -= set(asked)
                 yield letter
         if missing:
-            first = min(missing, key=lambda one: (one.source, one.location))
+            first = min(missing, key=lambda place: (place.source, place.location))
             raise NotFound(what=f"open rejected message {first}")
 
     def _passed(self, state: ChainState) -> Iterator[StoredLetter]:
@@ -138,7 +138,7 @@ class RejectedMessages:
         key = str(state.dataset_id).encode()
         positions = {name: position_of(state, name) for name in state.push_sources}
         passed = {name: passed_of(state.source_states.get(name)) for name in rejecting_sources(state)}
-        rows = {name: one.ends.get(rows_part(name), 0) for name, one in passed.items()}
+        rows = {name: rejects.ends.get(rows_part(name), 0) for name, rejects in passed.items()}
         is_polled = state.polling_source is not None
 
         def is_row(letter: StoredLetter) -> bool:
@@ -153,7 +153,9 @@ class RejectedMessages:
         for place, letter in enumerate(self._letters.read(key) if any(rows.values()) else ()):
             if is_row(letter):
                 newest[letter.source].setdefault(letter.offset, {})[letter.push] = place
-        counting = {place for name, one in newest.items() for place in self._counting(state, name, one)}
+        counting = {
+            place for name, rejects in newest.items() for place in self._counting(state, name, rejects)
+        }
         for place, stored in enumerate(self._letters.read(key)):
             if is_row(stored):
                 if place in counting:

@@ -47,7 +47,11 @@ class RetriedRows:
     @property
     def refusals(self) -> Sequence[CannotRetry]:
         """Return why rows still do not fit."""
-        return [_refusal(one, self._unfit[one.offset]) for one in self._left if one.offset in self._unfit]
+        return [
+            _refusal(letter, self._unfit[letter.offset])
+            for letter in self._left
+            if letter.offset in self._unfit
+        ]
 
     @property
     def count(self) -> int:
@@ -64,7 +68,9 @@ class RetriedRows:
         """Raise `AlreadyCommitted` if no row is left: the chain has it, or was reset to before it was rejected."""
         count = position.passed(self.source).ends.get(rows_part(self.source), 0)
         self._left = [
-            one for one in self._letters if one.offset < count and one.offset not in position.retried
+            letter
+            for letter in self._letters
+            if letter.offset < count and letter.offset not in position.retried
         ]
         self._unfit = {}
         if not self._left:
@@ -81,12 +87,12 @@ class RetriedRows:
             )
         polled = state.polling_source
         if polled is not None and isinstance(polled.fetch, FetchStepMqtt):
-            values = [one.value for one in self._left]
+            values = [letter.value for letter in self._left]
             batch = as_batch("dead letters", values, Timestamp.from_ms(event_ms))
             prepared = self._preparer.messages(plan, batch)
         else:
             prepared = self._preparer.rows(plan, self._rows(plan.source.read), Timestamp.from_ms(event_ms))
-        self._unfit = {self._left[one.offset].offset: one.reason for one in prepared.bad}
+        self._unfit = {self._left[row.offset].offset: row.reason for row in prepared.bad}
         self.may_be_empty = self.count > 0
         return replace(prepared, bad=())
 
@@ -101,12 +107,12 @@ class RetriedRows:
         return plan_of(state, replace(source, read=format_.step(source.read)))
 
     def _refused(self, plan: Plan, why: str) -> Prepared:
-        self._unfit = {one.offset: why for one in self._left}
+        self._unfit = {letter.offset: why for letter in self._left}
         self.may_be_empty = False
         return Prepared(source=plan.source, records=None, moment=Timestamp(0), greatest={})
 
     def _rows(self, step: ReadStep) -> TextRows:
-        values = [one.value for one in self._left]
+        values = [letter.value for letter in self._left]
         return TextRows(FileRecords(step=_in_utf8(step), values=values, places=[""] * len(values)))
 
     def left_of(self, error: InvalidInput) -> Prepared:
@@ -115,7 +121,7 @@ class RetriedRows:
 
     def advance(self, position: RowPosition, prepared: Prepared) -> tuple[RowPosition, NewWatermark]:
         """Return the position with the numbers of the rows; the watermark is the greatest event time of records."""
-        numbers = Numbers.of(one.offset for one in self._left if one.offset not in self._unfit)
+        numbers = Numbers.of(letter.offset for letter in self._left if letter.offset not in self._unfit)
         return replace(position, retried=position.retried | numbers), None
 
     def before_proposal(self) -> None:

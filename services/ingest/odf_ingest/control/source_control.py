@@ -145,20 +145,20 @@ class SourceControl:
         require_start(start)
         state = self._queues.state(entry.dataset_id)
         source = chosen_source(state, name).source_name
-        topics = [one for one in self._topics.of(entry, state) if one.source == source]
-        chosen = [one for one in topics if one.name == topic] if topic else topics
+        topics = [topic for topic in self._topics.of(entry, state) if topic.source == source]
+        chosen = [candidate for candidate in topics if candidate.name == topic] if topic else topics
         if not topics:
             raise NoTopic(what=f"the topic of push source {source}", dataset=entry.alias)
         if not chosen:
             raise NotFound(what=f"topic {topic} among those of push source {source}")
         if len(chosen) > 1:
-            chosen = [one for one in chosen if self._is_resumable(entry, state, one)] or chosen[:1]
+            chosen = [topic for topic in chosen if self._is_resumable(entry, state, topic)] or chosen[:1]
         if len(chosen) > 1 and start[:1].isdigit():
-            stopped = ", ".join(one.name for one in chosen)
+            stopped = ", ".join(topic.name for topic in chosen)
             raise InvalidInput(
                 where="--from", text=f"the source is stopped at several topics; add --topic: {stopped}"
             )
-        return [self._resume(entry, state, one, start) for one in chosen]
+        return [self._resume(entry, state, topic, start) for topic in chosen]
 
     def _resume(self, entry: CatalogEntry, state: ChainState, topic: SourceTopic, start: str) -> Resumed:
         key = topic.key(entry.dataset_id)
@@ -197,7 +197,9 @@ class SourceControl:
         """
         state = self._queues.state(entry.dataset_id)
         source = chosen_source(state, name).source_name
-        keys = [one.key(entry.dataset_id) for one in self._topics.of(entry, state) if one.source == source]
+        keys = [
+            topic.key(entry.dataset_id) for topic in self._topics.of(entry, state) if topic.source == source
+        ]
         records = [(key, self._owned.record(key)) for key in keys]
         blocked = [
             (key, record.skips) for key, record in records if record is not None and record.skips is not None

@@ -208,16 +208,18 @@ class DatasetHistory:
     ) -> Iterator[tuple[int, str, SliceRecords]]:
         """Yield how many slices were read, the block of the last, and their records; small slices combined."""
         kept = self._kept
-        if kept is not None and kept.has([one.name for one in slices], columns):
+        if kept is not None and kept.has([slice_.name for slice_ in slices], columns):
             yield 1, slices[-1].block, kept.slice
             return
         tables: list[pa.Table] = []
         rows = 0
-        for done, one in enumerate(slices, 1):
-            tables.append(read_slice(self._slice_path(one.name), None if columns is None else list(columns)))
+        for done, slice_ in enumerate(slices, 1):
+            tables.append(
+                read_slice(self._slice_path(slice_.name), None if columns is None else list(columns))
+            )
             rows += len(tables[-1])
             if rows >= RUN or done == len(slices):
-                yield done, one.block, _joined(tables)
+                yield done, slice_.block, _joined(tables)
                 tables, rows = [], 0
 
 

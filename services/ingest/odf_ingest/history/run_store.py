@@ -114,8 +114,8 @@ class RunStore:
                     held.append(self._merged(self._folder, self._held[start:]))
                 self._stamp = self._folder.replace(held, self._head)
                 self._held = held
-                self._folder.remove(self._files - {one.file for one in held})
-                self._files = {one.file for one in held}
+                self._folder.remove(self._files - {run.file for run in held})
+                self._files = {run.file for run in held}
         except OSError as error:
             if not self._has_failed:
                 log.warning("an index stays in memory", index=self._folder.name, why=str(error))
@@ -131,9 +131,9 @@ class RunStore:
         return HeldRun(run, held.head, name)
 
     def _merged(self, folder: RunFolder, held: Sequence[HeldRun]) -> HeldRun:
-        if len(held) == 1 or sum(len(one.run) for one in held) <= IN_MEMORY:
+        if len(held) == 1 or sum(len(run.run) for run in held) <= IN_MEMORY:
             return self._saved(folder, self._merged_in_memory(held))
-        runs, drop = [one.run for one in held], self._dropped(held)
+        runs, drop = [run.run for run in held], self._dropped(held)
         name, run = folder.write(lambda file: write_merged(file, runs, drop=drop))
         return HeldRun(run, held[-1].head, name)
 
@@ -141,7 +141,7 @@ class RunStore:
         if len(held) == 1:
             return held[0]
         file = io.BytesIO()
-        write_merged(file, [one.run for one in held], drop=self._dropped(held))
+        write_merged(file, [run.run for run in held], drop=self._dropped(held))
         return HeldRun(_in_memory(file), held[-1].head)
 
     def _dropped(self, held: Sequence[HeldRun]) -> str | None:

@@ -92,7 +92,7 @@ def _first_half(keys: Indices, steps: Indices) -> _Half:
             waiting.setdefault(key, deque()).append(index)
         elif key not in waiting:
             # An earlier -C may lack its +C too.
-            lacking = [indices[0] for one, indices in waiting.items() if steps[keys == one].sum() > 0]
+            lacking = [indices[0] for key, indices in waiting.items() if steps[keys == key].sum() > 0]
             return _Half(min([index, *lacking]), whole, may_come=False)
         else:
             waiting[key].popleft()

@@ -183,8 +183,8 @@ def _changed(
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
             found = list(pool.map(differs, columns))
     changed = np.zeros(len(match.new), dtype=np.bool_)
-    for one in found:
-        changed |= one
+    for is_changed in found:
+        changed |= is_changed
     return changed
 
 

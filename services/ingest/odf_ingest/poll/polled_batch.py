@@ -97,7 +97,7 @@ class PolledBatch:
                     first = prepared.bad[0]
                     raise InvalidInput(where=fetched.places[first.offset], text=first.reason)
                 bad = tuple(
-                    replace(one, reason=f"{fetched.places[one.offset]}: {one.reason}") for one in prepared.bad
+                    replace(row, reason=f"{fetched.places[row.offset]}: {row.reason}") for row in prepared.bad
                 )
                 return self._admitted(replace(prepared, bad=bad), "messages", len(fetched.values))
 

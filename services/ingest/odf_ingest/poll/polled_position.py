@@ -130,7 +130,7 @@ class ReadFiles:
                     pass
         if not is_continued:  # first call, or the dataset was reset
             self._files = {}
-        self._files |= {one.name: one for one in reversed(newest)}
+        self._files |= {entry.name: entry for entry in reversed(newest)}
         self._head = head
         return self._files
 

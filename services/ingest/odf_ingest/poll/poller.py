@@ -227,14 +227,14 @@ class Poller:
 
     def _require_trusted(self, dataset: DatasetId, defined: SetPollingSource) -> None:
         """Raise `ForeignSource` if a source of another node wants to use this one's commands, files or variables."""
-        wants = [type(one).__name__ for one in defined.prepare or () if isinstance(one, PrepStepPipe)]
+        wants = [type(step).__name__ for step in defined.prepare or () if isinstance(step, PrepStepPipe)]
         step = defined.fetch
         if not _is_remote(step):
             wants.append(type(step).__name__)
         if has_template(step):
             wants.append("env")
         if wants and not self._limits.is_trusted(dataset):
-            what = ", ".join(one.removeprefix("FetchStep").removeprefix("PrepStep") for one in wants)
+            what = ", ".join(name.removeprefix("FetchStep").removeprefix("PrepStep") for name in wants)
             raise ForeignSource(text=f"the polling source was defined on another node, and uses {what}")
 
     def _event_time(self, source: EventTimeSource | None, path: str, modified: Timestamp | None) -> Timestamp:

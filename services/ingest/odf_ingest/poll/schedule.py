@@ -97,7 +97,7 @@ class PollSchedule:
 
     def views(self) -> Iterator[PollView]:
         """Iterate over the datasets that have a schedule here."""
-        for dataset, interval in sorted(self._intervals.items(), key=lambda one: str(one[0])):
+        for dataset, interval in sorted(self._intervals.items(), key=lambda item: str(item[0])):
             yield self.view(dataset, interval)
 
     def view(self, dataset: DatasetId, interval: int | None = None) -> PollView:

@@ -26,7 +26,7 @@ class Secrets:
     def __init__(self, values: frozenset[str] = frozenset()) -> None:
         """Mask these values, as they are and as they are written in URLs."""
         written = {form for value in values for form in (value, quote(value), quote(value, safe=""))}
-        self._forms = sorted((one for one in written if len(one) >= MIN_SECRET), key=len, reverse=True)
+        self._forms = sorted((text for text in written if len(text) >= MIN_SECRET), key=len, reverse=True)
 
     def mask(self, text: str) -> str:
         """Return a text with the values replaced by `***`."""
@@ -36,7 +36,7 @@ class Secrets:
 
     def mask_error(self, error: OdfError) -> OdfError:
         """Return the error itself, or one of its class with masked facts if it has a value."""
-        facts = {one.name: getattr(error, one.name) for one in fields(error)}
+        facts = {field.name: getattr(error, field.name) for field in fields(error)}
         masked = {
             name: self.mask(value) if isinstance(value, str) else value for name, value in facts.items()
         }
@@ -53,7 +53,7 @@ def filled_in(step: FetchStep, environ: Mapping[str, str]) -> tuple[FetchStep, S
     if isinstance(step, FetchStepFilesGlob):
         _require_fixed(step.path)
     if isinstance(step, FetchStepContainer):
-        step = replace(step, env=tuple(_propagated(one) for one in step.env or ()))
+        step = replace(step, env=tuple(_propagated(variable) for variable in step.env or ()))
     values: set[str] = set()
 
     def fill(text: str) -> str:
@@ -101,9 +101,9 @@ def _texts(value: Any) -> list[str]:  # noqa: ANN401 - any part of a step
     if isinstance(value, str):
         return [value]
     if isinstance(value, tuple):
-        return [text for one in value for text in _texts(one)]
+        return [text for item in value for text in _texts(item)]
     if is_dataclass(value):
-        return [text for one in fields(value) for text in _texts(getattr(value, one.name))]
+        return [text for field in fields(value) for text in _texts(getattr(value, field.name))]
     return []
 
 
@@ -113,9 +113,9 @@ def _mapped(value: S, change: Callable[[str], str]) -> S:
     if isinstance(value, str):
         result = change(value)
     elif isinstance(value, tuple):
-        result = tuple(_mapped(one, change) for one in value)
+        result = tuple(_mapped(item, change) for item in value)
     elif is_dataclass(value) and not isinstance(value, type):
-        changed = {one.name: _mapped(getattr(value, one.name), change) for one in fields(value)}
+        changed = {field.name: _mapped(getattr(value, field.name), change) for field in fields(value)}
         result = replace(value, **changed)
     found: S = result
     return found

@@ -73,7 +73,7 @@ class Part:
         sizes = self.values.sizes
         for others in (self.keys, *self.headers.values()):
             if others:
-                sizes = sizes + np.cumsum([len(one or b"") for one in others])
+                sizes = sizes + np.cumsum([len(partition or b"") for partition in others])
         return sizes
 
     def between(self, start: int, stop: int) -> "Part":

@@ -61,7 +61,9 @@ def _typed(column: pa.Field, vocab: DatasetVocabulary, *, carries: bool) -> pa.F
 
 def _refused(columns: pa.Schema, vocab: DatasetVocabulary, *, carries: bool) -> dict[str, str]:
     own = {vocab.event_time_column} | ({vocab.operation_type_column} if carries else set())
-    taken = {name.lower(): name for name in (getattr(vocab, one.name) for one in fields(vocab))}
+    taken = {
+        name.lower(): name for name in (getattr(vocab, vocab_field.name) for vocab_field in fields(vocab))
+    }
     seen: dict[str, str] = {}
     refused = {}
     for name, column in zip(columns.names, columns, strict=True):

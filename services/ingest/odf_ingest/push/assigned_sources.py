@@ -103,7 +103,7 @@ class AssignedSources:
             pool=pool,
             request=reading.request,
             is_owned=self.is_owned,
-            known=lambda: {dataset: one.entry for dataset, one in self._datasets.items()},
+            known=lambda: {dataset: owned.entry for dataset, owned in self._datasets.items()},
         )
 
     def is_owned(self, dataset: DatasetId) -> bool:
@@ -113,7 +113,7 @@ class AssignedSources:
     def own(self, partitions: frozenset[int]) -> None:
         """Read the sources of these partitions, and no others."""
         self._partitions = partitions
-        for dataset in [one for one in self._datasets if not self.is_owned(one)]:
+        for dataset in [dataset for dataset in self._datasets if not self.is_owned(dataset)]:
             self._drop(dataset)
         self._schedule.start()
 
@@ -238,14 +238,18 @@ class AssignedSources:
     def found(self, inspections: Iterable[Inspection]) -> None:
         """Apply the results of inspections."""
         ready: list[PushSource] = []
-        for one in inspections:
+        for inspection in inspections:
             try:
-                ready += self._applied(one)
+                ready += self._applied(inspection)
             except Exception as error:  # for example an invalid source state: only this dataset fails
                 if not isinstance(error, OdfError):
-                    log.exception("cannot read a dataset because of a bug", dataset=str(one.dataset))
-                    error = Unavailable(what=f"dataset {one.dataset}", why=f"a bug in the node: {error!r}")
-                self._unreadable(one.dataset, self._datasets.get(one.dataset, _Dataset()), error)
+                    log.exception("cannot read a dataset because of a bug", dataset=str(inspection.dataset))
+                    error = Unavailable(
+                        what=f"dataset {inspection.dataset}", why=f"a bug in the node: {error!r}"
+                    )
+                self._unreadable(
+                    inspection.dataset, self._datasets.get(inspection.dataset, _Dataset()), error
+                )
         if not ready:
             return
         try:
@@ -259,32 +263,32 @@ class AssignedSources:
             event = Event.OPENED if source.wait is None else Event.OPENED_SHORT
             self._records[source.key] = record.moved(event, source=source)
 
-    def _applied(self, one: Inspection) -> Iterable[PushSource]:
+    def _applied(self, inspection: Inspection) -> Iterable[PushSource]:
         """Update a dataset's records after an inspection, and yield the sources to open."""
-        dataset = one.dataset
+        dataset = inspection.dataset
         if not self.is_owned(dataset):
             return
         known = self._datasets.get(dataset, _Dataset())
-        if one.error is not None:
-            self._unreadable(dataset, known, one.error)
+        if inspection.error is not None:
+            self._unreadable(dataset, known, inspection.error)
             return
-        if one.entry is None or one.state is None or not one.entry.push_topics:
+        if inspection.entry is None or inspection.state is None or not inspection.entry.push_topics:
             if dataset in self._datasets:
                 self.removed(dataset)
-            elif one.entry is None and dataset in self._unchecked:
+            elif inspection.entry is None and dataset in self._unchecked:
                 # Blocks are written before the name, which may follow at once.
                 self._schedule.later(dataset, RETRY.first)
             self._unchecked.discard(dataset)
             return
-        topics = {topic.key(dataset): topic for topic in one.topics}
+        topics = {topic.key(dataset): topic for topic in inspection.topics}
         for key in known.sources - topics.keys():
             self._close(key)
-        self._datasets[dataset] = _Dataset(entry=one.entry, sources=frozenset(topics))
+        self._datasets[dataset] = _Dataset(entry=inspection.entry, sources=frozenset(topics))
         was_unchecked = dataset in self._unchecked
         self._unchecked.discard(dataset)
-        read = {topic.key(dataset) for topic in existing(one.topics)}
+        read = {topic.key(dataset) for topic in existing(inspection.topics)}
         for key, topic in sorted(topics.items()):
-            source = self._mended(one.entry, one.state, topic, is_changed=was_unchecked)
+            source = self._mended(inspection.entry, inspection.state, topic, is_changed=was_unchecked)
             source_now = source or self._records[key].source
             if source_now is not None:
                 source_now.siblings = frozenset(other for other in read - {key} if other.source == key.source)

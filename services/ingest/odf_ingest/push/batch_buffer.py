@@ -64,5 +64,7 @@ def _joined(parts: list[Part]) -> Part:
         offsets=[at for part in parts for at in part.offsets] if has_gaps else range(start, stop),
         timestamps=np.concatenate(moments) if moments else None,
         keys=[key for part in parts for key in part.keys],
-        headers={name: [one for part in parts for one in part.headers[name]] for name in parts[0].headers},
+        headers={
+            name: [header for part in parts for header in part.headers[name]] for name in parts[0].headers
+        },
     )

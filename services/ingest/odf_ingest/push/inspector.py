@@ -74,7 +74,9 @@ class Inspector:
 
     def _next(self) -> Mapping[DatasetId, str | None]:
         with self._lock:
-            free = [one for one in self._wanted if one not in self._busy][:DATASETS_PER_INSPECTION]
+            free = [dataset for dataset in self._wanted if dataset not in self._busy][
+                :DATASETS_PER_INSPECTION
+            ]
             some = {dataset: self._wanted.pop(dataset) for dataset in free}
             self._busy.update(some)
             return some
@@ -113,15 +115,15 @@ class Inspector:
 
     def _with_topics(self, found: Sequence[Inspection]) -> Sequence[Inspection]:
         readable = {
-            one.dataset: (one.entry, one.state)
-            for one in found
-            if one.entry is not None and one.state is not None
+            inspection.dataset: (inspection.entry, inspection.state)
+            for inspection in found
+            if inspection.entry is not None and inspection.state is not None
         }
         topics = dict(zip(readable, self._topics.of_many(list(readable.values())), strict=True))
-        return [_with(one, topics.get(one.dataset, ())) for one in found]
+        return [_with(inspection, topics.get(inspection.dataset, ())) for inspection in found]
 
 
-def _with(one: Inspection, topics: Sequence[SourceTopic] | OdfError) -> Inspection:
+def _with(inspection: Inspection, topics: Sequence[SourceTopic] | OdfError) -> Inspection:
     if isinstance(topics, OdfError):
-        return Inspection(dataset=one.dataset, error=topics)
-    return replace(one, topics=topics)
+        return Inspection(dataset=inspection.dataset, error=topics)
+    return replace(inspection, topics=topics)

@@ -109,7 +109,7 @@ class KafkaBatch:
 
     def _whole(self, plan: Plan, prepared: Prepared, error: IncompleteCorrection) -> Prepared:
         if plan.source.preprocess is None:
-            bad = {(one.partition, one.offset) for one in prepared.bad}
+            bad = {(row.partition, row.offset) for row in prepared.bad}
             shorter = self.batch.before(error.whole, bad)
         else:
             # The query's output rows cannot be traced to messages: drop 1, 2, 4, … messages from the end.
@@ -143,9 +143,9 @@ class KafkaBatch:
     def _bury(self, bad: Sequence[BadRecord], position: SourcePosition) -> None:
         """Write missing dead letters; most are already written if the batch is drafted again."""
         assert self._dataset is not None
-        fresh = [one for one in bad if (one.partition, one.offset) not in self._buried]
+        fresh = [row for row in bad if (row.partition, row.offset) not in self._buried]
         self._rejecting.write_dead_letters(self._dataset, self.source, self.batch, fresh, position)
-        self._buried |= {(one.partition, one.offset) for one in fresh}
+        self._buried |= {(row.partition, row.offset) for row in fresh}
         self.rejected = tuple(bad)
 
     def _first_reading(self) -> Prepared:

@@ -79,7 +79,11 @@ class Lanes:
         while len(self._lanes) < len(taken):
             self._lanes.append(Lane(self._another()))
         for number, some in chosen.items():
-            positions = {(one.topic, number_): at for one in some for number_, at in one.offsets.next.items()}
+            positions = {
+                (source.topic, partition): at
+                for source in some
+                for partition, at in source.offsets.next.items()
+            }
             self._lanes[number].records.assign(positions)
         for number, some in chosen.items():
             for source in some:
@@ -135,5 +139,5 @@ class Lanes:
     def _of(self, source: PushSource) -> Lane | None:
         first = source.partitions[:1]
         return next(
-            (lane for lane in self._lanes if any(lane.sources.get(one) is source for one in first)), None
+            (lane for lane in self._lanes if any(lane.sources.get(topic) is source for topic in first)), None
         )

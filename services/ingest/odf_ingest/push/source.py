@@ -142,13 +142,13 @@ class PushSource:
     def lag_of_siblings(self) -> int:
         """Return the number of messages that wait in the same source's other topics, as of their last batches."""
         others = (self.readers.get(key) for key in self.siblings)
-        return sum(one.in_flight.last_lag for one in others if one is not None)
+        return sum(reader.in_flight.last_lag for reader in others if reader is not None)
 
     def _activities(self) -> Mapping[str, TopicActivity]:
         readers = {key.topic: self.readers.get(key) for key in self.siblings}
         return {
-            name: NOT_READ if one is None else one.offsets.activity(is_idle=one.is_idle)
-            for name, one in readers.items()
+            name: NOT_READ if reader is None else reader.offsets.activity(is_idle=reader.is_idle)
+            for name, reader in readers.items()
         }
 
     def add(self, chunk: Chunk) -> None:

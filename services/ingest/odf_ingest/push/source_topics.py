@@ -95,9 +95,9 @@ class SourceTopics:
         """Return the topics of the sources of each dataset, or why they are unknown; described together."""
         listing = _Listing(self.cluster)
         wanted = [self._wanted_or_error(entry, state, listing) for entry, state in datasets]
-        names = {name for one in wanted if isinstance(one, _Wanted) for _, name, _ in one.topics}
+        names = {name for asked in wanted if isinstance(asked, _Wanted) for _, name, _ in asked.topics}
         described = self._described(names)
-        return [one if isinstance(one, OdfError) else list(_topics(one, described)) for one in wanted]
+        return [asked if isinstance(asked, OdfError) else list(_topics(asked, described)) for asked in wanted]
 
     def choose_start(
         self, entry: CatalogEntry, state: ChainState, source: str, names: TopicNames, start: TopicStart
@@ -170,10 +170,13 @@ class SourceTopics:
         return TopicOffsets(topic_id=topic.topic_id, next=dict(at))
 
     def _save_starts(self, dataset: DatasetId, source: str, starts: Mapping[str, TopicOffsets]) -> None:
-        kept = {name: one for name, one in load_starts(self._blobs, dataset).items() if name != source}
+        kept = {name: start for name, start in load_starts(self._blobs, dataset).items() if name != source}
         sources = {**kept, source: starts} if starts else kept
         plain = {
-            name: {topic: {"id": one.topic_id, "next": _numbered(one.next)} for topic, one in topics.items()}
+            name: {
+                topic: {"id": position.topic_id, "next": _numbered(position.next)}
+                for topic, position in topics.items()
+            }
             for name, topics in sources.items()
         }
         text = json.dumps(plain, indent=1, sort_keys=True) if plain else None
@@ -200,7 +203,7 @@ def load_starts(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, Mapping[st
     try:
         plain = {} if text is None else json.loads(text)
         return {
-            str(source): {str(topic): _parsed(one) for topic, one in topics.items()}
+            str(source): {str(topic): _parsed(position) for topic, position in topics.items()}
             for source, topics in plain.items()
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -210,7 +213,7 @@ def load_starts(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, Mapping[st
 
 def existing(topics: Iterable[SourceTopic]) -> Sequence[SourceTopic]:
     """Return the topics that exist, or may exist."""
-    return [one for one in topics if not isinstance(one.described, NotFound)]
+    return [topic for topic in topics if not isinstance(topic.described, NotFound)]
 
 
 def _topics(wanted: _Wanted, described: Mapping[str, TopicInfo | OdfError]) -> Iterable[SourceTopic]:

@@ -83,7 +83,8 @@ class InputFormat:
         name = MEDIA_TYPES.get(type_)
         if name not in readable():
             raise UnsupportedMediaType(
-                media_type=text, known=tuple(type_ for type_, one in MEDIA_TYPES.items() if one in readable())
+                media_type=text,
+                known=tuple(type_ for type_, format_ in MEDIA_TYPES.items() if format_ in readable()),
             )
         has_header = {"present": True, "absent": False}.get(given.get("header", "").lower())
         return cls(name=name, has_header=has_header, encoding=encoding, text=text)
@@ -100,7 +101,7 @@ class InputFormat:
             step = replace(step, header=self.has_header)
         if self.encoding is None:
             return step
-        if "encoding" not in {one.name for one in fields(step)}:
+        if "encoding" not in {field_.name for field_ in fields(step)}:
             raise InvalidInput(where=f"charset {self.encoding}", text="this format is always UTF-8 or binary")
         return replace(step, encoding=self.encoding)  # type: ignore[arg-type]  # it has the field
 

@@ -84,8 +84,8 @@ def _parsed(text: str, logical: dict[str, Json], plain: dict[str, Json]) -> tupl
     internal = {"__fastavro_parsed", "__named_schemas"}
     shape = parse_schema(_cleaned(found, 0, internal), named_schemas=logical)
     readable = parse_schema(_cleaned(found, 0, {*internal, "logicalType"}), named_schemas=plain)
-    for one in plain.values():
-        _counted_from_zero(one)
+    for schema in plain.values():
+        _counted_from_zero(schema)
     return shape, _counted_from_zero(readable)
 
 
@@ -121,8 +121,8 @@ def _counted_from_zero(part: Json) -> Json:
     if isinstance(part, dict):
         if part["type"] == "enum":
             part["symbols"] = _FromZero(part["symbols"])
-        for one in part.get("fields", ()):
-            one["type"] = _counted_from_zero(one["type"])
+        for member in part.get("fields", ()):
+            member["type"] = _counted_from_zero(member["type"])
         for key in part.keys() & {"type", "items", "values"}:
             part[key] = _counted_from_zero(part[key])
     return part
@@ -189,7 +189,7 @@ class _Types:
 
     def _defined(self, shape: Json, name: str, depth: int) -> _Type:
         if shape["type"] == "enum":
-            longest = max((len(text_json(str(one))) for one in shape["symbols"]), default=0)
+            longest = max((len(text_json(str(symbol))) for symbol in shape["symbols"]), default=0)
             return _Type(write=text_json, excess=longest - MAX_GROWTH, python=("str",))
         if shape["type"] == "fixed":
             size = shape["size"]
@@ -197,22 +197,24 @@ class _Types:
                 raise InvalidInput(text=f"is not an Avro schema: {name} has the size {size!r}")
             found = _logical(shape)
             return found or _Type(write=bytes_json, excess=2 + (2 - MAX_GROWTH) * size, python=("bytes",))
-        members = [(str(one["name"]), self.of(one["type"], depth + 1)) for one in shape["fields"]]
+        members = [(str(member["name"]), self.of(member["type"], depth + 1)) for member in shape["fields"]]
         if len(dict(members)) < len(members):
             raise InvalidInput(text=f"{name} has two fields of the same name")
-        parts = [(text_json(key) + ":", key, _placed(one.write, f"{name}.{key}")) for key, one in members]
-        excess = 2 + sum(len(key) + 1 for key, _, _ in parts) + sum(one.excess for _, one in members)
+        parts = [
+            (text_json(key) + ":", key, _placed(member.write, f"{name}.{key}")) for key, member in members
+        ]
+        excess = 2 + sum(len(key) + 1 for key, _, _ in parts) + sum(member.excess for _, member in members)
         return _Type(write=partial(_record_json, parts), excess=excess, python=(f"record {name}",))
 
     def _union(self, shape: Sequence[Json], depth: int) -> _Type:
-        branches = [self.of(one, depth + 1) for one in shape]
+        branches = [self.of(branch, depth + 1) for branch in shape]
         writes: dict[str, Write] = {}
-        for one in branches:
-            for python in one.python:
-                if writes.setdefault(python, one.write) is not one.write:
+        for branch in branches:
+            for python in branch.python:
+                if writes.setdefault(python, branch.write) is not branch.write:
                     text = f"has a union in which several branches are read as {python}: {json.dumps(shape)[:200]}"
                     raise InvalidInput(text=text)
-        excess = max((one.excess for one in branches), default=0) - MAX_GROWTH
+        excess = max((branch.excess for branch in branches), default=0) - MAX_GROWTH
         return _Type(write=partial(_union_json, writes), excess=excess, python=tuple(writes))
 
     def _array(self, item: _Type) -> _Type:
@@ -292,11 +294,11 @@ def _union_json(writes: Mapping[str, Write], value: object) -> str:
 
 
 def _array_json(write: Write, value: Sequence[object]) -> str:
-    return array_json([write(one) for one in value])
+    return array_json([write(item) for item in value])
 
 
 def _map_json(write: Write, value: Mapping[str, object]) -> str:
-    return object_json([f"{text_json(key)}:{write(one)}" for key, one in value.items()])
+    return object_json([f"{text_json(key)}:{write(item)}" for key, item in value.items()])
 
 
 SINGLE: Final = frozenset({"null", "bool", "int", "float", "str", "bytes"})  # classes of values

@@ -85,9 +85,13 @@ class RegistryClient:
         listed = found.get("references") or ()
         if not isinstance(listed, list | tuple) or len(known) + len(listed) + depth > MAX_REFERENCES:
             raise InvalidInput(text=f"refers to more than {MAX_REFERENCES} other schemas")
-        for one in listed:
+        for link in listed:
             try:
-                name, subject, version = str(one["name"]), str(one["subject"]), int(one["version"])
+                name, subject, version = (
+                    str(link["name"]),
+                    str(link["subject"]),
+                    int(link["version"]),
+                )
             except (TypeError, KeyError, ValueError) as error:
                 raise InvalidInput(text=f"has a malformed reference: {error}") from error
             if name not in known:

@@ -57,7 +57,7 @@ def decoded(
     prepared = prepare(
         replace(plan, source=replace(plan.source, read=json)), replace(batch, parts=tuple(parts))
     )
-    wanted = {(one.partition, one.offset) for one in prepared.bad}
+    wanted = {(row.partition, row.offset) for row in prepared.bad}
     for part, sent in zip(batch.parts, framed, strict=True) if wanted else ():
         for place, offset in enumerate(part.offsets):
             if (part.partition, offset) in wanted:
@@ -65,7 +65,7 @@ def decoded(
     return replace(
         prepared,
         source=plan.source,
-        bad=tuple(_original(one, raw, reasons) for one in prepared.bad),
+        bad=tuple(_original(row, raw, reasons) for row in prepared.bad),
     )
 
 

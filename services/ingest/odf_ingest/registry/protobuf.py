@@ -47,10 +47,12 @@ DIGITS_OF_NANOS: Final = 9
 FAULTS: Final = (json_format.Error, AttributeError, KeyError, RecursionError, TypeError, ValueError)
 UNNAMED: Final = "odf-schema.proto"
 WELL_KNOWN: Final = {
-    one.DESCRIPTOR.name: one.DESCRIPTOR
-    for one in (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)
+    module.DESCRIPTOR.name: module.DESCRIPTOR
+    for module in (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)
 }
-WRAPPERS: Final = frozenset(one.full_name for one in wrappers_pb2.DESCRIPTOR.message_types_by_name.values())
+WRAPPERS: Final = frozenset(
+    message.full_name for message in wrappers_pb2.DESCRIPTOR.message_types_by_name.values()
+)
 
 Write: TypeAlias = Callable[[Any], str]
 Member: TypeAlias = Any  # a field's descriptor, whose class depends on the runtime
@@ -154,7 +156,7 @@ class _Writer:
         if descriptor.full_name in WRAPPERS:
             return self._scalar(descriptor.fields[0], getattr(message, "value"))  # noqa: B009 - untyped
         found = object_json(
-            [f"{text_json(one.name)}:{self._member(message, one)}" for one in descriptor.fields]
+            [f"{text_json(field.name)}:{self._member(message, field)}" for field in descriptor.fields]
         )
         self._left -= len(found)
         if self._left < 0:
@@ -176,11 +178,11 @@ class _Writer:
         if not member.is_repeated:
             return self._single(member, value)
         if member.message_type is None or not member.message_type.GetOptions().map_entry:
-            return array_json([self._single(member, one) for one in value])
+            return array_json([self._single(member, item) for item in value])
         inner = member.message_type.fields_by_name["value"]
         # Keys are strings, integers or booleans; a map has no order.
         pairs = sorted((_key(key), self._single(inner, value[key])) for key in value)
-        return object_json([f"{text_json(key)}:{one}" for key, one in pairs])
+        return object_json([f"{text_json(key)}:{item}" for key, item in pairs])
 
     def _single(self, member: Member, value: Any) -> str:  # noqa: ANN401 - as it was parsed
         return self._scalar(member, value) if member.message_type is None else self.message(value)

@@ -185,7 +185,7 @@ def _parsed(kind: type[T], text: str, where: str) -> T:
     try:
         return kind(text)
     except ValueError as error:
-        choices = ", ".join(one.value for one in kind)
+        choices = ", ".join(choice.value for choice in kind)
         raise InvalidInput(where=where, text=f"expected one of {choices}, got {text!r}") from error
 
 

@@ -129,7 +129,7 @@ class RequestRate:
         now = self._monotonic()
         if caller not in self._buckets and len(self._buckets) >= MOST_CALLERS:
             since = now - BURST_SECONDS  # a bucket that was last used before is full, as a new one is
-            self._buckets = {key: one for key, one in self._buckets.items() if one.filled_at > since}
+            self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket.filled_at > since}
             if len(self._buckets) >= MOST_CALLERS:
                 caller = None
         bucket = self._buckets.setdefault(caller, _Bucket(self._most, now))

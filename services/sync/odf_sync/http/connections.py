@@ -133,7 +133,7 @@ class Connections:
 
     def _close_idle(self, address: str | None) -> bool:
         """Close what has been idle for longest, of one address or of any; return whether there was one."""
-        found = next((one for one in self._idle if address in (None, one.address)), None)
+        found = next((connection for connection in self._idle if address in (None, connection.address)), None)
         if found is None:
             return False
         self.release(found)

@@ -172,7 +172,9 @@ def _calls_of_datasets(authorizer: Authorizer, endpoints: Iterable[Endpoint]) ->
     """Return the last segments of calls whose paths others may cover: those of datasets without an account."""
     if NO_ACCOUNT not in authorizer.dataset_paths:
         return ()
-    fixed = (one.path for one in endpoints if one.action is not None and "{" not in one.path)
+    fixed = (
+        endpoint.path for endpoint in endpoints if endpoint.action is not None and "{" not in endpoint.path
+    )
     return tuple(sorted({path.removeprefix("/") for path in fixed}))
 
 

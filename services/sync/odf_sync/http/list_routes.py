@@ -55,7 +55,9 @@ class ListRoutes:
     def _made(self, caller: Caller, after: str, tags: set[str]) -> tuple[str, bytes | None]:
         """Return the tag of the whole list, on its first page, and the page; None if the tag is one of `tags`."""
         entries = [
-            one for one in self._own.datasets.catalog.entries() if self._authorizer.may_find(caller, one)
+            entry
+            for entry in self._own.datasets.catalog.entries()
+            if self._authorizer.may_find(caller, entry)
         ]
         etag = "" if after else self._own.fingerprint(entries)
         return etag, None if etag in tags else self._own.page(entries, after).encoded()

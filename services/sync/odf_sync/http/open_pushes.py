@@ -53,7 +53,7 @@ class OpenPushes:
 
     def are_of_others(self, alias: str, dataset: DatasetId) -> bool:
         """Return whether another dataset is being pushed to a name."""
-        return any(one != dataset for one in self._datasets.get(alias.lower(), ()))
+        return any(other != dataset for other in self._datasets.get(alias.lower(), ()))
 
     def bytes_received(self, alias: str) -> int:
         """Return how many bytes of objects have arrived for a name, while it is pushed to."""
@@ -68,7 +68,10 @@ class OpenPushes:
     def exchanging(self, alias: str) -> Iterator[None]:
         """Accept one archive of blocks for a name."""
         now = self._clock()
-        known = {name: [one for one in found if now < one.until] for name, found in self._exchanges.items()}
+        known = {
+            name: [receipt for receipt in found if now < receipt.until]
+            for name, found in self._exchanges.items()
+        }
         self._exchanges = {name: found for name, found in known.items() if found}
         exchange = _Exchange()
         self._exchanges.setdefault(alias.lower(), []).append(exchange)
@@ -80,8 +83,8 @@ class OpenPushes:
     def takes_archive(self, alias: str, name: Multihash) -> bool:
         """Return whether an archive is accepted for a name; an exchange takes no other one then."""
         now = self._clock()
-        found = [one for one in self._exchanges.get(alias.lower(), ()) if now < one.until]
-        if any(one.archive == name for one in found):
+        found = [exchange for exchange in self._exchanges.get(alias.lower(), ()) if now < exchange.until]
+        if any(exchange.archive == name for exchange in found):
             return True
         for exchange in found:
             if exchange.archive is None:
@@ -92,7 +95,7 @@ class OpenPushes:
     def archives(self, alias: str) -> tuple[Multihash, ...]:
         """Return the archives that are accepted for a name, and may have been sent."""
         found = self._exchanges.get(alias.lower(), ())
-        return tuple(one.archive for one in found if one.archive is not None)
+        return tuple(exchange.archive for exchange in found if exchange.archive is not None)
 
     def note_object(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> None:
         """Note that an object of a dataset has been stored."""
@@ -125,5 +128,5 @@ class OpenPushes:
                 del self._datasets[alias]
                 del self._received[alias]
             now = self._clock()
-            self._ended = {name: one for name, one in self._ended.items() if now < one[1]}
+            self._ended = {name: ended for name, ended in self._ended.items() if now < ended[1]}
             self._ended[alias] = (dataset, now + LINGERING_SECONDS)

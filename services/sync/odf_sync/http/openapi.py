@@ -77,7 +77,10 @@ def _body(fields: tuple[str, ...]) -> Json:
 def _response(status: int, endpoint: Endpoint) -> Json:
     content: Json = {}
     if status >= HTTPStatus.BAD_REQUEST:
-        content = {one: {"schema": REFUSAL} if one == JSON else {} for one in endpoint.refusal_media_types}
+        content = {
+            media_type: {"schema": REFUSAL} if media_type == JSON else {}
+            for media_type in endpoint.refusal_media_types
+        }
     elif status >= HTTPStatus.OK and status != HTTPStatus.NOT_MODIFIED and endpoint.media_type:
         content = {endpoint.media_type: {}}
     return {"description": HTTPStatus(status).phrase} | ({"content": content} if content else {})

@@ -49,9 +49,9 @@ class S3Target:
     def blocks(self) -> Iterator[Multihash]:
         """Yield the names of the blocks that exist."""
         start = f"{ObjectKind.BLOCK}/"
-        for one in self._bucket.objects(start):
+        for obj in self._bucket.objects(start):
             with suppress(InvalidInput):  # a file of another program
-                yield Multihash.parse(one.name.removeprefix(start))
+                yield Multihash.parse(obj.name.removeprefix(start))
 
     def put(self, kind: ObjectKind, name: Multihash, content: BinaryIO) -> None:
         """Store an object, unless it exists; raises `Damaged` if its bytes do not match its name.

@@ -96,8 +96,10 @@ class SmartDataset:
         if self._connection is None or not wanted:
             return
         self._connection.send(DownloadsRequest(object_files=wanted))
-        for one in self._connection.expect(DownloadsReply).object_transfer_strategies:
-            self._urls[one.object_file.object_type.kind, one.object_file.physical_hash] = one.download_from
+        for strategy in self._connection.expect(DownloadsReply).object_transfer_strategies:
+            self._urls[strategy.object_file.object_type.kind, strategy.object_file.physical_hash] = (
+                strategy.download_from
+            )
 
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""

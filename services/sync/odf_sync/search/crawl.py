@@ -54,14 +54,14 @@ def read_listing(url: str, known: Listing, token_for: TokenFor, settings: Settin
     scheme = urlsplit(url).scheme
     if scheme in (*WEB, *SMART):
         return _from_node(url.removeprefix(SMART_PREFIX), known, token_for)
-    earlier = {one.name: one for one in known.datasets}
+    earlier = {dataset.name: dataset for dataset in known.datasets}
     names = _names(url, settings)
 
     def read(name: str) -> DatasetSummary | None:
         return _from_chain(url + quote(name), name, earlier.get(name), settings)
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="search") as pool:
-        found = [one for one in pool.map(read, islice(names, DATASETS_LIMIT)) if one is not None]
+        found = [summary for summary in pool.map(read, islice(names, DATASETS_LIMIT)) if summary is not None]
     return Listing(datasets=tuple(found))
 
 
@@ -116,7 +116,7 @@ def _folders(url: str, settings: Settings) -> tuple[str, ...]:
     folder = Path(unquote(urlsplit(url).path))
     if not folder.is_dir():
         raise NotFound(what=f"folder {folder}")
-    return tuple(sorted(one.name for one in folder.iterdir() if one.is_dir()))
+    return tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir()))
 
 
 def _has_head(url: str, settings: Settings) -> bool:

@@ -55,7 +55,7 @@ class Indexes:
             "url": url,
             "etag": index.listing.etag,
             "readAtMs": index.read_at_ms,
-            "datasets": [one.json() for one in index.listing.datasets],
+            "datasets": [dataset.json() for dataset in index.listing.datasets],
         }
         durable.write(self._file(name), json.dumps(document).encode())
 

@@ -24,7 +24,7 @@ class Page:
 
     def encoded(self) -> bytes:
         """Return the document."""
-        document = {"datasets": [one.json() for one in self.datasets], "next": self.next or None}
+        document = {"datasets": [dataset.json() for dataset in self.datasets], "next": self.next or None}
         return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 

@@ -42,11 +42,11 @@ class OwnDatasets:
         """Return the page of datasets whose names follow `after`; the entries are sorted by lower-case name."""
         taken: list[DatasetSummary] = []
         size = 0
-        for one in self.summaries(entry for entry in entries if entry.alias.lower() > after.lower()):
+        for summary in self.summaries(entry for entry in entries if entry.alias.lower() > after.lower()):
             if len(taken) == PAGE_DATASETS or size > PAGE_BYTES:
                 return Page(datasets=tuple(taken), next=taken[-1].name)
-            taken.append(one)
-            size += len(Page(datasets=(one,)).encoded())
+            taken.append(summary)
+            size += len(Page(datasets=(summary,)).encoded())
         return Page(datasets=tuple(taken))
 
     def fingerprint(self, entries: Iterable[CatalogEntry]) -> str:

@@ -119,7 +119,7 @@ class Search:
         The earlier index of a repository that does not answer within `ANSWER_SECONDS` is searched.
         """
         known = LocalRepositories(self.settings.home)
-        names = [Name(one) for one in query.repositories] or known.names()
+        names = [Name(repository) for repository in query.repositories] or known.names()
         for name in names if query.repositories else ():
             known.find(name)
 
@@ -130,11 +130,11 @@ class Search:
             found += matching("", self.own.summaries(self.own.datasets.catalog.entries()), words)
         answered, _ = wait(asked, ANSWER_SECONDS)
         searched = tuple(
-            one.result() if one in answered else self._unanswered(known, name)
-            for name, one in zip(names, asked, strict=True)
+            answer.result() if answer in answered else self._unanswered(known, name)
+            for name, answer in zip(names, asked, strict=True)
         )
-        for one in searched:
-            found += matching(one.name, one.index.listing.datasets, words)
+        for repository in searched:
+            found += matching(repository.name, repository.index.listing.datasets, words)
         return tuple(sorted(found, key=_rank)), searched
 
     @property

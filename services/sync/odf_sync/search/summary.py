@@ -91,9 +91,9 @@ def column_names(schema: SetDataSchema | None) -> tuple[str, ...]:
 def _text(value: object, length: int) -> str:
     """Return a string of at most `length` characters, without those that control a terminal; empty for other values."""
     text = value[:length] if isinstance(value, str) else ""
-    return "".join(one if one.isprintable() else " " for one in text)
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _words(value: object, most: int) -> tuple[str, ...]:
     words: Iterable[object] = value[:most] if isinstance(value, list) else ()
-    return tuple(_text(one, WORD_LENGTH) for one in words if isinstance(one, str))
+    return tuple(_text(word, WORD_LENGTH) for word in words if isinstance(word, str))

@@ -206,7 +206,7 @@ class End:
 
     def note_sent(self, message: Message) -> None:
         """Go one step further, by a message that is sent."""
-        turn = next((one for one in self._turns(own=True) if one.fits(message)), None)
+        turn = next((turn for turn in self._turns(own=True) if turn.fits(message)), None)
         assert turn is not None, f"{type(message).__name__} cannot be sent in state {self.state}"
         self.state = turn.then
 
@@ -216,8 +216,8 @@ class End:
             turns = tuple(self._turns(own=False))
             if not turns:
                 raise InvalidInput(text="no message is expected", where="message")
-            message = decode(text, {one.message for one in turns})
-            turn = next(one for one in turns if one.fits(message))
+            message = decode(text, {turn.message for turn in turns})
+            turn = next(turn for turn in turns if turn.fits(message))
         except InvalidInput as error:
             self._violated, self.state = self.state, ExchangeState.FAILED
             text = f"{error.text} (state {self._violated.name.lower()})"
@@ -231,7 +231,7 @@ class End:
         return (_PULL_PHASES if self.table is PULL else _PUSH_PHASES)[self._violated or self.state]
 
     def _turns(self, *, own: bool) -> Iterable[_Turn]:
-        return (one for one in self.table.get(self.state, ()) if (one.sender is self.side) == own)
+        return (turn for turn in self.table.get(self.state, ()) if (turn.sender is self.side) == own)
 
 
 _PULL_PHASES: Final = dict.fromkeys(ExchangeState, Phase.PULL_OBJECTS) | {

@@ -46,7 +46,7 @@ _FEW_DIGITS: Final = (
 )  # numbers of less than two digits, and of less than three
 _NUMBERS: Final = tuple(str(number) for number in range(256))
 _FAULTS: Final[Mapping[str, type[Fault]]] = {
-    one.__name__: one for one in get_args(Fault) if one is not UnknownFault
+    fault.__name__: fault for fault in get_args(Fault) if fault is not UnknownFault
 }
 
 
@@ -87,7 +87,7 @@ def around_archive(message: Message) -> tuple[str, str]:
 
 def numbers(piece: bytes) -> str:
     """Return bytes of an archive as they are in JSON, without a comma at either end."""
-    return ",".join([_NUMBERS[one] for one in piece])
+    return ",".join([_NUMBERS[number] for number in piece])
 
 
 def length_of_numbers(piece: bytes) -> int:
@@ -170,7 +170,7 @@ def _bytes(text: str, start: int, end: int) -> bytes:
     while start <= end:
         comma = text.find(",", start + PART_CHARS, end)
         stop = end if comma == -1 else comma
-        found += bytes(int(one) for one in text[start:stop].split(","))
+        found += bytes(int(number) for number in text[start:stop].split(","))
         start = stop + 1
     return bytes(found)
 
@@ -184,11 +184,15 @@ def _plain(value: object) -> object:
         case Multihash():
             return str(value)
         case tuple():
-            return [_plain(one) for one in value]
+            return [_plain(item) for item in value]
         case bytes():
             return []
         case _ if is_dataclass(value):
-            given = {one.name: getattr(value, one.name) for one in fields(value) if _is_written(one, value)}
+            given = {
+                field_.name: getattr(value, field_.name)
+                for field_ in fields(value)
+                if _is_written(field_, value)
+            }
             return {name: _plain(inner) for name, inner in given.items()}
         case _:
             return value
@@ -221,12 +225,12 @@ def _is_given(field: Field[Any], given: Mapping[str, object], where: str) -> boo
 
 def _value(hint: Any, plain: object, where: str) -> object:  # noqa: ANN401 - a type, of any kind
     if isinstance(hint, UnionType):
-        inner = next(one for one in get_args(hint) if one is not NoneType)
+        inner = next(type_ for type_ in get_args(hint) if type_ is not NoneType)
         return None if plain is None else _value(inner, plain, where)
     if get_origin(hint) is tuple:
         if not isinstance(plain, list):
             raise InvalidInput(text="expected a list", where=where)
-        return tuple(_value(get_args(hint)[0], one, f"{where}[{n}]") for n, one in enumerate(plain))
+        return tuple(_value(get_args(hint)[0], item, f"{where}[{n}]") for n, item in enumerate(plain))
     if hint is Phase:
         return _phase(plain, where)
     if is_dataclass(hint) and hint is not Multihash:

@@ -66,7 +66,7 @@ class DatasetVisibility(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "DatasetVisibility | None":
-        return next((one for one in cls if one.value.lower() == str(value)), None)
+        return next((member for member in cls if member.value.lower() == str(value)), None)
 
 
 class Phase(StrEnum):

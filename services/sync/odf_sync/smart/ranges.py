@@ -48,9 +48,12 @@ def objects_of(event: MetadataEvent) -> Iterator[ObjectFile]:
     """Yield the objects that an event names."""
     if not isinstance(event, DataEvent):
         return
-    for kind, one in ((ObjectType.DATA_SLICE, event.new_data), (ObjectType.CHECKPOINT, event.new_checkpoint)):
-        if one is not None:
-            yield ObjectFile(object_type=kind, physical_hash=one.physical_hash, size=one.size)
+    for kind, obj in (
+        (ObjectType.DATA_SLICE, event.new_data),
+        (ObjectType.CHECKPOINT, event.new_checkpoint),
+    ):
+        if obj is not None:
+            yield ObjectFile(object_type=kind, physical_hash=obj.physical_hash, size=obj.size)
 
 
 @dataclass(slots=True)
@@ -68,7 +71,7 @@ class _Count:
             self.blocks += 1
             self.objects += len(objects)
             self.block_bytes += len(raw)
-            self.object_bytes += sum(one.size for one in objects)
+            self.object_bytes += sum(obj.size for obj in objects)
             if isinstance(event, DataEvent) and event.new_data is not None:
                 interval = event.new_data.offset_interval
                 self.records += interval.records

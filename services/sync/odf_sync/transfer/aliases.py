@@ -97,7 +97,7 @@ def _with_inputs(datasets: NodeDatasets, chosen: Iterable[CatalogEntry]) -> Iter
         elif entry.dataset_id not in seen:
             seen.add(entry.dataset_id)
             inputs = map(datasets.catalog.by_id, _inputs(datasets, entry.dataset_id))
-            waiting += [(entry, True), *((one, False) for one in inputs if one is not None)]
+            waiting += [(entry, True), *((dataset, False) for dataset in inputs if dataset is not None)]
 
 
 def _inputs(datasets: NodeDatasets, dataset: DatasetId) -> tuple[DatasetId, ...]:

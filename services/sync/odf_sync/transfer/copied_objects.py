@@ -60,11 +60,11 @@ class CopiedObjects:
         have, unless it need not have it.
         """
         if isinstance(there, SmartDataset):
-            lacking = (one[0] for one in self._objects if not self._is_stored(one))
-            there.request((one.kind, one.name, one.size) for one in lacking)
-        slices = [one for one in self._objects if one[0].kind is ObjectKind.DATA]
+            lacking = (obj[0] for obj in self._objects if not self._is_stored(obj))
+            there.request((obj.kind, obj.name, obj.size) for obj in lacking)
+        slices = [obj for obj in self._objects if obj[0].kind is ObjectKind.DATA]
         newest = slices[-1:] if self._may_lack else []
-        others = [one for one in self._objects if one not in newest]
+        others = [obj for obj in self._objects if obj not in newest]
         yield from self._fetch(there, others, at_once, done=0)
         if self.missing and not all(map(self._is_stored, newest)):
             self.missing += len(newest)
@@ -75,11 +75,11 @@ class CopiedObjects:
         self, there: RemoteDataset, objects: Sequence[Object], at_once: int, *, done: int
     ) -> Iterator[int]:
         with ThreadPoolExecutor(at_once, thread_name_prefix="download") as pool:
-            fetched = [pool.submit(self._fetch_one, there, one) for one in objects]
+            fetched = [pool.submit(self._fetch_one, there, obj) for obj in objects]
             try:
-                for count, one in enumerate(as_completed(fetched), done + 1):
+                for count, download in enumerate(as_completed(fetched), done + 1):
                     try:
-                        one.result()
+                        download.result()
                     except NotFound:
                         if not self._may_lack:
                             raise
@@ -88,20 +88,20 @@ class CopiedObjects:
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def _fetch_one(self, there: RemoteDataset, one: Object) -> None:
-        fetch(self._blobs, there, self._dataset, one, self._folder, trusts_records=self._trusts_records)
+    def _fetch_one(self, there: RemoteDataset, obj: Object) -> None:
+        fetch(self._blobs, there, self._dataset, obj, self._folder, trusts_records=self._trusts_records)
 
-    def _is_stored(self, one: Object) -> bool:
-        return self._blobs.has(self._dataset, one[0].kind, one[0].name)
+    def _is_stored(self, obj: Object) -> bool:
+        return self._blobs.has(self._dataset, obj[0].kind, obj[0].name)
 
 
 def lost_objects(blobs: BlobStore, dataset: DatasetId, head: Multihash) -> Iterator[RemoteObject]:
     """Yield the objects that the local chain declares up to `head` but lacks, oldest first."""
     links = blocks_between(block_reader(blobs, dataset), head, None)
     blocks = (RemoteBlock(hash=name, raw=raw, decoded=decoded) for name, decoded, raw in links)
-    for one in declared_objects(None, blocks):
-        if not blobs.has(dataset, one.kind, one.name):
-            yield one
+    for obj in declared_objects(None, blocks):
+        if not blobs.has(dataset, obj.kind, obj.name):
+            yield obj
 
 
 def missing_inputs(catalog: Catalog, state: ChainState) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ def missing_inputs(catalog: Catalog, state: ChainState) -> tuple[str, ...]:
     transform = state.transform
     inputs = () if transform is None else transform.inputs
     return tuple(
-        f"{one.dataset_ref} ({one.alias})" if one.alias else one.dataset_ref
-        for one in inputs
-        if catalog.by_id(DatasetId.parse(one.dataset_ref)) is None
+        f"{input_.dataset_ref} ({input_.alias})" if input_.alias else input_.dataset_ref
+        for input_ in inputs
+        if catalog.by_id(DatasetId.parse(input_.dataset_ref)) is None
     )

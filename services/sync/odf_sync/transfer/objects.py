@@ -109,8 +109,8 @@ def declared_objects(past: ChainState | None, blocks: Iterable[RemoteBlock]) -> 
 def by_object(declared: Iterable[RemoteObject]) -> tuple[tuple[RemoteObject, ...], ...]:
     """Return the declarations grouped by object, in the order of first declarations."""
     found: dict[tuple[ObjectKind, Multihash], list[RemoteObject]] = {}
-    for one in declared:
-        found.setdefault((one.kind, one.name), []).append(one)
+    for obj in declared:
+        found.setdefault((obj.kind, obj.name), []).append(obj)
     return tuple(tuple(group) for group in found.values())
 
 
@@ -152,24 +152,24 @@ def check_stored(blobs: BlobStore, source: str, dataset: DatasetId, declared: Se
     _check(source, declared, blobs.local_path(dataset, first.kind, first.name))
 
 
-def _download(there: RemoteDataset, one: RemoteObject, file: PartialFile) -> None:
+def _download(there: RemoteDataset, obj: RemoteObject, file: PartialFile) -> None:
     """Complete a file; one that was begun with other bytes, from another repository perhaps, is fetched again."""
     begun = file.tell()
-    _receive(there, one, file)
-    if file.hash() != one.name and begun:
+    _receive(there, obj, file)
+    if file.hash() != obj.name and begun:
         file.clear()
-        _receive(there, one, file)
-    if file.hash() != one.name:
-        raise _differs(there.url, one, f"{file.hash()}, {file.tell()} bytes")
+        _receive(there, obj, file)
+    if file.hash() != obj.name:
+        raise _differs(there.url, obj, f"{file.hash()}, {file.tell()} bytes")
 
 
-def _receive(there: RemoteDataset, one: RemoteObject, file: PartialFile) -> None:
+def _receive(there: RemoteDataset, obj: RemoteObject, file: PartialFile) -> None:
     """Fetch the rest of a file; a lost connection is followed by another one, as long as enough bytes arrive."""
     fruitless = 0
-    while not file.tell() or file.tell() < one.size:
+    while not file.tell() or file.tell() < obj.size:
         before, began = file.tell(), time.monotonic()
         try:
-            there.fetch(one.kind, one.name, file, one.size)
+            there.fetch(obj.kind, obj.name, file, obj.size)
         except Unavailable:
             arrived, seconds = file.tell() - before, time.monotonic() - began
             fruitless = 0 if arrived > SLOWEST * (seconds - GRACE_SECONDS) and arrived else fruitless + 1
@@ -188,14 +188,14 @@ def _check(source: str, declared: Sequence[RemoteObject], file: Path) -> None:
 def _check_size(source: str, declared: Sequence[RemoteObject], file: Path) -> None:
     """Raise `ObjectDiffers` unless a file is as long as each block declares."""
     size = file.stat().st_size
-    for one in declared:
-        if one.size != size:
-            raise _differs(source, one, f"{size} bytes")
+    for obj in declared:
+        if obj.size != size:
+            raise _differs(source, obj, f"{size} bytes")
 
 
 def _check_slices(source: str, declared: Sequence[RemoteObject], file: Path) -> None:
     """Raise `RecordsRefused` unless the records are those that each block declares."""
-    slices = [(one, one.slice) for one in declared if one.slice is not None]
+    slices = [(obj, obj.slice) for obj in declared if obj.slice is not None]
     if not slices:
         return
     with READERS:
@@ -204,32 +204,32 @@ def _check_slices(source: str, declared: Sequence[RemoteObject], file: Path) -> 
             actual = logical_hash(table)
         except OdfError as error:
             raise _refused(source, slices[0][0], str(error)) from error
-        for one, data in slices:
+        for obj, data in slices:
             if actual != data.logical_hash:
                 why = f"records hash to {actual}, but {data.logical_hash} is declared"
-                raise _refused(source, one, why)
+                raise _refused(source, obj, why)
             try:
-                schema = None if one.schema is None else schema_of_event(one.schema)
+                schema = None if obj.schema is None else schema_of_event(obj.schema)
                 check_records(table, data.offset_interval, schema)
             except OdfError as error:
-                raise _refused(source, one, str(error)) from error
+                raise _refused(source, obj, str(error)) from error
 
 
-def _differs(source: str, one: RemoteObject, actual: str) -> ObjectDiffers:
+def _differs(source: str, obj: RemoteObject, actual: str) -> ObjectDiffers:
     return ObjectDiffers(
-        object=f"{one.kind}/{one.name}",
-        block=str(one.block),
-        sequence_number=one.sequence_number,
+        object=f"{obj.kind}/{obj.name}",
+        block=str(obj.block),
+        sequence_number=obj.sequence_number,
         actual=actual,
         repository=source,
     )
 
 
-def _refused(source: str, one: RemoteObject, why: str) -> RecordsRefused:
+def _refused(source: str, obj: RemoteObject, why: str) -> RecordsRefused:
     return RecordsRefused(
-        object=f"{one.kind}/{one.name}",
-        block=str(one.block),
-        sequence_number=one.sequence_number,
+        object=f"{obj.kind}/{obj.name}",
+        block=str(obj.block),
+        sequence_number=obj.sequence_number,
         repository=source,
         why=why,
     )

@@ -294,7 +294,7 @@ def _send_files(
     dataset, blobs = source.state.dataset_id, source.datasets.blobs
     declared = _objects(source, blocks)[::-1]
     dropped = _dropped(source, blocks)
-    objects = [one for one in declared if one not in dropped]
+    objects = [obj for obj in declared if obj not in dropped]
     for done in send_objects(blobs, dataset, there, objects):
         yield Step(alias=source.alias, state="objects", done=done, total=len(objects))
     yield Step(alias=source.alias, state="committing")
@@ -473,20 +473,20 @@ def _dropped(source: _Source, blocks: Range) -> frozenset[ObjectFile]:
 
 def _uploaded(source: _Source, connection: Connection, uploads: Sequence[Upload]) -> Iterator[int]:
     """Send objects, and answer questions about the progress meanwhile; yield how many have arrived."""
-    wanted = [one for one in uploads if one.push_strategy is PushStrategy.HTTP_UPLOAD]
+    wanted = [upload for upload in uploads if upload.push_strategy is PushStrategy.HTTP_UPLOAD]
     if not wanted:
         return
     done = len(uploads) - len(wanted)
     sender = _uploader(source, connection)
-    workers = at_a_time([one.object_file.size for one in wanted], UPLOADS)
+    workers = at_a_time([upload.object_file.size for upload in wanted], UPLOADS)
     with ThreadPoolExecutor(workers, thread_name_prefix="upload") as pool:
-        pending: set[Future[None]] = {pool.submit(sender.send, one) for one in wanted}
+        pending: set[Future[None]] = {pool.submit(sender.send, upload) for upload in wanted}
         try:
             while pending:
                 finished, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
-                for one in finished:
+                for upload in finished:
                     try:
-                        one.result()
+                        upload.result()
                     except NotFound as error:
                         if source.state.kind is DatasetKind.Derivative:
                             raise DataNotHere(what=source.alias) from error

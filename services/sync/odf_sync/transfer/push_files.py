@@ -60,13 +60,13 @@ def send_objects(
 ) -> Iterator[int]:
     """Copy objects, and yield how many the target has; raises `NotFound` for one that is not available locally."""
 
-    def send(one: ObjectFile) -> None:
-        kind, name = one.object_type.kind, one.physical_hash
+    def send(obj: ObjectFile) -> None:
+        kind, name = obj.object_type.kind, obj.physical_hash
         if not there.has(kind, name):
             with blobs.open(dataset, kind, name) as content:
                 there.put(kind, name, content)
 
-    yield from _together(send, objects, at_a_time([one.size for one in objects], WRITES, there.held_bytes))
+    yield from _together(send, objects, at_a_time([obj.size for obj in objects], WRITES, there.held_bytes))
 
 
 def send_blocks(
@@ -109,12 +109,12 @@ def _together(send: Callable[[T], None], items: Iterable[T], workers: int) -> It
     waiting, done = iter(items), 0
     with ThreadPoolExecutor(workers, thread_name_prefix="push") as pool:
         while some := tuple(islice(waiting, AT_ONCE)):
-            pending = [pool.submit(send, one) for one in some]
+            pending = [pool.submit(send, block) for block in some]
             try:
                 for sent in pending:
                     sent.result()
                     done += 1
                     yield done
             finally:
-                for one in pending:
-                    one.cancel()
+                for future in pending:
+                    future.cancel()

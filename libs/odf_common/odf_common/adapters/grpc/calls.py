@@ -41,7 +41,7 @@ def dataset_in(request: object, reply: object = None) -> str:
     named = ref_of(request) or _first(request, DATASETS)
     if named or reply is None:
         return named
-    return ",".join(one.alias for one in getattr(reply, "results", ()) if hasattr(one, "alias"))
+    return ",".join(result.alias for result in getattr(reply, "results", ()) if hasattr(result, "alias"))
 
 
 def subject_in(request: object) -> str:
@@ -69,4 +69,4 @@ def user_agent(context: grpc.ServicerContext) -> str:
 
 def _first(request: object, names: Iterable[str]) -> str:
     found = (getattr(request, name, "") for name in names)
-    return next((one for one in found if one and isinstance(one, str)), "")
+    return next((text for text in found if text and isinstance(text, str)), "")

@@ -137,7 +137,7 @@ class KafkaTopics:
 
     def watermarks(self, name: str, partition: int) -> tuple[int, int]:
         """Return the offsets of the first message and of the next one to be written; raises `NotFound`."""
-        if partition not in {one.id for one in self._topic(name).partitions}:
+        if partition not in {known.id for known in self._topic(name).partitions}:
             raise NotFound(what=f"partition {partition} of topic {name}")
         low = self._offsets(name, (partition,), OffsetSpec.earliest())
         high = self._offsets(name, (partition,), OffsetSpec.latest())
@@ -170,7 +170,7 @@ class KafkaTopics:
                 topics[name] = _outcome(answer, name)
             except OdfError as error:
                 found[name] = error
-        places = [(name, one.id) for name, topic in topics.items() for one in topic.partitions]
+        places = [(name, partition.id) for name, topic in topics.items() for partition in topic.partitions]
         lows = self._offsets_of(places, OffsetSpec.earliest())
         highs = self._offsets_of(places, OffsetSpec.latest())
         for name, topic in topics.items():
@@ -179,7 +179,7 @@ class KafkaTopics:
                 found[name] = TopicInfo(topic_id=str(topic.topic_id), low=low, high=high)
             except OdfError as error:
                 found[name] = error
-        if any(isinstance(one, _OutdatedError) for one in found.values()):
+        if any(isinstance(answer, _OutdatedError) for answer in found.values()):
             self._refresh()  # for the next time
         return found
 
@@ -247,7 +247,7 @@ class KafkaTopics:
     def _are_led(self, names: Iterable[str], partitions: int) -> bool:
         """Return whether each topic has as many partitions, all with a leader; only these topics are described."""
         found = self.describe(names).values()
-        return all(isinstance(one, TopicInfo) and len(one.high) >= partitions for one in found)
+        return all(isinstance(topic, TopicInfo) and len(topic.high) >= partitions for topic in found)
 
 
 def _new_topic(spec: TopicSpec) -> NewTopic:

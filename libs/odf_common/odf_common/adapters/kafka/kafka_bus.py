@@ -40,7 +40,7 @@ class _Sent(threading.local):
     def add(self, delivery: "_Delivery") -> None:
         if len(self.pending) >= MAX_UNFLUSHED_MESSAGES:
             # Bounds the memory of a thread that never flushes.
-            self.pending = [one for one in self.pending if not one.is_good]
+            self.pending = [publication for publication in self.pending if not publication.is_good]
         self.pending.append(delivery)
 
 

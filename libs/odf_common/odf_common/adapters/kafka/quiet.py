@@ -39,7 +39,9 @@ class QuietPartitions:
         watched = {partition for client in self._clients for partition in client.watched}
         left = {partition: at for partition, at in positions.items() if partition not in watched}
         while left:
-            client = next((one for one in self._clients if len(one.watched) < PARTITIONS_PER_CLIENT), None)
+            client = next(
+                (client for client in self._clients if len(client.watched) < PARTITIONS_PER_CLIENT), None
+            )
             if client is None:
                 client = _Client(consumer=Consumer({**self._config}, logger=LOGGER))
                 self._clients.append(client)

@@ -87,7 +87,7 @@ class LocalBlobStore(BlobStore):
         for folder in folders:
             durable.make_folder(folder)  # once, not by each of the threads
         with ThreadPoolExecutor(WRITES, thread_name_prefix="store") as pool:
-            for written in [pool.submit(durable.replace, *one) for one in new]:
+            for written in [pool.submit(durable.replace, *file) for file in new]:
                 written.result()
         for folder in folders:
             durable.sync_folder(folder)

@@ -369,7 +369,9 @@ def _parse(file: Path, name: str | None = None) -> CatalogEntry:
         alias, formerly = str(plain["alias"]), str(plain.get("formerly", ""))
         return CatalogEntry(
             # A rename interrupted before its second step has not happened.
-            alias=next((one for one in (alias, formerly) if _file_name(one) == name), unquote(name)),
+            alias=next(
+                (candidate for candidate in (alias, formerly) if _file_name(candidate) == name), unquote(name)
+            ),
             dataset_id=DatasetId.parse(str(plain["datasetId"])),
             push_topics={str(source): str(topic) for source, topic in plain["pushTopics"].items()},
             formerly=formerly,

@@ -115,13 +115,13 @@ class _Client(Minio):
         """Return the upload of an object that was not completed, and its parts; none where listing is not allowed."""
         try:
             found = self._list_multipart_uploads(bucket, prefix=key).uploads
-            upload = next((one.upload_id for one in reversed(found) if one.object_name == key), None)
+            upload = next((upload.upload_id for upload in reversed(found) if upload.object_name == key), None)
             parts = () if upload is None else self._list_parts(bucket, key, upload).parts
         except S3Error as error:
             if error.code not in _NO_LISTING:
                 raise
             return None, {}
-        return upload, {one.part_number: one for one in parts}
+        return upload, {part.part_number: part for part in parts}
 
 
 class Bucket:

@@ -95,7 +95,7 @@ class S3BlobStore(BlobStore):
     ) -> None:
         """Store objects, up to `WRITES` at a time."""
         with ThreadPoolExecutor(WRITES, thread_name_prefix="store") as pool:
-            for stored in [pool.submit(self.put, dataset, kind, *one) for one in contents]:
+            for stored in [pool.submit(self.put, dataset, kind, *content) for content in contents]:
                 stored.result()
 
     def put_file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:

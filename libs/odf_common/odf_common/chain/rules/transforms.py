@@ -27,8 +27,8 @@ def inputs_are_those_of_the_transform(past: ChainState, block: MetadataBlock) ->
     event, transform = block.event, past.definitions.transform
     if not isinstance(event, ExecuteTransform) or transform is None:
         return None
-    expected = [DatasetId.parse(one.dataset_ref) for one in transform.inputs]
-    actual = [one.dataset_id for one in event.query_inputs]
+    expected = [DatasetId.parse(input_.dataset_ref) for input_ in transform.inputs]
+    actual = [input_.dataset_id for input_ in event.query_inputs]
     return None if actual == expected else f"inputs should be {expected}, but are {actual}"
 
 
@@ -69,7 +69,7 @@ def transform_changes_something(past: ChainState, block: MetadataBlock) -> str |
         return None
     if event.new_checkpoint is not None and event.new_checkpoint.physical_hash != event.prev_checkpoint:
         return None
-    if event.new_watermark != past.watermark or any(one.new_block_hash for one in event.query_inputs):
+    if event.new_watermark != past.watermark or any(input_.new_block_hash for input_ in event.query_inputs):
         return None
     return "the event changes nothing"
 
@@ -81,14 +81,14 @@ def transform_inputs_are_resolved(past: ChainState, block: MetadataBlock) -> str
     if not block.event.inputs:
         return "the transform has no input"
     seen: set[DatasetId] = set()
-    for one in block.event.inputs:
+    for input_ in block.event.inputs:
         try:
-            dataset = DatasetId.parse(one.dataset_ref)
+            dataset = DatasetId.parse(input_.dataset_ref)
         except InvalidInput:
-            return f"input {one.dataset_ref!r} is not a dataset id"
+            return f"input {input_.dataset_ref!r} is not a dataset id"
         if dataset in seen:
             return f"input {dataset} is listed twice"
-        if one.alias is None:
+        if input_.alias is None:
             return f"input {dataset} has no alias"
         seen.add(dataset)
     return None
@@ -98,7 +98,7 @@ def transform_reads_other_datasets(past: ChainState, block: MetadataBlock) -> st
     """SetTransform does not read its own dataset (§5.5 leaves this open)."""
     event = block.event
     if isinstance(event, SetTransform) and any(
-        DatasetId.parse(one.dataset_ref) == past.dataset_id for one in event.inputs
+        DatasetId.parse(input_.dataset_ref) == past.dataset_id for input_ in event.inputs
     ):
         return "the dataset is an input of its own transform"
     return None
@@ -106,7 +106,7 @@ def transform_reads_other_datasets(past: ChainState, block: MetadataBlock) -> st
 
 def queries_are_normalized(past: ChainState, block: MetadataBlock) -> str | None:
     """SQL is a list of queries, all but the last with an alias; the last is the output (§5.5, 18)."""
-    return next((fault for one in _transforms(block) for fault in _query_faults(one)), None)
+    return next((fault for transform in _transforms(block) for fault in _query_faults(transform)), None)
 
 
 def _transforms(block: MetadataBlock) -> Iterator[TransformSql]:
@@ -128,5 +128,5 @@ def _query_faults(transform: TransformSql) -> Iterator[str]:
         return
     if transform.queries[-1].alias is not None:
         yield f"the last query has an alias, {transform.queries[-1].alias!r}; it is the output"
-    if any(one.alias is None for one in transform.queries[:-1]):
+    if any(query.alias is None for query in transform.queries[:-1]):
         yield "a query other than the last has no alias"

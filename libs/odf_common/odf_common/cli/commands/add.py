@@ -53,7 +53,7 @@ def _names(request: AddRequest) -> Iterator[str]:
     """Yield the names of the datasets in manifests; the node says what is wrong with a manifest that has none."""
     for manifest in request.manifests:
         with suppress(InvalidInput):
-            yield from (one.name for one in snapshots_from_text(manifest.text, manifest.name))
+            yield from (snapshot.name for snapshot in snapshots_from_text(manifest.text, manifest.name))
 
 
 def _read(where: str, *, recursive: bool) -> Iterator[tuple[str, bytes]]:

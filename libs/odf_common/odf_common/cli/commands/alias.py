@@ -87,9 +87,9 @@ def _change(request: ChangeAliasesRequest, output: str) -> None:
 
 def _print(found: "list[DatasetAliases]", output: str) -> None:
     rows = [
-        {"dataset": one.alias, "kind": kind, "location": location}
-        for one in found
-        for kind, locations in (("pull", one.pull), ("push", one.push))
+        {"dataset": dataset.alias, "kind": kind, "location": location}
+        for dataset in found
+        for kind, locations in (("pull", dataset.pull), ("push", dataset.push))
         for location in locations
     ]
     print_rows(rows, output, columns=("dataset", "kind", "location"))

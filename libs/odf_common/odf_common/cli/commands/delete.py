@@ -36,23 +36,27 @@ def command(*, datasets: tuple[str, ...], yes: bool) -> None:
         known = coordinator.List(ListRequest(), timeout=clients.CALL_TIMEOUT_SECONDS).datasets
         chosen = deletable(_chosen(coordinator, datasets, known), known)
         if not yes:
-            confirm(f"Delete {', '.join(one.alias for one in chosen)} permanently?")
-        for one in chosen:
-            coordinator.Delete(DeleteRequest(ref=one.dataset_id), timeout=clients.CALL_TIMEOUT_SECONDS)
-            remark(f"deleted {one.alias}")
+            confirm(f"Delete {', '.join(dataset.alias for dataset in chosen)} permanently?")
+        for dataset in chosen:
+            coordinator.Delete(DeleteRequest(ref=dataset.dataset_id), timeout=clients.CALL_TIMEOUT_SECONDS)
+            remark(f"deleted {dataset.alias}")
 
 
 def _chosen(
     coordinator: CoordinatorStub, refs: Iterable[str], known: Iterable[DatasetSummary]
 ) -> Iterator[DatasetSummary]:
     known = tuple(known)
-    by_name = {one.alias: one for one in known}
-    by_ref = {str(parse_ref(text)).lower(): one for one in known for text in (one.alias, one.dataset_id)}
+    by_name = {dataset.alias: dataset for dataset in known}
+    by_ref = {
+        str(parse_ref(text)).lower(): dataset
+        for dataset in known
+        for text in (dataset.alias, dataset.dataset_id)
+    }
     for ref in refs:
         if is_pattern(ref):
             yield from (by_name[name] for name in matching_names([ref], by_name))
-        elif (one := by_ref.get(str(parse_ref(ref)).lower())) is not None:
-            yield one
+        elif (dataset := by_ref.get(str(parse_ref(ref)).lower())) is not None:
+            yield dataset
         else:  # it raises the exact error
             yield coordinator.Describe(DescribeRequest(ref=ref), timeout=clients.CALL_TIMEOUT_SECONDS)
 
@@ -61,14 +65,16 @@ def deletable(
     chosen: Iterable[DatasetSummary], known: Iterable[DatasetSummary]
 ) -> tuple[DatasetSummary, ...]:
     """Return the datasets, each once, readers before their inputs; raises `DatasetInUse` if others read one."""
-    wanted = {one.dataset_id: one for one in chosen}
+    wanted = {dataset.dataset_id: dataset for dataset in chosen}
     readers_left: dict[str, list[str]] = {}
     for other in known:
         if other.dataset_id not in wanted:
-            for one in dict.fromkeys(one for one in other.inputs if one in wanted):
-                readers_left.setdefault(wanted[one].alias, []).append(other.alias)
+            for input_ in dict.fromkeys(input_ for input_ in other.inputs if input_ in wanted):
+                readers_left.setdefault(wanted[input_].alias, []).append(other.alias)
     if readers_left:
         read = "; ".join(f"{name} is read by {', '.join(readers)}" for name, readers in readers_left.items())
         raise DatasetInUse(text=f"{read}: delete its readers too, or first")
-    readers = {id_: [one.dataset_id for one in wanted.values() if id_ in one.inputs] for id_ in wanted}
-    return tuple(wanted[one] for one in in_order(readers))
+    readers = {
+        id_: [dataset.dataset_id for dataset in wanted.values() if id_ in dataset.inputs] for id_ in wanted
+    }
+    return tuple(wanted[dataset] for dataset in in_order(readers))

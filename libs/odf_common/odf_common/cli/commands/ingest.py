@@ -97,13 +97,13 @@ def command(
         if results[-1].ends_the_command:
             break
     rest = [_Result(file=file, outcome="not attempted") for file in (files or ("-",))[len(results) :]]
-    rows = [one.row() for one in (*results, *rest)]
+    rows = [result.row() for result in (*results, *rest)]
     shown = shortened(rows, "error") if output == "table" and not is_wide() else rows
     columns = [name for name in COLUMNS if name not in OPTIONAL or any(row[name] for row in rows)]
     print_rows(shown, output, columns=columns, extra=("head",))
-    for one in results:
-        _remark_on(one, dataset, source)
-    if any(one.reply is not None and one.reply.rejected for one in results):
+    for result in results:
+        _remark_on(result, dataset, source)
+    if any(result.reply is not None and result.reply.rejected for result in results):
         remark(
             f"hint: see `odf rejected list {dataset}`; `odf source set {dataset} badRecords=stop` refuses such files"
         )

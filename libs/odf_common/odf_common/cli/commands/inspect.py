@@ -67,11 +67,13 @@ def schema(*, dataset: str, form: str, output: str) -> None:
         raise NoSchema(text=f"{dataset} has no data yet, so it has no schema")
     fields = schema_of_event(event)
     if form == "ddl":
-        print_rows([{"definition": one} for one in schema_to_ddl(fields)], output)
+        print_rows([{"definition": definition} for definition in schema_to_ddl(fields)], output)
     elif form == "odf":
-        print_rows([to_plain(one) for one in from_arrow(fields).fields], output)
+        print_rows([to_plain(field) for field in from_arrow(fields).fields], output)
     else:
-        rows = [{"column": one.name, "type": str(one.type), "nullable": one.nullable} for one in fields]
+        rows = [
+            {"column": field.name, "type": str(field.type), "nullable": field.nullable} for field in fields
+        ]
         print_rows(rows, output)
 
 
@@ -142,12 +144,12 @@ def sources(*, dataset: str, output: str) -> None:
     with clients.ingest() as ingest:
         reply = ingest.ShowSources(SourceRequest(ref=dataset), timeout=clients.CALL_TIMEOUT_SECONDS)
     by_name = {
-        one.name: one for one in reply.sources
+        source.name: source for source in reply.sources
     }  # a source of several topics has an entry for each of them
     rows = [
-        {"source": name, "setting": key, "value": value, "isDefault": key not in one.changed}
-        for name, one in by_name.items()
-        for key, value in sorted(one.settings.items())
+        {"source": name, "setting": key, "value": value, "isDefault": key not in source.changed}
+        for name, source in by_name.items()
+        for key, value in sorted(source.settings.items())
     ]
     if rows or output != "table":
         print_rows(rows, output)
@@ -174,5 +176,5 @@ def _lineage(
     }  # fmt: skip
     event = _event(answer)
     if isinstance(event, SetTransform):
-        for one in event.inputs:
-            yield from _lineage(coordinator, one.dataset_ref, depth + 1, one.alias or "")
+        for input_ in event.inputs:
+            yield from _lineage(coordinator, input_.dataset_ref, depth + 1, input_.alias or "")

@@ -39,9 +39,9 @@ def command(*, patterns: tuple[str, ...], output: str) -> None:
     node = clients.this_node()
     with clients.coordinator(node) as coordinator:
         reply = coordinator.List(ListRequest(), timeout=clients.CALL_TIMEOUT_SECONDS)
-    shown = [one for one in reply.datasets if not wanted or _is_like(wanted, one.alias)]
+    shown = [dataset for dataset in reply.datasets if not wanted or _is_like(wanted, dataset.alias)]
     stuck = clients.stuck_sources(node)
-    rows = [with_stuck(summary_row(one), stuck, one.dataset_id) for one in shown]
+    rows = [with_stuck(summary_row(dataset), stuck, dataset.dataset_id) for dataset in shown]
     columns = COLUMNS + tuple(
         name for name in ("late", "rejected", "dropped", "problem") if any(row[name] for row in rows)
     )
@@ -64,7 +64,7 @@ def _is_like(patterns: Sequence[NamePattern], alias: str) -> bool:
 def _live(node: Node) -> Mapping[str, Mapping[str, Any]]:
     """Return the live view by dataset id; empty, with a remark, if it is unavailable."""
     try:
-        return {one["dataset_id"]: one for one in clients.live_view(node, VIEWS_TIMEOUT_SECONDS)}
+        return {dataset["dataset_id"]: dataset for dataset in clients.live_view(node, VIEWS_TIMEOUT_SECONDS)}
     except Unavailable as error:
         remark(str(error))
         return {}

@@ -76,8 +76,8 @@ def command(*, name: str, sample: str, input_format: str, out: str | None) -> No
     else:
         _write(Path(out), made.text)
         remark(f"wrote {out}: {reply.records} records have these columns; `odf add {out}` creates {name}")
-    for one in made.remarks:
-        remark(one)
+    for note in made.remarks:
+        remark(note)
     if made.event_time in reply.late:
         remark(_lateness(name, made.event_time, reply.late[made.event_time]))
 

@@ -271,13 +271,13 @@ def _refresh(
         remark(f"copies are not pulled: {error}")
         return {}
     rows = {}
-    for one in found:
-        if one.pull and not one.is_ours:
+    for dataset in found:
+        if dataset.pull and not dataset.is_ours:
             try:
-                rows[one.alias.lower()] = _copy(node, one.pull[0], one.alias, options)
+                rows[dataset.alias.lower()] = _copy(node, dataset.pull[0], dataset.alias, options)
             except OdfError as error:
-                rows[one.alias.lower()] = _row(
-                    one.alias, "failed", 0, 0, "", f"{one.pull[0]}: {with_advice(error)}"
+                rows[dataset.alias.lower()] = _row(
+                    dataset.alias, "failed", 0, 0, "", f"{dataset.pull[0]}: {with_advice(error)}"
                 )
     return rows
 

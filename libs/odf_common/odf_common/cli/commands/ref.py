@@ -48,7 +48,7 @@ def list_refs(*, dataset: str, output: str) -> None:
     """
     with clients.coordinator() as coordinator:
         answer = coordinator.ListRefs(ListRefsRequest(ref=dataset), timeout=clients.STREAM_TIMEOUT_SECONDS)
-    print_rows([_row(one) for one in answer.refs], output)
+    print_rows([_row(ref) for ref in answer.refs], output)
 
 
 @command.command("set")

@@ -25,10 +25,10 @@ def command(*, name: str | None, folder: Path | None, output: str) -> None:
         if name is not None:
             raise click.UsageError("--folder writes all schemas; leave out NAME")
         folder.mkdir(parents=True, exist_ok=True)
-        for one in NAMES:
-            (folder / f"{one}.json").write_text(text_of(one), encoding="utf-8")
+        for schema in NAMES:
+            (folder / f"{schema}.json").write_text(text_of(schema), encoding="utf-8")
     elif name is None:
-        print_rows([{"name": one, "about": about(one)} for one in NAMES], output)
+        print_rows([{"name": name, "about": about(name)} for name in NAMES], output)
     elif output == "yaml":
         print_object(schema_of(name), output)
     else:

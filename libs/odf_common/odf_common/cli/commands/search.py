@@ -38,11 +38,12 @@ def command(*, words: tuple[str, ...], repositories: tuple[str, ...], refresh: b
     request = SearchRequest(text=" ".join(words), repositories=repositories, refresh=refresh)
     with clients.sync() as sync:
         reply = sync.Search(request, timeout=SEARCH_TIMEOUT_SECONDS)
-    ages = {one.name: one for one in reply.repositories}
-    rows = [_row(one, ages) for one in reply.datasets]
+    ages = {repository.name: repository for repository in reply.repositories}
+    rows = [_row(dataset, ages) for dataset in reply.datasets]
     if output == "table":
         rows = [
-            {**row, "foundIn": ", ".join(one.found_in)} for row, one in zip(rows, reply.datasets, strict=True)
+            {**row, "foundIn": ", ".join(dataset.found_in)}
+            for row, dataset in zip(rows, reply.datasets, strict=True)
         ]
     shown = shortened(rows, "description") if output == "table" and not is_wide() else rows
     print_rows(shown, output, columns=(*COLUMNS, "keywords", "columns", "id") if is_wide() else COLUMNS)
@@ -54,15 +55,15 @@ def command(*, words: tuple[str, ...], repositories: tuple[str, ...], refresh: b
 
 def said(repositories: Iterable[SearchedRepository], now: float) -> list[str]:
     """Return one line per repository: its number of datasets, the age of its index, and why it cannot be read."""
-    return [_said(one, now) for one in repositories]
+    return [_said(repository, now) for repository in repositories]
 
 
-def _said(one: SearchedRepository, now: float) -> str:
-    problem = f"; it cannot be read now: {one.problem}" if one.problem else ""
-    if not one.read_at_ms:
-        return f"{one.name}: not searched{problem}"
-    count = "1 dataset" if one.datasets == 1 else f"{one.datasets} datasets"
-    return f"{one.name}: {count} as of {_age(now - one.read_at_ms / 1000)}{problem}"
+def _said(repository: SearchedRepository, now: float) -> str:
+    problem = f"; it cannot be read now: {repository.problem}" if repository.problem else ""
+    if not repository.read_at_ms:
+        return f"{repository.name}: not searched{problem}"
+    count = "1 dataset" if repository.datasets == 1 else f"{repository.datasets} datasets"
+    return f"{repository.name}: {count} as of {_age(now - repository.read_at_ms / 1000)}{problem}"
 
 
 def _age(seconds: float) -> str:
@@ -72,16 +73,16 @@ def _age(seconds: float) -> str:
     return f"{max(0, int(seconds))} s ago"
 
 
-def _row(one: FoundDataset, searched: dict[str, SearchedRepository]) -> dict[str, object]:
-    of = searched.get(one.repository)
+def _row(dataset: FoundDataset, searched: dict[str, SearchedRepository]) -> dict[str, object]:
+    of = searched.get(dataset.repository)
     return {
-        "dataset": one.name,
-        "repository": one.repository or None,
-        "id": one.dataset_id or None,
-        "kind": one.kind or None,
-        "foundIn": list(one.found_in),
-        "description": one.description or None,
-        "keywords": list(one.keywords),
-        "columns": list(one.columns),
+        "dataset": dataset.name,
+        "repository": dataset.repository or None,
+        "id": dataset.dataset_id or None,
+        "kind": dataset.kind or None,
+        "foundIn": list(dataset.found_in),
+        "description": dataset.description or None,
+        "keywords": list(dataset.keywords),
+        "columns": list(dataset.columns),
         "asOf": None if of is None or not of.read_at_ms else str(Timestamp.from_ms(of.read_at_ms)),
     }

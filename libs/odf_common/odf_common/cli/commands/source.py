@@ -157,7 +157,7 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
       odf source set orders schemaRegistry=https://registry:8081 schemaRegistryUser=odf schemaRegistryPassword=-
       odf source set orders keyColumns=id headerColumns=trace-id:trace timestampColumn=event_time
     """
-    pairs = [one.partition("=") for one in settings]
+    pairs = [setting.partition("=") for setting in settings]
     if not all(key and mark for key, mark, _ in pairs):
         raise click.UsageError("settings have the form KEY=VALUE")
     changes = {key: _ask(key) if (key, value) == (HIDDEN_SETTING, ASK) else value for key, _, value in pairs}
@@ -179,42 +179,42 @@ def _settled(ingest: IngestStub, dataset: str, source: str) -> SourcesReply:
         reply: SourcesReply = ingest.ShowSources(
             SourceRequest(ref=dataset, source_name=source), timeout=clients.CALL_TIMEOUT_SECONDS
         )
-        if time.monotonic() > deadline or all(one.state not in PASSING for one in reply.sources):
+        if time.monotonic() > deadline or all(source.state not in PASSING for source in reply.sources):
             return reply
         time.sleep(POLL_SECONDS)
 
 
 def _print(reply: SourcesReply, dataset: str, output: str) -> None:
     is_table = output == "table"
-    print_rows([_row(one, is_table=is_table) for one in reply.sources], output, columns=COLUMNS)
+    print_rows([_row(source, is_table=is_table) for source in reply.sources], output, columns=COLUMNS)
     if is_table:
-        for one in reply.sources:
-            if one.advice:
-                remark(f"{one.name}: {one.advice}")
-            if one.HasField("late"):
-                is_only = len(reply.sources) == 1 and one.name == DEFAULT_SOURCE
-                remark(f"{one.name}: {late_remark(one.late, dataset, '' if is_only else one.name)}")
+        for source in reply.sources:
+            if source.advice:
+                remark(f"{source.name}: {source.advice}")
+            if source.HasField("late"):
+                is_only = len(reply.sources) == 1 and source.name == DEFAULT_SOURCE
+                remark(f"{source.name}: {late_remark(source.late, dataset, '' if is_only else source.name)}")
 
 
-def _row(one: SourcesReply.Source, *, is_table: bool) -> dict[str, object]:
-    waiting = one.waiting if one.HasField("waiting") else None
-    row = {"source": one.name, "state": one.state, "since": one.since or None, "waiting": waiting}
-    row |= {"why": one.why or None, "topic": one.topic}
+def _row(source: SourcesReply.Source, *, is_table: bool) -> dict[str, object]:
+    waiting = source.waiting if source.HasField("waiting") else None
+    row = {"source": source.name, "state": source.state, "since": source.since or None, "waiting": waiting}
+    row |= {"why": source.why or None, "topic": source.topic}
     if is_table:
         # The others are the defaults; JSON has all of them.
-        settings = " ".join(f"{key}={one.settings[key]}" for key in sorted(one.changed))
-        at = _offsets(one.next.items()) if one.topic else one.next_poll
+        settings = " ".join(f"{key}={source.settings[key]}" for key in sorted(source.changed))
+        at = _offsets(source.next.items()) if source.topic else source.next_poll
         return {**row, "next": at, "settings": settings}
-    next_ = {str(number): at for number, at in sorted(one.next.items())}
+    next_ = {str(number): at for number, at in sorted(source.next.items())}
     return {
         **row,
-        "advice": one.advice or None,
-        "late": one.late.records,
-        "lateBy": one.late.most or None,
-        "proposedDelay": one.late.proposed_delay or None,
+        "advice": source.advice or None,
+        "late": source.late.records,
+        "lateBy": source.late.most or None,
+        "proposedDelay": source.late.proposed_delay or None,
         "next": next_,
-        "nextPoll": one.next_poll or None,
-        "settings": dict(sorted(one.settings.items())),
+        "nextPoll": source.next_poll or None,
+        "settings": dict(sorted(source.settings.items())),
     }
 
 

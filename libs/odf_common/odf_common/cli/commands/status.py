@@ -66,7 +66,7 @@ def command(*, names: tuple[str, ...], output: str) -> None:
     stuck = clients.stuck_sources(node, silent.__setitem__)
     seen = with_standing(_datasets(node), _summaries(node, silent.__setitem__))
     polls = clients.polls(node)
-    datasets = [with_poll(with_stuck(one, stuck, str(one["dataset_id"])), polls) for one in seen]
+    datasets = [with_poll(with_stuck(row, stuck, str(row["dataset_id"])), polls) for row in seen]
     problems = [*disk_problems(node.home), *part_problems(node, silent), *dataset_problems(datasets)]
     if names:
         _print_each([_named(datasets, name) for name in names], output)
@@ -131,30 +131,37 @@ def part_problems(node: Node, silent: Mapping[str, OdfError]) -> list[dict[str, 
 def dataset_problems(datasets: Iterable[Mapping[str, Any]]) -> list[dict[str, object]]:
     """Return the datasets that are stalled or have rejected messages, since when, and what to do."""
     found: list[dict[str, object]] = []
-    for one in datasets:
-        if one["problem"]:
+    for dataset in datasets:
+        if dataset["problem"]:
             found.append(
-                {"of": one["alias"], **{name: one.get(name) for name in ("problem", "since", "remedy")}}
+                {
+                    "of": dataset["alias"],
+                    **{name: dataset.get(name) for name in ("problem", "since", "remedy")},
+                }
             )
-        if one.get("rejected"):
-            reason = one.get("rejected_reason")
-            count = "1 message was" if one["rejected"] == 1 else f"{one['rejected']} messages were"
+        if dataset.get("rejected"):
+            reason = dataset.get("rejected_reason")
+            count = "1 message was" if dataset["rejected"] == 1 else f"{dataset['rejected']} messages were"
             text = f"{count} rejected{f'; the first: {reason}' if reason else ''}"
-            remedy = f"`odf rejected list {one['alias']}` shows them; retry or drop them with `odf rejected`"
-            since = one.get("rejected_since")
-            found.append({"of": one["alias"], "problem": text, "since": since, "remedy": remedy})
+            remedy = (
+                f"`odf rejected list {dataset['alias']}` shows them; retry or drop them with `odf rejected`"
+            )
+            since = dataset.get("rejected_since")
+            found.append({"of": dataset["alias"], "problem": text, "since": since, "remedy": remedy})
     return found
 
 
 def _print_problems(problems: Iterable[Mapping[str, object]]) -> None:
     """Print each problem in a few lines: the part or dataset, since when, what, and what to do."""
-    for one in problems:
-        since = f", since {one['since']}" if one["since"] else ""
-        click.echo(f"\n{in_colour(str(one['of']), 'red')}{since}")
-        text = str(one["problem"]) if is_wide() else short(str(one["problem"]), MAX_PROBLEM_CHARACTERS)
+    for problem in problems:
+        since = f", since {problem['since']}" if problem["since"] else ""
+        click.echo(f"\n{in_colour(str(problem['of']), 'red')}{since}")
+        text = (
+            str(problem["problem"]) if is_wide() else short(str(problem["problem"]), MAX_PROBLEM_CHARACTERS)
+        )
         print_text(f"  {text}")
-        if one["remedy"]:
-            print_text(f"  → {one['remedy']}")
+        if problem["remedy"]:
+            print_text(f"  → {problem['remedy']}")
     click.echo()
 
 
@@ -177,8 +184,8 @@ def _print_tables(
     if problems:
         _print_problems(problems)
     if datasets:
-        shown: list[dict[str, object]] = [_shown(one) for one in datasets]
-        columns = COLUMNS + tuple(name for name in SELDOM if any(one[name] for one in shown))
+        shown: list[dict[str, object]] = [_shown(dataset) for dataset in datasets]
+        columns = COLUMNS + tuple(name for name in SELDOM if any(row[name] for row in shown))
         if not is_wide():
             shown = shortened(shown, "problem")
         print_rows(shown, "table", columns=columns, extra=EXTRA)
@@ -188,35 +195,35 @@ def _print_each(datasets: list[dict[str, Any]], output: str) -> None:
     if output != "table":
         print_rows(datasets, output)
         return
-    for one in datasets:
-        print_object(one, "table")
+    for dataset in datasets:
+        print_object(dataset, "table")
 
 
 def _named(datasets: list[dict[str, Any]], name: str) -> dict[str, Any]:
     """Return the dataset with this name or id; raises `NotFound`."""
-    for one in datasets:
-        if name.lower() == one["alias"].lower() or name == one["dataset_id"]:
-            return one
+    for dataset in datasets:
+        if name.lower() == dataset["alias"].lower() or name == dataset["dataset_id"]:
+            return dataset
     raise NotFound(what=f"dataset {name}")
 
 
-def _shown(one: dict[str, Any]) -> dict[str, object]:
+def _shown(row: dict[str, Any]) -> dict[str, object]:
     """Return a dataset as a row of the table."""
-    stage = one.get("stage")
-    if stage and one.get("total"):
-        stage = f"{stage}, {one['rows']} of {one['total']} rows"
+    stage = row.get("stage")
+    if stage and row.get("total"):
+        stage = f"{stage}, {row['rows']} of {row['total']} rows"
     return {
-        "dataset": one["alias"],
-        "records": one["records"],
-        "watermark": one.get("watermark"),
-        "records/s": one.get("records_per_second"),
-        "waiting": one.get("lag"),
+        "dataset": row["alias"],
+        "records": row["records"],
+        "watermark": row.get("watermark"),
+        "records/s": row.get("records_per_second"),
+        "waiting": row.get("lag"),
         "running": stage,
-        "poll": _poll(one.get("poll")),
-        "late": one["late"],
-        "rejected": one.get("rejected"),
-        "dropped": one["dropped"],
-        "problem": one["problem"],
+        "poll": _poll(row.get("poll")),
+        "late": row["late"],
+        "rejected": row.get("rejected"),
+        "dropped": row["dropped"],
+        "problem": row["problem"],
     }
 
 
@@ -243,23 +250,28 @@ def with_standing(
 ) -> list[dict[str, Any]]:
     """Return the views' datasets with the coordinator's facts: problem, dropped, late, rejected; None if unknown."""
     unknown = {"late": None, "dropped": None, "problem": None, "since": None, "remedy": None}
-    rows = {str(one["dataset_id"]): {**one, "records": _count(one["last_offset"]), **unknown} for one in seen}
-    for one in summaries:
-        row = rows.setdefault(one.dataset_id, {"dataset_id": one.dataset_id, "alias": one.alias})
-        row.setdefault("records", one.records if one.head else None)
-        row.update(rejected=one.rejected, rejected_reason=one.rejected_reason or None)
-        since = Timestamp(one.rejected_since).whole_ms() if one.HasField("rejected_since") else None
+    rows = {str(row["dataset_id"]): {**row, "records": _count(row["last_offset"]), **unknown} for row in seen}
+    for summary in summaries:
+        row = rows.setdefault(summary.dataset_id, {"dataset_id": summary.dataset_id, "alias": summary.alias})
+        row.setdefault("records", summary.records if summary.head else None)
+        row.update(rejected=summary.rejected, rejected_reason=summary.rejected_reason or None)
+        since = Timestamp(summary.rejected_since).whole_ms() if summary.HasField("rejected_since") else None
         row.update(rejected_since=since)
-        row.update(late=one.late, dropped=one.dropped, **problem_of(one))
+        row.update(late=summary.late, dropped=summary.dropped, **problem_of(summary))
     return list(rows.values())
 
 
 def with_poll(row: Mapping[str, Any], polls: Mapping[str, PollsReply.Poll]) -> dict[str, Any]:
     """Return a dataset with its schedule: seconds between polls, what the source does, the last and the next poll."""
-    one = polls.get(str(row["dataset_id"]))
-    if one is None:
+    scheduled = polls.get(str(row["dataset_id"]))
+    if scheduled is None:
         return dict(row)
-    poll = {"interval": one.interval, "state": one.state, "last": one.last or None, "next": one.next or None}
+    poll = {
+        "interval": scheduled.interval,
+        "state": scheduled.state,
+        "last": scheduled.last or None,
+        "next": scheduled.next or None,
+    }
     return {**row, "poll": poll}
 
 

@@ -54,14 +54,14 @@ def command(
     )
     verdicts = _verdicts(request)
     if output == "table":
-        print_rows([_row(one) for one in verdicts], output, columns=COLUMNS)
-        for one in verdicts:
-            _print_problems(one)
+        print_rows([_row(verdict) for verdict in verdicts], output, columns=COLUMNS)
+        for verdict in verdicts:
+            _print_problems(verdict)
     else:
-        print_rows([_plain(one) for one in verdicts], output)
-    if any(one.verdict == "invalid" for one in verdicts):
+        print_rows([_plain(verdict) for verdict in verdicts], output)
+    if any(verdict.verdict == "invalid" for verdict in verdicts):
         return ExitCode.VERIFICATION_FAILED
-    return ExitCode.OK if all(one.verdict == VALID for one in verdicts) else ExitCode.FAILED
+    return ExitCode.OK if all(verdict.verdict == VALID for verdict in verdicts) else ExitCode.FAILED
 
 
 def _verdicts(request: VerifyRequest) -> list[Verdict]:
@@ -93,13 +93,13 @@ def _row(verdict: Verdict) -> dict[str, object]:
 def _plain(verdict: Verdict) -> dict[str, object]:
     problems = [
         {
-            "kind": one.kind,
-            "block": one.block or None,
-            "sequence_number": one.sequence_number if one.HasField("sequence_number") else None,
-            "object": one.object or None,
-            "text": one.text,
+            "kind": problem.kind,
+            "block": problem.block or None,
+            "sequence_number": problem.sequence_number if problem.HasField("sequence_number") else None,
+            "object": problem.object or None,
+            "text": problem.text,
         }
-        for one in verdict.problems
+        for problem in verdict.problems
     ]
     return {
         "dataset": verdict.dataset,
@@ -112,8 +112,8 @@ def _plain(verdict: Verdict) -> dict[str, object]:
 
 
 def _print_problems(verdict: Verdict) -> None:
-    for one in verdict.problems:
-        number = f" {one.sequence_number}" if one.HasField("sequence_number") else ""
-        block = f", block{number} {one.block}" if one.block else ""
-        damaged = f", object {one.object}" if one.object else ""
-        click.echo(f"{verdict.dataset}{block}{damaged}: {one.kind}: {one.text}")
+    for problem in verdict.problems:
+        number = f" {problem.sequence_number}" if problem.HasField("sequence_number") else ""
+        block = f", block{number} {problem.block}" if problem.block else ""
+        damaged = f", object {problem.object}" if problem.object else ""
+        click.echo(f"{verdict.dataset}{block}{damaged}: {problem.kind}: {problem.text}")

@@ -95,7 +95,7 @@ def _run(engine: str, step: FetchStepContainer, context: Context, last: SourceSt
     out.chmod(0o777)  # the image may have a user of its own; the folder above is closed to other users
     name = f"odf-{uuid.uuid4().hex}"
     environ = {"PATH": context.environ.get("PATH", PATH), "LANG": "C.UTF-8"}
-    environ |= {one: context.environ[one] for one in ENGINE_VARIABLES if one in context.environ}
+    environ |= {name: context.environ[name] for name in ENGINE_VARIABLES if name in context.environ}
     target = context.folder / "fetched"
     line = [engine, "run", "--rm", "--name", name, *_options(step, context.folder, out, last)]
     command = Command(line=line, label=f"{Path(engine).name} run {step.image}", environ=environ)
@@ -133,7 +133,7 @@ def _options(step: FetchStepContainer, folder: Path, out: Path, last: SourceStat
         f"--stop-timeout={STOP_SECONDS}",
         f"--volume={out}:{MOUNTED}:rw",
         f"--env-file={variables}",
-        *(f"--entrypoint={one}" for one in command[:1]),
+        *(f"--entrypoint={argument}" for argument in command[:1]),
         step.image,
         *command[1:],
         *(step.args or ()),
@@ -141,7 +141,7 @@ def _options(step: FetchStepContainer, folder: Path, out: Path, last: SourceStat
 
 
 def _variables(own: tuple[EnvVar, ...], last: SourceState | None) -> Mapping[str, str]:
-    given = {one.name: one.value or "" for one in own}
+    given = {variable.name: variable.value or "" for variable in own}
     for name, value in given.items():
         if _NAME.fullmatch(name) is None or not value.replace("\t", "").isprintable():
             raise InvalidInput(

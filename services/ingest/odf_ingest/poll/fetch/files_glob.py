@@ -41,7 +41,7 @@ class _Match:
 @fetch.register
 def files_glob(step: FetchStepFilesGlob, context: Context) -> Generator[Fetched]:
     """Iterate over the new files that match now."""
-    new = [one for one in _matches(step, context) if _may_be_new(one, context)]
+    new = [file for file in _matches(step, context) if _may_be_new(file, context)]
     for number, match in enumerate(_ordered(new, step), 1):
         context.report(f"file {number} of {len(new)}: {match.name}")
         copy = context.folder / "fetched"
@@ -82,8 +82,8 @@ def _ordered(matches: list[_Match], step: FetchStepFilesGlob) -> list[_Match]:
     """Order by event time, then name; by name alone if the step says so, or has no event time."""
     default = SourceOrdering.ByName if step.event_time is None else SourceOrdering.ByEventTime
     if (default if step.order is None else step.order) is SourceOrdering.ByName:
-        return sorted(matches, key=lambda one: one.name)
-    return sorted(matches, key=lambda one: (one.event_time.ns, one.name))
+        return sorted(matches, key=lambda file: file.name)
+    return sorted(matches, key=lambda file: (file.event_time.ns, file.name))
 
 
 def _matches(step: FetchStepFilesGlob, context: Context) -> Iterator[_Match]:

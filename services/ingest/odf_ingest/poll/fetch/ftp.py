@@ -62,7 +62,7 @@ class FtpFile:
             raise InvalidInput(where="fetch.url", text=f"{label} is not a URL") from error
         if url.hostname is None or not path or path.endswith("/"):
             raise InvalidInput(where="fetch.url", text=f"expected ftp://host/path of a file, got {label}")
-        if any(_CONTROL.search(one) for one in (user, password, path)):
+        if any(_CONTROL.search(part) for part in (user, password, path)):
             raise InvalidInput(where="fetch.url", text=f"{label} has a control character")
         return cls(host=url.hostname, port=port, user=user, password=password, path=path, label=label)
 

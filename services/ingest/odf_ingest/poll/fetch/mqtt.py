@@ -53,7 +53,7 @@ class Received:
         if state is None or state.kind != MQTT:
             return cls()
         with reading(state.value, VERSION) as plain:
-            ids = tuple(int(one) for one in plain.get("ids", ()))
+            ids = tuple(int(number) for number in plain.get("ids", ()))
             return cls(
                 client=str(plain["client"]), number=int(plain["number"]), ids=ids, digest=str(plain["digest"])
             )
@@ -95,7 +95,7 @@ class _Kept:
             return cls(
                 client=str(plain.get("client", "")),
                 released=int(plain.get("released", 0)),
-                ids=tuple(int(one) for one in plain.get("ids", ())),
+                ids=tuple(int(number) for number in plain.get("ids", ())),
             )
         except (ValueError, TypeError, AttributeError):
             return cls()
@@ -161,7 +161,7 @@ class _Subscriber:
             elif self._waiting or time.monotonic() > until:
                 break
         found, self._waiting = self._waiting[:most], self._waiting[most:]
-        self._size = sum(len(one.payload) for one in self._waiting)
+        self._size = sum(len(message.payload) for message in self._waiting)
         return found
 
     def _handle(self, packet: Packet) -> None:
@@ -183,15 +183,15 @@ class _Subscriber:
 
     def _fetched(self, messages: Sequence[Message]) -> FetchedMessages:
         number = max(self._received.number, self._note.used) + 1
-        exact = tuple(one.number for one in messages if one.qos is MqttQos.ExactlyOnce)
+        exact = tuple(message.number for message in messages if message.qos is MqttQos.ExactlyOnce)
         self._received = Received(
             client=self._client, number=number, ids=exact, digest=str(_digest(messages))
         )
         before, self._before = self._before, self._received.state()
         return FetchedMessages(
             label=str(self._broker),
-            values=tuple(one.payload for one in messages),
-            places=tuple(f"message {place} ({one.topic})" for place, one in enumerate(messages, 1)),
+            values=tuple(message.payload for message in messages),
+            places=tuple(f"message {place} ({message.topic})" for place, message in enumerate(messages, 1)),
             event_time=self._context.event_time(None, "", None),
             before=before,
             state=self._before,
@@ -199,12 +199,12 @@ class _Subscriber:
 
     def _confirm(self, messages: Sequence[Message]) -> None:
         """Confirm messages whose block is committed."""
-        for one in messages:
-            match one.qos:
+        for message in messages:
+            match message.qos:
                 case MqttQos.AtLeastOnce:
-                    self._session.confirm(PacketType.PUBACK, one.number)
+                    self._session.confirm(PacketType.PUBACK, message.number)
                 case MqttQos.ExactlyOnce:
-                    self._session.confirm(PacketType.PUBREC, one.number)
+                    self._session.confirm(PacketType.PUBREC, message.number)
                 case MqttQos.AtMostOnce:
                     pass
         if self._received.ids and not self._release(self._received):
@@ -257,20 +257,20 @@ def _is_among(packet: Packet, numbers: set[int]) -> bool:
 
 def _digest(messages: Sequence[Message]) -> Multihash:
     digest = hashlib.sha3_256()
-    for one in messages:
-        for part in (one.topic.encode(), one.payload):
+    for message in messages:
+        for part in (message.topic.encode(), message.payload):
             digest.update(len(part).to_bytes(8) + part)
     return Multihash.sha3(digest.digest())
 
 
 def _topics(step: FetchStepMqtt) -> tuple[tuple[str, MqttQos], ...]:
     """Return the topic filters with their guarantees; `AtMostOnce` by default, as specified."""
-    topics = tuple((one.path, one.qos or MqttQos.AtMostOnce) for one in step.topics)
+    topics = tuple((topic.path, topic.qos or MqttQos.AtMostOnce) for topic in step.topics)
     if not topics:
         raise InvalidInput(where="fetch.topics", text="is empty")
     for number, (path, _) in enumerate(topics):
         levels = path.split("/")
-        is_wrong = any(("#" in one and one != "#") or ("+" in one and one != "+") for one in levels)
+        is_wrong = any(("#" in level and level != "#") or ("+" in level and level != "+") for level in levels)
         if not path or is_wrong or "#" in levels[:-1]:
             raise InvalidInput(where=f"fetch.topics[{number}].path", text=f"not a topic filter: {path!r}")
     return topics

@@ -65,8 +65,8 @@ def connect(client: str, username: str | None, password: str | None) -> bytes:
     """Return a CONNECT for a session that outlives the connection, without a keep-alive: a commit may take long."""
     flags = PERSISTENT_SESSION | (USER_FLAG if username is not None else 0)
     flags |= PASSWORD_FLAG if password is not None else 0
-    credentials = [one for one in (username, password) if one is not None]
-    body = PROTOCOL + bytes([flags, 0, 0]) + b"".join(_string(one) for one in (client, *credentials))
+    credentials = [text for text in (username, password) if text is not None]
+    body = PROTOCOL + bytes([flags, 0, 0]) + b"".join(_string(text) for text in (client, *credentials))
     return _packet(PacketType.CONNECT, 0, body)
 
 

@@ -46,7 +46,7 @@ def _over_http(step: FetchStepUrl, context: Context) -> Fetched | None:
     request = Request(
         url=step.url,
         label=label,
-        headers={one.name: one.value for one in step.headers or ()},
+        headers={header.name: header.value for header in step.headers or ()},
         conditions=_conditions(context.last),
         is_same=lambda found: context.last is not None and _state(found) == context.last,
     )

@@ -104,7 +104,7 @@ def _from_zip(step: PrepStepDecompress, file: Path, target: Path, context: Conte
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
         _require_few(len(entries))
-        files = {one.filename: one for one in entries if not one.is_dir()}
+        files = {entry.filename: entry for entry in entries if not entry.is_dir()}
         entry = files[_chosen(files, step.sub_path)]
         mode = entry.external_attr >> 16
         if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG):

@@ -143,7 +143,7 @@ def _infer(step: ReadStepCsv, values: Sequence[bytes], known: pa.Schema | None) 
         return pa.schema(before)
     width = usual_width(grammar, records)
     names = [f"f{number}" for number in range(width)]
-    return _types_of(step, names, [one for one in records if grammar.width(one) == width])
+    return _types_of(step, names, [record for record in records if grammar.width(record) == width])
 
 
 @infer_batch.register(ReadStepCsv)

@@ -55,7 +55,9 @@ def misfits(step: ReadStepCsv, records: Sequence[bytes], columns: pa.Schema) -> 
     """
     width = grammar_of(step).width
     suspects = {
-        number for number, one in enumerate(records) if width(one) != len(columns) or not _is_utf8(one)
+        number
+        for number, record in enumerate(records)
+        if width(record) != len(columns) or not _is_utf8(record)
     }
     rest = [number for number in range(len(records)) if number not in suspects]
     strings = pa.schema([(name, pa.string()) for name in columns.names])

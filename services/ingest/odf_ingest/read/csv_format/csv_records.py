@@ -85,7 +85,7 @@ class Grammar:
 
     def is_plain(self, text: bytes) -> bool:
         """Return whether the text has no quotes or escapes that could contain a separator or newline."""
-        return not any(one in text for one in self.special)
+        return not any(character in text for character in self.special)
 
     def is_record_a_line(self, text: bytes) -> bool:
         """Return whether each line of the text is certainly one record."""
@@ -121,7 +121,9 @@ def grammar_of(step: ReadStepCsv) -> Grammar:
 @cache
 def _grammar(separator: str, quote: str | None, escape: str | None) -> Grammar:
     value, line = (_value_pattern(separator, quote, escape, extra) for extra in (b"", rb"\r\n"))
-    record, one_line = (one + b"(?:" + re.escape(separator.encode()) + one + b")*+" for one in (value, line))
+    record, one_line = (
+        byte + b"(?:" + re.escape(separator.encode()) + byte + b")*+" for byte in (value, line)
+    )
     return Grammar(
         separator=separator,
         quote=quote,
@@ -129,7 +131,7 @@ def _grammar(separator: str, quote: str | None, escape: str | None) -> Grammar:
         record=re.compile(record, re.DOTALL),
         records=re.compile(b"(?:" + record + rb"(?:\r\n|\n|\r))*+" + record, re.DOTALL),
         lines=re.compile(b"(?:" + one_line + rb"\n)*+" + one_line),
-        special=tuple(one.encode() for one in (quote, "\r") if one),
+        special=tuple(text.encode() for text in (quote, "\r") if text),
     )
 
 

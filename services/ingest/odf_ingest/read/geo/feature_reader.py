@@ -49,7 +49,7 @@ def register_whole(step: type[ReadStep], named: Callable[[ReadStep, bytes], Mapp
         return columns_of_batch(list(named(step, value).values()), known, _FORMATS)
 
 
-def register(step: type[ReadStep], one: Record, features: Named) -> None:
+def register(step: type[ReadStep], record: Record, features: Named) -> None:
     """Make the format readable: `one` returns the record of a message, `features` the features of a file."""
     register_whole(step, lambda _, value: _records_of(features(value)))
 
@@ -60,11 +60,11 @@ def register(step: type[ReadStep], one: Record, features: Named) -> None:
 
     @read_records.register(step)
     def records(_: ReadStep, values: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
-        return parse_objects([one(value) for value in values], schema, _FORMATS)
+        return parse_objects([record(value) for value in values], schema, _FORMATS)
 
     @read_inferred.register(step)
     def inferred(_: ReadStep, values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
-        return parse_inferred([one(value) for value in values], schema, _FORMATS)
+        return parse_inferred([record(value) for value in values], schema, _FORMATS)
 
     @suspects.register(step)
     def faults(_: ReadStep, values: Sequence[bytes], schema: pa.Schema | None) -> Mapping[int, str | None]:
@@ -72,7 +72,7 @@ def register(step: type[ReadStep], one: Record, features: Named) -> None:
 
     @infer_records.register(step)
     def columns(_: ReadStep, values: Sequence[bytes], known: pa.Schema | None) -> pa.Schema:
-        return inferred_columns(_readable(values, one), known, _FORMATS)
+        return inferred_columns(_readable(values, record), known, _FORMATS)
 
 
 def read_named(records: Mapping[str, bytes], schema: pa.Schema | None) -> pa.Table:
@@ -98,12 +98,12 @@ def _records_of(features: Mapping[str, bytes]) -> Mapping[str, bytes]:
     return found
 
 
-def _readable(values: Sequence[bytes], one: Record) -> list[bytes]:
+def _readable(values: Sequence[bytes], record: Record) -> list[bytes]:
     """Return the records of the values that have one; the others are rejected when they are read."""
     found = []
     for value in values:
         try:
-            found.append(one(value))
+            found.append(record(value))
         except InvalidInput:
             continue
     return found

@@ -44,7 +44,7 @@ def json_text(value: object) -> str:
     if isinstance(value, Quoted):
         return str(value)
     if isinstance(value, dict):
-        return "{" + ",".join(f"{json_text(str(key))}:{json_text(one)}" for key, one in value.items()) + "}"
+        return "{" + ",".join(f"{json_text(str(key))}:{json_text(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(json_text, value)) + "]"
     return json.dumps(value, ensure_ascii=False)
@@ -56,8 +56,8 @@ def _checked(geometry: object) -> object:
         raise _refused(f"{shown(geometry)} is not a GeoJSON geometry")
     type_ = geometry.get("type")
     if type_ == _COLLECTION and isinstance(geometry.get("geometries"), list):
-        for one in geometry["geometries"]:
-            _checked(one)
+        for member in geometry["geometries"]:
+            _checked(member)
     elif type_ in _POSITIONS and isinstance(geometry.get("coordinates"), list):
         _require_numbers(geometry["coordinates"])
     else:
@@ -66,11 +66,11 @@ def _checked(geometry: object) -> object:
 
 
 def _require_numbers(coordinates: list[object]) -> None:
-    for one in coordinates:
-        if isinstance(one, list):
-            _require_numbers(one)
-        elif not isinstance(one, Quoted) or one[-1:].isalpha():
-            raise _refused(f"{shown(one)} is not a coordinate")
+    for coordinate in coordinates:
+        if isinstance(coordinate, list):
+            _require_numbers(coordinate)
+        elif not isinstance(coordinate, Quoted) or coordinate[-1:].isalpha():
+            raise _refused(f"{shown(coordinate)} is not a coordinate")
 
 
 def _refused(text: str) -> InvalidInput:

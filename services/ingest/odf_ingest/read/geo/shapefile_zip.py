@@ -43,16 +43,16 @@ def _parts(file: zipfile.ZipFile, sub_path: str | None) -> ShapefileParts:
     entries = file.infolist()
     if len(entries) > MAX_ENTRIES:
         raise InvalidInput(text=f"the archive has {len(entries)} entries; up to {MAX_ENTRIES} are read")
-    files = [one for one in entries if not one.is_dir() and not one.filename.startswith(_MAC)]
-    shp = _chosen([one.filename for one in files if one.filename.lower().endswith(".shp")], sub_path)
+    files = [entry for entry in entries if not entry.is_dir() and not entry.filename.startswith(_MAC)]
+    shp = _chosen([file.filename for file in files if file.filename.lower().endswith(".shp")], sub_path)
     stem = shp[:-3].lower()
     found: dict[str, zipfile.ZipInfo] = {}
-    for one in files:
-        if one.filename.lower().startswith(stem) and one.filename.lower().count(".") == stem.count("."):
-            suffix = one.filename.lower()[len(stem) :]
+    for member in files:
+        if member.filename.lower().startswith(stem) and member.filename.lower().count(".") == stem.count("."):
+            suffix = member.filename.lower()[len(stem) :]
             if suffix in found:
-                raise InvalidInput(where=one.filename, text="is in the archive twice")
-            found[suffix] = one
+                raise InvalidInput(where=member.filename, text="is in the archive twice")
+            found[suffix] = member
     return ShapefileParts(
         shp=_required(file, found, "shp", shp),
         dbf=_required(file, found, "dbf", shp),
@@ -65,7 +65,7 @@ def _chosen(names: list[str], sub_path: str | None) -> str:
     """Return the only name, or the only one that matches."""
     if not names:
         raise InvalidInput(text="the archive contains no .shp file; archives inside it are not opened")
-    matching = [one for one in names if sub_path is None or one == sub_path or fnmatchcase(one, sub_path)]
+    matching = [name for name in names if sub_path is None or name == sub_path or fnmatchcase(name, sub_path)]
     if len(matching) == 1:
         return matching[0]
     listed = ", ".join(sorted(matching or names)[:_SHOWN])

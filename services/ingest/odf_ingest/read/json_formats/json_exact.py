@@ -141,9 +141,9 @@ def _value(value: object, wanted: pa.DataType, where: str) -> str:
         return "null"
     if kind.is_struct(wanted) and isinstance(value, dict):
         parts = [inner for inner in wanted.fields if inner.name in value]
-        return _written([(one.name, _fitted(value, one, f"{where}.{one.name}")) for one in parts])
+        return _written([(part.name, _fitted(value, part, f"{where}.{part.name}")) for part in parts])
     if kind.is_list(wanted) and isinstance(value, list):
-        return f"[{','.join(_value(one, wanted.value_type, f'{where}[]') for one in value)}]"
+        return f"[{','.join(_value(item, wanted.value_type, f'{where}[]') for item in value)}]"
     if kind.is_boolean(wanted) and isinstance(value, bool):
         return json.dumps(value)
     is_number = isinstance(value, Quoted)

@@ -193,7 +193,7 @@ class SmartProtocol:
             return refusal
         is_push = table is PUSH
         kind = (is_push, counted_caller(request))
-        others = [one for one in self._open.values() if one[0] is is_push]
+        others = [exchange for exchange in self._open.values() if exchange[0] is is_push]
         if len(others) >= EXCHANGES or others.count(kind) >= EXCHANGES_OF_CALLER:
             headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
             return web.json_response({"message": BUSY}, status=503, headers=headers)

@@ -102,7 +102,8 @@ async def serve_pull(channel: Channel, source: PullSource, request: web.Request)
 def _downloads(source: PullSource, request: web.Request, files: Iterable[ObjectFile]) -> DownloadsReply:
     return DownloadsReply(
         object_transfer_strategies=tuple(
-            Download(object_file=one, download_from=url_of(source.public_url, request, one)) for one in files
+            Download(object_file=file, download_from=url_of(source.public_url, request, file))
+            for file in files
         )
     )
 

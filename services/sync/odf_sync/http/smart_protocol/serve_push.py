@@ -139,7 +139,7 @@ class PushTarget:
     ) -> UploadsReply:
         """Return where to send the objects that are not here."""
         return UploadsReply(
-            object_transfer_strategies=tuple(self._upload(request, dataset, one) for one in files)
+            object_transfer_strategies=tuple(self._upload(request, dataset, file) for file in files)
         )
 
     def _upload(self, request: web.Request, dataset: DatasetId, file: ObjectFile) -> Upload:
