@@ -154,9 +154,9 @@ def _looking(state: ChainState) -> Callable[[], None]:
 
     def look() -> None:
         for _ in range(_LOOKS):
-            found = ChainStates(blobs, refs, cache).current(state.dataset_id)
-            assert found is not None
-            assert found.info is not None
+            cached = ChainStates(blobs, refs, cache).current(state.dataset_id)
+            assert cached is not None
+            assert cached.info is not None
 
     return look
 

@@ -100,7 +100,7 @@ class RocksDb:
     def new(self, keys: Raw) -> int:
         """Get all, put what is not there."""
         wanted = keys.tolist()
-        missing = [key for key, found in zip(wanted, self._db.get(wanted), strict=True) if found is None]
+        missing = [key for key, value in zip(wanted, self._db.get(wanted), strict=True) if value is None]
         batch = self._lib.WriteBatch(raw_mode=True)
         for key in missing:
             batch.put(key, b"")

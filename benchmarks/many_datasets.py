@@ -76,9 +76,9 @@ def _measured(count: int) -> dict[str, float]:
         _fill(home, count)
         node = Coordinator(home=home, is_durable=True)
         servicer = _servicer(node)
-        found = {"list, cold": _seconds(lambda: _list(servicer, count))}
-        found["list, warm"] = min(_seconds(lambda: _list(servicer, count)) for _ in range(3))
-        return found | _restarted(Coordinator(home=home, is_durable=True), count)
+        seconds = {"list, cold": _seconds(lambda: _list(servicer, count))}
+        seconds["list, warm"] = min(_seconds(lambda: _list(servicer, count)) for _ in range(3))
+        return seconds | _restarted(Coordinator(home=home, is_durable=True), count)
 
 
 def _restarted(node: Coordinator, count: int) -> dict[str, float]:

@@ -192,9 +192,9 @@ def _merged(dataset: Dataset, new: pa.Table) -> int:
 
 def _compared(db: duckdb.DuckDBPyConnection, new: pa.Table) -> int:
     db.register("new", new)
-    found = db.sql(DIFFERENCE).to_arrow_table()
-    assert len(found) == 2 * CHANGED
-    return len(found)
+    differences = db.sql(DIFFERENCE).to_arrow_table()
+    assert len(differences) == 2 * CHANGED
+    return len(differences)
 
 
 def _many_snapshots() -> list[Row]:

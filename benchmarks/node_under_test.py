@@ -74,8 +74,8 @@ class BenchedNode:
 
     def listed(self) -> list[dict[str, Any]]:
         """Return all datasets."""
-        found: list[dict[str, Any]] = self.embedded.run("list --output json")
-        return found
+        datasets: list[dict[str, Any]] = self.embedded.run("list --output json")
+        return datasets
 
     def await_records(self, name: str, count: int) -> float:
         """Return the time (monotonic) at which the dataset was seen to have that many records.
@@ -157,10 +157,10 @@ def parents_of_all() -> dict[int, int]:
 
 def family(pid: int, parents: Mapping[int, int]) -> set[int]:
     """Return a process and all its descendants."""
-    found = {pid}
-    while grown := {child for child, parent in parents.items() if parent in found} - found:
-        found |= grown
-    return found
+    pids = {pid}
+    while grown := {child for child, parent in parents.items() if parent in pids} - pids:
+        pids |= grown
+    return pids
 
 
 def _used(pid: int) -> float:

@@ -113,11 +113,11 @@ def row_of(plain: Plain) -> Row:
 def _target(told: object, unit: str) -> Target | None:
     if isinstance(told, int | float):
         return Target(judged="ratio", sense="≥" if is_rate(unit) else "≤", bound=told)
-    found = _TARGET.match(str(told or ""))
-    if found is None:
+    match = _TARGET.match(str(told or ""))
+    if match is None:
         return None
-    judged: Judged = "ratio" if found["judged"] == "ratio" else "value"
-    return Target(judged=judged, sense=_SENSES[found["sense"]], bound=float(found["bound"]))
+    judged: Judged = "ratio" if match["judged"] == "ratio" else "value"
+    return Target(judged=judged, sense=_SENSES[match["sense"]], bound=float(match["bound"]))
 
 
 def is_rate(unit: str) -> bool:

@@ -135,8 +135,8 @@ def _run_case(name: str, home: Path | None) -> list[Row]:
     """Run a case in this process, which does nothing else and logs warnings only."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     run: Callable[..., list[Row | Plain]] = importlib.import_module(name).run
-    found = run() if home is None else run(BenchedNode(EmbeddedNode(home)))
-    return [result if isinstance(result, Row) else row_of(result) for result in found]
+    results = run() if home is None else run(BenchedNode(EmbeddedNode(home)))
+    return [result if isinstance(result, Row) else row_of(result) for result in results]
 
 
 def _waiting() -> float:

@@ -156,8 +156,8 @@ class ErrorClass:
 
 
 def _errors(trees: Iterable["Module"]) -> str:
-    classes = {found.name: found for module in trees for found in _error_classes(module)}
-    errors = {name: found for name, found in classes.items() if ROOT_ERROR in _ancestors(name, classes)}
+    classes = {class_.name: class_ for module in trees for class_ in _error_classes(module)}
+    errors = {name: class_ for name, class_ in classes.items() if ROOT_ERROR in _ancestors(name, classes)}
     rows = [
         (f"`{name}`", _bases(errors[name]), errors[name].service, errors[name].about)
         for name in sorted(errors)
@@ -205,13 +205,13 @@ def _bases(error: ErrorClass) -> str:
 
 
 def _ancestors(name: str, classes: Mapping[str, ErrorClass]) -> set[str]:
-    found, waiting = set[str](), [name]
+    ancestors, waiting = set[str](), [name]
     while waiting:
         name = waiting.pop()
-        if name not in found and name in classes:
+        if name not in ancestors and name in classes:
             waiting += classes[name].bases
-        found.add(name)
-    return found
+        ancestors.add(name)
+    return ancestors
 
 
 # --- measurements -------------------------------------------------------------------------------------------------

@@ -213,8 +213,8 @@ class SourceSettings:
 
     def plain(self) -> dict[str, object]:
         """Return all settings by key, as `from_plain` takes them."""
-        found = {_key(field.name): getattr(self, field.name) for field in fields(self)}
-        return {key: str(value) if isinstance(value, _WRITTEN) else value for key, value in found.items()}
+        plain = {_key(field.name): getattr(self, field.name) for field in fields(self)}
+        return {key: str(value) if isinstance(value, _WRITTEN) else value for key, value in plain.items()}
 
     def chosen(self) -> dict[str, object]:
         """Return the settings that differ from the defaults, by key."""

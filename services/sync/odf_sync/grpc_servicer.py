@@ -130,10 +130,10 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         self, request: pb.ListAliasesRequest, context: grpc.ServicerContext
     ) -> pb.ListAliasesReply:
         """List datasets that have aliases."""
-        found = aliases.listed(
+        datasets = aliases.listed(
             self._datasets, request.refs, recursive=request.recursive, is_strict=request.is_strict
         )
-        return pb.ListAliasesReply(datasets=[self._aliases(*dataset) for dataset in found])
+        return pb.ListAliasesReply(datasets=[self._aliases(*dataset) for dataset in datasets])
 
     def ChangeAliases(
         self, request: pb.ChangeAliasesRequest, context: grpc.ServicerContext
@@ -150,10 +150,10 @@ class Servicer(sync_pb2_grpc.SyncServicer):
     def Search(self, request: pb.SearchRequest, context: grpc.ServicerContext) -> pb.SearchReply:
         """Find datasets of this node and of named repositories."""
         query = Query(text=request.text, repositories=tuple(request.repositories), refresh=request.refresh)
-        found, searched = self._search.find(query)
+        datasets, searched = self._search.find(query)
         return pb.SearchReply(
-            datasets=[_found(dataset) for dataset in found[:MOST_FOUND]],
-            left_out=max(0, len(found) - MOST_FOUND),
+            datasets=[_found(dataset) for dataset in datasets[:MOST_FOUND]],
+            left_out=max(0, len(datasets) - MOST_FOUND),
             repositories=[
                 pb.SearchedRepository(
                     name=repository.name,
@@ -165,9 +165,9 @@ class Servicer(sync_pb2_grpc.SyncServicer):
             ],
         )
 
-    def _aliases(self, entry: CatalogEntry, found: RemoteAliases) -> pb.DatasetAliases:
+    def _aliases(self, entry: CatalogEntry, known: RemoteAliases) -> pb.DatasetAliases:
         is_ours = has_dataset_key(self._settings.home / "keys", entry.dataset_id)
-        return pb.DatasetAliases(alias=entry.alias, pull=found.pull, push=found.push, is_ours=is_ours)
+        return pb.DatasetAliases(alias=entry.alias, pull=known.pull, push=known.push, is_ours=is_ours)
 
 
 def _found(dataset: Found) -> pb.FoundDataset:

@@ -36,11 +36,11 @@ def targets(
     """Return the datasets that `refs` name or match; with `recursive`, inputs first. Raises `NotFound`."""
     if every:
         return tuple(of_entry(datasets, entry) for entry in datasets.catalog.entries())
-    found: dict[str, Target] = {}
+    by_name: dict[str, Target] = {}
     for ref in _named(datasets, refs):
         for target in _resolve(datasets, ref, recursive=recursive):
-            found.setdefault(target.name, target)
-    return tuple(found.values())
+            by_name.setdefault(target.name, target)
+    return tuple(by_name.values())
 
 
 def _named(datasets: NodeDatasets, refs: tuple[str, ...]) -> Iterator[str]:
@@ -120,9 +120,9 @@ def seed_of(store: FolderDataset) -> DatasetId:
     All blocks are searched instead of walking the chain: links may be broken, and are verified afterwards.
     """
     for name in store.names(ObjectKind.BLOCK):
-        found = _seed_in(store.read_block(name))
-        if found is not None:
-            return found
+        seed = _seed_in(store.read_block(name))
+        if seed is not None:
+            return seed
     raise NotFound(what=f"a seed block in {store.folder}")
 
 

@@ -93,8 +93,8 @@ class Verifier:
         problems += check_signatures(target, links)
         tally.blocks = len(links)
         is_broken = bool(problems)
-        for done, total, found in check_objects(target, links, tally, depth=scope.depth, since=since):
-            problems += found
+        for done, total, new in check_objects(target, links, tally, depth=scope.depth, since=since):
+            problems += new
             yield Step(phase=INTEGRITY, done=done, total=total)
         problems = with_advice(self._keys, target, without_dropped(self._datasets.blobs, target, problems))
         if scope.replay and target.is_local and not problems:

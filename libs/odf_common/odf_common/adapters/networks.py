@@ -57,10 +57,10 @@ class Networks:
 
     def addresses(self, host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
         """Resolve a host; raises `AddressForbidden` if any of its addresses is not allowed, `OSError`."""
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        for _, _, _, _, place in found:
+        answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for _, _, _, _, place in answers:
             self.require(host, str(place[0]))
-        return [(family, (str(place[0]), int(place[1]))) for family, _, _, _, place in found]
+        return [(family, (str(place[0]), int(place[1]))) for family, _, _, _, place in answers]
 
     def connect(self, host: str, port: int, timeout: float | None) -> socket.socket:
         """Return a connection to an address that was checked; raises `AddressForbidden`, `OSError`, `UnicodeError`."""
@@ -142,7 +142,7 @@ def _embedded(address: Address) -> tuple[Address, ...]:
     """Return IPv4 addresses to which an IPv6 address leads."""
     if isinstance(address, ipaddress.IPv4Address):
         return ()
-    found = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    addresses = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
     if address in NAT64:
-        found.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-    return tuple(address for address in found if address is not None)
+        addresses.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return tuple(address for address in addresses if address is not None)

@@ -26,18 +26,18 @@ def require_block_name(block: str) -> None:
 def find_block(items: Iterable[BlockItem], dataset: str, block: str) -> BlockItem:
     """Return the block with this number, hash or unique part of a hash; raises `NotFound` or `InvalidInput`."""
     number, part = block.lstrip("0") or "0", canonical(block)
-    found: list[BlockItem] = []
+    blocks: list[BlockItem] = []
     for item in items:
         if part == item.hash or number == str(decode_block(item.content).block.sequence_number):
             return item
         if len(part) >= PART and (item.hash.startswith(part) or item.hash.endswith(part)):
-            found.append(item)
-    if not found:
+            blocks.append(item)
+    if not blocks:
         raise NotFound(what=f"block {block} in {dataset}")
-    if len(found) > 1:
-        text = f"{block} is part of {len(found)} hashes: {', '.join(item.hash for item in found[:SHOWN])}"
-        raise InvalidInput(text=text + (", …" if len(found) > SHOWN else ""))
-    return found[0]
+    if len(blocks) > 1:
+        text = f"{block} is part of {len(blocks)} hashes: {', '.join(item.hash for item in blocks[:SHOWN])}"
+        raise InvalidInput(text=text + (", …" if len(blocks) > SHOWN else ""))
+    return blocks[0]
 
 
 def canonical(block: str) -> str:

@@ -83,18 +83,18 @@ def stuck_sources(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping
     by_id: dict[str, list[StuckReply.Source]] = {}
     for source in sources:
         by_id.setdefault(source.dataset_id, []).append(source)
-    return {name: _stuck(found) for name, found in by_id.items()}
+    return {name: _stuck(sources) for name, sources in by_id.items()}
 
 
 def polls(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping[str, PollsReply.Poll]:
     """Return the datasets that are polled at an interval, by id; empty while ingest cannot be reached."""
     try:
         with ingest(node, patience=0) as service:
-            found = service.Polls(PollsRequest(), timeout=OPTIONAL_CALL_TIMEOUT_SECONDS).polls
+            reply = service.Polls(PollsRequest(), timeout=OPTIONAL_CALL_TIMEOUT_SECONDS)
     except OdfError as error:
         on_silence("ingest", error)
         return {}
-    return {summary.dataset_id: summary for summary in found}
+    return {poll.dataset_id: poll for poll in reply.polls}
 
 
 def _stuck(sources: Sequence[StuckReply.Source]) -> Stuck:

@@ -142,7 +142,7 @@ def of_dataset(name: str, error: str) -> str:
 
 def remark(text: str) -> None:
     """Print something that is not the result, on stderr; control characters, which may come from data, are escaped."""
-    click.echo(_CONTROL.sub(lambda found: repr(found[0])[1:-1], text), err=True)
+    click.echo(_CONTROL.sub(lambda match: repr(match[0])[1:-1], text), err=True)
 
 
 @contextmanager
@@ -200,7 +200,7 @@ def _scalar(value: object) -> Any:  # noqa: ANN401 - JSON
 def _print_plain(value: object, output: str) -> None:
     if output == "json":
         text = json.dumps(value, indent=2, ensure_ascii=False)
-        click.echo(_UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+        click.echo(_UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
         return
     import yaml
 
@@ -213,7 +213,7 @@ def _print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str], e
     if not columns:
         return
     width = _width()
-    found = laid_out(
+    layout = laid_out(
         [
             column(
                 name,
@@ -226,21 +226,21 @@ def _print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str], e
         width,
         extra,
     )
-    for line in found.lines:
+    for line in layout.lines:
         click.echo(line)
-    _remark_on(found, columns)
+    _remark_on(layout, columns)
 
 
-def _remark_on(found: "Layout", columns: Sequence[str]) -> None:
+def _remark_on(layout: "Layout", columns: Sequence[str]) -> None:
     """Report what a table leaves out, truncates or splits."""
     said = []
-    if found.parts == 0:
+    if layout.parts == 0:
         said.append(f"{len(columns)} columns do not fit side by side")
-    if found.parts > 1:
-        said.append(f"{len(columns)} columns are split into {found.parts} tables, each with {columns[0]}")
-    if found.left_out:
-        said.append(f"left out: {', '.join(found.left_out)}")
-    if found.is_cut:
+    if layout.parts > 1:
+        said.append(f"{len(columns)} columns are split into {layout.parts} tables, each with {columns[0]}")
+    if layout.left_out:
+        said.append(f"left out: {', '.join(layout.left_out)}")
+    if layout.is_cut:
         said.append("… marks truncated text")
     if said:
         remark(f"({'; '.join(said)}; --wide shows all)")

@@ -163,8 +163,8 @@ def printable(text: str) -> str:
     return _CONTROL.sub(_escaped, text)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return "↵" if found[0] == "\n" else repr(found[0])[1:-1]
+def _escaped(match: re.Match[str]) -> str:
+    return "↵" if match[0] == "\n" else repr(match[0])[1:-1]
 
 
 def _width(columns: Sequence[Column]) -> int:

@@ -144,10 +144,10 @@ def _content(value: Any, kind: str, versions: tuple[int, ...]) -> tuple[Any, int
 
 
 def _some(text: bytes, name: str) -> tuple[Document, ...]:
-    found = documents(text, name)
-    if not found:
+    parsed = documents(text, name)
+    if not parsed:
         raise InvalidInput(text="it has no document", where=name)
-    return found
+    return parsed
 
 
 def _only(text: bytes, name: str) -> Document:

@@ -134,16 +134,18 @@ def union_with(member: type) -> OneOf | None:
 def fields_of(cls: type) -> tuple[Field, ...]:
     """Return the fields of a metadata dataclass in slot order."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    found: list[Field] = []
+    listed: list[Field] = []
     slot = 0
     for declared in fields(cls):
         shape = shape_of(hints[declared.name])
         slot += isinstance(shape, OneOf)
         optional = declared.default is not MISSING
         default = declared.default if optional else None
-        found.append(Field(name=declared.name, slot=slot, shape=shape, is_optional=optional, default=default))
+        listed.append(
+            Field(name=declared.name, slot=slot, shape=shape, is_optional=optional, default=default)
+        )
         slot += 1
-    return tuple(found)
+    return tuple(listed)
 
 
 def shape_of(annotation: object) -> Shape:

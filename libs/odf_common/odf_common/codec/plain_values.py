@@ -80,12 +80,12 @@ def _attributes(extra: ExtraAttributes) -> Any:
 def from_plain(cls: type[T], plain: object, where: str = "") -> T:
     """Return the `cls` that `plain` describes; raises `InvalidInput` with the path of the error as `where`."""
     union = union_with(cls)
-    found = _member(union, plain, where) if union else _record(cls, plain, where)
-    if not isinstance(found, cls):
+    value = _member(union, plain, where) if union else _record(cls, plain, where)
+    if not isinstance(value, cls):
         raise InvalidInput(
-            text=f"expected {tag_of(cls, union)}, got {tag_of(type(found), union)}", where=where
+            text=f"expected {tag_of(cls, union)}, got {tag_of(type(value), union)}", where=where
         )
-    return found
+    return value
 
 
 def union_from_plain(union: OneOf, plain: object, where: str = "") -> Any:

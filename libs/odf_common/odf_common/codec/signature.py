@@ -32,8 +32,8 @@ def decode_signature(raw: bytes) -> BlockSignature:
         raise InvalidInput(text="expected a JSON object with version, signer and signature") from error
     if not isinstance(signer, str) or not isinstance(signature, str):
         raise InvalidInput(text="expected signer and signature as strings")
-    found = BlockSignature(signer=SignerId.parse(signer), signature=multibase.decode(signature))
+    block_signature = BlockSignature(signer=SignerId.parse(signer), signature=multibase.decode(signature))
     # Exactly one spelling is valid, so no byte can be changed unnoticed.
-    if encode_signature(found) != raw:
+    if encode_signature(block_signature) != raw:
         raise InvalidInput(text=f"not in the canonical form of version {VERSION}")
-    return found
+    return block_signature

@@ -79,12 +79,12 @@ def documents(text: bytes, name: str) -> tuple[Document, ...]:
     if as_json is not None:
         return (as_json,)
     try:
-        found = _Reader(decoded, name).read()
+        plain = _Reader(decoded, name).read()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
         raise InvalidInput(text=getattr(error, "problem", None) or str(error), where=where) from error
-    return tuple(document for document in found if document.value is not None)
+    return tuple(document for document in plain if document.value is not None)
 
 
 def scalar_of(text: str) -> str | int | float | bool | None:

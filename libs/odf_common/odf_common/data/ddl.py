@@ -74,7 +74,7 @@ class _Definitions:
     def __init__(self, text: str) -> None:
         self._text = text
         self._column = text.strip()
-        self._tokens = [_token(found) for found in _TOKEN.finditer(text)]
+        self._tokens = [_token(match) for match in _TOKEN.finditer(text)]
         self._at = 0
         self._depth = 0
 
@@ -235,8 +235,8 @@ class _Definitions:
         return InvalidInput(text=f"{text} in {self._text.strip()!r}", where=f"column {self._column}")
 
 
-def _token(found: "re.Match[str]") -> _Token:
-    quoted, word, number, sign, other = found.groups()
+def _token(match: "re.Match[str]") -> _Token:
+    quoted, word, number, sign, other = match.groups()
     if quoted:
         return _Token(quoted[1:-1], is_name=True, is_quoted=True)
     return _Token(word or number or sign or other, is_name=bool(word), is_quoted=False)

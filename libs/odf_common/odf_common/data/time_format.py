@@ -94,24 +94,24 @@ def _require_directives(strptime: str, text: str) -> None:
 def _from_java(text: str) -> str:
     parts = []
     at = 0
-    for found in _JAVA_TOKEN.finditer(text):
-        if found.start() != at:
+    for match in _JAVA_TOKEN.finditer(text):
+        if match.start() != at:
             break
-        at = found.end()
-        parts.append(_java_token(found, text))
+        at = match.end()
+        parts.append(_java_token(match, text))
     if at != len(text):
         raise InvalidInput(where=f"time format {text!r}", text=f"cannot be read at {text[at:]!r}")
     return "".join(parts)
 
 
-def _java_token(found: "re.Match[str]", text: str) -> str:
-    quoted, letter = found.group(1), found.group(2)
+def _java_token(match: "re.Match[str]", text: str) -> str:
+    quoted, letter = match.group(1), match.group(2)
     if quoted is not None:
         return (quoted.replace("''", "'") if quoted else "'").replace("%", "%%")
     if letter is None:
-        return found.group(0).replace("%", "%%")
+        return match.group(0).replace("%", "%%")
     for least, token in _JAVA.get(letter, ()):
-        if len(found.group(0)) >= least:
+        if len(match.group(0)) >= least:
             return token
     raise InvalidInput(where=f"time format {text!r}", text=f"the letter {letter!r} is not supported")
 

@@ -20,5 +20,5 @@ def run_and_place(key: str) -> tuple[str, int] | None:
 
 def run_of(key: str) -> str:
     """Return the key of a batch's run, as chosen by its client."""
-    found = run_and_place(key)
-    return key if found is None else found[0]
+    run = run_and_place(key)
+    return key if run is None else run[0]

@@ -45,8 +45,8 @@ class RemoteAliases:
 def remote_aliases(blobs: BlobStore, dataset: DatasetId) -> RemoteAliases:
     """Return the aliases of a dataset; none if the note is damaged, which the next change replaces."""
     try:
-        found = json.loads(blobs.note(dataset, NOTE) or "{}")
-        return RemoteAliases(pull=_texts(found["pull"]), push=_texts(found["push"]))
+        noted = json.loads(blobs.note(dataset, NOTE) or "{}")
+        return RemoteAliases(pull=_texts(noted["pull"]), push=_texts(noted["push"]))
     except (ValueError, KeyError, TypeError):
         return RemoteAliases()
 

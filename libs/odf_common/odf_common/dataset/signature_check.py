@@ -42,10 +42,10 @@ def check_signature(block: Multihash, raw: bytes | None) -> SignatureCheck:
     if raw is None:
         return SignatureCheck(status=SignatureStatus.NONE)
     try:
-        found = decode_signature(raw)
+        block_signature = decode_signature(raw)
     except InvalidInput as error:
         return SignatureCheck(status=SignatureStatus.INVALID, fault=f"not a signature: {error}")
-    if found.is_valid_for(block):
-        return SignatureCheck(status=SignatureStatus.VALID, signer=str(found.signer))
+    if block_signature.is_valid_for(block):
+        return SignatureCheck(status=SignatureStatus.VALID, signer=str(block_signature.signer))
     fault = "the signature does not match the signer and this block"
-    return SignatureCheck(status=SignatureStatus.INVALID, signer=str(found.signer), fault=fault)
+    return SignatureCheck(status=SignatureStatus.INVALID, signer=str(block_signature.signer), fault=fault)

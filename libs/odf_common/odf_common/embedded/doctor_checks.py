@@ -121,8 +121,8 @@ def _java(settings: Settings, node: Node | None) -> Iterator[Finding]:
     said = subprocess.run(
         [program, "-version"], capture_output=True, text=True, check=False, timeout=20
     ).stderr
-    found = re.search(r'version "(\d+)', said)
-    number = int(found[1]) if found else 0
+    match = re.search(r'version "(\d+)', said)
+    number = int(match[1]) if match else 0
     if number < JAVA_AT_LEAST:
         yield Finding(
             check="java",

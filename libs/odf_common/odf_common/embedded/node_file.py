@@ -66,10 +66,10 @@ class Node:
 
     def address(self, service: str) -> str:
         """Return the gRPC address of a service; raises `Unavailable` if this node does not run it."""
-        found = self.grpc.get(service)
-        if found is None:
+        address = self.grpc.get(service)
+        if address is None:
             raise Unavailable(what=service, why="this node does not run it")
-        return found
+        return address
 
 
 def read_node(home: Path) -> Node:

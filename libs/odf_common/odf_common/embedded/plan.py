@@ -88,15 +88,15 @@ def make_plan(
 
 def installed() -> Mapping[str, str]:
     """Return the installed services in display order, and the module of each."""
-    found = {
+    modules = {
         point.name: point.module.partition(".")[0]
         for point in entry_points(group=GROUP)
         if find_spec(f"{point.module.partition('.')[0]}.__main__") is not None
     }
-    if "coordinator" in found and find_spec(VIEWS_MODULE) is not None:
-        found[VIEWS] = VIEWS_MODULE
-    known = [name for name in (*ADDRESSES, VIEWS) if name in found]
-    return {name: found[name] for name in known}
+    if "coordinator" in modules and find_spec(VIEWS_MODULE) is not None:
+        modules[VIEWS] = VIEWS_MODULE
+    known = [name for name in (*ADDRESSES, VIEWS) if name in modules]
+    return {name: modules[name] for name in known}
 
 
 def _modules(wanted: Sequence[str]) -> Mapping[str, str]:
@@ -125,8 +125,8 @@ def _addressed(settings: Settings, allocated: Allocate) -> Settings:
     missing = [field for field in fields if getattr(settings, field) is None]
     names = {field: _shown(field) for field in missing}
     ports = allocated(names.values())
-    found: dict[str, Any] = {field: f"{LOOPBACK}:{ports[name]}" for field, name in names.items()}
-    return replace(settings, **found)
+    addresses: dict[str, Any] = {field: f"{LOOPBACK}:{ports[name]}" for field, name in names.items()}
+    return replace(settings, **addresses)
 
 
 def _shown(field: str) -> str:

@@ -60,8 +60,8 @@ def type_seed(type_: pa.DataType, column: str) -> bytes:
     if is_list(type_):
         return struct.pack("<H", _LIST) + type_seed(type_.value_type, column)
     for seed in (_number_seed, _plain_seed, _time_seed):
-        if (found := seed(type_)) is not None:
-            return found
+        if (digest := seed(type_)) is not None:
+            return digest
     raise UnhashableType(column=column, type=str(type_))
 
 

@@ -37,12 +37,12 @@ def decode(text: str) -> bytes:
 
 
 def _codec(encoding: str) -> "_Codec":
-    found = _FINAL.get(encoding)
-    if found is None:
+    final = _FINAL.get(encoding)
+    if final is None:
         raise InvalidInput(
             text=f"{encoding!r} is not a final multibase encoding; expected one of {''.join(_FINAL)}"
         )
-    return found
+    return final
 
 
 def _from_hex(text: str) -> bytes:

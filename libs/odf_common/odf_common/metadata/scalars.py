@@ -55,10 +55,10 @@ class Timestamp:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse RFC 3339; any offset is converted to UTC, naive times raise `InvalidInput`."""
-        found = RFC3339.fullmatch(text)
-        if found is None:
+        match = RFC3339.fullmatch(text)
+        if match is None:
             raise InvalidInput(text=f"expected an RFC 3339 time such as 2020-01-01T12:00:00Z, got {text!r}")
-        year, month, day, hour, minute, second, fraction, zone = found.groups()
+        year, month, day, hour, minute, second, fraction, zone = match.groups()
         try:
             whole = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=UTC)
         except ValueError as error:

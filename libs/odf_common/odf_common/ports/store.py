@@ -301,7 +301,7 @@ def find_entry(catalog: Catalog, ref: str) -> CatalogEntry | None:
 
 def require_entry(catalog: Catalog, ref: str) -> CatalogEntry:
     """Return the entry with this alias or id; raises `NotFound`, and `InvalidInput` if it is neither."""
-    found = find_entry(catalog, ref)
-    if found is None:
+    entry = find_entry(catalog, ref)
+    if entry is None:
         raise NotFound(what=f"dataset {ref}")
-    return found
+    return entry

@@ -118,10 +118,10 @@ def _only_reads(method: str) -> bool:
     """Return whether the definition of a method, `/package.Service/Method`, says that it changes nothing."""
     name = method.removeprefix("/").replace("/", ".")
     try:
-        found = descriptor_pool.Default().FindMethodByName(name)
+        descriptor = descriptor_pool.Default().FindMethodByName(name)
     except KeyError:
         return False
-    return bool(found.GetOptions().idempotency_level == MethodOptions.NO_SIDE_EFFECTS)
+    return bool(descriptor.GetOptions().idempotency_level == MethodOptions.NO_SIDE_EFFECTS)
 
 
 def _id_in(ref: str) -> DatasetId | None:

@@ -18,8 +18,8 @@ _FALSE: Final = frozenset({"0", "false", "no", "off", ""})
 
 def address(text: str) -> str:
     """Return host:port."""
-    found = _ADDRESS.fullmatch(text)
-    if found is None or not 0 < int(found[1]) < 65536:
+    match = _ADDRESS.fullmatch(text)
+    if match is None or not 0 < int(match[1]) < 65536:
         raise ValueError(f"expected host:port, got {text!r}")
     return text
 

@@ -149,10 +149,10 @@ class Datasets:
 
     def entry(self, ref: str) -> CatalogEntry:
         """Return the catalog entry of this alias or id; raises `DatasetUnknown` with the nearest name."""
-        found = find_entry(self.catalog, ref)
-        if found is None:
+        entry = find_entry(self.catalog, ref)
+        if entry is None:
             raise DatasetUnknown(what=ref, nearest=self.nearest(ref))
-        return found
+        return entry
 
     def by_id(self, dataset: DatasetId) -> DatasetHandle | None:
         """Return the dataset with this id; None if it has no name here. Raises `HeadMissing`."""

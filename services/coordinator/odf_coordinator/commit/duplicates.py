@@ -27,12 +27,12 @@ def is_duplicate(
     first = _next_number(read, expected)
     if first is None:
         return False
-    found = _blocks_from(read, head, first)
-    if len(found) < len(events) or found[0].prev_block_hash != expected:
+    blocks = _blocks_from(read, head, first)
+    if len(blocks) < len(events) or blocks[0].prev_block_hash != expected:
         return False
     return all(
         block.event == event and block.system_time == system_time
-        for block, event in zip(found, events, strict=False)
+        for block, event in zip(blocks, events, strict=False)
     )
 
 

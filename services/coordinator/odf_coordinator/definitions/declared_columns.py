@@ -108,8 +108,10 @@ def of_source(source: Source, error: InvalidInput) -> InvalidInput:
 def declared_columns(read: ReadStep) -> tuple[Column, ...] | None:
     """Return the columns that a read step declares; None if it declares none; raises `InvalidInput`."""
     if read.schema is not None:
-        found = _columns_of(SetDataSchema(schema=read.schema), "read.schema")
-        return tuple(Column(path=f"read.schema.fields[{n}]", field=field) for n, field in enumerate(found))
+        read_columns = _columns_of(SetDataSchema(schema=read.schema), "read.schema")
+        return tuple(
+            Column(path=f"read.schema.fields[{n}]", field=field) for n, field in enumerate(read_columns)
+        )
     if not read.ddl_schema:
         return None
     columns: list[Column] = []
@@ -197,8 +199,8 @@ def _require_event_time(names: Sequence[str], vocabulary: DatasetVocabulary) -> 
 def _require_schema(event: SetDataSchema, vocabulary: DatasetVocabulary) -> None:
     path = "rawArrowSchema" if event.schema is None else "schema"
     form = "{}" if event.schema is None else "{}.fields[{}]"
-    found = enumerate(_columns_of(event, path))
-    columns = tuple(Column(path=form.format(path, n), field=field) for n, field in found)
+    numbered = enumerate(_columns_of(event, path))
+    columns = tuple(Column(path=form.format(path, n), field=field) for n, field in numbered)
     _require_distinct(columns)
     for column in columns:
         _require_hashable(column)

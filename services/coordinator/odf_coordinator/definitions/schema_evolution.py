@@ -38,8 +38,8 @@ def require_continuing(
             _require_kept(known, previous, declared)
         check_evolution(known, aligned_schema(_with_nulls(declared, known), known, vocabulary))
     except InvalidInput as error:
-        found = InvalidInput(text=str(error), where=_path(source, error.where or ""))
-        raise of_source(source, found) from error
+        invalid = InvalidInput(text=str(error), where=_path(source, error.where or ""))
+        raise of_source(source, invalid) from error
 
 
 def require_consistent(source: AddPushSource, other: AddPushSource, vocabulary: DatasetVocabulary) -> None:

@@ -187,10 +187,10 @@ class Claims:
 
     def _named(self, entry: CatalogEntry) -> CatalogEntry | None:
         """Return the dataset's entry; None if it has no name. The recorded name is checked first."""
-        found = self._catalog.by_alias(entry.alias) if entry.alias else None
-        if found is None or found.dataset_id != entry.dataset_id:
-            found = self._catalog.by_id(entry.dataset_id)
-        return found
+        registered = self._catalog.by_alias(entry.alias) if entry.alias else None
+        if registered is None or registered.dataset_id != entry.dataset_id:
+            registered = self._catalog.by_id(entry.dataset_id)
+        return registered
 
     def _remove(self, entry: CatalogEntry, *, is_copy: bool) -> None:
         dataset = entry.dataset_id

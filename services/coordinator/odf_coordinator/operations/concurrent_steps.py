@@ -74,9 +74,9 @@ class _Running(Generic[T, S]):
 
     def next(self) -> S | _Ended[T]:
         """Wait for the next step of any of them, or its end."""
-        found = self._found.get()
-        self.count -= isinstance(found, _Ended)
-        return found
+        outcome = self._found.get()
+        self.count -= isinstance(outcome, _Ended)
+        return outcome
 
     def close(self) -> None:
         self._is_left.set()

@@ -79,10 +79,10 @@ class Puller:
     ) -> Iterator[Pulled]:
         """Iterate over steps; stop early once `is_wanted` returns False. A failure does not stop other datasets."""
         named, like = ([], [*self.datasets.scan()]) if is_all else self._meant(refs)
-        found = [*named, *like]
+        handles = [*named, *like]
         chosen, explicit = self._chosen(named, like, is_recursive=is_recursive)
         yield from self._pull(chosen, explicit, is_wanted)
-        yield from map(_unread, _unreadable(found))
+        yield from map(_unread, _unreadable(handles))
 
     def derive_again(
         self, refs: Iterable[str], *, is_recursive: bool, is_wanted: Callable[[], bool]
@@ -94,21 +94,21 @@ class Puller:
         """
         refs = tuple(refs)
         named, like = self._meant(refs)
-        found = [*named, *like]
+        handles = [*named, *like]
         chosen, _ = self._chosen(named, like, is_recursive=is_recursive)
         looked_at = self.rollback.downstream(chosen.values() if refs else self.datasets.all())
         rolled_back: dict[DatasetId, DatasetHandle] = {}
 
         def roll_back() -> None:
             # Readers go first, so a worker may recompute one from an input that is rolled back later: repeat.
-            while found := {handle.id: handle for handle in self.rollback.roll_back(looked_at)}:
-                rolled_back.update(found)
+            while handles := {handle.id: handle for handle in self.rollback.roll_back(looked_at)}:
+                rolled_back.update(handles)
 
         retry_on_conflict(roll_back)
         for handle in rolled_back.values():
             yield Pulled(alias=handle.alias, state="reset", head=handle.state.head)
         yield from self._pull(chosen | rolled_back, set(), is_wanted)  # copies may be given for their readers
-        yield from map(_unread, _unreadable(found))
+        yield from map(_unread, _unreadable(handles))
 
     def _chosen(
         self, named: Iterable[Found], like: Iterable[Found], *, is_recursive: bool
@@ -177,10 +177,10 @@ class Puller:
         return named, [by_alias[name] for name in matching_names(patterns, by_alias)]
 
     def _named(self, ref: str) -> Found:
-        found = self.datasets.read(self.datasets.entry(ref))
-        if found is None:
+        handle = self.datasets.read(self.datasets.entry(ref))
+        if handle is None:
             raise DatasetUnknown(what=ref)
-        return found
+        return handle
 
     def set_watermarks(self, refs: Iterable[str], watermark: Timestamp) -> Iterator[Pulled]:
         """Raise the watermarks of roots; stop at the first error."""
@@ -270,16 +270,16 @@ class Puller:
 
     def _with_inputs(self, chosen: Mapping[DatasetId, DatasetHandle]) -> dict[DatasetId, DatasetHandle]:
         """Return the datasets with all their direct and indirect inputs, except unreadable ones."""
-        found = dict(chosen)
-        pending = [*found.values()]
+        handles = dict(chosen)
+        pending = [*handles.values()]
         while pending:
             for dataset in pending.pop().inputs():
-                entry = None if dataset in found else self.datasets.catalog.by_id(dataset)
+                entry = None if dataset in handles else self.datasets.catalog.by_id(dataset)
                 handle = None if entry is None else self.datasets.read(entry)
                 if isinstance(handle, DatasetHandle):
-                    found[dataset] = handle
+                    handles[dataset] = handle
                     pending.append(handle)
-        return found
+        return handles
 
 
 def _unreadable(found: Iterable[Found]) -> Iterator[Unreadable]:

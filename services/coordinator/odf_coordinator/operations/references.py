@@ -51,7 +51,7 @@ class References:
         entry = self.datasets.entry(ref)
         names = [name for name in self.refs.names(entry.dataset_id) if name != HEAD]
         head: DatasetHandle | None = None
-        found: list[Reference] = []
+        references: list[Reference] = []
         for name in (HEAD, *names):
             block: Multihash | None = None
             try:
@@ -60,12 +60,12 @@ class References:
                     continue
                 handle = self._at(entry, name, block)
                 head = handle if name == HEAD else head
-                found.append(self._reference(handle, head))
+                references.append(self._reference(handle, head))
             except OdfError as error:
-                found.append(Reference(name=name, block=block, problem=str(error)))
-        if not found:
+                references.append(Reference(name=name, block=block, problem=str(error)))
+        if not references:
             raise DatasetUnknown(what=ref)
-        return tuple(found)
+        return tuple(references)
 
     def set(self, ref: str, block: str, expected: Expected | None) -> Reference:
         """Create or move a reference to a block, given by hash or by another reference; default: the head.

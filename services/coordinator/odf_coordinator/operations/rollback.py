@@ -37,12 +37,12 @@ class DerivativeRollback:
 
     def downstream(self, chosen: Iterable[DatasetHandle]) -> tuple[DatasetHandle, ...]:
         """Return the datasets and everything derived from them, directly or not, inputs first."""
-        found = {handle.id: handle for handle in chosen}
-        everything = {handle.id: handle for handle in self.datasets.all()} | found
+        rolled_back = {handle.id: handle for handle in chosen}
+        everything = {handle.id: handle for handle in self.datasets.all()} | rolled_back
         for handle in inputs_first(everything):
-            if any(input_ in found for input_ in handle.inputs()):
-                found.setdefault(handle.id, handle)
-        return tuple(inputs_first(found))
+            if any(input_ in rolled_back for input_ in handle.inputs()):
+                rolled_back.setdefault(handle.id, handle)
+        return tuple(inputs_first(rolled_back))
 
     def roll_back(self, chosen: Iterable[DatasetHandle]) -> Iterator[DatasetHandle]:
         """Roll back the owned derivatives that have diverged, and yield them, readers before their inputs.
@@ -56,7 +56,7 @@ class DerivativeRollback:
 
     def _found(self, chosen: Iterable[DatasetHandle]) -> list[_RolledBack]:
         lines: dict[DatasetId, BlockIndex | None] = {}
-        found = []
+        rolled_back = []
 
         def holds(dataset: DatasetId, block: Multihash) -> bool:
             if dataset not in lines:
@@ -78,9 +78,9 @@ class DerivativeRollback:
                 log.warning("cannot compare derivative with its inputs", dataset=handle.alias, why=str(error))
                 continue
             if agreed is not None:
-                found.append(_RolledBack(handle=handle, consistent=agreed))
+                rolled_back.append(_RolledBack(handle=handle, consistent=agreed))
                 lines[handle.id] = self._line(handle.id, agreed.block)
-        return found
+        return rolled_back
 
     def _line(self, dataset: DatasetId, head: Multihash) -> BlockIndex:
         return BlockIndex(self.datasets.reader(dataset), head)

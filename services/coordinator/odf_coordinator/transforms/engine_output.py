@@ -59,9 +59,9 @@ def _go_on(file: Path, known: pa.Schema, vocab: DatasetVocabulary) -> None:
 
     A new column becomes nullable, whatever its type in the query: earlier records have no value.
     """
-    found = slice_schema(file)
-    wanted = with_new_columns(known, found)
-    if aligned_schema(found, wanted, vocab).equals(found):
+    schema = slice_schema(file)
+    wanted = with_new_columns(known, schema)
+    if aligned_schema(schema, wanted, vocab).equals(schema):
         return
     records = align_to_schema(read_slice(file), wanted, vocab)
     file.unlink()
@@ -99,7 +99,7 @@ def _checkpoint(file: Path) -> Checkpoint:
 
 def _new_schema(state: ChainState, file: Path) -> SetDataSchema | None:
     """Return the event for a new or compatibly changed schema, else None; raises `InvalidInput` if incompatible."""
-    found = slice_schema(file)
-    if state.schema is None or check_evolution(schema_of_event(state.schema), found):
-        return schema_to_event(found)
+    schema = slice_schema(file)
+    if state.schema is None or check_evolution(schema_of_event(state.schema), schema):
+        return schema_to_event(schema)
     return None

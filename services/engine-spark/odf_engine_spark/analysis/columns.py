@@ -92,16 +92,16 @@ def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Known:
             if value.part("filter"):
                 continue  # null if the filter excludes all rows
             value = value.children[0].children[0]
-        found = known_of(value, flow.known)
-        if found is None:
+        time = known_of(value, flow.known)
+        if time is None:
             continue
-        span = found.end if isinstance(found, Frame) else found.span
+        span = time.end if isinstance(time, Frame) else time.span
         is_exact = origin_of(value).meaning == origin_of(key).meaning  # the same value in the whole group
         span = Span(span.upper, span.upper) if is_exact else span.widened(upper=slack)
-        if isinstance(found, Frame):
-            known[column.id] = replace(found, end=span, windows=None)
+        if isinstance(time, Frame):
+            known[column.id] = replace(time, end=span, windows=None)
         else:
-            known[column.id] = replace(found, span=span, windows=None)
+            known[column.id] = replace(time, span=span, windows=None)
     return known
 
 
@@ -120,8 +120,8 @@ def is_of_event_time(session: int, below: Tree, known: Known) -> bool:
     """Return whether a session window is computed from an input's unchanged event time."""
     made = next(node for node in below.walk() if node.kind == "Alias" and node.id == session)
     times = [part.children[0] for part in made.walk() if part.kind == "PreciseTimestampConversion"]
-    found = [time_of(each, known) for each in times]
-    return any(each is not None and each.windows == STRICT for each in found)
+    known_times = [time_of(each, known) for each in times]
+    return any(each is not None and each.windows == STRICT for each in known_times)
 
 
 def session_edge(value: Tree, session: int) -> int | None:
@@ -134,16 +134,16 @@ def session_edge(value: Tree, session: int) -> int | None:
 def column_of_time(tree: Tree, flow: Flow, name: str) -> int:
     """Return the column that a temporal join uses as time; raises `InvalidQuery` unless it is a time column."""
     *qualifier, last = (part.strip("`").lower() for part in name.split("."))
-    found = {column for known, column in output(tree) if known.lower() == last}
+    columns = {column for known, column in output(tree) if known.lower() == last}
     if qualifier:
-        found &= {
+        columns &= {
             column
             for node in tree.walk()
             if node.kind == "SubqueryAlias"
             and str(node.fields["identifier"]["name"]).lower() == qualifier[-1]
             for _, column in output(node)
         }
-    times = [column for column in found if isinstance(flow.known.get(column), Time)]
+    times = [column for column in columns if isinstance(flow.known.get(column), Time)]
     if len(times) != 1:
         raise InvalidQuery(
             text=f"AS OF {name}: use an event time column of the other side, qualified with its table's name"
@@ -207,18 +207,18 @@ def _solid(value: Tree, flow: Flow) -> Time | Frame | None:
 def _coalesced(value: Tree, flow: Flow) -> Time | Frame | None:
     """Return what is known of a COALESCE that is never null: over both sides of a FULL join, or a solid time."""
     both = {**flow.maybe, **flow.known}
-    found = [known_of(each, both) for each in value.children]
+    values = [known_of(each, both) for each in value.children]
     has_solid = any(known_of(each, flow.known) is not None for each in value.children)
-    return common(found) if has_solid or flow.is_full else None
+    return common(values) if has_solid or flow.is_full else None
 
 
 def _greatest(value: Tree, flow: Flow) -> Time | None:
     """Return what is known of the latest time of a join's sides: the row is complete with it."""
     spans = [
-        found.span
+        time.span
         for side in flow.join_sides
         for each in value.children
-        if (found := time_of(each, side)) is not None
+        if (time := time_of(each, side)) is not None
     ]
     has_all_sides = all(any(time_of(each, side) for each in value.children) for side in flow.join_sides)
     is_time = all(any(time_of(each, side) for side in flow.join_sides) for each in value.children)

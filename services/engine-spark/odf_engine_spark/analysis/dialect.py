@@ -74,8 +74,8 @@ def check_depth(sql: str) -> None:
     Spark's parser takes a minute for thousands of parentheses, and its JSON doubles with each CASE inside a CASE.
     """
     deep, before = dict.fromkeys(_DEEPEST, 0), ""
-    for found in _TOKEN.finditer(sql):
-        word = found[0].upper()
+    for token in _TOKEN.finditer(sql):
+        word = token[0].upper()
         if before == ".":  # a column's name
             pass
         elif word in _CLOSED:
@@ -93,17 +93,17 @@ def check_moments(sql: str) -> None:
     Spark's parser replaces them by the current time, and the plan no longer shows that.
     """
     before = ""
-    for found in _TOKEN.finditer(sql):
-        match found.lastgroup:
+    for token in _TOKEN.finditer(sql):
+        match token.lastgroup:
             case "line":
                 continue
             case "comment":
-                if found[0].count("/*") > 1:
+                if token[0].count("/*") > 1:
                     raise InvalidQuery(text="comments cannot be nested: remove the inner one")
             case "word":
-                before = found[0].upper()
+                before = token[0].upper()
             case "raw" | "text" if before in _TIMES:
-                check_moment(found[0].lstrip("rR")[1:-1])
+                check_moment(token[0].lstrip("rR")[1:-1])
             case _:
                 before = ""
 

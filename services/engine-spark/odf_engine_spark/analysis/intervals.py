@@ -47,12 +47,12 @@ def interval_of(text: str) -> int | None:
     total, at = 0, 0
     text = text.strip().removeprefix("INTERVAL ").removeprefix("interval ")
     while at < len(text):
-        found = _INTERVAL.match(text, at)
-        unit = UNITS.get(found[2].lower()) if found else None
-        if found is None or unit is None:
+        match = _INTERVAL.match(text, at)
+        unit = UNITS.get(match[2].lower()) if match else None
+        if match is None or unit is None:
             return None
-        total += int(found[1]) * unit
-        at = found.end()
+        total += int(match[1]) * unit
+        at = match.end()
     return total if text else None
 
 

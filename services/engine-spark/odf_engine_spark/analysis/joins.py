@@ -46,8 +46,8 @@ def read_condition(conditions: Sequence[Tree], left: Flow, right: Flow) -> Condi
     equal: list[tuple[int, int]] = []
     is_keyed, others = False, 0
     for condition in conditions:
-        found = list(_differences(condition, here, there))
-        for low, high in found:
+        differences = list(_differences(condition, here, there))
+        for low, high in differences:
             lower, upper = max(lower, low), min(upper, high)
         if condition.kind in _EQUAL:
             is_keyed = True

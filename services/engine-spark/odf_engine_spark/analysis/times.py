@@ -123,8 +123,8 @@ def known_of(value: Tree, known: Known) -> Time | Frame | None:
 
 def time_of(value: Tree, known: Known) -> Time | None:
     """Return what is known of an expression that is a point in time, not a window."""
-    found = known_of(value, known)
-    return found if isinstance(found, Time) else None
+    time = known_of(value, known)
+    return time if isinstance(time, Time) else None
 
 
 def origin_of(value: Tree) -> Tree:

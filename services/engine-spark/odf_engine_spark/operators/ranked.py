@@ -233,10 +233,10 @@ def _standing(rows: pa.Table, operations: Numbers, old: int) -> tuple[list[int],
 def _results(ranking: _Ranking, outputs: int) -> Changes:
     """Return the output, without corrections that change no visible column."""
     operations = np.array(ranking.out.operations, dtype=np.int64)
-    found = ranking.rows.select(range(outputs)).take(pa.array(ranking.out.rows, pa.int64()))
-    codes = equality_codes([in_one_piece(column) for column in found.columns], len(operations))
+    rows = ranking.rows.select(range(outputs)).take(pa.array(ranking.out.rows, pa.int64()))
+    codes = equality_codes([in_one_piece(column) for column in rows.columns], len(operations))
     is_same = np.append((operations[:-1] == FROM) & (codes[:-1] == codes[1:]), False)[: len(operations)]
     is_same[1:] |= is_same[:-1].copy()
-    columns = [*found.columns, pa.array(ranking.numbers, pa.int32())]
+    columns = [*rows.columns, pa.array(ranking.numbers, pa.int32())]
     records = positional(columns).filter(pa.array(~is_same))
     return Changes(records=records, operations=operations[~is_same])

@@ -180,10 +180,10 @@ def _corrected(before: LateResult, after: LateResult, keys: Sequence[int]) -> De
 
 def keys_of(node: Node, columns: Sequence[int]) -> tuple[int, ...]:
     """Return the positions of the columns that identify an aggregate's rows: all its keys; empty if one is missing."""
-    found = _keys(node)
-    if found is None:
+    keys = _keys(node)
+    if keys is None:
         return ()
-    known, count = found
+    known, count = keys
     places = [(at, known[column]) for at, column in enumerate(columns) if column in known]
     return tuple(at for at, _ in places) if {key for _, key in places} == set(range(count)) else ()
 
@@ -202,10 +202,10 @@ def _keys(node: Node) -> tuple[dict[int, int], int] | None:
         return {column: at for at, column in enumerate(ids)}, len(ids)
     if len(node.children) != 1:
         return None
-    found = _keys(node.children[0])
-    if found is None or tree.kind != "Project":
-        return found
-    known, count = found
+    key_columns = _keys(node.children[0])
+    if key_columns is None or tree.kind != "Project":
+        return key_columns
+    known, count = key_columns
     for column in tree.part("projectList"):
         if column.kind == "Alias" and (source := _identity(column, node.children[0].flow.known)) in known:
             known[column.id] = known[source]

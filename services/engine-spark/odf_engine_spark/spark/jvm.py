@@ -131,8 +131,8 @@ def tree_of(plan: Java) -> Tree:
     nodes = json.loads(plan.toJSON())
     expansions = [node for node in nodes if node["class"].endswith(".Expand")]
     if any(node["projections"] is None for node in expansions):
-        for node, found in zip(expansions, _expansions(plan), strict=True):
-            node["projections"] = found
+        for node, other in zip(expansions, _expansions(plan), strict=True):
+            node["projections"] = other
     tree = read_tree(nodes)
     if not any(node.kind == "UnresolvedWith" for node in tree.walk()):
         return tree

@@ -69,9 +69,9 @@ def compact(codes: Numbers) -> Numbers:
 
 def is_among(codes: Numbers, others: Numbers) -> npt.NDArray[np.bool_]:
     """Return a mask of the codes that also occur in `others`; both are compact."""
-    found = np.zeros(max(codes.max(initial=0), others.max(initial=0)) + 1, dtype=bool)
-    found[others] = True
-    return np.asarray(found[codes])
+    seen = np.zeros(max(codes.max(initial=0), others.max(initial=0)) + 1, dtype=bool)
+    seen[others] = True
+    return np.asarray(seen[codes])
 
 
 def float_order(values: pa.Array) -> pa.Array:

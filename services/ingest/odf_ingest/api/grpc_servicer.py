@@ -176,14 +176,14 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     ) -> Iterator[ingest_pb2.RejectedPart]:
         """Iterate over rejected messages that await a decision, then yield their counts."""
         dataset = self._entry(request.ref).dataset_id
-        found = 0
+        count = 0
         for letter in self._rejected.open(dataset, [_wanted(location) for location in request.locations]):
-            found += 1
+            count += 1
             if not context.is_active():
                 return
-            if not request.limit or found <= request.limit:
+            if not request.limit or count <= request.limit:
                 yield ingest_pb2.RejectedPart(message=_rejected_message(letter, request.value_bytes))
-        counts = ingest_pb2.RejectedPart.Counts(open=self._rejected.count(dataset), found=found)
+        counts = ingest_pb2.RejectedPart.Counts(open=self._rejected.count(dataset), found=count)
         yield ingest_pb2.RejectedPart(counts=counts)
 
     def SettleRejected(

@@ -75,10 +75,10 @@ class PushServicer(push_pb2_grpc.PushServicer):
         """Return a receipt, waiting for its outcome if that is asked for."""
         entry = require_entry(self.catalog, request.ref)
         seconds = min(request.wait_ms / 1000, MAX_WAIT_SECONDS)
-        found = self.accepted.await_settled(entry.dataset_id, request.receipt, seconds, context.is_active)
-        if found is None:
+        receipt = self.accepted.await_settled(entry.dataset_id, request.receipt, seconds, context.is_active)
+        if receipt is None:
             raise NotFound(what=f"receipt {request.receipt} of {entry.alias}")
-        return _message(found)
+        return _message(receipt)
 
     def Stream(
         self, request_iterator: Iterator[pb.StreamPart], context: grpc.ServicerContext

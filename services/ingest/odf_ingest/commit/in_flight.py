@@ -67,10 +67,10 @@ class PushesInFlight:
     def withdraw(self, key: str) -> bool:
         """Cancel the pushes with a key; return whether there are any. A push joined by others continues."""
         with self._lock:
-            found = [caller for push in self._pushes for caller in push.callers if caller.key == key]
-            for caller in found:
+            callers = [caller for push in self._pushes for caller in push.callers if caller.key == key]
+            for caller in callers:
                 caller.has_withdrawn = True
-            return bool(found)
+            return bool(callers)
 
     def run(
         self,

@@ -132,11 +132,11 @@ class SourcePosition:
 
         Of the files of one run only the last key is kept: it implies the others.
         """
-        found = run_and_place(key)
+        run = run_and_place(key)
         kept = (
             self.receipts
-            if found is None
-            else [receipt for receipt in self.receipts if _run(receipt) != found[0]]
+            if run is None
+            else [receipt for receipt in self.receipts if _run(receipt) != run[0]]
         )
         receipts = (*kept, key)[-RECEIPTS:]
         digests = {**self.contents, key: content}
@@ -145,23 +145,23 @@ class SourcePosition:
 
     def has_receipt(self, key: str) -> bool:
         """Return whether a file is known to be committed: by its key, or by a later one of its run."""
-        found = run_and_place(key)
-        if found is None:
+        placed = run_and_place(key)
+        if placed is None:
             return key in self.receipts
-        run, place = found
+        run, place = placed
         known = [other for receipt in self.receipts if (other := run_and_place(receipt)) is not None]
         return any(other == run and last >= place for other, last in known)
 
 
 def next_in_run(position: SourcePosition, run: str) -> int:
     """Return the index of a run's first batch that is not known to be committed."""
-    found = (run_and_place(receipt) for receipt in position.receipts)
-    return max((receipt[1] + 1 for receipt in found if receipt is not None and receipt[0] == run), default=0)
+    runs = (run_and_place(receipt) for receipt in position.receipts)
+    return max((receipt[1] + 1 for receipt in runs if receipt is not None and receipt[0] == run), default=0)
 
 
 def _run(key: str) -> str | None:
-    found = run_and_place(key)
-    return None if found is None else found[0]
+    run = run_and_place(key)
+    return None if run is None else run[0]
 
 
 def _topic(entry: Mapping[str, Mapping[str, int]]) -> TopicPosition:

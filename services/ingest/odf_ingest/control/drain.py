@@ -75,9 +75,9 @@ class Drains:
                     reported_at = time.monotonic()
                     yield Progress(waiting=waiting)
                 stuck = self._owned.stuck()
-                found = [stuck[key] for key in topics if key in stuck]
+                problems = [stuck[key] for key in topics if key in stuck]
                 waits = [
-                    error for error in found if not isinstance(error, SourceQueries | SourceBuildsIndex)
+                    error for error in problems if not isinstance(error, SourceQueries | SourceBuildsIndex)
                 ]  # these end automatically
                 if not waits:
                     moved = time.monotonic()

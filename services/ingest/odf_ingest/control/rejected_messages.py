@@ -189,10 +189,10 @@ class RejectedMessages:
         counts, pushes = [], []
         for _, decoded, _ in iterate(block_reader(self._blobs, state.dataset_id), state.head):
             event = decoded.block.event
-            found = event.new_source_state if isinstance(event, AddData) else None
-            if found is None or found.source_name != source or found.kind != KIND:
+            source_state = event.new_source_state if isinstance(event, AddData) else None
+            if source_state is None or source_state.source_name != source or source_state.kind != KIND:
                 continue
-            position = SourcePosition.parse(found.value)
+            position = SourcePosition.parse(source_state.value)
             if position.rejected_rows <= first:
                 break
             counts.append(position.rejected_rows)

@@ -62,8 +62,8 @@ def equal(left: pa.Array, right: pa.Array) -> Mask:
     elif kind.is_list(type_) or kind.is_large_list(type_) or kind.is_fixed_size_list(type_):
         inner = _equal_lists(left, right, both)
     else:
-        found = pc.equal(comparable(left), comparable(right)).fill_null(False)  # noqa: FBT003 - the value of nulls
-        inner = found.to_numpy(zero_copy_only=False)
+        equals = pc.equal(comparable(left), comparable(right)).fill_null(False)  # noqa: FBT003 - the value of nulls
+        inner = equals.to_numpy(zero_copy_only=False)
     is_equal: Mask = (both & inner) | ~(left_valid | right_valid)
     return is_equal
 

@@ -182,26 +182,26 @@ class DatasetHistory:
             return
         steps = [source.merge for source in (*state.push_sources.values(), state.polling_source) if source]
         used = {_digest(step.primary_key) for step in steps if isinstance(step, KeyedStrategy)}
-        for found in folder.iterdir():
-            if found.name.rpartition("-")[2] not in used:
-                shutil.rmtree(found, ignore_errors=True)
+        for file in folder.iterdir():
+            if file.name.rpartition("-")[2] not in used:
+                shutil.rmtree(file, ignore_errors=True)
 
     def since(self, head: Multihash, blocks: Collection[str], most: int | None) -> Since | None:
         """Return the way to `head` from the latest of `blocks`, None if that is longer than `most` blocks."""
-        found: list[Slice] = []
+        slices: list[Slice] = []
         count = 0
         if str(head) in blocks:
-            return Since(str(head), found, count)
+            return Since(str(head), slices, count)
         for name, decoded, _ in iterate(self._read_block, head):
             if str(name) in blocks:
-                return Since(str(name), found[::-1], count)
+                return Since(str(name), slices[::-1], count)
             count += 1
             if most is not None and count > most:
                 return None
             event = decoded.block.event
             if isinstance(event, DataEvent) and event.new_data is not None:
-                found.append(Slice(str(name), event.new_data.physical_hash))
-        return Since(None, found[::-1], count)
+                slices.append(Slice(str(name), event.new_data.physical_hash))
+        return Since(None, slices[::-1], count)
 
     def read(
         self, slices: Sequence[Slice], columns: Strings | None

@@ -220,15 +220,15 @@ class Run:
 
     def find(self, keys: Keys) -> Places:
         """Return the row of each of the ascending keys, -1 where the run does not have it."""
-        found = np.full(len(keys), -1, np.int64)
+        places = np.full(len(keys), -1, np.int64)
         if len(keys) == 0 or len(self) == 0:
-            return found
+            return places
         # Keys that grow, as numbers and times do, are greater than all of most runs.
         end = int(keys.searchsorted(self._directory.last, side="right")[0])
         start = int(keys[:end].searchsorted(self._directory.first[:1])[0])
         if start < end:
-            found[start:end] = self._find(keys[start:end])
-        return found
+            places[start:end] = self._find(keys[start:end])
+        return places
 
     def _find(self, keys: Keys) -> Places:
         """Return the row of each key, -1 where there is none; all are between the run's first and last."""
@@ -237,14 +237,14 @@ class Run:
                 keys
             )  # all are below the length, as no key is greater than the last
             return np.where(self._keys[places] == keys, places, -1)
-        found = np.empty(len(keys), np.int64)
+        rows = np.empty(len(keys), np.int64)
         chunks = np.searchsorted(self._directory.first, keys, side="right") - 1
         starts = np.flatnonzero(chunks != np.append(-1, chunks[:-1]))  # of the keys of each chunk
         for first in range(0, len(starts), CHUNKS):
             begun = starts[first : first + CHUNKS]
             end = starts[first + CHUNKS] if first + CHUNKS < len(starts) else len(keys)
-            found[begun[0] : end] = self._find_in(chunks[begun], keys[begun[0] : end])
-        return found
+            rows[begun[0] : end] = self._find_in(chunks[begun], keys[begun[0] : end])
+        return rows
 
     def _find_in(self, numbers: Places, keys: Keys) -> Places:
         """Return the row of each key, -1 where none of these chunks has it; reads no other chunk."""
@@ -381,10 +381,10 @@ def _directory_of(content: pa.Buffer) -> _Directory:
     try:
         magic, size, facts_size, checksum = _TRAILER.unpack(content[-_TRAILER.size :].to_pybytes())
         end = len(content) - _TRAILER.size
-        found = content[end - size : end] if magic == _MAGIC and facts_size <= size <= end else b""
-        if not found or zlib.crc32(found) != checksum:
+        facts = content[end - size : end] if magic == _MAGIC and facts_size <= size <= end else b""
+        if not facts or zlib.crc32(facts) != checksum:
             raise RunDamaged(None, "the directory is missing, or its checksum is wrong")
-        return _Directory.read(found, facts_size)
+        return _Directory.read(facts, facts_size)
     except (struct.error, ValueError, TypeError, binascii.Error) as error:
         raise RunDamaged(None, error) from error
 

@@ -58,10 +58,10 @@ class RunFolder:
     def stamp(self) -> Stamp | None:
         """Return what changes whenever the manifest is replaced; None: there is none."""
         try:
-            found = (self._folder / MANIFEST).stat()
+            stat = (self._folder / MANIFEST).stat()
         except OSError:
             return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
     def read(self) -> tuple[list[HeldRun], str | None]:
         """Return the runs, as many as are readable, and the block up to which all of them reach. Raises `OSError`."""
@@ -162,5 +162,5 @@ def _unsealed(content: bytes) -> dict[str, Any]:
     checksum, _, text = content.partition(b" ")
     if checksum != b"%08x" % zlib.crc32(text):
         raise ValueError("the manifest's checksum is wrong")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    manifest: dict[str, Any] = json.loads(text)
+    return manifest

@@ -132,10 +132,10 @@ def _sorted_packed(keys: Keys) -> _Sorted | None:
 
 def _distinct(keys: Keys, names: Strings) -> _Sorted:
     """Return the keys sorted; raises `InvalidInput` if two are equal."""
-    found = _sorted(keys)
-    if bool(np.any(found.keys[1:] == found.keys[:-1])):
+    order = _sorted(keys)
+    if bool(np.any(order.keys[1:] == order.keys[:-1])):
         raise InvalidInput(text=f"a snapshot has more than one record with the same key ({', '.join(names)})")
-    return found
+    return order
 
 
 def _matched(old_keys: Keys, new: _Sorted) -> _Match:
@@ -177,13 +177,13 @@ def _changed(
         return is_other
 
     if len(match.new) < PARALLEL_ROWS:
-        found = [differs(name) for name in columns]
+        changes = [differs(name) for name in columns]
     else:
         # Arrow copies and compares values without the interpreter's lock.
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
-            found = list(pool.map(differs, columns))
+            changes = list(pool.map(differs, columns))
     changed = np.zeros(len(match.new), dtype=np.bool_)
-    for is_changed in found:
+    for is_changed in changes:
         changed |= is_changed
     return changed
 

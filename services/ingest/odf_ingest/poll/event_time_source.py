@@ -51,8 +51,8 @@ def _from_path(
     source: EventTimeSourceFromPath, path: str, modified: Timestamp | None, now: Timestamp
 ) -> Timestamp:
     del modified, now
-    found = _pattern(source.pattern).search(path)
-    text = None if found is None else found.group(1)
+    match = _pattern(source.pattern).search(path)
+    text = None if match is None else match.group(1)
     if not text:
         raise InvalidInput(where=WHERE, text=f"{path} does not match the pattern {source.pattern!r}")
     _require_format(source.timestamp_format)

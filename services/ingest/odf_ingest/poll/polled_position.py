@@ -179,5 +179,5 @@ def _state_in(event: object) -> SourceState | None:
     """Return the polling source's state that an event records."""
     if not isinstance(event, AddData) or event.new_source_state is None:
         return None
-    found = event.new_source_state
-    return without_count(found) if found.source_name == DEFAULT_SOURCE else None
+    source_state = event.new_source_state
+    return without_count(source_state) if source_state.source_name == DEFAULT_SOURCE else None

@@ -176,10 +176,14 @@ class Poller:
                 return self._commit(state, kept, context, found)
 
     def _commit(
-        self, state: ChainState, kept: _Dataset, context: Context, found: Iterator[Fetched | FetchedMessages]
+        self,
+        state: ChainState,
+        kept: _Dataset,
+        context: Context,
+        results: Iterator[Fetched | FetchedMessages],
     ) -> Polled:
         dataset, defined, done = state.dataset_id, _defined(state), Polled()
-        for fetched in found:
+        for fetched in results:
             context.require_wanted()
             batch = PolledBatch(
                 defined,

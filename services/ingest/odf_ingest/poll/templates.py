@@ -57,7 +57,7 @@ def filled_in(step: FetchStep, environ: Mapping[str, str]) -> tuple[FetchStep, S
     values: set[str] = set()
 
     def fill(text: str) -> str:
-        return _TEMPLATE.sub(lambda found: _value(found[1], environ, values), text)
+        return _TEMPLATE.sub(lambda match: _value(match[1], environ, values), text)
 
     return _mapped(step, fill), Secrets(frozenset(values))
 
@@ -65,11 +65,11 @@ def filled_in(step: FetchStep, environ: Mapping[str, str]) -> tuple[FetchStep, S
 def _value(expression: str, environ: Mapping[str, str], values: set[str]) -> str:
     names = []
     for term in expression.split("||"):
-        found = _TERM.fullmatch(term)
-        if found is None:
+        match = _TERM.fullmatch(term)
+        if match is None:
             text = f"expected ${{{{ env.NAME || 'default' }}}}, got ${{{{{expression}}}}}"
             raise InvalidInput(where="fetch", text=text)
-        name, default = found.groups()
+        name, default = match.groups()
         if name is None:
             return str(default)
         if environ.get(name):
@@ -89,7 +89,7 @@ def _propagated(variable: EnvVar) -> EnvVar:
 
 def _require_fixed(path: str) -> None:
     """Raise `InvalidInput` if a template could become part of the names that blocks have."""
-    masked = _TEMPLATE.sub(lambda found: "x" * len(found[0]), path)
+    masked = _TEMPLATE.sub(lambda match: "x" * len(match[0]), path)
     wildcard = _WILDCARD.search(masked)
     last = masked.rfind("/", 0, wildcard.start() if wildcard else len(masked))
     if "${{" in path[last + 1 :]:

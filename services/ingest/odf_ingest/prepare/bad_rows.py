@@ -48,8 +48,8 @@ class RefusedRows:
         """Return the table; raises `InvalidInput` with the place of the first bad row."""
         if faults:
             row = min(faults)
-            found = split_file(self._step, self._content())
-            where = f"record {row + 1}" if found is None else found.places[row]
+            records = split_file(self._step, self._content())
+            where = f"record {row + 1}" if records is None else records.places[row]
             raise InvalidInput(where=where, text=faults[row])
         return table
 

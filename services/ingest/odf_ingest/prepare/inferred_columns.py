@@ -33,21 +33,21 @@ class Columns:
         return table, faults
 
 
-def inferred_columns(found: pa.Schema | None, source: AddPushSource, vocab: DatasetVocabulary) -> Columns:
+def inferred_columns(inferred: pa.Schema | None, source: AddPushSource, vocab: DatasetVocabulary) -> Columns:
     """Return how to read records with inferred columns; event times are TIMESTAMP, operations small integers.
 
     With preprocessing SQL the columns are not checked here, only its output later.
     """
-    if found is None or source.preprocess is not None:
-        return Columns(schema=found)
+    if inferred is None or source.preprocess is not None:
+        return Columns(schema=inferred)
     carries = isinstance(source.merge, MergeStrategyChangelogStream | MergeStrategyUpsertStream)
-    columns = [_typed(column, vocab, carries=carries) for column in found]
+    columns = [_typed(column, vocab, carries=carries) for column in inferred]
     if (
         isinstance(source.merge, MergeStrategyChangelogStream)
-        and vocab.operation_type_column not in found.names
+        and vocab.operation_type_column not in inferred.names
     ):
         columns.append(pa.field(vocab.operation_type_column, pa.uint8()))
-    return Columns(schema=pa.schema(columns), refused=_refused(found, vocab, carries=carries))
+    return Columns(schema=pa.schema(columns), refused=_refused(inferred, vocab, carries=carries))
 
 
 def _typed(column: pa.Field, vocab: DatasetVocabulary, *, carries: bool) -> pa.Field:

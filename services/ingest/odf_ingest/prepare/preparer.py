@@ -286,8 +286,8 @@ class Preparer:
         return None if output is None else with_known_years(output)
 
 
-def _inferred(plan: Plan, found: pa.Schema | None) -> Columns:
-    return inferred_columns(found, plan.source, plan.vocab)
+def _inferred(plan: Plan, inferred: pa.Schema | None) -> Columns:
+    return inferred_columns(inferred, plan.source, plan.vocab)
 
 
 def _without(

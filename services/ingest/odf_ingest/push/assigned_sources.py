@@ -216,15 +216,15 @@ class AssignedSources:
 
     def stuck(self) -> Mapping[Key, Refused]:
         """Return why sources are stalled; with an empty name, why a dataset cannot be read."""
-        found: dict[Key, Refused] = {}
+        refusals: dict[Key, Refused] = {}
         for dataset, known in list(self._datasets.items()):
             if known.trouble is not None:
-                found[Key(dataset, "")] = stalls.of_dataset(known.trouble)
+                refusals[Key(dataset, "")] = stalls.of_dataset(known.trouble)
         for key, record in list(self._records.items()):
             why = stalls.of_source(record, self._queues.building)
             if why is not None:
-                found[key] = why
-        return found
+                refusals[key] = why
+        return refusals
 
     def stuck_since(self, key: Key) -> int | None:
         """Return since when a source, or a dataset (empty name), is stalled, in ns since the epoch; None if unknown."""

@@ -82,16 +82,16 @@ class Inspector:
             return some
 
     def _inspected(self, datasets: Mapping[DatasetId, str | None]) -> Sequence[Inspection]:
-        found: list[Inspection] = []
+        inspections: list[Inspection] = []
         late = time.monotonic() + GATHER_SECONDS
         rest = dict(datasets)
         for dataset, alias in datasets.items():
             del rest[dataset]
-            found.append(self._read(dataset, alias))
+            inspections.append(self._read(dataset, alias))
             if time.monotonic() > late and rest:
                 self._give_back(rest)
                 break
-        return self._with_topics(found)
+        return self._with_topics(inspections)
 
     def _give_back(self, rest: Mapping[DatasetId, str | None]) -> None:
         with self._lock:
@@ -113,14 +113,14 @@ class Inspector:
             return Inspection(dataset=dataset, error=Unavailable(what=f"dataset {dataset}", why=repr(error)))
         return Inspection(dataset=dataset, entry=entry, state=state)
 
-    def _with_topics(self, found: Sequence[Inspection]) -> Sequence[Inspection]:
+    def _with_topics(self, inspections: Sequence[Inspection]) -> Sequence[Inspection]:
         readable = {
             inspection.dataset: (inspection.entry, inspection.state)
-            for inspection in found
+            for inspection in inspections
             if inspection.entry is not None and inspection.state is not None
         }
         topics = dict(zip(readable, self._topics.of_many(list(readable.values())), strict=True))
-        return [_with(inspection, topics.get(inspection.dataset, ())) for inspection in found]
+        return [_with(inspection, topics.get(inspection.dataset, ())) for inspection in inspections]
 
 
 def _with(inspection: Inspection, topics: Sequence[SourceTopic] | OdfError) -> Inspection:

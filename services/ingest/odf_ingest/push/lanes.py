@@ -115,16 +115,16 @@ class Lanes:
         lanes = self._lanes[self._turn :] + self._lanes[: self._turn]
         self._turn = (self._turn + 1) % len(lanes)
         wait = 0.0 if self._is_busy and len(lanes) > 1 else timeout / len(lanes)
-        found: list[tuple[Lane, Taken]] = []
+        batches: list[tuple[Lane, Taken]] = []
         for lane in lanes:
             try:
-                found.append((lane, lane.records.take(count, wait)))
+                batches.append((lane, lane.records.take(count, wait)))
             except Unavailable:
                 # What other clients returned must not be lost; the next round begins with another one.
-                if not any(taken.chunks for _, taken in found):
+                if not any(taken.chunks for _, taken in batches):
                     raise
-        self._is_busy = any(taken.chunks for _, taken in found)
-        return found
+        self._is_busy = any(taken.chunks for _, taken in batches)
+        return batches
 
     def renew(self) -> None:
         """Continue with new clients of the broker at the same positions."""

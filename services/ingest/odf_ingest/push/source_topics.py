@@ -84,10 +84,10 @@ class SourceTopics:
 
     def of(self, entry: CatalogEntry, state: ChainState) -> Sequence[SourceTopic]:
         """Return the topics of a dataset's sources; raises `InvalidInput` for damaged settings, `Unavailable`."""
-        (found,) = self.of_many([(entry, state)])
-        if isinstance(found, OdfError):
-            raise found
-        return found
+        (topics,) = self.of_many([(entry, state)])
+        if isinstance(topics, OdfError):
+            raise topics
+        return topics
 
     def of_many(
         self, datasets: Sequence[tuple[CatalogEntry, ChainState]]
@@ -127,30 +127,30 @@ class SourceTopics:
             return error
 
     def _wanted(self, entry: CatalogEntry, state: ChainState, listing: "_Listing") -> _Wanted:
-        found = _Wanted()
+        wanted = _Wanted()
         for source, own in entry.push_topics.items():
             if source not in state.push_sources:
                 continue
-            names = self._settled(entry.dataset_id, source, found)
+            names = self._settled(entry.dataset_id, source, wanted)
             if not names:
-                found.topics.append((source, own, True))
+                wanted.topics.append((source, own, True))
                 continue
             known = position_of(state, source).topics.keys() - {own}
             listed = listing.names() if names.patterns else ()
             # Topics that were read before are missed if they are gone.
             reserved = ReservedTopics(self.cluster.prefix, listed)
-            found.topics += [(source, name, False) for name in names.among({*listed, *known}, reserved)]
-            found.starts = found.starts or load_starts(self._blobs, entry.dataset_id)
-        return found
+            wanted.topics += [(source, name, False) for name in names.among({*listed, *known}, reserved)]
+            wanted.starts = wanted.starts or load_starts(self._blobs, entry.dataset_id)
+        return wanted
 
-    def _settled(self, dataset: DatasetId, source: str, found: _Wanted) -> TopicNames:
+    def _settled(self, dataset: DatasetId, source: str, wanted: _Wanted) -> TopicNames:
         """Return the names in a source's settings; note its columns, or why its settings cannot be used."""
         try:
             settings = load_settings(self._blobs, dataset, source)
         except InvalidInput as error:
-            found.faults[source] = error  # it stops this source only
+            wanted.faults[source] = error  # it stops this source only
             return TopicNames()
-        found.columns[source] = settings.message_columns
+        wanted.columns[source] = settings.message_columns
         return settings.topics
 
     def _described(self, names: Collection[str]) -> Mapping[str, TopicInfo | OdfError]:
@@ -219,10 +219,10 @@ def existing(topics: Iterable[SourceTopic]) -> Sequence[SourceTopic]:
 def _topics(wanted: _Wanted, described: Mapping[str, TopicInfo | OdfError]) -> Iterable[SourceTopic]:
     for source, name, is_own in wanted.topics:
         start = None if is_own else wanted.starts.get(source, {}).get(name)
-        found = wanted.faults.get(source) or described[name]
+        topic = wanted.faults.get(source) or described[name]
         columns = wanted.columns.get(source, NO_COLUMNS)
         yield SourceTopic(
-            source=source, name=name, described=found, is_own=is_own, start=start, columns=columns
+            source=source, name=name, described=topic, is_own=is_own, start=start, columns=columns
         )
 
 

@@ -80,10 +80,10 @@ def since_of(record: SourceRecord, building_of: BuildingOf) -> float:
 def _building(record: SourceRecord, building_of: BuildingOf) -> Building | None:
     """Return how far the source's index is built, if that has taken long enough to be reported."""
     source = record.source
-    found = None if source is None else building_of(source.dataset, source.plan.source.merge)
-    if found is None or time.time() - found.since <= REPORT_RETRIES_AFTER_SECONDS:
+    building = None if source is None else building_of(source.dataset, source.plan.source.merge)
+    if building is None or time.time() - building.since <= REPORT_RETRIES_AFTER_SECONDS:
         return None
-    return found
+    return building
 
 
 def _long(since: float | None) -> float | None:

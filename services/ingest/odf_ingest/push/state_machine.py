@@ -88,7 +88,7 @@ class IllegalTransition(InternalError):
 
 def after(phase: Phase, event: Event) -> Phase:
     """Return the next phase; raises `IllegalTransition`."""
-    found = TRANSITIONS[phase].get(event)
-    if found is None:
+    following = TRANSITIONS[phase].get(event)
+    if following is None:
         raise IllegalTransition(phase=phase, event=event)
-    return found
+    return following

@@ -34,9 +34,9 @@ def decode_schema(step: ReadStepParquet, source: pa.NativeFile) -> pa.Schema:
 def _infer(step: ReadStepParquet, value: bytes, known: pa.Schema | None) -> pa.Schema | None:
     if known is None:
         return None
-    found = decode_schema(step, pa.BufferReader(value))
-    require_distinct(found.names)
-    return continued(known, found)
+    schema = decode_schema(step, pa.BufferReader(value))
+    require_distinct(schema.names)
+    return continued(known, schema)
 
 
 @read_file.register(ReadStepParquet)

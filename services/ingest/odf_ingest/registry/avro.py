@@ -80,10 +80,10 @@ def avro_decoder(schema: Schema, *, is_key: bool = False) -> Callable[[bytes], s
 
 def _parsed(text: str, logical: dict[str, Json], plain: dict[str, Json]) -> tuple[Json, Json]:
     """Return a schema with and without its logical types; its names are added to both dictionaries."""
-    found = json.loads(text)
+    document = json.loads(text)
     internal = {"__fastavro_parsed", "__named_schemas"}
-    shape = parse_schema(_cleaned(found, 0, internal), named_schemas=logical)
-    readable = parse_schema(_cleaned(found, 0, {*internal, "logicalType"}), named_schemas=plain)
+    shape = parse_schema(_cleaned(document, 0, internal), named_schemas=logical)
+    readable = parse_schema(_cleaned(document, 0, {*internal, "logicalType"}), named_schemas=plain)
     for schema in plain.values():
         _counted_from_zero(schema)
     return shape, _counted_from_zero(readable)
@@ -195,8 +195,8 @@ class _Types:
             size = shape["size"]
             if not isinstance(size, int) or size < 0:
                 raise InvalidInput(text=f"is not an Avro schema: {name} has the size {size!r}")
-            found = _logical(shape)
-            return found or _Type(write=bytes_json, excess=2 + (2 - MAX_GROWTH) * size, python=("bytes",))
+            logical = _logical(shape)
+            return logical or _Type(write=bytes_json, excess=2 + (2 - MAX_GROWTH) * size, python=("bytes",))
         members = [(str(member["name"]), self.of(member["type"], depth + 1)) for member in shape["fields"]]
         if len(dict(members)) < len(members):
             raise InvalidInput(text=f"{name} has two fields of the same name")

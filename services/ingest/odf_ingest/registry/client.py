@@ -70,19 +70,19 @@ class RegistryClient:
         has no schema with one.
         """
         path = f"schemas/ids/{name}" if isinstance(name, int) else f"{GUIDS}{name}"
-        found = self._get(path)
-        kind = str(found.get("schemaType", "AVRO"))
+        answer = self._get(path)
+        kind = str(answer.get("schemaType", "AVRO"))
         form = SERIALIZED if kind == "PROTOBUF" else ""
         if form:
-            found = self._get(path + form)
+            answer = self._get(path + form)
         references: dict[str, str] = {}
-        self._add_references(found, form, references)
-        return Schema(kind=kind, text=_text(found), references=references)
+        self._add_references(answer, form, references)
+        return Schema(kind=kind, text=_text(answer), references=references)
 
     def _add_references(
-        self, found: Mapping[str, object], form: str, known: dict[str, str], depth: int = 0
+        self, answer: Mapping[str, object], form: str, known: dict[str, str], depth: int = 0
     ) -> None:
-        listed = found.get("references") or ()
+        listed = answer.get("references") or ()
         if not isinstance(listed, list | tuple) or len(known) + len(listed) + depth > MAX_REFERENCES:
             raise InvalidInput(text=f"refers to more than {MAX_REFERENCES} other schemas")
         for link in listed:
@@ -165,8 +165,8 @@ class RegistryClient:
         return RegistryUnavailable(what=f"schema registry {self._address.url}", why=why)
 
 
-def _text(found: Mapping[str, object]) -> str:
-    return str(found["schema"])
+def _text(answer: Mapping[str, object]) -> str:
+    return str(answer["schema"])
 
 
 def _reason(error: HTTPError) -> str:

@@ -103,13 +103,13 @@ def _readable(
     values: Sequence[bytes | None],
 ) -> tuple[MessageBuffer, dict[int, str]]:
     """Return values as JSON, with `UNREADABLE` for those that cannot be decoded; and by index why."""
-    found, faults = decode(values)
+    contents, faults = decode(values)
     if faults:
         # Not None, a tombstone, nor empty, a snapshot without records.
-        found = MessageBuffer.of(
-            [UNREADABLE if place in faults else value for place, value in enumerate(found)]
+        contents = MessageBuffer.of(
+            [UNREADABLE if place in faults else value for place, value in enumerate(contents)]
         )
-    return found, faults
+    return contents, faults
 
 
 def _original(

@@ -131,14 +131,14 @@ def _add(pool: descriptor_pool.DescriptorPool, name: str, text: str) -> FileDesc
 
 def _message_type(file: FileDescriptor, indexes: Sequence[int]) -> Descriptor:
     types = list(file.message_types_by_name.values())
-    found = None
+    descriptor = None
     for index in indexes:
         if not 0 <= index < len(types):
             raise InvalidInput(text=f"has no message at the indexes {list(indexes)}")
-        found = types[index]
-        types = list(found.nested_types)
-    assert found is not None
-    return found
+        descriptor = types[index]
+        types = list(descriptor.nested_types)
+    assert descriptor is not None
+    return descriptor
 
 
 class _Writer:
@@ -155,13 +155,13 @@ class _Writer:
             return special(message)
         if descriptor.full_name in WRAPPERS:
             return self._scalar(descriptor.fields[0], getattr(message, "value"))  # noqa: B009 - untyped
-        found = object_json(
+        text = object_json(
             [f"{text_json(field.name)}:{self._member(message, field)}" for field in descriptor.fields]
         )
-        self._left -= len(found)
+        self._left -= len(text)
         if self._left < 0:
             raise InvalidInput(text=f"the message has more than {MAX_JSON_CHARACTERS >> 20} MiB as JSON")
-        return found
+        return text
 
     def _member(self, message: Message, member: Member) -> str:
         try:

@@ -128,9 +128,9 @@ class Directory:
 
         By default it is private on a multi-tenant node, and public on a single-tenant one unless it is marked.
         """
-        found = self.store.visibility(dataset)
-        if found is not None:
-            return found
+        visibility = self.store.visibility(dataset)
+        if visibility is not None:
+            return visibility
         is_private = self.is_multi_tenant or self._is_marked(dataset)
         return Visibility.PRIVATE if is_private else Visibility.PUBLIC
 

@@ -133,11 +133,13 @@ class Connections:
 
     def _close_idle(self, address: str | None) -> bool:
         """Close what has been idle for longest, of one address or of any; return whether there was one."""
-        found = next((connection for connection in self._idle if address in (None, connection.address)), None)
-        if found is None:
+        waiting = next(
+            (connection for connection in self._idle if address in (None, connection.address)), None
+        )
+        if waiting is None:
             return False
-        self.release(found)
-        found.close_idle()
+        self.release(waiting)
+        waiting.close_idle()
         return True
 
 
@@ -261,34 +263,34 @@ class ClientConnection(asyncio.Protocol):
 
 def limit_received(request: BaseRequest, most: int | None) -> None:
     """Close the connection of a request when more than this many bytes have come from now on; None: never."""
-    found = _connection(request)
-    if found is not None:
-        found.limit(most)
+    connection = _connection(request)
+    if connection is not None:
+        connection.limit(most)
 
 
 def bytes_received(request: BaseRequest) -> int:
     """Return how many bytes have come on the connection of a request."""
-    found = _connection(request)
-    return 0 if found is None else found.received
+    connection = _connection(request)
+    return 0 if connection is None else connection.received
 
 
 def _connection(request: BaseRequest) -> ClientConnection | None:
-    found = None if request.transport is None else request.transport.get_protocol()
-    return found if isinstance(found, ClientConnection) else None
+    protocol = None if request.transport is None else request.transport.get_protocol()
+    return protocol if isinstance(protocol, ClientConnection) else None
 
 
 @contextmanager
 def in_flight(request: BaseRequest) -> Iterator[None]:
     """Count a request; its connection is not idle meanwhile."""
-    found = _connection(request)
-    if found is None:
+    connection = _connection(request)
+    if connection is None:
         yield
         return
-    found.begin()
+    connection.begin()
     try:
         yield
     finally:
-        found.finish()
+        connection.finish()
 
 
 class SentFile(web.FileResponse):

@@ -332,8 +332,8 @@ class _Judge:
         question = request[_QUESTION]
         with self._noting_refusals(question):
             caller = self._authorizer.caller(request)
-            found = self._authorizer.require(caller, question.dataset, Action(question.action))
-        return found is not None and found.incarnation == dataset_of(request).incarnation
+            entry = self._authorizer.require(caller, question.dataset, Action(question.action))
+        return entry is not None and entry.incarnation == dataset_of(request).incarnation
 
     def require(self, request: web.Request, question: Question, *, is_served: bool = True) -> None:
         """Note the dataset, and the decision unless it is a read of public data; raises as `admit` does."""

@@ -98,8 +98,8 @@ class EventRoutes:
 
     def _current(self, request: web.Request, entry: CatalogEntry) -> ChainState | None:
         """Return the state at the head; raises `HttpRefusal` once the caller may not read it, or the id has changed."""
-        found = self._authorizer.require(self._authorizer.caller(request), entry.alias, Action.READ)
-        if found is None or found.dataset_id != entry.dataset_id:
+        readable = self._authorizer.require(self._authorizer.caller(request), entry.alias, Action.READ)
+        if readable is None or readable.dataset_id != entry.dataset_id:
             raise HttpRefusal(status=404)
         return self._states.current(entry.dataset_id)
 

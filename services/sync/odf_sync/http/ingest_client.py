@@ -81,8 +81,8 @@ class IngestClient:
     def show(self, ref: str, receipt: str, wait_seconds: float = 0.0) -> pb.PushReceipt:
         """Return a receipt, waiting up to `wait_seconds` until it is settled; raises `PushRefused`."""
         request = pb.ShowPushRequest(ref=ref, receipt=receipt, wait_ms=int(wait_seconds * 1000))
-        found: pb.PushReceipt = self._call(self._stub.Show, request)
-        return found
+        answer: pb.PushReceipt = self._call(self._stub.Show, request)
+        return answer
 
     def _call(self, method: Callable[..., Reply], request: object) -> Reply:
         until = time.monotonic() + self._patience

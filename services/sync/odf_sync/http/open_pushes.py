@@ -45,9 +45,9 @@ class OpenPushes:
 
     def dataset(self, alias: str) -> DatasetId | None:
         """Return the dataset that is being pushed to a name, or was a short time ago; None if there is none."""
-        found = self._datasets.get(alias.lower())
-        if found:
-            return found[-1]
+        reserved = self._datasets.get(alias.lower())
+        if reserved:
+            return reserved[-1]
         dataset, until = self._ended.get(alias.lower(), (None, 0.0))
         return dataset if self._clock() < until else None
 
@@ -69,10 +69,10 @@ class OpenPushes:
         """Accept one archive of blocks for a name."""
         now = self._clock()
         known = {
-            name: [receipt for receipt in found if now < receipt.until]
-            for name, found in self._exchanges.items()
+            name: [exchange for exchange in exchanges if now < exchange.until]
+            for name, exchanges in self._exchanges.items()
         }
-        self._exchanges = {name: found for name, found in known.items() if found}
+        self._exchanges = {name: exchanges for name, exchanges in known.items() if exchanges}
         exchange = _Exchange()
         self._exchanges.setdefault(alias.lower(), []).append(exchange)
         try:
@@ -83,10 +83,10 @@ class OpenPushes:
     def takes_archive(self, alias: str, name: Multihash) -> bool:
         """Return whether an archive is accepted for a name; an exchange takes no other one then."""
         now = self._clock()
-        found = [exchange for exchange in self._exchanges.get(alias.lower(), ()) if now < exchange.until]
-        if any(exchange.archive == name for exchange in found):
+        exchanges = [exchange for exchange in self._exchanges.get(alias.lower(), ()) if now < exchange.until]
+        if any(exchange.archive == name for exchange in exchanges):
             return True
-        for exchange in found:
+        for exchange in exchanges:
             if exchange.archive is None:
                 exchange.archive = name
                 return True
@@ -94,8 +94,8 @@ class OpenPushes:
 
     def archives(self, alias: str) -> tuple[Multihash, ...]:
         """Return the archives that are accepted for a name, and may have been sent."""
-        found = self._exchanges.get(alias.lower(), ())
-        return tuple(exchange.archive for exchange in found if exchange.archive is not None)
+        exchanges = self._exchanges.get(alias.lower(), ())
+        return tuple(exchange.archive for exchange in exchanges if exchange.archive is not None)
 
     def note_object(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> None:
         """Note that an object of a dataset has been stored."""
@@ -105,26 +105,26 @@ class OpenPushes:
     @contextmanager
     def listening(self, dataset: DatasetId, listener: Listener) -> Iterator[None]:
         """Call a function, in any thread, for each object of a dataset that is stored."""
-        found = self._listeners.setdefault(dataset, [])
-        found.append(listener)
+        listeners = self._listeners.setdefault(dataset, [])
+        listeners.append(listener)
         try:
             yield
         finally:
-            found.remove(listener)
-            if not found:
+            listeners.remove(listener)
+            if not listeners:
                 del self._listeners[dataset]
 
     @contextmanager
     def pushing(self, alias: str, dataset: DatasetId) -> Iterator[None]:
         """Accept objects of a dataset."""
         alias = alias.lower()
-        found = self._datasets.setdefault(alias, [])
-        found.append(dataset)
+        datasets = self._datasets.setdefault(alias, [])
+        datasets.append(dataset)
         try:
             yield
         finally:
-            found.remove(dataset)
-            if not found:
+            datasets.remove(dataset)
+            if not datasets:
                 del self._datasets[alias]
                 del self._received[alias]
             now = self._clock()

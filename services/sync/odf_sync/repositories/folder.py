@@ -22,10 +22,10 @@ class RemoteFolder:
 
     def head(self) -> Multihash:
         """Return the head; raises `NotFound`."""
-        found = self._store.head()
-        if found is None:
+        head = self._store.head()
+        if head is None:
             raise NotFound(what=f"{self.url} (it has no refs/head)")
-        return found
+        return head
 
     def is_private(self) -> bool:
         """Return False: folders have no tokens."""

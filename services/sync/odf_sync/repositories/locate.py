@@ -127,9 +127,9 @@ def _own_account(base: str, token_for: TokenFor) -> Name:
 def _document(base: str, path: str, token_for: TokenFor) -> dict[str, object]:
     raw = read_document(base, path, DOCUMENT_LIMIT, token_for)
     try:
-        found = json.loads(raw)
+        document = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(text="not JSON", where=base + path) from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise InvalidInput(text="not an object", where=base + path)
-    return found
+    return document

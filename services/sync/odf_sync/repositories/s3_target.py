@@ -67,8 +67,8 @@ class S3Target:
         """Move `refs/head`; raises `HeadMoved` if it is not `expected`, and then nothing has changed."""
         while True:
             stored = self._bucket.read(HEAD_FILE, limit=REF_LIMIT)
-            found = None if stored is None else parse_head(stored.content, self.url)
-            require_unmoved(dataset, HEAD, expected, found)
+            head = None if stored is None else parse_head(stored.content, self.url)
+            require_unmoved(dataset, HEAD, expected, head)
             if self._bucket.put(HEAD_FILE, str(new).encode(), replacing=stored.etag if stored else None):
                 return
             # Another process moved it in between, perhaps back to where it was: compare again.

@@ -61,8 +61,10 @@ def read_listing(url: str, known: Listing, token_for: TokenFor, settings: Settin
         return _from_chain(url + quote(name), name, earlier.get(name), settings)
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="search") as pool:
-        found = [summary for summary in pool.map(read, islice(names, DATASETS_LIMIT)) if summary is not None]
-    return Listing(datasets=tuple(found))
+        summaries = [
+            summary for summary in pool.map(read, islice(names, DATASETS_LIMIT)) if summary is not None
+        ]
+    return Listing(datasets=tuple(summaries))
 
 
 def _from_node(base: str, known: Listing, token_for: TokenFor) -> Listing:
@@ -74,17 +76,17 @@ def _from_node(base: str, known: Listing, token_for: TokenFor) -> Listing:
     if first is None:
         return known
     page = parse_page(first.content, base + PATH)
-    found, left = list(page.datasets), LIST_LIMIT - len(first.content)
-    while page.next and len(found) < DATASETS_LIMIT:
+    summaries, left = list(page.datasets), LIST_LIMIT - len(first.content)
+    while page.next and len(summaries) < DATASETS_LIMIT:
         last, path = page.next, f"{PATH}?{AFTER}={quote(page.next, safe='')}"
         following = server.document(path, left)
         assert following is not None, "only a conditional request is answered 304"
         page = parse_page(following.content, base + path)
         if not page.datasets or (page.next and page.next.lower() <= last.lower()):
             raise InvalidInput(text="its pages do not continue each other", where=base + path)
-        found += page.datasets
+        summaries += page.datasets
         left -= len(following.content)
-    return Listing(datasets=tuple(found[:DATASETS_LIMIT]), etag=first.etag)
+    return Listing(datasets=tuple(summaries[:DATASETS_LIMIT]), etag=first.etag)
 
 
 def _names(url: str, settings: Settings) -> Iterator[str]:

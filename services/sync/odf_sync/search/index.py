@@ -40,12 +40,12 @@ class Indexes:
     def find(self, name: Name, url: str) -> Index:
         """Return the index of a repository; empty if there is none for that URL, or if it is damaged."""
         try:
-            found = json.loads(read_file(self._file(name)))
-            if found["url"] != url:
+            plain = json.loads(read_file(self._file(name)))
+            if plain["url"] != url:
                 return NOTHING
-            datasets = tuple(map(DatasetSummary.of_json, found["datasets"]))
-            listing = Listing(datasets=datasets, etag=str(found["etag"]))
-            return Index(listing=listing, read_at_ms=int(found["readAtMs"]))
+            datasets = tuple(map(DatasetSummary.of_json, plain["datasets"]))
+            listing = Listing(datasets=datasets, etag=str(plain["etag"]))
+            return Index(listing=listing, read_at_ms=int(plain["readAtMs"]))
         except (FileNotFoundError, ValueError, KeyError, TypeError, InvalidInput):
             return NOTHING
 

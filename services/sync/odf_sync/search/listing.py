@@ -31,10 +31,10 @@ class Page:
 def parse_page(raw: bytes, where: str) -> Page:
     """Return a page of another node; raises `InvalidInput`."""
     try:
-        found = json.loads(raw)
+        plain = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(text="not JSON", where=where) from error
-    match found:
+    match plain:
         case {"datasets": list(datasets), **rest}:
             after = rest.get("next")
             listed = tuple(map(DatasetSummary.of_json, datasets))

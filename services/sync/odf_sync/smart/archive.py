@@ -77,11 +77,11 @@ def read_signed_archive(
 
     Raises `InvalidInput` as `read_archive` does, and for a signature that is not before its block, or too long.
     """
-    found: set[Multihash] = set()
+    names: set[Multihash] = set()
     size = 0
     for entry, raw, signature in _after_signatures(_files(archive, limit)):
         size += max(len(raw), COUNTED_BYTES)
-        if len(found) == count:
+        if len(names) == count:
             raise InvalidInput(text=f"more than the {count} blocks announced", where=WHERE)
         if size > limit:
             raise _too_large(limit)
@@ -89,12 +89,12 @@ def read_signed_archive(
             name = Multihash.parse(entry)
         except InvalidInput as error:
             raise InvalidInput(text=f"{entry[:80]!r} is not a hash", where=WHERE) from error
-        if name in found:
+        if name in names:
             raise InvalidInput(text=f"{name} is there twice", where=WHERE)
-        found.add(name)
+        names.add(name)
         yield name, raw, signature
-    if len(found) != count:
-        raise InvalidInput(text=f"{len(found)} blocks, but {count} announced", where=WHERE)
+    if len(names) != count:
+        raise InvalidInput(text=f"{len(names)} blocks, but {count} announced", where=WHERE)
 
 
 def _after_signatures(files: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes, bytes]]:

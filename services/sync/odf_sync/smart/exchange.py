@@ -270,8 +270,8 @@ def close_reason(refusal: Refusal) -> bytes:
 def refusal_in(reason: str) -> Refusal | None:
     """Return the refusal in the reason of a close frame, None if there is none."""
     try:
-        found = decode(reason, (Refusal,))
+        refusal = decode(reason, (Refusal,))
     except InvalidInput:
         return None
-    assert isinstance(found, Refusal)
-    return found
+    assert isinstance(refusal, Refusal)
+    return refusal

@@ -134,12 +134,12 @@ def _is_result(kind: type[Message]) -> bool:
 
 def _parsed(text: str) -> Mapping[str, object]:
     """Return the JSON object; its payload, a long list of numbers, is converted apart."""
-    found = _PAYLOAD.search(text)
+    match = _PAYLOAD.search(text)
     payload = b""
     try:
-        if found is not None:
-            payload = _bytes(text, *found.span(1))
-            text = text[: found.start(1)] + text[found.end(1) :]
+        if match is not None:
+            payload = _bytes(text, *match.span(1))
+            text = text[: match.start(1)] + text[match.end(1) :]
         if len(text) > JSON_CHARS:
             raise InvalidInput(
                 text=f"{len(text)} characters; at most {JSON_CHARS} are taken", where="message"

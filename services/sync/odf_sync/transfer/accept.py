@@ -132,13 +132,13 @@ class Acceptance(AbstractContextManager["Acceptance"]):
         """Begin to check what has arrived, unless the blocks are refused."""
         if admitted.cancelled() or admitted.exception() is not None:
             return
-        found = admitted.result()
+        admitted_chain = admitted.result()
         with self._guard:
-            for key in self._arrived & found.objects.keys() - self._checks.keys():
-                group = found.objects[key]
+            for key in self._arrived & admitted_chain.objects.keys() - self._checks.keys():
+                group = admitted_chain.objects[key]
                 with suppress(RuntimeError):  # the exchange has ended
                     self._checks[key] = self._pool.submit(
-                        check_stored, self._datasets.blobs, SOURCE, found.state.dataset_id, group
+                        check_stored, self._datasets.blobs, SOURCE, admitted_chain.state.dataset_id, group
                     )
             self._arrived.clear()
 

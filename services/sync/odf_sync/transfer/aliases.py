@@ -66,8 +66,8 @@ def listed(
     if asked:
         chosen = [entry for entry in entries if any(_is_named(entry, ref) for ref in asked)]
         entries = tuple(_with_inputs(datasets, chosen) if recursive else chosen)
-    found = ((entry, remote_aliases(datasets.blobs, entry.dataset_id)) for entry in entries)
-    return tuple((entry, aliases) for entry, aliases in found if aliases != RemoteAliases())
+    with_aliases = ((entry, remote_aliases(datasets.blobs, entry.dataset_id)) for entry in entries)
+    return tuple((entry, aliases) for entry, aliases in with_aliases if aliases != RemoteAliases())
 
 
 def change(datasets: NodeDatasets, ref: str, wanted: AliasChange) -> tuple[CatalogEntry, RemoteAliases]:

@@ -108,10 +108,10 @@ def declared_objects(past: ChainState | None, blocks: Iterable[RemoteBlock]) -> 
 
 def by_object(declared: Iterable[RemoteObject]) -> tuple[tuple[RemoteObject, ...], ...]:
     """Return the declarations grouped by object, in the order of first declarations."""
-    found: dict[tuple[ObjectKind, Multihash], list[RemoteObject]] = {}
+    declarations: dict[tuple[ObjectKind, Multihash], list[RemoteObject]] = {}
     for obj in declared:
-        found.setdefault((obj.kind, obj.name), []).append(obj)
-    return tuple(tuple(group) for group in found.values())
+        declarations.setdefault((obj.kind, obj.name), []).append(obj)
+    return tuple(tuple(group) for group in declarations.values())
 
 
 @guarded

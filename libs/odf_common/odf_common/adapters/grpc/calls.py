@@ -57,8 +57,8 @@ def address_of(context: grpc.ServicerContext) -> str:
 
 def certificate_name(context: grpc.ServicerContext) -> str:
     """Return the common name of the client's certificate; empty without one."""
-    found: Any = context.auth_context()
-    return next(iter(found.get(COMMON_NAME, ())), b"").decode(errors="replace")
+    auth: Any = context.auth_context()
+    return next(iter(auth.get(COMMON_NAME, ())), b"").decode(errors="replace")
 
 
 def user_agent(context: grpc.ServicerContext) -> str:
@@ -68,5 +68,5 @@ def user_agent(context: grpc.ServicerContext) -> str:
 
 
 def _first(request: object, names: Iterable[str]) -> str:
-    found = (getattr(request, name, "") for name in names)
-    return next((text for text in found if text and isinstance(text, str)), "")
+    values = (getattr(request, name, "") for name in names)
+    return next((text for text in values if text and isinstance(text, str)), "")

@@ -110,10 +110,10 @@ class KafkaTopics:
     def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
         """Return many topics, with three requests per `TOPICS_PER_REQUEST` of them; see port `Topics`."""
         wanted = list(dict.fromkeys(names))
-        found: dict[str, TopicInfo | OdfError] = {}
+        topics: dict[str, TopicInfo | OdfError] = {}
         for start in range(0, len(wanted), TOPICS_PER_REQUEST):
-            found |= self._described_at_once(wanted[start : start + TOPICS_PER_REQUEST])
-        return found
+            topics |= self._described_at_once(wanted[start : start + TOPICS_PER_REQUEST])
+        return topics
 
     def list_names(self) -> Collection[str]:
         """Return the names of all topics of the cluster."""
@@ -123,13 +123,13 @@ class KafkaTopics:
         """Return per partition where messages with this timestamp or a later one begin; raises `NotFound`."""
         partitions = range(self.partitions(name))
         ends = self._offsets(name, partitions, OffsetSpec.latest())
-        found = self._offsets(name, partitions, OffsetSpec.for_timestamp(ms))
-        return {number: ends[number] if at < 0 else at for number, at in found.items()}
+        offsets = self._offsets(name, partitions, OffsetSpec.for_timestamp(ms))
+        return {number: ends[number] if at < 0 else at for number, at in offsets.items()}
 
     def topic_id(self, name: str) -> str:
         """Return the id that distinguishes a topic from a later one of the same name; raises `NotFound`."""
-        found: Uuid = self._topic(name).topic_id
-        return str(found)
+        topic_id: Uuid = self._topic(name).topic_id
+        return str(topic_id)
 
     def partitions(self, name: str) -> int:
         """Return the number of partitions of a topic; raises `NotFound`."""
@@ -158,30 +158,30 @@ class KafkaTopics:
 
     def _topic(self, name: str) -> TopicDescription:
         answers = self._admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_SECONDS)
-        found: TopicDescription = _outcome(answers[name], name)
-        return found
+        description: TopicDescription = _outcome(answers[name], name)
+        return description
 
     def _described_at_once(self, names: list[str]) -> dict[str, TopicInfo | OdfError]:
         answers = self._admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_SECONDS)
         topics: dict[str, TopicDescription] = {}
-        found: dict[str, TopicInfo | OdfError] = {}
+        infos: dict[str, TopicInfo | OdfError] = {}
         for name, answer in answers.items():
             try:
                 topics[name] = _outcome(answer, name)
             except OdfError as error:
-                found[name] = error
+                infos[name] = error
         places = [(name, partition.id) for name, topic in topics.items() for partition in topic.partitions]
         lows = self._offsets_of(places, OffsetSpec.earliest())
         highs = self._offsets_of(places, OffsetSpec.latest())
         for name, topic in topics.items():
             try:
                 low, high = (_offsets_in(some.get(name, {}), name) for some in (lows, highs))
-                found[name] = TopicInfo(topic_id=str(topic.topic_id), low=low, high=high)
+                infos[name] = TopicInfo(topic_id=str(topic.topic_id), low=low, high=high)
             except OdfError as error:
-                found[name] = error
-        if any(isinstance(answer, _OutdatedError) for answer in found.values()):
+                infos[name] = error
+        if any(isinstance(answer, _OutdatedError) for answer in infos.values()):
             self._refresh()  # for the next time
-        return found
+        return infos
 
     def _offsets_of(self, places: Iterable[tuple[str, int]], spec: OffsetSpec) -> Mapping[str, _Answers]:
         """Request the offsets of partitions of many topics; the answers are futures."""
@@ -246,8 +246,8 @@ class KafkaTopics:
 
     def _are_led(self, names: Iterable[str], partitions: int) -> bool:
         """Return whether each topic has as many partitions, all with a leader; only these topics are described."""
-        found = self.describe(names).values()
-        return all(isinstance(topic, TopicInfo) and len(topic.high) >= partitions for topic in found)
+        topics = self.describe(names).values()
+        return all(isinstance(topic, TopicInfo) and len(topic.high) >= partitions for topic in topics)
 
 
 def _new_topic(spec: TopicSpec) -> NewTopic:

@@ -67,10 +67,10 @@ class QuietPartitions:
         changed: set[Partition] = set()
         for client in self._clients:
             try:
-                found = client.consumer.consume(EVENTS_PER_POLL, 0)
+                events = client.consumer.consume(EVENTS_PER_POLL, 0)
             except KafkaException as error:
                 raise unavailable(error) from error
-            for message in found:
+            for message in events:
                 place = message.topic() or "", message.partition() or 0
                 fault = message.error()
                 if place not in client.watched:

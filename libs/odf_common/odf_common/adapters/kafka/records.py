@@ -223,17 +223,17 @@ class KafkaRecords:
 
     def _try(self, before: float) -> None:
         """Also watch the partitions whose end was reached before `before`; both clients fetch them for now."""
-        found: dict[Partition, int] = {}
+        offsets: dict[Partition, int] = {}
         for partition, moment in self._ended.items():
             if moment > before:
                 break
             if partition not in self._paused:
-                found[partition] = self._next[partition]
-        if found:
+                offsets[partition] = self._next[partition]
+        if offsets:
             watch = self._watch = self._watch or QuietPartitions(self._settings)
-            _checked(lambda: watch.watch(found))
-            self._trying |= found.keys()
-            for partition in found:
+            _checked(lambda: watch.watch(offsets))
+            self._trying |= offsets.keys()
+            for partition in offsets:
                 del self._ended[partition]
 
     def _hand_over(self, partitions: set[Partition]) -> None:
@@ -304,12 +304,12 @@ def _chunk(messages: list[Message]) -> Chunk:
 
 
 def _headers(messages: Sequence[Message], names: Sequence[str]) -> Mapping[str, Sequence[bytes | None]]:
-    found: dict[str, list[bytes | None]] = {name: [] for name in names}
+    by_name: dict[str, list[bytes | None]] = {name: [] for name in names}
     for message in messages:
         headers = _headers_of(message)
-        for name, values in found.items():
+        for name, values in by_name.items():
             values.append(_NOT_TEXT if headers is None else headers.get(name))
-    return found
+    return by_name
 
 
 def _headers_of(message: Message) -> Mapping[str, bytes | None] | None:

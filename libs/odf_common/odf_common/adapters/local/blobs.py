@@ -233,8 +233,8 @@ def _discard(hidden: Path) -> None:
 def _listed(folder: Path) -> Iterator[str]:
     """Yield the names in a folder except hidden ones; none if it is missing."""
     try:
-        found = os.scandir(folder)
+        entries = os.scandir(folder)
     except FileNotFoundError:
         return
-    with found:
-        yield from (entry.name for entry in found if not entry.name.startswith("."))
+    with entries:
+        yield from (entry.name for entry in entries if not entry.name.startswith("."))

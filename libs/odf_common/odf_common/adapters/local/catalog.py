@@ -191,10 +191,10 @@ class LocalCatalog(Catalog):
         names: dict[DatasetId, list[str]] = defaultdict(list)
         for name, entry in self._read().entries.items():
             names[entry.dataset_id].append(name)
-        for dataset, found in names.items():
+        for dataset, entries in names.items():
             try:
                 with translated():
-                    if len(found) > 1 or not self._is_sound(found[0]):
+                    if len(entries) > 1 or not self._is_sound(entries[0]):
                         with self.locked():
                             self._repair_names_of(dataset)
             except (Damaged, StorageUnavailable, NotFound) as error:  # skip only this dataset
@@ -206,12 +206,12 @@ class LocalCatalog(Catalog):
         """Repair one dataset's names; the caller holds the lock."""
         recorded = _file_name(self._recorded_alias(dataset))
         entries = self._read().entries
-        found = [name for name, entry in entries.items() if entry.dataset_id == dataset]
-        found.sort(key=lambda name: (name == recorded, (self._names / name).stat().st_mtime_ns))
-        for name in found[:-1]:
+        names = [name for name, entry in entries.items() if entry.dataset_id == dataset]
+        names.sort(key=lambda name: (name == recorded, (self._names / name).stat().st_mtime_ns))
+        for name in names[:-1]:
             log.warning("dataset had two names", dataset=str(dataset), freed=entries[name].alias)
             self.remove(entries[name].alias)
-        for name in found[-1:]:
+        for name in names[-1:]:
             if name in self._faults:
                 log.warning("rewrote a damaged name", dataset=str(dataset), name=entries[name].alias)
                 self.replace(entries[name])
@@ -229,17 +229,17 @@ class LocalCatalog(Catalog):
 
     def _restored(self, name: str, named: Collection[DatasetId]) -> CatalogEntry | None:
         """Return a damaged name's entry: of the only dataset whose folder records it and that has no other name."""
-        found = [
+        datasets = [
             dataset
             for dataset in self._folders()
             if dataset not in named and _file_name(self._recorded_alias(dataset)) == name
         ]
-        if len(found) != 1:
+        if len(datasets) != 1:
             return None
         try:
-            return _parse(layout.note_file(self._home, found[0], RECORD), name)
+            return _parse(layout.note_file(self._home, datasets[0], RECORD), name)
         except (CorruptName, FileNotFoundError):  # made by an earlier release
-            return CatalogEntry(alias=self._recorded_alias(found[0]), dataset_id=found[0])
+            return CatalogEntry(alias=self._recorded_alias(datasets[0]), dataset_id=datasets[0])
 
     def _recorded_alias(self, dataset: DatasetId) -> str:
         """Return the name that a dataset's folder publishes to other nodes; empty if there is none."""

@@ -82,8 +82,8 @@ def sweep(folder: Path, untouched_since: float) -> None:
         if name.startswith(PENDING):
             file = folder / name
             with contextlib.suppress(OSError):  # gone in the meantime, or not removable
-                found = file.lstat()
-                if stat.S_ISREG(found.st_mode) and found.st_mtime < untouched_since:
+                status = file.lstat()
+                if stat.S_ISREG(status.st_mode) and status.st_mtime < untouched_since:
                     file.unlink()
 
 

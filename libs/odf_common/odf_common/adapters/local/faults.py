@@ -180,12 +180,12 @@ def _regular(name: str, flags: int) -> int:
 def size_of(file: Path) -> int | None:
     """Return a file's size; None if it does not exist; raises `Damaged` if it is not a regular file."""
     try:
-        found = file.stat()
+        status = file.stat()
     except FileNotFoundError:
         return None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise Damaged(file=_relative(file), why=NOT_REGULAR)
-    return found.st_size
+    return status.st_size
 
 
 def _relative(file: str | Path | None) -> str:

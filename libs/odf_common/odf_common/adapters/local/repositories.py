@@ -40,13 +40,13 @@ class LocalRepositories:
 
     def names(self) -> tuple[Name, ...]:
         """Return all names, ascending; files with other names are ignored."""
-        found = []
+        repositories = []
         if durable.exists(self._folder):
             for file in self._folder.iterdir():
                 if file.name.endswith(SUFFIX):
                     with contextlib.suppress(InvalidInput):
-                        found.append(Name(file.name.removesuffix(SUFFIX)))
-        return tuple(sorted(found))
+                        repositories.append(Name(file.name.removesuffix(SUFFIX)))
+        return tuple(sorted(repositories))
 
     def find(self, name: Name) -> Repository:
         """Return a repository; raises `UnknownRepository`, and `InvalidInput` for a damaged manifest."""
@@ -55,8 +55,8 @@ class LocalRepositories:
             text = read_file(file)
         except FileNotFoundError as error:
             raise UnknownRepository(what=f"repository {name}") from error
-        found = repository_from_text(text, str(file))
-        return Repository(url=repository_url(found.url))
+        repository = repository_from_text(text, str(file))
+        return Repository(url=repository_url(repository.url))
 
     def add(self, name: Name, url: str) -> Repository:
         """Take a name, durably; raises `AlreadyExists`, and `InvalidInput` unless it is the URL of a repository."""

@@ -114,8 +114,10 @@ class _Client(Minio):
     def _interrupted(self, bucket: str, key: str) -> tuple[str | None, Mapping[int, Part]]:
         """Return the upload of an object that was not completed, and its parts; none where listing is not allowed."""
         try:
-            found = self._list_multipart_uploads(bucket, prefix=key).uploads
-            upload = next((upload.upload_id for upload in reversed(found) if upload.object_name == key), None)
+            uploads = self._list_multipart_uploads(bucket, prefix=key).uploads
+            upload = next(
+                (upload.upload_id for upload in reversed(uploads) if upload.object_name == key), None
+            )
             parts = () if upload is None else self._list_parts(bucket, key, upload).parts
         except S3Error as error:
             if error.code not in _NO_LISTING:
@@ -152,10 +154,10 @@ class Bucket:
     def size(self, name: str) -> int | None:
         """Return an object's size in bytes; None if it does not exist."""
         with contextlib.suppress(_Absent):
-            found = self._retried(
+            stat = self._retried(
                 lambda: self._client.stat_object(self.location.bucket, self.location.key(name)), name
             )
-            return found.size
+            return stat.size
         return None
 
     def chunks(self, name: str, start: int = 0) -> Iterator[bytes] | None:
@@ -262,8 +264,8 @@ class Bucket:
         bucket, key = self.location.bucket, self.location.key(prefix)
 
         def ask() -> list[Object]:
-            found = self._client.list_objects(bucket, key, recursive=True, start_after=after)
-            return list(islice(found, PAGE))  # one request
+            objects = self._client.list_objects(bucket, key, recursive=True, start_after=after)
+            return list(islice(objects, PAGE))  # one request
 
         return self._retried(ask, prefix)
 
@@ -284,8 +286,8 @@ class Bucket:
     def folders(self) -> Iterator[str]:
         """Yield the first segments of all names that have more than one."""
         start = self.location.key("")
-        found = self._retried(lambda: list(self._client.list_objects(self.location.bucket, start)), "")
-        for listed in found:
+        objects = self._retried(lambda: list(self._client.list_objects(self.location.bucket, start)), "")
+        for listed in objects:
             name = str(listed.object_name)[len(start) :]
             if name.endswith("/"):
                 yield name.removesuffix("/")

@@ -208,9 +208,9 @@ class _Fetches:
         return mine.result()
 
 
-def _require_named(found: Multihash, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> None:
-    if found != name:
-        raise Damaged(file=_name(dataset, kind, name), why=f"the hash of its bytes is {found}")
+def _require_named(actual: Multihash, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> None:
+    if actual != name:
+        raise Damaged(file=_name(dataset, kind, name), why=f"the hash of its bytes is {actual}")
 
 
 def _missing(kind: ObjectKind, name: Multihash) -> NotFound:

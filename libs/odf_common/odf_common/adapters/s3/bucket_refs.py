@@ -53,8 +53,8 @@ class S3RefStore(RefStore):
     def names(self, dataset: DatasetId) -> tuple[str, ...]:
         """Return the names of all references of a dataset, ascending."""
         folder = _folder(dataset)
-        found = [listed for listed in self._bucket.objects(folder) if listed.size > len(REMOVED)]
-        names = (listed.name.removeprefix(folder) for listed in found)
+        refs = [listed for listed in self._bucket.objects(folder) if listed.size > len(REMOVED)]
+        names = (listed.name.removeprefix(folder) for listed in refs)
         return tuple(sorted(name for name in names if is_ref_name(name)))
 
     def _replace(self, dataset: DatasetId, ref: str, expected: Multihash | None, content: bytes) -> None:

@@ -62,10 +62,10 @@ def _read(where: str, *, recursive: bool) -> Iterator[tuple[str, bytes]]:
     elif urlparse(where).scheme in ("http", "https"):
         yield where, _fetch(where)
     elif Path(where).is_dir():
-        found = Path(where).rglob("*") if recursive else Path(where).iterdir()
+        paths = Path(where).rglob("*") if recursive else Path(where).iterdir()
         yield from (
             (str(file), read_limited(str(file), MAX_MANIFEST_BYTES))
-            for file in sorted(found)
+            for file in sorted(paths)
             if file.suffix in ENDINGS and file.is_file()
         )
     else:

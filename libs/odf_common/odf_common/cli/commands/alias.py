@@ -38,8 +38,8 @@ def list_all(*, datasets: tuple[str, ...], output: str) -> None:
     """
     with clients.sync() as sync:
         request = ListAliasesRequest(refs=datasets, is_strict=True)
-        found = sync.ListAliases(request, timeout=clients.CALL_TIMEOUT_SECONDS)
-    _print(found.datasets, output)
+        reply = sync.ListAliases(request, timeout=clients.CALL_TIMEOUT_SECONDS)
+    _print(reply.datasets, output)
 
 
 @command.command("add")
@@ -81,14 +81,14 @@ def _require_urls(pull: tuple[str, ...], push: tuple[str, ...]) -> None:
 
 def _change(request: ChangeAliasesRequest, output: str) -> None:
     with clients.sync() as sync:
-        found = sync.ChangeAliases(request, timeout=clients.CALL_TIMEOUT_SECONDS)
-    _print([found], output)
+        reply = sync.ChangeAliases(request, timeout=clients.CALL_TIMEOUT_SECONDS)
+    _print([reply], output)
 
 
-def _print(found: "list[DatasetAliases]", output: str) -> None:
+def _print(datasets: "list[DatasetAliases]", output: str) -> None:
     rows = [
         {"dataset": dataset.alias, "kind": kind, "location": location}
-        for dataset in found
+        for dataset in datasets
         for kind, locations in (("pull", dataset.pull), ("push", dataset.push))
         for location in locations
     ]

@@ -39,14 +39,14 @@ def _compared(left: str, right: str) -> Comparison:
     if is_remote(left):
         text = "a remote dataset must be on the right; give this node's dataset first"
         raise InvalidInput(text=text, where=left)
-    found: Comparison
+    comparison: Comparison
     if is_remote(right):
         request = SyncCompareRequest(ref=left, url=absolute_url(right))
         with clients.sync() as sync:
-            found = sync.Compare(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
+            comparison = sync.Compare(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
     else:
         with clients.coordinator() as coordinator:
-            found = coordinator.Compare(
+            comparison = coordinator.Compare(
                 CompareRequest(left=left, right=right), timeout=clients.STREAM_TIMEOUT_SECONDS
             )
-    return found
+    return comparison

@@ -92,10 +92,10 @@ def _of_kinds(items: Iterable[BlockItem], kinds: tuple[str, ...]) -> Iterator[Bl
 
 
 def _signature(item: BlockItem) -> dict[str, object]:
-    found = check_signature(
+    signature = check_signature(
         Multihash.parse(item.hash), item.signature if item.HasField("signature") else None
     )
-    return {"signature": found.status, "signer": found.signer}
+    return {"signature": signature.status, "signer": signature.signer}
 
 
 def _signature_comment(item: BlockItem) -> str:

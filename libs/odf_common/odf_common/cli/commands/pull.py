@@ -266,12 +266,12 @@ def _refresh(
     try:
         with clients.sync(node, patience=0) as sync:
             request = ListAliasesRequest(refs=names, recursive=recursive)
-            found = sync.ListAliases(request, timeout=clients.CALL_TIMEOUT_SECONDS).datasets
+            datasets = sync.ListAliases(request, timeout=clients.CALL_TIMEOUT_SECONDS).datasets
     except OdfError as error:
         remark(f"copies are not pulled: {error}")
         return {}
     rows = {}
-    for dataset in found:
+    for dataset in datasets:
         if dataset.pull and not dataset.is_ours:
             try:
                 rows[dataset.alias.lower()] = _copy(node, dataset.pull[0], dataset.alias, options)

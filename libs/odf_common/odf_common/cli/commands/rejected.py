@@ -176,13 +176,13 @@ def _locations(texts: Sequence[str]) -> list[RejectedLocation]:
 
 def _location(text: str) -> RejectedLocation:
     """Read `[SOURCE/]PARTITION/OFFSET` or `[SOURCE/]row/NUMBER`; raises `InvalidInput`."""
-    found = LOCATION.fullmatch(text)
-    if found is None:
+    match = LOCATION.fullmatch(text)
+    if match is None:
         raise InvalidInput(
             where=text, text="expected PARTITION/OFFSET or row/NUMBER, such as 0/1234, or SOURCE/0/1234"
         )
-    part = found["part"] if found["part"] == "row" else int(found["part"])
-    return RejectedLocation(source_name=found["source"] or "", location=f"{part}/{int(found['number'])}")
+    part = match["part"] if match["part"] == "row" else int(match["part"])
+    return RejectedLocation(source_name=match["source"] or "", location=f"{part}/{int(match['number'])}")
 
 
 def _row(message: RejectedPart.Message, *, has_header: bool = True) -> dict[str, object]:

@@ -178,10 +178,10 @@ def _number_reader(shape: Integer | EnumShape) -> _Read:
 
     def read(source: Source, at: int) -> object:
         number = unpack_from(source.raw, at)[0]
-        found = choices.get(number)
-        if found is None:
+        choice = choices.get(number)
+        if choice is None:
             raise UnknownMember(text=f"{shape.of.__name__} {number} is not known to this version")
-        return found
+        return choice
 
     return read
 

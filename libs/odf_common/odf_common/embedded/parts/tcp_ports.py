@@ -94,14 +94,14 @@ def _another(taken: set[int]) -> int:
 
 def _claimed(folder: Path) -> set[int]:
     """Return the ports with a claim, and remove claims that are over."""
-    found: set[int] = set()
+    ports: set[int] = set()
     with suppress(OSError):
         for file in folder.iterdir():
             if file.name.isdigit() and time.time() - file.stat().st_mtime < CLAIM_SECONDS:
-                found.add(int(file.name))
+                ports.add(int(file.name))
             elif file.name.isdigit():
                 file.unlink()
-    return found
+    return ports
 
 
 def _remembered(home: Path) -> Mapping[str, int]:

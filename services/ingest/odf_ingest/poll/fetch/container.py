@@ -81,9 +81,9 @@ def container(step: FetchStepContainer, context: Context) -> Generator[Fetched]:
 
 def _engine(environ: Mapping[str, str]) -> str:
     for name in ENGINES:
-        found = shutil.which(name, path=environ.get("PATH", PATH))
-        if found is not None:
-            return found
+        program = shutil.which(name, path=environ.get("PATH", PATH))
+        if program is not None:
+            return program
     raise NoContainerEngine
 
 

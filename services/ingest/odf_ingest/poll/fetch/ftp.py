@@ -140,12 +140,12 @@ class _Client(ftplib.FTP):
 
     def version(self, file: FtpFile) -> _Version:
         """Return the version: the time alone where the server has no `SIZE`, none without `MDTM`."""
-        found = _MDTM.fullmatch(self._fact(f"MDTM {file.path}"))
+        match = _MDTM.fullmatch(self._fact(f"MDTM {file.path}"))
         size = _SIZE.fullmatch(self._fact(f"SIZE {file.path}"))
         number = None if size is None else int(size[1])
-        if found is None:
+        if match is None:
             return _Version(validators=Validators(), size=number)
-        year, month, day, hour, minute, second, fraction = found.groups(default="")
+        year, month, day, hour, minute, second, fraction = match.groups(default="")
         try:
             modified = Timestamp.parse(f"{year}-{month}-{day}T{hour}:{minute}:{second}{fraction}Z")
         except InvalidInput:

@@ -141,8 +141,8 @@ def _require_content(answer: urllib3.BaseHTTPResponse, request: Request) -> None
 def _validators(answer: urllib3.BaseHTTPResponse) -> Validators:
     modified = None
     try:
-        found = parsedate_to_datetime(answer.headers.get("last-modified", ""))
-        modified = Timestamp.from_datetime(found)
+        date = parsedate_to_datetime(answer.headers.get("last-modified", ""))
+        modified = Timestamp.from_datetime(date)
     except (
         ValueError,
         TypeError,

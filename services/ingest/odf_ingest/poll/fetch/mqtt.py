@@ -160,9 +160,9 @@ class _Subscriber:
                 self._handle(packet)
             elif self._waiting or time.monotonic() > until:
                 break
-        found, self._waiting = self._waiting[:most], self._waiting[most:]
+        messages, self._waiting = self._waiting[:most], self._waiting[most:]
         self._size = sum(len(message.payload) for message in self._waiting)
-        return found
+        return messages
 
     def _handle(self, packet: Packet) -> None:
         match packet.kind:

@@ -95,9 +95,9 @@ class Session:
         """Return the next packet; None if none arrives in time."""
         until = time.monotonic() + seconds
         while True:
-            found = packets.split(self._buffer, MAX_PACKET)
-            if found is not None:
-                packet, length = found
+            split = packets.split(self._buffer, MAX_PACKET)
+            if split is not None:
+                packet, length = split
                 del self._buffer[:length]
                 return packet
             left = until - time.monotonic()

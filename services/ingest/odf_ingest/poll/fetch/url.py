@@ -28,15 +28,15 @@ def url(step: FetchStepUrl, context: Context) -> Generator[Fetched]:
     scheme = urlsplit(step.url).scheme.lower()
     match scheme:
         case "http" | "https":
-            found = _over_http(step, context)
+            downloaded = _over_http(step, context)
         case "ftp":
-            found = _over_ftp(step, context)
+            downloaded = _over_ftp(step, context)
         case "file":
-            found = _from_file(step, context)
+            downloaded = _from_file(step, context)
         case _:
             raise InvalidInput(where="fetch.url", text=f"expected {', '.join(SCHEMES)}, got {scheme!r}")
-    if found is not None:
-        yield found
+    if downloaded is not None:
+        yield downloaded
 
 
 def _over_http(step: FetchStepUrl, context: Context) -> Fetched | None:
@@ -48,12 +48,12 @@ def _over_http(step: FetchStepUrl, context: Context) -> Fetched | None:
         label=label,
         headers={header.name: header.value for header in step.headers or ()},
         conditions=_conditions(context.last),
-        is_same=lambda found: context.last is not None and _state(found) == context.last,
+        is_same=lambda downloaded: context.last is not None and _state(downloaded) == context.last,
     )
-    found = download(request, target, context)
-    if found is None:
+    downloaded = download(request, target, context)
+    if downloaded is None:
         return None
-    return _fetched(step, context, target, label=label, found=found)
+    return _fetched(step, context, target, label=label, downloaded=downloaded)
 
 
 def _over_ftp(step: FetchStepUrl, context: Context) -> Fetched | None:
@@ -62,8 +62,8 @@ def _over_ftp(step: FetchStepUrl, context: Context) -> Fetched | None:
     label, target = label_of(step.url), context.folder / "fetched"
     context.report(label)
     known = context.last.value if context.last is not None and context.last.kind == ETAG else None
-    found = ftp.download(ftp.FtpFile.parse(urlsplit(step.url), label), target, context, known)
-    return None if found is None else _fetched(step, context, target, label=label, found=found)
+    downloaded = ftp.download(ftp.FtpFile.parse(urlsplit(step.url), label), target, context, known)
+    return None if downloaded is None else _fetched(step, context, target, label=label, downloaded=downloaded)
 
 
 def _from_file(step: FetchStepUrl, context: Context) -> Fetched | None:
@@ -73,30 +73,32 @@ def _from_file(step: FetchStepUrl, context: Context) -> Fetched | None:
     label, target = f"file://{place.path}", context.folder / "fetched"
     context.report(label)
     digest, seen = copy_file(Path(unquote(place.path)), target, context, label)
-    found = Downloaded(validators=Validators(modified=Timestamp(seen.st_mtime_ns)), digest=digest)
-    return _fetched(step, context, target, label=label, found=found)
+    downloaded = Downloaded(validators=Validators(modified=Timestamp(seen.st_mtime_ns)), digest=digest)
+    return _fetched(step, context, target, label=label, downloaded=downloaded)
 
 
 def _fetched(
-    step: FetchStepUrl, context: Context, target: Path, *, label: str, found: Downloaded
+    step: FetchStepUrl, context: Context, target: Path, *, label: str, downloaded: Downloaded
 ) -> Fetched | None:
-    state = _state(found.validators) or state_of(DIGEST, str(found.digest))
+    state = _state(downloaded.validators) or state_of(DIGEST, str(downloaded.digest))
     if state == context.last:
         return None
     before = context.position.last
     return Fetched(
         label=label,
         file=target,
-        event_time=context.event_time(step.event_time, urlsplit(step.url).path, found.validators.modified),
+        event_time=context.event_time(
+            step.event_time, urlsplit(step.url).path, downloaded.validators.modified
+        ),
         state=state,
         is_read=lambda position: position.last != before,
     )
 
 
-def _state(found: Validators) -> SourceState | None:
-    if found.etag is not None:
-        return state_of(ETAG, found.etag)
-    return None if found.modified is None else state_of(LAST_MODIFIED, str(found.modified))
+def _state(validators: Validators) -> SourceState | None:
+    if validators.etag is not None:
+        return state_of(ETAG, validators.etag)
+    return None if validators.modified is None else state_of(LAST_MODIFIED, str(validators.modified))
 
 
 def _conditions(last: SourceState | None) -> dict[str, str]:

@@ -154,15 +154,15 @@ def _chosen(names: Iterable[str], sub_path: str | None) -> str:
     known = sorted(name for name in names if not name.startswith("__MACOSX/"))
     if sub_path is not None and sub_path in known:
         return sub_path
-    found = known if sub_path is None else [name for name in known if _matches(name, sub_path)]
-    if len(found) == 1:
-        return found[0]
-    listed = ", ".join(repr(name) for name in (found or known)[:SHOWN])
-    more = ", …" if len(found or known) > SHOWN else ""
+    chosen = known if sub_path is None else [name for name in known if _matches(name, sub_path)]
+    if len(chosen) == 1:
+        return chosen[0]
+    listed = ", ".join(repr(name) for name in (chosen or known)[:SHOWN])
+    more = ", …" if len(chosen or known) > SHOWN else ""
     what = "has no file" if not known else f"has {listed}{more}"
     if sub_path is None:
         raise InvalidInput(where=WHERE, text=f"the archive {what}; choose one with `subPath`")
-    how = "no file" if not found else f"{len(found)} files"
+    how = "no file" if not chosen else f"{len(chosen)} files"
     raise InvalidInput(where=f"{WHERE}.subPath", text=f"{sub_path!r} matches {how}; the archive {what}")
 
 

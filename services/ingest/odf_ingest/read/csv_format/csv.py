@@ -160,8 +160,8 @@ def _infer_batch(step: ReadStepCsv, value: bytes, known: pa.Schema | None) -> pa
         body = text
         names = [f"f{number}" for number in range(grammar.width(text[: grammar.end(text)]))]
     before = {} if known is None else {column.name: column for column in known}
-    found = inferred_types(step, names, [body])
-    return pa.schema([before.get(column.name, column) for column in found])
+    types = inferred_types(step, names, [body])
+    return pa.schema([before.get(column.name, column) for column in types])
 
 
 def _infer_by_name(step: ReadStepCsv, messages: Sequence[_Message], known: pa.Schema | None) -> pa.Schema:
@@ -176,8 +176,8 @@ def _infer_by_name(step: ReadStepCsv, messages: Sequence[_Message], known: pa.Sc
         except InvalidInput:
             continue
         width = grammar_of(step).width
-        found = _types_of(step, names, [record for _, record in records if width(record) == len(names)])
-        for column in found:
+        types = _types_of(step, names, [record for _, record in records if width(record) == len(names)])
+        for column in types:
             before = columns.setdefault(column.name, column)
             if before.type != column.type and (known is None or column.name not in known.names):
                 columns[column.name] = column.with_type(pa.string())
@@ -194,10 +194,10 @@ def _types_of(step: ReadStepCsv, names: Sequence[str], records: Sequence[bytes])
 
 def _numbered(known: pa.Schema | None) -> list[pa.Field]:
     """Return the existing columns f0, f1, … of records without a header."""
-    found: list[pa.Field] = []
-    while known is not None and f"f{len(found)}" in known.names:
-        found.append(known.field(f"f{len(found)}"))
-    return found
+    fields: list[pa.Field] = []
+    while known is not None and f"f{len(fields)}" in known.names:
+        fields.append(known.field(f"f{len(fields)}"))
+    return fields
 
 
 def _read(step: ReadStepCsv, values: Sequence[bytes], schema: pa.Schema, *, is_open: bool) -> pa.Table:
@@ -259,10 +259,10 @@ def _completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _by_header(messages: Sequence[_Message]) -> dict[bytes | None, list[tuple[int, bytes]]]:
     """Return the indices and records of messages by header."""
-    found: dict[bytes | None, list[tuple[int, bytes]]] = {}
+    records: dict[bytes | None, list[tuple[int, bytes]]] = {}
     for number, (header, record) in enumerate(messages):
-        found.setdefault(header, []).append((number, record))
-    return found
+        records.setdefault(header, []).append((number, record))
+    return records
 
 
 def _message(step: ReadStepCsv, grammar: Grammar, value: bytes) -> _Message:
@@ -307,7 +307,7 @@ def _by_record(step: ReadStepCsv, body: bytes, order: pa.Schema, *, skipped: int
 def _placed(step: ReadStepCsv, body: bytes, *, skipped: int) -> tuple[list[bytes], list[str]]:
     """Return the records, and their lines; raises `InvalidInput` with the line of a bad quote."""
     try:
-        found = grammar_of(step).split(body)
+        records = grammar_of(step).split(body)
     except BadQuote as error:
         raise InvalidInput(where=f"line {error.line + skipped}", text=error.text) from error
-    return [record for _, record in found], [f"line {line + skipped}" for line, _ in found]
+    return [record for _, record in records], [f"line {line + skipped}" for line, _ in records]

@@ -135,9 +135,9 @@ def inferred_types(step: ReadStepCsv, names: Sequence[str], texts: Sequence[byte
     if not step.infer_schema or not text.strip():
         return strings
     require_utf8(text)
-    found = stored_schema(_read(step, text, None, names=names).schema)
-    exact = [_exact_type(step, text, strings, column) for column in found]
-    return pa.schema([column.with_type(type_) for column, type_ in zip(found, exact, strict=True)])
+    schema = stored_schema(_read(step, text, None, names=names).schema)
+    exact = [_exact_type(step, text, strings, column) for column in schema]
+    return pa.schema([column.with_type(type_) for column, type_ in zip(schema, exact, strict=True)])
 
 
 def _exact_type(step: ReadStepCsv, text: bytes, strings: pa.Schema, column: pa.Field) -> pa.DataType:

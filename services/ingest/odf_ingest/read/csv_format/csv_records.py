@@ -70,8 +70,8 @@ class Grammar:
 
     def end(self, text: bytes, at: int = 0) -> int:
         """Return the end of the record that starts at `at`; raises `BadQuote`."""
-        found = self.record.match(text, at)
-        end = at if found is None else found.end()
+        match = self.record.match(text, at)
+        end = at if match is None else match.end()
         if _LINE_END.match(text, end) is None:
             begin = shown(text[end : end + 40].decode(errors="replace").removeprefix(self.separator))
             is_closed = self.quote is not None and text[:end].endswith(self.quote.encode())
@@ -97,7 +97,7 @@ class Grammar:
         if quote is None or escape is None or escape.encode() not in text:
             return text
         values = _quoted_value(self.separator, quote, escape)
-        return values.sub(lambda found: _unescaped(found.group(), quote, escape), text)
+        return values.sub(lambda match: _unescaped(match.group(), quote, escape), text)
 
     def width(self, record: bytes) -> int:
         """Return the number of values of a record."""
@@ -153,7 +153,7 @@ def _unescaped(value: bytes, quote: str, escape: str) -> bytes:
         return value
     pairs = {f"{escape}{quote}".encode(): quote * 2, escape.encode() * 2: escape}
     return _pairs(quote, escape).sub(
-        lambda found: pairs.get(found.group(), found.group().decode()).encode(), value
+        lambda match: pairs.get(match.group(), match.group().decode()).encode(), value
     )
 
 

@@ -199,9 +199,9 @@ def _day(text: str) -> str | None:
 
 def _number(text: str) -> Quoted:
     """Return the number as JSON writes it, with the same digits."""
-    found = _NUMBER.fullmatch(text)
-    if found is None or not (found.group(2) or found.group(3)):
+    match = _NUMBER.fullmatch(text)
+    if match is None or not (match.group(2) or match.group(3)):
         raise ValueError(f"{shown(text)} is not a number")
-    sign, whole, fraction, exponent = found.groups()
+    sign, whole, fraction, exponent = match.groups()
     digits = (whole.lstrip("0") or "0") + (f".{fraction}" if fraction else "")
     return Quoted(f"{sign.strip('+')}{digits}" + (f"e{int(exponent)}" if exponent else ""))

@@ -55,8 +55,8 @@ def register(step: type[ReadStep], record: Record, features: Named) -> None:
 
     @split_file.register(step)
     def split(step: ReadStep, content: bytes) -> FileRecords:
-        found = features(content)
-        return FileRecords(step=step, values=list(found.values()), places=list(found))
+        records = features(content)
+        return FileRecords(step=step, values=list(records.values()), places=list(records))
 
     @read_records.register(step)
     def records(_: ReadStep, values: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:

@@ -100,10 +100,10 @@ def _one(step: ReadStepJson, value: bytes) -> bytes:
     text = to_utf8(value, step.encoding)
     if step.sub_path is None and text.startswith(b"{"):
         return text
-    found, _ = _placed(step, value)
-    if len(found) != 1:
-        raise InvalidInput(text=f"has {len(found)} records instead of one")
-    return found[0]
+    table, _ = _placed(step, value)
+    if len(table) != 1:
+        raise InvalidInput(text=f"has {len(table)} records instead of one")
+    return table[0]
 
 
 def _placed(step: ReadStepJson, value: bytes) -> tuple[list[bytes], list[str]]:

@@ -37,12 +37,12 @@ class Misfit(InvalidInput):
 
 
 def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidInput(where=f"column {twice}", text="is duplicated")
-    return found
+    return members
 
 
 _DECODER: Final = json.JSONDecoder(
@@ -62,10 +62,10 @@ def decode(text: bytes) -> object:
 
 def decode_object(text: bytes) -> dict[str, object]:
     """Return the JSON object; raises `InvalidInput`."""
-    found = decode(text)
-    if not isinstance(found, dict):
+    decoded = decode(text)
+    if not isinstance(decoded, dict):
         raise InvalidInput(text="is not a JSON object")
-    return found
+    return decoded
 
 
 def with_plain_numbers(text: bytes) -> bytes | None:
@@ -75,8 +75,8 @@ def with_plain_numbers(text: bytes) -> bytes | None:
     return _UP_TO_ODD.sub(_plain, text)
 
 
-def _plain(found: "re.Match[bytes]") -> bytes:
-    skipped, number = found.groups()
+def _plain(match: "re.Match[bytes]") -> bytes:
+    skipped, number = match.groups()
     if number is None:
         return bytes(skipped)
     whole, _, fraction = number.partition(b".")
@@ -107,10 +107,10 @@ def rewritten(text: bytes, schema: pa.Schema) -> bytes:
 
     Raises `InvalidInput` with column, value and type. Strings of times and UUIDs are not checked here.
     """
-    found = decode_object(text)
-    require_known(found, schema)
+    decoded = decode_object(text)
+    require_known(decoded, schema)
     columns = [
-        (column.name, _fitted(found, column, column.name)) for column in schema if column.name in found
+        (column.name, _fitted(decoded, column, column.name)) for column in schema if column.name in decoded
     ]
     try:
         return _written(columns).encode()
@@ -118,12 +118,12 @@ def rewritten(text: bytes, schema: pa.Schema) -> bytes:
         raise InvalidInput(text=f"has half a surrogate pair: {shown(error.object)}") from error
 
 
-def require_known(found: dict[str, object], schema: pa.Schema) -> None:
+def require_known(members: dict[str, object], schema: pa.Schema) -> None:
     """Raise `InvalidInput` unless the object has one of the columns."""
     if len(schema) == 0:
         raise Misfit(text=NO_COLUMNS)
-    if not any(name in found for name in schema.names):
-        has = f"it has {', '.join(map(shown, list(found)[:10]))}" if found else "it is empty"
+    if not any(name in members for name in schema.names):
+        has = f"it has {', '.join(map(shown, list(members)[:10]))}" if members else "it is empty"
         raise Misfit(text=f"has none of the columns {', '.join(schema.names[:20])}; {has}")
 
 
@@ -131,9 +131,9 @@ def _written(columns: Sequence[tuple[str, str]]) -> str:
     return "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in columns) + "}"
 
 
-def _fitted(found: dict[str, object], column: pa.Field, where: str) -> str:
+def _fitted(members: dict[str, object], column: pa.Field, where: str) -> str:
     """Return a column's value as JSON; raises `InvalidInput` if it is not of the column's type."""
-    return _value(found[column.name], column.type, where)
+    return _value(members[column.name], column.type, where)
 
 
 def _value(value: object, wanted: pa.DataType, where: str) -> str:
@@ -221,12 +221,12 @@ class Document:
     def records(self, path: Sequence[str]) -> list[Placed]:
         """Return all records at `path`; raises `InvalidInput` unless the document is JSON to its end."""
         try:
-            found = self._records(path)
+            records = self._records(path)
         except (ValueError, RecursionError) as error:
             raise InvalidInput(text=f"is not JSON: {error}") from error
         if self._at != len(self._text):
             raise InvalidInput(text=f"is not JSON: text after the document at character {self._at}")
-        return found
+        return records
 
     def typed_array(self, name: str) -> tuple[object, list[Placed] | None]:
         """Return the member `type` of the document's object, and the objects in its array `name`.
@@ -234,12 +234,12 @@ class Document:
         Either is None if it is missing; raises `InvalidInput` unless the document is JSON to its end.
         """
         try:
-            found = self._typed_array(name)
+            array = self._typed_array(name)
         except (ValueError, RecursionError) as error:
             raise InvalidInput(text=f"is not JSON: {error}") from error
         if self._at != len(self._text):
             raise InvalidInput(text=f"is not JSON: text after the document at character {self._at}")
-        return found
+        return array
 
     def _typed_array(self, name: str) -> tuple[object, list[Placed] | None]:
         if not self._takes("{"):
@@ -327,6 +327,6 @@ class Document:
             raise InvalidInput(text=f"is not JSON: expected {char!r} at character {self._at}")
 
     def _skip_space(self) -> None:
-        found = _SPACE.match(self._text, self._at)
-        assert found is not None
-        self._at = found.end()
+        match = _SPACE.match(self._text, self._at)
+        assert match is not None
+        self._at = match.end()

@@ -122,10 +122,10 @@ def inferred_columns(
     try:
         require_utf8(lines.text)
         is_read = len(lines) > 0 and _is_parsable(lines.text) and not too_deep(lines)
-        found = _parse(lines.text, parsed, infers=True).schema if is_read else None
+        schema = _parse(lines.text, parsed, infers=True).schema if is_read else None
     except InvalidInput:
-        found = None
-    return inferred(lines, known, found)
+        schema = None
+    return inferred(lines, known, schema)
 
 
 def columns_of_batch(values: Sequence[bytes], known: pa.Schema | None, formats: TimeFormats) -> pa.Schema:
@@ -220,8 +220,8 @@ def _objects_begun(text: bytes) -> int:
 
 def lines_of(text: bytes) -> tuple[list[bytes], list[str]]:
     """Return the lines that are not blank, and their locations, such as `line 1`."""
-    found = [(number, line) for number, line in enumerate(text.split(b"\n"), start=1) if line.strip()]
-    return [line for _, line in found], [f"line {number}" for number, _ in found]
+    lines = [(number, line) for number, line in enumerate(text.split(b"\n"), start=1) if line.strip()]
+    return [line for _, line in lines], [f"line {number}" for number, _ in lines]
 
 
 def _is_one_each(values: MessageBuffer) -> bool:

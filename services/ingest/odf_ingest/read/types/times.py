@@ -103,10 +103,10 @@ def _rfc3339(texts: pa.Array, made: pa.DataType) -> pa.Array:
 
 def _by_regex(texts: pa.Array, how: TimeFormat, made: pa.DataType | None) -> pa.Array:
     """Return timestamps of the type `made`, or dates if it is None."""
-    found = pc.extract_regex(texts, pattern=how.regex)
-    if found.null_count > texts.null_count:
-        _refuse(texts, found, how)
-    groups = dict(zip((field.name for field in found.type), found.flatten(), strict=True))
+    parts = pc.extract_regex(texts, pattern=how.regex)
+    if parts.null_count > texts.null_count:
+        _refuse(texts, parts, how)
+    groups = dict(zip((field.name for field in parts.type), parts.flatten(), strict=True))
     two = {
         name: pc.utf8_lpad(groups[name], 2, "0") if name in groups else initial
         for name, initial in (("m", "01"), ("d", "01"), ("H", "00"), ("M", "00"), ("S", "00"))

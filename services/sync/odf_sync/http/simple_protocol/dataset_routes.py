@@ -131,12 +131,12 @@ class SimpleProtocol:
     async def _signature(self, request: web.Request) -> web.Response:
         name = hash_in_url(request.match_info["name"])
         stored = StoredDataset(dataset_of(request).dataset_id, self._datasets.blobs, self._datasets.refs)
-        found = await asyncio.to_thread(stored_signature, stored, name)
-        if found is None:
+        signature = await asyncio.to_thread(stored_signature, stored, name)
+        if signature is None:
             return _not_found(MISSING[ObjectKind.SIGNATURE].format(name=name))
         # Not for ever: unlike an object named by its hash, it may be another one after a repair.
         headers = {hdrs.CACHE_CONTROL: "no-cache"}
-        return web.Response(body=found, content_type="application/json", headers=headers)
+        return web.Response(body=signature, content_type="application/json", headers=headers)
 
     async def _object(self, kind: ObjectKind, request: web.Request) -> web.StreamResponse:
         entry, name = dataset_of(request), hash_in_url(request.match_info["name"])

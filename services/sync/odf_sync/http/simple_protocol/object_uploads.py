@@ -116,13 +116,13 @@ def _part(request: web.Request, length: int) -> _Part | None:
     text = request.headers.get(hdrs.CONTENT_RANGE)
     if text is None:
         return _Part(0, length)
-    found = _RANGE.fullmatch(text)
-    if found is None:
+    match = _RANGE.fullmatch(text)
+    if match is None:
         return None
-    size = int(found["size"])
-    if found["first"] is None:
+    size = int(match["size"])
+    if match["first"] is None:
         return None if length else _Part(None, size)
-    first, last = int(found["first"]), int(found["last"])
+    first, last = int(match["first"]), int(match["last"])
     return _Part(first, size) if last + 1 == size == first + length else None
 
 

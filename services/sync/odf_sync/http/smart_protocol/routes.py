@@ -225,8 +225,8 @@ def _unfit(request: web.Request) -> web.Response | None:
     version = request.headers.get(VERSION_HEADER)
     if version is None:
         return web.Response(status=400, text=f"Header of type `{VERSION_HEADER}` was missing")
-    found = _INTEGER.fullmatch(version)
-    if found is None or (number := int("".join(found.groups()))) not in INT32:
+    match = _INTEGER.fullmatch(version)
+    if match is None or (number := int("".join(match.groups()))) not in INT32:
         return web.Response(status=400, text=f"invalid HTTP header ({VERSION_HEADER})")
     if number != VERSION:
         body = b'{"message":"Incompatible client version"}'
