@@ -131,4 +131,4 @@ def _in_turn(*works: Callable[[], None], rounds: int = ROUNDS) -> list[float]:
             work()
             if turn >= warm_up:
                 times[at].append(1000 * (time.perf_counter() - begun))
-    return [median(each) for each in times]
+    return [median(seconds) for seconds in times]

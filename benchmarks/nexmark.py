@@ -148,7 +148,7 @@ class _Size:
                 done.seconds[query].append(coordinator.transform(derivative)[0])
         for query, derivative in derived.items():
             slices = coordinator.blobs.names(derivative, ObjectKind.DATA)
-            files = [coordinator.blobs.local_path(derivative, ObjectKind.DATA, each) for each in slices]
+            files = [coordinator.blobs.local_path(derivative, ObjectKind.DATA, slice_) for slice_ in slices]
             done.results[query] = pa.concat_tables([pq.read_table(file) for file in files])
         return done
 
@@ -165,7 +165,7 @@ class _Size:
         with tempfile.TemporaryDirectory(prefix="stream-", dir=self._home) as folder:
             work = Work(
                 transform=made.transform,
-                files={each.dataset_ref: files[each.dataset_ref] for each in made.inputs},
+                files={input_.dataset_ref: files[input_.dataset_ref] for input_ in made.inputs},
                 disorder=JITTER,
                 partitions=choice.partitions,
                 store=choice.store,

@@ -131,7 +131,7 @@ def _records(kind: str, block: int) -> pa.Table:
     """Return what a query reads after a block: its records, or those of the window it closes."""
     if kind == "row-wise":
         return departures(block)
-    records = pa.concat_tables([departures(each) for each in range(max(block - 1, 0), block + 1)])
+    records = pa.concat_tables([departures(number) for number in range(max(block - 1, 0), block + 1)])
     moments = records.column("time_hour").cast(pa.int64())
     return records.filter(pc.equal(pc.divide(moments, HOUR), block))
 

@@ -120,8 +120,8 @@ def is_of_event_time(session: int, below: Tree, known: Known) -> bool:
     """Return whether a session window is computed from an input's unchanged event time."""
     made = next(node for node in below.walk() if node.kind == "Alias" and node.id == session)
     times = [part.children[0] for part in made.walk() if part.kind == "PreciseTimestampConversion"]
-    known_times = [time_of(each, known) for each in times]
-    return any(each is not None and each.windows == STRICT for each in known_times)
+    known_times = [time_of(column, known) for column in times]
+    return any(time is not None and time.windows == STRICT for time in known_times)
 
 
 def session_edge(value: Tree, session: int) -> int | None:
@@ -166,7 +166,7 @@ def name_in_input(tree: Tree, column: int) -> str | None:
         case "LocalRelation":
             return next((name for name, own in output(tree) if own == column), None)
         case "Project":
-            made = next(each for each in tree.part("projectList") if each.id == column)
+            made = next(field for field in tree.part("projectList") if field.id == column)
             value = made.children[0] if made.kind == "Alias" else made
             return name_in_input(tree.children[0], value.id) if value.kind == "AttributeReference" else None
         case "View" | "SubqueryAlias" | "PipeOperator" | "ResolvedHint" | "Filter":
@@ -207,8 +207,8 @@ def _solid(value: Tree, flow: Flow) -> Time | Frame | None:
 def _coalesced(value: Tree, flow: Flow) -> Time | Frame | None:
     """Return what is known of a COALESCE that is never null: over both sides of a FULL join, or a solid time."""
     both = {**flow.maybe, **flow.known}
-    values = [known_of(each, both) for each in value.children]
-    has_solid = any(known_of(each, flow.known) is not None for each in value.children)
+    values = [known_of(child, both) for child in value.children]
+    has_solid = any(known_of(child, flow.known) is not None for child in value.children)
     return common(values) if has_solid or flow.is_full else None
 
 
@@ -217,11 +217,11 @@ def _greatest(value: Tree, flow: Flow) -> Time | None:
     spans = [
         time.span
         for side in flow.join_sides
-        for each in value.children
-        if (time := time_of(each, side)) is not None
+        for child in value.children
+        if (time := time_of(child, side)) is not None
     ]
-    has_all_sides = all(any(time_of(each, side) for each in value.children) for side in flow.join_sides)
-    is_time = all(any(time_of(each, side) for side in flow.join_sides) for each in value.children)
+    has_all_sides = all(any(time_of(child, side) for child in value.children) for side in flow.join_sides)
+    is_time = all(any(time_of(child, side) for side in flow.join_sides) for child in value.children)
     return Time(span=latest(tuple(spans))) if spans and has_all_sides and is_time else None
 
 

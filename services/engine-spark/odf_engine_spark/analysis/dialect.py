@@ -112,8 +112,8 @@ def check_windows(tree: Tree) -> None:
     """Raise `InvalidQuery` if windows leave gaps; Spark's own message for that does not help."""
     for node in tree.walk():
         if node.kind == "UnresolvedFunction" and str(node.fields["nameParts"]).lower() == "[window]":
-            given = [str(each.fields["value"]) for each in node.children[1:3] if each.kind == "Literal"]
-            lengths = [length for each in given if (length := interval_of(each)) is not None]
+            given = [str(child.fields["value"]) for child in node.children[1:3] if child.kind == "Literal"]
+            lengths = [length for length_text in given if (length := interval_of(length_text)) is not None]
             if len(lengths) == 2 and lengths[1] > lengths[0]:
                 raise InvalidQuery(
                     text=f"window(…, '{given[0]}', '{given[1]}') leaves gaps: its slide is longer than its length"
@@ -132,7 +132,7 @@ def lateness(tree: Tree) -> int | None:
     """Return for how long after a window's end late records still correct it (the hint LATE); microseconds."""
     for node in tree.walk():
         if node.kind == "UnresolvedHint" and str(node.fields["name"]).upper() == _LATE:
-            given = [str(each.fields.get("value")) for each in node.part("parameters")]
+            given = [str(parameter.fields.get("value")) for parameter in node.part("parameters")]
             bound = interval_of(given[0]) if len(given) == 1 else None
             if bound is None or bound <= 0:
                 raise InvalidQuery(

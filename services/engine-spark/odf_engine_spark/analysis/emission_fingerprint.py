@@ -77,9 +77,9 @@ def _text_of(tree: Tree) -> str:
             case {"id": int(number), "jvmId": _}:
                 return numbers.setdefault(number, len(numbers))
             case dict():
-                return {key: plain(each) for key, each in value.items() if key not in _UNLIKE}
+                return {key: plain(member) for key, member in value.items() if key not in _UNLIKE}
             case list():
-                return [plain(each) for each in value]
+                return [plain(item) for item in value]
             case _:
                 return value
 

@@ -207,13 +207,13 @@ def _require_joinable(kind: str, lower: float, upper: float, *, is_keyed: bool) 
 
 def _moved(known: Known, lower: float, upper: float) -> Known:
     return {
-        column: replace(each, span=each.span.widened(lower=lower, upper=upper))
-        if isinstance(each, Time)
-        else replace(each, end=each.end.widened(lower=lower, upper=upper))
-        for column, each in known.items()
+        column: replace(time, span=time.span.widened(lower=lower, upper=upper))
+        if isinstance(time, Time)
+        else replace(time, end=time.end.widened(lower=lower, upper=upper))
+        for column, time in known.items()
     }
 
 
 def latest(times: tuple[Span, ...]) -> Span:
     """Return the span of the latest of several times, one per side."""
-    return Span(min(each.lower for each in times), max(each.upper for each in times))
+    return Span(min(time.lower for time in times), max(time.upper for time in times))

@@ -51,7 +51,7 @@ def read_condition(conditions: Sequence[Tree], left: Flow, right: Flow) -> Condi
             lower, upper = max(lower, low), min(upper, high)
         if condition.kind in _EQUAL:
             is_keyed = True
-            pair = [each.id for each in condition.children if each.kind == "AttributeReference"]
+            pair = [child.id for child in condition.children if child.kind == "AttributeReference"]
             if len(pair) == 2 and condition.kind == "EqualTo":
                 equal.append((pair[0], pair[1]))
                 continue

@@ -101,8 +101,8 @@ class _Reader:
 
     def _filter(self, tree: Tree) -> Node:
         conditions = conjuncts(tree.part("condition"))
-        for each in conditions:
-            self.limits.note(each)
+        for condition in conditions:
+            self.limits.note(condition)
         inner = tree.children[0]
         if inner.kind == "Join" and join_kind(inner) == "Inner" and not self._right_as_of(inner):
             below = self._join(inner, conditions)
@@ -274,9 +274,9 @@ class _Reader:
         # A version valid at the left row's time may be complete later than that row.
         waits = max(0.0, given.span.upper - asked.span.lower)
         known = {
-            column: replace(each, span=each.span.later(waits))
-            for column, each in left.flow.known.items()
-            if isinstance(each, Time)
+            column: replace(time, span=time.span.later(waits))
+            for column, time in left.flow.known.items()
+            if isinstance(time, Time)
         }
         made = self._made(tree, (left, right), "as_of", known=known, condition=condition)
         there = {column for _, column in output(tree.children[1])}

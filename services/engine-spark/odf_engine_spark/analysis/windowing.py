@@ -91,7 +91,7 @@ def in_time(tree: Tree, flow: Flow) -> tuple[Flow, int]:
         raise InvalidQuery(text="rows of a join without time bounds cannot be ordered by time")
     columns = tuple(reference(*column) for column in output(tree.children[0]))
     known = {
-        column: each for column, each in after_group(columns, flow, order).items() if isinstance(each, Time)
+        column: time for column, time in after_group(columns, flow, order).items() if isinstance(time, Time)
     }
     slack, behind = moment.span.upper - moment.span.lower, int(moment.span.upper)
     retention = {name: retention + slack for name, retention in flow.retention.items()}

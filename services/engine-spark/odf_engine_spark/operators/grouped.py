@@ -105,7 +105,9 @@ def grouped(
     for unsupported aggregates.
     """
     by, given = changes.records.columns[:keys], changes.records.columns[keys:]
-    folds = [changing_fold(each, column.type) for each, column in zip(aggregates, given, strict=True)]
+    folds = [
+        changing_fold(aggregate, column.type) for aggregate, column in zip(aggregates, given, strict=True)
+    ]
     groups = keyed(state, by, folds, len(changes.operations))
     arguments = [fold.read(column) for fold, column in zip(folds, given, strict=True)]
     grouping = _Grouping(folds, arguments, _known(groups, folds, keys), [[] for _ in folds])

@@ -195,10 +195,10 @@ def _checked(state: pa.Table | None, schema: pa.Schema) -> tuple[pa.Table, Flags
 
 def _ranks(rows: pa.Table, order: Sequence[SortKey]) -> Numbers:
     ranks = np.zeros(len(rows), dtype=np.int64)
-    for each in order:
-        column = rows.column(each.column)
+    for key in order:
+        column = rows.column(key.column)
         ranks = combined(
-            ranks, order_codes(column, is_ascending=each.is_ascending, nulls_first=each.nulls_first)
+            ranks, order_codes(column, is_ascending=key.is_ascending, nulls_first=key.nulls_first)
         )
     return compact(ranks)
 
@@ -210,10 +210,10 @@ def _known(partitions: Numbers, ranks: Numbers, old: int, limit: int) -> dict[in
     found, edges = np.unique(partitions[touched], return_index=True)
     keys = (ranks * len(ranks) + np.arange(len(ranks)))[touched].tolist()
     known, ends = {}, [*edges.tolist(), len(touched)][1:]
-    for each, start, end in zip(found.tolist(), edges.tolist(), ends, strict=True):
+    for partition, start, end in zip(found.tolist(), edges.tolist(), ends, strict=True):
         middle = min(start + limit, end)
         # A sorted list is a heap.
-        known[each] = Places(limit, keys[start:middle], keys[middle:end])
+        known[partition] = Places(limit, keys[start:middle], keys[middle:end])
     return known
 
 

@@ -30,11 +30,13 @@ def running(
     `ValueError` if `state` is malformed, `InvalidQuery` for unsupported aggregates.
     """
     given = records.columns[len(records.columns) - len(aggregates) :]
-    folds = [running_fold(each, column.type) for each, column in zip(aggregates, given, strict=True)]
+    folds = [
+        running_fold(aggregate, column.type) for aggregate, column in zip(aggregates, given, strict=True)
+    ]
     partitions = keyed(state, [records.column(at) for at in keys], folds, len(records))
     columns = [fold.read(column) for fold, column in zip(folds, given, strict=True)]
     values, kept = _fold(partitions, folds, columns, len(keys))
-    results = [fold.write(each) for fold, each in zip(folds, values, strict=True)]
+    results = [fold.write(value) for fold, value in zip(folds, values, strict=True)]
     if peers is not None:
         last = _last_peers(partitions.new_codes, normalized(records.column(peers)))
         results = [result.take(last) for result in results]

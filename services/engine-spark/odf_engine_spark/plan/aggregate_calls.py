@@ -90,7 +90,7 @@ def in_order_of_rows(plans: Plans, columns: Sequence[Java], never_null: Java) ->
 
 def _require_exact(call: Java) -> None:
     function = call.aggregateFunction()
-    types = {str(each.dataType().typeName()) for each in items(function.children())}
+    types = {str(child.dataType().typeName()) for child in items(function.children())}
     is_exact = kind_of(function) in _OF_EXACT and not types & set(_INEXACT)
     if kind_of(function) not in _OF_ANY and not is_exact:
         raise InvalidQuery(

@@ -31,7 +31,7 @@ def net_changes(records: pa.Table, vocab: DatasetVocabulary) -> pa.Table:
     data = records.select([name for name in records.column_names if name not in system])
     times = data.column(vocab.event_time_column)
     touched = np.flatnonzero(np.asarray(pc.is_in(times, times.filter(takes).combine_chunks())))
-    same = equality_codes([normalized(each) for each in data.take(touched).columns], len(touched))
+    same = equality_codes([normalized(column) for column in data.take(touched).columns], len(touched))
     late = np.asarray(records.column(LATE))
     until = np.asarray(records.column(UNTIL)).copy()
     keeps = np.ones(len(records), dtype=bool)

@@ -123,7 +123,7 @@ class Compiler:
             case "Expand":
                 more = self.hidden(below)
                 seq = self.plans.spark.seq
-                projections = [seq([*items(each), *more]) for each in items(plan.projections())]
+                projections = [seq([*items(projection), *more]) for projection in items(plan.projections())]
                 columns = [*items(plan.output()), *more]
                 return PlanPart(self.plans.expand(projections, columns, below.plan), below.hidden)
             case "Aggregate" | "Distinct":

@@ -173,7 +173,7 @@ def _corrected(before: LateResult, after: LateResult, keys: Sequence[int]) -> De
     complete = np.concatenate([before.complete, after.complete])
     return Delta(
         records=both.take(pa.array(rows, pa.int64())),
-        operations=np.array([int(each) for each in operations], dtype=np.int64),
+        operations=np.array([int(operation) for operation in operations], dtype=np.int64),
         complete=complete[rows] if rows else complete[:0],
     )
 
@@ -196,7 +196,7 @@ def _keys(node: Node) -> tuple[dict[int, int], int] | None:
         made = node.children[0].flow.known
         own = [_identity(key, made) for key in keys]
         columns = {column.id: _identity(column, made) for column in tree.part("aggregateExpressions")}
-        return {column: own.index(each) for column, each in columns.items() if each in own}, len(keys)
+        return {column: own.index(field) for column, field in columns.items() if field in own}, len(keys)
     if tree.kind == "Distinct":
         ids = [column for _, column in output(tree)]
         return {column: at for at, column in enumerate(ids)}, len(ids)

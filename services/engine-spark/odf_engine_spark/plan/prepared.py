@@ -97,18 +97,18 @@ def prepare(
     warm: Spark, transform: TransformSql, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
 ) -> Prepared:
     """Check a transform against its inputs; raises `InvalidQuery` or `InvalidInput`."""
-    for each in inputs:
-        for name in each.schema.names:
+    for input_ in inputs:
+        for name in input_.schema.names:
             if name.lower().startswith(RESERVED):
                 raise InvalidQuery(
-                    text=f"{each.name} has a column {name}: the prefix {RESERVED} is reserved for the engine"
+                    text=f"{input_.name} has a column {name}: the prefix {RESERVED} is reserved for the engine"
                 )
-    names = [each.name.lower() for each in inputs]
+    names = [input_.name.lower() for input_ in inputs]
     for name in names:
         if names.count(name) > 1:
             raise InvalidQuery(text=f"two inputs are called {name}: names in SQL are not case-sensitive")
     spark = warm.isolated()
-    schemas = {each.name: spark_schema_of(each.schema) for each in inputs}
+    schemas = {input_.name: spark_schema_of(input_.schema) for input_ in inputs}
     try:
         analysed = _analysed(spark, transform, schemas)
         return _compiled(spark, analysed, inputs, vocab)
@@ -126,7 +126,7 @@ def _compiled(
         raise InvalidQuery(
             text="a string becomes the current time: write a fixed one, such as DATE '2026-01-31', or use event time"
         )
-    node = shape_of(tree, {each.name.lower(): _meaning(each) for each in inputs}, analysed.as_of)
+    node = shape_of(tree, {input_.name.lower(): _meaning(input_) for input_ in inputs}, analysed.as_of)
     checked(node.flow)
     columns = [(name, column) for name, column in output(tree) if column not in node.flow.system]
     _check_names([name for name, _ in columns], vocab)
@@ -163,10 +163,10 @@ def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Sc
     for step in steps_of(transform):
         with _in_step(step, transform):
             text = read_text(step.query, transform.temporal_tables or ())
-            for view, each in text.tables.items():
-                if each.table.lower() not in tables:
-                    raise InvalidQuery(text=f"AS OF {each.time}: {no_table(each.table)}")
-                tables[each.table.lower()].createOrReplaceTempView(quoted(view))
+            for view, table in text.tables.items():
+                if table.table.lower() not in tables:
+                    raise InvalidQuery(text=f"AS OF {table.time}: {no_table(table.table)}")
+                tables[table.table.lower()].createOrReplaceTempView(quoted(view))
             as_of.update(text.tables)
             plan, tree = parsed(spark, text.sql)
             check_moments(text.sql)
@@ -217,7 +217,7 @@ def _check_names(names: Sequence[str], vocab: DatasetVocabulary) -> None:
     own = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column}
     lower = [name.lower() for name in names]
     for name in names:
-        if name.lower() in {each.lower() for each in own}:
+        if name.lower() in {known.lower() for known in own}:
             raise InvalidQuery(text=f"column {name} is written by the engine: rename yours")
         if lower.count(name.lower()) > 1:
             raise InvalidQuery(text=f"the result has two columns {name}: rename one, by more than its case")

@@ -91,7 +91,7 @@ class Segment:
     def _by_record(self, step: Step) -> Delta:
         """Process each new record on its own, in the order of streams and records."""
         deltas = {name: step.streams[name] for name in self.order(step)}
-        operations = np.concatenate([each.operations for each in deltas.values()])
+        operations = np.concatenate([delta.operations for delta in deltas.values()])
         parts = []
         for start, end in _chunks(operations, CHUNK):
             if end > start:
@@ -217,10 +217,10 @@ def _chunks(operations: Numbers, size: int) -> list[tuple[int, int]]:
 def _numbered(deltas: Mapping[str, Delta], start: int, end: int) -> dict[str, pa.Table]:
     """Return the records numbered `start` to `end` across all streams, with their numbers."""
     first, tables = 0, {}
-    for name, each in deltas.items():
-        low, high = max(start - first, 0), max(min(end - first, len(each.records)), 0)
-        part = each.records.slice(low, max(high - low, 0))
+    for name, delta in deltas.items():
+        low, high = max(start - first, 0), max(min(end - first, len(delta.records)), 0)
+        part = delta.records.slice(low, max(high - low, 0))
         numbers = np.arange(first + low, first + low + len(part), dtype=np.int64)
         tables[name] = part.append_column(ROW, pa.array(numbers))
-        first += len(each.records)
+        first += len(delta.records)
     return tables

@@ -57,7 +57,7 @@ def _grouped(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) 
     keys, columns = grouping_of(node, plan)
     calls = unique(call for column in columns for call in aggregate_calls(column))
     values = [*keys, *(_argument(compiler, call) for call in calls)]
-    results = plans.aggregate(keys, [plans.alias(each, "r") for each in (*keys, *calls)], below)
+    results = plans.aggregate(keys, [plans.alias(expression, "r") for expression in (*keys, *calls)], below)
     types = plans.schema(results)
     given = [plans.alias(value, f"c{at}") for at, value in enumerate(values)]
     assert node.stream is not None
@@ -67,12 +67,12 @@ def _grouped(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) 
             segment=_fed(compiler, node.stream, flow, part, given),
             keys=len(keys),
             aggregates=tuple(
-                aggregate_of(call, each.type)
-                for call, each in zip(calls, list(types)[len(keys) :], strict=True)
+                aggregate_of(call, output.type)
+                for call, output in zip(calls, list(types)[len(keys) :], strict=True)
             ),
         )
     )
-    made = plans.columns_for(pa.schema([(str(at), each.type) for at, each in enumerate(types)]))
+    made = plans.columns_for(pa.schema([(str(at), output.type) for at, output in enumerate(types)]))
     leaf = plans.leaf(node.stream, made, hidden)
     results_of = list(zip([*keys, *calls], made, strict=True))
 
@@ -132,8 +132,8 @@ def _ranked(compiler: Compiler, node: Node, plan: Java) -> None:
             outputs=len(shown),
             partition=tuple(range(len(shown), first)),
             order=tuple(
-                SortKey(first + at, is_ascending=each.is_ascending, nulls_first=each.nulls_first)
-                for at, each in enumerate(node.over.order)
+                SortKey(first + at, is_ascending=key.is_ascending, nulls_first=key.nulls_first)
+                for at, key in enumerate(node.over.order)
             ),
             limit=node.limit,
         )
@@ -143,13 +143,13 @@ def _ranked(compiler: Compiler, node: Node, plan: Java) -> None:
 def _running(compiler: Compiler, node: Node, plan: Java) -> None:
     plans, (below,) = compiler.plans, items(plan.children())
     part = compiler.part(node.children[0], below, WAITING)
-    order = [each.child() for each in items(plan.orderSpec())]
+    order = [key.child() for key in items(plan.orderSpec())]
     name, complete = plans.fresh("__odf_key"), plans.fresh(COMPLETE)
     probe = plans.with_key(part.plan, order[0], name)
     text = f"unix_micros(CAST({name} AS TIMESTAMP)) + {node.behind}L"
     part = PlanPart(plans.with_column(probe, complete, text), {**part.hidden, COMPLETE: complete})
     functions = [window_function(column) for column in items(plan.windowExpressions())]
-    arguments = [_argument(compiler, each) for each in functions]
+    arguments = [_argument(compiler, function) for function in functions]
     columns, keys = items(below.output()), items(plan.partitionSpec())
     values = (*columns, *keys, *order, *arguments)
     orders = items(plan.orderSpec())[1:]
@@ -168,7 +168,7 @@ def _running(compiler: Compiler, node: Node, plan: Java) -> None:
             keys=tuple(range(len(columns), len(columns) + len(keys))),
             peers=tuple(range(first - len(order), first)),
             calls=tuple(
-                _calls(functions, [each.type for each in types], first, len(columns), node.over.ranges)
+                _calls(functions, [output.type for output in types], first, len(columns), node.over.ranges)
             ),
         )
     )
@@ -260,7 +260,7 @@ def _calls(
 ) -> list[AggregateCall]:
     calls = []
     for is_range in (False, True):
-        chosen = [at for at, each in enumerate(ranges) if each == is_range]
+        chosen = [at for at, of_range in enumerate(ranges) if of_range == is_range]
         if chosen:
             calls.append(
                 AggregateCall(

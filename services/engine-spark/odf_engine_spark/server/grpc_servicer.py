@@ -82,10 +82,10 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             refused, failed = TransformResponseInvalidQuery, TransformResponseInternalError
             return _response("transform", execute, reports, refused=refused, failed=failed)
 
-        for each in self._steps.reports(context, work):
-            value = TransformResponseProgress() if each.done is None else each.done.result()
+        for report in self._steps.reports(context, work):
+            value = TransformResponseProgress() if report.done is None else report.done.result()
             raw = encode_message(TransformResponseRoot(value=value))
-            yield engine_pb2.TransformResponse(flatbuffer=raw, progress=progress(each.now))
+            yield engine_pb2.TransformResponse(flatbuffer=raw, progress=progress(report.now))
 
     def ExecuteRawQuery(
         self, request: engine_pb2.RawQueryRequest, context: grpc.ServicerContext
@@ -101,10 +101,10 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             refused, failed = RawQueryResponseInvalidQuery, RawQueryResponseInternalError
             return _response("raw query", execute, reports, refused=refused, failed=failed)
 
-        for each in self._batches.reports(context, work):
-            value = RawQueryResponseProgress() if each.done is None else each.done.result()
+        for report in self._batches.reports(context, work):
+            value = RawQueryResponseProgress() if report.done is None else report.done.result()
             raw = encode_message(RawQueryResponseRoot(value=value))
-            yield engine_pb2.RawQueryResponse(flatbuffer=raw, progress=progress(each.now))
+            yield engine_pb2.RawQueryResponse(flatbuffer=raw, progress=progress(report.now))
 
     def ValidateQuery(
         self, request: engine_pb2.ValidateQueryRequest, context: grpc.ServicerContext
@@ -125,11 +125,11 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
     ) -> Iterator[engine_pb2.ArrowChunk]:
         """Return the result of an ad-hoc query as an Arrow IPC stream in chunks; raises `InvalidQuery`."""
         asked = tables_of(request)
-        for each in self._queries.reports(context, lambda _: run_query(self._spark, request.sql, asked)):
-            if each.done is None:
+        for report in self._queries.reports(context, lambda _: run_query(self._spark, request.sql, asked)):
+            if report.done is None:
                 yield engine_pb2.ArrowChunk()
                 continue
-            result = each.done.result()
+            result = report.done.result()
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, result.schema) as stream:
                 stream.write_table(result)
@@ -146,8 +146,8 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         if not request.inputs:
             return engine_pb2.ValidateQueryResponse(tables=read, engine_version=self._identity.version)
         inputs = [
-            PlannedInput(name=each.name, schema=schema_of(each.schema), vocab=vocabulary_of(each.vocab))
-            for each in request.inputs
+            PlannedInput(name=input_.name, schema=schema_of(input_.schema), vocab=vocabulary_of(input_.vocab))
+            for input_ in request.inputs
         ]
         vocab = vocabulary_of(request.output_vocab)
         prepared = self._transforms.prepare(event.transform, inputs, vocab)

@@ -72,8 +72,8 @@ def vocabulary_of(given: engine_pb2.Vocabulary) -> DatasetVocabulary:
 def tables_of(request: engine_pb2.QueryRequest) -> tuple[QueryTable, ...]:
     """Return the tables of an ad-hoc query."""
     return tuple(
-        QueryTable(name=each.name, schema=schema_of(each.schema), data_paths=tuple(each.data_paths))
-        for each in request.tables
+        QueryTable(name=table.name, schema=schema_of(table.schema), data_paths=tuple(table.data_paths))
+        for table in request.tables
     )
 
 
@@ -83,8 +83,8 @@ def migration_of(request: engine_pb2.MigrateQueryRequest) -> MigrateRequest:
         old=set_transform_of(request.old_set_transform),
         new=set_transform_of(request.new_set_transform),
         inputs=tuple(
-            MigrateInput(name=each.name, schema=schema_of(each.schema), vocab=vocabulary_of(each.vocab))
-            for each in request.inputs
+            MigrateInput(name=input_.name, schema=schema_of(input_.schema), vocab=vocabulary_of(input_.vocab))
+            for input_ in request.inputs
         ),
         vocab=vocabulary_of(request.output_vocab),
         system_time=time_of(request.system_time),

@@ -83,9 +83,9 @@ class Requests:
 
     def result(self, call: Call, work: Callable[[Progress], T]) -> T:
         """Return the work's result, or raise what it raised."""
-        for each in self.reports(call, work):
-            if each.done is not None:
-                return each.done.result()
+        for report in self.reports(call, work):
+            if report.done is not None:
+                return report.done.result()
         raise AssertionError("the last report has the result")
 
     def _run(self, name: str, progress: Progress, work: Callable[[Progress], T]) -> T:

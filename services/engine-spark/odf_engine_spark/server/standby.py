@@ -108,9 +108,9 @@ def keep(
             quiet_since = now()
         elif now() - quiet_since >= after:
             spare = start()
-    for each in (serving, spare):
-        if each is not None:
-            each.end()
+    for engine in (serving, spare):
+        if engine is not None:
+            engine.end()
     return 0 if stop.is_set() else code
 
 

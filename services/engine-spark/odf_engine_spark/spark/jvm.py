@@ -147,7 +147,7 @@ def _expansions(plan: Java) -> list[Any]:
     if plan.getClass().getSimpleName() != "Expand":
         return below
     lists = [plan.projections().apply(at) for at in range(plan.projections().size())]
-    return [[[json.loads(each.apply(at).toJSON()) for at in range(each.size())] for each in lists], *below]
+    return [[[json.loads(list_.apply(at).toJSON()) for at in range(list_.size())] for list_ in lists], *below]
 
 
 def _named_queries(plan: Java) -> tuple[Tree, ...]:

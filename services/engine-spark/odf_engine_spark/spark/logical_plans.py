@@ -184,9 +184,9 @@ class Plans:
 
     def column(self, plan: Java, name: str) -> Java:
         """Return a hidden column of a plan."""
-        for each in reversed(items(plan.output())):
-            if each.name() == name:
-                return each
+        for attribute in reversed(items(plan.output())):
+            if attribute.name() == name:
+                return attribute
         raise AssertionError(f"the plan has the hidden column {name}")
 
     def rebuilt(self, expression: Java, replaced: Callable[[Java], Java | None]) -> Java:
@@ -197,7 +197,9 @@ class Plans:
         children = items(expression.children())
         if not children:
             return expression
-        return expression.withNewChildren(self.spark.seq([self.rebuilt(each, replaced) for each in children]))
+        return expression.withNewChildren(
+            self.spark.seq([self.rebuilt(child, replaced) for child in children])
+        )
 
     def schema(self, plan: Java) -> pa.Schema:
         """Return a plan's columns in Arrow's types; raises `InvalidQuery` for what Arrow cannot hold."""

@@ -47,16 +47,16 @@ def event_times(records: pa.Table, column: str) -> Numbers:
 
 def watermarks_before(system_times: Numbers, watermarks: Sequence[Watermark], before: int | None) -> Numbers:
     """Return, for each record, the input's watermark before the record's block, in microseconds."""
-    blocks = np.array([each.system_time.ms * 1000 for each in watermarks], dtype=np.int64)
-    held = [before] + [each.event_time.ns for each in watermarks]
-    known = np.array([NEVER if each is None else each // US for each in held], dtype=np.int64)
+    blocks = np.array([watermark.system_time.ms * 1000 for watermark in watermarks], dtype=np.int64)
+    held = [before] + [watermark.event_time.ns for watermark in watermarks]
+    known = np.array([NEVER if time is None else time // US for time in held], dtype=np.int64)
     reached = np.maximum.accumulate(known)
     return np.asarray(reached[np.searchsorted(blocks, system_times, side="left")])
 
 
 def last_watermark(watermarks: Sequence[Watermark], before: int | None) -> int | None:
     """Return the input's watermark after the request; nanoseconds."""
-    return highest(max((each.event_time.ns for each in watermarks), default=None), before)
+    return highest(max((watermark.event_time.ns for watermark in watermarks), default=None), before)
 
 
 def microseconds(watermark: int | None) -> int | None:
@@ -66,5 +66,5 @@ def microseconds(watermark: int | None) -> int | None:
 
 def highest(value: int | None, other: int | None) -> int | None:
     """Return the later of two watermarks, where None means unknown."""
-    known = [each for each in (value, other) if each is not None]
+    known = [time for time in (value, other) if time is not None]
     return max(known, default=None)

@@ -94,5 +94,5 @@ def _cut(records: pa.Table, interval: OffsetInterval | None, asked: TransformReq
 
 def min_watermark(watermarks: Sequence[int | None]) -> int | None:
     """Return the least watermark, None if an input has none; nanoseconds."""
-    known = [each for each in watermarks if each is not None]
+    known = [watermark for watermark in watermarks if watermark is not None]
     return min(known) if known and len(known) == len(watermarks) else None

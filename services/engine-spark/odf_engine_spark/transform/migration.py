@@ -33,7 +33,7 @@ def migrate(transforms: Transforms, request: MigrateRequest) -> TransformRespons
     names = {
         before[reference]: name for name, reference in _references(request.new).items() if reference in before
     }
-    old, new = (_prepared(transforms, request, each) for each in (request.old, request.new))
+    old, new = (_prepared(transforms, request, version) for version in (request.old, request.new))
     lowered = {one.lower(): other.lower() for one, other in names.items()}
     check_carried(old, new, lowered)
     state = read_state(None if request.prev_checkpoint_path is None else Path(request.prev_checkpoint_path))
@@ -122,13 +122,13 @@ def _lost(why: str) -> InvalidQuery:
 def _prepared(transforms: Transforms, request: MigrateRequest, version: SetTransform) -> Prepared:
     names = {name.lower() for name in _references(version)}
     inputs = [
-        PlannedInput(name=each.name, schema=each.schema, vocab=each.vocab)
-        for each in request.inputs
-        if each.name.lower() in names
+        PlannedInput(name=input_.name, schema=input_.schema, vocab=input_.vocab)
+        for input_ in request.inputs
+        if input_.name.lower() in names
     ]
     return transforms.prepare(version.transform, inputs, request.vocab)
 
 
 def _references(version: SetTransform) -> Mapping[str, str]:
     """Return the dataset reference of each input, by its name in SQL."""
-    return {each.alias or each.dataset_ref: each.dataset_ref for each in version.inputs}
+    return {input_.alias or input_.dataset_ref: input_.dataset_ref for input_ in version.inputs}

@@ -63,12 +63,12 @@ class Transforms:
         """Write the request's slice and checkpoint; raises `InvalidQuery` or `InvalidInput`: then ignore both files."""
         progress = progress or Progress()
         progress.report("reading")
-        inputs = [read_input(each) for each in request.query_inputs]
-        prepared = self.prepare(request.transform, [each.planned for each in inputs], request.vocab)
+        inputs = [read_input(input_) for input_ in request.query_inputs]
+        prepared = self.prepare(request.transform, [input_.planned for input_ in inputs], request.vocab)
         state = read_state(
             None if request.prev_checkpoint_path is None else Path(request.prev_checkpoint_path)
         )
-        progress.report("computing", total=sum(len(each.records) for each in inputs))
+        progress.report("computing", total=sum(len(input_.records) for input_ in inputs))
         result = run(prepared, inputs, state, request.vocab, progress)
         progress.report("writing", total=len(result.records))
         return self._write(request, result)
@@ -123,11 +123,13 @@ def run(
     prepared: Prepared, inputs: Sequence[Input], state: State, vocab: DatasetVocabulary, progress: Progress
 ) -> Result:
     """Run the stages in order, each over the new part of its streams."""
-    watermarks = {each.name: last_watermark(each.watermarks, state.inputs.get(each.name)) for each in inputs}
+    watermarks = {
+        input_.name: last_watermark(input_.watermarks, state.inputs.get(input_.name)) for input_ in inputs
+    }
     reached = min_watermark(list(watermarks.values()))
-    before = min_watermark([state.inputs.get(each.name) for each in inputs])
+    before = min_watermark([state.inputs.get(input_.name) for input_ in inputs])
     step = Step(
-        streams={each.name.lower(): delta_of(each, state.inputs.get(each.name)) for each in inputs},
+        streams={input_.name.lower(): delta_of(input_, state.inputs.get(input_.name)) for input_ in inputs},
         frontier=WatermarkRange(before=microseconds(before), now=microseconds(reached)),
         old=state.tables,
         new={},

@@ -163,7 +163,7 @@ class EngineClient:
         message = engine_pb2.MigrateQueryRequest(
             old_set_transform=encode_event(request.old),
             new_set_transform=encode_event(request.new),
-            inputs=[_input(each.name, each.schema, each.vocab) for each in request.inputs],
+            inputs=[_input(input_.name, input_.schema, input_.vocab) for input_ in request.inputs],
             output_vocab=_vocabulary(request.vocab),
             system_time=time_message(request.system_time),
             next_offset=request.next_offset,

@@ -337,7 +337,7 @@ def _written(folder: Path) -> float:
     """Return the time of the last write to a dataset's folder, in epoch seconds."""
     try:
         inside = [Path(item.path) for item in os.scandir(folder) if item.is_dir()]
-        return max(each.stat().st_mtime for each in (folder, *inside))
+        return max(entry.stat().st_mtime for entry in (folder, *inside))
     except FileNotFoundError:  # removed in the meantime
         return float("inf")
 
