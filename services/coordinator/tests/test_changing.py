@@ -1,15 +1,20 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from odf_testing.builders import a_hash
 from odf_testing.coordinator import Coordinator
+from structlog.testing import capture_logs
 
 from odf_common.adapters.local import durable
 from odf_common.adapters.local.durable import LockHeld
 from odf_common.chain.state import ChainState
+from odf_common.chain.walk import iterate
 from odf_common.errors import Damaged, HeadMoved, InvalidInput, InvalidQuery, NotFound, Refused
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import (
     AddData,
@@ -29,8 +34,10 @@ from odf_common.metadata.fetching import FetchStepUrl
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, TransformSql
 from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.service.environment import FreeLocks
 from odf_coordinator.api.responses import unreadable_summary
 from odf_coordinator.catalog.registry import DatasetHandle, Unreadable
+from odf_coordinator.commit.dataset_locks import DatasetBusy, DatasetLocks
 from odf_coordinator.lifecycle.claims import Claims
 from odf_coordinator.operations.read import ipc_chunks
 
@@ -112,6 +119,50 @@ def test_a_head_can_be_moved_back_to_a_block_of_its_chain(pair: Coordinator) -> 
     pair.editor.reset("cities", before.head)
 
     assert pair.find("cities").state == before
+
+
+def test_a_reset_to_the_head_announces_nothing(pair: Coordinator) -> None:
+    known = pair.find("cities")
+    announced: list[ChainState] = []
+    pair.committer.listen(announced.append)
+
+    assert pair.editor.reset("cities", known.state.head) == known
+
+    assert announced == []
+
+
+def test_a_dataset_on_which_another_operation_works_is_not_reset(pair: Coordinator) -> None:
+    first = pair.find("cities").state.head
+    known = pair.push("cities", "Rome", minute=1)
+    pair.committer.locks = DatasetLocks(FreeLocks(), 10_000, local_seconds=0.01)
+
+    with pair.committer.lock(known.id), pytest.raises(DatasetBusy):
+        pair.editor.reset("cities", first)
+
+    assert pair.find("cities") == known
+
+
+def test_a_derivative_is_reset_to_each_block_of_its_chain(pair: Coordinator) -> None:
+    pair.editor.commit_event("cities.copy", SetInfo(description="towns"))
+    pair.push("cities", "Rome", minute=1)
+    pair.work()
+    known = pair.find("cities.copy")
+    blocks = [name for name, _, _ in iterate(pair.datasets.reader(known.id), known.state.head)]
+    assert len(blocks) > 5
+
+    for block in blocks:
+        assert pair.editor.reset("cities.copy", block).state.head == block
+
+
+def test_a_block_that_was_read_and_is_no_longer_stored_stops_no_reset(pair: Coordinator) -> None:
+    known = pair.find("cities")
+    seed = list(iterate(pair.datasets.reader(known.id), known.state.head))[-1][0]
+    copy = pair.find("cities.copy")
+    (read,) = copy.state.input_progress
+    lost = replace(read, last_block=a_hash("lost"))
+    pair.states.remember(replace(copy.state, input_progress=(lost,)))
+
+    assert pair.editor.reset("cities", seed).state.head == seed
 
 
 def test_what_a_derivative_has_read_cannot_be_lost(pair: Coordinator) -> None:
@@ -204,6 +255,26 @@ def test_a_new_transform_is_validated(pair: Coordinator) -> None:
 
     with pytest.raises(InvalidQuery):
         pair.editor.commit_event("cities.copy", event)
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "error", "where"),
+    [
+        (TransformSql(engine="spark", query="SELEKT"), InvalidQuery, ""),
+        (TransformSql(engine="spark"), InvalidInput, "preprocess: "),
+    ],
+    ids=["syntax", "no query"],
+)
+def test_the_query_of_a_new_source_is_validated(
+    pair: Coordinator, preprocess: TransformSql, error: type[InvalidInput], where: str
+) -> None:
+    source = AddPushSource(
+        source_name="second", read=ReadStepNdJson(), preprocess=preprocess, merge=MergeStrategyAppend()
+    )
+    with pytest.raises(error, match=f"^{where}") as caught:
+        pair.editor.commit_event("cities", source)
+    assert "content" not in str(caught.value), "its path begins at the event"
+    assert set(pair.find("cities").state.push_sources) == {"default"}
 
 
 def test_inputs_that_were_read_cannot_be_exchanged(pair: Coordinator, root: str) -> None:
@@ -325,6 +396,22 @@ def test_a_rename_is_repeated_only_by_the_name_that_the_dataset_had(pair: Coordi
         pair.editor.rename("villages", "towns")
 
 
+def test_a_dataset_that_is_deleted_right_after_its_rename_is_not_reported_as_damaged(
+    pair: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = pair.catalog.rename
+
+    def overtaken(alias: str, entry: CatalogEntry) -> None:
+        rename(alias, entry)
+        pair.catalog.remove(entry.alias)
+        pair.refs.remove(entry.dataset_id, HEAD, expected=None)
+        pair.states.forget(entry.dataset_id)
+
+    monkeypatch.setattr(pair.catalog, "rename", overtaken)
+    with pytest.raises(NotFound, match=r"towns\.copy does not exist"):
+        pair.editor.rename("cities.copy", "towns.copy")
+
+
 def test_no_other_process_changes_names_during_a_rename(
     tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,6 +427,29 @@ def test_no_other_process_changes_names_during_a_rename(
     monkeypatch.setattr(node.catalog, "rename", contended)
     node.editor.rename("cities", "towns")
     assert node.find("towns").alias == "towns"
+
+
+def test_no_other_process_changes_names_while_one_is_freed(
+    tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Coordinator(home=tmp_path, is_durable=True)
+    node.add(root)
+    entry, names = node.find("cities").entry, tmp_path / "locks" / "names"
+    node.catalog.add(replace(entry, alias="towns"))
+    durable.write(tmp_path / "names" / "damaged", b"")
+    remove, freed = node.catalog.remove, []
+
+    def contended(alias: str) -> None:
+        with pytest.raises(LockHeld), durable.locked(names, wait_seconds=0):
+            pass
+        remove(alias)
+        freed.append(alias)
+
+    monkeypatch.setattr(node.catalog, "remove", contended)
+    with capture_logs():
+        for name in ("towns", "damaged"):
+            node.editor.delete(name)
+    assert freed == ["towns", "damaged"]
 
 
 def test_a_commit_that_comes_during_a_reset_is_not_lost(

@@ -82,8 +82,8 @@ class DatasetEditor:
             handle = self.datasets.open(entry)
         except OdfError as error:
             return Unreadable(entry=entry, why=str(error))
-        if handle is None:
-            return Unreadable(entry=entry, why="it has no blocks")
+        if handle is None:  # deleted, or renamed again, in the meantime
+            raise DatasetUnknown(what=alias)
         self.committer.announce(handle.state)
         return handle
 
