@@ -130,6 +130,8 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "change_commands",
         "graphs",
         "adding",
+        "circles",
+        "claims",
         "kills",
     ),
     f"{COORDINATOR}/transforms/progress.py": of_coordinator("underway", "slow_transforms", "troubles"),

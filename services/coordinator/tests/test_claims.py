@@ -12,7 +12,7 @@ from odf_testing.redis import MemoryLocks
 from structlog.testing import capture_logs
 
 from odf_common.adapters.memory import MemoryCatalog
-from odf_common.errors import AlreadyExists, DatasetInUse, Unavailable
+from odf_common.errors import AlreadyExists, DatasetInUse, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
@@ -26,16 +26,16 @@ from odf_coordinator.lifecycle.push_topics import DIGEST, topic_name
 OTHER = DatasetId.of_key(bytes([7]) * 32)
 
 
-def abandon(node: Coordinator, alias: str, *topics: str) -> None:
+def abandon(node: Coordinator, alias: str, *topics: str, dataset: DatasetId = OTHER) -> None:
     """Leave the claim of a process that was killed while it created another dataset of this name."""
-    claim = node.catalog.claim(OTHER)
+    claim = node.catalog.claim(dataset)
     assert claim is not None
     push_topics = {topic: topic for topic in topics}
-    claim.write(CatalogEntry(alias=alias, dataset_id=OTHER, push_topics=push_topics))
+    claim.write(CatalogEntry(alias=alias, dataset_id=dataset, push_topics=push_topics))
     claim.release()
     for topic in topics:
         node.topics.create_push_topic(topic)
-    node.blobs.put(OTHER, ObjectKind.BLOCK, a_hash("block"), b"")
+    node.blobs.put(dataset, ObjectKind.BLOCK, a_hash("block"), b"")
 
 
 def settle(node: Coordinator) -> None:
@@ -92,6 +92,21 @@ def test_a_removal_that_is_refused_holds_no_claim(node: Coordinator, root: str) 
         with pytest.raises(DatasetInUse):
             impatient.remove(node.find("cities").id, refuse)
         assert node.catalog.claims() == ()
+
+
+@pytest.mark.parametrize("ref", ["Cities", str(OTHER)], ids=["name", "id"])
+def test_a_repeated_deletion_finishes_that_dataset_and_no_other(node: Coordinator, ref: str) -> None:
+    third = DatasetId.of_key(bytes([8]) * 32)
+    abandon(node, "cities")
+    abandon(node, "towns", dataset=third)
+
+    with capture_logs():
+        node.editor.delete(ref)
+
+    assert [entry.alias for entry in node.catalog.claims()] == ["towns"]
+    assert list(node.blobs.datasets()) == [third]
+    with pytest.raises(NotFound, match=f"{ref} does not exist"):
+        node.editor.delete(ref)
 
 
 def lost_head(node: Coordinator, root: str) -> tuple[DatasetId, Multihash]:

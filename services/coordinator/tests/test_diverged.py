@@ -14,6 +14,9 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.engine import OnProgress
+from odf_common.ports.store import ObjectKind
+from odf_common.service.environment import FreeLocks
+from odf_coordinator.commit.dataset_locks import DatasetBusy, DatasetLocks
 from odf_coordinator.operations.pull import Pulled
 
 COPIES = ("cities.copy", "copy.copy")
@@ -230,6 +233,32 @@ def test_a_derivative_whose_input_cannot_be_read_keeps_no_other_from_being_taken
 
     assert [one.alias for one in rolled_back] == ["copy.copy", "cities.copy"]
     assert "towns.copy" in {one.get("dataset") for one in logs if "cannot compare" in one["event"]}
+
+
+def test_a_derivative_that_cannot_be_read_keeps_no_other_from_being_taken_back(
+    story: Story, derivative: str
+) -> None:
+    node = story.node
+    node.add(derivative.replace("name: cities.copy", "name: lost"))
+    lost, copy = node.find("lost"), node.find("cities.copy")
+    node.blobs.remove(lost.id, ObjectKind.BLOCK, [lost.state.head])
+    story.go_another_way()
+
+    with capture_logs():
+        rolled_back = list(node.puller.rollback.roll_back([lost, copy]))
+
+    assert [one.alias for one in rolled_back] == ["cities.copy"]
+
+
+def test_a_derivative_on_which_another_operation_works_is_not_taken_back(story: Story) -> None:
+    node, before = story.node, story.node.find("cities.copy")
+    node.committer.locks = DatasetLocks(FreeLocks(), 10_000, local_seconds=0.01)
+    story.go_another_way()
+
+    with node.committer.lock(before.id), pytest.raises(DatasetBusy):
+        list(node.puller.rollback.roll_back([before]))
+
+    assert node.find("cities.copy").state == before.state
 
 
 def test_definitions_that_were_set_and_set_back_are_not_committed_again(story: Story) -> None:

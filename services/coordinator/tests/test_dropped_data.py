@@ -1,23 +1,25 @@
 """Data of derivatives that is dropped, and made again by replaying their chains."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from odf_testing.coordinator import Coordinator, PassingEngine
 
 from odf_common.chain.transform_inputs import empty_step
 from odf_common.chain.walk import iterate
+from odf_common.data.slices import read_slice, write_slice
 from odf_common.dataset.object_markers import dropped_blocks, forget_drop, note_drop
 from odf_common.errors import NotFound, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
-from odf_common.metadata.events import Checkpoint, ExecuteTransform
+from odf_common.metadata.events import Checkpoint, ExecuteTransform, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import OnProgress
 from odf_common.ports.store import ObjectKind
@@ -67,11 +69,15 @@ def story(node: Coordinator, root: str, derivative: str, second: str) -> Story:
 
 
 def test_slices_and_checkpoints_go_and_the_chain_stays(story: Story) -> None:
+    story.node.editor.set_watermark("cities", Timestamp.from_ms(3 * 60_000))
+    story.node.work()  # a checkpoint without records
+    story.node.push("cities", "Bonn", minute=3)
+    story.node.work()  # records with the same checkpoint
     before, state = story.objects("cities.copy"), story.node.find("cities.copy").state
 
     dropped = story.node.dropper.drop("cities.copy")
 
-    assert (dropped.slices, dropped.checkpoints) == (3, 3)
+    assert (dropped.slices, dropped.checkpoints) == (4, 4)
     assert dropped.size == sum(len(content) for content in before.values())
     assert story.objects("cities.copy") == {}
     assert story.node.find("cities.copy").state == state
@@ -154,6 +160,8 @@ def test_what_was_dropped_is_told_from_what_was_lost(story: Story) -> None:
 
     assert is_dropped(node.datasets, known)
     assert not was_dropped(node.datasets, known)
+    assert story.pull("cities.copy")["cities.copy"].state == "rebuilt"
+    assert story.objects("cities.copy") == kept
 
 
 def test_lost_records_are_missed_even_if_a_checkpoint_came_after_them(story: Story) -> None:
@@ -235,7 +243,10 @@ def test_inputs_that_were_dropped_too_are_made_again_first(story: Story) -> None
     assert [story.objects(ref) for ref in ("cities.copy", "copy.copy")] == before
 
 
-def test_roots_and_copies_are_refused(story: Story) -> None:
+def test_roots_and_copies_are_refused_before_the_engine_is_asked(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(story.node.engine, "validate", lambda *_: pytest.fail("it is asked"))
     with pytest.raises(Refused, match="cities is a root"):
         story.node.dropper.drop("cities")
     story.node.keys.remove(story.node.find("cities.copy").id)
@@ -267,10 +278,23 @@ def test_what_an_input_could_not_give_again_is_kept(story: Story) -> None:
         story.node.dropper.drop("cities.copy")
 
     assert story.objects("cities.copy")
+    assert dropped_blocks(story.node.blobs, story.node.find("cities.copy").id) is None
+
+
+def _twice(table: pa.Table) -> pa.Table:
+    field = table.schema.field(0)
+    more = table.set_column(0, field, pa.array([1], field.type))
+    return pa.concat_tables([table, more])
+
+
+def _rewrite(path: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    table = change(read_slice(Path(path)))
+    Path(path).unlink()
+    write_slice(table, Path(path))
 
 
 class Differing(PassingEngine):
-    """Writes another checkpoint, the same records in other bytes, or none."""
+    """Writes another checkpoint, the same records in other bytes, other or more records, or none."""
 
     def __init__(self, what: str) -> None:
         super().__init__()
@@ -288,23 +312,31 @@ class Differing(PassingEngine):
             content = file.read_bytes()
             pq.write_table(pq.read_table(file), file, compression="none", store_schema=False)
             assert file.read_bytes() != content
-        elif self.what == "records":
+        elif self.what == "no records":
             Path(request.new_data_path).unlink()
             return replace(answer, new_offset_interval=None)
+        elif self.what == "other records":
+            _rewrite(request.new_data_path, lambda table: table.set_column(4, "city", [["Ulm"]]))
+        elif self.what == "offsets":
+            _rewrite(request.new_data_path, _twice)
+            return replace(answer, new_offset_interval=OffsetInterval(start=0, end=1))
         else:
             return replace(answer, new_watermark=Timestamp.parse("2031-01-01T00:00:00Z"))
         return answer
 
 
-@pytest.mark.parametrize("what", ["watermark", "checkpoint", "records", "bytes of the slice"])
+@pytest.mark.parametrize(
+    "what", ["watermark", "checkpoint", "no records", "offsets", "other records", "bytes of the slice"]
+)
 def test_what_comes_otherwise_is_not_stored_and_names_the_block(story: Story, what: str) -> None:
     story.node.dropper.drop("cities.copy")
     known = story.node.find("cities.copy")
     links = iterate(story.node.datasets.reader(known.id), known.state.head)
     first = [(name, decoded.block) for name, decoded, _ in links if list(objects_of(decoded.block.event))][-1]
     rebuilding = replace(story.node.puller.rebuilder, engine=Differing(what))
+    named = what.removeprefix("no ").removeprefix("other ")
 
-    with pytest.raises(RebuildDiffers, match=f"cannot be rebuilt: {what}: declared") as caught:
+    with pytest.raises(RebuildDiffers, match=f"cannot be rebuilt: {named}: declared") as caught:
         list(rebuilding.rebuild(known))
 
     assert caught.value.block == str(first[0])
@@ -378,3 +410,4 @@ def test_a_lost_slice_of_a_root_is_plainly_not_found(story: Story) -> None:
         story.node.record_reader.tail("cities", 1)
 
     assert not isinstance(caught.value, DataDropped)
+    assert not story.node.puller.rebuilder.is_needed(known), "nothing recomputes it"

@@ -4,17 +4,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from odf_testing.coordinator import Coordinator, PassingEngine
 
+from odf_common.chain.transform_inputs import empty_step
 from odf_common.errors import InvalidQuery, Refused
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import DatasetVocabulary
-from odf_common.metadata.steps import Transform
+from odf_common.metadata.events import DatasetVocabulary, ExecuteTransform
+from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import Transform, TransformSql
 from odf_common.ports.engine import Past, ValidatedQuery
 from odf_common.ports.store import ObjectKind
+from odf_coordinator.commit.outcomes import require_committed
 from odf_coordinator.operations.rebuild_data import EngineGone
 from odf_coordinator.storage.availability import DataDropped, is_dropped, was_dropped
 
@@ -42,8 +46,30 @@ def commit_again(node: Coordinator) -> None:
     node.editor.commit_event("cities.copy", replace(event, transform=replace(event.transform, version=None)))
 
 
-def test_what_the_engine_that_is_here_computed_may_be_dropped(versioned: Coordinator) -> None:
-    assert versioned.dropper.drop("cities.copy").slices == 1
+def another_query(node: Coordinator) -> None:
+    """Commit another query, and have it compute records."""
+    event = node.find("cities.copy").state.transform
+    assert event is not None
+    other = TransformSql(engine="spark", query="SELECT city, event_time FROM cities")
+    node.editor.commit_event("cities.copy", replace(event, transform=other))
+    node.push("cities", "Lima", minute=2)
+    node.work()
+
+
+def test_what_the_engine_that_is_here_computed_may_be_dropped_and_it_is_asked_once(
+    versioned: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    another_query(versioned)
+    validate, asked = versioned.engine.validate, []
+
+    def noted(*arguments: Any) -> ValidatedQuery:
+        asked.append(arguments)
+        return validate(*arguments)
+
+    monkeypatch.setattr(versioned.engine, "validate", noted)
+
+    assert versioned.dropper.drop("cities.copy").slices == 2
+    assert len(asked) == 1
 
 
 def test_what_another_engine_computed_is_kept(versioned: Coordinator) -> None:
@@ -69,10 +95,16 @@ def test_a_transform_that_computed_nothing_is_not_asked_for(
     engine.version = "one"
     node = Coordinator(home=tmp_path, engine=engine)
     node.add(root, derivative)
+    known = node.find("cities.copy")
+    read = ExecuteTransform(query_inputs=empty_step(known.state), new_watermark=Timestamp.from_ms(0))
+    require_committed(known.id, node.propose(known, [read]))
     engine.version = "two"
     commit_again(node)
     node.push("cities", "Oslo")
     node.work()
+    engine.version = "three"
+    commit_again(node)
+    engine.version = "two"
 
     assert node.dropper.drop("cities.copy").slices == 1
 
@@ -82,8 +114,9 @@ def test_what_earlier_versions_of_the_same_engine_computed_is_kept(versioned: Co
     commit_again(versioned)
     versioned.push("cities", "Rome", minute=1)
     versioned.work()
+    another_query(versioned)
     before = slices(versioned)
-    assert len(before) == 2
+    assert len(before) == 3
 
     with pytest.raises(Refused, match="asked for one, here is two"):
         versioned.dropper.drop("cities.copy")

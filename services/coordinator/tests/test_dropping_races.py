@@ -1,6 +1,6 @@
 """Data that is dropped while something else is done to its derivative."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -8,6 +8,7 @@ import pytest
 from odf_testing.coordinator import Coordinator, PassingEngine
 
 from odf_common.chain.walk import iterate
+from odf_common.dataset.object_markers import dropped_blocks
 from odf_common.errors import Refused
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
@@ -48,13 +49,13 @@ def test_data_dropped_while_its_newest_is_made_again_stays_dropped(filled: Coord
     assert list(filled.puller.rebuilder.rebuild(known)) == [1, 2]
 
 
-def test_what_is_made_again_is_stored_under_the_lock(
+def test_what_is_made_again_is_stored_and_noted_under_the_lock(
     filled: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled.dropper.drop("cities.copy")
     known = filled.find("cities.copy")
     held: list[DatasetId] = []
-    lock, put_file = filled.committer.lock, filled.blobs.put_file
+    lock = filled.committer.lock
 
     @contextmanager
     def noted(dataset: DatasetId) -> Iterator[None]:
@@ -63,14 +64,19 @@ def test_what_is_made_again_is_stored_under_the_lock(
             yield
             held.remove(dataset)
 
-    def put(*arguments: object) -> None:
-        assert held == [known.id]
-        put_file(*arguments)  # type: ignore[arg-type]
+    def under_lock(write: Callable[..., None]) -> Callable[..., None]:
+        def written(*arguments: object) -> None:
+            assert held == [known.id]
+            write(*arguments)
+
+        return written
 
     monkeypatch.setattr(filled.committer, "lock", noted)
-    monkeypatch.setattr(filled.blobs, "put_file", put)
+    monkeypatch.setattr(filled.blobs, "put_file", under_lock(filled.blobs.put_file))
+    monkeypatch.setattr(filled.blobs, "set_note", under_lock(filled.blobs.set_note))
 
     assert list(filled.puller.rebuilder.rebuild(known)) == [1, 2]
+    assert dropped_blocks(filled.blobs, known.id) is None
 
 
 def test_an_input_that_is_reset_before_the_lock_is_had_is_seen(

@@ -201,3 +201,12 @@ def test_dropped_data_of_a_whole_graph_comes_back_inputs_first(tmp_path: Path) -
 
     assert {one.alias for one in steps if one.state == "rebuilt"} == set(READS)
     assert {name: node.record_reader.tail(name, 99) for name in READS} == before
+
+
+def test_what_reads_a_dataset_directly_or_not_is_downstream_of_it_and_nothing_else(tmp_path: Path) -> None:
+    node = a_diamond(tmp_path)
+    rollback = DerivativeRollback(datasets=node.datasets, creator=node.creator, keys=node.keys)
+
+    found = rollback.downstream([node.find("b")])
+
+    assert [one.alias for one in found] == ["b", "d", "e"]

@@ -363,15 +363,18 @@ def test_a_dataset_left_with_two_names_keeps_the_later_one(world: World, root: s
     assert require_nothing_left_over(node).keys() == {"towns"}
 
 
-def test_deleting_one_of_two_names_of_a_dataset_frees_that_name_only(world: World, root: str) -> None:
+@pytest.mark.parametrize(("freed", "kept"), [("towns", "cities"), ("cities", "towns")])
+def test_deleting_one_of_two_names_of_a_dataset_that_is_read_frees_that_name_only(
+    world: World, root: str, derivative: str, freed: str, kept: str
+) -> None:
     node = world.process(world.home, FakeTopics())
-    node.add(root)
+    node.add(root, derivative)
     first = node.find("cities").entry
     node.catalog.add(CatalogEntry(alias="towns", dataset_id=first.dataset_id, push_topics=first.push_topics))
 
-    node.editor.delete("towns")
+    node.editor.delete(freed)
 
-    assert require_nothing_left_over(node).keys() == {"cities"}
+    assert require_nothing_left_over(node).keys() == {kept, "cities.copy"}
 
 
 def test_a_damaged_name_is_restored_from_its_datasets_records(world: World, root: str) -> None:

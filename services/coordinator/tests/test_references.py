@@ -84,6 +84,19 @@ def test_a_push_source_that_was_staged_gets_its_topic_when_the_head_has_it(citie
     assert cities.find("cities").entry == known.entry
 
 
+def test_a_push_source_that_was_staged_gets_no_topic_in_a_copy(cities: Coordinator) -> None:
+    cities.references.set(BRANCH, "", None)
+    other = AddPushSource(source_name="other", read=ReadStepNdJson(), merge=MergeStrategyAppend())
+    cities.editor.commit_event(BRANCH, other)
+    cities.keys.remove(cities.find("cities").id)
+
+    known = cities.references.fast_forward(BRANCH)
+
+    assert set(known.state.push_sources) == {"default", "other"}
+    assert set(cities.topics.names) == {"odf.push.cities.default"}
+    assert known.entry == cities.find("cities").entry
+
+
 def test_a_reference_moves_only_from_where_it_is_expected(cities: Coordinator) -> None:
     first = cities.references.set(BRANCH, "", "").block
     head = cities.push("cities", "Rome", minute=1).state.head
@@ -152,11 +165,12 @@ def test_references_are_listed_where_the_head_cannot_be_read(cities: Coordinator
 
 
 def test_a_reference_that_is_deleted_meanwhile_is_not_listed(cities: Coordinator) -> None:
-    cities.references.set("cities@next", "", None)
+    for name in ("next", "other"):
+        cities.references.set(f"cities@{name}", "", None)
     dataset, names = cities.find("cities").id, cities.refs.names(cities.find("cities").id)
     cities.refs.remove(dataset, "next", expected=None)
     cities.refs.names = lambda dataset: names  # type: ignore[method-assign]
-    assert [one.name for one in cities.references.all("cities")] == ["head"]
+    assert [one.name for one in cities.references.all("cities")] == ["head", "other"]
 
 
 def test_a_reference_is_reset_to_a_block_of_its_own_chain(cities: Coordinator) -> None:

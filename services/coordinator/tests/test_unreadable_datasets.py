@@ -176,6 +176,13 @@ def test_a_dataset_without_head_can_be_deleted_and_added_again(
     assert headless.find("cities.copy").state.sequence_number == 1
 
 
+def test_a_dataset_without_head_is_renamed_and_the_answer_says_what_it_lacks(headless: Coordinator) -> None:
+    renamed = headless.editor.rename("cities.copy", "towns")
+    assert isinstance(renamed, Unreadable)
+    assert renamed.entry == headless.catalog.by_alias("towns")
+    assert renamed.why.endswith("/refs/head cannot be used: the file is missing")
+
+
 def test_a_dataset_without_head_stops_no_other(headless: Coordinator) -> None:
     headless.push("cities", "Oslo")
     with capture_logs():
