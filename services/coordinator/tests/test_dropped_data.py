@@ -143,6 +143,14 @@ def test_a_rebuild_that_was_cut_off_continues(story: Story) -> None:
     assert not rebuilding.is_needed(story.node.find("cities.copy"))
 
 
+def test_a_rebuild_ends_once_its_caller_is_gone(story: Story) -> None:
+    story.node.dropper.drop("cities.copy")
+
+    list(story.node.puller.pull(["cities.copy"], is_all=False, is_recursive=False, is_wanted=lambda: False))
+
+    assert len(story.objects("cities.copy")) == 2, "of the first of three steps"
+
+
 def test_what_was_dropped_is_told_from_what_was_lost(story: Story) -> None:
     node, known = story.node, story.node.find("cities.copy")
     kept = story.objects("cities.copy")

@@ -1,6 +1,6 @@
 """What a pull reports of a dataset, and when it ends early."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import DisablePushSource
 from odf_coordinator.operations import pull
 from odf_coordinator.operations.pull import Pulled
 from odf_coordinator.transforms.late_counter import count_late
@@ -64,6 +65,42 @@ def test_blocks_that_were_committed_before_a_poll_failed_count(polled: Coordinat
     assert step.new_blocks == after.sequence_number - before.sequence_number
 
 
+def test_blocks_that_were_committed_before_a_drain_failed_count(node: Coordinator, root: str) -> None:
+    node.add(root)
+
+    def drain(_: DatasetId) -> Iterator[int]:
+        node.push("cities", "Oslo", "Rome")
+        yield 1
+        raise Unavailable(what="Kafka")
+
+    puller = replace(node.puller, drain=drain)
+    *_, waiting, failed = puller.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: True)
+    assert (waiting.state, failed.state, failed.new_records) == ("waiting", "failed", 2)
+    assert failed.head == node.find("cities").state.head
+
+
+def test_a_pull_of_a_chain_that_gets_lost_meanwhile_fails_with_the_first_error(polled: Coordinator) -> None:
+    def poll(dataset: DatasetId) -> Generator[str, None, None]:
+        yield "fetching"
+        polled.catalog.remove("cities")
+        polled.blobs.delete_dataset(dataset)
+        polled.states.forget(dataset)
+        raise Unavailable(what="the server")
+
+    before = polled.find("cities").state
+    puller = replace(polled.puller, poll=poll)
+    step = [*puller.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: True)][-1]
+    assert (step.state, step.new_blocks, step.head) == ("failed", 0, before.head)
+    assert "the server" in step.error
+
+
+def test_a_root_without_sources_is_not_drained(node: Coordinator, root: str) -> None:
+    node.add(root)
+    node.editor.commit_event("cities", DisablePushSource(source_name="default"))
+    assert pulled(node, "cities").state == "up-to-date"
+    assert node.ingest.drained == []
+
+
 def test_a_poll_ends_once_its_caller_is_gone(polled: Coordinator) -> None:
     stages: list[str] = []
 
@@ -73,8 +110,9 @@ def test_a_poll_ends_once_its_caller_is_gone(polled: Coordinator) -> None:
             yield stage
 
     puller = replace(polled.puller, poll=poll)
-    list(puller.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: len(stages) < 2))
-    assert stages == ["one", "two"]
+    steps = puller.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: len(stages) < 2)
+    reported = [step.progress.stage for step in steps if step.progress is not None]
+    assert reported == stages == ["one", "two"]
 
 
 @pytest.fixture
@@ -122,6 +160,8 @@ def test_readers_of_rebuilt_data_may_continue(tmp_path: Path, root: str, derivat
     assert pulled(node, "cities.copy").state == "rebuilt"
 
     assert heard == [node.find("cities.copy").id]
+    assert pulled(node, "cities.copy").state == "up-to-date"
+    assert len(heard) == 1, "nothing was rebuilt"
 
 
 class AwayEngine:

@@ -95,6 +95,16 @@ def test_a_pull_of_many_names_it_and_brings_the_others_up_to_date(
     assert last["rivers"].state == "up-to-date"
 
 
+def test_a_pull_that_resets_derivatives_names_it_too(
+    two: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(two, two.find("cities").id, FAULTS[0], monkeypatch)
+    with capture_logs():
+        steps = [*two.puller.derive_again(["cities", "rivers"], is_recursive=False, is_wanted=lambda: False)]
+    last = {step.alias: step.state for step in steps}
+    assert last == {"cities": "failed", "rivers": "up-to-date"}
+
+
 def test_a_pull_with_inputs_leaves_out_those_that_cannot_be_read(
     two: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

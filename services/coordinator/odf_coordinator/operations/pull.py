@@ -152,8 +152,6 @@ class Puller:
     def _failure(self, handle: DatasetHandle, error: OdfError) -> Pulled:
         """Return the failed pull; blocks that were committed before the failure count."""
         failed = Pulled(alias=handle.alias, state="failed", error=with_advice(error), head=handle.state.head)
-        if handle.state.polling_source is None:
-            return failed
         try:
             done = self._outcome(handle)
         except OdfError:  # its chain cannot be read any more
