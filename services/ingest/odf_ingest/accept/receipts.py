@@ -28,7 +28,7 @@ MAX_PENDING: Final = 1000  # of a dataset
 KEPT_SECONDS: Final = 7 * 24 * 3600.0  # after which a settled receipt is forgotten
 BATCH: Final = ".batch"
 _RECEIPT: Final = ".json"
-_LOCK: Final = "accept.lock"  # held while a push is accepted
+_LOCK: Final = "accept.lock"  # held while files of pushes are written or removed
 _WORKER: Final = "worker.lock"  # held by the process that settles the dataset's pushes
 _ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
@@ -148,19 +148,22 @@ class Receipts:
         """Return the pushes to settle, in the order of acceptance; for the process that holds `working`."""
         folder = self._of(dataset)
         found = []
-        for name in self._batches(folder):
-            receipt = self.find(dataset, name.partition("-")[2].removesuffix(BATCH))
-            if receipt is not None and not receipt.is_settled:
-                found.append(Pending(receipt=receipt, batch=folder / name))
-            elif receipt is not None:
-                (folder / name).unlink(missing_ok=True)  # killed between the two steps of `settle`
+        with durable.locked(folder / _LOCK):
+            for name in self._batches(folder):
+                receipt = self.find(dataset, name.partition("-")[2].removesuffix(BATCH))
+                if receipt is not None and not receipt.is_settled:
+                    found.append(Pending(receipt=receipt, batch=folder / name))
+                elif receipt is not None:
+                    (folder / name).unlink(missing_ok=True)  # killed between the two steps of `settle`
         return found
 
     def settle(self, dataset: DatasetId, receipt: Receipt) -> None:
         """Store the outcome of a push, and delete its batch."""
         folder = self._of(dataset)
-        self._write(folder, receipt)
-        self._drop_batches(folder, receipt.id)
+        # Once the outcome is stored, a refused push may be accepted again: its new batch has to stay.
+        with durable.locked(folder / _LOCK):
+            self._write(folder, receipt)
+            self._drop_batches(folder, receipt.id)
 
     @contextmanager
     def working(self, dataset: DatasetId) -> Iterator[bool]:
@@ -181,14 +184,14 @@ class Receipts:
         oldest = time.time() - KEPT_SECONDS
         for dataset in self._all():
             folder = self._of(dataset)
-            for file in folder.glob(f"*{_RECEIPT}"):
-                if (
-                    file.stat().st_mtime < oldest
-                    and (receipt := self.find(dataset, file.stem))
-                    and receipt.is_settled
-                ):
-                    file.unlink(missing_ok=True)
             with durable.locked(folder / _LOCK):
+                for file in folder.glob(f"*{_RECEIPT}"):
+                    if (
+                        file.stat().st_mtime < oldest
+                        and (receipt := self.find(dataset, file.stem))
+                        and receipt.is_settled
+                    ):
+                        file.unlink(missing_ok=True)
                 for name in self._batches(folder):
                     id_ = name.partition("-")[2].removesuffix(BATCH)
                     if self.find(dataset, id_) is None:

@@ -14,6 +14,7 @@ import pytest
 from odf_common.errors import Refused, StorageUnavailable, Unavailable
 from odf_common.metadata.steps import MergeStrategyLedger
 from odf_common.ports.clock import Backoff
+from odf_ingest import metrics
 from odf_ingest.accept import accepted_pushes as module
 from odf_ingest.accept.accepted_pushes import BUGS, AcceptedPushes, Parts
 from odf_ingest.accept.receipts import Receipt, Receipts, id_of
@@ -384,6 +385,28 @@ def test_a_push_of_which_nothing_was_committed_is_tried_again(
     node.pushes.wake(node.bench.dataset)
     pool.run()
     assert node.settled(receipt, 0).state == "committed"
+
+
+def test_a_push_whose_outcome_cannot_be_stored_yet_counts_once_it_is(
+    later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, pool = later
+    receipt, counted = node.accept(line(1)), metrics.PUSHES.labels("committed")
+    before = counted._value.get()
+
+    def full(*_: object) -> None:
+        raise StorageUnavailable(file="x", why="the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Receipts, "settle", full)
+        node.pushes.wake(node.bench.dataset)
+        pool.run()
+    assert (node.settled(receipt, 0), counted._value.get()) == (receipt, before)
+    node.pushes.wake(node.bench.dataset)
+    pool.run()
+    assert node.settled(receipt, 0).state == "committed"
+    assert counted._value.get() == before + 1
+    assert node.bench.values("id") == [(1,)]
 
 
 def test_a_push_that_the_end_of_the_service_interrupts_stays_accepted(

@@ -8,6 +8,7 @@ import pytest
 from odf_testing.builders import a_dataset
 
 from odf_common.adapters.local import durable
+from odf_common.adapters.local.durable import LockHeld
 from odf_common.errors import Damaged, InvalidInput, NotFound, StorageUnavailable
 from odf_ingest.accept import receipts as module
 from odf_ingest.accept.receipts import Receipt, Receipts, State, id_of
@@ -89,6 +90,32 @@ def test_a_refused_push_leaves_its_key_free(receipts: Receipts, tmp_path: Path) 
     receipts.settle(DATASET, replace(a_receipt(), state=State.REFUSED))
     better = receipts.accept(DATASET, a_receipt(digest="better"), staged(tmp_path, "better"))
     assert [one.receipt for one in receipts.pending(DATASET)] == [better]
+
+
+def test_no_push_is_accepted_while_files_of_others_are_removed(
+    receipts: Receipts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refused push that is accepted again then would lose its new batch or its receipt."""
+    folder = tmp_path / "home/accepted" / DATASET.folder
+    unlink, removed = Path.unlink, set[str]()
+
+    def contended(file: Path, *, missing_ok: bool = False) -> None:
+        with pytest.raises(LockHeld), durable.locked(folder / "accept.lock", wait_seconds=0):
+            pass
+        removed.add(file.name)
+        unlink(file, missing_ok=missing_ok)
+
+    receipts.accept(DATASET, a_receipt(), staged(tmp_path))
+    (batch,) = batches(tmp_path)
+    monkeypatch.setattr(Path, "unlink", contended)
+    receipts.settle(DATASET, replace(a_receipt(), state=State.REFUSED))
+    assert removed == {batch}
+    (folder / batch).write_text("x")
+    receipts.pending(DATASET)
+    assert batches(tmp_path) == []
+    os.utime(folder / f"{a_receipt().id}.json", (0, 0))
+    receipts.tidy()
+    assert removed == {batch, f"{a_receipt().id}.json"}
 
 
 def test_a_settled_push_has_no_batch_and_keeps_its_receipt(receipts: Receipts, tmp_path: Path) -> None:
