@@ -177,7 +177,14 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{COORDINATOR}/commit/head_publisher.py": of_coordinator("handlers", "board"),
     f"{COORDINATOR}/commit/*.py": of_coordinator("outcomes", "handlers", "committer", "sentinel_times"),
     f"{COORDINATOR}/definitions/create.py": of_coordinator(
-        "creating_races", "adding", "changing", "copies", "circles", "query_evolution", "transforms"
+        "creating_races",
+        "adding",
+        "polling_declarations",
+        "changing",
+        "copies",
+        "circles",
+        "query_evolution",
+        "transforms",
     ),
     f"{COORDINATOR}/definitions/*.py": of_coordinator(
         "kept_columns",

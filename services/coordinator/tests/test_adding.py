@@ -50,6 +50,23 @@ def test_replacing_cannot_take_a_source_away(node: Coordinator, root: str) -> No
         node.add(root.replace("sourceName: default", "sourceName: other"), replace=True)
 
 
+def test_a_dataset_of_another_kind_is_no_replacement_even_if_nothing_else_differs(
+    node: Coordinator, root: str, derivative: str
+) -> None:
+    node.add(root, derivative)
+    before = node.find("cities.copy").state
+    empty = derivative.split("  kind: Derivative", maxsplit=1)[0] + "  kind: Root\n  metadata: []\n"
+
+    with pytest.raises(AlreadyExists, match=r"cities\.copy already exists and differs in kind"):
+        node.add(empty)
+    with pytest.raises(
+        InvalidInput, match=r"^m0\.yaml:\S+ cities\.copy: .*is Derivative and cannot become Root"
+    ):
+        node.add(empty, replace=True)
+
+    assert node.find("cities.copy").state == before
+
+
 def test_manifests_may_come_in_any_order(node: Coordinator, root: str, derivative: str) -> None:
     added = node.add(derivative, root)
 

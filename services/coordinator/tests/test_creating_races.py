@@ -1,19 +1,26 @@
 """What happens to datasets, their inputs and their names while a dataset is created, amended or replaced."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from odf_testing.coordinator import Coordinator
 
+from odf_common.adapters.local import durable
+from odf_common.adapters.local.durable import LockHeld
 from odf_common.chain.state import ChainState
 from odf_common.errors import HeadMoved
 from odf_common.identity.keys import PrivateKey
 from odf_common.metadata.events import KnownEvent
+from odf_common.ports.store import CatalogEntry
 from odf_coordinator.catalog.ownership import KeyStore, NotOwned
 from odf_coordinator.catalog.registry import DatasetHandle, DatasetUnknown
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.transforms.migration import QueryMigrator
+
+MORE = "    - {kind: AddPushSource, sourceName: more, read: {kind: NdJson}, merge: {kind: Append}}\n"
 
 
 def test_a_new_dataset_is_announced_once_it_has_its_name(node: Coordinator, root: str) -> None:
@@ -73,10 +80,45 @@ def test_a_dataset_that_is_renamed_while_it_gets_a_topic_keeps_its_new_name(
         create(name, partitions)
 
     monkeypatch.setattr(node.topics, "create_push_topic", renaming)
-    more = "    - {kind: AddPushSource, sourceName: more, read: {kind: NdJson}, merge: {kind: Append}}\n"
-    node.add(root + more, replace=True)
+    node.add(root + MORE, replace=True)
     (entry,) = node.catalog.entries()
     assert (entry.alias, sorted(entry.push_topics)) == ("towns", ["default", "more"])
+
+
+def test_no_other_process_changes_names_while_a_dataset_gets_its_name_or_a_topic(
+    tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, written = Coordinator(home=tmp_path, is_durable=True), list[str]()
+
+    def contended(change: Callable[[CatalogEntry], None]) -> Callable[[CatalogEntry], None]:
+        def changed(entry: CatalogEntry) -> None:
+            with pytest.raises(LockHeld), durable.locked(tmp_path / "locks" / "names", wait_seconds=0):
+                pass
+            change(entry)
+            written.extend(entry.push_topics)
+
+        return changed
+
+    monkeypatch.setattr(node.catalog, "add", contended(node.catalog.add))
+    monkeypatch.setattr(node.catalog, "replace", contended(node.catalog.replace))
+    node.add(root)
+    node.add(root + MORE, replace=True)
+    assert written == ["default", "default", "more"]
+
+
+def test_topics_that_are_missing_are_created_before_the_dataset_is_announced_once(
+    node: Coordinator, root: str
+) -> None:
+    node.add(root)
+    topics = dict(node.find("cities").entry.push_topics)
+    node.catalog.replace(replace(node.find("cities").entry, push_topics={}))
+    announced: list[object] = []
+    node.committer.listen(lambda _: announced.append(node.find("cities").entry.push_topics))
+
+    for _ in range(2):
+        node.creator.create_missing_topics(node.find("cities"))
+
+    assert announced == [topics]
 
 
 def test_a_replacement_that_is_overtaken_is_tried_again(

@@ -34,7 +34,9 @@ def test_a_source_from_which_nothing_can_be_fetched_is_refused(  # noqa: PLR0917
 ) -> None:
     assert node.add(polled)[0].outcome == "unchanged"
     text = polled.replace('{kind: Url, url: "http://example.org"}', fetch)
-    with pytest.raises(InvalidInput, match=rf"metadata\[0\]\.{where}: .*{why}"):
+    with pytest.raises(
+        InvalidInput, match=rf"^m0\.yaml:\S+ cities: content\.metadata\[0\]\.{where}: .*{why}"
+    ):
         node.add(text, replace=True)
 
 
