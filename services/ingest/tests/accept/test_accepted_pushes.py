@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from odf_testing.guarded import GuardedDict
 
 from odf_common.errors import Refused, StorageUnavailable, Unavailable
 from odf_common.metadata.steps import MergeStrategyLedger
@@ -348,6 +349,7 @@ def test_a_push_that_arrives_while_another_is_settled_is_settled_too(
 ) -> None:
     node, pool = later
     receipts = [node.accept(line(1), "first")]
+    node.pushes._working = GuardedDict(node.pushes._lock)
 
     def arrive() -> None:
         receipts.append(node.accept(line(2), "second"))
@@ -421,6 +423,17 @@ def test_a_push_that_the_end_of_the_service_interrupts_stays_accepted(
     assert node.bench.rows() == []
 
 
+def test_a_service_that_was_stopped_settles_no_push(later: tuple[Node, LaterPool]) -> None:
+    node, pool = later
+    receipt, stop = node.accept(line(1)), threading.Event()
+    stop.set()
+    node.pushes.run(stop)
+    node.pushes.wake(node.bench.dataset)
+    pool.run()
+    assert node.settled(receipt, 0) == receipt
+    assert node.bench.rows() == []
+
+
 def test_records_without_event_time_have_that_of_the_acceptance(later: tuple[Node, LaterPool]) -> None:
     node, pool = later
     node.accept('{"id":1}\n')
@@ -429,18 +442,34 @@ def test_records_without_event_time_have_that_of_the_acceptance(later: tuple[Nod
     assert node.bench.values("event_time") == [(datetime(2020, 6, 1, tzinfo=UTC),)]
 
 
-def test_receipts_are_tidied_when_the_service_starts(
+class QuarterHours(threading.Event):
+    """Lets a quarter of an hour pass where it is waited for; set after two hours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 5000.0
+        self._end = self.now + 7200
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.now += 900
+        if self.now > self._end:
+            self.set()
+        return self.is_set()
+
+
+def test_receipts_are_tidied_when_the_service_starts_and_every_hour(
     later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, _ = later
     node.home.mkdir(exist_ok=True)
-    stop = threading.Event()
-    tidied: list[Receipts] = []
+    clock, tidied = QuarterHours(), list[float]()
+    monkeypatch.setattr(Receipts, "tidy", lambda _: tidied.append(clock.now))
+    monkeypatch.setattr(module, "time", clock)
 
-    def tidy(receipts: Receipts) -> None:
-        tidied.append(receipts)
-        stop.set()
+    node.pushes.run(clock)
 
-    monkeypatch.setattr(Receipts, "tidy", tidy)
-    node.pushes.run(stop)
-    assert tidied == [node.pushes.receipts]
+    assert tidied == [5000, 8600, 12200]
