@@ -102,6 +102,9 @@ def test_no_other_source_waits_while_an_index_is_built(bench: Any, broker: Broke
             broker.logs[OTHER, 0] += [message(number)]
             await_ids(node, [0, 1, 2, *range(100, number + 1)])
         assert why(bench, node) == "push source default is building the index for merging: 0 of 3 slices"
+        assert (
+            "as soon as the index is complete" in node.owned.stuck()[Key(bench.dataset, "default")].advice()
+        )
         assert why(bench, node, "other") == ""
         assert (node.owned.stuck_since(Key(bench.dataset, "default")) or 0) > 0
     with running(bench, broker, other=OTHER) as node:

@@ -155,6 +155,7 @@ def test_a_query_that_takes_its_time_holds_up_no_source_without_one(make_bench: 
         broker.logs[TOPIC, 0] += [message(number) for number in range(100)]
         node.wait(lambda: len(node.ids) == 100)
         node.wait(lambda: "its query over a batch has not ended yet" in why(node, "other"))
+        assert "faster query, with `odf commit`" in node.owned.stuck()[Key(bench.dataset, "other")].advice()
         release.set()
         node.wait(lambda: set(node.ids) == set(range(300)))
 

@@ -8,6 +8,7 @@ from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.read import read_batch, read_records
+from odf_ingest.read.csv_format.csv_parse import misfits
 
 GOOD = {
     "i": 1,
@@ -55,6 +56,18 @@ def test_a_value_that_does_not_fit_is_named(step: ReadStep, column: str, bad: st
     with pytest.raises(InvalidInput) as alone:
         read_records(step, [written[2]], SCHEMA)
     assert f"{place}: {alone.value}" == str(refused.value)
+
+
+def test_rows_of_csv_that_do_not_fit_are_found_together() -> None:
+    """Trying each of them alone is slow; a boolean is the only type whose bad values are not found."""
+    columns = [column for column in GOOD if column != "b"]
+    schema = ddl_to_schema([f"{column} {TYPES[column]}" for column in columns])
+    good = {column: GOOD[column] for column in columns}
+    bad = [csv_line({**good, column: "soon"}) for column in columns]
+    bad += [csv_line({**good, "more": 1}), b'"\xff"' + b",1" * (len(columns) - 1)]
+    rows = [row for one in bad for row in (csv_line(good), one)]
+
+    assert misfits(ReadStepCsv(), rows, schema) == set(range(1, len(rows), 2))
 
 
 def test_a_line_with_too_many_values_is_short_and_printable() -> None:
