@@ -131,7 +131,6 @@ class Receipts:
                     text = "other content was pushed with this idempotency key; nothing of this push was accepted"
                     raise KeyReused(text=text, key=receipt.key)
                 return known
-            durable.remove(folder / f"{receipt.id}{_RECEIPT}")
             self._drop_batches(folder, receipt.id)
             numbers = [int(name.partition("-")[0]) for name in self._batches(folder)]
             if len(numbers) >= MAX_PENDING:
@@ -151,10 +150,10 @@ class Receipts:
         with durable.locked(folder / _LOCK):
             for name in self._batches(folder):
                 receipt = self.find(dataset, name.partition("-")[2].removesuffix(BATCH))
-                if receipt is not None and not receipt.is_settled:
+                if receipt is None or receipt.is_settled:
+                    (folder / name).unlink()  # left by a kill between the two steps of `accept` or `settle`
+                else:
                     found.append(Pending(receipt=receipt, batch=folder / name))
-                elif receipt is not None:
-                    (folder / name).unlink(missing_ok=True)  # killed between the two steps of `settle`
         return found
 
     def settle(self, dataset: DatasetId, receipt: Receipt) -> None:
@@ -180,7 +179,7 @@ class Receipts:
         return [receipt for receipt in self._all() if self._batches(self._of(receipt))]
 
     def tidy(self) -> None:
-        """Remove settled receipts older than a week, and batches whose acceptance was interrupted by a kill."""
+        """Remove settled receipts and unfinished writes older than a week."""
         oldest = time.time() - KEPT_SECONDS
         for dataset in self._all():
             folder = self._of(dataset)
@@ -191,11 +190,7 @@ class Receipts:
                         and (receipt := self.find(dataset, file.stem))
                         and receipt.is_settled
                     ):
-                        file.unlink(missing_ok=True)
-                for name in self._batches(folder):
-                    id_ = name.partition("-")[2].removesuffix(BATCH)
-                    if self.find(dataset, id_) is None:
-                        self._drop_batches(folder, id_)
+                        file.unlink()
             durable.sweep(folder, oldest)
 
     def _all(self) -> list[DatasetId]:
@@ -212,7 +207,7 @@ class Receipts:
 
     def _drop_batches(self, folder: Path, id_: str) -> None:
         for file in folder.glob(f"*-{id_}{BATCH}"):
-            file.unlink(missing_ok=True)
+            file.unlink()
 
     def _write(self, folder: Path, receipt: Receipt) -> None:
         text = json.dumps(asdict(receipt), indent=1, sort_keys=True)

@@ -344,6 +344,10 @@ def while_committing(monkeypatch: pytest.MonkeyPatch, *actions: Callable[[], obj
     monkeypatch.setattr(FileCommit, "commit", acting)
 
 
+def fail(error: Exception) -> None:
+    raise error
+
+
 def test_a_push_that_arrives_while_another_is_settled_is_settled_too(
     later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,14 +383,33 @@ def test_a_push_of_which_nothing_was_committed_is_tried_again(
 ) -> None:
     node, pool = later
     receipt = node.accept(line(1))
-
-    def fail() -> None:
-        raise error
-
-    while_committing(monkeypatch, fail, fail)
+    while_committing(monkeypatch, *2 * [partial(fail, error)])
     node.pushes.wake(node.bench.dataset)
     pool.run()
     assert node.settled(receipt, 0).state == "committed"
+
+
+class Waits(threading.Event):
+    """Notes for how long it was waited, and does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds.append(timeout)
+        return False
+
+
+def test_pauses_between_attempts_grow(later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch) -> None:
+    node, pool = later
+    monkeypatch.setattr(module, "RETRY", Backoff(first=0.2, most=10.0))
+    node.pushes._stop = waits = Waits()
+    node.accept(line(1))
+    while_committing(monkeypatch, *3 * [partial(fail, Unavailable(what="the bus"))])
+    node.pushes.wake(node.bench.dataset)
+    pool.run()
+    assert waits.seconds == [0.2, 0.4, 0.8]
 
 
 def test_a_push_whose_outcome_cannot_be_stored_yet_counts_once_it_is(

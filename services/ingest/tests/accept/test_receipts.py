@@ -139,11 +139,10 @@ def test_a_batch_without_a_receipt_was_never_accepted(
         with pytest.raises(KeyboardInterrupt):
             receipts.accept(DATASET, a_receipt(), staged(tmp_path))
     assert len(batches(tmp_path)) == 1
-    assert receipts.pending(DATASET) == []
     receipts.accept(DATASET, a_receipt(), staged(tmp_path))
     assert len(batches(tmp_path)) == 1, "the leftover is replaced"
     (tmp_path / "home/accepted" / DATASET.folder / f"{a_receipt().id}.json").unlink()
-    receipts.tidy()
+    assert receipts.pending(DATASET) == []
     assert batches(tmp_path) == []
 
 
@@ -226,8 +225,11 @@ def test_no_more_than_a_thousand_wait(
     monkeypatch.setattr(module, "MAX_PENDING", 2)
     for key in "ab":
         receipts.accept(DATASET, a_receipt(key), staged(tmp_path))
+    refused = replace(a_receipt("c"), state=State.REFUSED)
+    receipts.settle(DATASET, refused)
     with pytest.raises(TooManyPending, match="2 pushes of this dataset wait"):
         receipts.accept(DATASET, a_receipt("c"), staged(tmp_path))
+    assert receipts.find(DATASET, refused.id) == refused
     assert receipts.accept(DATASET, a_receipt("a"), staged(tmp_path)).key == "a"
 
 
@@ -251,7 +253,10 @@ def test_receipts_are_forgotten_after_a_week_but_never_a_waiting_one(
     now = time.time()
     for key, age in (("waiting", 9 * day), ("old", 7.1 * day), ("new", 6.9 * day)):
         os.utime(folder / f"{a_receipt(key).id}.json", (now - age, now - age))
+    (unfinished := folder / f"{durable.PENDING}x").touch()
+    os.utime(unfinished, (now - 8 * day, now - 8 * day))
     receipts.tidy()
+    assert not unfinished.exists()
     found = [key for key in ("waiting", "old", "new") if receipts.find(DATASET, a_receipt(key).id)]
     assert found == ["waiting", "new"]
 
