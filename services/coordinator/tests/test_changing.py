@@ -143,12 +143,17 @@ def test_a_dataset_on_which_another_operation_works_is_not_reset(pair: Coordinat
 
 
 def test_a_derivative_is_reset_to_each_block_of_its_chain(pair: Coordinator) -> None:
-    pair.editor.commit_event("cities.copy", SetInfo(description="towns"))
-    pair.push("cities", "Rome", minute=1)
-    pair.work()
+    query = pair.find("cities.copy").state.transform
+    assert query is not None
+    other = TransformSql(engine="spark", query="SELECT city, event_time FROM cities")
+    events: tuple[KnownEvent, ...] = (replace(query, transform=other), SetInfo(description="towns"))
+    for minute, event in enumerate(events, 1):
+        pair.editor.commit_event("cities.copy", event)
+        pair.push("cities", "Rome", minute=minute)
+        pair.work()
     known = pair.find("cities.copy")
     blocks = [name for name, _, _ in iterate(pair.datasets.reader(known.id), known.state.head)]
-    assert len(blocks) > 5
+    assert len(blocks) == 8
 
     for block in blocks:
         assert pair.editor.reset("cities.copy", block).state.head == block
