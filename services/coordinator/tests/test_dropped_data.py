@@ -71,14 +71,14 @@ def story(node: Coordinator, root: str, derivative: str, second: str) -> Story:
 def test_slices_and_checkpoints_go_and_the_chain_stays(story: Story) -> None:
     story.node.editor.set_watermark("cities", Timestamp.from_ms(3 * 60_000))
     story.node.work()  # a checkpoint without records
-    for city in ("Bonn", "Ulm"):
-        story.node.push("cities", city, minute=3)
-        story.node.work()  # records with the same checkpoint
+    for city, minute in (("Bonn", 3), ("Ulm", 3), ("Riga", 4)):
+        story.node.push("cities", city, minute=minute)
+        story.node.work()  # the first two with the same checkpoint as that one
     before, state = story.objects("cities.copy"), story.node.find("cities.copy").state
 
     dropped = story.node.dropper.drop("cities.copy")
 
-    assert (dropped.slices, dropped.checkpoints) == (5, 4)
+    assert (dropped.slices, dropped.checkpoints) == (6, 5)
     assert dropped.size == sum(len(content) for content in before.values())
     assert story.objects("cities.copy") == {}
     assert story.node.find("cities.copy").state == state
