@@ -13,10 +13,12 @@ from odf_common.adapters.local.durable import LockHeld
 from odf_common.chain.state import ChainState
 from odf_common.errors import HeadMoved
 from odf_common.identity.keys import PrivateKey
-from odf_common.metadata.events import KnownEvent
+from odf_common.metadata.events import AddPushSource, KnownEvent
+from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson
 from odf_common.ports.store import CatalogEntry
 from odf_coordinator.catalog.ownership import KeyStore, NotOwned
 from odf_coordinator.catalog.registry import DatasetHandle, DatasetUnknown
+from odf_coordinator.commit.dataset_locks import DatasetBusy
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.transforms.migration import QueryMigrator
 
@@ -104,6 +106,33 @@ def test_no_other_process_changes_names_while_a_dataset_gets_its_name_or_a_topic
     node.add(root)
     node.add(root + MORE, replace=True)
     assert written == ["default", "default", "more"]
+
+
+SECOND = AddPushSource(source_name="second", read=ReadStepNdJson(), merge=MergeStrategyAppend())
+
+
+def test_a_copy_gets_no_topic_for_a_source_that_it_cannot_have(node: Coordinator, root: str) -> None:
+    node.add(root)
+    known, topics = node.find("cities"), set(node.topics.names)
+    node.keys.remove(known.id)
+    with pytest.raises(NotOwned):
+        node.creator.amend(known, (SECOND,))
+    assert set(node.topics.names) == topics
+
+
+def test_a_source_that_has_its_topic_is_changed_while_the_dataset_is_claimed(
+    node: Coordinator, root: str
+) -> None:
+    node.add(root)
+    known, changed = node.find("cities"), replace(SECOND, source_name="default")
+    creator = replace(node.creator, claims=replace(node.claims, wait_seconds=0.0))
+    claim = node.catalog.claim(known.id)
+    assert claim is not None
+    amended = creator.amend(known, (changed,))
+    with pytest.raises(DatasetBusy):
+        creator.amend(amended, (SECOND,))
+    claim.release()
+    assert node.find("cities").state.push_sources == {"default": changed}
 
 
 def test_topics_that_are_missing_are_created_before_the_dataset_is_announced_once(
