@@ -13,7 +13,7 @@ from odf_common.chain.build_blocks import build_blocks
 from odf_common.errors import ChainRuleViolated, InvalidInput, NotFound, OdfError, Refused
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
-from odf_common.metadata.events import DatasetKind, Seed, SetTransform, TransformInput
+from odf_common.metadata.events import DatasetKind, Seed, SetInfo, SetTransform, TransformInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
 from odf_common.ports.locks import Lock
@@ -234,4 +234,19 @@ def test_what_is_read_from_now_on_has_to_be_here_unless_a_copy_reads_it(cities: 
         hold_inputs(cities.datasets, entry, (unknown,), are_here=True).__enter__()
 
     with hold_inputs(cities.datasets, entry, (unknown,)):
+        pass
+
+
+def test_a_circle_is_seen_among_other_events(cities: Coordinator) -> None:
+    first = cities.find("first")
+    with pytest.raises(InvalidInput, match=CIRCLE):
+        hold_inputs(cities.datasets, first.entry, (SetInfo(), reading(first.id), SetInfo())).__enter__()
+
+
+def test_events_that_read_nothing_wait_for_no_change_of_names(
+    cities: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = cities.find("first").entry
+    monkeypatch.setattr(cities.catalog, "locked", lambda: pytest.fail("it is locked"))
+    with hold_inputs(cities.datasets, entry, (None, SetInfo()), are_here=True):
         pass

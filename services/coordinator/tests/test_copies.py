@@ -1,21 +1,23 @@
 """A dataset whose private key is not here is a copy: it follows, and nothing is committed to it."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from odf_testing.coordinator import Coordinator
 
+from odf_common.adapters.local.key_files import IMPORTED, mark_imported
 from odf_common.codec.envelopes import envelope
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_message
 from odf_common.errors import NotFound, Refused
-from odf_common.identity.keys import PrivateKey
+from odf_common.identity.keys import PrivateKey, generate
 from odf_common.metadata.events import SetInfo
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.api.responses import unheard
-from odf_coordinator.catalog.ownership import NotOwned
+from odf_coordinator.catalog.ownership import KeyStore, NotOwned
 from odf_coordinator.commit.outcomes import Committed
 
 WIDER = ("city STRING", "city STRING, people BIGINT")
@@ -134,3 +136,22 @@ def test_a_pattern_covers_ours_and_passes_copies_over(node: Coordinator, root: s
     assert pulled("cities%", "cities")["cities"] == "failed", "it was asked for"
     with pytest.raises(NotFound, match="no dataset has a name that matches towns%"):
         pulled("towns%")
+
+
+def test_a_key_is_removed_before_the_mark_that_it_was_imported_and_both_may_be_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, key = KeyStore(tmp_path / "keys"), generate()
+    dataset, unlink, removed = key.dataset_id, Path.unlink, list[str]()
+    keys.save(key)
+    mark_imported(keys.folder, dataset)
+
+    def noted(file: Path, *, missing_ok: bool = False) -> None:
+        removed.append(file.name)
+        unlink(file, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", noted)
+    for _ in range(2):
+        keys.remove(dataset)
+        assert list(keys.folder.iterdir()) == []
+    assert removed[:2] == [dataset.folder, f"{dataset.folder}{IMPORTED}"]

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from odf_testing.letters import StoredLetters
 
-from odf_common.dataset.rejects import HANDLED, Passed, load_reasons
+from odf_common.dataset.rejects import HANDLED, Passed, load_reasons, rows_part
 from odf_common.errors import NotFound, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SourceState
@@ -46,17 +46,8 @@ def rejected(make_bench: Any) -> Any:
     return made, letters, bench
 
 
-def bury(
-    bench: Any,
-    offset: int,
-    reason: str,
-    topic_id: str = "one",
-    position: SourcePosition | None = None,
-    *,
-    start: int = 0,
-) -> None:
-
-    batch = MessageBatch(
+def a_batch(topic_id: str = "one", *, start: int = 0) -> MessageBatch:
+    return MessageBatch(
         topic="odf.push.a.default",
         topic_id=topic_id,
         partitions=1,
@@ -67,6 +58,18 @@ def bury(
         begun=0,
         size=0,
     )
+
+
+def bury(
+    bench: Any,
+    offset: int,
+    reason: str,
+    topic_id: str = "one",
+    position: SourcePosition | None = None,
+    *,
+    start: int = 0,
+) -> None:
+    batch = a_batch(topic_id, start=start)
     bad = BadRecord(partition=0, offset=offset, value=f"value {offset}".encode(), reason=reason)
     RejectPolicy(bench.coordinator, bench.blobs).write_dead_letters(
         bench.dataset, "default", batch, [bad], position or SourcePosition()
@@ -299,3 +302,63 @@ def test_a_dead_letter_of_a_row_says_how_to_read_it_again(
     same = {"dataset": str(bench.dataset), "source": "default", "event-time": "7", **kept}
     facts = [letter.facts for letter in bench.coordinator.letters]
     assert facts == [{**same, "header-bytes": "5"}, same]
+
+
+def test_rejected_rows_of_a_source_are_numbered_from_zero(make_bench: Any) -> None:
+    bench = make_bench()
+    policy = RejectPolicy(bench.coordinator, bench.blobs)
+    file = RejectedOfFile(
+        dataset=bench.dataset, source="default", label="file", event_time=Timestamp.from_ms(7)
+    )
+    bad = BadRecord(partition=0, offset=3, value=b"row", reason="line 4")
+    policy.bury_rows(file, [bad, bad], Passed())
+    policy.bury_rows(file, [bad], Passed(ends={rows_part("default"): 2}))
+    assert [letter.offset for letter in bench.coordinator.letters] == [0, 1, 2]
+
+
+def test_letters_of_a_source_that_is_gone_hide_no_others(rejected: Any) -> None:
+    made, _, bench = rejected
+    policy = RejectPolicy(bench.coordinator, bench.blobs)
+    bad = BadRecord(partition=0, offset=0, value=b"row", reason="line 1")
+    for source in ("gone", "default"):
+        file = RejectedOfFile(
+            dataset=bench.dataset,
+            source=source,
+            label=source,
+            event_time=Timestamp.from_ms(7),
+            input_format="",
+        )
+        policy.bury_rows(file, [bad], Passed())
+    topics = {"odf.push.a.default": TopicPosition(topic_id="one", next={0: 8})}
+    commit(bench, SourcePosition(topics=topics).with_rejected(3).with_rejected_rows(1))
+    assert [(one.topic, one.offset) for one in made.open(bench.dataset)] == [
+        *[("odf.push.a.default", at) for at in (1, 2, 5)],
+        ("", 0),
+    ]
+
+
+@pytest.mark.parametrize(("is_skipped", "is_bad"), [(False, False), (True, True)])
+def test_a_source_that_stops_at_bad_messages_commits_good_ones_and_the_one_to_skip(
+    make_bench: Any, is_skipped: bool, is_bad: bool
+) -> None:
+    bench = make_bench()
+    save_settings(bench.blobs, bench.dataset, "default", SourceSettings.from_plain({"badRecords": "stop"}))
+    batch = replace(a_batch(), end={0: 9}, is_skipped=is_skipped)
+    bad = [BadRecord(partition=0, offset=8, value=b"x", reason="no")] if is_bad else []
+    policy = RejectPolicy(bench.coordinator, bench.blobs)
+    assert policy.committable(bench.dataset, "default", batch, bad) is batch
+
+
+def test_the_number_of_rejected_messages_is_sent_before_the_bus_is_flushed(
+    rejected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, bench = rejected
+    sent = list[int]()
+    monkeypatch.setattr(
+        bench.coordinator,
+        "flush",
+        lambda: sent.append(bench.coordinator.sent[-1][1].ingest_progress.rejected),
+    )
+    bad = BadRecord(partition=0, offset=5, value=b"", reason="third")
+    RejectPolicy(bench.coordinator, bench.blobs).announce(bench.state, "default", [bad])
+    assert sent == [3]

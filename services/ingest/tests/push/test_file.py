@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from odf_testing.builders import a_dataset, a_derivative
 
 from odf_common.errors import InvalidInput, NotFound, Refused, StorageUnavailable
 from odf_common.hashing.multihash import Multihash
@@ -24,7 +25,7 @@ from odf_common.metadata.steps import (
 from odf_common.ports.bus import COORDINATOR_COMMANDS
 from odf_common.ports.engine import QueryNotWanted
 from odf_ingest.commit.committer import Outcome
-from odf_ingest.commit.file_commit import FileCommit, chosen_source
+from odf_ingest.commit.file_commit import FileCommit, chosen_source, digest_of
 from odf_ingest.errors import KeyReused, NothingCommitted
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
@@ -304,6 +305,16 @@ def test_a_source_has_to_be_named_when_there_are_none_of_that_name(make_bench: A
     bench.propose(DisablePushSource(source_name="default"), DisablePushSource(source_name="other"))
     with pytest.raises(InvalidInput, match="the dataset has no push source"):
         chosen_source(bench.state, "")
+
+
+def test_a_derivative_takes_no_pushed_data() -> None:
+    with pytest.raises(InvalidInput, match="a derivative takes no pushed data"):
+        chosen_source(a_derivative(a_dataset("a")).state, "")
+
+
+def test_the_digest_of_a_file_stays_that_of_files_in_chains(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x\n")
+    assert digest_of(tmp_path / "file") == "273c4078610b7e7f"
 
 
 @pytest.mark.parametrize("at", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999Z"])

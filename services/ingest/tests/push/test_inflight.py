@@ -1,6 +1,9 @@
 """Pushes in flight: withdrawn by key, joined by content."""
 
+import errno
+import os
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +13,7 @@ import pytest
 from odf_testing.guarded import GuardedList
 
 from odf_common.errors import OdfError, Refused, Unavailable
+from odf_ingest.commit import in_flight as module
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.in_flight import IsWanted, PushesInFlight, Target, cancelled
 
@@ -137,6 +141,38 @@ def test_a_push_that_another_client_has_joined_continues_without_the_first_clien
     slow.may_end.set()
     assert first.result(10).count == 7
     assert not second.result(10).is_new
+
+
+def test_who_has_joined_waits_as_long_as_it_takes(push: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CALLER_POLL_SECONDS", 0.001)
+    slow, looks = push.slow(), Counter[str]()
+
+    def is_there() -> bool:
+        looks["b"] += 1
+        return True
+
+    first = push("same", slow, "a")
+    assert slow.begun.wait(10)
+    second = push("same", push.slow(), "b", is_there=is_there)
+    wait(lambda: looks["b"] > 3)
+    slow.may_end.set()
+    assert first.result(10).is_new
+    assert not second.result(10).is_new
+
+
+def test_a_push_that_cannot_be_compared_is_one_of_its_own(push: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    slow, other = push.slow(), push.slow()
+    first = push("some", slow, "a")
+    assert slow.begun.wait(10)
+    monkeypatch.setattr(os, "pread", unreadable)
+    second = push("same", other, "b")
+    assert other.begun.wait(10)
+    for one in (slow, other):
+        one.may_end.set()
+    assert [one.result(10).is_new for one in (first, second)] == [True, True]
 
 
 def test_who_has_joined_and_withdraws_is_answered_at_once(push: Any) -> None:
