@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from odf_testing.letters import StoredLetters
 
-from odf_common.dataset.rejects import HANDLED, Passed, load_reasons, rows_part
+from odf_common.dataset.rejects import HANDLED, REASONS, Passed, load_handled, load_reasons, rows_part
 from odf_common.errors import NotFound, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SourceState
@@ -122,6 +122,7 @@ def test_what_is_retried_is_published_once_as_it_was(rejected: Any) -> None:
     assert (settled.count, settled.cut, settled.open) == (3, 0, 0)
     assert [one.value for one in letters.again] == [b"value 1", b"value 2", b"value 5"]
     assert made.retry(bench.dataset, []).count == 0
+    assert load_handled(bench.blobs, bench.dataset).positions == frozenset(), "one mark in place of many"
 
 
 def test_what_could_not_be_published_again_stays_open(rejected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,6 +336,109 @@ def test_letters_of_a_source_that_is_gone_hide_no_others(rejected: Any) -> None:
         *[("odf.push.a.default", at) for at in (1, 2, 5)],
         ("", 0),
     ]
+
+
+def bury_row(bench: Any, push: str, number: int) -> None:
+    file = RejectedOfFile(
+        dataset=bench.dataset,
+        source="default",
+        label="file",
+        event_time=Timestamp.from_ms(7),
+        input_format="",
+        push=push,
+    )
+    bad = BadRecord(partition=0, offset=0, value=push.encode(), reason="line 1")
+    before = Passed(ends={rows_part("default"): number})
+    RejectPolicy(bench.coordinator, bench.blobs).bury_rows(file, [bad], before)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_letters_with_one_number_that_of_the_committed_push_counts(
+    make_bench: Any, is_first: bool
+) -> None:
+    bench = make_bench()
+    letters = StoredLetters(bench.coordinator.letters)
+    made = RejectedMessages(
+        queues=bench.queues,
+        blobs=bench.blobs,
+        letters=letters,
+        preparer=bench.preparer,
+        bus=bench.coordinator,
+    )
+    position = SourcePosition()
+    for number in range(4):
+        for push in (f"{number}", "killed") if is_first else ("killed", f"{number}"):
+            bury_row(bench, push, number)
+        position = position.with_rejected_rows(1).with_receipt(f"{number}", "")
+        commit(bench, position)
+    assert [letter.value for letter in made.open(bench.dataset)] == [b"0", b"1", b"2", b"3"]
+
+
+def test_what_an_earlier_topic_of_the_same_name_had_stays_open(rejected: Any) -> None:
+    made, _, bench = rejected
+    fresh = TopicPosition(topic_id="two", next={0: 0})
+    commit(bench, SourcePosition(topics={"odf.push.a.default": fresh}).with_rejected(3))
+    assert {1, 2, 5} <= set(offsets(made.open(bench.dataset)))
+    commit(bench, SourcePosition().with_rejected(3))
+    assert {1, 2, 5} <= set(offsets(made.open(bench.dataset)))
+
+
+def test_a_letter_without_the_id_of_its_topic_is_of_the_one_that_is_read(rejected: Any) -> None:
+    """As releases before the id was kept wrote it."""
+    made, _, bench = rejected
+    for offset in (5, 6, 8):
+        bury(bench, offset, "old", topic_id="")
+    assert offsets(made.open(bench.dataset)) == [1, 2, 5, 6]
+
+
+def test_no_message_of_a_partition_that_was_not_read_is_open(rejected: Any) -> None:
+    made, letters, bench = rejected
+    letters.sent.append(replace(letters.sent[0], partition=1, offset=0))
+    assert offsets(made.open(bench.dataset)) == [1, 2, 5]
+
+
+def test_the_reason_of_what_is_open_stays_where_its_letter_was_lost(rejected: Any) -> None:
+    made, letters, bench = rejected
+    letters.lost = 3
+    assert made.drop(bench.dataset, [Wanted(source="", location="0/5")]).open == 2
+    assert load_reasons(bench.blobs, bench.dataset) == {"default": "first"}
+
+
+def test_the_first_open_reason_of_each_source_is_stored(rejected: Any) -> None:
+    made, _, bench = rejected
+    other = replace(bench.state.push_sources["default"], source_name="other")
+    bench.propose(other)
+    rows = RejectedOfFile(
+        dataset=bench.dataset, source="other", label="f", event_time=Timestamp(0), input_format=""
+    )
+    bad = [BadRecord(partition=0, offset=0, value=b"", reason=f"line {n}") for n in (1, 2)]
+    RejectPolicy(bench.coordinator, bench.blobs).bury_rows(rows, bad, Passed())
+    text = SourcePosition().with_rejected_rows(2).text()
+    bench.propose(AddData(new_source_state=SourceState(source_name="other", kind=KIND, value=text)))
+
+    made.drop(bench.dataset, [Wanted(source="other", location="row/0")])
+
+    assert load_reasons(bench.blobs, bench.dataset) == {"default": "first", "other": "f, line 2"}
+
+
+def test_decisions_and_reasons_are_stored_under_the_datasets_lock_and_then_announced(
+    rejected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _, bench = rejected
+    set_note, written = bench.blobs.set_note, list[str]()
+
+    def under_lock(dataset: DatasetId, name: str, text: str | None) -> None:
+        assert bench.queues.queue(dataset).lock.locked()
+        written.append(name)
+        set_note(dataset, name, text)
+
+    def flush() -> None:
+        written.append(str(bench.coordinator.sent[-1][1].ingest_progress.rejected))
+
+    monkeypatch.setattr(bench.blobs, "set_note", under_lock)
+    monkeypatch.setattr(bench.coordinator, "flush", flush)
+    made.drop(bench.dataset, [Wanted(source="", location="0/1")])
+    assert written == [HANDLED, REASONS, "2"]
 
 
 @pytest.mark.parametrize(("is_skipped", "is_bad"), [(False, False), (True, True)])
