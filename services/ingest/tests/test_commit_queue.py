@@ -39,6 +39,13 @@ def test_the_head_of_the_last_commit_is_our_own_and_no_other(make_bench: Any, tm
     assert not bench.queues.is_own(bench.dataset, a_hash("other").raw)
 
 
+def test_what_the_chain_has_is_committed_once_and_appends_nothing(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench()
+    first, again = (work_of(bench, tmp_path, "10:00").commit(bench.queues, bench.dataset) for _ in range(2))
+    assert [(one.is_new, one.count) for one in (first, again)] == [(True, 1), (False, 0)]
+    assert again.state.head == first.state.head
+
+
 def test_late_records_are_added_up_until_the_process_ends(make_bench: Any, tmp_path: Path) -> None:
     bench = make_bench()
     push(bench, tmp_path, "12:00")

@@ -7,10 +7,13 @@ import pyarrow as pa
 import pytest
 
 from odf_common.errors import InvalidInput
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import ObjectKind
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.merge import Merged
+from odf_ingest.prepare.preparer import Prepared
+from odf_ingest.source_settings import SourceSettings
 
 
 def test_a_draft_whose_watermark_is_refused_leaves_no_slice(make_bench: Callable[..., Any]) -> None:
@@ -26,3 +29,16 @@ def test_a_draft_whose_watermark_is_refused_leaves_no_slice(make_bench: Callable
     )
     assert draft.slice is not None
     assert list(bench.blobs.names(bench.dataset, ObjectKind.DATA)) == [draft.slice[0]]
+
+
+@pytest.mark.parametrize("column", ["offset", "system_time"])
+def test_records_have_no_column_of_the_system(make_bench: Callable[..., Any], column: str) -> None:
+    bench = make_bench()
+    state = bench.state
+    drafter = Drafter(bench.blobs, bench.clock, block_version=3, is_signed=False)
+    records = pa.table({"id": pa.array([1], pa.int64()), column: pa.array([1], pa.int64())})
+    prepared = Prepared(
+        source=state.push_sources["default"], records=records, moment=Timestamp(0), greatest={}
+    )
+    with pytest.raises(InvalidInput, match=f"column {column}: the name belongs to a system column"):
+        drafter.merged(state, prepared, bench.queues.queue(bench.dataset).history.at(state), SourceSettings())

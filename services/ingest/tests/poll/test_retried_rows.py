@@ -33,7 +33,7 @@ from odf_common.ports.bus import StoredLetter
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.control.rejected_messages import RejectedMessages, Settled, Wanted
 from odf_ingest.control.retried_rows import RetriedRows
-from odf_ingest.errors import AlreadyCommitted, CannotRetry
+from odf_ingest.errors import AlreadyCommitted, CannotRetry, SourceGone
 from odf_ingest.poll.fetch import as_batch
 from odf_ingest.poll.polled_batch import position_of
 from odf_ingest.poll.polled_position import PollPosition
@@ -237,6 +237,13 @@ def test_only_rows_that_the_chain_has_rejected_and_not_committed_since_are_left(
     for position in (PollPosition(), PollPosition(rejected=5, retried=Numbers.of(range(5)))):
         with pytest.raises(AlreadyCommitted):
             rows.check(position)
+
+
+def test_rows_of_a_source_that_is_gone_are_not_committed(make_bench: Any) -> None:
+    letter = SimpleNamespace(source="gone", offset=0, event_ms=0, input_format="", value=b"{}")
+    rows = RetriedRows([cast("StoredLetter", letter)], cast("Any", None))
+    with pytest.raises(SourceGone, match="push source gone"):
+        rows.prepare(make_bench().state)
 
 
 def test_values_become_a_batch_of_partition_0_from_offset_0() -> None:
