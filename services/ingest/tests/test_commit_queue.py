@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from odf_testing.builders import a_hash
+from odf_testing.builders import a_dataset, a_hash
 from odf_testing.guarded import GuardedDict
 
+from odf_common.errors import NotFound
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyLedger
 from odf_ingest.commit.file_commit import FileCommit
@@ -62,6 +63,8 @@ def test_a_deleted_dataset_has_neither_queue_nor_state(make_bench: Any, tmp_path
     assert len(bench.states) == 1
     bench.queues.forget(bench.dataset)
     assert len(bench.states) == 0
+    with pytest.raises(NotFound, match="dataset did:odf"):
+        bench.queues.state(a_dataset("elsewhere"))
     assert bench.queues.queue(bench.dataset) is not queue
 
 
