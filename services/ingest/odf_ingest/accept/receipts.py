@@ -176,7 +176,7 @@ class Receipts:
 
     def datasets(self) -> Sequence[DatasetId]:
         """Return the datasets with a push to settle."""
-        return [receipt for receipt in self._all() if self._batches(self._of(receipt))]
+        return [dataset for dataset in self._all() if self._batches(self._of(dataset))]
 
     def tidy(self) -> None:
         """Remove settled receipts and unfinished writes older than a week."""
