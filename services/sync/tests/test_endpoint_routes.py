@@ -19,10 +19,10 @@ from odf_common.ports.store import CatalogEntry
 from odf_common.service.audit import Audit
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
-from odf_sync.access.rules import Action
+from odf_sync.access.rules import Action, Visibility
 from odf_sync.http import endpoints as module
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.endpoints import Endpoint, application
+from odf_sync.http.endpoints import Endpoint, application, reads_public_data
 
 
 class Notes:
@@ -119,3 +119,20 @@ def test_a_refusal_by_an_endpoint_without_dataset_is_noted(tmp_path: Path) -> No
     with served(authorizer_of(tmp_path), endpoint, audit=notes) as base:
         assert ask(base, "/info") == (400, "no")
     assert notes.statuses == [400]
+
+
+def test_only_a_read_of_a_dataset_that_everyone_may_read_is_one_of_public_data(tmp_path: Path) -> None:
+    async def say(request: web.Request) -> web.Response:
+        return web.Response(text=str(reads_public_data(request)))
+
+    authorizer = authorizer_of(tmp_path)
+    read, write = (
+        Endpoint(method="GET", path=f"/{action}", handler=say, summary="", action=action)
+        for action in (Action.READ, Action.WRITE)
+    )
+    with served(authorizer, read, write) as base:
+        assert ask(base, "/info/read") == (200, "True")
+        assert ask(base, "/info/write") == (200, "False")
+        (entry,) = LocalCatalog(tmp_path).entries()
+        authorizer.directory.set_visibility(entry.incarnation, Visibility.PRIVATE)
+        assert ask(base, "/info/read") == (200, "False")

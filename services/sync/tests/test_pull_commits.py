@@ -361,6 +361,24 @@ def test_a_coordinator_that_never_answers_is_unavailable(node: Node, there: Path
     assert node.refs.head(dataset_of(there)) is None
 
 
+def test_a_copy_that_is_renamed_while_it_is_updated_is_updated(
+    node: Node, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = blocks_of(there)
+    move_head(there, blocks[-2].hash)
+    node.pull(there.as_uri())
+    move_head(there, blocks[-1].hash)
+    ask = node.request
+
+    def rename_and_ask(topic: str, dataset: DatasetId, body: Body, *, timeout: float) -> Envelope | None:
+        node.catalog.rename("cities", CatalogEntry(alias="towns", dataset_id=dataset))
+        return ask(topic, dataset, body, timeout=timeout)
+
+    monkeypatch.setattr(node, "request", rename_and_ask)
+    assert node.pull(there.as_uri())[-1].state == "updated"
+    assert node.refs.head(dataset_of(there)) == blocks[-1].hash
+
+
 def test_a_refusal_is_told_with_its_reason(node: Node, there: Path) -> None:
     node.answer = bus.Refused(code="ChainRuleViolated", text="offsets have a gap")
 
