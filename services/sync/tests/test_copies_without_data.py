@@ -11,7 +11,7 @@ from odf_testing.sync_node import SyncNode
 
 from odf_common.chain.walk import blocks_between
 from odf_common.codec.envelopes import Body, envelope
-from odf_common.dataset.object_markers import complete_until, dropped_blocks
+from odf_common.dataset.object_markers import DROPPED, complete_until, dropped_blocks
 from odf_common.errors import HeadMoved, NotFound, OdfError, Refused, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -280,6 +280,21 @@ def test_a_pull_without_a_reply_leaves_its_marker(
     with pytest.raises(Unavailable, match="no reply"):
         copy.pull(folder.as_uri(), COPIED)
     assert dropped_blocks(copy.blobs, id_of(copy)) is not None
+
+
+def test_after_an_update_lost_data_is_still_looked_for_if_the_marker_cannot_be_read(
+    source: SyncNode, copy: SyncNode, folder: Path
+) -> None:
+    copy.pull(folder.as_uri(), COPIED)
+    copy.blobs.remove(id_of(copy), ObjectKind.DATA, slices(source)[:1])
+    copy.blobs.set_note(id_of(copy), DROPPED, "no hash")
+    grow(source, "Lima", 3)
+    source.push(COPIED, folder.as_uri())
+    assert copy.pull(folder.as_uri(), COPIED)[-1].state == "updated"
+
+    assert copy.pull(folder.as_uri(), COPIED)[-1].state == "restored"
+
+    assert objects(copy) == objects(source)
 
 
 def test_dropped_data_is_left_out_of_a_folder(source: SyncNode, copy: SyncNode, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from odf_testing.chains import assert_objects_are_whole, read_chain
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases, remote_aliases
 from odf_common.errors import Damaged, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
@@ -62,6 +63,16 @@ def test_what_is_pushed_to_a_folder_is_pulled_from_it(here: SyncNode, folder: Pa
     there = SyncNode(tmp_path / "there")
     assert there.pull(folder.as_uri(), "copy")[-1].state == "updated"
     assert there.content("copy") == here.content("cities")
+
+
+def test_a_push_that_is_reported_as_done_is_remembered(here: SyncNode, folder: Path) -> None:
+    """Whether it sent something, or only found that an earlier attempt had sent all."""
+    (entry,) = here.catalog.entries()
+    for state in ("updated", "up-to-date"):
+        change_aliases(here.blobs, entry.dataset_id, lambda _: RemoteAliases())
+        steps = push(here.env, Push(dataset="cities", target=folder.as_uri()))
+        assert next(step for step in steps if step.head is not None).state == state
+        assert remote_aliases(here.blobs, entry.dataset_id).push == (folder.as_uri(),)
 
 
 def test_a_folder_that_is_ahead_or_diverged_is_replaced_by_force_only(here: SyncNode, folder: Path) -> None:
