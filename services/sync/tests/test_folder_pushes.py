@@ -75,6 +75,15 @@ def test_a_push_that_is_reported_as_done_is_remembered(here: SyncNode, folder: P
         assert remote_aliases(here.blobs, entry.dataset_id).push == (folder.as_uri(),)
 
 
+def test_an_alias_that_is_removed_during_a_push_to_it_stays_removed(here: SyncNode, folder: Path) -> None:
+    (entry,) = here.catalog.entries()
+    change_aliases(here.blobs, entry.dataset_id, lambda _: RemoteAliases(push=(folder.as_uri(),)))
+    for step in push(here.env, Push(dataset="cities")):
+        if step.state == "committing":
+            change_aliases(here.blobs, entry.dataset_id, lambda _: RemoteAliases())
+    assert remote_aliases(here.blobs, entry.dataset_id).push == ()
+
+
 def test_a_folder_that_is_ahead_or_diverged_is_replaced_by_force_only(here: SyncNode, folder: Path) -> None:
     url, common = folder.as_uri(), here.head("cities")
     assert common is not None

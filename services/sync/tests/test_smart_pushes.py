@@ -265,6 +265,25 @@ def test_a_long_chain_is_pushed_in_parts_and_an_interrupted_push_continues_with_
     assert there.content("cities") == here.content("cities")
 
 
+@pytest.mark.parametrize("spare", [0, -1])
+def test_a_part_has_as_many_blocks_as_fit(
+    here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch, spare: int
+) -> None:
+    blocks = [raw for (kind, _), raw in here.content("cities").items() if kind is ObjectKind.BLOCK]
+    monkeypatch.setattr(push_module, "PART_BYTES", sum(map(len, blocks)) + spare)
+    parts: list[str] = []
+    send = push_module._send_part
+
+    def noted(source: Any, *rest: Any) -> Any:
+        parts.append(source.alias)
+        return send(source, *rest)
+
+    monkeypatch.setattr(push_module, "_send_part", noted)
+    with there.served() as base:
+        assert here.push("cities", f"odf+{base}/cities")[-1].new_blocks == len(blocks)
+    assert len(parts) == (2 if spare else 1)
+
+
 def test_a_chain_is_replaced_in_one_exchange(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
