@@ -169,6 +169,28 @@ def test_an_object_that_arrives_after_the_end_of_the_exchange_is_no_error(
     assert checked.empty()
 
 
+def test_the_end_of_an_exchange_does_not_wait_for_a_check(
+    here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes in the server's event loop."""
+    has_begun, may_end, has_ended = threading.Event(), threading.Event(), threading.Event()
+
+    def check(*_: object) -> None:
+        has_begun.set()
+        may_end.wait(WAIT_SECONDS)
+        has_ended.set()
+
+    monkeypatch.setattr(accept, "check_stored", check)
+    dataset, chain, (first, _) = parts(here)
+    with Acceptance(there.env, chain) as acceptance:
+        send(here, there, dataset, first)
+        acceptance.note_object(ObjectKind.DATA, first)
+        assert has_begun.wait(WAIT_SECONDS)
+    assert not has_ended.is_set()
+    may_end.set()
+    assert has_ended.wait(WAIT_SECONDS)
+
+
 def test_a_sender_is_not_told_which_name_a_dataset_has_got_meanwhile(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

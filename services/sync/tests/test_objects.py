@@ -126,6 +126,13 @@ def test_records_that_are_trusted_are_not_read_but_their_file_is_checked(tmp_pat
         fetched(tmp_path, one, trusts_records=True)
 
 
+def test_an_object_that_is_stored_is_not_fetched_again(tmp_path: Path) -> None:
+    one = remote(tmp_path, WHOLE)
+    stored = fetched(tmp_path, one)
+    (tmp_path / "data" / str(one.name)).unlink()
+    assert fetched(tmp_path, one, blobs=stored) is stored
+
+
 def test_an_object_is_held_against_every_block_that_names_it(tmp_path: Path) -> None:
     one = remote(tmp_path, WHOLE)
     assert one.slice is not None

@@ -134,8 +134,10 @@ class Acceptance(AbstractContextManager["Acceptance"]):
             return
         admitted_chain = admitted.result()
         with self._guard:
-            for key in self._arrived & admitted_chain.objects.keys() - self._checks.keys():
-                group = admitted_chain.objects[key]
+            objects = admitted_chain.objects
+            # Not by sets of all objects: this is done for each one that arrives.
+            for key in (key for key in self._arrived if key in objects and key not in self._checks):
+                group = objects[key]
                 with suppress(RuntimeError):  # the exchange has ended
                     self._checks[key] = self._pool.submit(
                         check_stored, self._datasets.blobs, SOURCE, admitted_chain.state.dataset_id, group
