@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -270,6 +271,28 @@ def test_an_upload_continues_where_the_url_says_that_it_ended(offset: str | None
         given = replace(place, headers=headers)
         uploader(url, content=content).send(replace(upload, upload_to=given))
     assert [body for _, body in there.came] == [sent]
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_an_upload_continues_only_at_the_node_itself_and_only_if_that_can(*, is_own: bool) -> None:
+    content = b"0123456789"
+    there = Uploads(web.Response(status=200))
+    with running(there.app) as url:
+        place = url if is_own else url.replace("127.0.0.1", "localhost")
+        offset = HttpHeader(name=OFFSET, value="4")
+        upload = upload_of(content, TransferUrl(url=f"{place}/x", headers=(offset,)))
+        uploader(url, may_continue=not is_own, content=content).send(upload)
+    assert there.came == [(None, content)]
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_an_object_is_closed_whether_or_not_it_is_taken(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, blobs = BytesIO(b"object"), MemoryBlobStore(MemoryRefStore())
+    monkeypatch.setattr(blobs, "open", lambda *_: opened)
+    there = Uploads(web.Response(status=status))
+    with running(there.app) as url, suppress(Unavailable):
+        Uploader(blobs, ID, url, LOOPBACK).send(upload_of(b"object", TransferUrl(url=f"{url}/x")))
+    assert opened.closed
 
 
 def test_without_an_exchange_nothing_is_asked_for_and_the_node_itself_is_read(server: PageServer) -> None:
