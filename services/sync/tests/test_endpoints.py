@@ -14,11 +14,12 @@ from odf_testing.http import running
 
 from odf_common.adapters.local import LocalCatalog
 from odf_common.errors import Damaged, NotFound, OdfError, StorageUnavailable, Unavailable
+from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import CatalogEntry
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
-from odf_sync.access.rules import Action
-from odf_sync.http.authorization import Authorizer
+from odf_sync.access.rules import Account, Action, Caller, Scope, Visibility
+from odf_sync.http.authorization import Authorizer, HttpRefusal
 from odf_sync.http.endpoints import Endpoint, _handled, application, dataset_of
 
 ELSEWHERE = {"X-Forwarded-For": "192.0.2.1"}
@@ -92,6 +93,44 @@ def test_each_request_is_authorized_before_its_handler_runs(
 @pytest.mark.parametrize("path", ["/info", "/orders/read", "/nowhere"])
 def test_a_header_without_bearer_token_is_invalid_everywhere(served: str, path: str, header: str) -> None:
     assert ask(served, "GET", path, {"Authorization": header}) == (400, "Invalid Bearer token header")
+
+
+ANN = Account(id=a_dataset("ann"), name=Name("ann"))
+UNAUTHORIZED = {"message": "Unauthorized"}
+
+
+@pytest.mark.parametrize(
+    ("is_multi_tenant", "writers", "caller", "name", "body", "hint"),
+    [
+        (True, "loopback", Caller(account=ANN), "bob/orders", UNAUTHORIZED, ""),
+        (True, "loopback", Caller(account=ANN), "alice/orders", None, ""),
+        (False, "loopback", Caller(account=ANN, scope=Scope.READ), "alice/orders", None, "odf token create"),
+        (False, "off", Caller(), "alice/orders", None, "ODF_HTTP_INGEST=loopback"),
+        (False, "loopback", Caller(why_not_local="far"), "alice/orders", None, "ODF_HTTP_INGEST=anywhere"),
+    ],
+)
+def test_a_refusal_says_what_would_allow_it_on_a_node_of_one_tenant(
+    tmp_path: Path,
+    *,
+    is_multi_tenant: bool,
+    writers: str,
+    caller: Caller,
+    name: str,
+    body: dict[str, str] | None,
+    hint: str,
+) -> None:
+    catalog, directory = LocalCatalog(tmp_path), Directory(AccessStore(None), is_multi_tenant=is_multi_tenant)
+    entry = CatalogEntry(alias="alice/orders", dataset_id=a_dataset())
+    catalog.add(entry)
+    directory.set_visibility(entry.incarnation, Visibility.PUBLIC)
+    authorizer = Authorizer(catalog=catalog, local_writers=writers, directory=directory)
+    with pytest.raises(HttpRefusal) as refused:
+        authorizer.require(caller, name, Action.CREATE)
+    found = refused.value
+    assert (found.status, found.body) == (403, body)
+    assert hint in found.hint
+    assert bool(found.hint) == bool(found.text) == bool(hint)
+    assert caller.why_not_local is None or caller.why_not_local in found.text
 
 
 def test_while_accounts_cannot_be_read_no_request_to_a_dataset_is_allowed(tmp_path: Path) -> None:
