@@ -375,6 +375,31 @@ def test_a_login_in_a_browser_needs_a_page_and_a_code(
         RemoteLogins(AccessStore(tmp_path)).begin(origin)
 
 
+@pytest.mark.parametrize(
+    ("interval", "expires", "found"),
+    [
+        (2, 60, (2.0, 60.0)),
+        (0, -1, (1.0, 1.0)),
+        (1e9, 1e9, (60.0, 3600.0)),
+        (float("nan"), float("nan"), (1.0, 1.0)),
+        (float("inf"), float("-inf"), (60.0, 1.0)),
+        ("2", None, (5.0, 300.0)),
+    ],
+)
+def test_a_login_waits_as_long_as_the_node_says_within_limits(
+    tmp_path: Path, interval: object, expires: object, found: tuple[float, float]
+) -> None:
+    answer = {
+        "device_code": "c",
+        "verification_uri": "http://x/",
+        "interval": interval,
+        "expires_in": expires,
+    }
+    with serving_answers(lambda _: Page(body=json.dumps(answer).encode())) as origin:
+        login = RemoteLogins(AccessStore(tmp_path)).begin(origin)
+    assert (login.interval_seconds, login.expires_seconds) == found
+
+
 def test_a_node_that_starts_no_login_is_unavailable_with_its_status(tmp_path: Path) -> None:
     answer = Page(status=500, body=b'{"device_code": "c", "verification_uri": "http://x/"}')
     with serving_answers(lambda _: answer) as origin, pytest.raises(Unavailable, match="status 500"):
