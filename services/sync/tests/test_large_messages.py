@@ -24,6 +24,8 @@ from odf_testing.builders import a_chain, a_dataset, a_hash, a_seed
 from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
+from odf_sync.repositories import HttpDataset
+from odf_sync.smart import channel
 from odf_sync.smart.archive import read_archive, write_archive
 from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.connection import Connection, connected
@@ -36,6 +38,8 @@ from odf_sync.smart.messages import (
     BlocksAccepted,
     BlocksBatch,
     DatasetVisibility,
+    DownloadsReply,
+    DownloadsRequest,
     MetadataReply,
     MetadataRequest,
     NewBlocks,
@@ -262,6 +266,20 @@ def test_a_pull_needs_little_memory_whatever_the_chain(server: Server) -> None:
     assert all(physical_hash_of(raw) == name for name, raw in blocks.items())
     assert len(batch.payload) * 3.5 > PULL_BYTES
     assert server.peak() - before < 50 * MIB  # of which a run of 256 blocks has 25
+
+
+def test_a_pull_may_send_more_than_a_push_before_it_has_announced_its_blocks(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = HttpDataset(f"{server.url}/cities").head()
+    with connected(f"{server.url}/cities/pull", PULL, {}) as connection:
+        connection.send(PullRequest(begin_after=head, force_update_if_diverged=False))
+        connection.expect(PullAccepted)
+        connection.send(MetadataRequest())
+        connection.expect(MetadataReply)
+        monkeypatch.setattr(channel, "encode", lambda message: encode(message) + " " * SMALL_BYTES)
+        connection.send(DownloadsRequest(object_files=()))
+        assert connection.expect(DownloadsReply) == DownloadsReply(object_transfer_strategies=())
 
 
 @pytest.mark.parametrize("piece", [b"", b"\0", bytes(range(256)), b"\xff" * 1000, bytes([9, 10, 99, 100])])

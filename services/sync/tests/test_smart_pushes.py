@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 import pytest
 import urllib3
+from odf_testing.builders import a_dataset
 from odf_testing.sync_node import SyncNode
 
 from odf_common.codec.envelopes import Envelope
@@ -16,7 +17,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.proto.odf.bus.v1.bus_pb2 import ImportChain
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
@@ -26,7 +27,7 @@ from odf_sync.http.smart_protocol import serve_push
 from odf_sync.smart import archive, ranges
 from odf_sync.smart.archive import ReadSignature
 from odf_sync.smart.exchange import TransferRefused
-from odf_sync.smart.messages import Upload
+from odf_sync.smart.messages import VERSION, VERSION_HEADER, Upload
 from odf_sync.transfer import push as push_module
 from odf_sync.transfer.push_errors import PushDiverged, RemoteAhead
 from odf_sync.transfer.push_files import AnotherDataset
@@ -403,3 +404,20 @@ def test_a_request_that_is_no_upgrade_to_this_version_is_refused(
     with here.served() as base:
         answer = urllib3.request("GET", f"{base}/cities/{call}", headers=headers, retries=False)
     assert (answer.status, answer.data.decode()) == (400, text)
+
+
+def test_an_exchange_leaves_no_error_in_the_log(
+    here: SyncNode, there: SyncNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    with there.served() as base:
+        here.push("cities", f"odf+{base}/cities")
+        SyncNode(here.env.settings.home.with_name("third")).pull(f"odf+{base}/cities", "cities")
+    assert [one.message for one in caplog.records if one.levelname == "ERROR"] == []
+
+
+def test_a_dataset_without_a_first_block_is_not_found_by_a_pull(there: SyncNode) -> None:
+    there.catalog.add(CatalogEntry(alias="cities", dataset_id=a_dataset()))
+    headers = {**UPGRADE, VERSION_HEADER: str(VERSION), "Sec-WebSocket-Version": "13"}
+    with there.served() as base:
+        answer = urllib3.request("GET", f"{base}/cities/pull", headers=headers, retries=False)
+    assert answer.status == 404
