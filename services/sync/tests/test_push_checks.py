@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import urllib3
+from aiohttp.test_utils import make_mocked_request
 from odf_testing.builders import AChain, a_chain, a_dataset, a_hash, a_seed
 from odf_testing.sync_node import SyncNode
 
@@ -25,7 +26,7 @@ from odf_sync.access.rules import Action
 from odf_sync.http.open_pushes import LINGERING_SECONDS, OpenPushes
 from odf_sync.http.smart_protocol import serve_pull
 from odf_sync.http.smart_protocol.serve_pull import PullSource
-from odf_sync.http.smart_protocol.serve_push import PushTarget, _unpacked
+from odf_sync.http.smart_protocol.serve_push import PushTarget, _Received, _unpacked
 from odf_sync.smart.connection import connected
 from odf_sync.smart.exchange import PUSH, TransferRefused
 from odf_sync.smart.large_messages import LargeMessages
@@ -34,13 +35,19 @@ from odf_sync.smart.messages import (
     DatasetVisibility,
     Internal,
     InvalidInterval,
+    ObjectFile,
+    ObjectType,
     PullRequest,
     PushAccepted,
     PushRequest,
+    PushStrategy,
     TransferPlan,
 )
 from odf_sync.smart.ranges import Range
+from odf_sync.smart.spooled import SpooledBlocks
 from odf_sync.transfer.accept import Acceptance, PushedChain
+from odf_sync.transfer.partial_files import own_partial_file
+from odf_sync.transfer.upload import OFFSET
 
 CONTENT = b"records"
 
@@ -192,6 +199,45 @@ def test_a_push_that_was_cut_off_continues_its_archive_for_a_while() -> None:
     assert not pushes.takes_archive("cities", a_hash("a"))
     with pushes.exchanging("Cities"):
         assert pushes.takes_archive("cities", a_hash("b"))
+
+
+def test_a_client_is_told_which_objects_are_here_and_how_much_of_others_has_arrived(node: SyncNode) -> None:
+    entry = held(node, a_chain(a_seed()))
+    target = a_target(node, entry=entry)
+    names = here, begun, new = tuple(physical_hash_of(content) for content in (CONTENT, b"begun", b"new"))
+    node.blobs.put(entry.dataset_id, ObjectKind.DATA, here, CONTENT)
+    with own_partial_file(target.kept(begun).parent, target.kept(begun).name) as file:
+        assert file is not None
+        file.write(b"beg")
+    files = tuple(ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=name, size=7) for name in names)
+    found = target.uploads(make_mocked_request("GET", "/cities/push"), entry.dataset_id, files)
+    first, second, third = found.object_transfer_strategies
+    assert (first.push_strategy, first.upload_to) == (PushStrategy.SKIP_UPLOAD, None)
+    for one, name, arrived in ((second, begun, ["3"]), (third, new, [])):
+        assert one.push_strategy is PushStrategy.HTTP_UPLOAD
+        assert one.upload_to is not None
+        assert one.upload_to.url.endswith(f"/cities/data/{name}")
+        assert [header.value for header in one.upload_to.headers if header.name == OFFSET] == arrived
+
+
+def test_the_bytes_of_archives_are_those_that_have_arrived_for_a_name(node: SyncNode) -> None:
+    target = a_target(node, entry=None)
+    begun, other = target.kept(a_hash("a")), target.kept(a_hash("b"))
+    begun.parent.mkdir(parents=True)
+    for file in (begun, other):
+        file.write_bytes(b"beg")
+    with target.pushes.exchanging("cities"), target.pushes.exchanging("cities"):
+        assert target.archive_bytes() == 0
+        for name in ("a", "c"):  # of the second nothing has arrived
+            assert target.pushes.takes_archive("cities", a_hash(name))
+        assert target.archive_bytes() == 3
+
+
+def test_the_file_with_the_blocks_of_a_push_is_closed_at_its_end() -> None:
+    file = BytesIO()
+    with _Received(blocks=SpooledBlocks(file, ()), archive=None):
+        assert not file.closed
+    assert file.closed
 
 
 @pytest.fixture
