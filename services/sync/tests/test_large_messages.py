@@ -50,6 +50,7 @@ from odf_sync.smart.messages import (
     PushAccepted,
     PushRequest,
     TransferPlan,
+    UploadsComplete,
     UploadsReply,
     UploadsRequest,
 )
@@ -160,24 +161,42 @@ def test_a_client_that_sends_more_than_it_has_announced_is_disconnected(server: 
     assert server.peak() - before < 40 * MIB
 
 
-def test_a_client_that_lists_objects_without_end_is_disconnected(server: Server) -> None:
-    first = a_chain(a_seed(dataset=a_dataset("listed"))).blocks[0]
+@contextmanager
+def pushed_block(server: Server, name: str) -> Iterator[Connection]:
+    """Yield the connection of a client whose block has been accepted, and which lists its objects next."""
+    first = a_chain(a_seed(dataset=a_dataset(name))).blocks[0]
     out = BytesIO()
     write_archive([(first.hash, first.raw)], out)
-    listed = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=first.hash, size=1)
+    with connected(f"{server.url}/{name}/push", PUSH, {}) as connection:
+        connection.send(a_request(TransferPlan(num_blocks=1, bytes_in_raw_blocks=len(first.raw))))
+        connection.expect(PushAccepted)
+        connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=1, payload=out.getvalue())))
+        connection.expect(BlocksAccepted)
+        yield connection
+
+
+def test_a_client_that_lists_objects_without_end_is_disconnected(server: Server) -> None:
+    listed = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=a_hash("x"), size=1)
 
     def list_many(connection: Connection) -> None:
         many = (listed,) * (LIST_BYTES // 100)
         connection.send(UploadsRequest(object_files=many, is_truncated=True))
         connection.expect(UploadsReply)
 
-    with connected(f"{server.url}/listed/push", PUSH, {}) as connection:
-        connection.send(a_request(TransferPlan(num_blocks=1, bytes_in_raw_blocks=len(first.raw))))
-        connection.expect(PushAccepted)
-        connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=1, payload=out.getvalue())))
-        connection.expect(BlocksAccepted)
-        with pytest.raises(PeerClosed):
-            list_many(connection)
+    with pushed_block(server, "listed") as connection, pytest.raises(PeerClosed):
+        list_many(connection)
+
+
+def test_a_list_of_objects_may_be_long_after_others_that_were(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pushed_block(server, "lists") as connection:
+        for _ in range(3):
+            with monkeypatch.context() as patch:
+                patch.setattr(channel, "encode", lambda message: encode(message) + " " * (LIST_BYTES // 2))
+                connection.send(UploadsRequest(object_files=(), is_truncated=True))
+            connection.expect(UploadsReply)
+            connection.send(UploadsComplete())
 
 
 @contextmanager
