@@ -32,7 +32,15 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "upload_refusals", "connection_limits", "recorded_transfers", "simple_protocol", "large_messages"
     ),
     f"{SYNC}/http/simple_protocol/dataset_routes.py": of_sync(
-        "simple_protocol", "recorded_transfers", "signed_pulls", "uploads", "push_checks", "object_downloads"
+        "simple_protocol",
+        "recorded_transfers",
+        "signed_pulls",
+        "uploads",
+        "push_checks",
+        "object_downloads",
+        "packs",
+        "private_copies",
+        "openapi",
     ),
     f"{SYNC}/http/endpoints.py": of_sync(
         "endpoint_routes",

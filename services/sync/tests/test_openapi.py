@@ -94,6 +94,29 @@ def test_the_description_names_every_path_and_how_to_authenticate(description: A
     assert push["responses"]["200"]["content"].keys() == {"application/json"}
 
 
+@pytest.mark.parametrize(
+    ("method", "paths", "statuses"),
+    [
+        ("get", ("refs/{ref}",), {"200", "304"}),
+        ("get", ("blocks/{name}", "data/{name}", "checkpoints/{name}"), {"200", "206", "304", "412", "416"}),
+        ("get", ("packs/{name}", "signatures/{name}", "signature-packs/{name}"), {"200"}),
+        ("get", ("pull", "push"), {"101"}),
+        (
+            "put",
+            ("data/{name}", "checkpoints/{name}", "archives/{name}"),
+            {"200", "204", "408", "409", "411", "413", "415"},
+        ),
+    ],
+)
+def test_the_description_names_every_answer_of_a_transfer(
+    description: Any, method: str, paths: tuple[str, ...], statuses: set[str]
+) -> None:
+    of_all = {"400", "401", "403", "404", "405", "429", "500", "503"}
+    for path in paths:
+        found = description["paths"][f"/{{account}}/{{dataset}}/{path}"][method]["responses"].keys()
+        assert found - of_all == statuses - of_all
+
+
 def test_hostile_requests_get_only_documented_answers(node: tuple[str, str], description: Any) -> None:
     from odf_testing.hostile_requests import try_all
 
