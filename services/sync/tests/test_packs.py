@@ -228,6 +228,17 @@ def test_a_pack_ends_when_the_store_becomes_unavailable_and_the_client_asks_for_
     assert (first, second) == (f"packs/{HASHES[-1]}", f"packs/{HASHES[-50]}")
 
 
+def test_a_pack_is_sent_in_pieces(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be larger than what a server should hold in memory for each client."""
+    frames = [framed(raw) for raw in RAW[::-1]]
+    monkeypatch.setattr(block_packs, "PIECE_BYTES", len(frames[0] + frames[1]))
+    answer = urllib3.request("GET", f"{node.url}/packs/{HASHES[-1]}", preload_content=False)
+    pieces = list(answer.read_chunked())
+    assert pieces[0] == frames[0] + frames[1]
+    assert len(pieces) > 2
+    assert b"".join(pieces) == b"".join(frames)
+
+
 def test_no_pack_begins_while_the_store_is_unavailable(node: Served) -> None:
     node.blobs.outages = {1}
     url = f"{node.url}/packs/{HASHES[-1]}"

@@ -12,6 +12,7 @@ import pytest
 import urllib3
 from aiohttp.test_utils import make_mocked_request
 from odf_testing.builders import AChain, a_chain, a_dataset, a_hash, a_seed
+from odf_testing.http import running
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.memory import MemoryBlobStore
@@ -23,7 +24,10 @@ from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.events import DatasetKind, Seed, SetInfo
 from odf_common.ports.store import BlobStore, CatalogEntry, ObjectKind
 from odf_sync.access.rules import Action
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.endpoints import application
 from odf_sync.http.open_pushes import LINGERING_SECONDS, OpenPushes
+from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.http.smart_protocol import serve_pull
 from odf_sync.http.smart_protocol.serve_pull import PullSource
 from odf_sync.http.smart_protocol.serve_push import PushTarget, _Received, _unpacked
@@ -182,7 +186,11 @@ def test_archives_are_taken_for_a_push_in_progress_one_for_each(node: SyncNode) 
         with connected(f"{base}/Cities/push", PUSH, {}) as connection:
             connection.send(asked)
             connection.expect(PushAccepted)
+            question = {"Content-Range": "bytes */100"}
+            url = f"{base}/cities/archives/{hashes['a']}"
+            assert urllib3.request("PUT", url, body=b"", headers=question).status == 204, "not sent yet"
             assert [send(base, one) for one in "aab"] == [200, 200, 404]
+            assert urllib3.request("PUT", url, body=b"", headers=question).status == 200
             assert send(base, "a", "towns") == 404
         assert len([*(node.settings.home / "uploads").iterdir()]) == 1
 
@@ -231,6 +239,18 @@ def test_the_bytes_of_archives_are_those_that_have_arrived_for_a_name(node: Sync
         for name in ("a", "c"):  # of the second nothing has arrived
             assert target.pushes.takes_archive("cities", a_hash(name))
         assert target.archive_bytes() == 3
+
+
+def test_an_object_that_is_sent_is_noted_for_the_push_that_waits_for_it(node: SyncNode) -> None:
+    node.add_cities()
+    (dataset,) = (one.dataset_id for one in node.catalog.entries())
+    pushes, noted = OpenPushes(), list[tuple[ObjectKind, Multihash]]()
+    authorizer = Authorizer(catalog=node.catalog, local_writers="loopback")
+    app = application(authorizer, SimpleProtocol(node.env, pushes).endpoints())
+    name = physical_hash_of(CONTENT)
+    with running(app) as base, pushes.listening(dataset, lambda *key: noted.append(key)):
+        assert urllib3.request("PUT", f"{base}/cities/checkpoints/{name}", body=CONTENT).status == 200
+    assert noted == [(ObjectKind.CHECKPOINT, name)]
 
 
 def test_the_file_with_the_blocks_of_a_push_is_closed_at_its_end() -> None:

@@ -63,7 +63,6 @@ class BlockPacks:
         while piece is not None and request.method != hdrs.METH_HEAD:
             await response.write(piece)
             piece = await asyncio.to_thread(next, pieces, None)
-        await response.write_eof()
         return response
 
 
