@@ -182,7 +182,7 @@ def test_the_end_of_an_exchange_does_not_wait_for_a_check(
 
     monkeypatch.setattr(accept, "check_stored", check)
     dataset, chain, (first, _) = parts(here)
-    with Acceptance(there.env, chain) as acceptance:
+    with Acceptance(there.datasets, chain) as acceptance:
         send(here, there, dataset, first)
         acceptance.note_object(ObjectKind.DATA, first)
         assert has_begun.wait(WAIT_SECONDS)

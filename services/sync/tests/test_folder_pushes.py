@@ -70,7 +70,7 @@ def test_a_push_that_is_reported_as_done_is_remembered(here: SyncNode, folder: P
     (entry,) = here.catalog.entries()
     for state in ("updated", "up-to-date"):
         change_aliases(here.blobs, entry.dataset_id, lambda _: RemoteAliases())
-        steps = push(here.env, Push(dataset="cities", target=folder.as_uri()))
+        steps = push(here.datasets, here.settings, Push(dataset="cities", target=folder.as_uri()))
         assert next(step for step in steps if step.head is not None).state == state
         assert remote_aliases(here.blobs, entry.dataset_id).push == (folder.as_uri(),)
 
@@ -78,7 +78,7 @@ def test_a_push_that_is_reported_as_done_is_remembered(here: SyncNode, folder: P
 def test_an_alias_that_is_removed_during_a_push_to_it_stays_removed(here: SyncNode, folder: Path) -> None:
     (entry,) = here.catalog.entries()
     change_aliases(here.blobs, entry.dataset_id, lambda _: RemoteAliases(push=(folder.as_uri(),)))
-    for step in push(here.env, Push(dataset="cities")):
+    for step in push(here.datasets, here.settings, Push(dataset="cities")):
         if step.state == "committing":
             change_aliases(here.blobs, entry.dataset_id, lambda _: RemoteAliases())
     assert remote_aliases(here.blobs, entry.dataset_id).push == ()

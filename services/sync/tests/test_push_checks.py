@@ -246,7 +246,7 @@ def test_an_object_that_is_sent_is_noted_for_the_push_that_waits_for_it(node: Sy
     (dataset,) = (one.dataset_id for one in node.catalog.entries())
     pushes, noted = OpenPushes(), list[tuple[ObjectKind, Multihash]]()
     authorizer = Authorizer(catalog=node.catalog, local_writers="loopback")
-    app = application(authorizer, SimpleProtocol(node.env, pushes).endpoints())
+    app = application(authorizer, SimpleProtocol(node.datasets, node.settings.home, pushes).endpoints())
     name = physical_hash_of(CONTENT)
     with running(app) as base, pushes.listening(dataset, lambda *key: noted.append(key)):
         assert urllib3.request("PUT", f"{base}/cities/checkpoints/{name}", body=CONTENT).status == 200

@@ -411,7 +411,7 @@ def test_an_exchange_leaves_no_error_in_the_log(
 ) -> None:
     with there.served() as base:
         here.push("cities", f"odf+{base}/cities")
-        SyncNode(here.env.settings.home.with_name("third")).pull(f"odf+{base}/cities", "cities")
+        SyncNode(here.settings.home.with_name("third")).pull(f"odf+{base}/cities", "cities")
     assert [one.message for one in caplog.records if one.levelname == "ERROR"] == []
 
 
