@@ -1,12 +1,14 @@
 """The gRPC methods behind `odf account`, `token`, `access` and `login`: a real server, which logs in at a real node."""
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 import pytest
+import urllib3
 from aiohttp import web
 from odf_testing.builders import a_dataset
 from odf_testing.http import running
@@ -22,6 +24,7 @@ from odf_common.ports.store import CatalogEntry, incarnation
 from odf_common.proto.odf.node.v1 import access_pb2 as pb
 from odf_common.proto.odf.node.v1.access_pb2_grpc import AccessStub, add_AccessServicer_to_server
 from odf_common.service.settings import Settings
+from odf_sync.access import remote_login
 from odf_sync.access.access_servicer import NAME, AccessServicer
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
@@ -404,3 +407,15 @@ def test_a_node_that_starts_no_login_is_unavailable_with_its_status(tmp_path: Pa
     answer = Page(status=500, body=b'{"device_code": "c", "verification_uri": "http://x/"}')
     with serving_answers(lambda _: answer) as origin, pytest.raises(Unavailable, match="status 500"):
         RemoteLogins(AccessStore(tmp_path)).begin(origin)
+
+
+def test_a_node_that_says_nothing_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_login, "TIMEOUT", urllib3.Timeout(connect=10, read=0.3))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        origin = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(Unavailable, match="Read timed out"):
+            RemoteLogins(AccessStore(tmp_path)).keep(origin, "secret")
+        silent.accept()[0].close()
+        silent.settimeout(0.01)
+        with pytest.raises(TimeoutError):  # nobody else has connected
+            silent.accept()
