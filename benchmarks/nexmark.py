@@ -160,12 +160,12 @@ class _Size:
         expected: pa.Table | None = None,
     ) -> list[float]:
         """Run a stream; return seconds by batch. Its records must be the expected ones, if there are any."""
-        made = transform_of(KNOWN[f"nexmark.{query}"])
-        assert isinstance(made.transform, TransformSql)
+        transform = transform_of(KNOWN[f"nexmark.{query}"])
+        assert isinstance(transform.transform, TransformSql)
         with tempfile.TemporaryDirectory(prefix="stream-", dir=self._home) as folder:
             work = Work(
-                transform=made.transform,
-                files={input_.dataset_ref: files[input_.dataset_ref] for input_ in made.inputs},
+                transform=transform.transform,
+                files={input_.dataset_ref: files[input_.dataset_ref] for input_ in transform.inputs},
                 disorder=JITTER,
                 partitions=choice.partitions,
                 store=choice.store,

@@ -137,8 +137,8 @@ def _records(kind: str, block: int) -> pa.Table:
 
 
 def _alone(spark: Spark, query: str, records: pa.Table) -> tuple[float, int]:
-    held = in_spark(records, spark_schema_of(records.schema)).combine_chunks()
-    spark.frame(spark.relation(held)).createOrReplaceTempView(quoted("flights"))
+    in_rows = in_spark(records, spark_schema_of(records.schema)).combine_chunks()
+    spark.frame(spark.relation(in_rows)).createOrReplaceTempView(quoted("flights"))
     begun = time.perf_counter()
     result = spark.session.sql(query).toArrow()
     return time.perf_counter() - begun, len(result)

@@ -37,9 +37,9 @@ class Verified:
         except (FileNotFoundError, ValueError):
             known = {}
         known.update({phase: str(head) for phase, head in phases.items()})
-        made = file.with_suffix(f".{os.getpid()}")
-        made.write_text(json.dumps(known))
-        made.replace(file)
+        temporary = file.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(known))
+        temporary.replace(file)
 
     def _file(self, dataset: DatasetId) -> Path:
         return self._folder / f"{dataset.folder}.json"

@@ -58,9 +58,9 @@ class Networks:
     def addresses(self, host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
         """Resolve a host; raises `AddressForbidden` if any of its addresses is not allowed, `OSError`."""
         answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        for _, _, _, _, place in answers:
-            self.require(host, str(place[0]))
-        return [(family, (str(place[0]), int(place[1]))) for family, _, _, _, place in answers]
+        for _, _, _, _, address in answers:
+            self.require(host, str(address[0]))
+        return [(family, (str(address[0]), int(address[1]))) for family, _, _, _, address in answers]
 
     def connect(self, host: str, port: int, timeout: float | None) -> socket.socket:
         """Return a connection to an address that was checked; raises `AddressForbidden`, `OSError`, `UnicodeError`."""

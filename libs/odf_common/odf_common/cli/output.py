@@ -92,7 +92,7 @@ def print_object(value: Mapping[str, object], output: str) -> None:
     if output == "table":
         from odf_common.cli.table_layout import fields_of
 
-        for line in fields_of({name: _cell(held) for name, held in value.items()}, _width()):
+        for line in fields_of({name: _cell(item) for name, item in value.items()}, _width()):
             click.echo(line)
     else:
         _print_plain(plain(value), output)
@@ -122,7 +122,7 @@ class Declined(click.ClickException):
 def shortened(rows: Sequence[Mapping[str, object]], column: str) -> list[dict[str, object]]:
     """Return rows for a table, with strings in one column truncated to `WIDE` characters and hashes shortened."""
     return [
-        {**row, column: short(held)} if isinstance(held := row.get(column), str) else {**row} for row in rows
+        {**row, column: short(cell)} if isinstance(cell := row.get(column), str) else {**row} for row in rows
     ]
 
 
@@ -169,9 +169,9 @@ def plain(value: object) -> Any:  # noqa: ANN401 - JSON
     """Return a JSON value: times as RFC 3339 in UTC, decimals and non-finite numbers as strings, bytes as base64."""
     match value:
         case Mapping():
-            return {str(key): plain(held) for key, held in value.items()}
+            return {str(key): plain(item) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [plain(held) for held in value]
+            return [plain(item) for item in value]
         case Enum():
             return plain(value.value)
         case _:
@@ -283,10 +283,10 @@ def short(text: str, most: int = WIDE) -> str:
 
 
 def _cell(value: object) -> str:
-    held = plain(value)
-    if held is None:
+    plain_value = plain(value)
+    if plain_value is None:
         return ""
-    return held if isinstance(held, str) else _nested(value)
+    return plain_value if isinstance(plain_value, str) else _nested(value)
 
 
 def _nested(value: object) -> str:
@@ -296,7 +296,7 @@ def _nested(value: object) -> str:
             return str(value)
         case Mapping():
             pairs = (
-                f"{json.dumps(str(key), ensure_ascii=False)}: {_nested(held)}" for key, held in value.items()
+                f"{json.dumps(str(key), ensure_ascii=False)}: {_nested(item)}" for key, item in value.items()
             )
             return "{" + ", ".join(pairs) + "}"
         case list() | tuple() | set() | frozenset():

@@ -56,22 +56,22 @@ def envelope(
 
     `message_id`, `sent_at` and an empty `correlation_id` are filled in on sending.
     """
-    made = Envelope(dataset_id=str(dataset), correlation_id=correlation_id, may_ignore=may_ignore)
+    message = Envelope(dataset_id=str(dataset), correlation_id=correlation_id, may_ignore=may_ignore)
     if cause is not None:
-        made.correlation_id = correlation_id or cause.correlation_id or cause.message_id
-        made.causation_id = cause.message_id
-    getattr(made, _FIELDS[body.DESCRIPTOR.full_name]).CopyFrom(body)
-    return made
+        message.correlation_id = correlation_id or cause.correlation_id or cause.message_id
+        message.causation_id = cause.message_id
+    getattr(message, _FIELDS[body.DESCRIPTOR.full_name]).CopyFrom(body)
+    return message
 
 
 def stamped(message: Envelope, *, message_id: str, sent_at: int) -> Envelope:
     """Return the envelope with id, time (ns since the epoch) and correlation id where these were missing."""
-    made = Envelope()
-    made.CopyFrom(message)
-    made.message_id = message.message_id or message_id
-    made.sent_at = message.sent_at or sent_at
-    made.correlation_id = message.correlation_id or made.message_id
-    return made
+    parsed = Envelope()
+    parsed.CopyFrom(message)
+    parsed.message_id = message.message_id or message_id
+    parsed.sent_at = message.sent_at or sent_at
+    parsed.correlation_id = message.correlation_id or parsed.message_id
+    return parsed
 
 
 def body_of(message: Envelope) -> Body | None:

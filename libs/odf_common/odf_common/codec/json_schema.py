@@ -91,10 +91,10 @@ def about(name: str) -> str:
 
 
 def _manifest(kind: str, versions: tuple[int, ...], content: Shape) -> Schema:
-    held = _shape(content)
+    shape = _shape(content)
     if isinstance(content, TableShape) and union_with(content.of):
-        held = {"anyOf": _in_union((content.of,))}
-    properties = {"kind": {"const": kind}, "version": {"enum": list(versions)}, "content": held}
+        shape = {"anyOf": _in_union((content.of,))}
+    properties = {"kind": {"const": kind}, "version": {"enum": list(versions)}, "content": shape}
     return _object(properties, properties)
 
 

@@ -33,14 +33,14 @@ def align_to_schema(records: pa.Table, known: pa.Schema, vocab: DatasetVocabular
     fields, columns = [], []
     for column, wanted in zip(records.columns, target, strict=True):
         where = f"column {wanted.name}"
-        made = column
+        aligned = column
         if stored_type(column.type) != wanted.type:
-            made = _as(
+            aligned = _as(
                 as_stored(pa.table([column], [wanted.name])).column(0).combine_chunks(), wanted.type, where
             )
-        _check_nulls(made.null_count, wanted, where)
-        columns.append(made)
-        fields.append(wanted.with_type(made.type))
+        _check_nulls(aligned.null_count, wanted, where)
+        columns.append(aligned)
+        fields.append(wanted.with_type(aligned.type))
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 

@@ -87,7 +87,7 @@ def read_foreign_slice(file: Path, records: int) -> pa.Table:
         if parquet.metadata.num_rows != records and _decoded(parquet.metadata) > _HARMLESS:
             why = f"contains {parquet.metadata.num_rows} records, but {records} are declared"
             raise CorruptSlice(file=file.name, why=why)
-        columns = [parquet.schema.column(place) for place in range(len(parquet.schema))]
+        columns = [parquet.schema.column(index) for index in range(len(parquet.schema))]
         texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
     if not texts:
         return read_slice(file)
@@ -110,7 +110,7 @@ def _text_bytes(values: pa.Array) -> int:
         lengths = np.diff(_ends(values.dictionary))
         return int(lengths[values.indices.drop_null().to_numpy()].sum())
     if kind.is_struct(values.type):
-        return sum(_text_bytes(values.field(place)) for place in range(values.type.num_fields))
+        return sum(_text_bytes(values.field(index)) for index in range(values.type.num_fields))
     return _text_bytes(values.values) if kind.is_list(values.type) else 0
 
 

@@ -21,25 +21,25 @@ class RemoteAliases:
     pull: tuple[str, ...] = ()
     push: tuple[str, ...] = ()
 
-    def with_pull(self, place: str) -> Self:
+    def with_pull(self, alias: str) -> Self:
         """Return these with a URL to pull from added, unless it is listed."""
-        return self if place in self.pull else replace(self, pull=(*self.pull, place))
+        return self if alias in self.pull else replace(self, pull=(*self.pull, alias))
 
-    def with_push(self, place: str) -> Self:
+    def with_push(self, alias: str) -> Self:
         """Return these with a URL to push to added, unless it is listed."""
-        return self if place in self.push else replace(self, push=(*self.push, place))
+        return self if alias in self.push else replace(self, push=(*self.push, alias))
 
-    def pushed_to(self, place: str) -> Self:
+    def pushed_to(self, alias: str) -> Self:
         """Return these with a URL to push to as the first one."""
-        return replace(self.without_push(place), push=(place, *self.without_push(place).push))
+        return replace(self.without_push(alias), push=(alias, *self.without_push(alias).push))
 
-    def without_pull(self, place: str) -> Self:
+    def without_pull(self, alias: str) -> Self:
         """Return these without a URL to pull from."""
-        return replace(self, pull=tuple(alias for alias in self.pull if alias != place))
+        return replace(self, pull=tuple(known for known in self.pull if known != alias))
 
-    def without_push(self, place: str) -> Self:
+    def without_push(self, alias: str) -> Self:
         """Return these without a URL to push to."""
-        return replace(self, push=tuple(alias for alias in self.push if alias != place))
+        return replace(self, push=tuple(known for known in self.push if known != alias))
 
 
 def remote_aliases(blobs: BlobStore, dataset: DatasetId) -> RemoteAliases:

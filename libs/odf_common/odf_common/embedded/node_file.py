@@ -115,9 +115,9 @@ def find_node(settings: Settings) -> Node:
 
 def write_node(node: Node) -> None:
     """Replace `node.json` atomically: readers see the old file or the new one."""
-    made = node.home / f".{FILE}.{os.getpid()}"
-    made.write_text(json.dumps(node.to_json(), indent=2) + "\n")
-    made.replace(node.home / FILE)
+    temporary = node.home / f".{FILE}.{os.getpid()}"
+    temporary.write_text(json.dumps(node.to_json(), indent=2) + "\n")
+    temporary.replace(node.home / FILE)
 
 
 def forget_node(home: Path) -> None:

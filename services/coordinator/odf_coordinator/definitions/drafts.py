@@ -136,8 +136,10 @@ def _resolved(draft: Draft, drafts: Mapping[str, Draft], catalog: Catalog) -> Dr
             for event in draft.events
         )
     except DatasetUnknown as error:
-        place = draft.written.location(_path_of_input(draft, error.what))
-        raise InputUnknown(what=error.what, nearest=error.nearest, reader=draft.name, where=place) from error
+        location = draft.written.location(_path_of_input(draft, error.what))
+        raise InputUnknown(
+            what=error.what, nearest=error.nearest, reader=draft.name, where=location
+        ) from error
     return replace(draft, snapshot=replace(draft.snapshot, metadata=events))
 
 

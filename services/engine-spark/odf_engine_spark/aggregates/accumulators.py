@@ -181,17 +181,19 @@ class Exact:
 
 def load_exact(finish: Callable[[float, int], float], *state: object) -> Exact:
     """Return the inverse of `Exact.state`, an empty accumulator without a state."""
-    made = Exact(finish)
+    accumulator = Exact(finish)
     if state:
         count, total, exact, *specials, is_exact = state
         assert isinstance(count, int)
         assert isinstance(total, float)
         assert isinstance(exact, bytes)
-        made.folded = Folded(finish, count, total)
-        made.exact, made.is_exact = _unpacked(exact), bool(is_exact)
-        made.nans, made.infinities, made.negative_infinities = (Count(n).count for n in _ints(specials))
-        check(count > 0 or not (made.exact or any(specials) or is_exact))
-    return made
+        accumulator.folded = Folded(finish, count, total)
+        accumulator.exact, accumulator.is_exact = _unpacked(exact), bool(is_exact)
+        accumulator.nans, accumulator.infinities, accumulator.negative_infinities = (
+            Count(n).count for n in _ints(specials)
+        )
+        check(count > 0 or not (accumulator.exact or any(specials) or is_exact))
+    return accumulator
 
 
 def overflow(name: str) -> InvalidQuery:

@@ -91,10 +91,10 @@ class Values:
             for value in self.new:
                 insort(self.ordered, value)  # type: ignore[type-var]
         self.new = []
-        place = -1 if self.is_max else 0
-        while self.ordered and self.ordered[place] not in counts:
-            self.ordered.pop(place)
-        return self.ordered[place] if self.ordered else None
+        index = -1 if self.is_max else 0
+        while self.ordered and self.ordered[index] not in counts:
+            self.ordered.pop(index)
+        return self.ordered[index] if self.ordered else None
 
     def value(self) -> Plain:
         return self.best

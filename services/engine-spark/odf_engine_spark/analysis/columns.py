@@ -118,8 +118,8 @@ def session_of(keys: Sequence[Tree], below: Tree) -> tuple[int, int] | None:
 
 def is_of_event_time(session: int, below: Tree, known: Known) -> bool:
     """Return whether a session window is computed from an input's unchanged event time."""
-    made = next(node for node in below.walk() if node.kind == "Alias" and node.id == session)
-    times = [part.children[0] for part in made.walk() if part.kind == "PreciseTimestampConversion"]
+    alias = next(node for node in below.walk() if node.kind == "Alias" and node.id == session)
+    times = [part.children[0] for part in alias.walk() if part.kind == "PreciseTimestampConversion"]
     known_times = [time_of(column, known) for column in times]
     return any(time is not None and time.windows == STRICT for time in known_times)
 
@@ -166,8 +166,8 @@ def name_in_input(tree: Tree, column: int) -> str | None:
         case "LocalRelation":
             return next((name for name, own in output(tree) if own == column), None)
         case "Project":
-            made = next(field for field in tree.part("projectList") if field.id == column)
-            value = made.children[0] if made.kind == "Alias" else made
+            definition = next(field for field in tree.part("projectList") if field.id == column)
+            value = definition.children[0] if definition.kind == "Alias" else definition
             return name_in_input(tree.children[0], value.id) if value.kind == "AttributeReference" else None
         case "View" | "SubqueryAlias" | "PipeOperator" | "ResolvedHint" | "Filter":
             return name_in_input(tree.children[0], column)

@@ -216,8 +216,8 @@ class _Reader:
         return replace(made, over=over, behind=behind, flow=replace(made.flow, system=flow.system))
 
     def _ranked(self, tree: Tree, below: Node, over: Over) -> Node:
-        (place,) = (column.id for column in tree.part("windowExpressions"))
-        limit = self.limits.of(place)
+        (ranked,) = (column.id for column in tree.part("windowExpressions"))
+        limit = self.limits.of(ranked)
         if limit is None:
             raise InvalidQuery(
                 text="row_number() that is not ordered by event time needs a bound, since every record would renumber "

@@ -63,7 +63,7 @@ def steps(operations: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 def positional(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Table:
     """Return the columns as a table, named by position."""
-    return pa.Table.from_arrays(list(columns), names=[str(place) for place in range(len(columns))])
+    return pa.Table.from_arrays(list(columns), names=[str(index) for index in range(len(columns))])
 
 
 def canonical(table: pa.Table) -> pa.Table:

@@ -75,7 +75,7 @@ def loaded(folds: Sequence[Fold[Any]], rows: pa.Table, first: int) -> list[list[
     """Return the accumulators of groups, a list per row; their columns start at `first`."""
     by_aggregate = []
     for fold in folds:
-        parts = [part.read(rows.column(first + place)) for place, part in enumerate(fold.parts)]
+        parts = [part.read(rows.column(first + number)) for number, part in enumerate(fold.parts)]
         by_aggregate.append([fold.make(*state) for state in zip(*parts, strict=True)])
         first += len(fold.parts)
     return (
@@ -99,8 +99,8 @@ def _schema(keys: Sequence[pa.DataType], folds: Sequence[Fold[Any]]) -> pa.Schem
     fields.append(pa.field("records", pa.int64(), nullable=False))
     for at, fold in enumerate(folds):
         fields += [
-            pa.field(f"aggregate {at} part {place}", part.type, nullable=part.is_nullable)
-            for place, part in enumerate(fold.parts)
+            pa.field(f"aggregate {at} part {number}", part.type, nullable=part.is_nullable)
+            for number, part in enumerate(fold.parts)
         ]
     return pa.schema(fields)
 

@@ -46,5 +46,5 @@ def net_changes(records: pa.Table, vocab: DatasetVocabulary) -> pa.Table:
             taken = standing[key].pop()
             until[taken] = late[at]
             keeps[taken] = late[at] > late[taken]
-    place = records.schema.get_field_index(UNTIL)
-    return records.set_column(place, UNTIL, pa.array(until)).filter(pa.array(keeps))
+    index = records.schema.get_field_index(UNTIL)
+    return records.set_column(index, UNTIL, pa.array(until)).filter(pa.array(keeps))

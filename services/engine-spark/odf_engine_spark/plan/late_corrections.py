@@ -193,9 +193,11 @@ def _keys(node: Node) -> tuple[dict[int, int], int] | None:
     tree = node.tree
     if tree.kind == "Aggregate":
         keys = tree.part("groupingExpressions")
-        made = node.children[0].flow.known
-        own = [_identity(key, made) for key in keys]
-        columns = {column.id: _identity(column, made) for column in tree.part("aggregateExpressions")}
+        known_columns = node.children[0].flow.known
+        own = [_identity(key, known_columns) for key in keys]
+        columns = {
+            column.id: _identity(column, known_columns) for column in tree.part("aggregateExpressions")
+        }
         return {column: own.index(field) for column, field in columns.items() if field in own}, len(keys)
     if tree.kind == "Distinct":
         ids = [column for _, column in output(tree)]

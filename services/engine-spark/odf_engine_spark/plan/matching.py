@@ -23,7 +23,7 @@ class Matching:
 
     def recent(self, fed: Mapping[str, pa.Table], before: int) -> dict[str, pa.Table]:
         """Return the records that a row which was not complete at `before` may depend on."""
-        sides = [(fed[stream], fed[stream].column(place)) for stream, place in (self.left, self.right)]
+        sides = [(fed[stream], fed[stream].column(index)) for stream, index in (self.left, self.right)]
         keys = pa.chunked_array([chunk for _, column in sides for chunk in column.chunks], sides[0][1].type)
         codes = compact(equality_codes([normalized(keys)], len(keys)))
         is_new = np.concatenate([np.asarray(table.column(COMPLETE)) > before for table, _ in sides])

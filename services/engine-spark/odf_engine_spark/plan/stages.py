@@ -201,10 +201,10 @@ class Session:
         records, now = self.segment.known(name, step), step.frontier.latest
         complete = np.asarray(records.column(COMPLETE))
         final = np.flatnonzero(complete <= now)
-        place = self.segment.place(name)
+        start = self.segment.place(name)
         step.progress.report("sessions", total=len(final))
         if not len(final) or step.frontier.before == step.frontier.now:
-            step.new[place] = records
+            step.new[start] = records
             return nothing(self.segment.schema.remove(len(self.segment.schema) - 1))
         numbered = (
             records.drop_columns(list(HIDDEN))
@@ -217,7 +217,7 @@ class Session:
         members = table.column(table.num_columns - 1).filter(pa.array(~has_ended))
         is_open = complete > now
         is_open[np.asarray(pc.list_flatten(members)).astype(np.int64)] = True
-        step.new[place] = records.filter(pa.array(is_open)).combine_chunks()
+        step.new[start] = records.filter(pa.array(is_open)).combine_chunks()
         # A record of an open session may also be in one already emitted: explode makes several rows of one record.
         before = NEVER if step.frontier.before is None else step.frontier.before
         is_new = has_ended & (ends > before)

@@ -128,14 +128,14 @@ def _rewritten(files: Sequence[Path], schema: pa.Schema, folder: Path) -> list[P
 
 def _integers(schema: pa.Schema, files: Sequence[Path]) -> frozenset[str]:
     """Return the unsigned 64-bit columns whose values all fit BIGINT, according to the files' statistics."""
-    held = [pq.read_metadata(file) for file in files]
+    footers = [pq.read_metadata(file) for file in files]
     unsigned = [column.name for column in schema if kind.is_uint64(column.type)]
-    return frozenset(name for name in unsigned if all(_highest(file, name) <= BIGINT_MAX for file in held))
+    return frozenset(name for name in unsigned if all(_highest(file, name) <= BIGINT_MAX for file in footers))
 
 
-def _highest(held: pq.FileMetaData, name: str) -> int:
+def _highest(footer: pq.FileMetaData, name: str) -> int:
     """Return the greatest value of a column; without statistics, the greatest possible one."""
-    groups = [held.row_group(number) for number in range(held.num_row_groups)]
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
     own = [column.statistics for column in columns if column.path_in_schema == name and column.num_values]
     highest = [

@@ -48,8 +48,8 @@ def event_times(records: pa.Table, column: str) -> Numbers:
 def watermarks_before(system_times: Numbers, watermarks: Sequence[Watermark], before: int | None) -> Numbers:
     """Return, for each record, the input's watermark before the record's block, in microseconds."""
     blocks = np.array([watermark.system_time.ms * 1000 for watermark in watermarks], dtype=np.int64)
-    held = [before] + [watermark.event_time.ns for watermark in watermarks]
-    known = np.array([NEVER if time is None else time // US for time in held], dtype=np.int64)
+    times = [before] + [watermark.event_time.ns for watermark in watermarks]
+    known = np.array([NEVER if time is None else time // US for time in times], dtype=np.int64)
     reached = np.maximum.accumulate(known)
     return np.asarray(reached[np.searchsorted(blocks, system_times, side="left")])
 

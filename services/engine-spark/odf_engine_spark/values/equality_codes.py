@@ -125,7 +125,7 @@ def _order(values: pa.Array) -> Numbers:
     if kind.is_list(values.type):
         parts = order_codes(values.values, is_ascending=True, nulls_first=True).tolist()
         rows = [tuple(parts[start:end]) for start, end in pairwise(values.offsets.to_pylist())]
-        places = {row: place for place, row in enumerate(sorted(set(rows)))}
+        places = {row: code for code, row in enumerate(sorted(set(rows)))}
         return np.array([places[row] for row in rows], dtype=np.int64)
     values = float_order(values) if kind.is_floating(values.type) else values
     values = values.cast(pa.int8()) if kind.is_boolean(values.type) else values

@@ -72,9 +72,9 @@ def _uuid_texts(values: pa.Array) -> pa.Array:
     packed = np.frombuffer(stored.buffers()[1], np.uint8, len(values) * _BYTES, stored.offset * _BYTES)
     packed = packed.reshape(len(values), _BYTES)
     texts = np.full((len(values), _LENGTH), ord("-"), np.uint8)
-    places = [place for place in range(_LENGTH) if place not in _DASHES]
+    places = [index for index in range(_LENGTH) if index not in _DASHES]
     texts[:, places[::2]] = _DIGITS[packed >> 4]
     texts[:, places[1::2]] = _DIGITS[packed & 15]
     ends = np.arange(len(values) + 1, dtype=np.int32) * _LENGTH
-    made = pa.StringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(texts))
-    return pc.if_else(values.is_valid(), made, pa.scalar(None, pa.string()))
+    texts_array = pa.StringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(texts))
+    return pc.if_else(values.is_valid(), texts_array, pa.scalar(None, pa.string()))

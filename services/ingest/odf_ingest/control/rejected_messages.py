@@ -121,13 +121,13 @@ class RejectedMessages:
             position = message_position(letter)
             if position in seen or handled.holds(position):
                 continue
-            asked = [place for place in wanted if place.is_at(letter)]
+            asked = [location for location in wanted if location.is_at(letter)]
             if asked or not wanted:
                 seen.add(position)
                 missing -= set(asked)
                 yield letter
         if missing:
-            first = min(missing, key=lambda place: (place.source, place.location))
+            first = min(missing, key=lambda location: (location.source, location.location))
             raise NotFound(what=f"open rejected message {first}")
 
     def _passed(self, state: ChainState) -> Iterator[StoredLetter]:
@@ -150,15 +150,15 @@ class RejectedMessages:
             )
 
         newest: dict[str, dict[int, dict[str, int]]] = {name: {} for name in rows}
-        for place, letter in enumerate(self._letters.read(key) if any(rows.values()) else ()):
+        for number, letter in enumerate(self._letters.read(key) if any(rows.values()) else ()):
             if is_row(letter):
-                newest[letter.source].setdefault(letter.offset, {})[letter.push] = place
+                newest[letter.source].setdefault(letter.offset, {})[letter.push] = number
         counting = {
-            place for name, rejects in newest.items() for place in self._counting(state, name, rejects)
+            location for name, rejects in newest.items() for location in self._counting(state, name, rejects)
         }
-        for place, stored in enumerate(self._letters.read(key)):
+        for number, stored in enumerate(self._letters.read(key)):
             if is_row(stored):
-                if place in counting:
+                if number in counting:
                     yield stored
             elif stored.topic and stored.source in positions:
                 letter = _with_topic_id(stored, positions[stored.source])
@@ -178,8 +178,8 @@ class RejectedMessages:
         for number, places in rows.items():
             if len(places) == 1:
                 yield from places.values()
-            elif (place := places.get(pushes[bisect_right(counts, number)])) is not None:
-                yield place
+            elif (location := places.get(pushes[bisect_right(counts, number)])) is not None:
+                yield location
 
     def _pushes_since(self, state: ChainState, source: str, first: int) -> tuple[list[int], list[str]]:
         """Return how many rows of a source were rejected up to each of its blocks, and the last push of each.
@@ -255,14 +255,15 @@ class RejectedMessages:
         sources = {letter.source for letter in letters}
         columns = {name: load_settings(self._blobs, dataset, name).message_columns for name in sources}
         for letter in letters:
-            place, of_source = letter.location, columns[letter.source]
+            location, of_source = letter.location, columns[letter.source]
             if not self._is_own(letter.topic):
                 raise CannotRetry(
-                    place=place, why=f"topic {letter.topic} belongs to others, and is only read here"
+                    place=location, why=f"topic {letter.topic} belongs to others, and is only read here"
                 )
             if of_source.keys or of_source.headers:
                 raise CannotRetry(
-                    place=place, why="columns are read from its key or headers, and only its value was kept"
+                    place=location,
+                    why="columns are read from its key or headers, and only its value was kept",
                 )
 
     def _mark(self, dataset: DatasetId, letters: Sequence[StoredLetter]) -> None:

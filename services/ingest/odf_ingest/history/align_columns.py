@@ -54,8 +54,8 @@ def _require_other_names(known: Sequence[str], new: Sequence[str]) -> None:
 
 def without_dictionaries(records: pa.Table) -> pa.Table:
     """Return the records with dictionary-encoded columns decoded, as needed for comparing and sorting."""
-    for place, column in enumerate(records.schema):
+    for index, column in enumerate(records.schema):
         if kind.is_dictionary(column.type):
-            plain = records.column(place).cast(column.type.value_type)
-            records = records.set_column(place, column.with_type(plain.type), plain)
+            plain = records.column(index).cast(column.type.value_type)
+            records = records.set_column(index, column.with_type(plain.type), plain)
     return records

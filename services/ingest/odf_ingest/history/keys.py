@@ -114,8 +114,8 @@ def _sortable(keys: pa.Array) -> Keys:
     if longest > INLINE:
         is_long = lengths > INLINE
         texts = keys.to_pylist()
-        for place in np.flatnonzero(is_long):
-            texts[place] = hashlib.sha256(texts[place]).digest()
+        for index in np.flatnonzero(is_long):
+            texts[index] = hashlib.sha256(texts[index]).digest()
         tags[is_long] = _DIGEST
         keys = pa.array(texts, pa.large_binary())
         lengths = pc.binary_length(keys).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -139,7 +139,7 @@ def key_order(keys: Keys) -> npt.NDArray[np.int64]:
     # Sorting numbers is five times faster than sorting bytes: the bytes that differ, eight at a time.
     width = keys.dtype.itemsize
     matrix = np.ascontiguousarray(keys).view(np.uint8).reshape(len(keys), width)
-    differing = [place for place in range(width) if bool(np.any(matrix[1:, place] != matrix[:-1, place]))]
+    differing = [index for index in range(width) if bool(np.any(matrix[1:, index] != matrix[:-1, index]))]
     words = []
     for first in range(0, len(differing), 8):
         word = np.zeros((len(keys), 8), dtype=np.uint8)

@@ -33,8 +33,8 @@ def with_event_time(
         else:
             text = f"the event time must be a TIMESTAMP or DATE, not {column.type}"
             raise InvalidInput(where=f"column {name}", text=text)
-    made = pa.nulls(len(records), TIMESTAMP) if moments is None else _as_column(moments)
-    return records.append_column(name, made)
+    times = pa.nulls(len(records), TIMESTAMP) if moments is None else _as_column(moments)
+    return records.append_column(name, times)
 
 
 def _as_column(moments: Sequence[int] | npt.NDArray[np.int64]) -> pa.Array:

@@ -99,16 +99,16 @@ def deletions(plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array)
     assert isinstance(plan.source.merge, MergeStrategyUpsertStream)
     operation = plan.vocab.operation_type_column
     fields = {field.name: field for field in plan.schema or plan.known or ()}
-    made = {name: pa.nulls(len(rows), field.type) for name, field in fields.items()}
+    arrays = {name: pa.nulls(len(rows), field.type) for name, field in fields.items()}
     faults: Faults = {}
     for name, (values, wrong) in _keys(plan, columns, part, rows).items():
-        made[name] = values
+        arrays[name] = values
         if name in plan.source.merge.primary_key:
             empty = np.flatnonzero(pc.is_null(values).to_numpy())
             faults |= {int(row): f"is empty, and its key has no {name}" for row in empty} | wrong
     wanted = fields[operation].type if operation in fields else pa.uint8()
-    made[operation] = pa.array(np.full(len(rows), int(Operation.RETRACT), np.uint8)).cast(wanted)
-    return pa.table(made), faults
+    arrays[operation] = pa.array(np.full(len(rows), int(Operation.RETRACT), np.uint8)).cast(wanted)
+    return pa.table(arrays), faults
 
 
 def in_order(

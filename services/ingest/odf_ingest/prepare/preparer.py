@@ -87,7 +87,7 @@ class Preparer:
         columns = self._columns(plan, batch)
         for part in batch.parts:
             records, faults = self._part(plan, columns, part, batch.columns)
-            bad += [_bad(part, place, reason) for place, reason in sorted(faults.items())]
+            bad += [_bad(part, row, reason) for row, reason in sorted(faults.items())]
             last = max(last, int(_moments(part)[-1])) if plan.takes_whole_batches else last
             if records is None or len(records) == 0:
                 continue
@@ -207,7 +207,7 @@ class Preparer:
     ) -> tuple[pa.Table | None, Mapping[int, str]]:
         """Return the records of messages with a value, and retractions for those without."""
         tombstones = np.array(sorted(part.values.empty), np.int64)
-        bad = {place: reason for place, reason in bad.items() if place not in part.values.empty}
+        bad = {row: reason for row, reason in bad.items() if row not in part.values.empty}
         kept = np.setdiff1d(np.arange(len(part.values)), [*tombstones, *bad])
         deleted, faults = deletions(plan, messages, part, tombstones)
         name = plan.vocab.event_time_column
@@ -344,9 +344,9 @@ def _require(output: pa.Table, columns: Sequence[str]) -> None:
         raise InvalidInput(where=f"record {row + 1} of the query's output", text=faults[row])
 
 
-def _bad(part: Part, place: int, reason: str) -> BadRecord:
+def _bad(part: Part, row: int, reason: str) -> BadRecord:
     return BadRecord(
-        partition=part.partition, offset=part.offsets[place], value=part.values[place], reason=reason
+        partition=part.partition, offset=part.offsets[row], value=part.values[row], reason=reason
     )
 
 

@@ -56,11 +56,11 @@ class Decoder:
         """
         decoded: list[bytes | None] = []
         faults: dict[int, str] = {}
-        for place, value in enumerate(values):
+        for row, value in enumerate(values):
             try:
                 decoded.append(None if value is None else self._json(value, is_key=is_key))
             except InvalidInput as error:
-                faults[place] = str(error)
+                faults[row] = str(error)
                 decoded.append(None)
         return MessageBuffer.of(decoded), faults
 

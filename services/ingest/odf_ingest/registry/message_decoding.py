@@ -50,8 +50,8 @@ def decoded(
             framed_keys = _framed(part.keys, part.headers, KEY_SCHEMA)
             texts, wrong = _readable(partial(decoder.decode, is_key=True), framed_keys)
             keys = _objects(texts, batch.columns)
-            faults = {place: f"its key: {why}" for place, why in wrong.items()} | faults
-        reasons |= {(part.partition, part.offsets[place]): why for place, why in faults.items()}
+            faults = {row: f"its key: {why}" for row, why in wrong.items()} | faults
+        reasons |= {(part.partition, part.offsets[row]): why for row, why in faults.items()}
         parts.append(replace(part, values=values, keys=keys))
     json = DecodedJson(ddl_schema=read.ddl_schema, schema=read.schema)
     prepared = prepare(
@@ -107,7 +107,7 @@ def _readable(
     if faults:
         # Not None, a tombstone, nor empty, a snapshot without records.
         contents = MessageBuffer.of(
-            [UNREADABLE if place in faults else value for place, value in enumerate(contents)]
+            [UNREADABLE if row in faults else value for row, value in enumerate(contents)]
         )
     return contents, faults
 
@@ -115,5 +115,5 @@ def _readable(
 def _original(
     bad: BadRecord, raw: dict[tuple[int, int], bytes | None], reasons: dict[tuple[int, int], str]
 ) -> BadRecord:
-    place = (bad.partition, bad.offset)
-    return replace(bad, value=raw[place], reason=reasons.get(place, bad.reason))
+    key = (bad.partition, bad.offset)
+    return replace(bad, value=raw[key], reason=reasons.get(key, bad.reason))

@@ -105,10 +105,10 @@ def message_indexes(payload: bytes) -> tuple[tuple[int, ...], int]:
 def _varint(payload: bytes, at: int) -> tuple[int, int]:
     """Return a zigzag number and where it ends; raises `InvalidInput`."""
     value = 0
-    for place, byte in enumerate(payload[at : at + MAX_VARINT_BYTES]):
-        value |= (byte & 0x7F) << (7 * place)
+    for number, byte in enumerate(payload[at : at + MAX_VARINT_BYTES]):
+        value |= (byte & 0x7F) << (7 * number)
         if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at + place + 1
+            return (value >> 1) ^ -(value & 1), at + number + 1
     raise InvalidInput(text="ends within its message indexes")
 
 

@@ -39,14 +39,14 @@ class NodeClient:
 
         Raises `AddressForbidden`, `InvalidInput`, `Unavailable` for too many redirects, and the errors of urllib3.
         """
-        place = url
+        location = url
         for _ in range(MAX_REDIRECTS + 1):
-            answer = self._request("GET", place, headers, None)
+            answer = self._request("GET", location, headers, None)
             target = answer.get_redirect_location()
             if not target:
                 return answer
             answer.close()
-            place = _redirected(place, target)
+            location = _redirected(location, target)
         raise Unavailable(what=url, why=f"more than {MAX_REDIRECTS} redirects")
 
     def is_own(self, url: str) -> bool:
@@ -72,13 +72,13 @@ class NodeClient:
 def _redirected(url: str, target: str) -> str:
     """Return where a redirect leads; raises `InvalidInput` unless that is http, and as encrypted as before."""
     try:
-        place = urljoin(url, target)
+        location = urljoin(url, target)
     except ValueError as error:
         raise InvalidInput(text=f"redirects to {target[:200]!r}, which is not a URL", where=url) from error
-    scheme = _origin(place)[0]
+    scheme = _origin(location)[0]
     if _origin(url)[0] == "https" and scheme != "https":
         raise InvalidInput(text="redirects from https to http", where=url)
-    return place
+    return location
 
 
 def _origin(url: str) -> tuple[str, str, int]:

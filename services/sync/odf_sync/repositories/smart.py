@@ -129,13 +129,13 @@ class SmartDataset:
 
     def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
         """Download an object."""
-        place = self._urls.get((kind, name))
-        if place is None:
+        address = self._urls.get((kind, name))
+        if address is None:
             self._http.fetch(kind, name, out, limit)
             return
-        headers = {header.name: header.value for header in place.headers}
+        headers = {header.name: header.value for header in address.headers}
         try:
-            self._http.download(place.url, headers, out, limit)
+            self._http.download(address.url, headers, out, limit)
         except AccessDenied:  # the URL of an object store has expired; the node itself sends the object, too
             self._http.fetch(kind, name, out, limit)
 

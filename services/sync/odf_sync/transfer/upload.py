@@ -87,11 +87,11 @@ class Uploader:
 
     def send(self, upload: Upload) -> None:
         """Send an object; raises `NotFound` if it is not available here, and `Unavailable` if it is not taken."""
-        file, place = upload.object_file, upload.upload_to
+        file, destination = upload.object_file, upload.upload_to
         name = f"{file.object_type.kind}/{file.physical_hash}"
-        if place is None:
+        if destination is None:
             raise InvalidInput(text="the other node gives no URL to send it to", where=name)
-        headers = {header.name: header.value for header in place.headers}
+        headers = {header.name: header.value for header in destination.headers}
         arrived = headers.pop(OFFSET, "0")
         try:
             content = self._blobs.open(self._dataset, file.object_type.kind, file.physical_hash)
@@ -101,8 +101,8 @@ class Uploader:
             size = content.seek(
                 0, os.SEEK_END
             )  # which may differ from what the chain, or the other node, says
-            sent = File(url=place.url, headers=headers, content=content, size=size)
-            if self._may_continue and self._patient.is_own(place.url):
+            sent = File(url=destination.url, headers=headers, content=content, size=size)
+            if self._may_continue and self._patient.is_own(destination.url):
                 self.complete(sent, int(arrived) if arrived.isdecimal() else 0)
             else:
                 _require_taken(sent, self._send(self._patient, sent, 0))

@@ -185,7 +185,7 @@ class KafkaTopics:
 
     def _offsets_of(self, places: Iterable[tuple[str, int]], spec: OffsetSpec) -> Mapping[str, _Answers]:
         """Request the offsets of partitions of many topics; the answers are futures."""
-        wanted = {TopicPartition(*place): spec for place in places}
+        wanted = {TopicPartition(*partition): spec for partition in places}
         answers: dict[str, _Answers] = {}
         if wanted:
             for at, answer in self._admin.list_offsets(wanted, request_timeout=TIMEOUT_SECONDS).items():

@@ -58,7 +58,7 @@ class QuietPartitions:
         for client in self._clients:
             gone = client.watched & wanted
             if gone:
-                client.consumer.incremental_unassign([TopicPartition(*place) for place in gone])
+                client.consumer.incremental_unassign([TopicPartition(*partition) for partition in gone])
                 client.watched.difference_update(gone)
 
     def news(self) -> tuple[Mapping[Partition, int], set[Partition]]:
@@ -71,15 +71,15 @@ class QuietPartitions:
             except KafkaException as error:
                 raise unavailable(error) from error
             for message in events:
-                place = message.topic() or "", message.partition() or 0
+                partition = message.topic() or "", message.partition() or 0
                 fault = message.error()
-                if place not in client.watched:
+                if partition not in client.watched:
                     continue
                 if fault is not None and fault.code() == _END:
-                    ends[place] = message.offset() or 0
+                    ends[partition] = message.offset() or 0
                 else:
                     # The client that reads records will see the message or error itself.
-                    changed.add(place)
+                    changed.add(partition)
         return ends, changed
 
     def close(self) -> None:

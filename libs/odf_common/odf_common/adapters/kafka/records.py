@@ -169,7 +169,9 @@ class KafkaRecords:
         """
         # The only call that requests them for a list of topics. It also looks up offsets, which are not needed.
         with suppress(KafkaException):  # always: it times out before an answer can arrive
-            self._consumer.offsets_for_times([TopicPartition(*place, 0) for place in partitions], timeout=0)
+            self._consumer.offsets_for_times(
+                [TopicPartition(*partition, 0) for partition in partitions], timeout=0
+            )
 
     def _fetch_no_more(self, partitions: AbstractSet[Partition]) -> None:
         if partitions:
@@ -196,7 +198,11 @@ class KafkaRecords:
             ends, changed = self._watch.news()
             self._wake(changed)
             self._hand_over(
-                {place for place in self._trying & ends.keys() if ends[place] == self._next[place]}
+                {
+                    partition
+                    for partition in self._trying & ends.keys()
+                    if ends[partition] == self._next[partition]
+                }
             )
         now = time.monotonic()
         if (
@@ -211,10 +217,12 @@ class KafkaRecords:
     def renew(self) -> None:
         """Continue with a new client at the same positions; what the old one has fetched ahead is fetched again."""
         log.debug("consumer replaced", partitions=len(self._next), former=self._former)
-        fetched = {place: at for place, at in self._next.items() if place not in self._quiet}
+        fetched = {partition: at for partition, at in self._next.items() if partition not in self._quiet}
         old, new = self._consumer, Consumer({**self._settings}, logger=LOGGER)
         _checked(
-            lambda: new.incremental_assign([TopicPartition(*place, at) for place, at in fetched.items()])
+            lambda: new.incremental_assign(
+                [TopicPartition(*partition, at) for partition, at in fetched.items()]
+            )
         )
         if self._paused:
             _checked(lambda: new.pause(_places(self._paused)))
@@ -267,9 +275,9 @@ class KafkaRecords:
         if len(set(map(Message.partition, messages))) == 1 and len(set(map(Message.topic, messages))) == 1:
             return (_chunk(messages),) if _place(messages[0]) in self._next else ()
         runs: dict[Partition, list[Message]] = {}
-        for place, run in groupby(messages, key=_place):
-            if place in self._next:
-                runs.setdefault(place, []).extend(run)
+        for partition, run in groupby(messages, key=_place):
+            if partition in self._next:
+                runs.setdefault(partition, []).extend(run)
         return tuple(_chunk(run) for run in runs.values())
 
 
@@ -327,15 +335,15 @@ def _noted(message: Message, ends: dict[Partition, int], faults: dict[Partition,
     error = message.error()
     if error is None:
         return False
-    place = _place(message)
+    partition = _place(message)
     if error.code() == _END:
-        ends[place] = message.offset() or 0
+        ends[partition] = message.offset() or 0
     elif error.code() in _LOST:
-        faults[place] = error.str()
+        faults[partition] = error.str()
     elif error.fatal() or error.code() == _FATAL:
         raise Unavailable(what="Kafka", why=error.str())
     else:
-        log.warning("partition not fetched", topic=place[0], partition=place[1], why=error.str())
+        log.warning("partition not fetched", topic=partition[0], partition=partition[1], why=error.str())
     return True
 
 

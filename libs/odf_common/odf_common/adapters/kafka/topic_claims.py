@@ -40,21 +40,21 @@ class TopicClaim:
 
     def encode(self) -> bytes:
         """Return the record: JSON."""
-        held = {**asdict(self), "nodeId": self.node_id}
-        del held["node_id"]
-        return json.dumps(held).encode()
+        fields = {**asdict(self), "nodeId": self.node_id}
+        del fields["node_id"]
+        return json.dumps(fields).encode()
 
     @classmethod
     def decode(cls, value: bytes) -> Self | None:
         """Return the claim in a record; None if the record is not a claim."""
         try:
-            held = json.loads(value)
+            fields = json.loads(value)
             return cls(
-                node_id=str(held["nodeId"]),
-                home=str(held["home"]),
-                host=str(held["host"]),
-                at=str(held["at"]),
-                replaces=held.get("replaces"),
+                node_id=str(fields["nodeId"]),
+                home=str(fields["home"]),
+                host=str(fields["host"]),
+                at=str(fields["at"]),
+                replaces=fields.get("replaces"),
             )
         except (ValueError, TypeError, KeyError):
             return None

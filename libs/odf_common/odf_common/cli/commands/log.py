@@ -99,7 +99,7 @@ def _signature(item: BlockItem) -> dict[str, object]:
 
 
 def _signature_comment(item: BlockItem) -> str:
-    return "".join(f"# {name.capitalize()}: {held}\n" for name, held in _signature(item).items() if held)
+    return "".join(f"# {name.capitalize()}: {value}\n" for name, value in _signature(item).items() if value)
 
 
 def _plain_row(item: BlockItem) -> dict[str, object]:

@@ -70,16 +70,16 @@ def command(*, name: str, sample: str, input_format: str, out: str | None) -> No
             pass
         request = SampleRequest(staged=staged.name, input_format=form, runs=runs)
         reply = ingest.Sample(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
-    made = draft(name, form, pa.ipc.read_schema(pa.py_buffer(reply.schema)))
+    manifest = draft(name, form, pa.ipc.read_schema(pa.py_buffer(reply.schema)))
     if out is None:
-        click.echo(made.text, nl=False)
+        click.echo(manifest.text, nl=False)
     else:
-        _write(Path(out), made.text)
+        _write(Path(out), manifest.text)
         remark(f"wrote {out}: {reply.records} records have these columns; `odf add {out}` creates {name}")
-    for note in made.remarks:
+    for note in manifest.remarks:
         remark(note)
-    if made.event_time in reply.late:
-        remark(_lateness(name, made.event_time, reply.late[made.event_time]))
+    if manifest.event_time in reply.late:
+        remark(_lateness(name, manifest.event_time, reply.late[manifest.event_time]))
 
 
 def _lateness(name: str, column: str, late: LateRecords) -> str:

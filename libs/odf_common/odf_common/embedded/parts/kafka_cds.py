@@ -20,11 +20,13 @@ async def make_archive() -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         (home / "logs").mkdir()
-        made = kafka_folder() / f".{ARCHIVE}.{os.getpid()}"
+        temporary = kafka_folder() / f".{ARCHIVE}.{os.getpid()}"
         ports = allocate(home, ("kafka", "kafka-controller"))
         changed = asyncio.Event()
         part = PartProcess(
-            kafka_part(home, ports, child_environment(), archive_at_exit=made), home / "logs", changed.set
+            kafka_part(home, ports, child_environment(), archive_at_exit=temporary),
+            home / "logs",
+            changed.set,
         )
         running = asyncio.create_task(part.run())
         try:
@@ -35,7 +37,7 @@ async def make_archive() -> None:
         finally:
             await part.stop(WRITE_SECONDS)
             running.cancel()
-        made.replace(kafka_folder() / ARCHIVE)
+        temporary.replace(kafka_folder() / ARCHIVE)
 
 
 if __name__ == "__main__":

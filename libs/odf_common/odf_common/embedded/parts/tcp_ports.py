@@ -106,7 +106,7 @@ def _claimed(folder: Path) -> set[int]:
 
 def _remembered(home: Path) -> Mapping[str, int]:
     try:
-        held = json.loads((home / FILE).read_bytes())
+        ports = json.loads((home / FILE).read_bytes())
     except (FileNotFoundError, json.JSONDecodeError):
         return {}
-    return {str(name): int(port) for name, port in held.items()}
+    return {str(name): int(port) for name, port in ports.items()}

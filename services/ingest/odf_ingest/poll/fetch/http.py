@@ -98,12 +98,12 @@ def _answer(pools: urllib3.PoolManager, request: Request, context: Context) -> u
             )
         except HTTPError as error:
             raise SourceUnreachable(what=request.label, why=_reason(error)) from None
-        place = answer.headers.get("location")
-        if answer.status not in REDIRECTS or not place:
+        redirect = answer.headers.get("location")
+        if answer.status not in REDIRECTS or not redirect:
             return answer
         answer.close()
         try:
-            url = require_http(urljoin(url.url, place))
+            url = require_http(urljoin(url.url, redirect))
         except InvalidInput as error:
             raise SourceRefusedRequest(text=f"{request.label} redirects elsewhere: {error.text}") from None
         if origin.scheme == "https" and url.scheme != "https":

@@ -191,7 +191,7 @@ class _Subscriber:
         return FetchedMessages(
             label=str(self._broker),
             values=tuple(message.payload for message in messages),
-            places=tuple(f"message {place} ({message.topic})" for place, message in enumerate(messages, 1)),
+            places=tuple(f"message {number} ({message.topic})" for number, message in enumerate(messages, 1)),
             event_time=self._context.event_time(None, "", None),
             before=before,
             state=self._before,

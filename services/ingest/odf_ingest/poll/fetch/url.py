@@ -67,12 +67,12 @@ def _over_ftp(step: FetchStepUrl, context: Context) -> Fetched | None:
 
 
 def _from_file(step: FetchStepUrl, context: Context) -> Fetched | None:
-    place = urlsplit(step.url)
-    if place.netloc not in ("", "localhost"):
+    parts = urlsplit(step.url)
+    if parts.netloc not in ("", "localhost"):
         raise InvalidInput(where="fetch.url", text=f"a file URL has no host; write file:///…, not {step.url}")
-    label, target = f"file://{place.path}", context.folder / "fetched"
+    label, target = f"file://{parts.path}", context.folder / "fetched"
     context.report(label)
-    digest, seen = copy_file(Path(unquote(place.path)), target, context, label)
+    digest, seen = copy_file(Path(unquote(parts.path)), target, context, label)
     downloaded = Downloaded(validators=Validators(modified=Timestamp(seen.st_mtime_ns)), digest=digest)
     return _fetched(step, context, target, label=label, downloaded=downloaded)
 
@@ -111,6 +111,6 @@ def _conditions(last: SourceState | None) -> dict[str, str]:
 
 def label_of(text: str) -> str:
     """Return a URL for people: without user, password, query and fragment, which may have secrets."""
-    place = urlsplit(text)
-    host = place.netloc.rpartition("@")[2]
-    return f"{place.scheme}://{host}{place.path}"
+    parts = urlsplit(text)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}"

@@ -47,11 +47,13 @@ def _record(
         text = "an attribute has the name of the geometry column"
         raise InvalidInput(where=f"record {number}: column {GEOMETRY}", text=text)
     try:
-        place = None if geometry is None else json.dumps(geometry, separators=(",", ":"), allow_nan=False)
+        geometry_text = (
+            None if geometry is None else json.dumps(geometry, separators=(",", ":"), allow_nan=False)
+        )
     except ValueError as error:
         text = f"a coordinate is {math.nan} or infinite"
         raise InvalidInput(where=f"record {number}: column {GEOMETRY}", text=text) from error
-    record = {**properties, GEOMETRY: place}
+    record = {**properties, GEOMETRY: geometry_text}
     if projection is not None:
         record.setdefault(PROJECTION, projection)
     return json_text(record).encode()

@@ -33,8 +33,8 @@ def written(properties: dict[str, object], geometry: object) -> bytes:
     if GEOMETRY in properties:
         raise InvalidInput(where=f"column {GEOMETRY}", text="a property has the name of the geometry column")
     try:
-        place = None if geometry is None else json_text(_checked(geometry))
-        return json_text({**properties, GEOMETRY: place}).encode()
+        geometry_text = None if geometry is None else json_text(_checked(geometry))
+        return json_text({**properties, GEOMETRY: geometry_text}).encode()
     except (RecursionError, UnicodeEncodeError) as error:
         raise InvalidInput(text="is nested too deeply, or has half a surrogate pair") from error
 

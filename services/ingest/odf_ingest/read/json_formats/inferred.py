@@ -37,7 +37,7 @@ def inferred(lines: MessageBuffer, known: pa.Schema | None, found: pa.Schema | N
     """
     if found is None or (_has_doubles(found) and LONG_INTEGER.search(lines.text)):
         deep = too_deep(lines)
-        found = _voted(line for place, line in enumerate(lines) if line and place not in deep)
+        found = _voted(line for row, line in enumerate(lines) if line and row not in deep)
     return continued(known, found)
 
 
@@ -46,7 +46,7 @@ def too_deep(lines: MessageBuffer) -> AbstractSet[int]:
     raw = np.frombuffer(lines.text, np.uint8)
     opened = np.append(0, np.cumsum((raw == ord("{")) | (raw == ord("["))))
     counts = np.diff(opened[lines.ends], prepend=0)
-    return {int(place) for place in np.flatnonzero(counts > DEEPEST) if _is_deep(lines[int(place)] or b"")}
+    return {int(row) for row in np.flatnonzero(counts > DEEPEST) if _is_deep(lines[int(row)] or b"")}
 
 
 def require_inferable(lines: MessageBuffer) -> None:

@@ -120,10 +120,10 @@ def _converted(column: pa.ChunkedArray, wanted: pa.Field, formats: TimeFormats) 
         return column
     try:
         is_plain = not (kind.is_string(column.type) or kind.is_nested(column.type))
-        made = _as(column if is_plain else column.combine_chunks(), wanted.type, formats)
+        stored = _as(column if is_plain else column.combine_chunks(), wanted.type, formats)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, InvalidInput) as error:
         raise InvalidInput(where=f"column {wanted.name}", text=str(error)) from error
-    return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
+    return stored if isinstance(stored, pa.ChunkedArray) else pa.chunked_array([stored])
 
 
 def _as(values: pa.Array, wanted: pa.DataType, formats: TimeFormats) -> pa.Array:

@@ -145,11 +145,13 @@ class PushTarget:
     def _upload(self, request: web.Request, dataset: DatasetId, file: ObjectFile) -> Upload:
         if self.datasets.blobs.has(dataset, file.object_type.kind, file.physical_hash):
             return Upload(object_file=file, push_strategy=PushStrategy.SKIP_UPLOAD)
-        place, kept = url_of(self.public_url, request, file), self.kept(file.physical_hash)
+        upload_to, kept = url_of(self.public_url, request, file), self.kept(file.physical_hash)
         arrived = size_of(kept) or 0
         if arrived:  # other clients send this header with the whole object
-            place = replace(place, headers=(*place.headers, HttpHeader(name=OFFSET, value=str(arrived))))
-        return Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=place)
+            upload_to = replace(
+                upload_to, headers=(*upload_to.headers, HttpHeader(name=OFFSET, value=str(arrived)))
+            )
+        return Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=upload_to)
 
     def kept(self, name: Multihash) -> Path:
         """Return where what was uploaded is kept."""
