@@ -71,6 +71,7 @@ def test_a_call_that_is_made_while_the_server_stops_ends() -> None:
     """With gRPC's transparent retries some such calls never ended: one in fifty on a busy processor."""
 
     ended: list[grpc.StatusCode] = []
+    answered: list[int] = []  # by a server that another thread has started meanwhile on the same port
 
     def call_a_server_that_has_just_stopped() -> None:
         def register(server: grpc.Server) -> tuple[str, ...]:
@@ -82,9 +83,10 @@ def test_a_call_that_is_made_while_the_server_stops_ends() -> None:
             stub = ingest_pb2_grpc.IngestStub(open_channel)
             assert len(list(stub.Drain(pb.DrainRequest()))) == 2
             server.stop(0)
-            with pytest.raises(grpc.RpcError) as failed:
-                list(stub.Drain(pb.DrainRequest()))
-            ended.append(failed.value.code())
+            try:
+                answered.append(len(list(stub.Drain(pb.DrainRequest()))))
+            except grpc.RpcError as error:
+                ended.append(error.code())
 
     def call_many() -> None:
         for _ in range(100):
@@ -95,7 +97,8 @@ def test_a_call_that_is_made_while_the_server_stops_ends() -> None:
         caller.start()
     for caller in callers:
         caller.join(60)
-    assert ended == [grpc.StatusCode.UNAVAILABLE] * 600
+    assert len(ended) > 590
+    assert ended == [grpc.StatusCode.UNAVAILABLE] * (600 - len(answered))
 
 
 class Advised(InvalidInput):
