@@ -10,6 +10,7 @@ import grpc
 
 from odf_common.adapters.grpc.comparison import encode_comparison
 from odf_common.adapters.local.key_files import has_dataset_key
+from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.remote_aliases import RemoteAliases
 from odf_common.ports.store import CatalogEntry
@@ -145,7 +146,8 @@ class Servicer(sync_pb2_grpc.SyncServicer):
             delete_pull=tuple(request.delete_pull),
             delete_push=tuple(request.delete_push),
         )
-        return self._aliases(*aliases.change(self._datasets, request.ref, wanted))
+        repositories = LocalRepositories(self._settings.home)
+        return self._aliases(*aliases.change(self._datasets, repositories, request.ref, wanted))
 
     def Search(self, request: pb.SearchRequest, context: grpc.ServicerContext) -> pb.SearchReply:
         """Find datasets of this node and of named repositories."""

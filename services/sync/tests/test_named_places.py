@@ -146,10 +146,12 @@ def names(datasets: NodeDatasets, *refs: str, recursive: bool = False) -> list[s
     return [entry.alias for entry, _ in listed(datasets, refs, recursive=recursive)]
 
 
-def test_datasets_with_aliases_are_listed_by_name_id_and_pattern(datasets: NodeDatasets) -> None:
+def test_datasets_with_aliases_are_listed_by_name_id_and_pattern(
+    datasets: NodeDatasets, known: LocalRepositories
+) -> None:
     assert names(datasets) == []
     for ref in ("cities", "big.cities"):
-        change(datasets, ref, AliasChange(add_pull=(URL,)))
+        change(datasets, known, ref, AliasChange(add_pull=(URL,)))
     assert names(datasets) == ["big.cities", "cities"]
     assert names(datasets, "CITIES") == names(datasets, str(ID)) == ["cities"]
     assert names(datasets, "big.%", "towns", "cities@theirs", "%/") == ["big.cities"]
@@ -167,36 +169,40 @@ def test_the_aliases_of_no_dataset_are_not_found(
         listed(datasets, ["cities", ref], recursive=False, is_strict=True)
 
 
-def test_inputs_are_listed_first_if_asked_for(datasets: NodeDatasets) -> None:
+def test_inputs_are_listed_first_if_asked_for(datasets: NodeDatasets, known: LocalRepositories) -> None:
     for ref in ("cities", "big.cities"):
-        change(datasets, ref, AliasChange(add_pull=(URL,)))
+        change(datasets, known, ref, AliasChange(add_pull=(URL,)))
     assert names(datasets, "big.cities") == ["big.cities"]
     assert names(datasets, "big.cities", recursive=True) == ["cities", "big.cities"]
     assert names(datasets, "big.cities", "cities", recursive=True) == ["cities", "big.cities"]
 
 
-def test_aliases_are_added_and_deleted(datasets: NodeDatasets) -> None:
+def test_aliases_are_added_and_deleted(datasets: NodeDatasets, known: LocalRepositories) -> None:
     _, found = change(
-        datasets, "cities", AliasChange(add_pull=(URL, "shop/cities"), add_push=(f"odf+{URL}",))
+        datasets, known, "cities", AliasChange(add_pull=(URL, "shop/cities"), add_push=(f"odf+{URL}",))
     )
     assert found == RemoteAliases(pull=(URL, "shop/cities"), push=(f"odf+{URL}",))
-    _, found = change(datasets, str(ID), AliasChange(delete_pull=(URL,), delete_push=(f"odf+{URL}",)))
+    _, found = change(datasets, known, str(ID), AliasChange(delete_pull=(URL,), delete_push=(f"odf+{URL}",)))
     assert found == RemoteAliases(pull=("shop/cities",))
 
 
-def test_what_is_no_alias_is_neither_added_nor_deleted(datasets: NodeDatasets) -> None:
+def test_what_is_no_alias_is_neither_added_nor_deleted(
+    datasets: NodeDatasets, known: LocalRepositories
+) -> None:
     with pytest.raises(NotFound, match="towns"):
-        change(datasets, "towns", AliasChange(add_pull=(URL,)))
+        change(datasets, known, "towns", AliasChange(add_pull=(URL,)))
     with pytest.raises(NotFound, match=f"push alias {URL}"):
-        change(datasets, "cities", AliasChange(delete_push=(URL,)))
+        change(datasets, known, "cities", AliasChange(delete_push=(URL,)))
     with pytest.raises(InvalidInput):
         AliasChange(add_pull=("cities",))
     assert names(datasets) == []
 
 
 @pytest.mark.parametrize("place", ["odf+http://h/x", "file:///srv/x", "s3://bucket/x", "shop/cities"])
-def test_what_can_be_pushed_to_becomes_a_push_alias(datasets: NodeDatasets, place: str) -> None:
-    assert change(datasets, "cities", AliasChange(add_push=(place,)))[1].push == (place,)
+def test_what_can_be_pushed_to_becomes_a_push_alias(
+    datasets: NodeDatasets, known: LocalRepositories, place: str
+) -> None:
+    assert change(datasets, known, "cities", AliasChange(add_push=(place,)))[1].push == (place,)
 
 
 @pytest.mark.parametrize(
@@ -214,8 +220,18 @@ def test_a_url_that_cannot_be_pushed_to_names_the_one_that_can(url: str, advice:
         assert caught.value.advice() == advice
 
 
-def test_an_input_that_is_gone_is_left_out(datasets: NodeDatasets) -> None:
-    change(datasets, "big.cities", AliasChange(add_push=(f"odf+{URL}",)))
+@pytest.mark.parametrize("location", ["shpo/cities", f"shpo/{ID}"])
+def test_an_alias_in_a_repository_that_is_not_known_is_refused(
+    datasets: NodeDatasets, known: LocalRepositories, location: str
+) -> None:
+    for wanted in (AliasChange(add_pull=(location,)), AliasChange(add_push=(location,))):
+        with pytest.raises(UnknownRepository, match="repository shpo"):
+            change(datasets, known, "cities", wanted)
+    assert names(datasets) == []
+
+
+def test_an_input_that_is_gone_is_left_out(datasets: NodeDatasets, known: LocalRepositories) -> None:
+    change(datasets, known, "big.cities", AliasChange(add_push=(f"odf+{URL}",)))
     change_aliases(datasets.blobs, ID, lambda aliases: aliases.with_pull(URL))
     datasets.catalog.remove("cities")
     assert names(datasets, "big.cities", recursive=True) == ["big.cities"]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases, remote_aliases
 from odf_common.errors import InvalidInput, NotFound, OdfError
@@ -70,8 +71,14 @@ def listed(
     return tuple((entry, aliases) for entry, aliases in with_aliases if aliases != RemoteAliases())
 
 
-def change(datasets: NodeDatasets, ref: str, wanted: AliasChange) -> tuple[CatalogEntry, RemoteAliases]:
-    """Change the aliases of a dataset; raises `NotFound`."""
+def change(
+    datasets: NodeDatasets, repositories: LocalRepositories, ref: str, wanted: AliasChange
+) -> tuple[CatalogEntry, RemoteAliases]:
+    """Change the aliases of a dataset; raises `NotFound`, and `UnknownRepository` if one that is added is in none."""
+    for location in (*wanted.add_pull, *wanted.add_push):
+        named = parse_ref_remote(location)
+        if not isinstance(named, Url) and named.repo is not None:
+            repositories.find(named.repo)
     entry = require_entry(datasets.catalog, ref)
     return entry, change_aliases(datasets.blobs, entry.dataset_id, wanted.applied)
 
