@@ -64,7 +64,7 @@ Example:
   odf up --detach
   odf add orders.yaml
   odf ingest orders orders.ndjson
-  odf sql -c "SELECT count(*) FROM orders"
+  odf sql "SELECT count(*) FROM orders"
 """
 
 

@@ -11,16 +11,20 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import SqlRequest
 
 
 @click.command("sql")
-@click.option("-c", "--command", "query", metavar="QUERY", help="The query. Default: read standard input.")
+@click.argument("query", required=False)
+@click.option("-c", "--command", "option", metavar="QUERY", help="The query, as an option.")
 @output_option
-def command(*, query: str | None, output: str) -> None:
-    """Query datasets with Spark SQL. Put names with dots in backticks.
+def command(*, query: str | None, option: str | None, output: str) -> None:
+    """Query datasets with Spark SQL; without QUERY, read it from standard input. Put names with dots in backticks.
 
     \b
     Example:
-      odf sql -c 'SELECT origin, count(*) AS n FROM `flights.late` GROUP BY origin'
+      odf sql 'SELECT origin, count(*) AS n FROM `flights.late` GROUP BY origin'
     """
-    text = sys.stdin.read() if query is None else query
+    if query is not None and option is not None:
+        raise click.UsageError("give one query, as an argument or with -c")
+    text = next((given for given in (query, option) if given is not None), None)
+    text = sys.stdin.read() if text is None else text
     with clients.coordinator() as coordinator:
         table = arrow_table(
             part.ipc
