@@ -6,6 +6,7 @@ import pytest
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
 from odf_ingest.read import infer_records, read_file, read_inferred, read_records, suspects
+from odf_ingest.read.csv_format.csv_parse import header_names, inferred_types, parse
 from odf_ingest.read.declared import declared_schema
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.date32())])
@@ -211,3 +212,31 @@ def test_without_a_schema_each_message_needs_a_header() -> None:
     ]
     with pytest.raises(InvalidInput, match="has no header, and the source declares no schema"):
         read_inferred(step, [b"1,x"], schema)
+
+
+def test_a_record_has_one_column_or_more() -> None:
+    one = pa.schema([("id", pa.int64())])
+    assert read_records(ReadStepCsv(), [b"1", b"2"], one).to_pylist() == [{"id": 1}, {"id": 2}]
+    with pytest.raises(InvalidInput, match="has no columns"):
+        parse(ReadStepCsv(), b"1", pa.schema([]))
+
+
+@pytest.mark.parametrize("is_inferred", [False, True])
+def test_a_header_is_text_and_names_each_column_once(*, is_inferred: bool) -> None:
+    step = ReadStepCsv(header=True, infer_schema=is_inferred)
+    with pytest.raises(InvalidInput, match="is not UTF-8 text"):
+        header_names(step, b"a,\xff")
+    with pytest.raises(InvalidInput, match="the header has duplicate columns: 'a'"):
+        inferred_types(step, header_names(step, b"a,b,a"), [b"1,2,3"])
+
+
+@pytest.mark.parametrize(
+    ("value", "inferred"),
+    [(b"1234567890123456", pa.string()), (b"123456789012345", pa.float64()), (b"1", pa.float64())],
+)
+def test_a_column_of_fractions_and_integers_that_they_do_not_hold_exactly_is_inferred_as_text(
+    value: bytes, inferred: pa.DataType
+) -> None:
+    step = ReadStepCsv(header=True, infer_schema=True)
+    found = inferred_types(step, ["a", "b"], [b"0.5,x", value + b",1234567890123456"])
+    assert found == pa.schema([("a", inferred), ("b", pa.string())])
