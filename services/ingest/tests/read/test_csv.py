@@ -240,3 +240,16 @@ def test_a_column_of_fractions_and_integers_that_they_do_not_hold_exactly_is_inf
     step = ReadStepCsv(header=True, infer_schema=True)
     found = inferred_types(step, ["a", "b"], [b"0.5,x", value + b",1234567890123456"])
     assert found == pa.schema([("a", inferred), ("b", pa.string())])
+
+
+def test_a_value_of_several_lines_is_whole_where_arrow_divides_a_large_text() -> None:
+    block = 16 << 20
+    row, value = b"x,1\n", b"\n" * 2000
+    before = row * ((block - len(value) // 2) // len(row))
+    assert len(before) < block < len(before + value)
+    columns = pa.schema([("a", pa.string()), ("b", pa.int64())])
+    table = parse(ReadStepCsv(), before + b'"' + value + b'",2\n' + row, columns)
+    assert table.slice(len(before) // len(row)).to_pylist() == [
+        {"a": value.decode(), "b": 2},
+        {"a": "x", "b": 1},
+    ]
