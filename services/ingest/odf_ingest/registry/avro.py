@@ -165,8 +165,6 @@ class _Types:
         if isinstance(shape, str):
             return PRIMITIVES[shape] if shape in PRIMITIVES else self._named(self.named[shape], depth)
         kind = shape["type"]
-        if isinstance(kind, dict | list):
-            return self.of(kind, depth + 1)
         if kind in {"record", "error", "enum", "fixed"}:
             return self._named(shape, depth)
         if kind == "array":
