@@ -355,11 +355,14 @@ for _level in range(1, 40):
         (record(a={"type": "array", "items": "null"}), "take too few bytes"),
         (record(a={"type": "map", "values": {"type": "record", "name": "L", "fields": [
             {"name": "n" * 200, "type": "null"}]}}), "take too few bytes"),
+        (record(a={"type": "array", "items": ["null", {"type": "record", "name": "L", "fields": [
+            {"name": "n" * 200, "type": "null"}]}]}), "take too few bytes"),
+        (record(a={"type": {"type": "string"}}), "is not an Avro schema"),
         (record(a=["string", logical("long", "timestamp-millis"), "int"]), "several branches"),
         ([record(a="int"), record(b="int")], "defines odf.Row twice"),
         ({**record(a="int"), "note": LISTS}, "is nested too deeply"),
     ],
-    ids=range(18),
+    ids=range(20),
 )  # fmt: skip
 def test_schemas_that_cannot_be_rows_are_refused(schema: object, why: str) -> None:
     assert why in refusal(lambda: decoder(schema))
@@ -377,6 +380,36 @@ def test_a_schema_may_be_nested_as_deeply_as_the_limit_and_no_deeper() -> None:
     assert f"is nested more than {MAX_DEPTH} levels" in refusal(
         lambda: decoder(nested_records(MAX_DEPTH + 1))
     )
+
+
+def test_a_union_is_one_level_of_a_schema() -> None:
+    def unions(levels: int) -> object:
+        shape: object = "long"
+        for level in range(levels):
+            shape = [
+                "null",
+                {"type": "record", "name": f"R{level}", "fields": [{"name": "a", "type": shape}]},
+            ]
+        return record(a=shape)
+
+    decoder(unions(31))
+    assert "levels deep" in refusal(lambda: decoder(unions(32)))
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [
+        logical("string", "decimal", precision=3),
+        logical("string", "date"),
+        logical("string", "timestamp-millis"),
+    ],
+)
+def test_a_logical_type_of_another_type_is_ignored(type_: object) -> None:
+    assert decoder(record(a=type_))(b"\x02x") == '{"a":"x"}'
+
+
+def test_a_value_of_fixed_size_may_take_no_bytes() -> None:
+    assert decoder(record(a={"type": "fixed", "name": "F", "size": 0}))(b"") == '{"a":""}'
 
 
 def test_a_schema_that_is_no_json_is_refused() -> None:
@@ -413,8 +446,11 @@ def test_maps_whose_values_take_no_bytes_have_short_names() -> None:
         (logical("fixed", "uuid", name="U", size=16), 81),
         (logical("bytes", "decimal", precision=2), 31),
         ("string", 119),
+        ({"type": "array", "items": "long"}, 119),
+        ({"type": "map", "values": "long"}, 119),
+        ([], 121),
     ],
-    ids=["date", "time", "uuid", "decimal", "string"],
+    ids=["date", "time", "uuid", "decimal", "string", "array", "map", "empty union"],
 )
 def test_an_element_has_as_long_a_name_as_its_least_bytes_allow(type_: object, longest: int) -> None:
     """Of the characters that a byte may stand for, the value's longest text and what is around it are taken."""

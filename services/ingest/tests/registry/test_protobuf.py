@@ -233,13 +233,14 @@ def test_types_of_other_files_are_found_by_reference() -> None:
     [
         (ROW, "compiled descriptor"),
         ("AAAA", "compiled descriptor"),
+        (f"*{descriptor_of(ROW)}", "compiled descriptor"),
         (
             descriptor_of('syntax="proto3"; import "b.proto"; message A {B b = 1;}', b='syntax="proto3"; message B{}'),
             "is not complete",
         ),
         ("", "has no message at the indexes"),
     ],
-    ids=range(4),
+    ids=range(5),
 )  # fmt: skip
 def test_schemas_that_cannot_be_used_are_refused(text: str, why: str) -> None:
     assert why in refusal(lambda: ProtobufDecoder(Schema(kind="PROTOBUF", text=text))(b"\0"))
