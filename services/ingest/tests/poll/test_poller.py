@@ -38,15 +38,22 @@ def test_one_poll_of_a_dataset_runs_at_a_time_and_the_other_looks_again(
     assert "waiting for another poll" in reports
 
 
-def test_a_poll_that_no_caller_wants_ends_and_keeps_what_was_committed(
-    make_polled: Any, make_poller: Any, tmp_path: Path
+def test_a_poll_that_no_caller_wants_ends_unpacks_no_more_and_keeps_what_was_committed(
+    make_polled: Any, make_poller: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    prepare, unpacked = poller_module.prepared, list[object]()
+
+    def prepared(*given: Any) -> Any:
+        unpacked.append(given)
+        return prepare(*given)
+
+    monkeypatch.setattr(poller_module, "prepared", prepared)
     for number in range(3):
         (tmp_path / f"{number}.json").write_bytes(LINE)
     bench = make_polled(FetchStepFilesGlob(path=f"{tmp_path}/*.json"))
     with pytest.raises(PollCancelled):
         make_poller(bench).poll(bench.dataset, lambda _: None, lambda: len(bench.rows()) < 2)
-    assert len(bench.rows()) == 2
+    assert len(bench.rows()) == len(unpacked) == 2
     assert make_poller(bench).poll(bench.dataset, lambda _: None, lambda: True).blocks == 1
 
 
