@@ -12,6 +12,7 @@ from odf_common.metadata.steps import MergeStrategyLedger
 from odf_ingest.poll import poller as poller_module
 from odf_ingest.poll.poll_errors import FetchUnsupported, NotPolled, PollCancelled, SourceRedefined
 from odf_ingest.poll.poller import Polled
+from odf_ingest.poll.unpack import prepared
 
 LINE = b'{"id":1,"v":"a"}\n'
 
@@ -41,13 +42,13 @@ def test_one_poll_of_a_dataset_runs_at_a_time_and_the_other_looks_again(
 def test_a_poll_that_no_caller_wants_ends_unpacks_no_more_and_keeps_what_was_committed(
     make_polled: Any, make_poller: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare, unpacked = poller_module.prepared, list[object]()
+    unpacked: list[object] = []
 
-    def prepared(*given: Any) -> Any:
+    def noted(*given: Any) -> Any:
         unpacked.append(given)
-        return prepare(*given)
+        return prepared(*given)
 
-    monkeypatch.setattr(poller_module, "prepared", prepared)
+    monkeypatch.setattr(poller_module, "prepared", noted)
     for number in range(3):
         (tmp_path / f"{number}.json").write_bytes(LINE)
     bench = make_polled(FetchStepFilesGlob(path=f"{tmp_path}/*.json"))

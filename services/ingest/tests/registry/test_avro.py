@@ -449,8 +449,9 @@ def test_maps_whose_values_take_no_bytes_have_short_names() -> None:
         ({"type": "array", "items": "long"}, 119),
         ({"type": "map", "values": "long"}, 119),
         ([], 121),
+        ({"type": "fixed", "name": "F", "size": 2}, 243),
     ],
-    ids=["date", "time", "uuid", "decimal", "string", "array", "map", "empty union"],
+    ids=["date", "time", "uuid", "decimal", "string", "array", "map", "empty union", "fixed"],
 )
 def test_an_element_has_as_long_a_name_as_its_least_bytes_allow(type_: object, longest: int) -> None:
     """Of the characters that a byte may stand for, the value's longest text and what is around it are taken."""
