@@ -131,6 +131,22 @@ def test_schemas_that_others_refer_to_are_fetched(registry: Registry) -> None:
     assert decode(registry, framed(8, b"\x02"))[0] == [b'{"at":{"x":1}}']
 
 
+def test_a_schema_that_several_others_refer_to_is_fetched_once(registry: Registry) -> None:
+    def place(name: str, type_: str, *refers: str) -> None:
+        schema = {"type": "record", "name": f"odf.{name}", "fields": [{"name": "x", "type": type_}]}
+        references = [{"name": f"odf.{one}", "subject": one, "version": 1} for one in refers]
+        registry.subjects[name, 1] = Registered(text=json.dumps(schema), references=references)
+
+    place("C", "int")
+    for name in ("A", "B"):
+        place(name, "odf.C", "C")
+    references = [{"name": f"odf.{one}", "subject": one, "version": 1} for one in ("A", "B")]
+    fields = [{"name": "a", "type": "odf.A"}, {"name": "b", "type": "odf.B"}]
+    registry.add(8, {**ROW, "fields": fields}, references=references)
+    assert decode(registry, framed(8, b"\x02\x04"))[0] == [b'{"a":{"x":{"x":1}},"b":{"x":{"x":2}}}']
+    assert [path.split("/")[2] for path in registry.asked[1:]] == ["A", "C", "B"]
+
+
 @pytest.mark.parametrize(
     "references",
     [
