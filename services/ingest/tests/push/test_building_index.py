@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 from odf_testing.builders import a_push_source
 
+from odf_common.chain.state import ChainState
 from odf_common.errors import StorageUnavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.steps import (
@@ -119,7 +121,7 @@ def test_a_damage_found_in_a_commit_is_mended_outside_of_it(
     usual, damaged = Run.find, list[Run]()
 
     def find(run: Run, keys: Any) -> Any:
-        if not damaged:
+        if any(run is one for one in damaged or [run]):
             damaged.append(run)
             raise RunDamaged(run, "the checksum is wrong")
         return usual(run, keys)
@@ -129,7 +131,49 @@ def test_a_damage_found_in_a_commit_is_mended_outside_of_it(
         broker.logs[TOPIC, 0] += [message(number) for number in range(2, 40)]
         node.wait(lambda: len(node.ids) == 40)
         assert node.ids == list(range(40))
-        assert damaged
+        assert len(damaged) == 1, "it is not asked again"
+
+
+def test_a_damaged_index_is_behind_until_it_came_from_the_slices_again(
+    bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(bench, broker)
+    bench.queues.bring_forward(bench.dataset, "default")
+    history, keys = bench.queues.queue(bench.dataset).history, key_array(pa.table({"id": [0]}), KEY)
+    is_ledger = isinstance(bench.state.push_sources["default"].merge, MergeStrategyLedger)
+    look_up = partial(history.fresh if is_ledger else history.current, bench.state, KEY, keys)
+
+    def damaged(run: Run, _: object) -> None:
+        raise RunDamaged(run, "the checksum is wrong")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "find", damaged)
+        with pytest.raises(kept_index.IndexBehind):
+            look_up()
+    with pytest.raises(kept_index.IndexBehind):
+        look_up()
+    bench.queues.bring_forward(bench.dataset, "default")
+    look_up()
+
+
+def test_an_index_that_another_thread_brings_forward_is_behind(
+    bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_index, "BUSY_SECONDS", 0.0)
+    filled(bench, broker)
+    queues, found = bench.queues, list[object]()
+    history, keys = queues.queue(bench.dataset).history, key_array(pa.table({"id": [0]}), KEY)
+
+    def current() -> ChainState:
+        state: ChainState = bench.state
+        with pytest.raises(kept_index.IndexBehind) as behind:
+            (history.fresh if isinstance(merge, MergeStrategyLedger) else history.current)(state, KEY, keys)
+        found.append(behind.value)
+        return state
+
+    merge = bench.state.push_sources["default"].merge
+    history.bring_forward(merge, current, lambda: True)
+    assert found
 
 
 def test_an_index_that_fell_far_behind_is_brought_forward_outside_of_the_commit(
