@@ -150,6 +150,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "troubles",
         "diverged",
         "batches",
+        "dropped_data",
     ),
     f"{COORDINATOR}/api/*.py": of_coordinator(
         "servicer",

@@ -1,3 +1,6 @@
+from collections.abc import Callable
+
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -105,6 +108,33 @@ def test_what_was_removed_needs_no_look() -> None:
     assert queue.result(ONE, ticket) == Result()
 
 
+@pytest.mark.parametrize("is_added_again", [False, True])
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda queue: queue.finish(ONE, Result(records=1)),
+        lambda queue: queue.finish(ONE, Result(records=1), again_at=5.0),
+        lambda queue: queue.reschedule(ONE, 5.0),
+    ],
+    ids=["finish", "fail", "postpone"],
+)
+def test_the_end_of_a_run_of_a_removed_dataset_is_ignored(
+    end: Callable[[WorkQueue], None], *, is_added_again: bool
+) -> None:
+    queue = WorkQueue()
+    queue.enqueue(ONE)
+    queue.pop(0.0)
+    queue.forget((ONE,))
+    if not is_added_again:
+        end(queue)
+        assert len(queue) == 0
+        return
+    ticket = queue.enqueue(ONE)
+    end(queue)
+    assert (queue.result(ONE, ticket), queue.pauses(ONE)) == (None, 0)
+    assert queue.pop(0.0) == (ONE, False)
+
+
 def test_a_pause_that_a_forced_look_has_ended_starts_no_look_of_its_own() -> None:
     queue = WorkQueue()
     queue.enqueue(ONE)
@@ -164,6 +194,7 @@ def test_a_derivative_reads_what_its_newest_query_reads() -> None:
     assert [graph.of(one) for one in inputs] == [set(), {reader}, {reader}]
     graph.forget(reader)
     assert [graph.of(one) for one in inputs] == [set(), set(), set()]
+    assert not graph._readers, "nothing is kept of it"
 
 
 # What each state becomes on MARK, FORCE, TAKE, FINISH, FAIL, POSTPONE; "-" where that cannot happen.

@@ -76,6 +76,53 @@ def test_runs_that_a_dependency_prevents_are_repeated_after_growing_pauses(
     assert node.scheduler.lost(copy) == ""
 
 
+def test_runs_that_failed_are_repeated_after_growing_pauses(node: Coordinator, copy: DatasetId) -> None:
+    node.engine.failures = [ZeroDivisionError() for _ in range(3)]
+    node.push("cities", "Oslo")
+    with capture_logs():
+        for pause in (0.2, 0.4, 0.8):
+            assert node.work() == 1
+            node.now += pause - 0.01
+            assert node.work() == 0
+            node.now += 0.02
+    assert "ZeroDivisionError" in node.scheduler.problem(copy)
+    assert node.work() == 1
+    assert node.scheduler.problem(copy) == ""
+
+
+def test_a_run_that_is_due_waits_for_room(
+    node: Coordinator, copy: DatasetId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = list[float]()
+    monkeypatch.setattr(node.scheduler._changed, "wait", waits.append)
+    node.scheduler.request(copy)
+    node.scheduler._wait()
+    for _ in range(scheduler.MAX_RUNS):
+        node.scheduler._limit.begin()
+    node.scheduler._wait()
+    assert waits == [scheduler.ROOM_SECONDS]
+
+
+def test_readers_are_looked_up_under_the_lock(
+    node: Coordinator, copy: DatasetId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, readers, held = node.find("cities"), node.scheduler._readers.of, list[bool]()
+
+    def of(dataset: DatasetId) -> frozenset[DatasetId]:
+        held.append(node.scheduler._changed._is_owned())  # type: ignore[attr-defined]
+        return readers(dataset)
+
+    def unreadable(*_: object) -> None:
+        raise Unavailable(what="the disk")
+
+    monkeypatch.setattr(node.scheduler._readers, "of", of)
+    node.scheduler.on_announced(known.id)
+    monkeypatch.setattr(node.refs, "head", unreadable)
+    with capture_logs():
+        node.scheduler.on_announced(known.id)
+    assert held == [True, True]
+
+
 def test_a_dependency_that_has_answered_is_not_lost_any_more(node: Coordinator, copy: DatasetId) -> None:
     node.engine.failures = [Unavailable(what="the engine"), InvalidQuery(text="no")]
     node.push("cities", "Oslo")
