@@ -1,5 +1,6 @@
 """`access.db` keeps what it was told, is private, and allows nothing while it cannot be read."""
 
+import base64
 import sqlite3
 import threading
 from pathlib import Path
@@ -309,6 +310,13 @@ def test_a_token_with_a_typing_error_is_no_token() -> None:
         assert Token.parse(odd) is None
     other = "1" if text[20] != "1" else "2"
     assert Token.parse(text[:20] + other + text[21:]) is None
+
+
+def test_a_token_may_have_every_character_there_is() -> None:
+    every = base64.b32decode("ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")
+    token = Token(every.ljust(ID_BYTES + SECRET_BYTES))
+    assert set("0123456789abcdefghjkmnpqrstvwxyz") <= set(token.text())
+    assert Token.parse(token.text()) == token
 
 
 def test_nothing_of_a_removed_account_is_left_in_the_file(directory: Directory, tmp_path: Path) -> None:

@@ -253,6 +253,17 @@ def test_logins_of_devices_expire_and_are_limited(monkeypatch: pytest.MonkeyPatc
         logins.poll(code)
 
 
+def test_polls_before_the_user_has_logged_in_do_not_shorten_the_time_for_it() -> None:
+    clock = ManualClock()
+    logins = device_flow.DeviceLogins(clock)
+    code = logins.begin("192.0.2.1")
+    assert logins.poll(code) is None
+    clock.ms += 1000 * device_flow.EXPIRES_SECONDS - 1
+    assert logins.poll(code) is None
+    assert logins.complete(code, "token")
+    assert logins.poll(code) == "token"
+
+
 def test_logins_are_kept_by_one_thread_at_a_time() -> None:
     logins = device_flow.DeviceLogins(ManualClock())
 

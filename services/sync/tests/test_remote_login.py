@@ -4,6 +4,7 @@ import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import grpc
@@ -337,6 +338,23 @@ def test_a_login_in_a_browser_that_is_refused_ends_at_once(tmp_path: Path, statu
     with running(app) as origin, pytest.raises(LoginFailed, match=rf"refused the login: '{message}'"):
         logins.wait(origin, login, lambda: True)
     assert len(calls) == 2
+
+
+ORDER: Final = ("slow_down", "authorization_pending", "slow_down")
+
+
+def test_a_login_asks_less_often_when_the_node_wants_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [Page(status=400, body=json.dumps({"message": one}).encode()) for one in ORDER]
+    answers.append(Page(body=b'{"access_token": "token"}'))
+    waits: list[float] = []
+    pause = SimpleNamespace(wait=waits.append)
+    monkeypatch.setattr(remote_login, "threading", SimpleNamespace(Event=lambda: pause))
+    login = DeviceLogin(open="", code="c", expires_seconds=20.0, interval_seconds=1.0)
+    with serving_answers(lambda _: answers.pop(0)) as origin:
+        assert RemoteLogins(AccessStore(tmp_path)).wait(origin, login, lambda: True) == "token"
+    assert waits == [6.0, 6.0, 11.0]
 
 
 def test_a_login_in_a_browser_ends_when_the_command_is_gone(tmp_path: Path) -> None:
