@@ -51,6 +51,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "openapi",
         "connection_limits",
         "event_routes",
+        "ingest_routes",
         "smart_pushes",
     ),
     f"{SYNC}/http/event_routes.py": of_sync("event_routes"),

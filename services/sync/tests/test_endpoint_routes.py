@@ -2,27 +2,32 @@
 
 import asyncio
 import http.client
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import urllib3
 from aiohttp import web
 from odf_testing.builders import a_dataset
 from odf_testing.http import running
 
 from odf_common.adapters.local import LocalCatalog
+from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.audit import Audit
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
+from odf_sync.access.rate_limits import counted_address
 from odf_sync.access.rules import Action, Visibility
 from odf_sync.http import endpoints as module
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.endpoints import Endpoint, application, reads_public_data
+from odf_sync.http.endpoints import Endpoint, _gone_clients, application, counted_caller, reads_public_data
 
 
 class Notes:
@@ -136,3 +141,59 @@ def test_only_a_read_of_a_dataset_that_everyone_may_read_is_one_of_public_data(t
         (entry,) = LocalCatalog(tmp_path).entries()
         authorizer.directory.set_visibility(entry.incarnation, Visibility.PRIVATE)
         assert ask(base, "/info/read") == (200, "False")
+
+
+def test_limits_count_an_account_and_without_one_an_address(tmp_path: Path) -> None:
+    async def say(request: web.Request) -> web.Response:
+        return web.Response(text=str(counted_caller(request)))
+
+    authorizer = authorizer_of(tmp_path)
+    account = authorizer.directory.add_account(Name("ann"), None)
+    token = authorizer.directory.create_token(Name("ann"), label="")[0].text()
+    with served(authorizer, Endpoint(method="GET", path="/info", handler=say, summary="")) as base:
+        headers = {"Authorization": f"Bearer {token}"}
+        assert urllib3.request("GET", f"http://{base}/info", headers=headers).data.decode() == str(account.id)
+        assert ask(base, "/info") == (200, counted_address("127.0.0.1"))
+
+
+def test_json_has_no_charset_and_text_has_one(tmp_path: Path) -> None:
+    async def say(request: web.Request) -> web.Response:
+        return web.json_response({}) if request.path == "/json" else web.Response(text="hello")
+
+    endpoints = [Endpoint(method="GET", path=path, handler=say, summary="") for path in ("/json", "/text")]
+    with served(authorizer_of(tmp_path), *endpoints) as base:
+        types = [
+            urllib3.request("GET", f"http://{base}{one.path}").headers["Content-Type"] for one in endpoints
+        ]
+    assert types == ["application/json", "text/plain; charset=utf-8"]
+
+
+def test_a_client_that_is_gone_is_no_error_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    has_begun, is_gone = threading.Event(), threading.Event()
+
+    async def send(request: web.Request) -> web.Response:
+        has_begun.set()
+        while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.01)
+        is_gone.set()
+        raise ConnectionResetError
+
+    endpoint = Endpoint(method="GET", path="/info", handler=send, summary="")
+    with served(authorizer_of(tmp_path), endpoint) as base:
+        host, _, port = base.partition(":")
+        with socket.create_connection((host, int(port)), timeout=10) as client:
+            client.sendall(f"GET /info HTTP/1.1\r\nHost: {base}\r\n\r\n".encode())
+            assert has_begun.wait(10)
+        assert is_gone.wait(10)
+    assert [one.message for one in caplog.records if one.levelname == "ERROR"] == []
+
+
+@pytest.mark.parametrize("is_closing", [None, True, False])
+def test_only_the_error_of_a_connection_that_is_gone_is_the_clients(is_closing: bool | None) -> None:
+    transport = None if is_closing is None else SimpleNamespace(is_closing=lambda: is_closing)
+    request = cast("web.Request", SimpleNamespace(path="/x", transport=transport))
+    is_raised = is_closing is False  # such as of the connection to a store
+    with pytest.raises(ConnectionError) if is_raised else nullcontext(), _gone_clients(request):
+        raise ConnectionResetError
