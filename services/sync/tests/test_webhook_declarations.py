@@ -1,25 +1,31 @@
 """Which webhooks may be added, how they are stored, and to which addresses they are sent."""
 
+import asyncio
 import socket
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from odf_testing.builders import a_dataset
+from odf_testing.clocks import ManualClock
 from structlog.testing import capture_logs
 
+from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.networks import AddressForbidden, Networks
+from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, Unavailable
 from odf_common.proto.odf.node.v1 import webhooks_pb2 as pb
+from odf_sync.http.head_watch import HeadWatch
 from odf_sync.webhooks import webhook_store as store_module
-from odf_sync.webhooks.deliveries import Deliveries
+from odf_sync.webhooks.deliveries import Deliveries, Look
 from odf_sync.webhooks.sender import WebhookSender
 from odf_sync.webhooks.webhook import Delivery, DeliveryState, HookEvent, Outcome, Webhook
 from odf_sync.webhooks.webhook_store import FILE, TooManyWebhooks, WebhookStore, WebhooksUnreadable
 
-from .webhook_node import NO_CONTEXT, PREVIOUS, Node, Receiver, ed25519_of, receiving, running
+from .webhook_node import DATASET, NO_CONTEXT, PREVIOUS, Node, Receiver, ed25519_of, receiving, running
 from .webhook_node import home as home  # noqa: PLC0414 - a fixture
 from .webhook_node import node as node  # noqa: PLC0414 - a fixture
 from .webhook_node import quick as quick  # noqa: PLC0414 - a fixture
@@ -160,3 +166,68 @@ def test_the_outcome_of_an_attempt_does_not_bring_a_removed_webhook_back() -> No
     with capture_logs():
         assert deliveries.settle(hook, Outcome(error="status 500")) is None
     assert store.all() == ()
+
+
+def a_hook(*events: HookEvent) -> Webhook:
+    return Webhook(
+        id="1",
+        dataset=DATASET,
+        alias="cities",
+        url="https://example.org",
+        events=frozenset(events),
+        created_ms=0,
+    )
+
+
+def test_each_webhook_has_one_task_which_ends_with_it() -> None:
+    pending = Delivery().with_event(HookEvent.HEAD, "f1620", event_id="2")
+    clock = ManualClock()
+    hooks = [replace(a_hook(HookEvent.HEAD), delivery=replace(pending, next_ms=clock.ms + 10**6))]
+    deliveries = SimpleNamespace(clock=clock, store=SimpleNamespace(all=lambda: tuple(hooks)))
+    sender, session = WebhookSender(cast("Any", deliveries), HeadWatch(), Networks()), cast("Any", None)
+
+    async def reconcile() -> bool:
+        tasks: dict[str, asyncio.Task[None]] = {}
+        await sender._reconcile(tasks, session)
+        (task,) = tasks.values()
+        await sender._reconcile(tasks, session)
+        assert tasks == {"1": task}
+        hooks.clear()
+        await sender._reconcile(tasks, session)
+        assert tasks == {}
+        await asyncio.gather(task, return_exceptions=True)
+        return task.cancelled()
+
+    assert asyncio.run(reconcile())
+
+
+def test_while_nothing_changes_webhooks_are_not_read_again(
+    node: Node, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add(receiver.url)
+    node.await_item(lambda item: item.state == DeliveryState.DELIVERED)
+    reads: list[WebhookStore] = []
+
+    def read(store: WebhookStore) -> tuple[Webhook, ...]:
+        reads.append(store)
+        return ()
+
+    monkeypatch.setattr(WebhookStore, "all", read)
+    time.sleep(0.05)
+    assert len(reads) < 3
+
+
+def test_a_webhook_of_deletions_waits_while_its_dataset_exists(home: Path) -> None:
+    states = ChainStates(LocalBlobStore(home), LocalRefStore(home), NoStateCache())
+    store, unused = WebhookStore(None), cast("Any", None)
+    deliveries = Deliveries(store, LocalCatalog(home), states, node_key=unused)
+    hook = a_hook(HookEvent.GONE)
+    store.add(hook)
+    assert deliveries.look(hook) == Look(hook=hook)
+    gone = replace(hook, delivery=Delivery().with_event(HookEvent.GONE, "", event_id="2"))
+    found = deliveries.look(gone)
+    assert found is not None
+    assert (found.body, found.hook.delivery.is_pending) == (None, False)
+    assert store.all() == (found.hook,)
+    store.remove("1")
+    assert deliveries.look(gone) is None
