@@ -25,7 +25,7 @@ from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_sync.repositories import HttpDataset
-from odf_sync.smart import channel
+from odf_sync.smart import channel, large_messages
 from odf_sync.smart.archive import read_archive, write_archive
 from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.connection import Connection, connected
@@ -342,6 +342,29 @@ def test_a_push_that_waits_too_long_is_refused() -> None:
 
     with pytest.raises(TransferRefused, match="too many large pushes"):
         asyncio.run(receive())
+
+
+def test_a_caller_receives_half_of_what_all_together_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_messages, "SMALL_BYTES", 4)
+
+    async def has_room(large: LargeMessages, size: int, caller: str) -> bool:
+        try:
+            async with large.receiving(size, caller):
+                return True
+        except TransferRefused:
+            return False
+
+    async def receive() -> list[bool]:
+        large = LargeMessages(most=100, wait_seconds=0.001)
+        async with large.receiving(30, "ann"):
+            found = [await has_room(large, size, "ann") for size in (20, 21)]
+            found += [await has_room(large, size, "bob") for size in (50, 51)]
+            async with large.receiving(20, "ann"), large.receiving(50, "bob"):
+                found += [await has_room(large, size, "carl") for size in (4, 5)]
+        assert not large._reserved, "callers without messages take no memory"
+        return found
+
+    assert asyncio.run(receive()) == [True, False] * 3
 
 
 def test_blocks_in_a_file_are_a_mapping_in_their_order() -> None:

@@ -19,6 +19,7 @@ from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, Unavailable
 from odf_common.proto.odf.node.v1 import webhooks_pb2 as pb
 from odf_sync.http.head_watch import HeadWatch
+from odf_sync.webhooks import webhook as webhook_module
 from odf_sync.webhooks import webhook_store as store_module
 from odf_sync.webhooks.deliveries import Deliveries, Look
 from odf_sync.webhooks.sender import WebhookSender
@@ -41,6 +42,18 @@ def test_a_deleted_webhook_posts_nothing(node: Node, receiver: Receiver) -> None
     assert (len(receiver.posts), node.list()) == (1, [])
     with pytest.raises(NotFound):
         node.hooks.DeleteWebhook(pb.DeleteWebhookRequest(id=item.id), NO_CONTEXT)
+
+
+def test_a_deleted_webhook_is_not_retried(
+    node: Node, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_module, "FIRST_RETRY_MS", 300)
+    receiver.statuses += [503]
+    item = node.add(receiver.url).item
+    node.await_item(lambda item: item.failures == 1)
+    node.hooks.DeleteWebhook(pb.DeleteWebhookRequest(id=item.id), NO_CONTEXT)
+    time.sleep(0.5)  # longer than the delay of the next attempt
+    assert len(receiver.posts) == 1
 
 
 def test_private_addresses_are_refused_unless_allowed(home: Path, receiver: Receiver) -> None:

@@ -175,8 +175,6 @@ class WebhookSender:
         return socket.socket(family, kind, protocol)
 
     def _delay_seconds(self, hook: Webhook) -> float:
-        if not hook.delivery.is_pending:
-            return 0.0
         # A clock that was set back must not suspend a webhook.
         return min(max(hook.delivery.next_ms - self._deliveries.clock.now().ms, 0), LONGEST_RETRY_MS) / 1000
 
