@@ -1,13 +1,18 @@
-"""What a client still waits for when it ends an exchange is waited for no more, and is no error in a log."""
+"""How connections begin and end: redirects, codes, and what a client still waits for when it ends an exchange."""
 
 import asyncio
 import gc
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from aiohttp import web
+from odf_testing.http import running
 
-from odf_sync.smart.channel import PeerClosed
-from odf_sync.smart.connection import Connection
+from odf_common.errors import Unavailable
+from odf_sync.smart.channel import Channel, PeerClosed, _write
+from odf_sync.smart.connection import Connection, connected
+from odf_sync.smart.exchange import PUSH, End, Side
 
 
 class Ending:
@@ -48,3 +53,61 @@ def test_a_message_that_is_awaited_at_the_end_is_given_up_without_a_trace(
     del connection
     gc.collect()
     assert caplog.records == []
+
+
+def connect(url: str) -> None:
+    with connected(url, PUSH, {"Authorization": "Bearer secret"}):
+        pass
+
+
+def test_a_redirect_is_not_followed_and_its_target_gets_no_token() -> None:
+    asked: list[str] = []
+
+    async def ask(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.Response(status=302, headers={"Location": "/elsewhere"})
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", ask)
+    with running(app) as base, pytest.raises(Unavailable, match="redirects"):
+        connect(f"{base}/push")
+    assert asked == ["/push"]
+
+
+def test_a_server_that_is_not_there_is_unavailable() -> None:
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1/push"):
+        connect("http://127.0.0.1:1/push")
+
+
+@pytest.mark.parametrize(
+    ("code", "sent"),
+    [
+        *((code, code) for code in (1000, 1003, 1007, 1011, 3000, 4999)),
+        *((code, 1000) for code in (999, 1004, 1005, 1006, 1012, 1015, 2999, 5000)),
+    ],
+)
+def test_only_a_code_that_may_be_in_a_close_frame_is_sent(code: int, sent: int) -> None:
+    codes: list[int] = []
+
+    async def close(*, code: int, message: bytes) -> None:
+        assert message == b"why"
+        codes.append(code)
+
+    channel = Channel(cast("Any", SimpleNamespace(close=close)), End(side=Side.SERVER, table=PUSH))
+    asyncio.run(channel.close(code, b"why"))
+    assert codes == [sent]
+
+
+def test_a_frame_is_written_as_fast_as_its_client_reads() -> None:
+    order: list[object] = []
+
+    async def drain() -> None:
+        order.append("drained")
+
+    transport = SimpleNamespace(is_closing=lambda: len(order) > 2, write=order.append)
+    request = cast("web.Request", SimpleNamespace(transport=transport, writer=SimpleNamespace(drain=drain)))
+    for piece in (b"one", b"two"):
+        asyncio.run(_write(request, piece))
+    assert order == [b"one", "drained", b"two", "drained"]
+    with pytest.raises(ConnectionResetError):
+        asyncio.run(_write(request, b"three"))

@@ -24,7 +24,7 @@ from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Scope
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.smart_protocol import serve_push
-from odf_sync.smart import archive, ranges
+from odf_sync.smart import archive, ranges, spooled
 from odf_sync.smart.archive import ReadSignature
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import VERSION, VERSION_HEADER, Upload
@@ -413,6 +413,15 @@ def test_an_exchange_leaves_no_error_in_the_log(
         here.push("cities", f"odf+{base}/cities")
         SyncNode(here.settings.home.with_name("third")).pull(f"odf+{base}/cities", "cities")
     assert [one.message for one in caplog.records if one.levelname == "ERROR"] == []
+
+
+def test_blocks_that_are_sent_in_many_pieces_arrive_whole(
+    here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spooled, "PIECE_BYTES", 100)
+    with here.served() as base:
+        there.pull(f"odf+{base}/cities", "cities")
+    assert there.content("cities") == here.content("cities")
 
 
 def test_a_dataset_without_a_first_block_is_not_found_by_a_pull(there: SyncNode) -> None:
