@@ -397,3 +397,13 @@ def test_an_object_is_fetched_from_and_sent_to_http_urls_only(url: str) -> None:
 def test_a_header_that_cannot_be_sent_is_refused(name: str, value: str) -> None:
     with pytest.raises(InvalidInput, match="not a header"):
         HttpHeader(name=name, value=value)
+
+
+def test_a_message_has_a_limit_that_its_archive_does_not_count_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, empty = (
+        NewBlocks(new_blocks=BlocksBatch(num_blocks=1, payload=payload)) for payload in (bytes(1000), b"")
+    )
+    monkeypatch.setattr(message_json, "JSON_CHARS", len(encode(empty)))
+    assert decode(encode(sent), {NewBlocks}) == sent
+    with pytest.raises(InvalidInput, match="at most"):
+        decode(encode(sent) + " ", {NewBlocks})
