@@ -22,7 +22,8 @@ from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
 from odf_coordinator.api.bus_handlers import Commands
 from odf_sync.transfer.pull import pull
-from odf_sync.transfer.push import Push, push
+from odf_sync.transfer.push import push
+from odf_sync.transfer.push_source import Push
 
 ROWS: Final = 159_000  # of a slice: 1.5 MiB of random numbers
 NAME: Final = "notes"

@@ -29,7 +29,8 @@ from odf_sync.smart.messages import DatasetVisibility
 from odf_sync.transfer import aliases
 from odf_sync.transfer.privacy import Privacy
 from odf_sync.transfer.pull import Step, compare, pull
-from odf_sync.transfer.push import Push, push
+from odf_sync.transfer.push import push
+from odf_sync.transfer.push_source import Push
 from odf_sync.webhooks.webhook_servicer import NAME as WEBHOOKS
 from odf_sync.webhooks.webhook_servicer import WebhookServicer
 

@@ -15,9 +15,10 @@ from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import ObjectKind, require_entry
 from odf_sync.repositories.folder_target import FolderTarget
 from odf_sync.smart.messages import DatasetVisibility
-from odf_sync.transfer.push import Push, push
+from odf_sync.transfer.push import push
 from odf_sync.transfer.push_errors import NoVisibilityThere, PushDiverged, RemoteAhead
 from odf_sync.transfer.push_files import AnotherDataset
+from odf_sync.transfer.push_source import Push
 
 
 @pytest.fixture

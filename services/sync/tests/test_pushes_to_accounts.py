@@ -23,7 +23,8 @@ from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import DatasetVisibility
 from odf_sync.transfer import accept
 from odf_sync.transfer.objects import check_stored
-from odf_sync.transfer.push import Push, push
+from odf_sync.transfer.push import push
+from odf_sync.transfer.push_source import Push
 from odf_sync.transfer.upload import Uploader
 
 ACCOUNTS = ("ann", "bob", "carl")

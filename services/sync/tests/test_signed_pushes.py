@@ -31,7 +31,7 @@ from odf_sync.smart.archive import (
 )
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import Upload
-from odf_sync.transfer import push as push_module
+from odf_sync.transfer import push_to_node
 from odf_sync.transfer.block_signatures import SignatureRefused
 from odf_sync.transfer.partial_files import UPLOADED
 from odf_sync.transfer.upload import Uploader
@@ -104,8 +104,8 @@ def test_a_node_has_the_signatures_that_were_pushed(here: SyncNode, there: SyncN
 def test_a_long_chain_is_pushed_with_its_signatures_in_parts_and_by_upload(
     here: SyncNode, there: SyncNode, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push_module, "PART_BYTES", 1)
-    monkeypatch.setattr(push_module, "MESSAGE_BYTES", 0)
+    monkeypatch.setattr(push_to_node, "PART_BYTES", 1)
+    monkeypatch.setattr(push_to_node, "MESSAGE_BYTES", 0)
     here.push("cities", url)
     assert there.signatures("copy") == here.signatures("cities")
     assert [*(tmp_path / "there" / UPLOADED).iterdir()] == [], "each archive is removed with its push"
@@ -114,7 +114,7 @@ def test_a_long_chain_is_pushed_with_its_signatures_in_parts_and_by_upload(
 def test_an_archive_that_someone_has_removed_meanwhile_does_not_hide_that_the_head_has_moved(
     here: SyncNode, there: SyncNode, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push_module, "MESSAGE_BYTES", 0)
+    monkeypatch.setattr(push_to_node, "MESSAGE_BYTES", 0)
     complete, removed = serve_push.PushTarget.complete, []
 
     def complete_and_remove(self: serve_push.PushTarget, *arguments: Any) -> None:
@@ -177,7 +177,7 @@ def test_signatures_are_not_looked_for_block_by_block_where_there_are_none(
 def test_a_push_that_was_cut_off_continues_with_its_signatures(
     here: SyncNode, there: SyncNode, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push_module, "MESSAGE_BYTES", 0)
+    monkeypatch.setattr(push_to_node, "MESSAGE_BYTES", 0)
 
     def cut(uploader: Uploader, upload: Upload) -> None:
         raise Unavailable(what=str(upload.object_file.physical_hash))
@@ -222,7 +222,7 @@ WRONG: Final[dict[str, Callable[[Multihash], bytes]]] = {
 
 def sending(monkeypatch: pytest.MonkeyPatch, signature: ReadSignature) -> None:
     """Have this node push other signatures than it has, unchecked."""
-    monkeypatch.setattr(push_module, "own_signatures", lambda *_: signature)
+    monkeypatch.setattr(push_to_node, "own_signatures", lambda *_: signature)
 
 
 @pytest.mark.parametrize("wrong", WRONG)

@@ -49,7 +49,7 @@ from odf_sync.smart.messages import (
     UploadsRequest,
     UploadsRunning,
 )
-from odf_sync.transfer import push as push_module
+from odf_sync.transfer import push_to_node
 
 ANSWERS: Final = (
     PushAccepted(),
@@ -237,7 +237,7 @@ class AskingServer:
 def test_a_question_is_not_taken_for_the_confirmation_that_blocks_were_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push_module, "CROSSING_SECONDS", 0.0)
+    monkeypatch.setattr(push_to_node, "CROSSING_SECONDS", 0.0)
     here = SyncNode(tmp_path / "here")
     here.add_cities()
     before, entry = here.head("cities"), here.catalog.by_alias("cities")
@@ -462,8 +462,8 @@ def test_an_upgrade_that_is_refused_says_why(
 def test_an_archive_as_long_as_a_message_may_be_is_sent_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push_module, "MESSAGE_BYTES", 7)
+    monkeypatch.setattr(push_to_node, "MESSAGE_BYTES", 7)
     (tmp_path / "archive").write_bytes(b"archive")
     continuing = cast("Any", SimpleNamespace(continues_uploads=True))
-    batch = push_module._batch(cast("Any", None), continuing, tmp_path / "archive", 1)
+    batch = push_to_node._batch(cast("Any", None), continuing, tmp_path / "archive", 1)
     assert (batch.payload, batch.archive, batch.num_blocks) == (b"archive", None, 1)

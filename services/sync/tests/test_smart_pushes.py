@@ -28,7 +28,7 @@ from odf_sync.smart import archive, ranges, spooled
 from odf_sync.smart.archive import ReadSignature
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import VERSION, VERSION_HEADER, Upload
-from odf_sync.transfer import push as push_module
+from odf_sync.transfer import push_to_node
 from odf_sync.transfer.push_errors import PushDiverged, RemoteAhead
 from odf_sync.transfer.push_files import AnotherDataset
 from odf_sync.transfer.upload import Uploader
@@ -219,7 +219,7 @@ def test_a_commit_there_during_a_push_wins(
 def test_lists_of_objects_may_be_truncated(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push_module, "LISTED", 1)
+    monkeypatch.setattr(push_to_node, "LISTED", 1)
     with there.served() as base:
         steps = here.push("cities", f"odf+{base}/cities")
     assert there.content("cities") == here.content("cities")
@@ -240,7 +240,7 @@ def test_a_long_chain_is_pushed_in_parts_and_an_interrupted_push_continues_with_
         write(part, out, signature)
 
     monkeypatch.setattr(ranges, "write_archive", counted)
-    monkeypatch.setattr(push_module, "PART_BYTES", limit := 700)
+    monkeypatch.setattr(push_to_node, "PART_BYTES", limit := 700)
     blocks = [raw for (kind, _), raw in here.content("cities").items() if kind is ObjectKind.BLOCK]
     assert sum(map(len, blocks)) > 2 * limit
     send = Uploader.send
@@ -271,15 +271,15 @@ def test_a_part_has_as_many_blocks_as_fit(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch, spare: int
 ) -> None:
     blocks = [raw for (kind, _), raw in here.content("cities").items() if kind is ObjectKind.BLOCK]
-    monkeypatch.setattr(push_module, "PART_BYTES", sum(map(len, blocks)) + spare)
+    monkeypatch.setattr(push_to_node, "PART_BYTES", sum(map(len, blocks)) + spare)
     parts: list[str] = []
-    send = push_module._send_part
+    send = push_to_node._send_part
 
     def noted(source: Any, *rest: Any) -> Any:
         parts.append(source.alias)
         return send(source, *rest)
 
-    monkeypatch.setattr(push_module, "_send_part", noted)
+    monkeypatch.setattr(push_to_node, "_send_part", noted)
     with there.served() as base:
         assert here.push("cities", f"odf+{base}/cities")[-1].new_blocks == len(blocks)
     assert len(parts) == (2 if spare else 1)
@@ -290,14 +290,14 @@ def test_a_chain_is_replaced_in_one_exchange(
 ) -> None:
     """Else an interruption would leave the other node with a beginning of the new chain, and without its own."""
     ranges = []
-    send = push_module._send_part
+    send = push_to_node._send_part
 
     def noted(source: Any, to: Any, request: Any, blocks: Any, head: Any) -> Any:
         ranges.append((blocks.after, blocks.head))
         return send(source, to, request, blocks, head)
 
-    monkeypatch.setattr(push_module, "_send_part", noted)
-    monkeypatch.setattr(push_module, "PART_BYTES", 1)
+    monkeypatch.setattr(push_to_node, "_send_part", noted)
+    monkeypatch.setattr(push_to_node, "PART_BYTES", 1)
     with there.served() as base:
         diverge(here, there, f"odf+{base}/cities")
         ranges.clear()
@@ -305,7 +305,7 @@ def test_a_chain_is_replaced_in_one_exchange(
         assert ranges == [(None, here.head("cities"))]
         assert (last.state, there.head("cities")) == ("updated", here.head("cities"))
         diverge(here, there, f"odf+{base}/cities")
-        monkeypatch.setattr(push_module, "BLOCKS_BYTES_LIMIT", 100)
+        monkeypatch.setattr(push_to_node, "BLOCKS_BYTES_LIMIT", 100)
         with pytest.raises(InvalidInput, match="at most 100 can replace another"):
             here.push("cities", f"odf+{base}/cities", is_forced=True)
 
@@ -314,8 +314,8 @@ def test_questions_about_the_progress_are_answered(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serve_push, "PROGRESS_SECONDS", 0.02)
-    monkeypatch.setattr(push_module, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(push_module, "CROSSING_SECONDS", 0.0)
+    monkeypatch.setattr(push_to_node, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(push_to_node, "CROSSING_SECONDS", 0.0)
     send, asked = Uploader.send, threading.Event()
 
     def slow(uploader: Uploader, one: Upload) -> None:
@@ -332,8 +332,8 @@ def test_questions_about_the_progress_are_answered(
 def test_a_slow_push_has_succeeded_although_another_one_has_moved_the_head_since(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch, server_closes: str, *, is_replaced: bool
 ) -> None:
-    monkeypatch.setattr(push_module, "CROSSING_SECONDS", 0.0)
-    monkeypatch.setattr(push_module, "SERVER_CLOSES", server_closes)
+    monkeypatch.setattr(push_to_node, "CROSSING_SECONDS", 0.0)
+    monkeypatch.setattr(push_to_node, "SERVER_CLOSES", server_closes)
     with there.served() as base:
         here.push("cities", f"odf+{base}/cities")
         before = here.head("cities")
@@ -360,7 +360,7 @@ def test_after_the_last_upload_no_question_is_awaited(
     with there.served() as base:
         here.push("cities", f"odf+{base}/cities")
         here.coordinator.push("cities", "Oslo", minute=9)
-        monkeypatch.setattr(push_module, "GLANCE_SECONDS", 20.0)
+        monkeypatch.setattr(push_to_node, "GLANCE_SECONDS", 20.0)
         begun = time.monotonic()
         here.push("cities", f"odf+{base}/cities")
     assert time.monotonic() - begun < 5.0  # the next question comes after ten

@@ -28,7 +28,8 @@ from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.http.smart_protocol.routes import SmartProtocol
 from odf_sync.transfer.pull import Step, pull
-from odf_sync.transfer.push import Push, push
+from odf_sync.transfer.push import push
+from odf_sync.transfer.push_source import Push
 from odf_testing.coordinator import Coordinator
 from odf_testing.http import running
 from odf_testing.manifests import root
