@@ -113,6 +113,25 @@ def test_who_leaves_ends_each_generator_at_its_next_step_and_waits_for_none() ->
     assert went_on == []
 
 
+def test_who_leaves_has_no_further_key_started_and_leaves_no_thread() -> None:
+    before, may_continue, started = set(threading.enumerate()), threading.Event(), list[str]()
+
+    def steps(key: str) -> Generator[str, None, None]:
+        started.append(key)
+        yield "begun"
+        may_continue.wait(PATIENCE)
+        yield "never seen"
+
+    with closing(concurrent_steps({"a": [], "b": []}, steps, lambda _: 1)) as found:
+        assert next(found) == "begun"
+        threads = set(threading.enumerate()) - before
+    may_continue.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert [thread.is_alive() for thread in threads] == [False]
+    assert started == ["a"]
+
+
 @pytest.fixture
 def polled(node: Coordinator, root: str, derivative: str) -> Coordinator:
     node.add(root, root.replace("name: cities", "name: rivers"), derivative)
