@@ -86,6 +86,16 @@ def test_a_token_stays_with_the_origin_that_it_is_for(server: Server, other: Ser
     assert (server.tokens, other.tokens) == ([TOKEN, TOKEN], [None])
 
 
+def test_a_client_follows_three_redirects_and_not_a_fourth(server: Server) -> None:
+    server.redirects = {f"/{number}": f"/{number + 1}" for number in range(4)}
+    with HttpDataset(server.url).get("1") as answer:
+        assert answer.read() == b"content"
+    server.tokens.clear()
+    with pytest.raises(Unavailable, match="more than 3 redirects"):
+        HttpDataset(server.url).get("0")
+    assert len(server.tokens) == 4
+
+
 def test_a_url_that_parsers_read_differently_is_not_our_origin(server: Server, other: Server) -> None:
     own, victim = server.url.removeprefix("http://"), other.url.removeprefix("http://")
     confusing = f"http://{victim}\\@{own}/object"

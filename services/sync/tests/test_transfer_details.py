@@ -151,6 +151,10 @@ def test_at_a_node_with_accounts_it_is_that_of_the_token_or_the_owner(
     server.pages["/accounts/me"] = Page(body=b'{"accountName": 1}')
     with pytest.raises(InvalidInput, match="not the name of an account"):
         named(tmp_path / "d", server.url)
+    for body, why in ((b"[]", "not an object"), (b"[", "not JSON")):
+        server.pages["/info"] = Page(body=body)
+        with pytest.raises(InvalidInput, match=why):
+            named(tmp_path / why, server.url)
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "ftp://example.org", "http:///path", "http://host:port/"])
