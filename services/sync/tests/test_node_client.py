@@ -124,6 +124,8 @@ def test_redirects_are_limited_and_stay_encrypted(server: Server) -> None:
         HttpDataset(server.url).get("a")
     with pytest.raises(InvalidInput, match="from https to http"):
         _redirected("https://example.org/a", "http://example.org/a")
+    for url, target in (("https://a.org/a", "https://b.org/"), ("http://a.org/a", "https://a.org/b")):
+        assert _redirected(url, target) == target
     for target in ("ftp://example.org", "file:///etc/passwd", "http://[::1"):
         with pytest.raises(InvalidInput):
             _redirected("http://example.org/a", target)

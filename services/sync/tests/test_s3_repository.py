@@ -17,7 +17,7 @@ from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_common.service.connections import s3_access
 from odf_common.service.settings import Settings
-from odf_sync.repositories import remote_dataset
+from odf_sync.repositories import remote_dataset, s3
 from odf_sync.repositories.s3 import S3Dataset
 
 NO_SUCH_KEY = b"<Error><Code>NoSuchKey</Code></Error>"
@@ -70,6 +70,17 @@ def test_what_does_not_exist_is_named(server: MinioServer, place: S3Location) ->
             ask()
     with pytest.raises(NotFound, match="checkpoints/f1620"):
         S3Dataset(place, server.access).fetch(ObjectKind.CHECKPOINT, NAME, BytesIO(), 1)
+
+
+def test_a_block_may_be_as_long_as_is_allowed_and_not_longer(
+    there: S3Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    length = len(b"a block")
+    monkeypatch.setattr(s3, "BLOCK_LIMIT", length)
+    assert there.block(NAME) == b"a block"
+    monkeypatch.setattr(s3, "BLOCK_LIMIT", length - 1)
+    with pytest.raises(InvalidInput, match=f"longer than {length - 1} bytes"):
+        there.block(NAME)
 
 
 def test_more_than_was_declared_is_refused(there: S3Dataset) -> None:
