@@ -375,3 +375,20 @@ def test_a_repository_that_is_removed_while_it_is_read_has_no_datasets(
     goes_on.set()
     assert (found, searched.index) == ((), NOTHING)
     assert "repository disk" in searched.problem
+
+
+def test_a_folder_whose_name_is_none_of_a_dataset_hides_no_other() -> None:
+    assert list(crawl._valid(["-", "cities", "a b", "ann/towns"])) == ["cities", "ann/towns"]
+
+
+def test_a_long_chain_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crawl, "BLOCKS_LIMIT", 2)
+    chain, read = a_chain(a_seed(), *(SetInfo(description=text) for text in "abcde")), list[Multihash]()
+
+    def block(name: Multihash) -> bytes:
+        read.append(name)
+        return chain.read(name)
+
+    there = cast("Any", SimpleNamespace(block=block))
+    found = summary_of_chain(there, "cities", chain.state.head, None)
+    assert (found.description, len(read)) == ("e", 3)
