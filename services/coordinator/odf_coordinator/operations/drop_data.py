@@ -100,7 +100,7 @@ class DataDropper:
                 raise DataNotDerived(text=text) from error
 
     def _remove(self, handle: DatasetHandle) -> Iterator[ObjectRef]:
-        """Remove objects and yield them; those of the newest block first, durably, because readers check only those."""
+        """Remove objects and yield them; the newest ones first, durably, because readers check only those."""
         blobs = self.datasets.blobs
         seen: set[tuple[ObjectKind, str]] = set()
         newest: list[ObjectRef] = []
@@ -108,7 +108,8 @@ class DataDropper:
         for _, objects in objects_by_block(self.datasets, handle):
             new = [obj for obj in objects if (obj.kind, str(obj.name)) not in seen]
             seen.update((obj.kind, str(obj.name)) for obj in new)
-            (others if newest else newest).extend(new)
+            has_data = any(obj.kind is ObjectKind.DATA for obj in newest)
+            (others if has_data else newest).extend(new)
         for group in (newest, others):
             there = [obj for obj in group if blobs.has(handle.id, obj.kind, obj.name)]
             for kind in (ObjectKind.DATA, ObjectKind.CHECKPOINT):

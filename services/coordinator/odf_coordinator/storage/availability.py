@@ -1,6 +1,6 @@
 """Whether a dataset's data is in the store: it may have been dropped on purpose, copied without, or lost in a copy.
 
-The objects of the newest block that has any are removed first and restored last, so their presence implies the rest.
+The newest records and the newest checkpoint are removed first and restored last, so their presence implies the rest.
 """
 
 from collections.abc import Iterable, Iterator
