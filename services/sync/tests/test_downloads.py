@@ -38,6 +38,8 @@ class Server:
     url: str = ""
     content: bytes = CONTENT
     has_ranges: bool = True
+    shift: int = 0
+    """Added to where each range is said to start."""
     cuts: list[int] = field(default_factory=list)
     """For each of the next requests: bytes of the body after which the connection is cut."""
     asked: list[str | None] = field(default_factory=list)
@@ -53,7 +55,9 @@ class Server:
         body = self.content[start:]
         response = web.StreamResponse(status=206 if start else 200)
         if start:
-            response.headers["Content-Range"] = f"bytes {start}-{len(self.content) - 1}/{len(self.content)}"
+            response.headers["Content-Range"] = (
+                f"bytes {start + self.shift}-{len(self.content) - 1}/{len(self.content)}"
+            )
         response.content_length = len(body)
         await response.prepare(request)
         if self.cuts:
@@ -116,6 +120,17 @@ def test_the_next_attempt_continues_what_the_last_one_left(
     assert stored(blobs) == CONTENT
     assert server.asked == ["bytes=300000-"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_that_starts_elsewhere_is_not_appended(
+    server: Server, blobs: MemoryBlobStore, tmp_path: Path
+) -> None:
+    server.shift = 1
+    begun = CONTENT[:300_000]
+    (tmp_path / str(NAME)).write_bytes(begun)
+    with pytest.raises(Unavailable, match="status 206"):
+        take(blobs, server.url, tmp_path)
+    assert (tmp_path / str(NAME)).read_bytes() == begun
 
 
 def test_a_file_that_was_begun_with_other_bytes_is_fetched_again(

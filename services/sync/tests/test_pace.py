@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 import urllib3
 
-from odf_common.errors import Unavailable
+from odf_common.errors import NotFound, Unavailable
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_sync.repositories import http, pace
@@ -102,6 +102,28 @@ def test_a_server_that_says_nothing_is_not_asked_again(monkeypatch: pytest.Monke
     with answering(answer) as there, pytest.raises(Unavailable, match="Read timed out"):
         there.head()
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("length", "connections"), [(100, 1), (http.MOST_DISCARDED, 1), (http.MOST_DISCARDED + 1, 2)]
+)
+def test_the_rest_of_a_refusal_is_no_answer_to_the_next_request(length: int, connections: int) -> None:
+    asked: list[int] = []
+
+    def answer(connection: socket.socket) -> None:
+        asked.append(connection.fileno())
+        if len(asked) == 1:
+            connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n" % length + b"x" * 50)
+            time.sleep(0.05)
+            connection.sendall(b"x" * (length - 50))
+            connection.recv(65536)
+        connection.sendall(OK + b"Content-Length: %d\r\n\r\n" % len(HASH) + HASH)
+
+    with answering(answer) as there:
+        with pytest.raises(NotFound):
+            there.head()
+        assert there.head() == physical_hash_of(b"")
+    assert len(asked) == connections
 
 
 def test_a_connection_that_is_closed_without_an_answer_is_tried_again(
