@@ -30,7 +30,9 @@ from odf_common.adapters.local import (
     durable,
     layout,
 )
+from odf_common.adapters.local.scratch import locked_by_name
 from odf_common.errors import HeadMoved, InvalidInput, StorageUnavailable
+from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry, ObjectKind
 
 
@@ -289,6 +291,24 @@ def test_names_are_mended_past_a_dataset_that_cannot_be(tmp_path: Path, damaged:
 
     assert {file: file.stat().st_ino for file in names} == names, "the names themselves are sound"
     assert [(folder / "name").exists() for folder in notes] == [number != damaged for number in range(3)]
+
+
+def test_names_are_repaired_under_the_lock_of_the_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = LocalCatalog(tmp_path)
+    catalog.add(an_entry())
+    (tmp_path / "datasets" / an_entry().dataset_id.folder / "notes" / "name").unlink()
+    was_free, repair = list[bool](), LocalCatalog._repair_names_of
+
+    def noted(self: LocalCatalog, dataset: DatasetId) -> None:
+        handle = locked_by_name(tmp_path / "locks" / "names", os.O_CREAT)
+        was_free.append(handle is not None)
+        repair(self, dataset)
+
+    monkeypatch.setattr(LocalCatalog, "_repair_names_of", noted)
+    catalog.repair_names()
+    assert was_free == [False]
 
 
 @pytest.mark.parametrize("write", range(3))

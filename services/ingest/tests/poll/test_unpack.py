@@ -11,7 +11,8 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -272,3 +273,12 @@ def test_a_source_of_another_node_runs_no_command_and_reads_no_file(source: Any,
     with pytest.raises(ForeignSource, match="and uses Pipe, Url"):
         poll(bench, is_trusted=lambda _: False)
     assert poll(bench, is_trusted=lambda dataset: dataset == bench.dataset).records == 1
+
+
+def test_a_file_that_cannot_be_written_is_no_damaged_archive(tmp_path: Path) -> None:
+    """The fault is this node's: what was downloaded is sound."""
+    archive = tmp_path / "archive"
+    archive.write_bytes(gzip.compress(LINE))
+    context = cast("Any", SimpleNamespace(limits=SimpleNamespace(size=100)))
+    with pytest.raises(FileNotFoundError):
+        decompress.decompress(PrepStepDecompress(format=GZIP), archive, tmp_path / "none" / "target", context)

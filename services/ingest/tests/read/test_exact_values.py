@@ -63,6 +63,7 @@ def test_numbers_are_exact(step: ReadStep, type_: str, written: str, expected: o
     [
         ("INT", "1039.5"),
         ("INT", "1e-3"),
+        ("INT", "1.230e1"),
         ("INT", "2147483648.0"),
         ("BIGINT", "9223372036854775808"),
         ("BIGINT", "1e400000000"),
