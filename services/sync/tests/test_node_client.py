@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -245,6 +245,26 @@ def test_of_an_object_that_has_arrived_nothing_is_sent_again(size: int, arrived:
         file = File(url=url + "/upload", headers={}, content=BytesIO(b"x" * size), size=size)
         uploader.complete(file, arrived)
     assert asked == [(f"bytes */{size}", b"")]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("length", [None, 1 << 40], ids=["chunked", "declared"])
+def test_an_answer_to_an_upload_that_never_ends_is_not_read(length: int | None) -> None:
+    async def take(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        response = web.StreamResponse()
+        response.content_length = length
+        await response.prepare(request)
+        with suppress(ConnectionError):
+            while True:
+                await response.write(b"x" * 65536)
+        return response
+
+    app = web.Application()
+    app.router.add_put("/upload", take)
+    with running(app) as url:
+        uploader = Uploader(MemoryBlobStore(), a_dataset(), url, LOOPBACK, may_continue=False)
+        uploader.complete(File(url=url + "/upload", headers={}, content=BytesIO(b"x"), size=1))
 
 
 @pytest.mark.parametrize("held", [1, 1000, 10**9])

@@ -16,6 +16,7 @@ from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_sync.repositories import http, pace
 from odf_sync.repositories.http import HttpDataset
+from odf_sync.repositories.node_client import MOST_DISCARDED
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -104,9 +105,7 @@ def test_a_server_that_says_nothing_is_not_asked_again(monkeypatch: pytest.Monke
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize(
-    ("length", "connections"), [(100, 1), (http.MOST_DISCARDED, 1), (http.MOST_DISCARDED + 1, 2)]
-)
+@pytest.mark.parametrize(("length", "connections"), [(100, 1), (MOST_DISCARDED, 1), (MOST_DISCARDED + 1, 2)])
 def test_the_rest_of_a_refusal_is_no_answer_to_the_next_request(length: int, connections: int) -> None:
     asked: list[int] = []
 

@@ -22,7 +22,7 @@ from odf_sync.access.sent_tokens import (
     no_token,
 )
 from odf_sync.repositories import pack_format
-from odf_sync.repositories.node_client import RETRY_AFTER_SECONDS, NodeClient
+from odf_sync.repositories.node_client import RETRY_AFTER_SECONDS, NodeClient, discard
 from odf_sync.repositories.pace import TooSlow
 from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES, Sink
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
@@ -39,7 +39,6 @@ from odf_sync.smart.messages import (
 
 REF_LIMIT: Final = 1024  # bytes
 TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds
-MOST_DISCARDED: Final = 16 * 1024  # bytes of a refusal that are read, so that its connection is used again
 OK, PARTIAL, UNCHANGED, NOT_FOUND = 200, 206, 304, 404
 DENIED: Final = (401, 403)
 S3_HEADER: Final = "x-amz-request-id"  # of all answers of S3
@@ -218,7 +217,7 @@ class HttpDataset:
             return answer
         if answer.status == UNCHANGED and UNLESS in headers:
             return answer
-        _discard(answer)
+        discard(answer)
         if answer.status == NOT_FOUND:
             raise NotFound(what=url)
         if answer.status in DENIED:
@@ -260,15 +259,6 @@ class _Chunks:
 
 def _starts_at(answer: urllib3.BaseHTTPResponse, start: int) -> bool:
     return answer.headers.get("Content-Range", "").startswith(f"bytes {start}-")
-
-
-def _discard(answer: urllib3.BaseHTTPResponse) -> None:
-    """Free the connection of a response whose body is not wanted: the next response must not begin with its rest."""
-    if answer.length_remaining is not None and answer.length_remaining <= MOST_DISCARDED:
-        answer.drain_conn()
-        answer.release_conn()
-    else:
-        answer.close()
 
 
 def _reason(error: Exception) -> str:

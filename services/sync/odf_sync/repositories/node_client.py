@@ -16,6 +16,7 @@ from odf_common.errors import InvalidInput, Unavailable
 from odf_sync.repositories.pace import paced
 
 MAX_REDIRECTS: Final = 3
+MOST_DISCARDED: Final = 16 * 1024  # bytes of a body that are read, so that its connection is used again
 RETRY_AFTER_SECONDS: Final = 10  # at most, whatever a node asks for
 PORTS: Final = {"http": 80, "https": 443}
 SECRET_HEADERS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
@@ -67,6 +68,15 @@ class NodeClient:
             pool = self._others
             headers = {name: value for name, value in headers.items() if name.lower() not in SECRET_HEADERS}
         return pool.request(method, url, headers=headers, body=content, redirect=False, preload_content=False)
+
+
+def discard(answer: urllib3.BaseHTTPResponse) -> None:
+    """Free the connection of a response whose body is not wanted: the next response must not begin with its rest."""
+    if answer.length_remaining is not None and answer.length_remaining <= MOST_DISCARDED:
+        answer.drain_conn()
+        answer.release_conn()
+    else:
+        answer.close()
 
 
 def _redirected(url: str, target: str) -> str:

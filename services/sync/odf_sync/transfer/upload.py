@@ -14,7 +14,7 @@ from odf_common.adapters.networks import PUBLIC, Networks
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobReader
-from odf_sync.repositories.node_client import RETRY_AFTER_SECONDS, NodeClient
+from odf_sync.repositories.node_client import RETRY_AFTER_SECONDS, NodeClient, discard
 from odf_sync.smart.messages import Upload
 
 TIMEOUT: Final = urllib3.Timeout(
@@ -150,7 +150,7 @@ class Uploader:
         try:
             answer = client.put(file.url, headers, body)
             text = answer.read(REASON_BYTES).decode(errors="replace")
-            answer.drain_conn()
+            discard(answer)
         except urllib3.exceptions.HTTPError as error:
             raise Unavailable(what=file.url, why=str(error)[:REASON_BYTES]) from error
         arrived = answer.headers.get(OFFSET, "")
