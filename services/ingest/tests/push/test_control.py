@@ -14,7 +14,7 @@ from odf_common.proto.odf.bus.v1.bus_pb2 import Propose
 from odf_common.service.request_reply import Replies
 from odf_ingest.commit.committer import position_of
 from odf_ingest.control import source_commands as commands
-from odf_ingest.control.source_commands import SourceCommands
+from odf_ingest.control.source_commands import Continues, SourceCommands
 from odf_ingest.control.source_control import SEARCH_TIMEOUT_SECONDS, SourceControl
 from odf_ingest.errors import SourceStopped
 from odf_ingest.push.assigned_sources import AssignedSources
@@ -418,6 +418,27 @@ def test_a_source_that_another_instance_reads_is_resumed_there(make_bench: Any, 
         assert node.ids == [1, 8]
 
 
+@pytest.mark.parametrize("is_here", [True, False], ids=["here", "elsewhere"])
+def test_a_resumed_source_is_reported_with_the_block_of_its_new_position(
+    make_bench: Any, broker: Broker, is_here: bool
+) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        asked, wire = instances(node)
+        if is_here:
+            assert wire.owner is not None
+            asked, wire.owner = wire.owner, None  # no instance is left to ask
+        entry = node.catalog.by_alias("a")
+        assert entry is not None
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.drain()
+        broker.make(TOPIC)
+        broker.logs[TOPIC, 0] += [message(7)]
+        stop(node)
+        done = asked.resume(entry, "", "latest")
+        assert done == Continues(source="default", topic=TOPIC, head=bench.state.head, next={0: 1})
+
+
 def test_a_message_at_which_a_source_is_stopped_elsewhere_is_left_out_there(
     make_bench: Any, broker: Broker
 ) -> None:
@@ -436,7 +457,7 @@ def test_a_message_at_which_a_source_is_stopped_elsewhere_is_left_out_there(
         entry = node.catalog.by_alias("a")
         assert entry is not None
         stop(node)
-        assert asked.skip(entry, "").skipped == (0, 5)
+        assert asked.skip(entry, "") == Continues(source="default", topic=TOPIC, skipped=(0, 5))
         node.wait(lambda: len(node.ids) == 9)
 
 
