@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import os
 import random
@@ -232,6 +233,34 @@ def test_on_a_full_disk_runs_stay_in_memory_and_are_written_later(
         for number in range(41, 80):
             add(store, [number], str(number))
     assert [[one["event"] for one in logs] for logs in (once, again)] == [["an index stays in memory"]] * 2
+
+
+def test_nothing_is_left_of_a_run_or_manifest_that_cannot_be_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(a_store(folder), [1], "a")
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    runs = RunFolder(folder, {})
+
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match="No space"):
+        runs.write(no_space)
+    monkeypatch.setattr(Path, "replace", no_space)
+    with pytest.raises(OSError, match="No space"):
+        runs.replace([], None)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_lock_is_refused_to_a_second_writer_and_free_again_after_an_error(folder: Path) -> None:
+    one, other = RunFolder(folder, {}), RunFolder(folder, {})
+    with contextlib.suppress(ValueError), one.locked() as is_locked:
+        with other.locked() as is_locked_too:
+            assert (is_locked, is_locked_too) == (True, False)
+        raise ValueError
+    with other.locked() as is_locked:
+        assert is_locked
 
 
 def test_who_wrote_last_is_adopted_by_the_other(folder: Path) -> None:
