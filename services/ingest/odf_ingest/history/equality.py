@@ -49,7 +49,8 @@ def comparable(values: pa.Array) -> pa.Array:
 def equal(left: pa.Array, right: pa.Array) -> Mask:
     """Return for each row whether two columns of one type and length have equal values."""
     type_ = left.type
-    if not kind.is_nested(type_) and left.null_count == right.null_count == 0:
+    is_flat = not (kind.is_nested(type_) or kind.is_null(type_))
+    if is_flat and left.null_count == right.null_count == 0:
         return _equal_values(left, right)
     left_valid, right_valid = _valid(left), _valid(right)
     both = left_valid & right_valid

@@ -113,6 +113,13 @@ def test_null_equals_null_and_nothing_else() -> None:
         assert equal(left, right).tolist() == [True, False, False]
 
 
+def test_columns_that_can_only_be_null_are_equal_also_without_any_row() -> None:
+    for nulls in (pa.nulls(0), pa.nulls(3)):
+        assert equal(nulls, nulls).tolist() == [True] * len(nulls)
+    lists = pa.array([[], [], None], pa.list_(pa.null()))
+    assert equal(lists, lists.take(pa.array([1, 2, 2]))).tolist() == [True, False, True]
+
+
 def test_a_null_list_or_struct_is_not_an_empty_one() -> None:
     lists = pa.array([None, [], [None], [1, 2]], pa.list_(pa.int64()))
     assert equal(lists, lists).all()
