@@ -80,7 +80,10 @@ def test_arrays_and_objects_without_values_have_no_vote(step: ReadStep) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("value", [b'{"\\ud800":1,"a":2}', b'{"a":2,"o":{"\\udfff":1}}'])
+@pytest.mark.parametrize(
+    "value",
+    [b'{"\\ud800":1,"a":2}', b'{"a":2,"o":{"\\udfff":1}}', b'{"a":2,"l":[{"\\udfff":1}]}'],
+)
 def test_a_column_whose_name_is_no_text_is_refused_not_dropped(step: ReadStep, value: bytes) -> None:
     assert taken(step, [value, b'{"a":1}', b'{"\\ud83d\\ude00":3}']) == {
         1: {"a": 1, "😀": None},
@@ -88,6 +91,45 @@ def test_a_column_whose_name_is_no_text_is_refused_not_dropped(step: ReadStep, v
     }
     with pytest.raises(InvalidInput, match="half a surrogate pair"):
         read_batch(step, value, infer_batch(step, value, None))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_text_that_only_shows_half_a_surrogate_pair_is_kept(step: ReadStep) -> None:
+    value = b'{"a":"\\\\ud800","l":[{"b":1}]}'
+    table = read_batch(step, value, infer_batch(step, value, None))
+    assert table.to_pylist() == [json.loads(value)] == [{"a": "\\ud800", "l": [{"b": 1}]}]
+
+
+@pytest.mark.parametrize("wrapped", ["{}", '{{"x":{}}}', "[{}]"])
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["1", "-2", '"x"'], pa.int64()),
+        (["2.5", "1", '"x"'], pa.float64()),
+        (["1", "2.5", '"x"'], pa.float64()),
+        (["1", "1e3", '"x"'], pa.float64()),
+        (["1", '"x"'], pa.int64()),
+        (['"x"', "1"], pa.string()),
+        (["1", '"x"', "true", "false"], pa.bool_()),
+        (["null", "null", '"x"', "1"], pa.string()),
+        (["1", '"2020-01-01T00:00:00Z"', '"2020-01-02T00:00:00Z"'], pa.timestamp("ms", "UTC")),
+        (["1", '"2020-01-01T00:00:00Z"', '"soon"'], pa.string()),
+    ],
+)
+def test_a_column_of_records_that_disagree_has_the_kind_of_most_values_or_the_first(
+    wrapped: str, values: Sequence[str], expected: pa.DataType
+) -> None:
+    schema = infer_records(ReadStepNdJson(), [f'{{"v":{wrapped.format(v)}}}'.encode() for v in values], None)
+    of_column = schema.field("v").type
+    assert (of_column if wrapped == "{}" else of_column.field(0).type) == expected
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("wrong", [b"[]", b'[{"b":1},{"c":1}]', b"junk", b"\xff"])
+def test_columns_are_inferred_from_the_messages_after_one_that_is_no_record(
+    step: ReadStep, wrong: bytes
+) -> None:
+    assert infer_records(step, [b'{"a":1}', wrong, b'{"z":1}'], None).names == ["a", "z"]
 
 
 def test_columns_are_inferred_from_what_the_encoding_has() -> None:
