@@ -19,6 +19,7 @@ from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_coordinator.api.grpc_servicer import Servicer, _pull_item
 from odf_coordinator.catalog.registry import DatasetUnknown
 from odf_coordinator.operations.pull import Pulled
+from odf_coordinator.operations.read import ipc_chunks
 
 CONTEXT = cast("grpc.ServicerContext", SimpleNamespace(is_active=lambda: True))
 INFO = SetInfo(description="cities of the world")
@@ -82,6 +83,16 @@ def test_records_and_results_of_queries_come_as_one_stream(servicer: Servicer) -
     assert cities(servicer.Tail(wire.TailRequest(ref="cities.copy", records=9), CONTEXT)) == ["Oslo", "Rome"]
     query = wire.SqlRequest(sql="SELECT * FROM cities")
     assert cities(servicer.Query(query, CONTEXT)) == ["Oslo", "Rome"]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 500_000])
+def test_a_stream_of_any_length_comes_in_pieces_that_fit_into_a_message(rows: int) -> None:
+    table = pa.table({"n": pa.array(range(rows), pa.int64())})
+    pieces = list(ipc_chunks(table))
+    assert all(0 < len(piece) <= 1 << 20 for piece in pieces)
+    assert len(pieces) == max(-(-rows * 8 // (1 << 20)), 1), "no more pieces than needed"
+    stream = pa.ipc.open_stream(b"".join(pieces))
+    assert stream.read_all().equals(table)
 
 
 @pytest.mark.parametrize("sql", ["", " ;\n", "-- nothing", "/* of\nthat */;"])
