@@ -192,6 +192,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{INGEST}/read/types/*.py": of_ingest(
         "read/times",
         "read/types",
+        "read/ndjson",
         "read/odd_values",
         "read/bad_values",
         "read/exact_values",

@@ -14,6 +14,8 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.read import read_batch, read_records
 from odf_ingest.read.declared import declared_schema
+from odf_ingest.read.json_formats.json_lines import parse_objects
+from odf_ingest.read.types.columns import TimeFormats, first_misfit, unconvertible
 from odf_ingest.read.types.type_names import type_name
 from odf_ingest.read.types.uuids import to_uuids
 
@@ -152,3 +154,61 @@ def test_a_required_part_is_required_where_there_is_a_whole(type_: str, value: b
 )
 def test_messages_name_a_type_as_it_is_declared_or_as_arrow_does(type_: pa.DataType, name: str) -> None:
     assert type_name(type_) == name
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_the_first_value_that_cannot_be_cast_is_found_wherever_it_is(count: int) -> None:
+    for first in range(count):
+        texts = ["1"] * first + ["x"] + ["1", "y"] * (count - first)
+        assert first_misfit(pa.array(texts), pa.int64()) == first
+        assert first_misfit(pa.array(texts[: first + 1]), pa.int64()) == first
+
+
+def test_rows_that_cannot_be_converted_are_found_at_once_with_their_reasons() -> None:
+    schema = ddl_to_schema(["at TIMESTAMP(3)", "day DATE"])
+    good = ("2020-01-01T00:00:00Z", "2020-01-01")
+    rows = [good] * 100
+    rows[0], rows[31], rows[99] = ("soon", good[1]), (good[0], "later"), ("never", "never")
+    at, day = zip(*rows, strict=True)
+    table = pa.table([pa.array(at), pa.array(day)], ["at", "day"])
+    assert unconvertible(table, schema, TimeFormats()) == {
+        0: "column at: 'soon' is not a value of TIMESTAMP(3)",
+        31: "column day: 'later' is not a value of DATE",
+        99: "column at: 'never' is not a value of TIMESTAMP(3)",
+    }
+
+
+@pytest.mark.parametrize("type_", [pa.date32(), pa.timestamp("ms", "UTC")], ids=str)
+def test_required_elements_of_a_list_and_fields_of_a_struct_may_not_be_null(type_: pa.DataType) -> None:
+    element, field = (pa.field(name, type_, nullable=False) for name in ("element", "x"))
+    schema = pa.schema([("l", pa.list_(element)), ("s", pa.struct([field]))])
+
+    def read(value: bytes) -> pa.Table:
+        return parse_objects([value], schema, TimeFormats())
+
+    assert read(b'{"l":["2020-01-01","2020-01-02"],"s":{"x":"2020-01-03"}}').schema.equals(schema)
+    assert read(b'{"l":null,"s":null}').to_pylist() == [{"l": None, "s": None}]
+    for wrong, name in (
+        (b'{"l":["2020-01-01",null]}', "element"),
+        (b'{"s":{"x":null}}', "x"),
+        (b'{"s":{}}', "x"),
+    ):
+        with pytest.raises(InvalidInput, match=f"its field {name} is required and is null"):
+            read(wrong)
+
+
+@pytest.mark.parametrize("nested", ["{}", "ARRAY<{}>"])
+def test_text_of_a_column_of_bytes_is_base64_only_if_a_binary_message_was_decoded(nested: str) -> None:
+    schema = ddl_to_schema([f"c {nested.format('BINARY')}", f"t {nested.format('STRING')}"])
+    value = b'{"c":"YQ==","t":"YQ=="}' if nested == "{}" else b'{"c":["YQ=="],"t":["YQ=="]}'
+
+    def read(*, has_base64: bool) -> list[Any]:
+        table = parse_objects([value], schema, TimeFormats(has_base64=has_base64))
+        assert table.schema.equals(schema)
+        (row,) = table.to_pylist()
+        return [cell[0] if isinstance(cell, list) else cell for cell in (row["c"], row["t"])]
+
+    assert read(has_base64=False) == [b"YQ==", "YQ=="]
+    assert read(has_base64=True) == [b"a", "YQ=="]
+    with pytest.raises(InvalidInput, match="is not base64"):
+        parse_objects([value.replace(b"YQ==", b"Y!Q==")], schema, TimeFormats(has_base64=True))
