@@ -15,6 +15,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo, SetPollingSource, SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress
+from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_coordinator.api.grpc_servicer import Servicer, _pull_item
 from odf_coordinator.catalog.registry import DatasetUnknown
@@ -58,7 +59,11 @@ def test_blocks_come_newest_first_up_to_a_limit_and_signed_on_demand(
     assert log(limit=1) == everything[:1]
     assert log(limit=2) == everything[:2]
     assert not any(one.HasField("signature") for one in everything)
-    assert all(one.signature for one in log(with_signatures=True) if one.HasField("signature"))
+    node.blobs.put(known.id, ObjectKind.SIGNATURE, known.state.head, b"signed")
+    signed = log(with_signatures=True)
+    assert [one.signature for one in signed] == [b"signed", *[b""] * (len(everything) - 1)]
+    assert [one.HasField("signature") for one in signed] == [True, *[False] * (len(everything) - 1)]
+    assert log() == everything
 
 
 def test_the_event_in_force_is_returned_by_its_kind(servicer: Servicer, node: Coordinator) -> None:
