@@ -3,14 +3,15 @@
 from typing import Any
 
 import pytest
+from odf_testing.builders import a_dataset
 from odf_testing.schedule import NoSchedule
 
 from odf_common.codec.envelopes import Envelope, envelope
 from odf_common.errors import InvalidInput, Refused, Unavailable
 from odf_common.metadata.events import AddData
 from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJson
-from odf_common.ports.bus import DeadLetter
-from odf_common.proto.odf.bus.v1.bus_pb2 import Propose
+from odf_common.ports.bus import COORDINATOR_REPLIES, DeadLetter
+from odf_common.proto.odf.bus.v1.bus_pb2 import Propose, SourceCommand
 from odf_common.service.request_reply import Replies
 from odf_ingest.commit.committer import position_of
 from odf_ingest.control import source_commands as commands
@@ -481,3 +482,11 @@ def test_an_instance_that_does_not_answer_is_said_to_be_out_of_reach(
         assert waits == [0.01 + SEARCH_TIMEOUT_SECONDS, 0.01], "a search for the message takes longer"
         with pytest.raises(InvalidInput, match="unknown command propose"):
             owner.handle(envelope(entry.dataset_id, Propose()))
+
+
+def test_a_command_for_a_dataset_that_is_gone_is_refused(make_bench: Any, broker: Broker) -> None:
+    with running(make_bench(), broker) as node:
+        owner = instances(node)[1].owner
+        assert owner is not None
+        (out,) = owner.handle(envelope(a_dataset("gone"), SourceCommand(source_name="default", skips=True)))
+        assert (out.topic, out.envelope.refused.code) == (COORDINATOR_REPLIES, "NotFound")

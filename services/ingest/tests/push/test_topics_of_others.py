@@ -6,7 +6,7 @@ import pytest
 
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.ports.store import CatalogEntry
-from odf_ingest.errors import SourceStopped
+from odf_ingest.errors import NoTopic, SourceStopped
 from odf_ingest.push.lanes import Lanes
 from odf_ingest.push.source_topics import Key
 from odf_ingest.push.state_machine import Phase
@@ -61,6 +61,24 @@ def test_a_topic_that_appears_later_is_read_if_it_matches(make_bench: Any, broke
         broker.logs["shop.new", 1] = [message(3)]
         node.drain()
         assert numbers(node) == [1, 3]
+
+
+def test_a_source_none_of_whose_topics_exists_is_shown_and_not_resumed(
+    make_bench: Any, broker: Broker
+) -> None:
+    with running(make_bench(), broker) as node:
+        read(node, "shop.*")
+        (view,) = control(node).show(entry(node))
+        assert (view.name, view.topic, view.state, view.next, view.waiting) == (
+            "default",
+            "",
+            "no-topic",
+            {},
+            None,
+        )
+        assert "no topic matches shop.* yet" in view.why
+        with pytest.raises(NoTopic):
+            control(node).resume(entry(node), "", "earliest")
 
 
 def test_reading_continues_where_it_was_when_the_own_topic_is_read_again(
