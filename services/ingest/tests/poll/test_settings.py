@@ -5,13 +5,13 @@ from typing import Any, cast
 
 import pytest
 
-from odf_common.errors import InvalidInput, NotFound
+from odf_common.errors import InvalidInput, NotFound, StorageUnavailable
 from odf_common.metadata.fetching import FetchStepFilesGlob
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategySnapshot
 from odf_common.ports.store import CatalogEntry
-from odf_ingest.control.source_control import SourceControl
-from odf_ingest.poll.schedule import PollSchedule
+from odf_ingest.control.source_control import SourceControl, SourceView
+from odf_ingest.poll.schedule import PollSchedule, PollState, PollView
 
 LINE = '{"id":%d,"v":"a","event_time":"2020-01-01T%02d:00:00Z"}\n'
 
@@ -56,3 +56,32 @@ def test_a_polling_source_is_configured_and_shown_like_others(
         with pytest.raises(InvalidInput, match=f"{setting}: source default of a has no topic of its own"):
             control.change(entry, "", {setting: "7" if setting == "partitions" else "7d"})
     assert control.change(entry, "", {"schemaRegistry": ""}) == "default"
+
+
+def test_a_polling_source_is_shown_with_its_last_error_and_next_poll(
+    make_polled: Any, tmp_path: Path
+) -> None:
+    bench = make_polled(FetchStepFilesGlob(path=f"{tmp_path}/*.json"))
+    last, following = (Timestamp.parse(f"2020-01-01T0{hour}:00:00Z") for hour in (1, 2))
+    gone = StorageUnavailable(what="the folder", why="is not mounted")
+    unused = cast("Any", SimpleNamespace())
+
+    def shown(**known: Any) -> SourceView:
+        view = PollView(dataset=bench.dataset, interval=60, **known)
+        schedule = cast("Any", SimpleNamespace(view=lambda *_: view))
+        control = SourceControl(
+            queues=bench.queues,
+            topics=unused,
+            owned=unused,
+            blobs=bench.blobs,
+            request=unused,
+            schedule=schedule,
+        )
+        (found,) = control.show(cast("CatalogEntry", SimpleNamespace(dataset_id=bench.dataset)))
+        return found
+
+    found = shown(state=PollState.FAILED, last=last, next=following, error=gone)
+    assert (found.state, found.since, found.next_poll) == ("failed", str(last), str(following))
+    assert (found.why, found.advice) == (str(gone), gone.advice())
+    found = shown(state=PollState.IDLE)
+    assert (found.since, found.next_poll, found.why, found.advice) == ("", "", "", "")

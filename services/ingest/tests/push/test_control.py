@@ -34,14 +34,16 @@ def broker() -> Broker:
     return made
 
 
-def control(node: Running) -> SourceControl:
+def control(
+    node: Running, schedule: NoSchedule | None = None, owned: AssignedSources | None = None
+) -> SourceControl:
     return SourceControl(
         queues=node.bench.queues,
         topics=SourceTopics(node.broker, node.bench.blobs),  # type: ignore[arg-type]
-        owned=node.owned,
+        owned=owned or node.owned,
         blobs=node.bench.blobs,
         request=node.reader.request,
-        schedule=NoSchedule(),  # type: ignore[arg-type]
+        schedule=schedule or NoSchedule(),  # type: ignore[arg-type]
     )
 
 

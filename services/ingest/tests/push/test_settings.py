@@ -4,14 +4,16 @@ from typing import Any
 
 import pytest
 from odf_testing.registry import framed, serving_registry
+from odf_testing.schedule import NoSchedule
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
 from odf_ingest.push.source_topics import Key
+from odf_ingest.source_settings import BadRecords, SourceSettings, load_settings
 
 from .in_memory_broker import TOPIC, Broker, Running, message, running
 from .in_memory_broker import broker as broker  # noqa: PLC0414 - a fixture
-from .test_control import control
+from .test_control import control, instances
 
 
 def test_settings_are_shown_and_changed(make_bench: Any, broker: Broker) -> None:
@@ -52,6 +54,55 @@ def test_partitions_and_retention_change_the_sources_own_topic(make_bench: Any, 
                 made.change(entry, "", wrong)
         (view,) = made.show(entry)
         assert (view.settings.partitions, view.settings.retention.is_limited) == (3, False)
+
+
+def test_partitions_are_changed_without_retention_and_retention_without_partitions(
+    make_bench: Any, broker: Broker
+) -> None:
+    broker.make(TOPIC, 2)  # by an administrator: the settings do not know it
+    with running(make_bench(), broker) as node:
+        entry = node.catalog.by_alias("a")
+        assert entry is not None
+        control(node).change(entry, "", {"retention": "7d"})
+        assert (broker.partitions(TOPIC), broker.kept) == (2, {TOPIC: 7 * 24 * 3_600_000})
+        broker.kept.clear()
+        control(node).change(entry, "", {"partitions": "3"})
+        assert (broker.partitions(TOPIC), broker.kept) == (3, {})
+
+
+def test_a_setting_is_stored_before_the_schedule_looks_at_it_again(make_bench: Any, broker: Broker) -> None:
+    bench, seen = make_bench(), list[SourceSettings]()
+
+    class Schedule(NoSchedule):
+        def look_again(self) -> None:
+            seen.append(load_settings(bench.blobs, bench.dataset, "default"))
+
+    with running(bench, broker) as node:
+        entry, made = node.catalog.by_alias("a"), control(node, Schedule())
+        assert entry is not None
+        made.change(entry, "", {"badRecords": "stop"})
+    assert [one.bad_records for one in seen] == [BadRecords.STOP]
+
+
+def test_a_source_that_another_instance_reads_is_shown_with_its_position(
+    make_bench: Any, broker: Broker
+) -> None:
+    with running(make_bench(), broker) as node:
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.drain()
+        entry, other = node.catalog.by_alias("a"), instances(node)[0].owned
+        assert entry is not None
+        (view,) = control(node, owned=other).show(entry)
+        assert (view.state, view.topic, view.since, view.next, view.waiting) == (
+            "elsewhere",
+            TOPIC,
+            "",
+            {0: 1},
+            0,
+        )
+        other.own(frozenset({3}))
+        (view,) = control(node, owned=other).show(entry)
+        assert view.state == "opening", "it is to be read there, and was not yet"
 
 
 def test_topics_of_others_keep_their_partitions_and_retention(make_bench: Any, broker: Broker) -> None:

@@ -20,6 +20,8 @@ from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.ports.engine import QueryNotWanted, QueryTooSlow
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
+from odf_ingest.control import source_control
+from odf_ingest.errors import StillSearching
 from odf_ingest.prepare.batch import Search
 from odf_ingest.push import assigned_sources, inspection_schedule, stalls
 from odf_ingest.push.assigned_sources import AssignedSources
@@ -27,8 +29,10 @@ from odf_ingest.push.inspector import Inspection
 from odf_ingest.push.source import PushSource
 from odf_ingest.push.source_topics import Key, SourceTopic
 from odf_ingest.push.state_machine import Phase
+from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 from .in_memory_broker import TOPIC, Broker, Running, message, running
+from .test_control import control, resume, stop
 
 COLUMNS = ("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP")
 OTHER = "odf.push.a.other"
@@ -414,3 +418,40 @@ def test_the_message_beyond_help_is_found_and_left_out_and_no_other(make_bench: 
         assert node.ids == [number for number in range(400) if number not in {137, 300}]
     assert [letter.offset for letter in bench.coordinator.letters] == [137, 300]
     assert all("skipped by command" in letter.reason for letter in bench.coordinator.letters)
+
+
+def test_a_stopped_source_whose_topic_cannot_be_described_stays_stopped(
+    make_bench: Any, broker: Broker
+) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.drain()
+        head = bench.state.head
+        broker.make(TOPIC)
+        stop(node)
+        broker.denied = {TOPIC}
+        with pytest.raises(Unavailable, match="Topic authorization failed"):
+            resume(node, "earliest")
+        assert (stop(node).reason, bench.state.head) == ("TopicReplaced", head)
+
+
+def test_a_search_that_takes_too_long_is_reported_and_goes_on(
+    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench()
+    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [b"junk", message(1)]
+        stop(node)
+        later: list[Callable[[], None]] = []
+        busy, entry = control(node), node.catalog.by_alias("a")
+        assert entry is not None
+        with monkeypatch.context() as short:
+            short.setattr(source_control, "SEARCH_TIMEOUT_SECONDS", 0.01)
+            short.setattr(source_control, "ACTION_TIMEOUT_SECONDS", 0.01)
+            short.setattr(busy, "_request", later.append)
+            with pytest.raises(StillSearching, match="is still searching for the message"):
+                busy.skip(entry, "")
+        node.reader.request(later[0])
+        node.wait(lambda: node.ids == [1])
