@@ -1,14 +1,20 @@
 """The rules that all merges share: which operations there are, and in which order records are numbered."""
 
+from typing import cast
+
 import pyarrow as pa
 import pytest
 
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import DatasetVocabulary
+from odf_common.metadata.steps import MergeStrategyChangelogStream
+from odf_ingest.errors import IncompleteCorrection
 from odf_ingest.history.align_columns import align_columns
 from odf_ingest.merge.changelog_stream import operations
+from odf_ingest.merge.difference import alike
 from odf_ingest.merge.ordering import by_event_time, by_key
+from odf_ingest.merge.strategy import History, merge
 
 MOMENTS = pa.timestamp("ms", "UTC")
 
@@ -55,3 +61,40 @@ def test_a_column_that_may_be_missing_is_null_and_any_other_one_is_asked_for() -
     assert align_columns(records, known, vocab).column("v").to_pylist() == [None]
     with pytest.raises(InvalidInput, match="column id: is required in this dataset and is missing"):
         align_columns(records.drop_columns(["id"]), known, vocab)
+
+
+A, FROM, TO = 0, 2, 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "record", "whole", "may_come"),
+    [
+        ([(FROM, 1), (TO, 2)], "record 1: a -C without a +C after it", 0, False),
+        ([(FROM, 1), (TO, 2), (TO, 1)], "record 2: a +C without a -C before it", 0, False),
+        ([(TO, 1), (FROM, 1)], "record 1: a +C without", 0, False),
+        ([(FROM, 1), (A, 9), (TO, 1), (TO, 1)], "record 4: a +C without", 3, False),
+        ([(A, 9), (FROM, 1), (TO, 1), (FROM, 2), (A, 3)], "record 4: a -C without", 3, True),
+        ([(FROM, 1), (FROM, 2), (TO, 1)], "record 2: a -C without", 0, True),
+        ([(FROM, 2), (FROM, 1)], "record 1: a -C without", 0, True),
+        ([(FROM, 1), (FROM, 1), (TO, 1)], "record 2: a -C without", 0, True),
+    ],
+)
+def test_the_first_incomplete_correction_is_named_with_what_precedes_it(
+    rows: list[tuple[int, int]], record: str, whole: int, may_come: bool
+) -> None:
+    ops, keys = zip(*rows, strict=True)
+    new = pa.table({"op": pa.array(ops, pa.uint8()), "id": pa.array(keys)})
+    strategy, unused = MergeStrategyChangelogStream(primary_key=("id",)), cast("History", None)
+    with pytest.raises(IncompleteCorrection) as found:
+        merge(strategy, new, unused, DatasetVocabulary())
+    assert str(found.value).startswith(record)
+    assert (found.value.whole, found.value.may_come) == (whole, may_come)
+
+
+def test_known_records_get_the_columns_of_new_ones() -> None:
+    schema = pa.schema([("v", pa.string()), ("id", pa.int64())])
+    known = pa.table({"id": pa.array([1, 2], pa.int32())})
+    found = alike(known, schema)
+    assert found.schema.equals(schema)
+    assert found.to_pylist() == [{"v": None, "id": 1}, {"v": None, "id": 2}]
+    assert alike(pa.table({}), schema).equals(schema.empty_table())
