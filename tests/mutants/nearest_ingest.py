@@ -144,6 +144,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{INGEST}/push/source*.py": of_ingest(
         "push/source",
         "push/source_record",
+        "push/source_topics",
         "push/lanes",
         "push/interleavings",
         "push/start_position",
