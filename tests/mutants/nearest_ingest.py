@@ -119,6 +119,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "merge/over_slices",
         "merge/real_changes",
         "push/odd_messages",
+        "push/snapshots",
     ),
     f"{INGEST}/prepare/event_time.py": of_ingest("event_times", "push/watermarks", "bad_rows"),
     f"{INGEST}/prepare/*.py": of_ingest(

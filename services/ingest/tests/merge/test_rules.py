@@ -1,5 +1,6 @@
 """The rules that all merges share: which operations there are, and in which order records are numbered."""
 
+from types import SimpleNamespace
 from typing import cast
 
 import pyarrow as pa
@@ -8,7 +9,7 @@ import pytest
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import DatasetVocabulary
-from odf_common.metadata.steps import MergeStrategyChangelogStream
+from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrategySnapshot
 from odf_ingest.errors import IncompleteCorrection
 from odf_ingest.history.align_columns import align_columns
 from odf_ingest.merge.changelog_stream import operations
@@ -98,3 +99,10 @@ def test_known_records_get_the_columns_of_new_ones() -> None:
     assert found.schema.equals(schema)
     assert found.to_pylist() == [{"v": None, "id": 1}, {"v": None, "id": 2}]
     assert alike(pa.table({}), schema).equals(schema.empty_table())
+
+
+def test_an_empty_snapshot_of_a_dataset_without_records_needs_no_columns() -> None:
+    empty = cast("History", SimpleNamespace(current=lambda _: pa.table({})))
+    new = pa.table({"event_time": pa.array([], MOMENTS)})
+    merged = merge(MergeStrategySnapshot(primary_key=("id",)), new, empty, DatasetVocabulary())
+    assert (merged.records, merged.ops) == (new, None)

@@ -13,6 +13,8 @@ SPREADS = {
     "negative": [-1, -5, 0, 3, -2],
     "both ends": [HIGH, LOW, 0],
     "as wide as fits beside three rows": [1 << 60, 0, 7],
+    "just as wide as fits beside three rows": [(1 << 61) - 1, 0, 7],
+    "just wider than fits beside three rows": [1 << 61, 0, 7],
     "wider than fits beside three rows": [1 << 62, 0, -(1 << 61)],
     "at the top": [HIGH, HIGH - 2, HIGH - 1],
     "at the bottom": [LOW + 1, LOW, LOW + 2],

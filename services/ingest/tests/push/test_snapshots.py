@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from odf_common.metadata.steps import MergeStrategySnapshot, ReadStepJson
+from odf_ingest.commit.committer import position_of
 from odf_ingest.push.source_topics import Key
 from odf_ingest.source_settings import EmptySnapshot, SourceSettings, save_settings
 
@@ -81,6 +82,15 @@ def test_a_message_that_is_no_snapshot_retracts_nothing(make_bench: Any, broker:
         node.drain()
     assert bench.values("op", "id") == [(0, 0), (0, 1), (0, 2)]
     assert [letter.offset for letter in bench.coordinator.letters] == [1, 2]
+
+
+def test_a_large_snapshot_in_which_nothing_changed_adds_no_record(make_bench: Any, broker: Broker) -> None:
+    bench = a_bench(make_bench)
+    broker.logs[TOPIC, 0] += [snapshot(200), snapshot(200)]
+    with running(bench, broker) as node:
+        node.drain()
+    assert len(bench.rows()) == 200
+    assert position_of(bench.state, "default").topics[TOPIC].next == {0: 2}
 
 
 def test_a_snapshot_that_retracts_too_much_stops_the_source_until_its_limit_is_raised(
