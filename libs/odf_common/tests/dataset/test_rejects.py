@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from odf_testing.builders import a_chain, a_dataset
+from odf_testing.builders import a_chain, a_dataset, a_polling_source, a_push_source, a_seed
 from structlog.testing import capture_logs
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
-from odf_common.chain.state import ChainState
+from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.cli.commands.rejected import _location
 from odf_common.dataset.rejects import (
     HANDLED,
@@ -31,6 +31,7 @@ from odf_common.dataset.rejects import (
     open_rejects,
     passed_of,
     rejected_by_source,
+    rejecting_sources,
     rows_part,
     save_handled,
 )
@@ -76,6 +77,45 @@ def test_a_state_of_another_kind_says_nothing_of_rejects() -> None:
 @pytest.mark.parametrize("value", ["", "null", "[]", "{}", '{"topics": {"t": {}}, "rejected": 3}'])
 def test_a_source_state_that_says_nothing_of_this_counts_as_nothing(kind: str, value: str) -> None:
     assert passed_of(SourceState(source_name="a", kind=kind, value=value)) == Passed()
+
+
+def test_progress_is_by_topic_and_a_topic_that_others_read_too_is_counted_by_source() -> None:
+    topics = {"odf.push.a": {"id": "own", "next": {"0": 4}}, "orders": {"id": "shared", "next": {"1": 9}}}
+    rows = {"rejected": 2, "retried": [[1, 2]]}
+    values = [{"topics": topics}, {"topics": topics, "rejected": 3, "rows": rows}]
+    states = [SourceState(source_name="a", kind=KIND, value=json.dumps(value)) for value in values]
+    ends = {("own", 0): 4, ("a shared", 1): 9, rows_part("a"): 0}
+    assert passed_of(states[0]) == Passed(ends=ends)
+    assert passed_of(states[1]) == Passed(
+        rejected=3, ends={**ends, rows_part("a"): 2}, retried=Numbers.of([1])
+    )
+
+
+def test_progress_of_a_polling_source_is_the_number_of_what_it_has_rejected() -> None:
+    value = {"rejected": 3, "retried": [[0, 1]]}
+    progress = passed_of(SourceState(source_name=DEFAULT_SOURCE, kind=POLLED, value=json.dumps(value)))
+    expected = Passed(rejected=3, ends={rows_part(DEFAULT_SOURCE): 3}, retried=Numbers.of([0]))
+    assert progress == expected
+
+
+def test_messages_await_decisions_of_push_sources_and_of_the_polling_source() -> None:
+    pushed = a_chain(a_seed(), a_push_source("b"), a_push_source("a")).state
+    assert sorted(rejecting_sources(pushed)) == ["a", "b"]
+    assert rejecting_sources(a_chain(a_seed(), a_polling_source()).state) == (DEFAULT_SOURCE,)
+
+
+def test_decisions_are_read_as_they_were_written() -> None:
+    blobs, dataset = MemoryBlobStore(MemoryRefStore()), a_dataset()
+    handled = Handled(
+        counts={"a": 3},
+        through={("id", 0): 2},
+        positions=frozenset({place(7), replace(place(2), partition=1)}),
+    )
+    save_handled(blobs, dataset, handled)
+    found = load_handled(blobs, dataset)
+    assert found == handled
+    asked = [place(1), place(2), place(7), replace(place(1), partition=1), replace(place(2), partition=1)]
+    assert [found.holds(one) for one in asked] == [True, False, True, False, True]
 
 
 def test_numbers_are_kept_as_intervals() -> None:
@@ -176,6 +216,7 @@ def test_decisions_on_other_topics_and_later_messages_stay() -> None:
 def test_a_row_that_was_dropped_and_retried_is_counted_once() -> None:
     handled = Handled().with_positions("s", [row(0), row(1)])
     assert handled.open_count("s", passed(4, 4, 1, 2)) == 1
+    assert Handled().open_count("s", passed(4, 4, 0)) == 3
     assert Handled().with_all("s", passed(2, 2)).open_count("s", passed(4, 4, 1, 2)) == 1
 
 
