@@ -1,13 +1,23 @@
 """What is noted next to a dataset's objects, and the keys of its batches, by themselves."""
 
 import pytest
-from odf_testing.builders import a_dataset, a_hash
+from odf_testing.builders import a_chain, a_dataset, a_hash, a_push_source, a_schema, a_seed
 
 from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.dataset.batch_keys import key_in_run, run_and_place, run_of
-from odf_common.dataset.object_markers import DROPPED, drop_noted, note_complete
+from odf_common.dataset.object_markers import (
+    COMPLETE,
+    DROPPED,
+    complete_until,
+    drop_noted,
+    dropped_blocks,
+    forget_drop,
+    note_complete,
+    note_drop,
+)
 from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases, remote_aliases
 from odf_common.errors import HeadMoved, OdfError, Unavailable
+from odf_common.ports.store import ObjectKind
 
 ID = a_dataset()
 HEAD = a_hash("head")
@@ -56,6 +66,39 @@ def test_what_is_noted_already_is_not_written_again() -> None:
         note_complete(blobs, ID, HEAD)
         change_aliases(blobs, ID, lambda known: known.with_push(SHARED))
     assert blobs.writes == 2
+
+
+def test_objects_are_complete_up_to_a_block_until_any_are_dropped() -> None:
+    blobs = MemoryBlobStore()
+    assert complete_until(blobs, ID) is None
+    note_complete(blobs, ID, HEAD)
+    assert complete_until(blobs, ID) == HEAD
+    note_drop(blobs, ID, HEAD)
+    assert complete_until(blobs, ID) is None
+    forget_drop(blobs, ID)
+    assert complete_until(blobs, ID) == HEAD
+
+
+def test_a_marker_that_cannot_be_read_covers_no_block() -> None:
+    blobs = MemoryBlobStore()
+    blobs.set_note(ID, COMPLETE, "f16")
+    assert complete_until(blobs, ID) is None
+    note_complete(blobs, ID, HEAD)
+    blobs.set_note(ID, DROPPED, "f16")
+    assert dropped_blocks(blobs, ID) is None
+    assert complete_until(blobs, ID) is None, "something was dropped, whatever it was"
+
+
+def test_dropped_are_the_objects_of_the_blocks_up_to_the_marker() -> None:
+    blobs, chain = MemoryBlobStore(), a_chain(a_seed(), a_push_source(), a_schema())
+    dataset, dropped = chain.state.dataset_id, chain.blocks[-1].hash
+    for one in chain.add_data().blocks:
+        blobs.put(dataset, ObjectKind.BLOCK, one.hash, one.raw)
+    assert dropped_blocks(blobs, dataset) is None
+    note_drop(blobs, dataset, dropped)
+    found = dropped_blocks(blobs, dataset)
+    assert found is not None
+    assert [found.contains(one.hash) for one in chain.blocks] == [True, True, True, False]
 
 
 def test_where_a_dataset_was_pushed_last_comes_first_and_once() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import Received
-from odf_common.service.consumer.message_lanes import MessageLanes
+from odf_common.service.consumer.message_lanes import BACKOFF, MessageLanes
 
 
 def message(offset: int, key: bytes = b"a", partition: int = 0) -> Received:
@@ -121,3 +121,26 @@ def test_what_is_no_trouble_of_a_message_is_raised_where_it_is_seen() -> None:
 
 def assert_(claim: bool) -> None:
     assert claim
+
+
+def test_a_message_is_tried_again_when_its_pause_is_over_and_not_after_closing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, attempts = [100.0], list[int]()
+
+    def take(_: Received, attempt: int) -> None:
+        attempts.append(attempt)
+        raise Unavailable(what="lock")
+
+    def tried_at(now: float) -> int:
+        clock[0] = now
+        lanes.settle()
+        return len(attempts)
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    lanes = MessageLanes(take)
+    lanes.put(message(0))
+    assert [tried_at(now) for now in (100.04, 100.0 + BACKOFF.first, 100.1, 101.0)] == [1, 2, 2, 3]
+    lanes.close()
+    assert tried_at(110.0) == 3
+    assert attempts == [1, 2, 3]
