@@ -1,8 +1,11 @@
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from odf_testing.guarded import GuardedDict
 
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import Received
@@ -144,3 +147,23 @@ def test_a_message_is_tried_again_when_its_pause_is_over_and_not_after_closing(
     lanes.close()
     assert tried_at(110.0) == 3
     assert attempts == [1, 2, 3]
+
+
+def test_lanes_are_looked_up_and_changed_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    done, now = list[int](), time.monotonic()
+
+    def take(one: Received, attempt: int) -> None:
+        if (one.offset, attempt) == (0, 1):
+            raise Unavailable(what="lock")
+        done.append(one.offset)
+
+    lanes = MessageLanes(take)
+    lock = cast("threading.Lock", SimpleNamespace(locked=lanes._changed._is_owned))  # type: ignore[attr-defined]
+    lanes._lanes, lanes._later = GuardedDict(lock), GuardedDict(lock)
+    for offset in (0, 1):
+        lanes.put(message(offset))
+    monkeypatch.setattr(time, "monotonic", lambda: now + 10)
+    lanes.settle()
+
+    assert done == [0, 1]
+    assert lanes.is_idle
