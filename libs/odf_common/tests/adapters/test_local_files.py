@@ -1,8 +1,11 @@
 """What only the files of a home show: who may read them, what is no object among them, and damage next to them."""
 
 import contextlib
+import errno
+import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
@@ -11,7 +14,7 @@ import pytest
 from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash, an_entry
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, claims, durable, layout
-from odf_common.errors import NotFound
+from odf_common.errors import NotFound, StorageUnavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
 
@@ -128,3 +131,85 @@ def test_a_write_of_which_the_system_takes_a_part_is_completed(
     monkeypatch.setattr(durable, "open", short, raising=False)
     durable.write(tmp_path / "file", b"0123456789")
     assert (tmp_path / "file").read_bytes() == b"0123456789"
+
+
+@pytest.fixture
+def failing_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that confirms nothing."""
+
+    def fsync(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+@pytest.mark.usefixtures("failing_disk")
+def test_objects_that_could_not_be_written_are_not_stored(tmp_path: Path) -> None:
+    blobs = LocalBlobStore(tmp_path)
+    folder = layout.object_file(tmp_path, a_dataset(), ObjectKind.BLOCK, NAME).parent
+    folder.mkdir(parents=True)
+    with pytest.raises(StorageUnavailable):
+        blobs.put_all(a_dataset(), ObjectKind.BLOCK, [(NAME, CONTENT), (a_hash(2), b"")])
+    assert list(folder.iterdir()) == []
+
+
+def test_a_file_stays_until_the_object_that_it_would_be_is_durable(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    blobs, file = LocalBlobStore(tmp_path), tmp_path / "file"
+    blobs.put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
+    file.write_bytes(CONTENT)
+    request.getfixturevalue("failing_disk")
+    with pytest.raises(StorageUnavailable):
+        blobs.put_file(a_dataset(), ObjectKind.DATA, NAME, file)
+    assert file.exists()
+
+
+def test_what_killed_deletions_have_hidden_is_deleted_later(tmp_path: Path) -> None:
+    blobs = LocalBlobStore(tmp_path)
+    blobs.put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
+    folder = layout.dataset_folder(tmp_path, a_dataset())
+    folder.rename(durable.pending_beside(folder))
+    blobs.put(a_dataset(2), ObjectKind.DATA, NAME, CONTENT)
+
+    blobs.finish_deletions()
+
+    assert list((tmp_path / "datasets").iterdir()) == [layout.dataset_folder(tmp_path, a_dataset(2))]
+
+
+def test_a_dataset_that_begins_while_locks_are_removed_keeps_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs, lock = LocalBlobStore(tmp_path), layout.lock_file(tmp_path, a_dataset())
+    with blobs.noting(a_dataset()):
+        pass
+    locked = durable.locked
+
+    def after_another_process(file: Path, **wait: float) -> AbstractContextManager[None]:
+        layout.dataset_folder(tmp_path, a_dataset()).mkdir(parents=True)
+        return locked(file, **wait)
+
+    monkeypatch.setattr(durable, "locked", after_another_process)
+    blobs.finish_deletions()
+    assert lock.exists()
+
+
+def test_a_file_that_cannot_be_put_in_its_place_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "source").write_bytes(CONTENT)
+    (tmp_path / "target" / "file").mkdir(parents=True)
+    replace = os.replace
+
+    def between_file_systems(source: Path, target: Path) -> None:
+        if Path(source).name == "source":
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", between_file_systems)
+    with pytest.raises(OSError, match="directory"):
+        durable.write(tmp_path / "target" / "file", CONTENT)
+    with pytest.raises(OSError, match="directory"):
+        durable.move(tmp_path / "source", tmp_path / "target" / "file")
+    assert [file.name for file in (tmp_path / "target").iterdir()] == ["file"]
+    assert (tmp_path / "source").exists()

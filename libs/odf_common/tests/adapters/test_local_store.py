@@ -438,10 +438,12 @@ def test_a_claim_that_is_settled_while_another_waits_for_it_is_not_held_by_both(
     assert LocalCatalog(tmp_path).claim(a_dataset()) is None
 
 
-@pytest.mark.parametrize("folder", ["blocks", "data", "refs", "info", "notes"])
+@pytest.mark.parametrize("folder", ["blocks", "data", "refs", "info", "notes", "../../names", "../../keys"])
 def test_a_sweep_takes_unfinished_writes_that_are_old_and_nothing_else(tmp_path: Path, folder: str) -> None:
-    place = tmp_path / "datasets" / a_dataset().folder / folder
-    place.mkdir(parents=True)
+    dataset = tmp_path / "datasets" / a_dataset().folder
+    dataset.mkdir(parents=True)
+    place = dataset / folder
+    place.mkdir()
     old, young, whole = (place / name for name in (".pending-1", ".pending-2", str(NAME)))
     for file, written in ((old, 1000), (young, 3000), (whole, 1000)):
         file.write_bytes(CONTENT)
