@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash, an_entry
 
-from odf_common.adapters.local import LocalBlobStore, LocalCatalog, claims, durable, layout
+from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore, claims, durable, layout
 from odf_common.errors import NotFound, StorageUnavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
@@ -194,22 +194,41 @@ def test_a_dataset_that_begins_while_locks_are_removed_keeps_its_lock(
     assert lock.exists()
 
 
-def test_a_file_that_cannot_be_put_in_its_place_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "source").write_bytes(CONTENT)
-    (tmp_path / "target" / "file").mkdir(parents=True)
-    replace = os.replace
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that is on another file system."""
+    file, replace = tmp_path / "source", os.replace
+    file.write_bytes(CONTENT)
 
     def between_file_systems(source: Path, target: Path) -> None:
-        if Path(source).name == "source":
+        if source == file:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", between_file_systems)
+    return file
+
+
+def test_a_file_on_another_file_system_is_moved_with_its_content(tmp_path: Path, elsewhere: Path) -> None:
+    blobs = LocalBlobStore(tmp_path / "home")
+    blobs.put_file(a_dataset(), ObjectKind.DATA, NAME, elsewhere)
+    assert blobs.read(a_dataset(), ObjectKind.DATA, NAME) == CONTENT
+    assert not elsewhere.exists()
+
+
+def test_a_file_that_cannot_be_put_in_its_place_leaves_nothing(tmp_path: Path, elsewhere: Path) -> None:
+    (tmp_path / "target" / "file").mkdir(parents=True)
     with pytest.raises(OSError, match="directory"):
         durable.write(tmp_path / "target" / "file", CONTENT)
     with pytest.raises(OSError, match="directory"):
-        durable.move(tmp_path / "source", tmp_path / "target" / "file")
+        durable.move(elsewhere, tmp_path / "target" / "file")
     assert [file.name for file in (tmp_path / "target").iterdir()] == ["file"]
-    assert (tmp_path / "source").exists()
+    assert elsewhere.exists()
+
+
+def test_a_reference_is_removed_whether_it_is_there_or_not(tmp_path: Path) -> None:
+    refs = LocalRefStore(tmp_path)
+    refs.compare_and_set(a_dataset(), expected=None, new=NAME, ref="next")
+    for _ in range(2):
+        refs.remove(a_dataset(), "next", expected=None)
+    assert refs.names(a_dataset()) == ()
