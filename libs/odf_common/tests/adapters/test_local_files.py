@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import time
 from collections.abc import Callable
@@ -232,3 +233,23 @@ def test_a_reference_is_removed_whether_it_is_there_or_not(tmp_path: Path) -> No
     for _ in range(2):
         refs.remove(a_dataset(), "next", expected=None)
     assert refs.names(a_dataset()) == ()
+
+
+def test_a_lock_leaves_no_file_open_once_it_is_released_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, flock = tmp_path / "lock", fcntl.flock
+    removed_before = [file]
+
+    def late(handle: int, operation: int) -> None:
+        for one in removed_before[:]:
+            removed_before.remove(one)
+            one.unlink()
+        flock(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with durable.locked(file):
+        with pytest.raises(durable.LockHeld), durable.locked(file, wait_seconds=0):
+            pass
+        assert open_in(tmp_path) == 1
+    assert open_in(tmp_path) == 0

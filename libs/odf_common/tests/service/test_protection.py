@@ -5,7 +5,16 @@ from pathlib import Path
 import pytest
 
 from odf_common.cli import main as cli
-from odf_common.service.protection import Unprotected, is_loopback, require_protected
+from odf_common.errors import InvalidInput
+from odf_common.service.protection import (
+    FORWARDED,
+    Unprotected,
+    http_tls,
+    is_loopback,
+    peer_tls,
+    require_protected,
+    why_not_local,
+)
 from odf_common.service.settings import Settings
 
 GRPC = {f"ODF_GRPC_{name}_FILE": "file.pem" for name in ("CERTIFICATE", "KEY", "CA")}
@@ -78,3 +87,40 @@ def test_a_node_does_not_start_with_an_open_address(
     said = capsys.readouterr().err
     assert f"error: {variable} {ANY}:" in said
     assert f"hint: {hint}" in said
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
+@pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1", "[::1]:8080"])
+@pytest.mark.parametrize("origin", [None, "http://localhost:3000", "https://[::1]"])
+def test_programs_on_this_machine_are_local(peer: str, host: str, origin: str | None) -> None:
+    headers = {} if origin is None else {"Origin": origin}
+    assert why_not_local(peer=peer, host=host, headers=headers) is None
+
+
+@pytest.mark.parametrize(
+    ("peer", "host", "headers"),
+    [
+        (None, "localhost", {}),
+        ("10.0.0.7", "localhost", {}),
+        ("", "localhost", {}),
+        *(("127.0.0.1", "localhost", {name: "127.0.0.1"}) for name in FORWARDED),
+        ("127.0.0.1", "node.example:80", {}),
+        ("127.0.0.1", "", {}),
+        ("127.0.0.1", "[", {}),
+        ("127.0.0.1", "localhost", {"Origin": "https://page.example"}),
+        ("127.0.0.1", "localhost", {"Origin": "null"}),
+        ("127.0.0.1", "localhost", {"Origin": ""}),
+        ("127.0.0.1", "localhost", {"Origin": "http://["}),
+    ],
+)
+def test_requests_that_others_may_have_caused_are_not_local(
+    peer: str | None, host: str, headers: dict[str, str]
+) -> None:
+    assert why_not_local(peer=peer, host=host, headers=headers)
+
+
+def test_tls_is_that_of_the_settings_and_a_bad_file_is_an_error() -> None:
+    for tls, variables in ((http_tls, HTTP), (peer_tls, GRPC)):
+        assert tls(Settings.from_env({})) is None
+        with pytest.raises(InvalidInput):
+            tls(Settings.from_env(variables))
