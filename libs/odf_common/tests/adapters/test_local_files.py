@@ -253,3 +253,15 @@ def test_a_lock_leaves_no_file_open_once_it_is_released_or_refused(
             pass
         assert open_in(tmp_path) == 1
     assert open_in(tmp_path) == 0
+
+
+def test_a_claim_that_is_settled_and_then_released_touches_nothing_that_came_since(tmp_path: Path) -> None:
+    first = claims.take(tmp_path, a_dataset())
+    assert first is not None
+    first.settle()
+    second = claims.take(tmp_path, a_dataset())  # its file has the number of the one that was closed
+    assert second is not None
+    first.release()
+    assert claims.take(tmp_path, a_dataset()) is None, "the second still holds it"
+    second.release()
+    assert list(tmp_path.iterdir()) == []
