@@ -1,9 +1,14 @@
+import fcntl
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from odf_common.adapters.local.scratch import Scratch
+from odf_common.adapters.local.staging import Staging
 
 HOLD = """
 import sys, time
@@ -77,3 +82,39 @@ def test_what_cannot_be_removed_now_is_found_again_at_the_next_start(tmp_path: P
     Scratch(tmp_path).folder()
     assert not stubborn.exists()
     assert not (tmp_path / "1-dead.lock").exists()
+
+
+@pytest.fixture
+def swept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Another process removes the first file just before it is locked; no file of it stays open."""
+    flock, is_swept = fcntl.flock, []
+
+    def late(handle: int, operation: int) -> None:
+        if not is_swept:
+            is_swept.append(True)
+            Path(f"/proc/self/fd/{handle}").readlink().unlink()
+        flock(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    yield
+    assert is_swept
+    open_files = [str(handle.resolve()) for handle in Path("/proc/self/fd").iterdir()]
+    assert not [one for one in open_files if one.startswith(str(tmp_path)) and one.endswith("(deleted)")]
+
+
+@pytest.mark.usefixtures("swept_once")
+def test_a_folder_whose_lock_was_swept_before_it_was_held_is_not_used(tmp_path: Path) -> None:
+    folder = Scratch(tmp_path).folder()
+    (lock,) = tmp_path.glob("*.lock")
+    assert folder.parent == lock.with_suffix("")
+    Scratch(tmp_path).folder()
+    assert folder.is_dir(), "it is held"
+
+
+@pytest.mark.usefixtures("swept_once")
+def test_a_staged_file_that_was_swept_before_it_was_held_is_not_used(tmp_path: Path) -> None:
+    staging = Staging(tmp_path)
+    with staging.holding() as staged:
+        staging.sweep()
+        assert list(staged.write([b"records"])) == [7]
+        assert staging.path(staged.name).read_bytes() == b"records"
