@@ -49,7 +49,11 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{COMMON}/adapters/local/ca*.py": (
         *of_common(
-            "adapters/local_files", "adapters/local_store", "adapters/durability", "adapters/os_faults"
+            "adapters/local_names",
+            "adapters/local_files",
+            "adapters/local_store",
+            "adapters/durability",
+            "adapters/os_faults",
         ),
         *of_coordinator("collector", "power_cuts"),
     ),

@@ -239,15 +239,19 @@ def test_a_lock_leaves_no_file_open_once_it_is_released_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, flock = tmp_path / "lock", fcntl.flock
-    removed_before = [file]
+    removed_before = [file, tmp_path / a_dataset().folder]
 
     def late(handle: int, operation: int) -> None:
-        for one in removed_before[:]:
+        for one in filter(Path.exists, removed_before[:]):
             removed_before.remove(one)
             one.unlink()
         flock(handle, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
+    claim = claims.take(tmp_path, a_dataset())
+    assert claim is not None
+    assert open_in(tmp_path) == 1
+    claim.release()
     with durable.locked(file):
         with pytest.raises(durable.LockHeld), durable.locked(file, wait_seconds=0):
             pass
@@ -265,3 +269,29 @@ def test_a_claim_that_is_settled_and_then_released_touches_nothing_that_came_sin
     assert claims.take(tmp_path, a_dataset()) is None, "the second still holds it"
     second.release()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_claim_that_another_process_abandoned_is_continued_behind_its_records(tmp_path: Path) -> None:
+    (file,) = abandoned = [tmp_path / a_dataset().folder]
+    for topic in ("odf.a", "odf.b"):
+        before = file.read_bytes() if file.exists() else b""
+        claim = claims.take(tmp_path, a_dataset())
+        assert claim is not None
+        claim.write(replace(an_entry(), push_topics={"x": topic}))
+        claim.release()
+        assert file.read_bytes().startswith(before + b"\n")
+    assert list(tmp_path.iterdir()) == abandoned
+    (left,) = claims.records(tmp_path)
+    assert set(left.push_topics) == {"odf.a", "odf.b"}
+
+
+def test_a_claim_that_cannot_be_locked_is_an_error_and_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.raises(StorageUnavailable):
+        LocalCatalog(tmp_path).claim(a_dataset())
+    assert open_in(tmp_path) == 0

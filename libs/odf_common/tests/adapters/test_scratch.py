@@ -87,7 +87,7 @@ def test_what_cannot_be_removed_now_is_found_again_at_the_next_start(tmp_path: P
 @pytest.fixture
 def swept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Another process removes the first file just before it is locked; no file of it stays open."""
-    flock, is_swept = fcntl.flock, []
+    flock, is_swept = fcntl.flock, list[bool]()
 
     def late(handle: int, operation: int) -> None:
         if not is_swept:

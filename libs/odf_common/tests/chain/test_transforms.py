@@ -230,6 +230,7 @@ def test_a_watermark_alone_is_work() -> None:
     source.add(AddData(prev_offset=9, new_watermark=a_time(7)))
     found = read(source, planned(output, source))
     assert has_work(output.state, [found])
+    assert has_work(output.state, [replace(found, watermarks=()), found]), "for one input of several"
     assert found.offset_interval is None
     assert [one.event_time for one in found.watermarks] == [a_time(7)]
 
