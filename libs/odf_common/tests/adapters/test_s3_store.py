@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,9 +28,9 @@ from odf_common.adapters.s3.bucket import Bucket
 from odf_common.adapters.s3.bucket_blobs import S3BlobStore, _Fetches
 from odf_common.adapters.s3.bucket_refs import S3RefStore
 from odf_common.adapters.s3.location import S3Access, S3Location
-from odf_common.errors import Damaged, HeadMoved, NotFound
+from odf_common.errors import Damaged, HeadMoved, NotFound, StorageUnavailable
 from odf_common.hashing.physical import physical_hash_of
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import NAMED_BY_CONTENT, ObjectKind
 
 
 class TestS3BlobStore(BlobStoreContract):
@@ -270,3 +271,54 @@ def test_fetches_begin_and_end_one_at_a_time(tmp_path: Path) -> None:
     fetches._running = running
     assert fetches.shared("key", lambda: tmp_path) == tmp_path
     assert len(running) == 0
+
+
+def test_an_error_of_one_of_many_objects_is_raised(
+    server: MinioServer, place: S3Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, blobs = Bucket.put, server.store(place, tmp_path)
+
+    def failing(self: Bucket, name: str, content: bytes) -> bool:
+        if name.endswith(str(a_hash(2))):
+            raise StorageUnavailable(file=name, why="lost on purpose")
+        return put(self, name, content)
+
+    monkeypatch.setattr(Bucket, "put", failing)
+    with pytest.raises(StorageUnavailable, match="lost on purpose"):
+        blobs.put_all(a_dataset(), ObjectKind.BLOCK, [(a_hash(number), b"") for number in range(4)])
+
+
+def test_the_head_of_a_deleted_dataset_goes_before_its_objects_and_they_before_what_is_here(
+    server: MinioServer, place: S3Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs, refs = server.store(place, tmp_path), S3RefStore(server.bucket(place))
+    blobs.put(a_dataset(), ObjectKind.BLOCK, NAME, CONTENT)
+    blobs.set_note(a_dataset(), "sources", "x")
+    refs.compare_and_set(a_dataset(), expected=None, new=NAME)
+    remove, left = Bucket.remove, list[set[str]]()
+
+    def noted(self: Bucket, names: Iterable[str]) -> None:
+        remove(self, names)
+        left.append({name.partition("/")[2] for name in server.objects(place)})
+        assert blobs.note(a_dataset(), "sources") == "x"
+
+    monkeypatch.setattr(Bucket, "remove", noted)
+    blobs.delete_dataset(a_dataset())
+    assert left == [{f"blocks/{NAME}"}, set()]
+    assert blobs.note(a_dataset(), "sources") is None
+
+
+def test_what_another_node_has_stored_is_not_overwritten_and_its_bytes_are_those_read(
+    server: MinioServer, place: S3Location, tmp_path: Path
+) -> None:
+    kind = next(kind for kind in ObjectKind if kind not in NAMED_BY_CONTENT)
+    theirs, ours = server.store(place, tmp_path / "theirs"), server.store(place, tmp_path / "ours")
+    file = tmp_path / "file"
+    file.write_bytes(b"other")
+    theirs.put(a_dataset(), kind, NAME, CONTENT)
+    ours.put(a_dataset(), kind, NAME, b"other")
+    ours.put_file(a_dataset(), kind, NAME, file)
+    assert not file.exists()
+    assert ours.read(a_dataset(), kind, NAME) == CONTENT
+    with ours.open(a_dataset(), kind, NAME) as opened:
+        assert opened.read() == CONTENT
