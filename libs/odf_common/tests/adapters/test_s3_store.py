@@ -22,11 +22,13 @@ from odf_testing.contracts import (
 from odf_testing.guarded import GuardedDict
 from odf_testing.minioserver import LARGE, MinioServer
 
-from odf_common.adapters.local import CorruptRef
+from odf_common.adapters.local import CorruptRef, layout
+from odf_common.adapters.local.durable import PENDING
 from odf_common.adapters.s3 import bucket
 from odf_common.adapters.s3.bucket import Bucket
 from odf_common.adapters.s3.bucket_blobs import S3BlobStore, _Fetches
 from odf_common.adapters.s3.bucket_refs import S3RefStore
+from odf_common.adapters.s3.cache import ObjectCache
 from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_common.errors import Damaged, HeadMoved, NotFound, StorageUnavailable
 from odf_common.hashing.physical import physical_hash_of
@@ -315,10 +317,74 @@ def test_what_another_node_has_stored_is_not_overwritten_and_its_bytes_are_those
     theirs, ours = server.store(place, tmp_path / "theirs"), server.store(place, tmp_path / "ours")
     file = tmp_path / "file"
     file.write_bytes(b"other")
-    theirs.put(a_dataset(), kind, NAME, CONTENT)
-    ours.put(a_dataset(), kind, NAME, b"other")
-    ours.put_file(a_dataset(), kind, NAME, file)
+    name = a_hash(2)  # not that of the bytes
+    theirs.put(a_dataset(), kind, name, CONTENT)
+    ours.put(a_dataset(), kind, name, b"other")
+    ours.put_file(a_dataset(), kind, name, file)
     assert not file.exists()
-    assert ours.read(a_dataset(), kind, NAME) == CONTENT
-    with ours.open(a_dataset(), kind, NAME) as opened:
+    assert ours.read(a_dataset(), kind, name) == CONTENT
+    with ours.open(a_dataset(), kind, name) as opened:
         assert opened.read() == CONTENT
+
+
+def test_what_is_read_whole_is_kept_and_read_again_if_its_copy_goes(
+    server: MinioServer, place: S3Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.store(place, tmp_path / "writer").put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
+    reader = server.store(place, tmp_path / "reader")
+    assert reader.read(a_dataset(), ObjectKind.DATA, NAME) == CONTENT
+    copy = reader.local_copy(a_dataset(), ObjectKind.DATA, NAME)
+    assert copy is not None
+    assert copy.read_bytes() == CONTENT
+
+    find, is_gone = ObjectCache.find, list[bool]()
+
+    def gone_once(self: ObjectCache, name: str) -> Path | None:
+        if not is_gone:
+            is_gone.append(True)
+            copy.unlink()
+            return copy
+        return find(self, name)
+
+    monkeypatch.setattr(ObjectCache, "find", gone_once)
+    assert reader.read(a_dataset(), ObjectKind.DATA, NAME) == CONTENT
+    is_gone.clear()
+    with reader.open(a_dataset(), ObjectKind.DATA, NAME) as opened:
+        assert opened.read() == CONTENT
+    assert copy.exists()
+
+
+def test_what_is_no_object_or_dataset_is_not_listed(
+    server: MinioServer, place: S3Location, tmp_path: Path
+) -> None:
+    blobs, stored = server.store(place, tmp_path), server.bucket(place)
+    blobs.put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
+    for name in ("readme", str(a_hash(2)).upper(), f"{NAME}/x"):
+        stored.put(f"{a_dataset().folder}/data/{name}", b"")
+        stored.put(f"{name}/data/{NAME}", b"")
+    stored.put(f"{a_dataset(2).folder.upper()}/data/{NAME}", b"")
+    assert list(blobs.names(a_dataset(), ObjectKind.DATA)) == [NAME]
+    assert list(blobs.datasets()) == [a_dataset()]
+
+
+def test_what_killed_processes_left_in_the_home_is_removed(
+    server: MinioServer, place: S3Location, tmp_path: Path
+) -> None:
+    blobs = server.store(place, tmp_path)
+    blobs.put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
+    copy = blobs.local_copy(a_dataset(), ObjectKind.DATA, NAME)
+    assert copy is not None
+    blobs.set_note(a_dataset(), "sources", "x")
+    hidden = tmp_path / "datasets" / f"{PENDING}1"
+    hidden.mkdir()
+    unfinished = [copy.parent / f"{PENDING}2", layout.note_file(tmp_path, a_dataset(), f"{PENDING}3")]
+    for file in unfinished:
+        file.write_bytes(b"")
+
+    blobs.finish_deletions()
+    blobs.sweep(time.time() - 60)
+    assert [path.exists() for path in (hidden, *unfinished)] == [False, True, True]
+    blobs.sweep(time.time() + 60)
+    assert not any(file.exists() for file in unfinished)
+    assert copy.exists()
+    assert blobs.note(a_dataset(), "sources") == "x"
