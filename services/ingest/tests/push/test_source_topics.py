@@ -1,5 +1,6 @@
 """Which topics a dataset's sources read, and from where, with the cluster and the notes in memory."""
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from odf_ingest.push.source_topics import (
     existing,
     load_starts,
 )
-from odf_ingest.source_settings import SourceSettings, save_settings
+from odf_ingest.source_settings import NOTE, SourceSettings, save_settings
 from odf_ingest.topic_names import EARLIEST, LATEST, TopicNames, TopicStart
 
 from .in_memory_broker import TOPIC, Broker, message
@@ -164,3 +165,13 @@ def test_topics_that_cannot_be_described_may_exist_and_missing_ones_do_not(sourc
     found = sources.of()
     assert all(isinstance(one.described, Unavailable) for one in found.values())
     assert len(existing(found.values())) == 2
+
+
+def test_damaged_settings_concern_their_source_only(sources: Sources) -> None:
+    sources.choose("default", "shop", EARLIEST)
+    note = json.loads(sources.bench.blobs.note(sources.bench.dataset, NOTE))
+    note["other"] = {"badRecords": "nonsense"}
+    sources.bench.blobs.set_note(sources.bench.dataset, NOTE, json.dumps(note))
+    found = sources.of()
+    assert isinstance(found["default", "shop"].described, TopicInfo)
+    assert isinstance(found["other", OTHER].described, InvalidInput)
