@@ -157,6 +157,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{INGEST}/push/*.py": of_ingest(
         "push/lanes",
+        "push/message_batch",
         "push/machine",
         "push/source",
         "push/interleavings",

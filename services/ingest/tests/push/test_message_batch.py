@@ -1,8 +1,21 @@
 """Which messages a batch keeps that is cut before one of them, and what a search for a message has seen."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import pytest
+
+from odf_common.errors import InvalidInput, StorageUnavailable
+from odf_ingest.errors import (
+    AwaitingCorrection,
+    PositionChanged,
+    RegistryUnavailable,
+    SourceGone,
+    TopicGone,
+    TopicReplaced,
+)
 from odf_ingest.prepare.batch import MessageBatch, Part, Search
+from odf_ingest.push.batch_worker import _is_to_be_skipped
 from odf_ingest.read.message_buffer import MessageBuffer
 
 
@@ -69,3 +82,39 @@ def test_the_first_end_of_a_search_counts() -> None:
     search.ended((0, 3))
     search.ended(None)
     assert search.found.result() == (0, 3)
+
+
+SEARCH = Search(count=1, until={1: 9}, why="bad", half_in=1)
+ALONE = replace(a_batch({1: [4]}), search=SEARCH)
+HALF = AwaitingCorrection(end={1: 5}, tries=1, why="half")
+
+
+@pytest.mark.parametrize(
+    "error", [InvalidInput(text="bad"), TypeError("a bug"), HALF], ids=lambda error: type(error).__name__
+)
+def test_a_message_that_fails_alone_is_skipped_while_one_is_searched(error: Exception) -> None:
+    assert _is_to_be_skipped(ALONE, error)
+    assert not _is_to_be_skipped(replace(ALONE, search=None), error)
+    assert not _is_to_be_skipped(replace(a_batch({1: [4, 5]}), search=SEARCH), error)
+    assert not _is_to_be_skipped(replace(a_batch({1: [4], 2: [4]}), search=SEARCH), error)
+
+
+def test_half_of_a_correction_is_skipped_in_the_partition_of_the_search_only() -> None:
+    assert not _is_to_be_skipped(replace(a_batch({2: [4]}), search=SEARCH), HALF)
+    assert _is_to_be_skipped(replace(a_batch({2: [4]}), search=SEARCH), InvalidInput(text="bad"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PositionChanged(source="default"),
+        SourceGone.of("default"),
+        TopicGone(topic="topic"),
+        TopicReplaced(topic="topic", expected="one", actual="two"),
+        StorageUnavailable(why="the disk is full"),
+        RegistryUnavailable(what="http://registry", why="no answer"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_no_message_is_skipped_for_a_fault_that_is_not_its_own(error: Exception) -> None:
+    assert not _is_to_be_skipped(ALONE, error)
