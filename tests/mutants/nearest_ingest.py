@@ -186,6 +186,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "read/json",
         "read/ndjson",
         "read/exact_values",
+        "read/bad_values",
         "read/inferred",
         "read/times",
         "read/odd_values",

@@ -9,6 +9,9 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.read import read_batch, read_records
 from odf_ingest.read.csv_format.csv_parse import misfits
+from odf_ingest.read.encoding import BOM
+from odf_ingest.read.json_formats.json_lines import misfits as json_misfits
+from odf_ingest.read.types.columns import TimeFormats
 
 GOOD = {
     "i": 1,
@@ -68,6 +71,36 @@ def test_rows_of_csv_that_do_not_fit_are_found_together() -> None:
     rows = [row for one in bad for row in (csv_line(good), one)]
 
     assert misfits(ReadStepCsv(), rows, schema) == set(range(1, len(rows), 2))
+
+
+def test_records_of_json_that_do_not_fit_are_found_together_with_reasons_of_their_own() -> None:
+    good = json.dumps(GOOD).encode()
+    named = {
+        json.dumps({**GOOD, column: "soon"}).encode(): f"column {column}: 'soon' {EXPECTED[column]}"
+        for column in GOOD
+    }
+    named[b"{}"] = "has none of the columns"
+    unnamed = [
+        b"junk",
+        b"[1]",
+        good + good,
+        good.replace(b"true", b"tru"),
+        good.replace(b'"i"', b'"d"'),  # twice
+        b'{"i":1,"x":' + b"[" * 40 + b"]" * 40 + b"}",
+        b'{"i":1,"x":"\\ud800"}',
+        b'{"i":1,"x":"\xff"}',
+    ]
+    rows = [row for bad in (*named, *unnamed) for row in (good, bad)] + [BOM + good]
+
+    found = json_misfits(rows, SCHEMA, TimeFormats())
+
+    assert found.keys() == set(range(1, len(rows) - 1, 2))
+    for row, expected in enumerate(named.values()):
+        assert str(found[2 * row + 1]).startswith(expected)
+    assert [found[2 * row + 1] for row in range(len(named), len(named) + len(unnamed))] == [None] * len(
+        unnamed
+    )
+    assert json_misfits(rows, None, TimeFormats()) == dict.fromkeys(range(len(rows)))
 
 
 def test_a_line_with_too_many_values_is_short_and_printable() -> None:
