@@ -9,6 +9,7 @@ from odf_common.chain.state import ChainState
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_coordinator.catalog.registry import DatasetUnknown, HeadMissing, ReferenceUnknown
 from odf_coordinator.storage.object_checks import ObjectMissing, require_objects
 
 
@@ -23,6 +24,43 @@ def test_a_dataset_that_was_named_just_after_its_head_was_looked_for_is_found(
 
     monkeypatch.setattr(node.states, "current", late)
     assert node.find("cities").state == current(node.find("cities").id)
+
+
+def test_a_dataset_that_is_deleted_while_it_is_looked_up_is_unknown(
+    node: Coordinator, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add(root)
+    known = node.find("cities")
+
+    def gone(_: DatasetId) -> None:
+        node.catalog.remove("cities")
+
+    monkeypatch.setattr(node.states, "current", gone)
+    with pytest.raises(DatasetUnknown, match="cities"):
+        node.datasets.find("cities")
+    assert node.datasets.read(known.entry) is None
+
+
+def test_a_name_that_was_given_to_another_dataset_is_not_that_of_the_old_one(
+    node: Coordinator, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add(root)
+    old = CatalogEntry(alias="cities", dataset_id=a_dataset("old"))
+    monkeypatch.setattr(node.states, "current", lambda _: None)
+    assert node.datasets.open(old) is None
+    with pytest.raises(HeadMissing, match="refs/head"):
+        node.find("cities")
+
+
+def test_the_nearest_name_is_offered_for_one_that_does_not_exist(node: Coordinator, root: str) -> None:
+    node.add(root)
+    for ask in (node.datasets.find, node.datasets.open_at, node.datasets.entry):
+        with pytest.raises(DatasetUnknown, match=r"citis does not exist; did you mean cities\?"):
+            ask("citis")
+    with pytest.raises(DatasetUnknown, match=r"does not exist$"):
+        node.find("zzz")
+    with pytest.raises(ReferenceUnknown, match="reference staged of cities"):
+        node.datasets.open_at("cities@staged")
 
 
 def test_nothing_is_remembered_of_a_deleted_dataset(node: Coordinator, root: str) -> None:
