@@ -194,6 +194,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{COORDINATOR}/definitions/*.py": of_coordinator(
         "kept_columns",
         "declarations",
+        "declared_schemas",
         "polling_declarations",
         "adding",
         "changing",
