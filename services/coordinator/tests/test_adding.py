@@ -1,8 +1,12 @@
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from odf_testing.coordinator import Coordinator
 
 from odf_common.errors import AlreadyExists, InvalidInput, InvalidQuery, NotFound, Unavailable
 from odf_common.metadata.events import SetTransform
+from odf_common.ports.engine import ValidatedQuery
 from odf_coordinator.definitions.query_validation import require_inputs
 
 
@@ -133,3 +137,19 @@ def test_a_query_over_something_that_is_no_input_is_refused() -> None:
 
     with pytest.raises(InvalidQuery, match="table towns is not an input; inputs are: cities"):
         require_inputs(("towns",), ("cities",))
+
+
+def test_a_manifest_whose_query_reads_another_dataset_than_its_inputs_is_refused(
+    node: Coordinator, root: str, derivative: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add(root, root.replace("name: cities", "name: towns"))
+    usual = node.engine.validate
+
+    def validate(*asked: Any) -> ValidatedQuery:
+        return replace(usual(*asked), tables=("cities", "towns"))
+
+    monkeypatch.setattr(node.engine, "validate", validate)
+    with pytest.raises(InvalidQuery, match="table towns is not an input; inputs are: Cities"):
+        node.add(derivative)
+    with pytest.raises(NotFound):
+        node.find("cities.copy")

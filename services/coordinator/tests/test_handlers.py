@@ -1,9 +1,11 @@
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from odf_testing.builders import a_chain, a_dataset
+from odf_testing.builders import a_chain, a_dataset, a_hash
 from odf_testing.coordinator import Coordinator, FakeBus
 from odf_testing.guarded import GuardedDict
 from structlog.testing import capture_logs
@@ -12,6 +14,7 @@ from odf_common.codec.envelopes import Envelope, envelope
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_message
 from odf_common.errors import Unavailable
+from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.bus import COORDINATOR_REPLIES, NOTIFICATIONS
@@ -21,6 +24,8 @@ from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.catalog.partitions import PartitionOwnership
 from odf_coordinator.commit import head_publisher
 from odf_coordinator.commit.head_publisher import BACKOFF, IDLE_SECONDS, Publisher
+from odf_coordinator.commit.outcomes import Refusal
+from odf_coordinator.operations.import_chain import Importer
 
 
 def proposal(node: Coordinator, events: list[bytes]) -> Envelope:
@@ -78,6 +83,33 @@ def test_a_foreign_command_is_refused(node: Coordinator, root: str) -> None:
     message = envelope(node.find("cities").id, bus.SourceCommand())
 
     assert "source_command" in answer(node, message).refused.text
+
+
+@pytest.mark.parametrize("ref", ["", "staged"])
+def test_an_import_is_asked_for_as_the_message_says(node: Coordinator, ref: str) -> None:
+    asked: list[Any] = []
+
+    def import_chain(*arguments: Any, **named: Any) -> Refusal:
+        asked.append((*arguments, named))
+        return Refusal(code="Diverged", text="it went its own way")
+
+    importer = cast("Importer", SimpleNamespace(import_chain=import_chain))
+    commands = Commands(committer=node.committer, importer=importer)
+    dataset, old, new = a_dataset(), a_hash("old"), a_hash("new")
+    for expected, forced in ((b"", False), (old.raw, True)):
+        body = bus.ImportChain(
+            expected_head=expected, new_head=new.raw, alias="a", ref=ref, is_forced=forced, creation="one"
+        )
+        (reply,) = commands.handle(envelope(dataset, body))
+        assert reply.envelope.refused.code == "Diverged"
+    common = {"new_head": new, "alias": "a", "ref": ref or HEAD, "creation": "one"}
+    assert asked == [
+        (dataset, {**common, "expected_head": None, "is_forced": False}),
+        (dataset, {**common, "expected_head": old, "is_forced": True}),
+    ]
+    (reply,) = commands.handle(envelope(dataset, bus.ImportChain(new_head=new.raw, ref="../head")))
+    assert reply.envelope.refused.code == "InvalidInput"
+    assert len(asked) == 2
 
 
 def test_commits_elsewhere_wake_derivatives_here(node: Coordinator, root: str, derivative: str) -> None:

@@ -66,6 +66,25 @@ def test_blocks_come_newest_first_up_to_a_limit_and_signed_on_demand(
     assert log() == everything
 
 
+def test_a_summary_counts_blocks_records_and_bytes_and_names_inputs(
+    servicer: Servicer, node: Coordinator
+) -> None:
+    listed = {one.alias: one for one in servicer.List(wire.ListRequest(), CONTEXT).datasets}
+    inputs = {"cities": [], "cities.copy": [str(node.find("cities").id)]}
+    assert listed.keys() == inputs.keys()
+    for ref, of_ref in inputs.items():
+        known = node.find(ref)
+        found = servicer.Describe(wire.DescribeRequest(ref=ref), CONTEXT)
+        assert (found.alias, found.dataset_id, found.head) == (ref, str(known.id), str(known.state.head))
+        assert found.blocks == len(list(servicer.Log(wire.LogRequest(ref=ref), CONTEXT)))
+        assert (found.records, list(found.inputs)) == (2, of_ref)
+        data = node.blobs.names(known.id, ObjectKind.DATA)
+        assert found.data_size == sum(node.blobs.size(known.id, ObjectKind.DATA, name) for name in data) > 0
+        assert (found.problem, found.dropped, found.late, found.rejected) == ("", False, 0, 0)
+        found.data_size = 0
+        assert listed[ref] == found, "a listing opens no data"
+
+
 def test_the_event_in_force_is_returned_by_its_kind(servicer: Servicer, node: Coordinator) -> None:
     def last(ref: str, kind: str) -> wire.LastEventReply:
         return servicer.LastEvent(wire.LastEventRequest(ref=ref, kind=kind), CONTEXT)
@@ -153,7 +172,13 @@ def test_what_a_pull_is_asked_for_decides_what_it_does(servicer: Servicer, node:
 
 def test_a_watermark_is_set_on_datasets_by_name_only(servicer: Servicer, node: Coordinator) -> None:
     late = time_message(Timestamp.from_ms(60 * 60_000))
-    for options in ({"all": True}, {}, {"refs": ["cit%"]}, {"refs": ["cities"], "all": True}):
+    for options in (
+        {"all": True},
+        {},
+        {"refs": ["cit%"]},
+        {"refs": ["cities", "cit%"]},
+        {"refs": ["cities"], "all": True},
+    ):
         with pytest.raises(InvalidInput, match="by name, not by pattern or --all"):
             servicer.Pull(wire.PullRequest(set_watermark=late, **options), CONTEXT)
     (item,) = servicer.Pull(wire.PullRequest(set_watermark=late, refs=["cities"]), CONTEXT)
