@@ -354,6 +354,17 @@ def test_a_source_continues_with_the_columns_that_the_dataset_has(
     assert filled.find("cities").state == before
 
 
+def test_the_place_of_a_column_that_does_not_fit_is_its_declaration(filled: Coordinator) -> None:
+    filled.editor.commit_event("cities", source("city STRING", "at STRUCT<x: DOUBLE>", name="second"))
+    for columns, place in (
+        (("event_time TIMESTAMP", "city BIGINT"), r"read\.ddlSchema\[1\]"),
+        (("city STRING", "at STRUCT<x: INT>"), r"read\.ddlSchema\[1\]"),
+        (("event_time TIMESTAMP",), "read"),
+    ):
+        with pytest.raises(InvalidInput, match=rf"^{place}: "):
+            filled.editor.commit_event("cities", source(*columns))
+
+
 @pytest.mark.parametrize(
     "more",
     [
