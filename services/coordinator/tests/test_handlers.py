@@ -126,6 +126,17 @@ def test_commits_elsewhere_wake_derivatives_here(node: Coordinator, root: str, d
     assert node.find("cities.copy").state.last_offset == 0
 
 
+def test_a_dataset_that_was_removed_elsewhere_is_forgotten_here(node: Coordinator, root: str) -> None:
+    node.add(root)
+    gone = node.find("cities").id
+    list(node.datasets.dependants(gone))
+    node.record_reader.slices.all(node.find("cities"))
+    node.datasets.troubles.note(gone, "x")
+    assert node.notifications.handle(envelope(gone, bus.DatasetRemoved(alias="cities"))) == ()
+    known = (node.datasets.troubles, node.datasets.roots, node.record_reader.slices, node.states)
+    assert [len(one) for one in known] == [0, 0, 0, 0]
+
+
 class LossyBus(FakeBus):
     """Cannot be flushed once, or `losses` times; `lose` is called then, `sent_all` is set afterwards."""
 
