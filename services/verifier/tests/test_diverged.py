@@ -1,7 +1,7 @@
 """Derivatives that have read what their inputs no longer have are not valid, though every transform can be replayed."""
 
 import pytest
-from odf_testing.builders import AChain, a_chain, a_dataset, a_seed, a_time, a_transform
+from odf_testing.builders import AChain, a_chain, a_dataset, a_hash, a_seed, a_time, a_transform
 from odf_testing.verifier import Story
 
 from odf_common.adapters.local.key_files import keep_dataset_key
@@ -77,3 +77,26 @@ def test_an_input_that_is_not_here_says_nothing(story: Story, root: AChain, copy
     reset(story, root)
     story.catalog.remove("flights")
     assert story.verify(copy, SCOPE).is_valid
+
+
+def test_inputs_of_which_nothing_can_be_said_hide_no_other(story: Story, root: AChain) -> None:
+    elsewhere, unread, unstored, newest = (
+        a_dataset(name) for name in ("elsewhere", "unread", "unstored", "newest")
+    )
+    inputs = (elsewhere, unread, unstored, newest, INPUT)
+    for number, dataset in enumerate((unread, unstored, newest)):
+        story.put(a_chain(a_seed(dataset=dataset)), name=f"input{number}")
+    made = a_chain(a_seed(kind=DatasetKind.Derivative), a_transform(*inputs))
+    read = {
+        elsewhere: a_hash("of another node"),
+        unread: None,
+        unstored: a_hash("not stored"),
+        newest: story.refs.head(newest),
+        INPUT: root.state.head,
+    }
+    steps = tuple(ExecuteTransformInput(dataset_id=one, new_block_hash=read[one]) for one in inputs)
+    made.add(ExecuteTransform(query_inputs=steps, new_watermark=a_time()))
+    story.put(made)
+    reset(story, root)
+    (problem,) = story.verify(made, SCOPE).problems
+    assert "of flights" in problem.text

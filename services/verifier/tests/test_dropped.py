@@ -8,6 +8,7 @@ from odf_testing.builders import (
     a_chain,
     a_checkpoint,
     a_dataset,
+    a_hash,
     a_seed,
     a_step,
     a_transform,
@@ -15,7 +16,7 @@ from odf_testing.builders import (
 from odf_testing.verifier import Story
 
 from odf_common.dataset.object_markers import dropped_blocks, forget_drop, note_drop
-from odf_common.metadata.events import DatasetKind, ExecuteTransform
+from odf_common.metadata.events import DatasetKind, ExecuteTransform, ExecuteTransformInput
 from odf_common.ports.store import ObjectKind
 from odf_verifier.explanations import dropped_input
 from odf_verifier.report import Damage
@@ -118,3 +119,26 @@ def test_an_input_that_was_dropped_is_named(story: Story, chain: AChain) -> None
     note_drop(story.blobs, INPUT, root.state.head)
     assert dropped_input(story.datasets, event) == "flights"
     assert dropped_input(story.datasets, ExecuteTransform(query_inputs=(seen,))) is None
+
+
+def test_a_dataset_that_lost_only_what_came_after_a_drop_is_not_said_to_be_dropped(
+    story: Story, chain: AChain
+) -> None:
+    note_drop(story.blobs, chain.state.dataset_id, chain.blocks[1].hash)
+    verdict = story.verify(chain, SCOPE)
+    assert [one.kind for one in verdict.problems] == [Damage.OBJECT_MISSING] * 2
+
+
+def test_an_input_that_was_dropped_is_found_behind_those_of_which_nothing_is_known(
+    story: Story, chain: AChain
+) -> None:
+    root, elsewhere = a_chain(a_seed(dataset=INPUT)), a_dataset("elsewhere")
+    story.put(root, name="flights")
+    story.put(a_chain(a_seed(dataset=a_dataset("other"))), name="other")
+    note_drop(story.blobs, INPUT, root.state.head)
+    read = ((elsewhere, a_hash(1)), (INPUT, None), (INPUT, a_hash(2)), (a_dataset("other"), root.state.head))
+    steps = [ExecuteTransformInput(dataset_id=one, new_block_hash=block) for one, block in read]
+    unknown = ExecuteTransform(query_inputs=tuple(steps))
+    assert dropped_input(story.datasets, unknown) is None
+    steps.append(ExecuteTransformInput(dataset_id=INPUT, new_block_hash=root.state.head))
+    assert dropped_input(story.datasets, replace(unknown, query_inputs=tuple(steps))) == "flights"

@@ -26,14 +26,16 @@ def chain(story: Story) -> AChain:
     return made
 
 
-def test_only_what_came_since_is_looked_at(story: Story, chain: AChain) -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_only_what_came_since_is_looked_at(story: Story, chain: AChain, count: int) -> None:
     assert story.verify(chain, SCOPE).tally.blocks == 5
-    chain.add(SetInfo(description="new"))
+    for number in range(count):
+        chain.add(SetInfo(description=f"new {number}"))
     story.put(chain)
 
     verdict = story.verify(chain, SCOPE)
 
-    assert (verdict.is_valid, verdict.tally.blocks) == (True, 1)
+    assert (verdict.is_valid, verdict.tally.blocks) == (True, count)
 
 
 def test_a_dataset_that_was_reset_is_looked_at_from_its_seed_and_then_continues(
@@ -96,3 +98,9 @@ def test_after_a_commit_only_new_blocks_are_looked_at_and_no_records_are_read(
     on_commit.run(stop)
 
     assert verifier.asked == [("cities", Scope(incremental=True, depth=Depth(logical=False)))]
+
+
+def test_a_dataset_without_a_head_is_damaged(story: Story) -> None:
+    verdict = story.verify(a_chain(), SCOPE)
+    assert [one.kind for one in verdict.problems] == [Damage.HEAD_UNREADABLE]
+    assert verdict.head is None
