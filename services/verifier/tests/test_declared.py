@@ -182,8 +182,14 @@ def test_a_slice_that_came_since_the_last_verdict_has_to_have_the_schema_from_be
     assert [problem.kind for problem in verdict.problems] == [Damage.SCHEMA_MISMATCH]
 
 
-def test_bytes_that_are_no_slice_are_found(story: Story) -> None:
-    name = Multihash.sha3(b"x" * 32)
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        (Multihash.sha3(b"x" * 32), Damage.PHYSICAL_HASH_MISMATCH),
+        (physical_hash_of(b"PAR"), Damage.LOGICAL_HASH_MISMATCH),
+    ],
+)
+def test_bytes_that_are_no_slice_are_found(story: Story, name: Multihash, damage: Damage) -> None:
     data = DataSlice(
         logical_hash=Multihash.arrow0(bytes(32)),
         physical_hash=name,
@@ -192,7 +198,7 @@ def test_bytes_that_are_no_slice_are_found(story: Story) -> None:
     )
     story.blobs.put(a_seed().dataset_id, ObjectKind.DATA, name, b"PAR")
     (problem,) = story.verify(chain_of(story, data), Scope()).problems
-    assert problem.kind is Damage.PHYSICAL_HASH_MISMATCH
+    assert (problem.kind, problem.object) == (damage, name)
 
 
 def test_a_block_that_breaks_a_rule_is_found(story: Story) -> None:

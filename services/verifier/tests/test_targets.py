@@ -61,6 +61,19 @@ def test_inputs_are_those_of_the_reference() -> None:
     assert found("report", "report@next") == ["cities", "report", "towns", "report@next"]
 
 
+def test_inputs_are_left_out_unless_they_are_asked_for_and_all_datasets_are_each_listed_once() -> None:
+    story = Story()
+    story.put(a_chain(a_seed(dataset=a_dataset("cities"))), name="towns")
+    story.put(a_derivative(a_dataset("cities")), name="report")
+    story.catalog.add(CatalogEntry(alias="empty", dataset_id=a_dataset("empty")))
+
+    assert names(story.datasets, "report") == ["report"]
+    for recursive in (False, True):
+        found = targets(story.datasets, (), every=True, recursive=recursive)
+        assert [target.name for target in found] == ["empty", "report", "towns"]
+        assert {target.ref for target in found} == {"head"}
+
+
 def test_inputs_of_inputs_come_first_and_each_once() -> None:
     story = Story()
     story.put(a_chain(a_seed(dataset=a_dataset("cities"))), name="cities")
