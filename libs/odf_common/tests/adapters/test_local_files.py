@@ -292,6 +292,6 @@ def test_a_claim_that_cannot_be_locked_is_an_error_and_leaves_no_file_open(
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    with pytest.raises(StorageUnavailable):
+    with pytest.raises(StorageUnavailable, match="No locks"):
         LocalCatalog(tmp_path).claim(a_dataset())
     assert open_in(tmp_path) == 0
