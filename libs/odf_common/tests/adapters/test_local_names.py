@@ -13,7 +13,7 @@ from odf_testing.contracts import CONTENT, NAME, a_dataset, an_entry
 from odf_common.adapters.local import CorruptName, LocalBlobStore, LocalCatalog, durable, faults, layout
 from odf_common.adapters.local import catalog as catalog_module
 from odf_common.errors import AlreadyExists, StorageUnavailable
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import CatalogEntry, ObjectKind
 
 ENTRY = an_entry("Cities", a="odf.push.a")
 
@@ -223,3 +223,38 @@ def test_an_entry_that_finds_the_disk_full_is_not_replaced(
     LocalCatalog(home).repair_names()
     (home / "names" / "cities").write_bytes(b"")
     assert LocalCatalog(home).by_alias("cities") == ENTRY
+
+
+def test_a_name_that_is_mended_in_place_is_read_again_after_a_while(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, clock = home / "names" / "cities", [100.0]
+    sound = file.read_bytes()
+    file.write_bytes(b"")
+    shutil.rmtree(home / "datasets")
+    os.utime(file.parent, (0, 0))  # long ago: from here on the folder's content is remembered
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    catalog = LocalCatalog(home)
+    assert catalog.unreadable() == ("cities",)
+    file.write_bytes(sound)
+
+    def is_found_at(now: float) -> bool:
+        clock[0] = now
+        return catalog.by_id(a_dataset()) is not None
+
+    assert [is_found_at(now) for now in (100.1, 104.0, 106.0)] == [False, False, True]
+    assert catalog.unreadable() == ()
+
+
+def test_names_are_read_by_one_thread_at_a_time(home: Path) -> None:
+    class Watched(LocalCatalog):
+        scans = 0
+
+        def _scan(self) -> tuple[dict[str, CatalogEntry], list[str]]:
+            assert self._guard.locked()
+            self.scans += 1
+            return super()._scan()
+
+    catalog = Watched(home)
+    assert catalog.by_id(a_dataset()) == ENTRY
+    assert catalog.scans == 1
