@@ -258,3 +258,15 @@ def test_names_are_read_by_one_thread_at_a_time(home: Path) -> None:
     catalog = Watched(home)
     assert catalog.by_id(a_dataset()) == ENTRY
     assert catalog.scans == 1
+
+
+def test_a_folder_in_the_place_of_a_name_is_damage_and_no_free_name(home: Path) -> None:
+    (home / "names" / "cities").unlink()
+    (home / "names" / "cities").mkdir()
+    assert LocalCatalog(home).by_alias("cities") == ENTRY
+    shutil.rmtree(home / "datasets")
+    assert LocalCatalog(home).unreadable() == ("cities",)
+    with pytest.raises(CorruptName):
+        LocalCatalog(home).by_alias("cities")
+    with pytest.raises(AlreadyExists):
+        LocalCatalog(home).add(an_entry("cities", 3))
