@@ -68,3 +68,13 @@ def test_the_last_free_bytes_are_left_alone(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     reserve.refill()
     assert (size_of(tmp_path) == SIZE) == is_allocated
+
+
+def test_no_file_stays_open(tmp_path: Path, reserve: Reserve, monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve.refill()
+    reserve.release()
+    monkeypatch.setattr(os, "posix_fallocate", failing(errno.ENOSPC))
+    with pytest.raises(StorageUnavailable):
+        reserve.refill()
+    open_files = [str(handle.resolve()) for handle in Path("/proc/self/fd").iterdir()]
+    assert not [file for file in open_files if file.startswith(f"{tmp_path}/")]
