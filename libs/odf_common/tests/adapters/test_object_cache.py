@@ -188,3 +188,23 @@ def test_a_copy_is_whole_after_a_power_cut(
     (tmp_path / "file").write_bytes(b"y")
     taken = cache.take("b", tmp_path / "file")
     assert {copy.stat().st_ino, taken.stat().st_ino} <= set(synced)
+
+
+def test_a_copy_is_dropped_whether_it_is_there_or_not(cache: ObjectCache) -> None:
+    cache.put("one/data/a", b"first")
+    cache.put("one/data/b", b"second")
+    for _ in range(2):
+        cache.drop("one/data/a")
+    assert cache.find("one/data/a") is None
+    assert cache.find("one/data/b") is not None
+
+
+def test_files_that_are_moved_in_count_as_those_that_are_written(
+    cache: ObjectCache, tmp_path: Path, clock: Clock
+) -> None:
+    for number in range(11):
+        clock.now += IN_USE_SECONDS + MARK_SECONDS if number == 10 else 0
+        file = tmp_path / "file"
+        file.write_bytes(bytes(BLOCK))
+        cache.take(str(number), file)
+    assert copies(tmp_path) == ["10", *"23456789"]
