@@ -9,9 +9,10 @@ from odf_testing.verifier import NOWHERE, Story
 
 from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.metadata.events import SetInfo
-from odf_common.ports.store import CatalogEntry
-from odf_verifier.integrity import Depth, check_chain
-from odf_verifier.report import Damage
+from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_verifier.integrity import Depth, Link, check_chain
+from odf_verifier.replay import Outcome, Replay
+from odf_verifier.report import Damage, Problem
 from odf_verifier.targets import Target, of_entry
 from odf_verifier.verification import OnCommit, Scope, Step, Verdict, Verifier
 
@@ -104,3 +105,58 @@ def test_a_dataset_without_a_head_is_damaged(story: Story) -> None:
     verdict = story.verify(a_chain(), SCOPE)
     assert [one.kind for one in verdict.problems] == [Damage.HEAD_UNREADABLE]
     assert verdict.head is None
+
+
+def test_without_being_told_otherwise_all_is_looked_at_again(story: Story, chain: AChain) -> None:
+    for scope in (SCOPE, Scope()):
+        assert story.verify(chain, scope).tally.blocks == 5
+    assert story.verify(chain, SCOPE).tally.blocks == 0
+
+
+class Replayed:
+    """Stands in for the replay: notes how many blocks it is given, and finds what it is told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.blocks: list[int] = []
+        self.found: Problem | None = None
+        monkeypatch.setattr(Replay, "run", lambda _, links, __: self._run(links))
+
+    def _run(self, links: list[Link]) -> list[Outcome]:
+        self.blocks.append(len(links))
+        return [(1, 2, None), (2, 2, self.found)]
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> Replayed:
+    return Replayed(monkeypatch)
+
+
+def test_a_replay_begins_where_the_last_one_ended(story: Story, chain: AChain, replayed: Replayed) -> None:
+    blocks = []
+    for replay in (True, False, True, True):
+        blocks.append(story.verify(chain, Scope(incremental=True, replay=replay)).tally.blocks)
+        chain.add(SetInfo(description=f"new {len(blocks)}"))
+        story.put(chain)
+    assert blocks == [5, 1, 1, 1]
+    assert replayed.blocks == [5, 2, 1]
+
+
+def test_what_a_replay_finds_is_a_problem_and_found_again(
+    story: Story, chain: AChain, replayed: Replayed
+) -> None:
+    replayed.found = Problem(kind=Damage.REPLAY_MISMATCH, text="other records")
+    for _ in range(2):
+        verdict = story.verify(chain, SCOPE)
+        assert (verdict.problems, verdict.tally.transforms) == ((replayed.found,), 2)
+        assert verdict.tally.blocks == 5
+    replayed.found = None
+    assert story.verify(chain, SCOPE).is_valid
+
+
+def test_nothing_is_replayed_on_damage_nor_in_a_folder_elsewhere(
+    story: Story, chain: AChain, replayed: Replayed
+) -> None:
+    assert story.verify(chain, SCOPE, is_local=False).is_valid
+    story.blobs.remove(chain.state.dataset_id, ObjectKind.BLOCK, [chain.blocks[2].hash])
+    assert not story.verify(chain, Scope()).is_valid
+    assert replayed.blocks == []
