@@ -14,7 +14,7 @@ from odf_verifier.integrity import Depth, Link, check_chain
 from odf_verifier.replay import Outcome, Replay
 from odf_verifier.report import Damage, Problem
 from odf_verifier.targets import Target, of_entry
-from odf_verifier.verification import OnCommit, Scope, Step, Verdict, Verifier
+from odf_verifier.verification import REPLAY, OnCommit, Scope, Step, Verdict, Verifier
 
 SCOPE = Scope(incremental=True)
 
@@ -151,6 +151,16 @@ def test_what_a_replay_finds_is_a_problem_and_found_again(
         assert verdict.tally.blocks == 5
     replayed.found = None
     assert story.verify(chain, SCOPE).is_valid
+
+
+def test_progress_of_the_replay_is_told_before_the_verdict(
+    story: Story, chain: AChain, replayed: Replayed
+) -> None:
+    replayed.found = Problem(kind=Damage.REPLAY_MISMATCH, text="other records")
+    target = of_entry(story.datasets, CatalogEntry(alias="cities", dataset_id=chain.state.dataset_id))
+    *steps, verdict = story.verifier.verify(target, Scope())
+    assert steps == [Step(phase=REPLAY, done=done, total=2) for done in (1, 2)]
+    assert isinstance(verdict, Verdict)
 
 
 def test_nothing_is_replayed_on_damage_nor_in_a_folder_elsewhere(
