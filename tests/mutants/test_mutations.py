@@ -109,7 +109,7 @@ def test_whether_zip_is_strict_stays_since_that_is_an_assertion(tmp_path: Path) 
 
 
 def test_a_seed_draws_the_same_sample_and_another_one_another() -> None:
-    first, again, other = (sample(ROOT, 20, seed) for seed in (1, 1, 2))
+    first, again, other = (sample(ROOT, 20, seed, "coordinator") for seed in (1, 1, 2))
     assert first == again
     assert first != other
     assert len(set(first)) == 20
