@@ -111,9 +111,10 @@ def test_recursive_patterns_name_files_below_their_fixed_folder(
 ) -> None:
     write(folder, "2024/a.json", 1)
     write(folder, "2025/a.json", 2)
+    write(folder, "a.json", 3)
     bench = make_polled(glob(folder, "**/*.json"))
     poll(bench)
-    assert names(bench) == ["2024/a.json", "2025/a.json"]
+    assert names(bench) == ["2024/a.json", "2025/a.json", "a.json"]
 
 
 def test_a_changed_file_is_read_again_if_the_merge_knows_its_records(

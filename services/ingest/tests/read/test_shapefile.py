@@ -245,3 +245,18 @@ def test_an_attribute_that_does_not_fit_is_named() -> None:
         rows(files)
     with pytest.raises(InvalidInput, match=r"^record 1: column name: 'Zürich' is not a value of BIGINT"):
         read_batch(ReadStepEsriShapefile(), zipped(shapefiles()), ddl_to_schema(["name BIGINT"]))
+
+
+def test_a_shape_without_attributes_is_refused() -> None:
+    files = shapefiles()
+    head, size = (int.from_bytes(files["dbf"][at : at + 2], "little") for at in (8, 10))
+    one = (1).to_bytes(4, "little")
+    files["dbf"] = files["dbf"][:4] + one + files["dbf"][8 : head + size]
+    with pytest.raises(InvalidInput, match=r"\.shp file has more records than the \.dbf file"):
+        rows(files)
+
+
+def test_a_part_that_is_in_the_archive_twice_is_refused() -> None:
+    files = shapefiles()
+    with pytest.raises(InvalidInput, match="is in the archive twice"):
+        rows(files | {"DBF": files["dbf"]})
