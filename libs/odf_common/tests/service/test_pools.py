@@ -1,7 +1,10 @@
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -77,6 +80,16 @@ def test_a_queue_keeps_its_order_and_one_that_stalls_holds_up_no_other() -> None
     assert pool.workers <= 2
     release.set()
     assert all(one.result(10) for one in waiting)
+
+
+def test_a_queue_that_was_empty_runs_what_comes_later() -> None:
+    begun: list[Callable[[], None]] = []
+    queue = SerialQueue(cast("Executor", SimpleNamespace(submit=begun.append)))
+    for number in range(2):
+        answer = queue.submit(lambda: number)  # noqa: B023
+        begun.pop()()
+        assert answer.result(0) == number
+        assert begun == [], "it takes no thread while it has no task"
 
 
 def test_a_queue_continues_after_a_task_that_fails() -> None:
