@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from odf_testing.builders import a_dataset
 from odf_testing.coordinator import Coordinator
+from odf_testing.guarded import GuardedDict
 
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import NOTIFICATIONS
@@ -128,3 +129,11 @@ def test_what_the_engine_does_is_said_on_the_bus(pushed: Coordinator) -> None:
     topic, said = pushed.bus.sent[-1]
     assert (topic, said.dataset_id) == (NOTIFICATIONS, str(known.id))
     assert said.transform_progress == TransformProgress(stage="computing", rows=3, total=5)
+
+
+def test_a_transform_begins_and_ends_under_the_lock_of_those_who_ask() -> None:
+    running = RunningTransforms()
+    running._running = GuardedDict(running._guard)
+    with running.track(a_dataset()):
+        assert running.of(a_dataset()) is not None
+    assert running.of(a_dataset()) is None

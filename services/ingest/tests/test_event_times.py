@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from odf_common.errors import InvalidInput
-from odf_ingest.prepare.event_time import with_event_time
+from odf_common.metadata.scalars import Timestamp
+from odf_ingest.prepare.event_time import fill_event_time, with_event_time
 
 NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
 MS = pa.timestamp("ms", "UTC")
@@ -42,3 +43,18 @@ def test_missing_days_are_those_of_the_moments() -> None:
 def test_a_column_of_another_type_is_refused() -> None:
     with pytest.raises(InvalidInput):
         times(pa.array(["2020-01-01"]))
+
+
+@pytest.mark.parametrize(("type_", "expected"), [(MS, NOON), (pa.date32(), NOON.date())])
+def test_times_that_are_missing_after_a_query_are_the_moment_of_the_batch(
+    type_: pa.DataType, expected: dt.datetime | dt.date
+) -> None:
+    moment = Timestamp.from_datetime(NOON)
+    later = NOON + dt.timedelta(days=1)
+    records = pa.table({"event_time": pa.array([None, later], MS).cast(type_), "id": [1, 2]})
+    filled = fill_event_time(records, "event_time", moment)
+    assert filled.column("event_time").to_pylist() == [
+        expected,
+        later if type_ == MS else later.date(),
+    ]
+    assert filled.column("id").to_pylist() == [1, 2]
