@@ -20,5 +20,5 @@ def run_and_place(key: str) -> tuple[str, int] | None:
 
 def run_of(key: str) -> str:
     """Return the key of a batch's run, as chosen by its client."""
-    run = run_and_place(key)
-    return key if run is None else run[0]
+    placed = run_and_place(key)
+    return key if placed is None else placed[0]

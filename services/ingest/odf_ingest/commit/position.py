@@ -132,12 +132,8 @@ class SourcePosition:
 
         Of the files of one run only the last key is kept: it implies the others.
         """
-        run = run_and_place(key)
-        kept = (
-            self.receipts
-            if run is None
-            else [receipt for receipt in self.receipts if _run(receipt) != run[0]]
-        )
+        run = _run(key)
+        kept = self.receipts if run is None else [other for other in self.receipts if _run(other) != run]
         receipts = (*kept, key)[-RECEIPTS:]
         digests = {**self.contents, key: content}
         contents = {receipt: digests[receipt] for receipt in receipts if digests.get(receipt)}
@@ -155,13 +151,13 @@ class SourcePosition:
 
 def next_in_run(position: SourcePosition, run: str) -> int:
     """Return the index of a run's first batch that is not known to be committed."""
-    runs = (run_and_place(receipt) for receipt in position.receipts)
-    return max((receipt[1] + 1 for receipt in runs if receipt is not None and receipt[0] == run), default=0)
+    known = [placed for receipt in position.receipts if (placed := run_and_place(receipt)) is not None]
+    return max((place + 1 for other, place in known if other == run), default=0)
 
 
 def _run(key: str) -> str | None:
-    run = run_and_place(key)
-    return None if run is None else run[0]
+    placed = run_and_place(key)
+    return None if placed is None else placed[0]
 
 
 def _topic(entry: Mapping[str, Mapping[str, int]]) -> TopicPosition:

@@ -255,9 +255,9 @@ def _uploaded(source: PushSource, connection: Connection, uploads: Sequence[Uplo
         try:
             while pending:
                 finished, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
-                for upload in finished:
+                for future in finished:
                     try:
-                        upload.result()
+                        future.result()
                     except NotFound as error:
                         if source.state.kind is DatasetKind.Derivative:
                             raise DataNotHere(what=source.alias) from error
