@@ -1,12 +1,13 @@
 """No error of the SDK leaves a bucket, and a lost answer is neither a lost nor a doubled write."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from io import BytesIO
 from itertools import chain, repeat
 from pathlib import Path
+from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -451,3 +452,42 @@ def test_a_silent_server_is_given_up_after_one_attempt(
     ):
         server.bucket(place).read("one")
     assert server.bucket(place).read("one") is None
+
+
+def a_list(names: Iterable[str], *, is_truncated: bool = False) -> Page:
+    """Return a page of a bucket's list."""
+    entries = "".join(f"<Contents><Key>{name}</Key><Size>1</Size></Contents>" for name in names)
+    rest = f"<IsTruncated>{str(is_truncated).lower()}</IsTruncated><NextContinuationToken>t</NextContinuationToken>"
+    body = f"<ListBucketResult><Name>{BUCKET}</Name>{entries}{rest}</ListBucketResult>"
+    return Page(body=body.encode(), headers={"Content-Type": "application/xml"})
+
+
+BUCKET: Final = "theirs"
+
+
+def at(url: str) -> Bucket:
+    return Bucket(S3Location(bucket=BUCKET, endpoint=url), S3Access())
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_answer_that_is_too_long_is_not_read_to_its_end(
+    monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(bucket, "ANSWER_BYTES", 10_000)
+    with serving_answers(lambda _: Page(body=b" " * 10_001, status=status)) as url:
+        error = error_of(lambda: list(at(url).objects("")))
+    assert "its answer has more than 10,000 bytes" in str(error)
+
+
+def test_a_list_whose_pages_repeat_is_refused() -> None:
+    page = a_list([f"{number:04}" for number in range(bucket.PAGE)], is_truncated=True)
+    with serving_answers(lambda _: page) as url:
+        error = error_of(lambda: list(at(url).objects("")))
+    assert "do not continue each other" in str(error)
+
+
+def test_a_list_of_folders_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket, "NAMES_LIMIT", 7)
+    with serving_answers(lambda _: a_list(["a", "b"], is_truncated=True)) as url:
+        error = error_of(lambda: list(at(url).folders()))
+    assert "more than 7 names" in str(error)

@@ -9,10 +9,11 @@ import os
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
 from time import monotonic, sleep
-from typing import BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 from uuid import uuid4
 from xml.etree.ElementTree import ParseError
 
@@ -37,6 +38,8 @@ BACKOFF: Final = Backoff(first=0.1, most=2.0)
 READ_SECONDS: Final = 20.0  # between two packets
 TIMEOUT: Final = urllib3.Timeout(connect=5.0, read=READ_SECONDS)
 CONNECTIONS: Final = 32  # kept open for each process
+ANSWER_BYTES: Final = 8 << 20  # all but objects; a page of the longest keys has half of it
+NAMES_LIMIT: Final = 1_000_000  # at the top of a prefix
 
 _ABSENT: Final = frozenset({"NoSuchKey"})
 _UNMET: Final = frozenset({"PreconditionFailed"})
@@ -88,6 +91,28 @@ class _Unmet(Exception):
     def __init__(self, *, is_certain: bool) -> None:
         super().__init__()
         self.is_certain = is_certain  # False: an earlier attempt may have been carried out
+
+
+class _TooLong(ValueError):
+    """A server answers with more than an answer of its kind can have."""
+
+
+class _Connections(urllib3.PoolManager):
+    """Connections to a server that is not trusted: the SDK would take any answer to its end."""
+
+    def urlopen(  # type: ignore[override]
+        self, method: str, url: str, *, preload_content: bool = True, **options: Any
+    ) -> urllib3.BaseHTTPResponse:
+        """Return an answer: an object to be streamed, anything else as it was read; raises `_TooLong`."""
+        response = super().urlopen(method, url, preload_content=False, **options)
+        if not preload_content and response.status < HTTPStatus.MULTIPLE_CHOICES:
+            return response
+        content = response.read(ANSWER_BYTES + 1)
+        if len(content) > ANSWER_BYTES:
+            response.close()
+            raise _TooLong(f"its answer has more than {ANSWER_BYTES:,} bytes")
+        response.release_conn()
+        return urllib3.HTTPResponse(content, headers=response.headers, status=response.status)
 
 
 class _Client(Minio):
@@ -258,7 +283,10 @@ class Bucket:
                 yield ListedObject(name=str(listed.object_name)[start:], size=listed.size or 0)
             if len(page) < PAGE:
                 return
-            after = page[-1].object_name
+            last = str(page[-1].object_name)
+            if after is not None and last <= after:
+                raise self._unavailable(prefix, "the pages of its list do not continue each other")
+            after = last
 
     def _page(self, prefix: str, after: str | None) -> list[Object]:
         bucket, key = self.location.bucket, self.location.key(prefix)
@@ -286,11 +314,17 @@ class Bucket:
     def folders(self) -> Iterator[str]:
         """Yield the first segments of all names that have more than one."""
         start = self.location.key("")
-        objects = self._retried(lambda: list(self._client.list_objects(self.location.bucket, start)), "")
-        for listed in objects:
-            name = str(listed.object_name)[len(start) :]
-            if name.endswith("/"):
-                yield name.removesuffix("/")
+
+        def ask() -> list[str]:
+            names = []
+            for number, listed in enumerate(self._client.list_objects(self.location.bucket, start)):
+                if number == NAMES_LIMIT:
+                    raise _TooLong(f"it lists more than {NAMES_LIMIT:,} names")
+                if listed.is_dir:
+                    names.append(str(listed.object_name)[len(start) :].removesuffix("/"))
+            return names
+
+        yield from self._retried(ask, "")
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove objects; missing ones are ignored."""
@@ -429,7 +463,7 @@ def _client(location: S3Location, access: S3Access) -> _Client:
         secure=scheme == "https",
         region=access.region,
         credentials=_provider(access),
-        http_client=urllib3.PoolManager(timeout=TIMEOUT, maxsize=CONNECTIONS, retries=False),
+        http_client=_Connections(timeout=TIMEOUT, maxsize=CONNECTIONS, retries=False),
     )
     if access.addressing == "path":
         client.disable_virtual_style_endpoint()  # type: ignore[no-untyped-call]
