@@ -290,9 +290,8 @@ class Node(ObservedNode):
         self.doubts.clear()
         self.drain()
         collecting = self.world.coordinators[0]
-        collecting.now = (
-            FAR_FUTURE  # objects that were written to a deleted dataset have outlived their grace
-        )
+        # Objects that were written to a deleted dataset have outlived their grace.
+        collecting.now = FAR_FUTURE
         collecting.collector.collect()
         collecting.now = 0.0
         self.observe()

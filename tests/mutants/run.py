@@ -26,9 +26,8 @@ IN_EACH_PROCESS: Final = Path(__file__).with_name("in_each_process")
 COUNT: Final = 60
 JOBS: Final = 2
 TEST_SECONDS: Final = 60  # a test that takes longer has noticed: a loop may have no end
-SUITE_SECONDS: Final = (
-    900  # and so has a process that does not end after its tests: a thread may wait for ever
-)
+# A process that runs for longer has noticed, too: a thread of it may wait for ever.
+SUITE_SECONDS: Final = 900
 MOST: Final = 0.1  # of the sample may survive
 
 

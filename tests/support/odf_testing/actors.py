@@ -13,9 +13,8 @@ import pytest
 from odf_testing.killer import Killed, Killer
 
 _HERE: Final = threading.local()
-STUCK_SECONDS: Final = (
-    60.0  # of real time; an actor that runs for longer waits for something that never happens
-)
+# In real time: an actor that runs for longer waits for something that never happens.
+STUCK_SECONDS: Final = 60.0
 
 
 class Actor:

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from typing import Final
 
 CHUNK_BYTES: Final = 8192
-PAUSE_SECONDS: Final = (
-    0.0002  # after each: a network is slower than a server, which else would see nothing of a burst
-)
+# After each piece: a network is slower than a server, which would see nothing of a burst otherwise.
+PAUSE_SECONDS: Final = 0.0002
 NEVER: Final = 1 << 60
 
 

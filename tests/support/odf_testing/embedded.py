@@ -35,9 +35,8 @@ class CommandFailed(AssertionError):
 class EmbeddedNode:
     """A node with its own home; `run` runs commands on it."""
 
-    forks_commands: ClassVar[bool] = (
-        False  # saves time in tests; benchmarks measure commands as users run them
-    )
+    # Saves time in tests; benchmarks measure commands as users run them.
+    forks_commands: ClassVar[bool] = False
 
     def __init__(self, home: Path, settings: Mapping[str, str] | None = None) -> None:
         """Prepare the node; `up` starts it."""

@@ -38,9 +38,8 @@ Schema = dict[str, Any]
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _NULL: Final[Schema] = {"type": "null"}
-_MULTIBASE: Final = (
-    f"(?:[fF](?:[0-9a-fA-F]{{2}})+|[{''.join(FINAL).replace('fF', '')}][0-9A-Za-z+/_=-]+)"  # base16 exactly
-)
+# Base16 has pairs of digits; other bases are matched by their letter only.
+_MULTIBASE: Final = f"(?:[fF](?:[0-9a-fA-F]{{2}})+|[{''.join(FINAL).replace('fF', '')}][0-9A-Za-z+/_=-]+)"
 _BASE64: Final = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _MANIFESTS: Final = ("DatasetSnapshot", "MetadataEvent", "MetadataBlock")
 _EVENTS: Final[Mapping[str, type]] = {tag_of(member, EVENTS): member for member in EVENTS.members}

@@ -36,9 +36,8 @@ log = structlog.stdlib.get_logger(__name__)
 
 CALLER_CHECK_SECONDS: Final = 0.5  # between checks whether the caller is still connected
 ENGINE_TIMEOUT_SECONDS: Final = 300.0  # that the engine may be unavailable
-ROOTS_AT_ONCE: Final = (
-    16  # they mostly wait for servers of others; derivatives share the engine, so they take turns
-)
+# They mostly wait for servers of others; derivatives share the engine, so they take turns.
+ROOTS_AT_ONCE: Final = 16
 
 Found = DatasetHandle | Unreadable
 

@@ -10,9 +10,8 @@ from odf_engine_spark.values.python_values import Plain
 from odf_engine_spark.values.sorted_runs import Run
 
 _NOTES: Final = 16  # notes are counted when there are more than this plus twice the values
-_INSERT_RATIO: Final = (
-    32  # new values are inserted one by one if there are that many times as many sorted ones
-)
+# New values are inserted one by one if there are that many times as many sorted ones.
+_INSERT_RATIO: Final = 32
 
 
 @dataclass(slots=True)

@@ -7,9 +7,8 @@ from typing import Final
 
 from odf_engine_spark.spark.jvm import Spark
 
-PROBE_INTERVAL_SECONDS: Final = (
-    2.0  # between probes; each costs both processes some processor time, also while nothing runs
-)
+# Each probe costs both processes some processor time, also while nothing runs.
+PROBE_INTERVAL_SECONDS: Final = 2.0
 TOLERATED_SILENCE_SECONDS: Final = 5.0  # without a response
 
 

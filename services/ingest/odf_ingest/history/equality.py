@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-VERSION: Final = (
-    1  # raised whenever other values are equal, or keys have other bytes: kept indexes are then rebuilt
-)
+# Raised whenever other values are equal, or keys have other bytes: kept indexes are then rebuilt.
+VERSION: Final = 1
 Mask = npt.NDArray[np.bool_]
 # By width in bits: the integer type of that width, and the bits of infinity, above which are NaNs.
 _FLOATS: Final = {

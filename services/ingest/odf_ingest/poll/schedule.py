@@ -25,9 +25,8 @@ from odf_ingest.source_settings import Duration, load_settings
 
 log = structlog.stdlib.get_logger(__name__)
 
-RESCAN_SECONDS: Final = (
-    120.0  # between looks at the settings files of all datasets, for changes by other processes
-)
+# All datasets' settings files are read again after this time, as other processes may change them.
+RESCAN_SECONDS: Final = 120.0
 TICK_SECONDS: Final = 0.5
 RETRY: Final = Backoff(first=10.0, most=3600.0)
 

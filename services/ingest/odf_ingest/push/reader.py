@@ -26,9 +26,8 @@ from odf_ingest.push.state_machine import Event, Phase
 
 log = structlog.stdlib.get_logger(__name__)
 
-MESSAGES_PER_POLL: Final = (
-    500  # messages per poll; with more, each would leave the CPU cache before it is used
-)
+# Messages per poll; with more, each would leave the CPU cache before it is used.
+MESSAGES_PER_POLL: Final = 500
 POLL_SECONDS: Final = 0.1  # to wait for a message; short, so that requests are executed soon
 # The same while nothing happens, as each poll asks every client. Messages of the first client's partitions end the
 # wait; those of a watched partition or of another client may wait that long, if they are the first for a second.

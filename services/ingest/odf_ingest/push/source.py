@@ -23,9 +23,8 @@ from odf_ingest.push.source_topics import Key, TopicOffsets
 from odf_ingest.read.message_buffer import MessageBuffer
 
 MAX_BATCHES_IN_FLIGHT: Final = 2  # batches in flight: one is committed while the next is read
-BACKLOG_DELAY_FACTOR: Final = (
-    5  # times the delay that a batch may wait for messages that are already in the topic
-)
+# A batch waits this many times its delay for messages that are already in the topic.
+BACKLOG_DELAY_FACTOR: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,8 @@ import pyarrow as pa
 from odf_common.errors import InvalidInput
 from odf_ingest.read.message_buffer import MessageBuffer
 
-MESSAGES_PER_GROUP: Final = (
-    1024  # messages; a larger group with bad ones is first split into groups of this size
-)
+# A larger group with bad messages is first split into groups of this size.
+MESSAGES_PER_GROUP: Final = 1024
 
 T = TypeVar("T")
 Read = Callable[[Sequence[T]], pa.Table]

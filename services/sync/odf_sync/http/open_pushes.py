@@ -18,9 +18,8 @@ from odf_common.ports.store import ObjectKind
 
 Listener = Callable[[ObjectKind, Multihash], None]
 
-LINGERING_SECONDS: Final = (
-    60.0  # after an exchange that was cut off: what its client still sends is not sent again
-)
+# An exchange that was cut off takes uploads for this long: its client does not send them again.
+LINGERING_SECONDS: Final = 60.0
 
 
 @dataclass(eq=False, slots=True)

@@ -33,9 +33,8 @@ from odf_sync.http.smart_protocol.routes import SmartProtocol
 from odf_sync.search.own_datasets import OwnDatasets
 
 THREADS: Final = 64  # reads and writes of the store at a time; a silent one holds each for some 20 s
-LINGERING_SECONDS: Final = (
-    2.0  # in which the rest of a refused body is read, so that its client reads the answer
-)
+# The rest of a refused body is read for this long, so that its client reads the answer.
+LINGERING_SECONDS: Final = 2.0
 
 
 def serve_http(

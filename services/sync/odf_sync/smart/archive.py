@@ -18,12 +18,10 @@ from odf_common.ports.store import ObjectKind
 
 LEVEL: Final = 6
 BLOCKS_BYTES_LIMIT: Final = 128 * 1024**2  # of all blocks of an archive, which one message has to hold
-ARCHIVE_BYTES_LIMIT: Final = (
-    2 * BLOCKS_BYTES_LIMIT
-)  # compressed; headers of small blocks are as long as blocks
-COUNTED_BYTES: Final = (
-    128  # at least, for each block: one in memory takes more than that, however short it is
-)
+# Of the compressed archive: the headers of small blocks are as long as the blocks.
+ARCHIVE_BYTES_LIMIT: Final = 2 * BLOCKS_BYTES_LIMIT
+# A block counts as at least this many bytes: in memory it takes more, however short it is.
+COUNTED_BYTES: Final = 128
 WHERE: Final = "archive of blocks"
 EXTENDED: Final = (tarfile.XHDTYPE, tarfile.XGLTYPE)
 _BROKEN: Final = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError)

@@ -34,9 +34,8 @@ T = TypeVar("T")
 
 UINT64_MAX: Final = (1 << 64) - 1
 PART_CHARS: Final = 1 << 16  # of an archive's numbers that are converted at a time
-JSON_CHARS: Final = (
-    16 * 1024**2
-)  # of a message without its archive; as Python's objects they take up to 30 bytes each
+# Of a message without its archive: as Python objects they take up to 30 bytes each.
+JSON_CHARS: Final = 16 * 1024**2
 _PAYLOAD: Final = re.compile(r'"payload"\s*:\s*\[([0-9,\s]*)\]')
 _NO_PAYLOAD: Final = '"payload":[]'
 _BLANK: Final = re.compile(r"\s*")

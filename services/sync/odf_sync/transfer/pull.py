@@ -259,9 +259,8 @@ class _Pull:
     ) -> Generator[Step, None, int]:
         """Fetch objects of a chain; return how many are to be rebuilt, since the repository does not have them."""
         copy = self.copy
-        is_rebuilt = (
-            state.kind is DatasetKind.Derivative and copy.ref == HEAD
-        )  # other references are not rebuilt
+        # Other references are not rebuilt.
+        is_rebuilt = state.kind is DatasetKind.Derivative and copy.ref == HEAD
         wanted = CopiedObjects(
             self.datasets.blobs,
             self.folder,

@@ -50,27 +50,21 @@ from odf_sync.smart.ranges import Range, pack
 from odf_sync.transfer.block_signatures import own_signatures
 from odf_sync.transfer.privacy import require_accounts
 from odf_sync.transfer.pull import Step
-from odf_sync.transfer.push_errors import (
-    DataNotHere,
-    NoPlaceThere,
-)
+from odf_sync.transfer.push_errors import DataNotHere, NoPlaceThere
 from odf_sync.transfer.push_source import Push, PushSource, Sent, block_reader_of, head_of
 from odf_sync.transfer.upload import File, Uploader, at_a_time
 
-MESSAGE_BYTES: Final = (
-    32 * 1024
-)  # of an archive in a message, which is sent again as a whole if it is cut off
+# Of the archive in a message, which is sent again as a whole if it is cut off.
+MESSAGE_BYTES: Final = 32 * 1024
 PART_BYTES: Final = 16 * 1024**2  # of blocks in one message, which takes several times as much memory
 UPLOADS: Final = 8  # objects at a time
 LISTED: Final = 10_000  # objects in one list
-LISTED_EARLY: Final = (
-    1_000  # objects in a list that is sent before its turn: the other node keeps it until then
-)
+# A list that is sent before its turn is shorter, as the other node keeps it until then.
+LISTED_EARLY: Final = 1_000
 POLL_SECONDS: Final = 1.0  # between two looks at the other node's questions
 GLANCE_SECONDS: Final = 0.01
-CROSSING_SECONDS: Final = (
-    9.0  # of uploads, from which on a question may cross with their end: it comes every 10 s
-)
+# The end of longer uploads may cross with a question of the other node, which asks every 10 s.
+CROSSING_SECONDS: Final = 9.0
 SUCCEEDED: Final = b"Client push flow succeeded"
 
 

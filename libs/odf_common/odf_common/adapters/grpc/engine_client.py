@@ -61,9 +61,8 @@ SILENCE_TIMEOUT_SECONDS: Final = 120.0
 REFUSE_AFTER_SILENCE_SECONDS: Final = 10.0  # of silence after which new calls are refused
 PREPROCESSING_TIMEOUT_SECONDS: Final = 300.0  # for a source's query over one batch; it keeps others waiting
 _MIGRATION_TIMEOUT_SECONDS: Final = 1200.0
-_ANALYSIS_TIMEOUT_SECONDS: Final = (
-    4 * CALL_TIMEOUT_SECONDS
-)  # a query new to the engine is analysed by a JVM that may be busy
+# A query new to the engine is analysed by a JVM that may be busy.
+_ANALYSIS_TIMEOUT_SECONDS: Final = 4 * CALL_TIMEOUT_SECONDS
 
 
 class EngineClient:
