@@ -99,6 +99,13 @@ def _walk(target: Target, head: Multihash, stop: Multihash | None) -> tuple[list
             text=str(error),
         )
         return links[::-1], [problem]
+    except Damaged as error:  # it is no regular file, or a bucket has other bytes
+        above = links[-1].block if links else None
+        damaged = head if above is None else above.prev_block_hash
+        number = None if above is None else above.sequence_number - 1
+        kind = Damage.BLOCK_HASH_MISMATCH
+        problem = Problem(kind=kind, block=damaged, sequence_number=number, object=damaged, text=str(error))
+        return links[::-1], [problem]
     if stop is None:
         return links[::-1], []
     lost = "the last verified block is no longer in the chain"

@@ -10,7 +10,7 @@ from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.stored_dataset import StoredDataset
-from odf_common.errors import InvalidInput, NotFound
+from odf_common.errors import Damaged, InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, MARK, split_ref
 from odf_common.identity.dataset_refs import is_pattern, matching_names
@@ -120,15 +120,15 @@ def seed_of(store: FolderDataset) -> DatasetId:
     All blocks are searched instead of walking the chain: links may be broken, and are verified afterwards.
     """
     for name in store.names(ObjectKind.BLOCK):
-        seed = _seed_in(store.read_block(name))
+        seed = _seed_in(store, name)
         if seed is not None:
             return seed
     raise NotFound(what=f"a seed block in {store.folder}")
 
 
-def _seed_in(raw: bytes) -> DatasetId | None:
+def _seed_in(store: FolderDataset, block: Multihash) -> DatasetId | None:
     try:
-        event = decode_block(raw).block.event
-    except InvalidInput:
+        event = decode_block(store.read_block(block)).block.event
+    except (InvalidInput, Damaged):
         return None
     return event.dataset_id if isinstance(event, Seed) else None

@@ -125,6 +125,20 @@ def test_a_folder_in_place_of_a_slice_is_named(folder: Path) -> None:
     assert problem.text.endswith("cannot be used: it is not a regular file")
 
 
+@pytest.mark.parametrize("above", [0, 2])
+def test_a_folder_in_place_of_a_block_is_named_with_its_place(folder: Path, above: int) -> None:
+    chain = check_chain(target_of(folder))[0]
+    lost = chain[-1 - above]
+    file = folder / "blocks" / str(lost.hash)
+    file.unlink()
+    file.mkdir()
+    links, (problem,) = check_chain(target_of(folder))
+    assert (problem.kind, problem.block, problem.object) == (Damage.BLOCK_HASH_MISMATCH, lost.hash, lost.hash)
+    assert problem.sequence_number == (lost.block.sequence_number if above else None)
+    assert problem.text.endswith("cannot be used: it is not a regular file")
+    assert links == chain[len(chain) - above :]
+
+
 def test_a_missing_block_is_named_and_what_is_above_it_still_looked_at(folder: Path) -> None:
     chain = check_chain(target_of(folder))[0]
     lost = chain[1]
