@@ -60,11 +60,7 @@ def compare(
         return Equal()
     left, right = _Walk(read_ours, ours), _Walk(read_theirs, theirs)
     while left.name != right.name:
-        ours_at, theirs_at = left.sequence_number(), right.sequence_number()
-        if ours_at >= theirs_at:
-            left.step_back()
-        if theirs_at >= ours_at:
-            right.step_back()
+        max(left, right, key=_Walk.sequence_number).step_back()
     if left.steps == 0:
         return Behind(blocks=right.steps)
     if right.steps == 0:

@@ -31,11 +31,9 @@ class BlockIndex:
         except (NotFound, ChainBroken):
             return False
         while self._lowest is None or self._lowest > number:
-            link = next(self._down, None)
-            if link is None:
-                return False
-            self._lowest = link[1].block.sequence_number
-            self._names[self._lowest] = link[0]
+            name, decoded, _ = next(self._down)  # a walk ends at number 0, and no block has a smaller one
+            self._lowest = decoded.block.sequence_number
+            self._names[self._lowest] = name
         return self._names.get(number) == block
 
 

@@ -1,3 +1,4 @@
+import pytest
 from odf_testing.builders import (
     a_block,
     a_chain,
@@ -11,9 +12,10 @@ from odf_testing.builders import (
 )
 
 from odf_common.chain.add_data import add_data_event
-from odf_common.chain.build_blocks import next_system_time
+from odf_common.chain.build_blocks import build_blocks, next_system_time
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
+from odf_common.errors import InvalidInput
 from odf_common.metadata.events import (
     AddData,
     DisablePushSource,
@@ -36,6 +38,12 @@ def test_the_next_block_is_later_than_the_last_whatever_the_clock_shows() -> Non
     assert next_system_time(state, Timestamp.from_ms(last.ms + 5)) == Timestamp.from_ms(last.ms + 5)
     for behind in (last, Timestamp(0)):
         assert next_system_time(state, behind) == Timestamp.from_ms(last.ms + 1)
+
+
+def test_no_events_make_no_blocks() -> None:
+    for past in (None, a_chain().state):
+        with pytest.raises(InvalidInput):
+            build_blocks(past, [], system_time=a_time(), version=3)
 
 
 def test_setting_the_watermark_keeps_all_source_states() -> None:

@@ -144,6 +144,17 @@ REFUSED: dict[str, tuple[str, Callable[[], Case]]] = {
         "input_offsets_are_contiguous",
         lambda: case(DERIVED, executing(new_offset=9)),
     ),
+    "a second input that goes back, after one with new blocks only": (
+        "input_offsets_are_contiguous",
+        lambda: case(
+            DERIVED,
+            some_result(
+                DERIVED,
+                replace(a_step(DERIVED, A, "a2", 19), new_offset=None),
+                replace(a_step(DERIVED, B, "b2", 9), prev_offset=3),
+            ),
+        ),
+    ),
     "a checkpoint that was there before": (
         "add_data_changes_something",
         lambda: case(

@@ -38,7 +38,7 @@ from odf_common.chain.walk import blocks_between
 from odf_common.errors import ChainRuleViolated, InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.data_schema import DataTypeOption, DataTypeString
-from odf_common.metadata.engine_messages import TransformResponseSuccess, Watermark
+from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess, Watermark
 from odf_common.metadata.events import (
     AddData,
     DatasetKind,
@@ -255,12 +255,12 @@ def test_replaying_a_stored_event_gives_the_same_request() -> None:
         assert request(before, *(read(source, one) for one in event.query_inputs)) == expected
 
 
-def request(state: ChainState, *inputs: InputSlices) -> object:
+def request(state: ChainState, *inputs: InputSlices) -> TransformRequest:
     def path_of(name: Multihash) -> str:
         return f"/data/{name}"
 
     source = InputSource(alias="a", vocab=DatasetVocabulary(), schema_file="/schema", path_of=path_of)
-    files = RequestFiles(prev_checkpoint=None, new_checkpoint="/out/checkpoint", new_data="/out/data")
+    files = RequestFiles(prev_checkpoint="/last", new_checkpoint="/out/checkpoint", new_data="/out/data")
     return build_request(state, inputs, {A: source}, alias="derivative", system_time=a_time(100), files=files)
 
 
@@ -271,9 +271,18 @@ def test_a_request_names_slices_in_order_and_the_offset_to_go_on_from() -> None:
     found = read(source, planned(output, source))
     made = request(output.state, found)
     paths = tuple(f"/data/{one.physical_hash}" for one in found.slices)
-    assert made.next_offset == 4  # type: ignore[attr-defined]
-    assert made.query_inputs[0].data_paths == paths  # type: ignore[attr-defined]
-    assert made.query_inputs[0].query_alias == "input_0"  # type: ignore[attr-defined]
+    assert made.next_offset == 4
+    assert made.query_inputs[0].data_paths == paths
+    assert made.query_inputs[0].query_alias == "input_0"
+
+
+def test_a_request_has_the_names_of_the_outputs_columns_and_where_to_write() -> None:
+    source, output = an_input().add_data(), a_derivative(A).add(SetVocab(event_time_column="at"))
+    made = request(output.state, read(source, planned(output, source)))
+    assert (made.dataset_alias, made.system_time) == ("derivative", a_time(100))
+    assert made.vocab == DatasetVocabulary(event_time_column="at")
+    assert made.prev_checkpoint_path == "/last"
+    assert (made.new_checkpoint_path, made.new_data_path) == ("/out/checkpoint", "/out/data")
 
 
 def test_a_dataset_without_transform_makes_no_request() -> None:
