@@ -1,4 +1,5 @@
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +56,14 @@ def test_the_longest_unused_copies_are_removed_when_there_are_too_many(
     assert copies(tmp_path) == ["0", "10", "3", "4", "5", "6", "7", "8", "9"]
 
 
+def test_nothing_is_removed_while_all_copies_fit(cache: ObjectCache, tmp_path: Path, clock: Clock) -> None:
+    for number in range(9):
+        cache.put(str(number), bytes(BLOCK))
+    clock.now += IN_USE_SECONDS
+    cache.put("9", bytes(BLOCK))
+    assert len(copies(tmp_path)) == 10
+
+
 def test_copies_in_use_stay_up_to_one_and_a_half_times_the_limit(
     cache: ObjectCache, tmp_path: Path, clock: Clock
 ) -> None:
@@ -99,9 +108,10 @@ def test_two_processes_keep_one_limit(cache: ObjectCache, tmp_path: Path, clock:
     assert cache.find("0") is None
 
 
-def test_the_cache_is_measured_by_one_process_at_a_time(
-    cache: ObjectCache, tmp_path: Path, clock: Clock
+def test_the_cache_is_measured_by_one_process_at_a_time_and_others_do_not_wait_for_it(
+    cache: ObjectCache, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits for the lock"))
     with durable.locked(tmp_path / "cache" / LOCK):
         for number in range(30):
             cache.put(str(number), bytes(BLOCK))
@@ -141,15 +151,15 @@ def test_a_copy_is_marked_as_used_at_most_once_a_minute(tmp_path: Path) -> None:
     cache = ObjectCache(tmp_path, 1 << 20, clock=lambda: clock[-1])
     file = cache.put("copy", b"content")
     marks = []
-    for now in (10_030.0, 10_061.0, 10_100.0):
+    for now in (10_030.0, 10_060.0, 10_061.0, 10_100.0):
         clock.append(now)
         cache.find("copy")
         marks.append(file.stat().st_mtime)
 
-    assert marks == [10_000.0, 10_061.0, 10_061.0]
+    assert marks == [10_000.0, 10_000.0, 10_061.0, 10_061.0]
 
 
-def test_a_copy_that_was_used_since_it_was_measured_stays(
+def test_copies_that_were_used_or_removed_by_others_since_they_were_measured_are_left_alone(
     cache: ObjectCache, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(10):
@@ -160,11 +170,28 @@ def test_a_copy_that_was_used_since_it_was_measured_stays(
     def used_meanwhile() -> Iterator[tuple[float, int, str]]:
         yield from list(measured())
         assert cache.find("0") is not None
+        (tmp_path / "cache" / "1").unlink()
 
     monkeypatch.setattr(cache, "_copies", used_meanwhile)
     cache.put("10", bytes(BLOCK))
-    assert {"0", "10"} <= set(copies(tmp_path))
-    assert "1" not in copies(tmp_path)
+    assert copies(tmp_path) == ["0", "10", *"456789"]
+
+
+def test_unfinished_copies_of_other_processes_and_names_without_a_file_are_no_copies(
+    cache: ObjectCache, tmp_path: Path, clock: Clock
+) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    unfinished, gone = folder / f"{durable.PENDING}1", folder / "gone"
+    unfinished.write_bytes(bytes(BLOCK))
+    os.utime(unfinished, (10, 10))
+    gone.symlink_to("nowhere")
+    for number in range(10):
+        cache.put(str(number), bytes(BLOCK))
+    clock.now += IN_USE_SECONDS
+    cache.put("10", bytes(BLOCK))
+    assert unfinished.exists()
+    assert copies(tmp_path) == ["10", *"23456789", "gone"]
 
 
 def test_the_folder_is_measured_after_each_twentieth_of_the_limit(
