@@ -2,6 +2,7 @@ from collections.abc import Callable
 
 from odf_testing.builders import (
     AChain,
+    a_block,
     a_chain,
     a_dataset,
     a_derivative,
@@ -15,11 +16,22 @@ from odf_testing.builders import (
 
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.input_divergence import BlockIndex, ConsistentBlock, find_consistent_block
+from odf_common.chain.rules import admit
+from odf_common.codec.flatbuffers import BLOCK_KIND, Manifest, block_hash, decode_block, encode_message
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.data_schema import DataTypeOption, DataTypeString
-from odf_common.metadata.events import DatasetKind, SetDataSchema, SetInfo
+from odf_common.metadata.events import (
+    AddData,
+    AttachmentsEmbedded,
+    DatasetKind,
+    DisablePollingSource,
+    KnownEvent,
+    SetAttachments,
+    SetDataSchema,
+    SetInfo,
+)
 from odf_common.metadata.scalars import Timestamp
 
 A = a_dataset("a")
@@ -123,6 +135,39 @@ def test_what_the_dataset_said_of_itself_is_lost_with_what_comes_after_but_told(
     assert agreed == ConsistentBlock(block=before, definitions_since=(said,))
 
 
+def test_what_is_told_comes_oldest_first_and_without_what_cannot_be_read() -> None:
+    chain = derived("one", "two")
+    said = (SetInfo(description="first"), SetInfo(description="second"))
+    chain.add(*said)
+    add_unreadable(chain)
+    read(chain, "three", 2)
+
+    agreed = found(chain, "one")
+
+    assert agreed is not None
+    assert agreed.definitions_since == said
+
+
+def add_unreadable(chain: AChain) -> None:
+    """Add a definition of a later version, as another node wrote it."""
+    first, second = (
+        encode_message(a_block(chain.state, event)) for event in (AddData(), DisablePollingSource())
+    )
+    (tag,) = (at for at, (one, other) in enumerate(zip(first, second, strict=True)) if one != other)
+    content = first[:tag] + bytes([99]) + first[tag + 1 :]
+    raw = encode_message(Manifest(kind=BLOCK_KIND, version=3, content=content))
+    chain.last = admit(chain.state, decode_block(raw).block, block_hash=block_hash(raw), version=3)
+    chain.store[block_hash(raw)] = raw
+
+
+def test_definitions_of_one_commit_stay_where_no_input_was_lost() -> None:
+    chain = derived("one")
+    said = (SetInfo(description="new"), SetAttachments(attachments=AttachmentsEmbedded(items=())))
+    add_in_one_commit(chain, *said)
+
+    assert found(chain, "one") is None
+
+
 def test_what_was_said_after_the_last_good_step_stays() -> None:
     chain = derived("one").add(SetInfo(description="kept"))
     before = chain.state.head
@@ -153,9 +198,12 @@ def test_a_schema_of_an_earlier_commit_stays() -> None:
 def in_one_commit(chain: AChain, schema: SetDataSchema, block: str) -> AChain:
     """Add a schema and a transform as the coordinator does: with one time."""
 
-    result = some_result(chain.state, a_step(chain.state, A, block, 1))
+    return add_in_one_commit(chain, schema, some_result(chain.state, a_step(chain.state, A, block, 1)))
+
+
+def add_in_one_commit(chain: AChain, *events: KnownEvent) -> AChain:
     moment = Timestamp(chain.state.system_time.ns + 1_000_000_000)
-    blocks, chain.last = build_blocks(chain.state, [schema, result], system_time=moment, version=3)
+    blocks, chain.last = build_blocks(chain.state, events, system_time=moment, version=3)
     chain.blocks.extend(blocks)
     chain.store.update({one.hash: one.raw for one in blocks})
     return chain

@@ -4,7 +4,10 @@ from odf_testing.builders import (
     a_chain,
     a_checkpoint,
     a_hash,
+    a_polling_source,
     a_push_source,
+    a_schema,
+    a_seed,
     a_slice,
     a_source_state,
     a_time,
@@ -14,10 +17,11 @@ from odf_testing.builders import (
 from odf_common.chain.add_data import add_data_event
 from odf_common.chain.build_blocks import build_blocks, next_system_time
 from odf_common.chain.rules import admit
-from odf_common.chain.state import ChainState
+from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import (
     AddData,
+    DisablePollingSource,
     DisablePushSource,
     SetInfo,
     SetLicense,
@@ -72,6 +76,21 @@ def test_a_disabled_source_is_not_carried_on() -> None:
     event = add_data_event(chain.state, new_data=None, watermark=a_time(1), source_state=None)
     assert event == AddData(new_watermark=a_time(1))
     chain.add(event)
+
+
+def test_sources_are_disabled_and_defined_again_one_by_one() -> None:
+    disable = [DisablePushSource(source_name=name) for name in ("a", "b")]
+    chain = a_chain(a_seed(), a_schema(), a_push_source("a"), a_push_source("b"))
+    for event, disabled in (
+        (disable[0], {"a"}),
+        (disable[1], {"a", "b"}),
+        (a_push_source("a"), {"b"}),
+        (disable[0], {"a", "b"}),
+        (a_polling_source(), {"a", "b"}),
+        (DisablePollingSource(), {"a", "b", DEFAULT_SOURCE}),
+        (a_polling_source(), {"a", "b"}),
+    ):
+        assert chain.add(event).state.definitions.disabled_sources == disabled
 
 
 def test_a_checkpoint_is_dropped_by_an_event_that_does_not_restate_it() -> None:

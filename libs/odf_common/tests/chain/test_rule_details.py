@@ -280,6 +280,9 @@ def test_an_unreadable_source_takes_the_place_of_those_before_it() -> None:
     state = admitted(ROOT, UnknownEvent(discriminator=11, reason="new merge strategy"), {})
     assert not state.push_sources
     assert admitted(state, AddData(new_data=a_slice()), {}).last_offset == 9
+    assert (
+        admitted(polled(), UnknownEvent(discriminator=4, reason="new fetch step"), {}).polling_source is None
+    )
 
 
 def test_an_event_of_a_later_version_leaves_all_definitions_as_they_are() -> None:

@@ -174,6 +174,8 @@ def test_nothing_is_planned_while_an_input_has_no_schema() -> None:
     source = a_chain(a_seed(dataset=A), a_push_source())
     assert plan_inputs(a_derivative(A).state, {A: source.state}) is None
     assert plan_inputs(a_derivative(A).state, {}) is None
+    two = a_derivative(a_dataset("b"), A).state
+    assert plan_inputs(two, {A: an_input().add_data().state}) is None, "it would leave one out"
 
 
 def test_nothing_is_planned_without_a_transform() -> None:
@@ -376,6 +378,22 @@ def test_an_event_with_input_blocks_only_is_a_no_op_and_would_be_refused() -> No
     assert is_no_op(output.state, event)
     with pytest.raises(ChainRuleViolated):
         output.add(event)
+
+
+def test_a_step_that_only_repeats_the_watermark_still_records_how_far_its_inputs_were_read() -> None:
+    source, output = an_input().add_data(), a_derivative(A)
+    execute(output, source)
+    done = output.state.progress_of(A)
+    marked = TransformResponseSuccess(new_watermark=a_time(7))
+    output.add(next_event(output.state, empty_step(output.state), marked, new_data=None, new_checkpoint=None))
+    assert output.state.progress_of(A) == done
+    source.add(AddData(prev_offset=9, new_watermark=a_time(7)))
+
+    step = planned(output, source)
+    event = next_event(output.state, [step], TransformResponseSuccess(), new_data=None, new_checkpoint=None)
+
+    assert not is_no_op(output.state, event)
+    assert output.add(event).state.progress_of(A) == replace(done, last_block=source.state.head)
 
 
 def test_checkpoints_are_linked_from_event_to_event() -> None:
