@@ -15,6 +15,7 @@ from hypothesis import strategies as some
 from odf_testing.objects import JSON, TEXTS, objects, values
 from odf_testing.profiles import examples
 
+from odf_common.chain.walk import BlockHeader
 from odf_common.codec import yaml_syntax
 from odf_common.codec.flatbuffers import (
     BLOCK_KIND,
@@ -43,6 +44,7 @@ from odf_common.codec.model_schema import (
     fields_of,
 )
 from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
 from odf_common.metadata import engine_messages
 from odf_common.metadata.data_schema import (
     DataSchema,
@@ -57,12 +59,14 @@ from odf_common.metadata.events import (
     AddPushSource,
     DatasetVocabulary,
     DisablePollingSource,
+    DisablePushSource,
+    Seed,
     SetPollingSource,
     UnknownEvent,
 )
 from odf_common.metadata.fetching import FetchStepMqtt, MqttQos, MqttTopicSubscription
 from odf_common.metadata.manifest_contents import MetadataBlock
-from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.scalars import NANOS, Timestamp
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepGeoJson, ReadStepParquet
 
 LAWS = settings(max_examples=examples(40))
@@ -399,6 +403,47 @@ def test_number_that_does_not_fit_is_refused() -> None:
 def test_manifest_of_another_version_or_kind_is_refused(version: int, kind: int) -> None:
     with pytest.raises(InvalidInput, match=r"not supported|expected kind"):
         decode_block(encode_message(Manifest(kind=kind, version=version, content=b"")))
+
+
+@pytest.mark.parametrize("version", [1, 4])
+def test_no_block_of_another_version_is_written(version: int) -> None:
+    block = MetadataBlock(system_time=Timestamp(0), sequence_number=1, event=AddData())
+    with pytest.raises(InvalidInput, match="not supported"):
+        encode_block(block, version)
+
+
+def test_a_table_without_what_it_has_to_have_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="Seed has no dataset_id"):
+        decode_message(Seed, encode_message(AddData()))
+    header = BlockHeader(system_time=Timestamp(0), sequence_number=0)
+    with pytest.raises(InvalidInput, match="MetadataBlock has no event"):
+        decode_message(MetadataBlock, encode_message(header))
+
+
+@pytest.mark.parametrize("damaged", [b"\x16\x1f", b"\x16\x21", b"\x16\xa0"])
+def test_a_hash_that_is_not_as_long_as_it_says_is_refused(damaged: bytes) -> None:
+    header = BlockHeader(
+        system_time=Timestamp(0), prev_block_hash=Multihash.sha3(bytes(32)), sequence_number=1
+    )
+    raw = encode_message(header)
+    assert raw.count(b"\x16\x20") == 1
+    with pytest.raises(InvalidInput):
+        decode_message(BlockHeader, raw.replace(b"\x16\x20", damaged))
+
+
+def test_times_from_year_1_to_9999_are_written_and_no_others() -> None:
+    first, last = -62_135_596_800 * NANOS, 253_402_300_800 * NANOS - 1
+    for moment in (first, last):
+        event = AddData(new_watermark=Timestamp(moment))
+        assert decode_event(encode_event(event)) == event
+    for moment in (first - 1, last + 1):
+        with pytest.raises(InvalidInput, match="outside the years 1 to 9999"):
+            encode_event(AddData(new_watermark=Timestamp(moment)))
+
+
+def test_text_that_is_no_unicode_is_not_written() -> None:
+    with pytest.raises(InvalidInput, match="half a surrogate pair"):
+        encode_event(DisablePushSource(source_name="\ud800"))
 
 
 def test_schemas_share_no_state_between_threads() -> None:

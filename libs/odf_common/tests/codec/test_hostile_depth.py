@@ -21,15 +21,17 @@ AROUND = 4  # tables around a column's type: wrapper, event, schema, field
 DEEPEST = MAX_DEPTH - AROUND - 1  # options around a plain type
 
 
-def nested(depth: int) -> SetDataSchema:
+def nested(depth: int, *, plain: int = 0) -> SetDataSchema:
+    """Return a schema whose last column is so deep, and that many plain ones before it."""
     inner: Any = DataTypeInt32()
     for _ in range(depth):
         inner = DataTypeOption(inner=inner)
-    return SetDataSchema(schema=DataSchema(fields=(DataField(name="a", type=inner),)))
+    fields = [DataField(name=f"c{number}", type=DataTypeInt32()) for number in range(plain)]
+    return SetDataSchema(schema=DataSchema(fields=(*fields, DataField(name="a", type=inner))))
 
 
 def test_the_deepest_types_come_back() -> None:
-    event = nested(DEEPEST)
+    event = nested(DEEPEST, plain=3)
     assert decode_event(encode_event(event)) == event
     assert event_from_text(to_yaml(event).encode(), "file") == event
 
@@ -40,9 +42,10 @@ def test_types_that_no_version_could_read_again_are_not_written(depth: int) -> N
         encode_event(nested(depth))
 
 
-def test_what_others_nest_deeper_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("plain", [0, 3])
+def test_what_others_nest_deeper_is_refused(monkeypatch: pytest.MonkeyPatch, plain: int) -> None:
     monkeypatch.setattr(writer, "MAX_DEPTH", 1000)
-    raw = encode_event(nested(DEEPEST + 1))
+    raw = encode_event(nested(DEEPEST + 1, plain=plain))
     with pytest.raises(InvalidInput, match="nested deeper than 64"):
         decode_event(raw)
 

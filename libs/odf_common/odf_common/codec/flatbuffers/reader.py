@@ -84,8 +84,8 @@ def _read_table(source: Source, at: int, steps: tuple[_Step, ...], table: str) -
     known, tag = len(entries), 0
     for slot, name, read, default, is_required, is_union in steps:
         offset = entries[slot] if slot < known else 0
-        if is_union:
-            tag = entries[slot - 1] if slot <= known else 0
+        if is_union and offset:
+            tag = entries[slot - 1]
             offset = offset if tag and source.raw[at + tag] else 0  # discriminator 0 means absent
         if offset == 0:
             if is_required:
