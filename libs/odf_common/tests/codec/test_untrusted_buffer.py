@@ -4,8 +4,11 @@ import struct
 
 import pytest
 
+from odf_common.chain.fold import event_tag
+from odf_common.codec.flatbuffers import decode_event
 from odf_common.codec.flatbuffers.untrusted_buffer import Source
 from odf_common.errors import InvalidInput
+from odf_common.metadata.events import DisablePollingSource
 
 
 def table_before_vtable(length: int, size: int, *slots: int) -> bytes:
@@ -77,3 +80,34 @@ def test_the_budget_may_be_used_up_but_not_exceeded() -> None:
     assert source.budget == 0
     with pytest.raises(InvalidInput, match="too many references"):
         source.spend(1)
+
+
+def wrapped(size: int, *, tag_at: int, tag: int) -> bytes:
+    """Return a wrapper of an event without fields; its table, at 12, has its kind and its value at 4 and 8 or 8 and 4.
+
+    The table has 12 bytes, of which its vtable declares `size`.
+    """
+    value_at = 12 - tag_at
+    table = bytearray(struct.pack("<i8x", 8))
+    table[tag_at] = tag
+    table[value_at : value_at + 4] = struct.pack("<I", 28 - 12 - value_at)
+    event = struct.pack("<2Hi", 4, 4, 4)  # its vtable at 24, and itself
+    return struct.pack("<I4H", 12, 8, size, tag_at, value_at) + bytes(table) + event
+
+
+@pytest.mark.parametrize(("size", "tag_at"), [(9, 8), (12, 4)])
+def test_fields_may_be_at_the_end_of_their_table(size: int, tag_at: int) -> None:
+    tag = event_tag(DisablePollingSource())
+    assert decode_event(wrapped(size, tag_at=tag_at, tag=tag)) == DisablePollingSource()
+
+
+@pytest.mark.parametrize(("size", "tag_at"), [(8, 8), (8, 4), (4, 4)])
+def test_a_field_behind_its_table_is_refused(size: int, tag_at: int) -> None:
+    tag = event_tag(DisablePollingSource())
+    with pytest.raises(InvalidInput, match="outside its table"):
+        decode_event(wrapped(size, tag_at=tag_at, tag=tag))
+
+
+def test_a_value_of_no_kind_is_absent() -> None:
+    with pytest.raises(InvalidInput, match="has no value"):
+        decode_event(wrapped(12, tag_at=8, tag=0))

@@ -243,7 +243,7 @@ def _read_timestamp(source: Source, at: int) -> Timestamp:
     try:
         first = date(year, 1, 1)
         day = date.fromordinal(first.toordinal() + ordinal - 1)
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise InvalidInput(text=f"day {ordinal} of year {year} does not exist") from error
     # A leap second is written as more than a second of nanoseconds.
     if day.year != year or seconds >= 86_400 or nanos >= 2 * NANOS:
