@@ -24,22 +24,26 @@ class Verified:
     def head(self, dataset: DatasetId, phase: str) -> Multihash | None:
         """Return the head up to which `phase` had a good verdict, None if there is none."""
         try:
-            return Multihash.parse(json.loads(self._file(dataset).read_bytes())[phase])
-        except (FileNotFoundError, KeyError, ValueError, TypeError, InvalidInput):
+            return Multihash.parse(self._known(dataset)[phase])
+        except (KeyError, TypeError, InvalidInput):
             return None
 
     def remember(self, dataset: DatasetId, phases: dict[str, Multihash]) -> None:
         """Store good verdicts, in one step."""
         self._folder.mkdir(parents=True, exist_ok=True)
         file = self._file(dataset)
-        try:
-            known = json.loads(file.read_bytes())
-        except (FileNotFoundError, ValueError):
-            known = {}
-        known.update({phase: str(head) for phase, head in phases.items()})
+        known = {**self._known(dataset), **{phase: str(head) for phase, head in phases.items()}}
         temporary = file.with_suffix(f".{os.getpid()}")
         temporary.write_text(json.dumps(known))
         temporary.replace(file)
+
+    def _known(self, dataset: DatasetId) -> dict[str, str]:
+        """Return the content of a dataset's file; empty if there is none, or it is spoilt."""
+        try:
+            known = json.loads(self._file(dataset).read_bytes())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return known if isinstance(known, dict) else {}
 
     def _file(self, dataset: DatasetId) -> Path:
         return self._folder / f"{dataset.folder}.json"

@@ -19,6 +19,9 @@ def test_phases_are_remembered_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"integrity": 1}', b'{"integrity": "f00"}'])
-def test_a_spoilt_file_means_nothing_is_known(tmp_path: Path, content: bytes) -> None:
+def test_a_spoilt_file_means_nothing_is_known_and_is_replaced(tmp_path: Path, content: bytes) -> None:
     (tmp_path / f"{DATASET.folder}.json").write_bytes(content)
-    assert Verified(tmp_path).head(DATASET, "integrity") is None
+    verified = Verified(tmp_path)
+    assert verified.head(DATASET, "integrity") is None
+    verified.remember(DATASET, {"integrity": A})
+    assert verified.head(DATASET, "integrity") == A
