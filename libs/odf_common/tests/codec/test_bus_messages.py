@@ -5,7 +5,7 @@ from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.bus.v1.bus_pb2 import Committed, Envelope, HeadMoved, Propose, Refused
 
-DATASET = DatasetId.of_key(bytes(32))
+DATASET, OTHER = DatasetId.of_key(bytes(32)), DatasetId.of_key(bytes(31) + b"1")
 ID = "0123456789abcdef0123456789abcdef"
 
 
@@ -35,6 +35,21 @@ def test_an_answer_shares_its_correlation_with_its_command() -> None:
     assert answer.causation_id == ID
 
 
+@pytest.mark.parametrize(
+    ("own", "of_cause", "expected"), [("mine", "its", "mine"), ("", "its", "its"), ("", "", ID)]
+)
+def test_a_consequence_has_the_correlation_that_its_cause_has_or_is(
+    own: str, of_cause: str, expected: str
+) -> None:
+    cause = Envelope(message_id=ID, correlation_id=of_cause)
+    assert envelope(DATASET, Propose(), cause=cause, correlation_id=own).correlation_id == expected
+
+
+def test_a_message_without_id_time_and_correlation_gets_them() -> None:
+    first = stamped(envelope(DATASET, Propose()), message_id=ID, sent_at=5)
+    assert (first.message_id, first.sent_at, first.correlation_id) == (ID, 5, ID)
+
+
 def test_stamping_keeps_what_is_there() -> None:
     sent = envelope(DATASET, Propose(), correlation_id="mine")
     first = stamped(sent, message_id=ID, sent_at=5)
@@ -51,8 +66,17 @@ def test_a_body_of_a_later_version_is_unknown_and_not_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [b"\xff\xff", b"\x0a\x05abc", Envelope(dataset_id="did:odf:x").SerializeToString()]
+    ("key", "value"),
+    [
+        (str(DATASET), b"\xff\xff"),
+        ("", b"\xff\xff"),
+        (str(DATASET), b"\x0a\x05abc"),
+        ("did:odf:x", Envelope(dataset_id="did:odf:x").SerializeToString()),
+        (str(DATASET), Envelope(dataset_id=str(OTHER)).SerializeToString()),
+        ("", Envelope(dataset_id=str(OTHER)).SerializeToString()),
+        (str(DATASET), Envelope().SerializeToString()),
+    ],
 )
-def test_bytes_that_are_no_message_about_the_key_are_refused(value: bytes) -> None:
+def test_bytes_that_are_no_message_about_the_key_are_refused(key: str, value: bytes) -> None:
     with pytest.raises(InvalidInput):
-        decode(str(DATASET).encode(), value)
+        decode(key.encode(), value)

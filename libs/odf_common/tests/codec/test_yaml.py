@@ -8,6 +8,8 @@ from odf_common.codec.manifests import (
     block_from_text,
     event_from_text,
     from_plain,
+    repository_from_text,
+    repository_to_yaml,
     snapshots_from_text,
     sourced_snapshots,
     to_plain,
@@ -19,6 +21,7 @@ from odf_common.metadata import data_schema as sc
 from odf_common.metadata import events as ev
 from odf_common.metadata import fetching
 from odf_common.metadata import steps as st
+from odf_common.metadata.manifest_contents import Repository
 from odf_common.metadata.scalars import ExtraAttributes
 
 SNAPSHOT = """\
@@ -158,6 +161,7 @@ def test_unknown_key_is_named_with_place_path_and_nearest_known_key() -> None:
             "Repository",
             "my.yaml:1:1: kind: expected kind DatasetSnapshot, got 'Repository'",
         ),
+        ("kind: NdJson", "kind: NdJson\n        dateForm: x", "read.dateForm: unknown key 'dateForm'"),
         ("content:", "more: 1\ncontent:", "my.yaml:3:1: more: unknown key 'more'"),
         ("[city]", "city", 'content.metadata[0].merge.primaryKey: expected a list, got "city"'),
         ("kind: SetVocab", "name: x", "content.metadata[1]: 'kind' is missing; expected one of AddData"),
@@ -236,8 +240,14 @@ def test_offset_is_a_whole_number_of_64_bits(value: Any) -> None:
         from_plain(ev.OffsetInterval, {"start": value, "end": 0})
 
 
+def test_an_event_of_another_kind_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="expected AddData, got DisablePollingSource"):
+        from_plain(ev.AddData, {"kind": "DisablePollingSource"})
+
+
 def test_null_is_absent() -> None:
-    assert from_plain(ev.AddData, {"kind": "AddData", "newWatermark": None}) == ev.AddData()
+    plain = {"kind": "AddData", "newWatermark": None, "prevOffset": 7}
+    assert from_plain(ev.AddData, plain) == ev.AddData(prev_offset=7)
     with pytest.raises(InvalidInput, match="expected a string, got nothing"):
         from_plain(ev.DisablePushSource, {"kind": "DisablePushSource", "sourceName": None})
 
@@ -254,6 +264,22 @@ def test_event_is_read_with_and_without_manifest() -> None:
     assert event_from_text(content.encode(), "f") == event
     indented = "".join(f"  {line}\n" for line in content.splitlines())
     assert event_from_text(f"kind: MetadataEvent\nversion: 1\ncontent:\n{indented}".encode(), "f") == event
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("", "no document"), ("kind: SetInfo\n---\nkind: SetInfo", "one document, got 2")]
+)
+def test_an_event_is_one_document(text: str, count: str) -> None:
+    with pytest.raises(InvalidInput, match=count):
+        event_from_text(text.encode(), "f")
+
+
+def test_a_repository_comes_back_from_its_manifest_and_from_no_other() -> None:
+    repository = Repository(url="https://example.com/datasets")
+    text = repository_to_yaml(repository)
+    assert repository_from_text(text.encode(), "f") == repository
+    with pytest.raises(InvalidInput, match="expected kind Repository"):
+        repository_from_text(text.replace("kind: Repository", "kind: DatasetSnapshot").encode(), "f")
 
 
 def test_block_manifest_of_unknown_version_is_refused() -> None:
