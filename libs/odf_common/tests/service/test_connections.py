@@ -1,5 +1,6 @@
 """What the settings say about Kafka, Redis and buckets reaches those who connect to them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -9,10 +10,17 @@ from odf_testing.contracts import CONTENT, NAME, a_dataset
 
 from odf_common.adapters.kafka.cluster import BROKER_DEFAULT, KafkaCluster, Sasl, TopicPolicy
 from odf_common.adapters.local import LocalBlobStore, LocalRefStore
+from odf_common.adapters.networks import AddressForbidden
 from odf_common.adapters.s3.location import AWS, S3Access, S3Location
 from odf_common.errors import InvalidInput
 from odf_common.ports.store import ObjectKind
-from odf_common.service.connections import kafka_cluster, redis_connection, s3_access, stores
+from odf_common.service.connections import (
+    kafka_cluster,
+    redis_connection,
+    s3_access,
+    stores,
+    trusted_networks,
+)
 from odf_common.service.settings import Settings
 
 KAFKA: Final = {"ODF_KAFKA": "kafka:9093"}
@@ -109,8 +117,11 @@ def test_a_client_of_redis_has_its_password_prefix_and_tls(tmp_path: Path, *, ha
     )  # fmt: skip
     options = connection.client.connection_pool.connection_kwargs
     assert (options["password"], connection.prefix) == ("password", "test.")
-    files = [options.get(f"ssl_{name}") for name in ("ca_certs", "certfile", "keyfile")]
-    assert files == ([str(certificate), str(certificate), str(key)] if has_tls else [None] * 3)
+    given = {
+        name: options[name] for name in options if name in {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
+    }
+    expected = {"ssl_ca_certs": certificate, "ssl_certfile": certificate, "ssl_keyfile": key}
+    assert given == ({name: str(file) for name, file in expected.items()} if has_tls else {})
 
 
 def test_credentials_are_sent_to_the_servers_of_the_settings_and_to_no_other() -> None:
@@ -119,6 +130,10 @@ def test_credentials_are_sent_to_the_servers_of_the_settings_and_to_no_other() -
     assert s3_access(settings, S3Location(bucket="b", endpoint="http://ours:9000")) == known
     for endpoint in (None, AWS, "http://theirs:9000", "https://ours:9000"):
         assert s3_access(settings, S3Location(bucket="b", endpoint=endpoint)) == S3Access()
+    elsewhere = replace(settings, s3_endpoint="http://buckets:9000")
+    for endpoint in (None, "http://ours:9000", "http://buckets:9000"):
+        assert s3_access(elsewhere, S3Location(bucket="b", endpoint=endpoint)).access_key == "key"
+    assert s3_access(elsewhere, S3Location(bucket="b", endpoint=AWS)).access_key is None
 
 
 def test_a_credentials_file_is_read_for_the_servers_of_the_settings_only(tmp_path: Path) -> None:
@@ -140,3 +155,10 @@ def test_objects_are_in_the_home_or_in_a_bucket_with_copies_in_the_home(tmp_path
     copy.write_bytes(CONTENT)
     blobs, _ = stores(Settings.from_env({"ODF_HOME": str(tmp_path), "ODF_STORE": "s3://bucket"}))
     assert blobs.local_copy(a_dataset(), ObjectKind.DATA, NAME) == copy
+
+
+def test_private_networks_are_allowed_only_where_the_settings_name_them() -> None:
+    networks = trusted_networks(Settings.from_env({"ODF_FETCH_NETWORKS": "10.0.0.0/8"}))
+    networks.require("ours", "10.1.2.3")
+    with pytest.raises(AddressForbidden):
+        networks.require("theirs", "192.168.1.1")
