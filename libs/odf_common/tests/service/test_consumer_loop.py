@@ -206,11 +206,14 @@ def test_handlers_that_block_hold_up_no_other_dataset() -> None:
 def test_a_reader_is_ready_once_partitions_are_assigned_and_says_which() -> None:
     bus, topics, assigned = MemoryBus(), MemoryTopics(), list[frozenset[int]]()
     inboxes: list[MemoryInbox] = []
+    reassign: list[OnAssigned] = []
     subscribe = bus.subscribe
 
     def unassigned(topic: str, *, group: str | None, on_assigned: OnAssigned | None = None) -> Inbox:
         inbox = cast("MemoryInbox", subscribe(topic, group=group, on_assigned=on_assigned))
         inboxes.append(inbox)
+        assert on_assigned is not None
+        reassign.append(on_assigned)
         inbox.has_assignment = False
         return inbox
 
@@ -224,7 +227,8 @@ def test_a_reader_is_ready_once_partitions_are_assigned_and_says_which() -> None
         assert not reader.ready.wait(0.05)
         inboxes[0].has_assignment = True
         assert reader.ready.wait(5)
-        assert assigned == [frozenset(range(PARTITIONS))]
+        reassign[0](frozenset())
+        assert assigned == [frozenset(range(PARTITIONS)), frozenset()]
     finally:
         stop.set()
         thread.join(5)

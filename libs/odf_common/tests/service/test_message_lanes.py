@@ -149,6 +149,23 @@ def test_a_message_is_tried_again_when_its_pause_is_over_and_not_after_closing(
     assert attempts == [1, 2, 3]
 
 
+def test_a_message_that_waits_for_another_attempt_is_left_when_its_threads_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, now = threading.Event(), time.monotonic()
+
+    def take(*_: object) -> None:
+        begun.set()
+        raise Unavailable(what="lock")
+
+    lanes = MessageLanes(take, threads=1)
+    lanes.put(message(0))
+    assert begun.wait(10)
+    lanes.close()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 10)
+    assert lanes.settle() == []
+
+
 def test_lanes_are_looked_up_and_changed_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     done, now = list[int](), time.monotonic()
 

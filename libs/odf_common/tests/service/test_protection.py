@@ -41,6 +41,9 @@ def test_nothing_listens_beyond_loopback_unless_settings_say_so_in_so_many_words
     with pytest.raises(Unprotected, match=f"{what} 0.0.0.0:80 would be open") as refused:
         require_protected(Settings.from_env({}), what, OPEN)
     assert "ODF_LISTEN_UNPROTECTED=1" in refused.value.advice()
+    for everywhere in (":80", "[::]:80"):
+        with pytest.raises(Unprotected):
+            require_protected(Settings.from_env({}), what, everywhere)
     require_protected(Settings.from_env({}), what, "[::1]:80")
     require_protected(Settings.from_env({"ODF_LISTEN_UNPROTECTED": "1"}), what, OPEN)
 
@@ -52,6 +55,7 @@ def test_nothing_listens_beyond_loopback_unless_settings_say_so_in_so_many_words
         ("the gRPC address", "grpc"),
         ("ODF_SYNC_HTTP", "http"),
         ("ODF_VIEWS_HTTP", None),
+        ("ODF_METRICS_HOST", None),  # it needs a token, too
     ],
 )
 def test_each_server_needs_its_own_protection(what: str, protected_by: str | None) -> None:
@@ -105,9 +109,12 @@ def test_programs_on_this_machine_are_local(peer: str, host: str, origin: str | 
         ("", "localhost", {}),
         *(("127.0.0.1", "localhost", {name: "127.0.0.1"}) for name in FORWARDED),
         ("127.0.0.1", "node.example:80", {}),
+        ("127.0.0.1", "localhost.example:80", {}),
+        ("127.0.0.1", "localhost@page.example", {}),
         ("127.0.0.1", "", {}),
         ("127.0.0.1", "[", {}),
         ("127.0.0.1", "localhost", {"Origin": "https://page.example"}),
+        ("127.0.0.1", "localhost", {"Origin": "https://localhost.page.example"}),
         ("127.0.0.1", "localhost", {"Origin": "null"}),
         ("127.0.0.1", "localhost", {"Origin": ""}),
         ("127.0.0.1", "localhost", {"Origin": "http://["}),

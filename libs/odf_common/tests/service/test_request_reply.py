@@ -12,7 +12,7 @@ from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_COMMANDS, COORDINATOR_REPLIES
 from odf_common.proto.odf.bus.v1.bus_pb2 import Committed, ImportChain
-from odf_common.service.request_reply import Replies
+from odf_common.service.request_reply import Replies, _Pending
 
 DATASET = DatasetId.of_key(bytes(32))
 SECONDS = 30.0  # more than any test waits
@@ -99,6 +99,24 @@ def test_what_cannot_be_sent_is_raised_and_waited_for_no_longer(bus: AnsweringBu
         request(bus)
 
 
+def test_a_caller_is_woken_once_its_reply_is_there(bus: AnsweringBus) -> None:
+    class Woken(threading.Event):
+        def set(self) -> None:
+            assert pending().answer is not None
+            super().set()
+
+    def pending() -> _Pending:
+        (found,) = bus.replies._waiting.values()
+        return found
+
+    def answer(command: Envelope) -> Iterable[Envelope]:
+        pending().arrived = Woken()
+        return [committed(1, command)]
+
+    bus.answer = answer
+    assert head_in(request(bus)) == bytes([1])
+
+
 def test_no_command_is_sent_before_replies_are_received() -> None:
     bus = AnsweringBus()
     bus.answer = lambda command: [committed(1, command)]
@@ -122,3 +140,4 @@ def test_without_replies_a_command_is_sent_all_the_same_after_the_timeout() -> N
     bus = AnsweringBus()
     assert request(bus, timeout=0.01) is None
     assert len(bus.topics[COORDINATOR_COMMANDS]) == 1
+    assert not bus.replies._waiting

@@ -1,6 +1,8 @@
 import threading
 
-from odf_common.errors import Unavailable
+import pytest
+
+from odf_common.errors import StorageUnavailable, Unavailable
 from odf_common.ports.clock import Backoff
 from odf_common.service.consumer.retry import keep_trying
 
@@ -30,3 +32,11 @@ def test_an_action_is_retried_until_it_succeeds_or_the_service_stops() -> None:
     stop.set()
     assert keep_trying(third, stop) is None
     assert tries == 1 - 10**9
+
+
+def test_an_error_that_is_final_is_raised_at_once() -> None:
+    def failing() -> None:
+        raise StorageUnavailable(why="full")
+
+    with pytest.raises(StorageUnavailable):
+        keep_trying(failing, threading.Event(), final=StorageUnavailable)

@@ -110,7 +110,7 @@ class MessageLanes:
         with self._changed:
             self._is_closed = True
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool.shutdown(wait=True)  # lanes that are queued see that it is closed
 
     def _begin(self, key: bytes) -> None:
         if self._pool is None:
