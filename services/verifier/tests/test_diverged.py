@@ -5,6 +5,7 @@ from odf_testing.builders import AChain, a_chain, a_dataset, a_hash, a_seed, a_t
 from odf_testing.verifier import Story
 
 from odf_common.adapters.local.key_files import keep_dataset_key
+from odf_common.identity.branch_names import HEAD
 from odf_common.identity.keys import generate
 from odf_common.metadata.events import DatasetKind, ExecuteTransform, ExecuteTransformInput, SetInfo
 from odf_verifier.replay import Outcome, Replay
@@ -76,6 +77,11 @@ def test_a_copy_is_to_be_pulled_again(story: Story, root: AChain, copy: AChain) 
 def test_an_input_that_is_not_here_says_nothing(story: Story, root: AChain, copy: AChain) -> None:
     reset(story, root)
     story.catalog.remove("flights")
+    assert story.verify(copy, SCOPE).is_valid
+
+
+def test_an_input_without_a_head_says_nothing(story: Story, copy: AChain) -> None:
+    story.refs.remove(INPUT, HEAD, expected=None)
     assert story.verify(copy, SCOPE).is_valid
 
 

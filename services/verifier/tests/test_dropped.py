@@ -16,7 +16,7 @@ from odf_testing.builders import (
 from odf_testing.verifier import Story
 
 from odf_common.dataset.object_markers import dropped_blocks, forget_drop, note_drop
-from odf_common.metadata.events import DatasetKind, ExecuteTransform, ExecuteTransformInput
+from odf_common.metadata.events import DatasetKind, ExecuteTransform, ExecuteTransformInput, SetInfo
 from odf_common.ports.store import ObjectKind
 from odf_verifier.explanations import dropped_input
 from odf_verifier.report import Damage
@@ -107,7 +107,11 @@ def test_a_note_that_was_taken_away_or_cannot_be_read_excuses_nothing(story: Sto
 
 def test_a_note_says_nothing_of_a_folder_elsewhere(story: Story, chain: AChain) -> None:
     note_drop(story.blobs, chain.state.dataset_id, chain.state.head)
-    assert story.verify(chain, SCOPE, is_local=False).word == "invalid"
+    verdict = story.verify(chain, SCOPE, is_local=False)
+    assert verdict.word == "invalid"
+    assert [one.text for one in verdict.problems] == ["missing in checkpoints"] * 2, (
+        "it cannot be pulled again"
+    )
 
 
 def test_an_input_that_was_dropped_is_named(story: Story, chain: AChain) -> None:
@@ -119,6 +123,10 @@ def test_an_input_that_was_dropped_is_named(story: Story, chain: AChain) -> None
     note_drop(story.blobs, INPUT, root.state.head)
     assert dropped_input(story.datasets, event) == "flights"
     assert dropped_input(story.datasets, ExecuteTransform(query_inputs=(seen,))) is None
+    root.add(SetInfo(description="since then"))
+    story.put(root)
+    later = ExecuteTransform(query_inputs=(replace(seen, new_block_hash=root.state.head),))
+    assert dropped_input(story.datasets, later) is None
 
 
 def test_a_dataset_that_lost_only_what_came_after_a_drop_is_not_said_to_be_dropped(

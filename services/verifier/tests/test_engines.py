@@ -11,7 +11,10 @@ from odf_testing.builders import a_block, a_chain, a_dataset, a_hash, a_seed, a_
 from odf_testing.verifier import Story
 
 from odf_common.chain.state import ChainState
+from odf_common.chain.transform_inputs import InputMismatch
+from odf_common.chain.walk import ChainBroken
 from odf_common.dataset.replay import Stored, StoredBlock
+from odf_common.errors import NotFound, OdfError
 from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import DatasetKind, ExecuteTransform, OffsetInterval
 from odf_common.ports.engine import EngineNotAvailable
@@ -29,7 +32,7 @@ class Transforms:
     """Transforms of one dataset, by the versions that they ask for; `HERE` alone can be run."""
 
     versions: tuple[str, ...]
-    gives: TransformResponseSuccess
+    gives: TransformResponseSuccess | Exception
 
     def transforms(self, blocks: Iterable[StoredBlock], since: ChainState | None) -> Iterator[Stored]:
         event = ExecuteTransform(query_inputs=())
@@ -49,11 +52,13 @@ class Transforms:
         version = stored.state.transform.transform.version
         if version != HERE:
             raise EngineNotAvailable(text=f"the transform requires {version}, but this engine is {HERE}")
+        if isinstance(self.gives, Exception):
+            raise self.gives
         return self.gives
 
 
 def replayed(
-    *versions: str, gives: TransformResponseSuccess | None = None
+    *versions: str, gives: TransformResponseSuccess | Exception | None = None
 ) -> list[tuple[int, Problem | None]]:
     story = Story()
     replay = Replay(story.datasets, story.engine, TARGET)
@@ -80,6 +85,22 @@ def test_what_gives_something_else_is_found_behind_it() -> None:
     other = TransformResponseSuccess(new_offset_interval=OffsetInterval(start=0, end=0))
     kinds = [problem.kind for _, problem in replayed("old", HERE, gives=other) if problem is not None]
     assert kinds == [Damage.ENGINE_NOT_AVAILABLE, Damage.REPLAY_MISMATCH]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        NotFound(what="a slice"),
+        InputMismatch(dataset="input", text="other offsets"),
+        ChainBroken(kind="missing", block="b", sequence_number=1, text="is missing"),
+    ],
+    ids=lambda fault: type(fault).__name__,
+)
+def test_a_replay_ends_where_an_input_is_not_what_the_transform_saw(fault: OdfError) -> None:
+    ((done, problem),) = replayed(HERE, HERE, gives=fault)
+    assert (done, problem and problem.kind) == (1, Damage.INPUT_MISSING)
+    assert problem is not None
+    assert str(fault) in problem.text
 
 
 @pytest.mark.parametrize(

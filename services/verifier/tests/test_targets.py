@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from odf_testing.builders import a_chain, a_dataset, a_derivative, a_seed, a_transform
+from odf_testing.builders import a_chain, a_dataset, a_derivative, a_seed, a_step, a_transform, some_result
 from odf_testing.node_datasets import in_memory
 from odf_testing.verifier import Story
 
@@ -59,6 +59,21 @@ def test_inputs_are_those_of_the_reference() -> None:
     assert found("report") == ["cities", "report"]
     assert found("report@next") == ["towns", "report@next"]
     assert found("report", "report@next") == ["cities", "report", "towns", "report@next"]
+
+
+def test_what_was_read_by_an_earlier_query_is_an_input_too() -> None:
+    story, cities = Story(), a_dataset("cities")
+    for alias in ("cities", "towns"):
+        story.put(a_chain(a_seed(dataset=a_dataset(alias))), name=alias)
+    chain = a_derivative(cities)
+    chain.add(
+        some_result(chain.state, a_step(chain.state, cities, "head", 9)), a_transform(a_dataset("towns"))
+    )
+    story.put(chain, name="report")
+
+    found = targets(story.datasets, ("report",), every=False, recursive=True)
+
+    assert [target.name for target in found] == ["cities", "towns", "report"]
 
 
 def test_inputs_are_left_out_unless_they_are_asked_for_and_all_datasets_are_each_listed_once() -> None:
