@@ -8,10 +8,12 @@ from odf_testing.builders import (
     a_chain,
     a_checkpoint,
     a_dataset,
+    a_derivative,
     a_hash,
     a_seed,
     a_step,
     a_transform,
+    some_result,
 )
 from odf_testing.verifier import Story
 
@@ -52,6 +54,18 @@ def test_lost_data_is_damage(story: Story, chain: AChain) -> None:
     verdict = story.verify(chain, SCOPE)
     assert verdict.word == "invalid"
     assert [one.kind for one in verdict.problems] == [Damage.OBJECT_MISSING] * 2
+
+
+def test_each_lost_object_of_a_block_is_damage(story: Story) -> None:
+    chain = a_derivative(INPUT)
+    derived = some_result(chain.state, a_step(chain.state, INPUT, 1, 9))
+    assert derived.new_data is not None
+    story.put(chain.add(replace(derived, new_checkpoint=a_checkpoint())))
+
+    problems = story.verify(chain, SCOPE).problems
+
+    assert {one.block for one in problems} == {chain.state.head}
+    assert [one.object for one in problems] == [derived.new_data.physical_hash, a_checkpoint().physical_hash]
 
 
 def test_a_copy_that_lost_data_is_to_be_pulled_again(story: Story, chain: AChain) -> None:
