@@ -2,7 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 
-from odf_common.dataset.signature_check import SignatureStatus, check_signature, stored_signature
+from odf_common.dataset.signature_check import (
+    SignatureCheck,
+    SignatureStatus,
+    check_signature,
+    stored_signature,
+)
+from odf_common.errors import Damaged
 from odf_common.ports.store import ObjectKind
 from odf_verifier.integrity import Link
 from odf_verifier.report import Damage, Problem
@@ -12,7 +18,7 @@ from odf_verifier.targets import Target
 def check_signatures(target: Target, links: Iterable[Link]) -> Iterator[Problem]:
     """Yield a problem for each block with an invalid signature, in chain order."""
     for link in links:
-        checked = check_signature(link.hash, stored_signature(target.reader, link.hash))
+        checked = _checked(target, link)
         if checked.status is SignatureStatus.INVALID:
             claimed = f", claimed by {checked.signer}" if checked.signer else ""
             yield Problem(
@@ -22,3 +28,10 @@ def check_signatures(target: Target, links: Iterable[Link]) -> Iterator[Problem]
                 object=link.hash,
                 text=f"{ObjectKind.SIGNATURE}/{link.hash}: {checked.fault}{claimed}",
             )
+
+
+def _checked(target: Target, link: Link) -> SignatureCheck:
+    try:
+        return check_signature(link.hash, stored_signature(target.reader, link.hash))
+    except Damaged as error:
+        return SignatureCheck(status=SignatureStatus.INVALID, fault=error.why)

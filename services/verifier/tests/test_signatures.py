@@ -84,6 +84,15 @@ def test_what_is_no_signature_is_named(folder: Path, content: bytes) -> None:
     assert (problem.kind, str(problem.block)) == (Damage.SIGNATURE_INVALID, one.name)
 
 
+def test_a_folder_in_place_of_a_signature_is_named(folder: Path) -> None:
+    one, *_ = sign(folder)
+    one.unlink()
+    one.mkdir()
+    _, (problem,) = looked_at(folder)
+    assert (problem.kind, str(problem.block)) == (Damage.SIGNATURE_INVALID, one.name)
+    assert problem.text == f"signatures/{one.name}: it is not a regular file"
+
+
 def test_of_a_file_that_is_too_long_only_so_much_is_read_that_this_is_noticed(folder: Path) -> None:
     one, other, *_ = sign(folder)
     overwrite(one, bytes(2 * SIZE_LIMIT))
