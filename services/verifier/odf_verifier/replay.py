@@ -17,7 +17,7 @@ from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.slices import read_slice
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.replay import Replaying, Stored
-from odf_common.errors import InvalidInput, InvalidQuery, NotFound
+from odf_common.errors import Damaged, InvalidInput, InvalidQuery, NotFound
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
@@ -87,7 +87,7 @@ class Replay:
                 return problem(Damage.ENGINE_NOT_AVAILABLE, f"cannot be replayed on this node: {error}")
             except InvalidQuery as error:
                 return problem(Damage.REPLAY_REFUSED, str(error))
-            except (NotFound, InputMismatch, ChainBroken) as error:
+            except (NotFound, Damaged, InputMismatch, ChainBroken) as error:
                 name = dropped_input(self._datasets, stored.event) if isinstance(error, NotFound) else None
                 if name is not None:
                     text = (

@@ -14,7 +14,7 @@ from odf_common.chain.state import ChainState
 from odf_common.chain.transform_inputs import InputMismatch
 from odf_common.chain.walk import ChainBroken
 from odf_common.dataset.replay import Stored, StoredBlock
-from odf_common.errors import NotFound, OdfError
+from odf_common.errors import Damaged, NotFound, OdfError
 from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import DatasetKind, ExecuteTransform, OffsetInterval
 from odf_common.ports.engine import EngineNotAvailable
@@ -91,6 +91,7 @@ def test_what_gives_something_else_is_found_behind_it() -> None:
     "fault",
     [
         NotFound(what="a slice"),
+        Damaged(file="data/a", why="it is not a regular file"),
         InputMismatch(dataset="input", text="other offsets"),
         ChainBroken(kind="missing", block="b", sequence_number=1, text="is missing"),
     ],
