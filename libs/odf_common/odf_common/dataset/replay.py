@@ -70,8 +70,8 @@ class Replaying:
     def run(self, stored: Stored, *, alias: str, scratch: Path) -> TransformResponseSuccess:
         """Run the transform again; the engine writes `data` and `checkpoint` to `scratch`.
 
-        `alias` is the output's name for logs. Raises `NotFound`, `Damaged`, `InputMismatch` or `ChainBroken` if an input
-        is not available as the transform saw it, `InvalidQuery`, and `Unavailable`.
+        `alias` is the output's name for logs. Raises `NotFound`, `Damaged`, `InputMismatch` or `ChainBroken` if an
+        input is not available as the transform saw it, `InvalidQuery`, and `Unavailable`.
         """
         state = stored.state
         files = request_files(self._blobs, state, scratch)

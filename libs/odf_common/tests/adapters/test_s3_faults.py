@@ -279,14 +279,17 @@ def test_lost_answers_are_asked_for_again(
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_object_that_arrives_cut_is_fetched_again(
-    server: MinioServer, place: S3Location, tmp_path: Path
+def test_an_object_that_arrives_cut_is_continued_where_it_was_cut(
+    server: MinioServer, place: S3Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(bucket, "CHUNK_BYTES", 2)
     server.store(place, tmp_path / "writer").put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
-    cuts = [3, 0]
+    cuts, asked = [3, 0], list[str | None]()
 
     def answer(request: Request) -> Page:
         page = forwarded(server, request)
+        if request.method == "GET":
+            asked.append(request.headers.get("Range"))
         if cuts and request.method == "GET":
             page.headers.update({"Content-Length": str(len(page.body)), "Connection": "close"})
             page.body = page.body[: cuts.pop()]
@@ -295,7 +298,7 @@ def test_an_object_that_arrives_cut_is_fetched_again(
     with serving_answers(answer) as endpoint:
         reader = server.store(replace(place, endpoint=endpoint), tmp_path / "reader")
         assert reader.local_path(a_dataset(), ObjectKind.DATA, NAME).read_bytes() == CONTENT
-    assert cuts == []
+    assert asked == [None, None, "bytes=2-"]
 
 
 @pytest.mark.usefixtures("quick")

@@ -267,6 +267,15 @@ def test_more_objects_than_one_page_are_listed_and_removed(
     assert list(stored.objects("")) == []
 
 
+def test_no_more_of_an_object_is_read_than_is_asked_for(server: MinioServer, place: S3Location) -> None:
+    stored = server.bucket(place)
+    stored.put("one", CONTENT)
+    for limit, content in ((3, CONTENT[:3]), (None, CONTENT)):
+        found = stored.read("one", limit=limit)
+        assert found is not None
+        assert found.content == content
+
+
 def test_fetches_begin_and_end_one_at_a_time(tmp_path: Path) -> None:
     fetches = _Fetches()
     running: GuardedDict[str, Future[Path]] = GuardedDict(fetches._guard)

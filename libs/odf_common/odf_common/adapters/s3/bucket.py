@@ -5,7 +5,6 @@ The SDK's own retries are off: they would hide that a conditional PUT may have b
 
 import contextlib
 import hashlib
-import os
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -209,7 +208,7 @@ class Bucket:
             response.release_conn()
 
     def download(self, name: str, file: Path) -> bool:
-        """Write an object to a file, durably; return whether the object exists."""
+        """Write an object to a file, which is not durable yet; return whether the object exists."""
 
         def get() -> None:
             with self._opened(name, target.tell()) as response:
@@ -218,8 +217,6 @@ class Bucket:
 
         with contextlib.suppress(_Absent), file.open("wb") as target:
             self._retried(get, name, progress=target.tell)
-            target.flush()
-            os.fsync(target.fileno())
             return True
         return False
 
