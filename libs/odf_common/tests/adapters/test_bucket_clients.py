@@ -13,7 +13,7 @@ from odf_testing.builders import a_dataset, a_hash
 
 from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.adapters.s3 import bucket as module
-from odf_common.adapters.s3.bucket import Bucket
+from odf_common.adapters.s3.bucket import Bucket, StoredObject
 from odf_common.adapters.s3.bucket_blobs import S3BlobStore
 from odf_common.adapters.s3.cache import ObjectCache
 from odf_common.adapters.s3.location import S3Access, S3Location
@@ -116,6 +116,34 @@ def test_an_object_that_is_gone_is_not_replaced(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(module._Client, "put_if", absent)
     assert not Bucket(PLACE, S3Access()).put("one", b"content", replacing="tag")
     assert conditions == [{"If-Match": '"tag"'}]
+
+
+LOST = urllib3.exceptions.ProtocolError("the answer was lost")
+
+
+@pytest.mark.parametrize(
+    ("answers", "stored", "is_stored"),
+    [
+        ([refusal("SlowDown", 503)], b"content", False),
+        ([LOST], b"content", True),
+        ([LOST, refusal("SlowDown", 503)], b"content", True),
+        ([LOST, refusal("SlowDown", 503)], b"of another writer", False),
+        ([LOST], None, False),
+    ],
+)
+def test_after_an_answer_that_was_lost_what_is_stored_decides(
+    monkeypatch: pytest.MonkeyPatch, answers: list[Exception], stored: bytes | None, *, is_stored: bool
+) -> None:
+    waiting = iter([*answers, refusal("PreconditionFailed", 412)])
+
+    def fail(*_: object) -> None:
+        raise next(waiting)
+
+    found = None if stored is None else StoredObject(content=stored, etag="tag")
+    monkeypatch.setattr(module, "BACKOFF", Backoff(first=0.0, most=0.0))
+    monkeypatch.setattr(module._Client, "put_if", fail)
+    monkeypatch.setattr(Bucket, "read", lambda *_: found)
+    assert Bucket(PLACE, S3Access()).put("one", b"content") == is_stored
 
 
 def test_an_upload_is_not_begun_while_it_is_unknown_whether_there_is_one(
