@@ -227,6 +227,43 @@ def test_a_file_that_cannot_be_put_in_its_place_leaves_nothing(tmp_path: Path, e
     assert elsewhere.exists()
 
 
+def test_a_file_that_cannot_be_moved_for_now_is_left_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    file = tmp_path / "file"
+    file.write_bytes(CONTENT)
+    monkeypatch.setattr(os, "replace", refused)
+    with pytest.raises(OSError, match=os.strerror(errno.EDQUOT)):
+        durable.move(file, tmp_path / "target" / "file")
+    assert file.read_bytes() == CONTENT
+    assert list((tmp_path / "target").iterdir()) == []
+
+
+def test_a_folder_that_another_process_makes_at_the_same_time_is_durable_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir, synced = Path.mkdir, list[Path]()
+
+    def made_twice(folder: Path, mode: int) -> None:
+        mkdir(folder, mode)
+        mkdir(folder, mode)
+
+    monkeypatch.setattr(Path, "mkdir", made_twice)
+    monkeypatch.setattr(durable, "sync_folder", synced.append)
+    durable.make_folder(tmp_path / "a" / "b")
+    assert synced == [tmp_path, tmp_path / "a"]
+
+
+def test_unfinished_writes_are_no_references(tmp_path: Path) -> None:
+    refs = LocalRefStore(tmp_path)
+    refs.compare_and_set(a_dataset(), expected=None, new=NAME)
+    layout.ref_file(tmp_path, a_dataset(), f"{durable.PENDING}1").write_bytes(b"")
+    assert refs.names(a_dataset()) == ("head",)
+
+
 def test_a_reference_is_removed_whether_it_is_there_or_not(tmp_path: Path) -> None:
     refs = LocalRefStore(tmp_path)
     refs.compare_and_set(a_dataset(), expected=None, new=NAME, ref="next")

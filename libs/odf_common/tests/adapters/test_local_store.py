@@ -162,7 +162,10 @@ def test_a_deleted_dataset_leaves_no_lock(tmp_path: Path) -> None:
     assert list((tmp_path / "locks").iterdir()) == []
 
 
-def test_locks_of_datasets_that_are_gone_are_removed_unless_they_are_held(tmp_path: Path) -> None:
+def test_locks_of_datasets_that_are_gone_are_removed_unless_they_are_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits for a lock"))
     blobs, refs = LocalBlobStore(tmp_path), LocalRefStore(tmp_path)
     refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
     kept = layout.lock_file(tmp_path, a_dataset())
@@ -444,14 +447,16 @@ def test_a_sweep_takes_unfinished_writes_that_are_old_and_nothing_else(tmp_path:
     dataset.mkdir(parents=True)
     place = dataset / folder
     place.mkdir()
-    old, young, whole = (place / name for name in (".pending-1", ".pending-2", str(NAME)))
-    for file, written in ((old, 1000), (young, 3000), (whole, 1000)):
+    old, young, whole, lock = (place / name for name in (".pending-1", ".pending-2", str(NAME), ".lock"))
+    for file, written in ((old, 1000), (young, 3000), (whole, 1000), (lock, 1000)):
         file.write_bytes(CONTENT)
         os.utime(file, (written, written))
+    link = place / ".pending-3"
+    link.symlink_to(whole)
 
     LocalBlobStore(tmp_path).sweep(2000)
 
-    assert [file.exists() for file in (old, young, whole)] == [False, True, True]
+    assert [file.exists() for file in (old, young, whole, lock, link)] == [False, True, True, True, True]
 
 
 def test_a_dataset_that_is_a_link_is_unlinked_and_what_it_leads_to_stays(tmp_path: Path) -> None:
