@@ -228,3 +228,33 @@ def test_a_copy_that_is_removed_before_it_is_opened_is_fetched_again(tmp_path: P
     with store.open(a_dataset(), ObjectKind.DATA, name) as file:
         assert file.read() == content
     assert not store.local_copy(a_dataset(), ObjectKind.DATA, a_hash("other"))
+
+
+def test_an_object_that_was_fetched_meanwhile_is_not_fetched_again(tmp_path: Path) -> None:
+    name = physical_hash_of(b"content")
+
+    class Late(ObjectCache):
+        is_late = True
+
+        def find(self, name: str) -> Path | None:
+            if self.is_late:
+                self.is_late = False
+                return None
+            return super().find(name)
+
+    stored = SimpleNamespace(download=lambda *_: pytest.fail("it is fetched"))
+    cache = Late(tmp_path / "cache", 1000)
+    copy = cache.put(f"{a_dataset().folder}/data/{name}", b"content")
+    store = S3BlobStore(cast("Any", stored), local=MemoryBlobStore(), cache=cache)
+    assert store.local_path(a_dataset(), ObjectKind.DATA, name) == copy
+
+
+def test_an_object_that_is_read_while_it_is_removed_leaves_no_copy(tmp_path: Path) -> None:
+    name = physical_hash_of(b"content")
+    key = f"{a_dataset().folder}/data/{name}"
+    cache = ObjectCache(tmp_path / "cache", 1000)
+    stored = SimpleNamespace(remove=lambda keys: [cache.put(key, b"content") for key in keys])
+    S3BlobStore(cast("Any", stored), local=MemoryBlobStore(), cache=cache).remove(
+        a_dataset(), ObjectKind.DATA, [name]
+    )
+    assert cache.find(key) is None
