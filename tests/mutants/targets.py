@@ -81,6 +81,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         *of_sync("restoring"),
         *of_ingest("position", "arrow_streams"),
     ),
+    f"{COMMON}/service/connections.py": of_common("service/connections"),
     f"{COMMON}/service/consumer/consumer_loop.py": of_common("service/reader_order", "service/consumer_loop"),
     f"{COMMON}/service/consumer/message_lanes.py": of_common(
         "service/message_lanes", "service/consumer_loop"
