@@ -121,7 +121,7 @@ class Lanes:
                 batches.append((lane, lane.records.take(count, wait)))
             except Unavailable:
                 # What other clients returned must not be lost; the next round begins with another one.
-                if not any(taken.chunks for _, taken in batches):
+                if not any(taken.chunks or taken.ends or taken.faults for _, taken in batches):
                     raise
         self._is_busy = any(taken.chunks for _, taken in batches)
         return batches

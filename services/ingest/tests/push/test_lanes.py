@@ -19,6 +19,8 @@ class Client:
     def __init__(self, name: str, log: list[tuple[str, object]]) -> None:
         self.name, self._log = name, log
         self.chunks: tuple[object, ...] = ()
+        self.ends: dict[Partition, int] = {}
+        self.faults: dict[Partition, str] = {}
         self.fails = False
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
@@ -28,7 +30,10 @@ class Client:
         self._log.append((self.name, (count, timeout)))
         if self.fails:
             raise Unavailable(what="Kafka", why="down")
-        return SimpleNamespace(chunks=self.chunks)
+        return SimpleNamespace(chunks=self.chunks, ends=self.ends, faults=self.faults)
+
+    def renew(self) -> None:
+        self._log.append((self.name, "renew"))
 
     def unassign(self, partitions: Iterable[Partition]) -> None:
         self._log.append((self.name, ("unassign", *partitions)))
@@ -112,3 +117,19 @@ def test_what_other_clients_brought_is_not_lost_with_one_that_fails() -> None:
         bench.lanes.take(10, 6.0)  # it is the first in this round
     found = bench.lanes.take(10, 6.0)
     assert [cast("Any", taken).chunks for _, taken in found] == [("message",)]
+
+
+@pytest.mark.parametrize("news", ["ends", "faults"])
+def test_an_end_or_a_fault_that_another_client_reports_once_is_not_lost_either(news: str) -> None:
+    bench = Bench(2)
+    bench.clients[1].fails = True
+    setattr(bench.clients[0], news, {("shared", 0): 7})
+    ((lane, taken),) = bench.lanes.take(10, 6.0)
+    assert lane.records is cast("Any", bench.clients[0])
+    assert getattr(taken, news) == {("shared", 0): 7}
+
+
+def test_all_clients_are_replaced() -> None:
+    bench = Bench(2)
+    bench.lanes.renew()
+    assert bench.log == [("a", "renew"), ("b", "renew")]

@@ -54,6 +54,11 @@ def test_a_restart_continues_where_the_chain_stands(make_bench: Any, broker: Bro
     assert [row["id"] for row in bench.rows()] == list(range(300))
 
 
+def test_a_reader_replaces_its_clients(broker: Broker) -> None:
+    reader.PushReader(broker, 1000).renew()
+    assert broker.renewed == 1
+
+
 def test_an_idle_reader_polls_less_often(make_bench: Any, broker: Broker) -> None:
     with patch.object(reader, "BUSY_SECONDS", 0.0), running(make_bench(), broker) as node:
         node.wait(lambda: reader.IDLE_POLL_SECONDS in broker.waits)

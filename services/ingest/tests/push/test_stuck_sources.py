@@ -13,7 +13,7 @@ from odf_testing.builders import a_dataset, a_push_source, a_query, a_source_sta
 from structlog.testing import capture_logs
 
 from odf_common.codec.envelopes import body_of
-from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, Unavailable
+from odf_common.errors import InvalidInput, StorageUnavailable, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.steps import ReadStepNdJson, SqlQueryStep
 from odf_common.ports.bus import NOTIFICATIONS
@@ -23,10 +23,8 @@ from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.control import source_control
 from odf_ingest.errors import StillSearching
 from odf_ingest.prepare.batch import Search
-from odf_ingest.push import assigned_sources, inspection_schedule, stalls
-from odf_ingest.push.assigned_sources import AssignedSources
+from odf_ingest.push import inspection_schedule, stalls
 from odf_ingest.push.inspector import Inspection
-from odf_ingest.push.source import PushSource
 from odf_ingest.push.source_topics import Key, SourceTopic
 from odf_ingest.push.state_machine import Phase
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
@@ -115,32 +113,6 @@ def test_a_topic_that_may_be_described_and_not_read_is_tried_less_and_less_often
         broker.logs[TOPIC, 0] += [message(1)]
         node.wait(lambda: set(node.ids) == {1, 2})
         assert node.owned.stuck() == {}
-
-
-def test_a_source_that_is_silent_although_its_topic_has_messages_is_named_and_read_by_a_new_client(
-    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(assigned_sources, "SILENT_SECONDS", 0.3)
-    troubles: list[str] = []
-    fail = AssignedSources.failed
-
-    def noted(self: AssignedSources, source: PushSource, error: OdfError) -> None:
-        troubles.append(str(error))
-        fail(self, source, error)
-
-    monkeypatch.setattr(AssignedSources, "failed", noted)
-    with running(make_bench(), broker) as node:
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.wait(lambda: node.ids == [1])
-        time.sleep(0.5)
-        assert broker.renewed == 0
-        broker.mute = {(TOPIC, 0)}
-        broker.logs[TOPIC, 0] += [message(2)]
-        node.wait(lambda: node.ids == [1, 2])
-        assert broker.renewed == 1
-    assert troubles == [
-        f"topic {TOPIC} cannot be reached: it has messages that Kafka's client does not deliver"
-    ]
 
 
 def test_a_query_that_takes_its_time_holds_up_no_source_without_one(make_bench: Any, broker: Broker) -> None:

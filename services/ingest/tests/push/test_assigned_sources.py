@@ -1,0 +1,371 @@
+"""Which sources are read, reopened, retried or stopped after each event; without threads, at a clock of the test's."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from odf_testing.builders import a_dataset, a_push_source
+
+from odf_common.adapters.memory import MemoryCatalog
+from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, Unavailable
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import DisablePushSource
+from odf_common.ports.store import CatalogEntry
+from odf_ingest.prepare.batch import Search
+from odf_ingest.push import batches_in_flight, inspection_schedule, partition_offsets
+from odf_ingest.push.assigned_sources import BUSY_RECHECK_SECONDS, SILENT_SECONDS, AssignedSources
+from odf_ingest.push.batch_buffer import BatchLimits
+from odf_ingest.push.batches_in_flight import RETRY, SAME_TROUBLE_SECONDS
+from odf_ingest.push.inspection_schedule import PATROL_SECONDS
+from odf_ingest.push.source import PushSource, Wait
+from odf_ingest.push.source_record import SourceRecord, as_of
+from odf_ingest.push.source_topics import Key, SourceTopics
+from odf_ingest.push.state_machine import Phase
+from odf_ingest.source_settings import SourceSettings, save_settings
+from odf_ingest.topic_names import TopicNames
+
+from .in_memory_broker import TOPIC, Broker
+from .test_messages import a_batch, commit, message
+
+OTHER = "odf.push.a.other"
+UNREADABLE = Unavailable(what=f"topic {TOPIC}", why="not authorized")
+
+
+class Reading:
+    """Port `SourceReader`: what is being read; requests are executed at once."""
+
+    def __init__(self) -> None:
+        self.sources: dict[Key, PushSource] = {}
+        self.is_away = False
+        self.renewed = 0
+
+    def open(self, sources: Sequence[PushSource]) -> None:
+        if self.is_away:
+            raise Unavailable(what="Kafka", why="down")
+        self.sources |= {source.key: source for source in sources}
+
+    def close(self, source: PushSource) -> None:
+        if self.sources.get(source.key) is source:
+            del self.sources[source.key]
+
+    def renew(self) -> None:
+        self.renewed += 1
+
+    def request(self, action: Callable[[], None]) -> None:
+        action()
+
+
+class Catalog(MemoryCatalog):
+    """Notes which datasets are looked up; fails with `fault`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked_up: list[DatasetId] = []
+        self.fault: OdfError | None = None
+
+    def by_id(self, dataset: DatasetId) -> CatalogEntry | None:
+        self.looked_up.append(dataset)
+        if self.fault is not None:
+            raise self.fault
+        return super().by_id(dataset)
+
+
+class World:
+    """The assigned sources of one instance, which has the dataset of `bench`."""
+
+    def __init__(self, bench: Any) -> None:
+        self.bench, self.dataset = bench, bench.dataset
+        self.now = time.monotonic()
+        self.reading, self.catalog, self.broker = Reading(), Catalog(), Broker()
+        self.waiting: list[tuple[Key, int]] = []
+        self.broker.make(TOPIC)
+        self.broker.make(OTHER)
+        self.owned = AssignedSources(
+            reading=self.reading,
+            queues=bench.queues,
+            catalog=self.catalog,
+            topics=SourceTopics(self.broker, bench.blobs),  # type: ignore[arg-type]
+            limits=BatchLimits(size=1000, delay=1.0),
+            partition_of=lambda dataset: 3 if dataset == self.dataset else 4,
+            pool=SimpleNamespace(submit=lambda task: task()),  # type: ignore[arg-type]
+            report_waiting=lambda key, count: self.waiting.append((key, count)),
+        )
+        self.key = Key(self.dataset, "default")
+
+    def list(self, alias: str = "a", **topics: str) -> None:
+        """Name the dataset and the topics of its sources, or change them."""
+        entry = CatalogEntry(alias=alias, dataset_id=self.dataset, push_topics=topics or {"default": TOPIC})
+        for before in list(self.catalog.entries()):
+            self.catalog.remove(before.alias)
+        self.catalog.add(entry)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+    def thread_time(self) -> float:
+        return 0.0
+
+    def own(self) -> PushSource:
+        """Assign the dataset, and return its source."""
+        self.owned.own(frozenset({3}))
+        return self.source
+
+    def look(self) -> None:
+        """Handle the notification of a change."""
+        self.owned.look(self.dataset)
+
+    def pass_time(self, seconds: float) -> None:
+        """Inspect what is due after that time."""
+        self.now += seconds
+        self.owned.look_again()
+
+    def stop(self) -> None:
+        """Stop the source because of what the chain says now."""
+        self.owned.stopped(self.source, InvalidInput(text="beyond help"), as_of(self.bench.state, self.key))
+
+    @property
+    def source(self) -> PushSource:
+        return self.reading.sources[self.key]
+
+    @property
+    def record(self) -> SourceRecord:
+        found = self.owned.record(self.key)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World(make_bench(None, None, a_push_source("other")))
+    made.list()
+    for module in (batches_in_flight, inspection_schedule, partition_offsets):
+        monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def test_a_dataset_of_another_instance_is_not_even_looked_up(world: World) -> None:
+    world.own()
+    world.catalog.looked_up.clear()
+    world.owned.look(a_dataset("of another instance"))
+    assert world.catalog.looked_up == []
+
+
+def test_a_dataset_that_is_assigned_elsewhere_is_closed_and_stays_closed(world: World) -> None:
+    world.own()
+    world.owned.own(frozenset({1, 2}))
+    assert world.reading.sources == {}
+    assert (world.owned.phase(world.key), world.owned.record(world.key)) == (Phase.CLOSED, None)
+    world.pass_time(PATROL_SECONDS)
+    world.look()
+    assert world.reading.sources == {}
+
+
+def test_a_change_during_a_commit_is_applied_after_it(world: World) -> None:
+    source = world.own()
+    source.in_flight.begun += 1
+    world.bench.propose(DisablePushSource(source_name="default"), a_push_source())
+    world.look()
+    for _ in range(2):  # it is looked at until the source is idle
+        world.pass_time(BUSY_RECHECK_SECONDS)
+        assert world.source is source
+    source.in_flight.settled += 1
+    world.pass_time(BUSY_RECHECK_SECONDS)
+    assert world.source is not source
+    assert world.source.is_as_defined(world.bench.state)
+
+
+def test_a_dataset_whose_name_follows_its_blocks_is_found(world: World) -> None:
+    world.catalog.remove("a")
+    world.owned.own(frozenset({3}))
+    world.look()
+    assert world.reading.sources == {}
+    world.list()
+    world.pass_time(RETRY.first)
+    assert world.reading.sources.keys() == {world.key}
+
+
+def test_a_source_that_the_clients_cannot_open_is_opened_later(world: World) -> None:
+    world.reading.is_away = True
+    world.owned.own(frozenset({3}))
+    assert world.record.phase is Phase.RETRYING
+    world.reading.is_away = False
+    world.pass_time(RETRY.first)
+    assert (world.record.phase, world.record.source) == (Phase.READING, world.source)
+
+
+def test_news_of_a_source_that_was_opened_again_since_change_nothing(world: World) -> None:
+    before = world.own()
+    world.owned.reopen(before)
+    source, record = world.source, world.record
+    assert source is not before
+    world.owned.reopen(before)
+    world.owned.failed(before, UNREADABLE)
+    world.owned.stopped(before, InvalidInput(text="beyond help"), None)
+    assert (world.source, world.record) == (source, record)
+
+
+def test_a_source_that_fails_after_every_few_messages_is_retried_less_often(world: World) -> None:
+    world.own()
+    for tries in (1, 2, 3):
+        world.owned.failed(world.source, UNREADABLE)
+        trouble = world.record.trouble
+        assert trouble is not None
+        assert trouble.tries == tries
+        assert world.reading.sources == {}
+        world.pass_time(trouble.delay)
+        world.owned.readable(world.key)
+        assert world.record.trouble is None
+    world.now += RETRY.pause(3) + SAME_TROUBLE_SECONDS + 1
+    world.owned.failed(world.source, UNREADABLE)
+    assert world.record.trouble is not None
+    assert world.record.trouble.tries == 1, "another trouble"
+
+
+def test_only_a_commit_ends_a_trouble_that_is_not_the_topics(world: World) -> None:
+    source = world.own()
+    world.owned.failed(source, StorageUnavailable(file="data/x", why="the disk is full"))
+    world.pass_time(RETRY.first)
+    world.owned.readable(world.key)
+    assert world.record.trouble is not None
+    world.owned.committed(world.key)
+    assert world.record.trouble is None
+
+
+def test_a_retry_that_a_user_requests_does_not_wait(world: World) -> None:
+    world.owned.failed(world.own(), UNREADABLE)
+    assert world.reading.sources == {}
+    world.owned.resume(world.key)
+    assert world.record.phase is Phase.READING
+
+
+def test_a_stopped_source_stays_stopped_until_the_chain_changes(world: World) -> None:
+    world.own()
+    world.broker.logs[TOPIC, 0] += [message(1), message(2)]
+    world.stop()
+    for look in (world.look, lambda: world.pass_time(PATROL_SECONDS)):
+        look()
+        assert (world.record.phase, world.reading.sources) == (Phase.STOPPED, {})
+    assert world.waiting == [(world.key, 2)] * 2
+    world.bench.propose(DisablePushSource(source_name="default"), a_push_source())
+    world.look()
+    assert world.record.phase is Phase.READING
+    assert world.owned.stuck() == {}
+
+
+def test_a_stopped_source_is_resumed_with_the_search_for_the_message_to_skip(world: World) -> None:
+    world.own()
+    world.stop()
+    search = Search(count=1, until={0: 1}, why="beyond help")
+    world.owned.resume(world.key, search)
+    assert world.source.search is search
+
+
+def test_a_search_ends_with_the_reason_why_its_source_stops(world: World) -> None:
+    search = Search(count=1, until={0: 1}, why="beyond help")
+    world.owned.reopen(world.own(), search=search)
+    world.stop()
+    assert search.found.exception() is world.owned.reason(world.key)
+
+
+def test_a_waiting_source_is_read_again_to_skip_its_message(world: World) -> None:
+    world.owned.reopen(world.own(), Wait(seen={0: 1}, tries=1, why="half"))
+    waiting = world.source
+    assert world.record.phase is Phase.WAITING
+    world.owned.resume(world.key, waiting.wait.search if waiting.wait else None)
+    assert world.source is not waiting
+    assert world.source.search == Search(count=1, until={0: 1}, why="half", half_in=0)
+
+
+def test_messages_that_another_writer_has_committed_are_not_read_again(world: World) -> None:
+    source = world.own()
+    batch = a_batch({0: [message(1)]}, topic_id=world.broker.ids[TOPIC])
+    commit(world.bench, replace(batch, topic=TOPIC))
+    world.broker.logs[TOPIC, 0] += [message(1)]
+    world.look()
+    assert world.source is not source
+    assert world.source.offsets.next == {0: 1}
+
+
+def test_a_source_that_is_silent_although_its_topic_has_messages_is_read_by_a_new_client(
+    world: World,
+) -> None:
+    source = world.own()
+    world.look()
+    world.pass_time(SILENT_SECONDS + 1)
+    world.broker.logs[TOPIC, 0] += [message(1)]
+    world.look()
+    world.now += SILENT_SECONDS
+    world.look()
+    assert (world.source, world.reading.renewed) == (source, 0), "not longer than that"
+    world.now += 1
+    world.look()
+    assert (world.reading.renewed, world.reading.sources) == (1, {})
+    assert "that Kafka's client does not deliver" in str(world.record.trouble)
+    world.pass_time(RETRY.first)
+    assert world.record.phase is Phase.READING
+
+
+def test_a_source_has_the_new_name_of_its_dataset(world: World) -> None:
+    world.own()
+    world.list("b")
+    world.look()
+    assert (world.source.alias, world.record.alias) == ("b", "b")
+
+
+def test_sources_that_the_dataset_no_longer_has_are_closed_and_others_are_kept(world: World) -> None:
+    world.list(default=TOPIC, other=OTHER)
+    source, other = world.own(), Key(world.dataset, "other")
+    assert world.reading.sources.keys() == {world.key, other}
+    world.list(default=TOPIC)
+    world.look()
+    assert world.reading.sources == {world.key: source}
+    assert world.owned.phase(other) is Phase.CLOSED
+    queue = world.bench.queues.queue(world.dataset)
+    world.catalog.remove("a")
+    world.look()
+    assert world.reading.sources == {}
+    assert world.bench.queues.queue(world.dataset) is not queue
+    world.list()
+    world.pass_time(1.0)
+    assert world.reading.sources == {}, "nothing is planned for a dataset that was removed"
+
+
+def test_topics_of_one_source_know_of_each_other_while_they_exist(world: World) -> None:
+    topics = [Key(world.dataset, "default", name) for name in ("shop.a", "shop.b")]
+    for key in topics:
+        world.broker.make(key.topic)
+    world.list(default=TOPIC, other=OTHER)
+    names = TopicNames.parse("shop.a,shop.b,shop.none")
+    save_settings(world.bench.blobs, world.dataset, "default", SourceSettings(topics=names))
+    world.owned.own(frozenset({3}))
+    siblings = {key: source.siblings for key, source in world.reading.sources.items()}
+    assert siblings == {
+        topics[0]: {topics[1]},
+        topics[1]: {topics[0]},
+        Key(world.dataset, "other"): frozenset(),
+    }
+    world.broker.drop("shop.b")
+    world.look()
+    assert world.reading.sources[topics[0]].siblings == frozenset()
+
+
+def test_a_dataset_that_cannot_be_read_is_reported_and_retried_while_its_source_is_read(world: World) -> None:
+    source, since, dataset = world.own(), world.now, Key(world.dataset, "")
+    world.catalog.fault = Unavailable(what="its folder", why="Permission denied")
+    world.catalog.looked_up.clear()
+    world.look()
+    for tries in (1, 2, 3):
+        assert "Permission denied" in str(world.owned.stuck()[dataset])
+        assert world.owned.stuck_since(dataset) == int(since * 1e9)
+        assert len(world.catalog.looked_up) == tries
+        world.pass_time(RETRY.pause(tries))
+    assert world.reading.sources == {world.key: source}
+    world.catalog.fault = None
+    world.pass_time(RETRY.pause(4))
+    assert (world.owned.stuck(), world.owned.stuck_since(dataset)) == ({}, None)
