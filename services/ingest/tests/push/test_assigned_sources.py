@@ -1,152 +1,45 @@
 """Which sources are read, reopened, retried or stopped after each event; without threads, at a clock of the test's."""
 
-import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from odf_testing.builders import a_dataset, a_push_source
+from prometheus_client import REGISTRY
 
-from odf_common.adapters.memory import MemoryCatalog
-from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.errors import InvalidInput, StorageUnavailable, Unavailable
 from odf_common.metadata.events import DisablePushSource
 from odf_common.ports.store import CatalogEntry
+from odf_ingest import metrics
 from odf_ingest.prepare.batch import Search
 from odf_ingest.push import batches_in_flight, inspection_schedule, partition_offsets
-from odf_ingest.push.assigned_sources import BUSY_RECHECK_SECONDS, SILENT_SECONDS, AssignedSources
-from odf_ingest.push.batch_buffer import BatchLimits
+from odf_ingest.push.assigned_sources import BUSY_RECHECK_SECONDS, SILENT_SECONDS
 from odf_ingest.push.batches_in_flight import RETRY, SAME_TROUBLE_SECONDS
 from odf_ingest.push.inspection_schedule import PATROL_SECONDS
-from odf_ingest.push.source import PushSource, Wait
-from odf_ingest.push.source_record import SourceRecord, as_of
-from odf_ingest.push.source_topics import Key, SourceTopics
+from odf_ingest.push.inspector import Inspection
+from odf_ingest.push.source import Wait
+from odf_ingest.push.source_topics import Key, SourceTopic
 from odf_ingest.push.state_machine import Phase
 from odf_ingest.source_settings import SourceSettings, save_settings
 from odf_ingest.topic_names import TopicNames
 
-from .in_memory_broker import TOPIC, Broker
+from .assigned_world import OTHER, UNREADABLE, World
+from .in_memory_broker import TOPIC
 from .test_messages import a_batch, commit, message
-
-OTHER = "odf.push.a.other"
-UNREADABLE = Unavailable(what=f"topic {TOPIC}", why="not authorized")
-
-
-class Reading:
-    """Port `SourceReader`: what is being read; requests are executed at once."""
-
-    def __init__(self) -> None:
-        self.sources: dict[Key, PushSource] = {}
-        self.is_away = False
-        self.renewed = 0
-
-    def open(self, sources: Sequence[PushSource]) -> None:
-        if self.is_away:
-            raise Unavailable(what="Kafka", why="down")
-        self.sources |= {source.key: source for source in sources}
-
-    def close(self, source: PushSource) -> None:
-        if self.sources.get(source.key) is source:
-            del self.sources[source.key]
-
-    def renew(self) -> None:
-        self.renewed += 1
-
-    def request(self, action: Callable[[], None]) -> None:
-        action()
-
-
-class Catalog(MemoryCatalog):
-    """Notes which datasets are looked up; fails with `fault`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.looked_up: list[DatasetId] = []
-        self.fault: OdfError | None = None
-
-    def by_id(self, dataset: DatasetId) -> CatalogEntry | None:
-        self.looked_up.append(dataset)
-        if self.fault is not None:
-            raise self.fault
-        return super().by_id(dataset)
-
-
-class World:
-    """The assigned sources of one instance, which has the dataset of `bench`."""
-
-    def __init__(self, bench: Any) -> None:
-        self.bench, self.dataset = bench, bench.dataset
-        self.now = time.monotonic()
-        self.reading, self.catalog, self.broker = Reading(), Catalog(), Broker()
-        self.waiting: list[tuple[Key, int]] = []
-        self.broker.make(TOPIC)
-        self.broker.make(OTHER)
-        self.owned = AssignedSources(
-            reading=self.reading,
-            queues=bench.queues,
-            catalog=self.catalog,
-            topics=SourceTopics(self.broker, bench.blobs),  # type: ignore[arg-type]
-            limits=BatchLimits(size=1000, delay=1.0),
-            partition_of=lambda dataset: 3 if dataset == self.dataset else 4,
-            pool=SimpleNamespace(submit=lambda task: task()),  # type: ignore[arg-type]
-            report_waiting=lambda key, count: self.waiting.append((key, count)),
-        )
-        self.key = Key(self.dataset, "default")
-
-    def list(self, alias: str = "a", **topics: str) -> None:
-        """Name the dataset and the topics of its sources, or change them."""
-        entry = CatalogEntry(alias=alias, dataset_id=self.dataset, push_topics=topics or {"default": TOPIC})
-        for before in list(self.catalog.entries()):
-            self.catalog.remove(before.alias)
-        self.catalog.add(entry)
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return self.now
-
-    def thread_time(self) -> float:
-        return 0.0
-
-    def own(self) -> PushSource:
-        """Assign the dataset, and return its source."""
-        self.owned.own(frozenset({3}))
-        return self.source
-
-    def look(self) -> None:
-        """Handle the notification of a change."""
-        self.owned.look(self.dataset)
-
-    def pass_time(self, seconds: float) -> None:
-        """Inspect what is due after that time."""
-        self.now += seconds
-        self.owned.look_again()
-
-    def stop(self) -> None:
-        """Stop the source because of what the chain says now."""
-        self.owned.stopped(self.source, InvalidInput(text="beyond help"), as_of(self.bench.state, self.key))
-
-    @property
-    def source(self) -> PushSource:
-        return self.reading.sources[self.key]
-
-    @property
-    def record(self) -> SourceRecord:
-        found = self.owned.record(self.key)
-        assert found is not None
-        return found
 
 
 @pytest.fixture
 def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(make_bench(None, None, a_push_source("other")))
-    made.list()
+    made.enter()
     for module in (batches_in_flight, inspection_schedule, partition_offsets):
         monkeypatch.setattr(module, "time", made)
     return made
+
+
+def commit_of_another_writer(world: World) -> None:
+    batch = a_batch({0: [message(1)]}, topic_id=world.broker.ids[TOPIC])
+    commit(world.bench, replace(batch, topic=TOPIC))
 
 
 def test_a_dataset_of_another_instance_is_not_even_looked_up(world: World) -> None:
@@ -166,6 +59,16 @@ def test_a_dataset_that_is_assigned_elsewhere_is_closed_and_stays_closed(world: 
     assert world.reading.sources == {}
 
 
+def test_an_inspection_that_ends_after_its_dataset_was_assigned_elsewhere_opens_nothing(world: World) -> None:
+    world.held = []
+    world.owned.own(frozenset({3}))
+    world.look()
+    world.owned.own(frozenset({1, 2}))
+    for task in world.held:
+        task()
+    assert world.reading.sources == {}
+
+
 def test_a_change_during_a_commit_is_applied_after_it(world: World) -> None:
     source = world.own()
     source.in_flight.begun += 1
@@ -180,14 +83,54 @@ def test_a_change_during_a_commit_is_applied_after_it(world: World) -> None:
     assert world.source.is_as_defined(world.bench.state)
 
 
+def test_a_dataset_that_has_not_changed_is_left_alone_during_a_commit(world: World) -> None:
+    source = world.own()
+    world.look()
+    source.in_flight.begun += 1
+    world.pass_time(PATROL_SECONDS)
+    world.catalog.looked_up.clear()
+    world.pass_time(BUSY_RECHECK_SECONDS)
+    assert world.catalog.looked_up == []
+
+
+def test_a_query_is_interrupted_only_by_another_definition_of_its_source(world: World) -> None:
+    source = world.own()
+    source.in_flight.begun += 1
+    source.in_flight.querying_since = world.now
+    world.look()
+    assert world.source is source
+    world.bench.propose(DisablePushSource(source_name="default"), a_push_source(date_format="yyyy"))
+    world.look()
+    assert world.source is not source
+
+
 def test_a_dataset_whose_name_follows_its_blocks_is_found(world: World) -> None:
     world.catalog.remove("a")
     world.owned.own(frozenset({3}))
     world.look()
     assert world.reading.sources == {}
-    world.list()
+    world.enter()
     world.pass_time(RETRY.first)
     assert world.reading.sources.keys() == {world.key}
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_dataset_without_sources_is_not_looked_up_for_ever(world: World, *, is_named: bool) -> None:
+    world.catalog.remove("a")
+    if is_named:
+        world.catalog.add(CatalogEntry(alias="a", dataset_id=world.dataset))
+    world.owned.own(frozenset({3}))
+    world.look()
+    for _ in range(4):
+        world.pass_time(RETRY.first)
+    assert len(world.catalog.looked_up) == (1 if is_named else 2)
+
+
+def test_a_dataset_without_blocks_is_left_and_is_no_trouble(world: World) -> None:
+    world.own()
+    entry = CatalogEntry(alias="a", dataset_id=world.dataset, push_topics={"default": TOPIC})
+    world.owned.found([Inspection(dataset=world.dataset, entry=entry)])
+    assert (world.reading.sources, world.owned.stuck()) == ({}, {})
 
 
 def test_a_source_that_the_clients_cannot_open_is_opened_later(world: World) -> None:
@@ -197,6 +140,24 @@ def test_a_source_that_the_clients_cannot_open_is_opened_later(world: World) -> 
     world.reading.is_away = False
     world.pass_time(RETRY.first)
     assert (world.record.phase, world.record.source) == (Phase.READING, world.source)
+
+
+def test_a_source_whose_topic_does_not_exist_yet_is_opened_later(world: World) -> None:
+    world.broker.drop(TOPIC)
+    world.owned.own(frozenset({3}))
+    assert (world.record.phase, world.reading.sources) == (Phase.RETRYING, {})
+    world.broker.make(TOPIC)
+    world.pass_time(RETRY.first)
+    assert world.record.phase is Phase.READING
+
+
+def test_a_source_whose_topic_has_lost_messages_is_not_opened(world: World) -> None:
+    commit_of_another_writer(world)
+    world.owned.own(frozenset({3}))
+    reason = world.owned.reason(world.key)
+    assert reason is not None
+    assert (reason.source, reason.reason) == ("default", "PositionBeyondEnd")
+    assert world.reading.sources == {}
 
 
 def test_news_of_a_source_that_was_opened_again_since_change_nothing(world: World) -> None:
@@ -237,6 +198,13 @@ def test_only_a_commit_ends_a_trouble_that_is_not_the_topics(world: World) -> No
     assert world.record.trouble is None
 
 
+def test_a_search_for_a_message_continues_after_a_failure(world: World) -> None:
+    search = Search(count=1, until={0: 1}, why="beyond help")
+    world.owned.failed(world.own(), UNREADABLE, search)
+    world.pass_time(RETRY.first)
+    assert world.source.search is search
+
+
 def test_a_retry_that_a_user_requests_does_not_wait(world: World) -> None:
     world.owned.failed(world.own(), UNREADABLE)
     assert world.reading.sources == {}
@@ -247,15 +215,20 @@ def test_a_retry_that_a_user_requests_does_not_wait(world: World) -> None:
 def test_a_stopped_source_stays_stopped_until_the_chain_changes(world: World) -> None:
     world.own()
     world.broker.logs[TOPIC, 0] += [message(1), message(2)]
+    assert world.owned.reason(world.key) is None
     world.stop()
+    since, world.now = world.record.since, world.now + 1
     for look in (world.look, lambda: world.pass_time(PATROL_SECONDS)):
         look()
         assert (world.record.phase, world.reading.sources) == (Phase.STOPPED, {})
     assert world.waiting == [(world.key, 2)] * 2
+    assert world.owned.stuck() == {world.key: world.owned.reason(world.key)}
+    assert world.owned.stuck_since(world.key) == int(since * 1e9)
     world.bench.propose(DisablePushSource(source_name="default"), a_push_source())
     world.look()
     assert world.record.phase is Phase.READING
     assert world.owned.stuck() == {}
+    assert len(world.waiting) == 3, "those that wait are reported when it is opened"
 
 
 def test_a_stopped_source_is_resumed_with_the_search_for_the_message_to_skip(world: World) -> None:
@@ -284,16 +257,27 @@ def test_a_waiting_source_is_read_again_to_skip_its_message(world: World) -> Non
 
 def test_messages_that_another_writer_has_committed_are_not_read_again(world: World) -> None:
     source = world.own()
-    batch = a_batch({0: [message(1)]}, topic_id=world.broker.ids[TOPIC])
-    commit(world.bench, replace(batch, topic=TOPIC))
+    commit_of_another_writer(world)
     world.broker.logs[TOPIC, 0] += [message(1)]
     world.look()
     assert world.source is not source
     assert world.source.offsets.next == {0: 1}
 
 
+def test_an_inspection_that_is_older_than_the_sources_own_commit_reopens_nothing(world: World) -> None:
+    before = world.bench.state
+    commit_of_another_writer(world)
+    world.broker.logs[TOPIC, 0] += [message(1)]
+    source = world.own()
+    topics = [SourceTopic(source="default", name=TOPIC, described=world.broker.described(TOPIC))]
+    entry = world.catalog.by_alias("a")
+    world.owned.found([Inspection(dataset=world.dataset, entry=entry, state=before, topics=topics)])
+    assert world.source is source
+
+
+@pytest.mark.parametrize("is_away", [False, True])
 def test_a_source_that_is_silent_although_its_topic_has_messages_is_read_by_a_new_client(
-    world: World,
+    world: World, *, is_away: bool
 ) -> None:
     source = world.own()
     world.look()
@@ -304,25 +288,42 @@ def test_a_source_that_is_silent_although_its_topic_has_messages_is_read_by_a_ne
     world.look()
     assert (world.source, world.reading.renewed) == (source, 0), "not longer than that"
     world.now += 1
+    world.reading.is_away = is_away
     world.look()
     assert (world.reading.renewed, world.reading.sources) == (1, {})
     assert "that Kafka's client does not deliver" in str(world.record.trouble)
+    world.reading.is_away = False
     world.pass_time(RETRY.first)
     assert world.record.phase is Phase.READING
 
 
-def test_a_source_has_the_new_name_of_its_dataset(world: World) -> None:
+def test_a_source_has_the_new_name_of_its_dataset_and_its_counts_begin_again(world: World) -> None:
+    world.enter("before")
     world.own()
-    world.list("b")
+    metrics.RECORDS.labels("before", "default").inc()
     world.look()
-    assert (world.source.alias, world.record.alias) == ("b", "b")
+    assert counted("before") == 1
+    world.enter("after")
+    world.look()
+    assert (world.source.alias, world.record.alias, counted("before")) == ("after", "after", None)
+    world.owned.failed(world.source, UNREADABLE)
+    world.enter("afterwards")
+    world.pass_time(RETRY.first)
+    assert (world.source.alias, world.record.alias) == ("afterwards", "afterwards")
+    metrics.RECORDS.labels("afterwards", "default").inc()
+    world.owned.removed(world.dataset)
+    assert counted("afterwards") is None
+
+
+def counted(alias: str) -> float | None:
+    return REGISTRY.get_sample_value("odf_ingest_records_total", {"dataset": alias, "source": "default"})
 
 
 def test_sources_that_the_dataset_no_longer_has_are_closed_and_others_are_kept(world: World) -> None:
-    world.list(default=TOPIC, other=OTHER)
+    world.enter(default=TOPIC, other=OTHER)
     source, other = world.own(), Key(world.dataset, "other")
     assert world.reading.sources.keys() == {world.key, other}
-    world.list(default=TOPIC)
+    world.enter(default=TOPIC)
     world.look()
     assert world.reading.sources == {world.key: source}
     assert world.owned.phase(other) is Phase.CLOSED
@@ -331,7 +332,7 @@ def test_sources_that_the_dataset_no_longer_has_are_closed_and_others_are_kept(w
     world.look()
     assert world.reading.sources == {}
     assert world.bench.queues.queue(world.dataset) is not queue
-    world.list()
+    world.enter()
     world.pass_time(1.0)
     assert world.reading.sources == {}, "nothing is planned for a dataset that was removed"
 
@@ -340,7 +341,7 @@ def test_topics_of_one_source_know_of_each_other_while_they_exist(world: World) 
     topics = [Key(world.dataset, "default", name) for name in ("shop.a", "shop.b")]
     for key in topics:
         world.broker.make(key.topic)
-    world.list(default=TOPIC, other=OTHER)
+    world.enter(default=TOPIC, other=OTHER)
     names = TopicNames.parse("shop.a,shop.b,shop.none")
     save_settings(world.bench.blobs, world.dataset, "default", SourceSettings(topics=names))
     world.owned.own(frozenset({3}))

@@ -306,21 +306,6 @@ def test_a_source_state_that_cannot_be_read_stops_only_its_dataset(make_bench: A
         node.wait(lambda: why(node, "") == "")
 
 
-def test_an_inspection_that_is_older_than_the_sources_own_commit_reopens_nothing(
-    make_bench: Any, broker: Broker
-) -> None:
-    bench = make_bench()
-    before, key = bench.state, Key(bench.dataset, "default")
-    with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.wait(lambda: node.ids == [1] and node.reader.sources[key].is_idle)
-        source, entry = node.reader.sources[key], node.catalog.by_alias("a")
-        topics = [SourceTopic(source="default", name=TOPIC, described=broker.described(TOPIC))]
-        old = Inspection(dataset=bench.dataset, entry=entry, state=before, topics=topics)
-        node.ask(lambda: node.owned.found([old]))
-        assert node.reader.sources[key] is source
-
-
 def resumed(node: Running, search: Search | None = None) -> None:
     node.ask(lambda: node.owned.resume(Key(node.bench.dataset, "default"), search))
 
