@@ -168,6 +168,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "push/inspection_schedule",
         "push/partition_offsets",
         "push/assigned_sources",
+        "push/stalls",
         "push/topics_of_others",
         "push/registry_sources",
         "push/building_index",

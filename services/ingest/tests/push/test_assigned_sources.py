@@ -59,6 +59,14 @@ def test_a_dataset_that_is_assigned_elsewhere_is_closed_and_stays_closed(world: 
     assert world.reading.sources == {}
 
 
+def test_a_retry_of_a_dataset_that_was_assigned_elsewhere_is_not_planned_any_longer(world: World) -> None:
+    world.owned.failed(world.own(), UNREADABLE)
+    world.owned.own(frozenset({1, 2}))
+    world.catalog.looked_up.clear()
+    world.pass_time(RETRY.most)
+    assert world.catalog.looked_up == []
+
+
 def test_an_inspection_that_ends_after_its_dataset_was_assigned_elsewhere_opens_nothing(world: World) -> None:
     world.held = []
     world.owned.own(frozenset({3}))
@@ -315,8 +323,16 @@ def test_a_source_has_the_new_name_of_its_dataset_and_its_counts_begin_again(wor
     assert counted("afterwards") is None
 
 
-def counted(alias: str) -> float | None:
-    return REGISTRY.get_sample_value("odf_ingest_records_total", {"dataset": alias, "source": "default"})
+def test_topics_at_which_a_source_is_stopped_are_counted(world: World) -> None:
+    world.own()
+    world.stop()
+    assert counted("a", "stopped") == 1
+    world.owned.resume(world.key)
+    assert counted("a", "stopped") == 0
+
+
+def counted(alias: str, metric: str = "records_total") -> float | None:
+    return REGISTRY.get_sample_value(f"odf_ingest_{metric}", {"dataset": alias, "source": "default"})
 
 
 def test_sources_that_the_dataset_no_longer_has_are_closed_and_others_are_kept(world: World) -> None:

@@ -32,8 +32,17 @@ class Client:
             raise Unavailable(what="Kafka", why="down")
         return SimpleNamespace(chunks=self.chunks, ends=self.ends, faults=self.faults)
 
+    def close(self) -> None:
+        self._log.append((self.name, "close"))
+
     def renew(self) -> None:
         self._log.append((self.name, "renew"))
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        self._log.append((self.name, ("pause", *partitions)))
+
+    def resume(self, partitions: Iterable[Partition]) -> None:
+        self._log.append((self.name, ("resume", *partitions)))
 
     def unassign(self, partitions: Iterable[Partition]) -> None:
         self._log.append((self.name, ("unassign", *partitions)))
@@ -77,6 +86,19 @@ def test_sources_of_one_topic_have_clients_of_their_own_and_others_share_the_fir
     assert bench.log == [("a", ("unassign", ("shared", 0)))]
     bench.lanes.open([source("shared", 9)])
     assert bench.log[1:] == [("a", {("shared", 0): 9})], "the first client is free for it"
+
+
+def test_a_source_is_paused_and_resumed_in_its_own_client() -> None:
+    bench = Bench(2)
+    bench.lanes.pause(bench.sources[1])
+    bench.lanes.resume(bench.sources[1])
+    assert bench.log == [("b", ("pause", ("shared", 0))), ("b", ("resume", ("shared", 0)))]
+    bench.log.clear()
+    bench.lanes.close(bench.sources[0])
+    bench.log.clear()
+    bench.lanes.pause(bench.sources[0])
+    bench.lanes.resume(bench.sources[0])
+    assert bench.log == [], "it is no longer read"
 
 
 def test_a_source_that_is_not_read_is_closed_without_a_word() -> None:
@@ -129,7 +151,8 @@ def test_an_end_or_a_fault_that_another_client_reports_once_is_not_lost_either(n
     assert getattr(taken, news) == {("shared", 0): 7}
 
 
-def test_all_clients_are_replaced() -> None:
+def test_all_clients_are_replaced_and_closed() -> None:
     bench = Bench(2)
     bench.lanes.renew()
-    assert bench.log == [("a", "renew"), ("b", "renew")]
+    bench.lanes.close_all()
+    assert bench.log == [("a", "renew"), ("b", "renew"), ("a", "close"), ("b", "close")]

@@ -2,20 +2,23 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from odf_testing.builders import a_dataset, a_push_source
 
 from odf_common.adapters.kafka.records import Chunk
-from odf_common.errors import Unavailable
+from odf_common.errors import InvalidInput, Unavailable
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import MergeStrategySnapshot
 from odf_ingest.message_columns import ColumnNames, HeaderColumns, MessageColumns
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.prepare.plan import Plan
+from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.push.batch_buffer import MAX_BATCH_BYTES, MAX_DELAY_SECONDS, BatchLimits
-from odf_ingest.push.batches_in_flight import Trouble
+from odf_ingest.push.batches_in_flight import BatchesInFlight, Trouble
 from odf_ingest.push.source import PushSource, Wait
 
 
@@ -317,3 +320,28 @@ def test_a_partition_without_messages_was_seen_to_its_end() -> None:
 def test_a_half_that_waits_is_searched_for_by_itself_in_its_partition() -> None:
     search = Wait(seen={0: 2, 1: 5}, tries=1, why="half", first=1).search
     assert (search.count, search.until, search.why, search.half_in) == (1, {0: 2, 1: 5}, "half", 1)
+
+
+def test_batches_are_placed_in_the_order_in_which_they_began_whichever_is_read_first() -> None:
+    batches, placed = BatchesInFlight(), list[int]()
+    readings = [Future[Prepared]() for _ in range(3)]
+    for number, reading in enumerate(readings):
+        batches.in_order(reading, partial(placed.append, number))
+    readings[1].set_exception(InvalidInput(text="is placed too, and fails there"))
+    readings[2].cancel()
+    assert placed == []
+    readings[0].cancel()
+    assert placed == [0, 1, 2]
+
+
+def test_a_batch_that_cannot_be_placed_holds_up_no_other() -> None:
+    def fail() -> None:
+        raise Unavailable(what="the queue")
+
+    batches, placed = BatchesInFlight(), list[int]()
+    readings = [Future[Prepared]() for _ in range(2)]
+    batches.in_order(readings[0], fail)
+    batches.in_order(readings[1], partial(placed.append, 1))
+    for reading in readings:
+        reading.cancel()
+    assert placed == [1]
