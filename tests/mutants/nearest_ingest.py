@@ -169,6 +169,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "push/partition_offsets",
         "push/assigned_sources",
         "push/stalls",
+        "push/batch_worker",
         "push/topics_of_others",
         "push/registry_sources",
         "push/building_index",

@@ -7,13 +7,14 @@ import pytest
 from odf_testing.builders import a_chain, a_dataset, a_push_source, a_schema, a_seed, a_source_state
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
-from odf_common.errors import NotFound, OdfError, Unavailable
+from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.metadata.events import AddData
+from odf_common.metadata.steps import ReadStepNdJson
 from odf_common.ports.bus import TopicInfo
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit.position import SourcePosition, TopicPosition
 from odf_ingest.errors import PositionBeyondEnd, RecordsExpired, TopicGone, TopicReplaced
-from odf_ingest.message_columns import MessageColumns
+from odf_ingest.message_columns import NO_COLUMNS, ColumnNames, MessageColumns
 from odf_ingest.push.batch_buffer import BatchLimits
 from odf_ingest.push.source import PushSource
 from odf_ingest.push.source_record import SourceRecord
@@ -41,12 +42,14 @@ def of_source(described: TopicInfo | OdfError) -> SourceTopic:
     return SourceTopic(source=DEFAULT_SOURCE, name=TOPIC, described=described)
 
 
-def opened(state: ChainState, described: TopicInfo | OdfError) -> PushSource:
+def opened(
+    state: ChainState, described: TopicInfo | OdfError, columns: MessageColumns = NO_COLUMNS
+) -> PushSource:
     entry = CatalogEntry(alias="a", dataset_id=a_dataset(), push_topics={DEFAULT_SOURCE: TOPIC})
     return open_source(
         entry,
         state,
-        of_source(described),
+        replace(of_source(described), columns=columns),
         limits=BatchLimits(size=1, delay=0.0),
         record=SourceRecord(key=Key(a_dataset(), DEFAULT_SOURCE), alias="a"),
     )
@@ -98,6 +101,14 @@ def test_a_topic_that_was_made_again_or_is_gone_stops_the_source() -> None:
 def test_a_topic_that_cannot_be_described_yet_is_tried_again(error: OdfError) -> None:
     with pytest.raises(type(error)):
         opened(state_at(None), error)
+
+
+def test_a_source_without_the_columns_of_its_messages_stops_before_any_is_read() -> None:
+    declared = replace(a_push_source(), read=ReadStepNdJson(ddl_schema=("id BIGINT", "v STRING")))
+    state = a_chain(a_seed(), declared).state
+    columns = MessageColumns(keys=ColumnNames(["key"]))
+    with pytest.raises(InvalidInput, match="column key: is not among the columns of the source"):
+        opened(state, topic({0: 0}, {0: 9}), columns)
 
 
 SEEN = of_source(topic({0: 0}, {0: 9}))
