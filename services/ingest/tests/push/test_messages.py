@@ -22,16 +22,16 @@ from odf_common.dataset.rejects import (
 )
 from odf_common.errors import Refused, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import SetVocab
+from odf_common.metadata.events import DisablePushSource, SetVocab
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyLedger, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_common.ports.store import ObjectKind
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.rejects import RejectPolicy
-from odf_ingest.errors import PositionChanged, RecordRejected, TooManyRejected, TopicReplaced
+from odf_ingest.errors import PositionChanged, RecordRejected, SourceGone, TooManyRejected, TopicReplaced
 from odf_ingest.prepare.batch import NOT_READ, BadRecord, MessageBatch, Part
 from odf_ingest.prepare.message_values import TOMBSTONE
-from odf_ingest.prepare.plan import plan_of
+from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import Prepared
 from odf_ingest.push.kafka_batch import KafkaBatch
 from odf_ingest.read.message_buffer import MessageBuffer
@@ -253,6 +253,53 @@ def test_a_batch_is_read_again_if_its_first_reading_failed_for_a_moment(make_ben
     reading.set_exception(Unavailable(what="the engine"))
     bench.queues.commit(bench.dataset, work_of(bench, a_batch({0: [message(1)]}), reading))
     assert [row["id"] for row in bench.rows()] == [1]
+
+
+def read_first(bench: Any, batch: MessageBatch) -> "tuple[KafkaBatch, list[Plan]]":
+    """Return a batch that was read with the present plan, and the plans with which it is read again."""
+    plans: list[Plan] = []
+    reading: Future[Prepared] = Future()
+    usual = bench.preparer.messages
+    reading.set_result(usual(plan_of(bench.state, bench.state.push_sources["default"]), batch))
+
+    def noted(plan: Plan, batch: MessageBatch) -> Prepared:
+        plans.append(plan)
+        read: Prepared = usual(plan, batch)
+        return read
+
+    bench.preparer.messages = noted
+    return work_of(bench, batch, reading), plans
+
+
+def test_messages_are_read_once_although_others_change_the_chain(make_bench: Any) -> None:
+    bench = make_bench()
+    work, plans = read_first(bench, a_batch({0: [message(1)]}))
+    bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="event_time"))]
+    bench.queues.commit(bench.dataset, work)
+    assert (bench.values("id"), plans) == ([(1,)], [])
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_messages_are_read_again_if_their_source_has_changed(make_bench: Any, *, is_late: bool) -> None:
+    bench = make_bench()
+    work, plans = read_first(bench, a_batch({0: [message(1)]}))
+    columns = ("v STRING", "event_time TIMESTAMP")
+    source = replace(bench.state.push_sources["default"], read=ReadStepNdJson(ddl_schema=columns))
+    if is_late:
+        bench.coordinator.before = [lambda: bench.propose(source)]
+    else:
+        bench.propose(source)
+    bench.queues.commit(bench.dataset, work)
+    assert [plan.source for plan in plans] == [source]
+    assert bench.values("id", "v") == [(None, "a")]
+
+
+def test_messages_of_a_source_that_is_gone_are_not_committed(make_bench: Any) -> None:
+    bench = make_bench()
+    work, _ = read_first(bench, a_batch({0: [message(1)]}))
+    bench.propose(DisablePushSource(source_name="default"))
+    with pytest.raises(SourceGone):
+        bench.queues.commit(bench.dataset, work)
 
 
 def test_a_topic_of_the_source_that_is_not_being_read_holds_the_watermark(make_bench: Any) -> None:
