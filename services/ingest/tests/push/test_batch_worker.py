@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from odf_testing.builders import a_query
+from odf_testing.builders import a_dataset, a_query
+from prometheus_client import REGISTRY
 
 from odf_common.errors import InvalidInput, StorageUnavailable, Unavailable
 from odf_common.metadata.steps import (
@@ -23,12 +24,13 @@ from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import AwaitingCorrection, PositionChanged, TopicGone, TopicReplaced
 from odf_ingest.history.kept_index import IndexBehind
 from odf_ingest.prepare.batch import MessageBatch, Search
-from odf_ingest.prepare.plan import plan_of
+from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.push import batch_worker
 from odf_ingest.push.batch_buffer import BatchLimits
 from odf_ingest.push.batch_worker import BatchWorker
 from odf_ingest.push.batches_in_flight import Trouble
 from odf_ingest.push.source import PushSource
+from odf_ingest.push.source_record import as_of
 from odf_ingest.registry import Registries
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
@@ -130,6 +132,7 @@ def refuse(work: Work, *errors: Exception) -> None:
     commit, left = work.bench.queues.commit_indexed, list(errors)
 
     def committed(*arguments: Any) -> Any:
+        assert work.source.in_flight.committing_since is not None
         if left:
             raise left.pop(0)
         return commit(*arguments)
@@ -138,13 +141,31 @@ def refuse(work: Work, *errors: Exception) -> None:
 
 
 def test_a_batch_is_committed_and_reported_with_what_still_waits(work: Work) -> None:
-    work.source.offsets.high = {0: 5}
+    work.source.alias, work.source.offsets.high = "counted", {0: 5}
     work.begin(a_batch({0: [message(1), message(2)]}))
     assert (work.ids, work.progress, work.failures) == ([1, 2], [(3, 2)], [])
+    assert (counted("records_total"), counted("lag")) == (2, 3)
     in_flight = work.source.in_flight
     assert (in_flight.begun, in_flight.settled, in_flight.last_lag) == (1, 1, 3)
     assert (in_flight.committing_since, in_flight.trouble, in_flight.is_stale) == (None, None, False)
     assert work.worker.settled.is_set()
+
+
+def counted(metric: str) -> float | None:
+    return REGISTRY.get_sample_value(f"odf_ingest_{metric}", {"dataset": "counted", "source": "default"})
+
+
+def test_a_batch_without_keys_waits_for_no_index_and_no_query(work: Work) -> None:
+    def refused(*_: object) -> None:
+        raise AssertionError
+
+    work.bench.queues.bring_forward = refused
+    work.pool.is_held = True
+    work.begin(a_batch({0: [message(1)]}))
+    assert work.source.in_flight.querying_since is None
+    work.pool.is_held = False
+    work.pool.run()
+    assert work.ids == [1]
 
 
 def test_the_lag_counts_messages_of_the_sources_other_topics(work: Work) -> None:
@@ -163,6 +184,17 @@ def test_a_batch_that_a_reopened_source_left_behind_is_dropped(work: Work) -> No
     work.pool.is_held = False
     work.pool.run()
     assert (work.ids, work.failures, work.source.in_flight.count) == ([], [], 0)
+
+
+def test_no_index_is_built_for_a_batch_that_is_dropped(make_work: Callable[..., Work]) -> None:
+    work, indexed = make_work(MergeStrategyLedger(primary_key=("id",))), list[object]()
+    work.bench.queues.bring_forward = lambda *some: indexed.append(some)
+    work.pool.is_held = True
+    work.begin(a_batch({0: [message(1)]}))
+    work.source.in_flight.is_stale = True
+    work.pool.is_held = False
+    work.pool.run()
+    assert (indexed, work.source.in_flight.count) == ([], 0)
 
 
 @pytest.mark.parametrize(("topic_id", "error"), [("two", TopicReplaced), (None, TopicGone)])
@@ -269,6 +301,19 @@ def test_the_message_that_a_user_skips_becomes_a_dead_letter_and_the_rest_is_rea
     assert work.ids == []
 
 
+def test_a_message_that_is_no_record_is_skipped_where_the_source_stops_at_those(work: Work) -> None:
+    save_settings(
+        work.bench.blobs, work.bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP)
+    )
+    work.source.offsets.high = {0: 3}
+    work.begin(replace(a_batch({0: [b"junk"]}), search=a_search()))
+    assert isinstance(work.failure, PositionChanged)
+    assert [one.reason for one in work.bench.coordinator.letters] == [
+        "skipped by command: is not one JSON object"
+    ]
+    assert work.progress == [(2, 0)]
+
+
 def test_a_skip_that_cannot_be_committed_is_tried_again_with_the_source(work: Work) -> None:
     search = a_search()
     refuse(work, InvalidInput(text="beyond help"), FULL)
@@ -307,13 +352,27 @@ def test_a_query_that_is_no_longer_wanted_does_not_begin(work: Work) -> None:
     assert (queried, work.failures, work.source.in_flight.count) == ([], [], 0)
 
 
-def test_a_query_ends_with_its_batch(work: Work) -> None:
+def test_a_query_is_wanted_until_its_source_is_opened_again(work: Work) -> None:
     a_query_source(work)
-    times: list[object] = []
-    work.bench.preparer.messages = lambda *_: times.append(work.source.in_flight.querying_since)
+    plans: list[Plan] = []
+
+    def messages(plan: Plan, batch: MessageBatch) -> None:
+        assert work.source.in_flight.querying_since is not None
+        plans.append(plan)
+
+    work.bench.preparer.messages = messages
     work.begin(a_batch({0: [message(1)]}))
-    assert times != [None]
     assert work.source.in_flight.querying_since is None
+    work.source.in_flight.is_stale = False
+    assert plans[0].is_wanted()
+    work.source.in_flight.is_stale = True
+    assert not plans[0].is_wanted()
+
+
+def test_a_source_is_stopped_at_what_the_chain_says_of_it(work: Work) -> None:
+    assert work.worker.chain_of(work.source) == as_of(work.bench.state, work.source.key)
+    work.source.dataset = a_dataset("gone")
+    assert work.worker.chain_of(work.source) is None
 
 
 def test_a_batch_takes_its_place_once_its_index_is_ready(make_work: Callable[..., Work]) -> None:
