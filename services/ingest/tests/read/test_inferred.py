@@ -15,6 +15,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepJson, ReadStepNdJson
 from odf_ingest.read import infer_batch, infer_records, read_batch, read_inferred, suspects
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
+from odf_ingest.read.json_formats.inferred import DEEPEST
 from odf_ingest.read.message_buffer import MessageBuffer
 
 STEPS = [ReadStepNdJson(), ReadStepJson()]
@@ -136,3 +137,28 @@ def test_columns_are_inferred_from_what_the_encoding_has() -> None:
     values = ['{"city":"Köln"}'.encode("latin-1"), b'{"id":1}']
     assert infer_records(ReadStepNdJson(encoding="latin-1"), values, None).names == ["city", "id"]
     assert infer_records(ReadStepNdJson(encoding="ascii"), values, None).names == ["id"]
+
+
+def nested(levels: int) -> bytes:
+    return b'{"a":' * levels + b"1" + b"}" * levels
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_only_a_message_that_is_nested_too_deeply_is_refused(step: ReadStep) -> None:
+    flat = b'{"b":"' + b"[" * 99 + b'","c":[' + b",".join([b'{"d":1}'] * 99) + b"]}"
+    values = [b'{"a":{}}', nested(DEEPEST + 1), flat, nested(DEEPEST), nested(5000)]
+    assert taken(step, values).keys() == {0, 2, 3}
+    assert infer_batch(step, nested(DEEPEST), None).names == ["a"]
+    with pytest.raises(InvalidInput, match="is nested more than 32 levels deep"):
+        infer_batch(step, nested(DEEPEST + 1), None)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_batch_has_the_known_columns_before_its_own(step: ReadStep) -> None:
+    known = pa.schema([("b", pa.string()), ("a", pa.float64())])
+    assert infer_batch(step, b'{"c":true,"a":1}', known) == known.append(pa.field("c", pa.bool_()))
+
+
+def test_records_inside_of_documents_are_kept_beside_a_bad_one() -> None:
+    values = [b'{"x":{"a":1}}', b'{"x":1}', b'{"x":{"a":2}}']
+    assert taken(ReadStepJson(sub_path="x"), values) == {0: {"a": 1}, 2: {"a": 2}}

@@ -146,7 +146,9 @@ class _Votes:
 
     def _type_of(self, kind_: type[object]) -> pa.DataType | None:
         if kind_ is dict:
-            return pa.struct(self.columns()) if self.columns() else None
+            # Once: each level would double the work of those below it.
+            columns = self.columns()
+            return pa.struct(columns) if columns else None
         if kind_ is list:
             element = None if self._element is None else self._element.winner()
             return None if element is None else pa.list_(element)
