@@ -2,16 +2,20 @@
 
 import json
 import math
+from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
-from odf_ingest.read import read_batch, read_records
+from odf_ingest.read import read_batch, read_records, suspects
+from odf_ingest.read.isolate_bad_records import isolate_bad_records
+from odf_ingest.read.message_buffer import MessageBuffer
 
 from .odd_values import (
     JSON_STEPS,
@@ -43,6 +47,9 @@ def value_of(step: ReadStep, type_: str, value: str) -> Any:
         ("TINYINT", "1.27e2", 127),
         ("DECIMAL(38, 9)", "12345678901234567890.123456789", Decimal("12345678901234567890.123456789")),
         ("DECIMAL(38, 9)", "1e3", Decimal(1000)),
+        ("DECIMAL(10, 2)", "1.000", Decimal(1)),
+        ("DECIMAL(10, 2)", "-0.000e-30", Decimal(0)),
+        ("DECIMAL(10, 2)", "12345678.90", Decimal("12345678.9")),
         (
             "DECIMAL(50, 2)",
             "123456789012345678901234567890123456789012345678.01",
@@ -73,6 +80,7 @@ def test_numbers_are_exact(step: ReadStep, type_: str, written: str, expected: o
         ("DOUBLE", "-1e400"),
         ("FLOAT", "1e39"),
         ("DECIMAL(10, 2)", "1.005"),
+        ("DECIMAL(10, 2)", "123456789"),
         ("DECIMAL(10, 2)", "1e400"),
         ("DECIMAL(38, 0)", "9" * 39),
     ],
@@ -80,6 +88,49 @@ def test_numbers_are_exact(step: ReadStep, type_: str, written: str, expected: o
 def test_numbers_that_do_not_fit_are_refused_by_column(step: ReadStep, type_: str, written: str) -> None:
     with pytest.raises(InvalidInput, match=r"^column c: "):
         value_of(step, type_, written)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("type_", "most", "more"),
+    [
+        ("DECIMAL(10, 2)", "-99999999.99", ["100000000", "-123456789", "1e8", "9999999999"]),
+        ("DECIMAL(38, 9)", f"{'9' * 29}.{'9' * 9}", ["1" + "0" * 29, "9" * 30, "9" * 31, "9" * 38]),
+        ("DECIMAL(50, 20)", "9" * 30, ["9" * 31, "9" * 50]),
+        ("DECIMAL(76, 38)", f"{'9' * 38}.{'9' * 38}", ["9" * 39, "1e40", "9" * 76]),
+    ],
+)
+def test_a_decimal_with_too_many_digits_before_the_point_is_refused_among_others(
+    step: ReadStep, type_: str, most: str, more: Sequence[str]
+) -> None:
+    schema = declared(step, type_)
+    values = [message(step, value) for value in (most, *more, "0.00")]
+    sifted = isolate_bad_records(
+        MessageBuffer.of(values),
+        lambda some: read_records(step, some, schema),
+        lambda some: suspects(step, some, schema),
+    )
+    assert sifted.bad.keys() == set(range(1, len(values) - 1))
+    assert sifted.table is not None
+    sifted.table.validate(full=True)
+    assert sifted.table.column("c").to_pylist() == [Decimal(most), 0]
+
+
+@pytest.mark.parametrize("wanted", [pa.decimal128(10, 2), pa.decimal256(50, 2)])
+def test_decimals_inside_of_others_are_exact_too(wanted: pa.DataType) -> None:
+    schema = pa.schema([("c", pa.struct([("d", wanted)])), ("l", pa.list_(wanted))])
+    good, most = b'{"c":{"d":7},"l":["1.25"]}', "9" * (wanted.precision - 1)
+    rows = [{"c": {"d": Decimal(7)}, "l": [Decimal("1.25")]}] * 2
+    assert read_records(ReadStepNdJson(), [good, good], schema).to_pylist() == rows
+    for bad in (f'{{"c":{{"d":{most}}}}}', f'{{"l":[{most}]}}'):
+        with pytest.raises(InvalidInput):
+            read_records(ReadStepNdJson(), [good, bad.encode()], schema)
+
+
+@pytest.mark.parametrize("text", ["1.5", " 1.5", "1.5 ", " 1.5 "])
+@pytest.mark.parametrize("digits", [10, 50])
+def test_white_space_around_decimals_of_csv_does_not_matter(text: str, digits: int) -> None:
+    assert value_of(ReadStepCsv(), f"DECIMAL({digits}, 2)", text) == Decimal("1.5")
 
 
 @pytest.mark.parametrize("step", JSON_STEPS)

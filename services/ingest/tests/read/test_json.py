@@ -26,6 +26,44 @@ def test_the_array_may_lie_inside_the_document() -> None:
     assert table.column("id").to_pylist() == [1]
 
 
+def test_white_space_and_other_members_of_the_document_do_not_matter() -> None:
+    step = ReadStepJson(sub_path="result.rows")
+    document = b"""
+    { "before" : { "rows" : [ { "id" : 7 } ] } ,
+      "result" : { "other" : "]" , "rows" : [ { "id" : 1 } , {"id":2} ] } ,
+      "after" : [ ] }
+    """
+    assert read_batch(step, document, SCHEMA).column("id").to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b'{"rows":[{"id":1} {"id":2}]}',
+        b'{"rows":[{"id":1},]}',
+        b'{"rows":[,{"id":1}]}',
+        b'{"rows":[{"id":1}],}',
+        b'{"rows":[{"id":1}]',
+        b'{"rows":[{"id":1}}',
+        b'{"rows":[{"id":1}]}]',
+        b'{"rows" [{"id":1}]}',
+        b'{"other":0 "rows":[{"id":1}]}',
+        b'{"rows":[{"id":1}],"rows":[{"id":2}]}',
+        b'{"other":0,"rows":[{"id":1}],"other":1}',
+        b'{"rows":[{"id":1,"id":2}]}',
+        b'{0:1,"rows":[{"id":1}]}',
+        b'{"other":nought,"rows":[{"id":1}]}',
+        b'{"Rows":[{"id":1}]}',
+        b'[{"rows":[{"id":1}]}]',
+        b'{"rows":[1]}',
+        b'{"rows":null}',
+    ],
+)
+def test_a_document_that_is_not_json_to_its_end_or_says_something_twice_is_refused(document: bytes) -> None:
+    with pytest.raises(InvalidInput):
+        read_batch(ReadStepJson(sub_path="rows"), document, SCHEMA)
+
+
 def test_the_bad_record_of_a_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "data.json"
     file.write_text('{"rows":\n [{"id": 1}, {"id":\n 2}, {"id": 3},\n {"id": "x"}]}')

@@ -43,7 +43,7 @@ def parse(step: ReadStepCsv, text: bytes, columns: pa.Schema) -> pa.Table:
         table = _read(step, text, parsed)
     except _NotWhole:
         table = _with_whole_numbers(_read(step, text, _with_text_for_integers(parsed)), parsed)
-    table = converted(table, columns, formats)
+    table = converted(_with_trimmed_decimals(table, columns), columns, formats)
     _require_finite(step, text, table)
     return table
 
@@ -155,10 +155,19 @@ class _NotWhole(InvalidInput):
 
 
 def _readable(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with strings for number types that Arrow cannot parse from Csv."""
+    """Return the schema with strings for decimals: from Csv, Arrow does not parse the wider ones."""
     return pa.schema(
-        [column.with_type(pa.string()) if kind.is_decimal256(column.type) else column for column in schema]
+        [column.with_type(pa.string()) if kind.is_decimal(column.type) else column for column in schema]
     )
+
+
+def _with_trimmed_decimals(table: pa.Table, wanted: pa.Schema) -> pa.Table:
+    """Remove white space around decimals, as Arrow does with other numbers."""
+    for index, column in enumerate(wanted):
+        if kind.is_decimal(column.type):
+            trimmed = pc.utf8_trim_whitespace(table.column(index))
+            table = table.set_column(index, column.name, trimmed)
+    return table
 
 
 def _with_text_for_integers(schema: pa.Schema) -> pa.Schema:

@@ -97,7 +97,7 @@ def _whole_number(token: str) -> str:
         return "-0" if number.is_signed() else "0"
     _, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
-    if exponent < 0 and (len(digits) <= -exponent or any(digits[exponent:])):
+    if exponent < 0 and any(digits[exponent:]):
         return ""
     return str(int(number))
 

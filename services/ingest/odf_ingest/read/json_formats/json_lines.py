@@ -25,6 +25,7 @@ from odf_ingest.read.json_formats.json_exact import (
 from odf_ingest.read.lines import read_lines
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.read.types.columns import TimeFormats, converted, parsed_schema, unconvertible
+from odf_ingest.read.types.numbers import has_wide_decimals
 
 _OPEN: Final = ord("{")
 _CLOSE: Final = ord("}")
@@ -152,6 +153,9 @@ def _parsed(text: bytes, schema: pa.Schema, formats: TimeFormats, *, threads: bo
     """
     if len(schema) == 0:
         raise InvalidInput(text=NO_COLUMNS)
+    if has_wide_decimals(schema):
+        # No type has room for numbers that are too large for these; see `parsed_schema`.
+        text = b"\n".join(rewritten(line, schema) for line in lines_of(text)[0])
     try:
         table = converted(_parse(text, parsed_schema(schema, formats), threads=threads), schema, formats)
     except InvalidInput as error:

@@ -11,6 +11,7 @@ import pyarrow.types as kind
 from odf_common.data.time_format import named_format
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv, ReadStepJson, ReadStepNdJson
+from odf_ingest.read.types.numbers import require_room
 from odf_ingest.read.types.times import read_as, to_dates, to_moments, to_times
 from odf_ingest.read.types.type_names import shown, type_name
 from odf_ingest.read.types.uuids import UUID, to_uuids
@@ -49,6 +50,8 @@ def parsed_schema(schema: pa.Schema, formats: TimeFormats, *, is_lenient: bool =
     All columns are optional here: Arrow's parser would refuse null structs for their missing fields.
 
     `is_lenient` leaves RFC 3339 timestamps to `converted` too, which accepts finer fractions and mixed zones.
+    Arrow's parsers do not check the digits before the point of a decimal, and wrap a number that is too large: it is
+    parsed to a type with room for that, and `converted` checks it.
     """
     return pa.schema(
         [(column.name, _parsed(column.type, formats, is_lenient=is_lenient)) for column in schema]
@@ -62,6 +65,8 @@ def _parsed(wanted: pa.DataType, formats: TimeFormats, *, is_lenient: bool) -> p
         return pa.string()
     if formats.has_base64 and _is_bytes(wanted):
         return pa.string()
+    if kind.is_decimal128(wanted):
+        return pa.decimal256(wanted.precision, wanted.scale)
     if kind.is_struct(wanted):
         parts = [(f, _parsed(f.type, formats, is_lenient=is_lenient)) for f in wanted.fields]
         return pa.struct([(inner.name, parsed) for inner, parsed in parts])
@@ -181,6 +186,8 @@ def _of_text(texts: pa.Array, wanted: pa.DataType, formats: TimeFormats) -> pa.A
         return to_dates(texts, formats.date)
     if kind.is_time(wanted):
         return to_times(texts, wanted)
+    if kind.is_decimal(wanted):
+        require_room(texts, wanted)
     if formats.has_base64 and _is_bytes(wanted):
         return _to_bytes(texts)
     return to_uuids(texts) if wanted == UUID else texts

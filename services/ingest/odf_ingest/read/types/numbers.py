@@ -1,11 +1,13 @@
 """String columns → numbers, exactly: an integer may be written with a zero fraction or an exponent."""
 
 import re
+from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
 from odf_ingest.read.types.type_names import shown, type_name
@@ -47,6 +49,32 @@ def _exact(text: str, wanted: pa.DataType) -> int:
     except (pa.ArrowInvalid, OverflowError) as error:
         raise refused from error
     return int(number)
+
+
+def require_room(texts: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> None:
+    """Raise `InvalidInput` for the first number with more digits before the point than the decimal type has.
+
+    Arrow would wrap it. Strings that are not numbers are left to Arrow.
+    """
+    digits = wanted.precision - wanted.scale
+    is_usual = pc.match_substring_regex(texts, rf"^\s*[+-]?0*\d{{0,{digits}}}(?:\.\d*)?\s*$")
+    for text in texts.filter(pc.invert(is_usual)).to_pylist():
+        try:
+            number = Decimal(text)
+        except InvalidOperation:
+            continue
+        if number and number.is_finite() and number.adjusted() >= digits:
+            raise InvalidInput(text=f"{shown(text)} is not a value of {type_name(wanted)}")
+
+
+def has_wide_decimals(columns: Iterable[pa.Field]) -> bool:
+    """Return whether a column has decimals of more than 38 digits."""
+    return any(
+        kind.is_decimal256(column.type)
+        or (kind.is_struct(column.type) and has_wide_decimals(column.type.fields))
+        or (kind.is_list(column.type) and has_wide_decimals([column.type.value_field]))
+        for column in columns
+    )
 
 
 def require_finite(texts: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> None:
