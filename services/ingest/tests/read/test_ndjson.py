@@ -36,37 +36,41 @@ def test_an_object_may_be_spread_over_lines_and_wrapped_in_white_space() -> None
     assert [row["id"] for row in rows(b'{\n "id": 1\n}\n', b'  {"id":2}\r\n')] == [1, 2]
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        b"",
-        b" ",
-        b"junk",
-        b"null",
-        b"[1]",
-        b'[{"id":1}]',
-        b'{"id":1',
-        b'{"id":1}{"id":2}',
-        b'{"id":1}\n{"id":2}',
-        b'{"id":1} x',
-        b'{"id":1},',
-        b'{"id":"one"}',
-        b'{"id":1.5}',
-        b'{"id":99999999999999999999}',
-        b'{"city":7}',
-        b'{"city":"\xff"}',
-        b'{"other":"\xff"}',
-        b'{"id":1,"id":2}',
-        b'{"at":"soon"}',
-        b'{"day":"2020-02-30"}',
-        b'{"city":"line\nfeed"}',
-    ],
-)
+BAD_LINES = [
+    b"junk",
+    b"null",
+    b"[1]",
+    b'[{"id":1}]',
+    b'{"id":1',
+    b'{"id":1}{"id":2}',
+    b'{"id":1} x',
+    b'{"id":1},',
+    b'{"id":"one"}',
+    b'{"id":1.5}',
+    b'{"id":99999999999999999999}',
+    b'{"city":7}',
+    b'{"city":"\xff"}',
+    b'{"other":"\xff"}',
+    b'{"id":1,"id":2}',
+    b'{"at":"soon"}',
+    b'{"day":"2020-02-30"}',
+    b'{"city":"line\nfeed"}',
+]
+
+
+@pytest.mark.parametrize("bad", [b"", b" ", b'{"id":1}\n{"id":2}', *BAD_LINES])
 def test_a_bad_message_is_refused_alone_and_among_good_ones(bad: bytes) -> None:
     with pytest.raises(InvalidInput):
         rows(bad)
     with pytest.raises(InvalidInput):
         rows(b'{"id":1}', bad, b'{"id":3}')
+
+
+@pytest.mark.parametrize("bad", BAD_LINES)
+def test_a_file_with_a_bad_line_is_refused(bad: bytes) -> None:
+    for content in (bad, b'{"id":1}\n' + bad + b'\n{"id":3}\n'):
+        with pytest.raises(InvalidInput, match=r"^line \d: "):
+            read_batch(STEP, content, SCHEMA)
 
 
 def test_an_empty_message_does_not_hide_a_double_one() -> None:
