@@ -14,6 +14,7 @@ from odf_ingest.errors import UnsupportedStep
 from odf_ingest.read.format import infer_batch, read_batch, read_file
 from odf_ingest.read.types.columns import first_misfit
 from odf_ingest.read.types.known_columns import continued
+from odf_ingest.read.types.numbers import require_room
 from odf_ingest.read.types.type_names import shown, type_name
 from odf_ingest.read.types.years import with_known_years
 
@@ -72,11 +73,12 @@ def _cast(values: pa.ChunkedArray, wanted: pa.Field, what: str) -> pa.ChunkedArr
     if values.null_count and not wanted.nullable:
         raise InvalidInput(where=where, text=f"is null in {what}, and a value is required")
     try:
+        require_room(values, wanted.type)
         return values.cast(wanted.type)
     except pa.ArrowNotImplementedError as error:
         text = f"a {values.type} cannot be read as {type_name(wanted.type)}"
         raise InvalidInput(where=where, text=text) from error
-    except (pa.ArrowInvalid, ValueError) as error:
+    except (pa.ArrowInvalid, ValueError, InvalidInput) as error:
         row = first_misfit(values, wanted.type)
         text = f"{shown(values[row].as_py())} is not a value of {type_name(wanted.type)}"
         raise InvalidInput(where=f"row {row + 1}: {where}", text=text) from error

@@ -1,4 +1,6 @@
 import io
+from collections.abc import Callable
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +26,44 @@ def test_declared_columns_are_chosen_by_name_and_cast() -> None:
     wanted = pa.schema([("b", pa.string()), ("a", pa.int32())])
     table = read_batch(ReadStepParquet(), file_of(pa.table({"a": [1], "b": ["x"], "c": [0]})), wanted)
     assert table.schema.equals(wanted)
+
+
+WRAPPED = "382713418665837350663750626565"  # its digits and nine more are too many for 128 bits
+
+
+@pytest.mark.parametrize("type_", [pa.decimal128(38), pa.decimal256(60), pa.string(), pa.large_string()])
+def test_a_decimal_with_more_digits_before_the_point_than_declared_is_refused(type_: pa.DataType) -> None:
+    values = pa.array([Decimal(7), None, Decimal(WRAPPED), Decimal("9" * 29)], pa.decimal128(38)).cast(type_)
+    wanted = pa.schema([("a", pa.decimal128(38, 9))])
+    with pytest.raises(InvalidInput, match=rf"^row 3: column a: .*{WRAPPED}.* is not a value of DECIMAL"):
+        read_batch(ReadStepParquet(), file_of(pa.table({"a": values})), wanted)
+    table = pa.table({"a": values.filter(pa.array([True, True, False, True]))})
+    found = read_batch(ReadStepParquet(), file_of(table), wanted)
+    assert found.column("a").to_pylist() == [Decimal(7), None, Decimal("9" * 29)]
+
+
+@pytest.mark.parametrize(
+    ("type_of", "value_of"),
+    [
+        (lambda inner: pa.struct([("d", inner)]), lambda number: {"d": number}),
+        (pa.list_, lambda number: [number]),
+    ],
+    ids=["struct", "list"],
+)
+def test_decimals_inside_of_others_are_refused_too(
+    type_of: Callable[[pa.DataType], pa.DataType], value_of: Callable[[Decimal], object]
+) -> None:
+    def read(number: Decimal) -> list[object]:
+        values = pa.array([None, value_of(number)], type_of(pa.decimal128(38)))
+        wanted = pa.schema([("a", type_of(pa.decimal128(38, 9)))])
+        found: list[object] = read_batch(ReadStepParquet(), file_of(pa.table({"a": values})), wanted)[
+            "a"
+        ].to_pylist()
+        return found
+
+    assert read(Decimal(7)) == [None, value_of(Decimal(7))]
+    with pytest.raises(InvalidInput, match=r"^row 2: column a: "):
+        read(Decimal(WRAPPED))
 
 
 @pytest.mark.parametrize("raw", [b"", b"PAR1", b"junk" * 100])

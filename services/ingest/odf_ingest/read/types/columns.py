@@ -164,9 +164,11 @@ def first_misfit(values: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> int
     first, count = 0, len(values)
     while count > 1:
         half = count // 2
+        some = values.slice(first, half)
         try:
-            values.slice(first, half).cast(wanted)
-        except (pa.ArrowInvalid, ValueError):
+            require_room(some, wanted)
+            some.cast(wanted)
+        except (pa.ArrowInvalid, ValueError, InvalidInput):
             count = half
         else:
             first, count = first + half, count - half

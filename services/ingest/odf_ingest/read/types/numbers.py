@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
-from odf_ingest.read.types.type_names import shown, type_name
+from odf_ingest.read.types.type_names import Quoted, shown, type_name
 
 LONG_INTEGER: Final = re.compile(rb"(?<![\d.])\d{16,}+(?![.eE])")  # which a double may not represent exactly
 _ZERO_FRACTION: Final = r"^(\s*[+-]?\d+)\.0*(\s*)$"
@@ -51,20 +51,43 @@ def _exact(text: str, wanted: pa.DataType) -> int:
     return int(number)
 
 
-def require_room(texts: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> None:
-    """Raise `InvalidInput` for the first number with more digits before the point than the decimal type has.
+def require_room(values: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> None:
+    """Raise `InvalidInput` for a decimal, or the text of one, with more digits before the point than `wanted` has.
 
-    Arrow would wrap it. Strings that are not numbers are left to Arrow.
+    Arrow's cast would wrap some of these. What is no number, or no text, is left to Arrow.
     """
-    digits = wanted.precision - wanted.scale
-    is_usual = pc.match_substring_regex(texts, rf"^\s*[+-]?0*\d{{0,{digits}}}(?:\.\d*)?\s*$")
-    for text in texts.filter(pc.invert(is_usual)).to_pylist():
-        try:
-            number = Decimal(text)
-        except InvalidOperation:
-            continue
-        if number and number.is_finite() and number.adjusted() >= digits:
-            raise InvalidInput(text=f"{shown(text)} is not a value of {type_name(wanted)}")
+    if isinstance(values, pa.ChunkedArray):
+        for chunk in values.chunks:
+            require_room(chunk, wanted)
+    elif kind.is_struct(wanted) and kind.is_struct(values.type):
+        for part, inner in zip(values.flatten(), values.type.fields, strict=True):
+            if wanted.get_field_index(inner.name) >= 0:
+                require_room(part, wanted.field(inner.name).type)
+    elif kind.is_list(wanted) and (kind.is_list(values.type) or kind.is_large_list(values.type)):
+        require_room(values.flatten(), wanted.value_type)
+    elif kind.is_decimal(wanted):
+        for value in _suspects(values, wanted.precision - wanted.scale):
+            raise InvalidInput(text=f"{shown(value)} is not a value of {type_name(wanted)}")
+
+
+def _suspects(values: pa.Array, digits: int) -> Iterable[object]:
+    """Yield decimals, or texts of them, with more than that many digits before the point."""
+    if kind.is_decimal(values.type):
+        if values.type.precision - values.type.scale > digits:
+            least = pa.scalar(Decimal(10) ** digits, values.type)
+            yield from map(Quoted, values.filter(pc.greater_equal(pc.abs(values), least)).to_pylist())
+    elif kind.is_string(values.type) or kind.is_large_string(values.type) or kind.is_string_view(values.type):
+        texts = values.cast(pa.large_string())
+        is_usual = pc.match_substring_regex(texts, rf"^\s*[+-]?0*\d{{0,{digits}}}(?:\.\d*)?\s*$")
+        yield from (text for text in texts.filter(pc.invert(is_usual)).to_pylist() if _is_long(text, digits))
+
+
+def _is_long(text: str, digits: int) -> bool:
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return False
+    return bool(number) and number.is_finite() and number.adjusted() >= digits
 
 
 def has_wide_decimals(columns: Iterable[pa.Field]) -> bool:
