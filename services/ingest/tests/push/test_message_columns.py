@@ -91,6 +91,20 @@ def test_key_headers_and_timestamp_become_columns_of_their_declared_types(make_b
     assert reasons(bench) == []
 
 
+def test_a_column_of_the_message_replaces_one_of_the_value_without_a_declared_schema_too(
+    make_bench: Any,
+) -> None:
+    bench = make_bench(read=ReadStepNdJson())
+    columns = settings(keyColumns="id", headerColumns="trace:trace", timestampColumn="sent")
+    values: list[bytes | None] = [
+        b'{"v":"a","id":"of the value","sent":7}',
+        b'{"v":"b","trace":"of the value"}',
+    ]
+    commit(bench, messages(values, columns, [b"1", b"2"], trace=[b"t1", b"t2"]))
+    assert bench.values("v", "id", "trace", "sent") == [("a", "1", "t1", SENT), ("b", "2", "t2", SENT)]
+    assert reasons(bench) == []
+
+
 def test_what_is_no_value_of_its_column_is_a_dead_letter_that_names_it(make_bench: Any) -> None:
     bench = make_bench(read=read_by("id BIGINT NOT NULL", "v STRING", "trace STRING", "score DOUBLE"))
     columns = settings(keyColumns="id", headerColumns="trace-id:trace,score:score")
