@@ -77,6 +77,7 @@ TYPES: Final = [
     "BIGINT UNSIGNED",
     "FLOAT",
     "DOUBLE",
+    "DECIMAL(4, 2)",
     "DECIMAL(38, 9)",
     "DECIMAL(50, 2)",
     "STRING",
