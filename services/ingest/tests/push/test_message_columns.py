@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -89,6 +90,17 @@ def test_key_headers_and_timestamp_become_columns_of_their_declared_types(make_b
     ]
     assert found == [(1, "a", "t1", SENT, 0.5, b"\xff\x00"), (2, "b", None, SENT, None, None)]
     assert reasons(bench) == []
+
+
+def test_a_decimal_of_a_header_with_too_many_digits_is_a_dead_letter(make_bench: Any) -> None:
+    bench = make_bench(read=read_by("v STRING", "price DECIMAL(10, 2)"))
+    columns = settings(headerColumns="price:price")
+    values: list[bytes | None] = [b'{"v":"a"}'] * 2
+    commit(bench, messages(values, columns, price=[b"99999999.99", b"123456789"]))
+    assert bench.values("v", "price") == [("a", Decimal("99999999.99"))]
+    assert reasons(bench) == [
+        (1, "its header price: column price: '123456789' is not a value of DECIMAL(10, 2)")
+    ]
 
 
 def test_a_column_of_the_message_replaces_one_of_the_value_without_a_declared_schema_too(
