@@ -13,7 +13,7 @@ import pytest
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
-from odf_ingest.read import read_batch, read_records, suspects
+from odf_ingest.read import infer_batch, read_batch, read_records, suspects
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import MessageBuffer
 
@@ -125,6 +125,22 @@ def test_decimals_inside_of_others_are_exact_too(wanted: pa.DataType) -> None:
     for bad in (f'{{"c":{{"d":{most}}}}}', f'{{"l":[{most}]}}'):
         with pytest.raises(InvalidInput):
             read_records(ReadStepNdJson(), [good, bad.encode()], schema)
+
+
+@pytest.mark.parametrize("type_", ["TINYINT", "BIGINT", "BIGINT UNSIGNED", "DOUBLE", "DECIMAL(10, 2)"])
+@pytest.mark.parametrize("written", ["0x10", "0xFF", "-0X1", " 0x1 "])
+def test_hexadecimal_digits_are_no_number_in_csv(type_: str, written: str) -> None:
+    with pytest.raises(InvalidInput, match=r"^column c: '.*' is not a value of"):
+        value_of(ReadStepCsv(), type_, written)
+    assert value_of(ReadStepCsv(), "STRING", written) == written
+
+
+def test_numbers_beside_hexadecimal_text_are_read() -> None:
+    schema = pa.schema([("address", pa.string()), ("n", pa.int8())])
+    table = read_batch(ReadStepCsv(), b"0xFF,1\n0x1,-2.0\n", schema)
+    assert table.to_pylist() == [{"address": "0xFF", "n": 1}, {"address": "0x1", "n": -2}]
+    columns = infer_batch(ReadStepCsv(header=True, infer_schema=True), b"address,n\n0xFF,1\n0x1,2\n", None)
+    assert columns == pa.schema([("address", pa.string()), ("n", pa.int64())])
 
 
 @pytest.mark.parametrize("text", ["1.5", " 1.5", "1.5 ", " 1.5 "])

@@ -18,7 +18,7 @@ from odf_common.metadata.steps import ReadStepCsv
 from odf_ingest.read.csv_format.csv_records import grammar_of
 from odf_ingest.read.encoding import BOM, require_utf8
 from odf_ingest.read.types.columns import TimeFormats, converted, parsed_schema, unconvertible_rows
-from odf_ingest.read.types.numbers import LONG_INTEGER, require_finite, to_whole_numbers
+from odf_ingest.read.types.numbers import HEXADECIMAL, LONG_INTEGER, require_finite, to_whole_numbers
 from odf_ingest.read.types.type_names import printable, shown, type_name
 
 _IN_COLUMN: Final = re.compile(r"In CSV column #(\d+): (?:CSV conversion error to (.+?): )?(.*)", re.DOTALL)
@@ -26,6 +26,7 @@ _IN_COLUMN: Final = re.compile(r"In CSV column #(\d+): (?:CSV conversion error t
 _VALUE: Final = re.compile(r"(?:invalid value|The string) '(.*)'", re.DOTALL)
 _WIDTH: Final = re.compile(r"Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
 _NUMBER: Final = r"(?i)^\s*[+-]?(?:\d+\.?\d*|\.\d+|(?:nan|inf|infinity)$)(?:e[+-]?\d+)?\s*$"
+_HEXADECIMAL: Final = re.compile(HEXADECIMAL.encode())
 _INTEGER: Final = r"^\s*[+-]?\d{16,}\s*$"
 
 
@@ -40,8 +41,10 @@ def parse(step: ReadStepCsv, text: bytes, columns: pa.Schema) -> pa.Table:
     formats = TimeFormats.of(step)
     parsed = _readable(parsed_schema(columns, formats, is_lenient=True))
     try:
-        table = _read(step, text, parsed)
+        table = None if _HEXADECIMAL.search(text) else _read(step, text, parsed)
     except _NotWhole:
+        table = None
+    if table is None:
         table = _with_whole_numbers(_read(step, text, _with_text_for_integers(parsed)), parsed)
     table = converted(_with_trimmed_decimals(table, columns), columns, formats)
     _require_finite(step, text, table)
@@ -143,9 +146,14 @@ def inferred_types(step: ReadStepCsv, names: Sequence[str], texts: Sequence[byte
 def _exact_type(step: ReadStepCsv, text: bytes, strings: pa.Schema, column: pa.Field) -> pa.DataType:
     if kind.is_null(column.type) or kind.is_binary(column.type):
         return pa.string()
+    inexact = None
     if kind.is_floating(column.type) and LONG_INTEGER.search(text):
+        inexact = _INTEGER
+    elif kind.is_integer(column.type) and _HEXADECIMAL.search(text):
+        inexact = HEXADECIMAL
+    if inexact is not None:
         values = _read(step, text, strings, only=[column.name]).column(0)
-        if pc.any(pc.match_substring_regex(values, _INTEGER), min_count=0).as_py():
+        if pc.any(pc.match_substring_regex(values, inexact), min_count=0).as_py():
             return pa.string()
     return column.type
 

@@ -11,7 +11,7 @@ import pyarrow.types as kind
 from odf_common.data.time_format import named_format
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv, ReadStepJson, ReadStepNdJson
-from odf_ingest.read.types.numbers import require_room
+from odf_ingest.read.types.numbers import require_decimal_digits, require_room
 from odf_ingest.read.types.times import read_as, to_dates, to_moments, to_times
 from odf_ingest.read.types.type_names import shown, type_name
 from odf_ingest.read.types.uuids import UUID, to_uuids
@@ -190,6 +190,8 @@ def _of_text(texts: pa.Array, wanted: pa.DataType, formats: TimeFormats) -> pa.A
         return to_times(texts, wanted)
     if kind.is_decimal(wanted):
         require_room(texts, wanted)
+    if kind.is_integer(wanted):
+        require_decimal_digits(texts, wanted)
     if formats.has_base64 and _is_bytes(wanted):
         return _to_bytes(texts)
     return to_uuids(texts) if wanted == UUID else texts

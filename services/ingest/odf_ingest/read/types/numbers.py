@@ -13,6 +13,7 @@ from odf_common.errors import InvalidInput
 from odf_ingest.read.types.type_names import Quoted, shown, type_name
 
 LONG_INTEGER: Final = re.compile(rb"(?<![\d.])\d{16,}+(?![.eE])")  # which a double may not represent exactly
+HEXADECIMAL: Final = "0[xX]"  # which Arrow reads as an integer, and 0xFF as the TINYINT -1
 _ZERO_FRACTION: Final = r"^(\s*[+-]?\d+)\.0*(\s*)$"
 _INFINITE: Final = r"(?i)^\s*[+-]?inf(?:inity)?\s*$"
 _WIDEST: Final = 30  # digits; no integer type has as many
@@ -20,12 +21,20 @@ _WIDEST: Final = 30  # digits; no integer type has as many
 
 def to_whole_numbers(texts: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
     """Return integers; raises `InvalidInput` for the first string that is not one, such as `1039.5`."""
+    require_decimal_digits(texts, wanted)
     plain = pc.utf8_trim_whitespace(pc.replace_substring_regex(texts, _ZERO_FRACTION, r"\1"))
     try:
         return plain.cast(wanted)
     except pa.ArrowInvalid:
         numbers = [None if text is None else _whole_number(text, wanted) for text in texts.to_pylist()]
     return pa.array(numbers, wanted)
+
+
+def require_decimal_digits(texts: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> None:
+    """Raise `InvalidInput` for the first string with hexadecimal digits."""
+    wrong = texts.filter(pc.match_substring_regex(texts, HEXADECIMAL))
+    if len(wrong):
+        raise InvalidInput(text=f"{shown(wrong[0].as_py())} is not a value of {type_name(wanted)}")
 
 
 def _whole_number(text: str, wanted: pa.DataType) -> int:
