@@ -1,9 +1,11 @@
 """Rows that are left out in several steps keep their numbers, and a snapshot with a bad message is no empty one."""
 
+from pathlib import Path
+
 import pyarrow as pa
 
 from odf_common.metadata.steps import ReadStepNdJson
-from odf_ingest.prepare.bad_rows import TextRows
+from odf_ingest.prepare.bad_rows import RejectedRows, TextRows
 from odf_ingest.prepare.event_time import max_event_time
 from odf_ingest.read import split_file
 
@@ -19,6 +21,18 @@ def test_rows_are_numbered_as_in_the_file_whatever_was_left_out_before() -> None
         (1, b'{"a":1}', "line 2: first"),
         (2, b'{"a":2}', "line 3: second"),
     ]
+
+
+def test_columns_of_a_file_with_a_bad_row_are_those_of_all_its_good_ones(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(b'{"a":0}\n{"b":1}\njunk\n{"c":2}\n')
+    rejected = RejectedRows(ReadStepNdJson(), file)
+    columns = rejected.infer(pa.schema([("known", pa.string())]))
+    assert columns is not None
+    assert columns.names == ["known", "a", "b", "c"]
+    assert rejected.read(columns, is_declared=False).num_rows == 3
+    assert [(row.offset, row.value) for row in rejected.bad] == [(2, b"junk")]
+    assert rejected.count == 4
 
 
 def test_an_event_time_at_the_bound_counts() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.prepare.event_time import fill_event_time, with_event_time
+from odf_ingest.prepare.event_time import event_times, fill_event_time, max_event_time, with_event_time
 
 NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
 MS = pa.timestamp("ms", "UTC")
@@ -38,6 +38,30 @@ def test_missing_days_are_those_of_the_moments() -> None:
     ms = int(NOON.timestamp() * 1000)
     found = times(pa.array([dt.date(2021, 5, 6), None], pa.date32()), [1, ms])
     assert found.to_pylist() == [dt.date(2021, 5, 6), NOON.date()]
+
+
+def test_records_without_the_column_have_the_moments_or_nulls() -> None:
+    records = pa.table({"id": [1, 2]})
+    assert with_event_time(records, "at", [0, 1000]).to_pylist() == [
+        {"id": 1, "at": dt.datetime(1970, 1, 1, tzinfo=dt.UTC)},
+        {"id": 2, "at": dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)},
+    ]
+    empty = with_event_time(records, "at", None).column("at")
+    assert (empty.type, empty.null_count) == (MS, 2)
+
+
+@pytest.mark.parametrize("type_", [pa.date32(), pa.date64()])
+def test_a_day_begins_at_midnight_in_utc(type_: pa.DataType) -> None:
+    days = pa.array([dt.date(1969, 12, 31), dt.date(2020, 1, 1), None], type_)
+    records = pa.table({"at": days})
+    assert event_times(records, "at").to_pylist() == [-86_400_000, 1_577_836_800_000, None]
+    assert max_event_time(records, "at") == 1_577_836_800_000
+    assert max_event_time(records, "at", 1_577_836_799_999) == -86_400_000
+
+
+def test_finer_times_are_truncated_where_they_are_compared() -> None:
+    records = pa.table({"at": pa.array([NOON.replace(microsecond=1999)], pa.timestamp("us", "UTC"))})
+    assert event_times(records, "at").to_pylist() == [int(NOON.timestamp() * 1000) + 1]
 
 
 def test_a_column_of_another_type_is_refused() -> None:

@@ -12,8 +12,6 @@ from odf_common.data.stored_types import TIMESTAMP
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 
-DAY_MS = 86_400_000
-
 
 def with_event_time(
     records: pa.Table, name: str, moments: Sequence[int] | npt.NDArray[np.int64] | None
@@ -72,10 +70,7 @@ def fill_event_time(records: pa.Table, name: str, moment: Timestamp) -> pa.Table
 
 def event_times(records: pa.Table, name: str) -> pa.ChunkedArray:
     """Return the event times in ms since the epoch; dates are midnight UTC."""
-    column = records.column(name)
-    if kind.is_date32(column.type):
-        return pc.multiply(column.cast(pa.int32()).cast(pa.int64()), DAY_MS)
-    return column.cast(TIMESTAMP, safe=False).cast(pa.int64())
+    return records.column(name).cast(TIMESTAMP, safe=False).cast(pa.int64())
 
 
 def max_event_time(records: pa.Table, name: str, latest: int | None = None) -> int | None:
