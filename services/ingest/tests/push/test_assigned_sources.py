@@ -237,6 +237,8 @@ def test_a_stopped_source_stays_stopped_until_the_chain_changes(world: World) ->
     assert world.record.phase is Phase.READING
     assert world.owned.stuck() == {}
     assert len(world.waiting) == 3, "those that wait are reported when it is opened"
+    world.owned.reopen(world.source)
+    assert len(world.waiting) == 3, "and once: its batches report the rest"
 
 
 def test_a_stopped_source_is_resumed_with_the_search_for_the_message_to_skip(world: World) -> None:

@@ -65,7 +65,7 @@ def test_retries_are_reported_after_a_while() -> None:
         a_record(phase=Phase.RETRYING, source=None, trouble=Trouble(since=LONG_AGO, why="away"))
     )
     assert isinstance(why, SourceRetries)
-    assert (why.text, since) == ("away", LONG_AGO)
+    assert (why.source, why.text, since) == (DEFAULT_SOURCE, "away", LONG_AGO)
 
 
 def test_a_query_is_reported_after_a_while_and_before_what_waits_for_it() -> None:
