@@ -4,6 +4,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as kind
 import pytest
 
 from odf_common.errors import InvalidInput
@@ -31,9 +32,20 @@ def test_declared_columns_are_chosen_by_name_and_cast() -> None:
 WRAPPED = "382713418665837350663750626565"  # its digits and nine more are too many for 128 bits
 
 
-@pytest.mark.parametrize("type_", [pa.decimal128(38), pa.decimal256(60), pa.string(), pa.large_string()])
+@pytest.mark.parametrize(
+    "type_",
+    [
+        pa.decimal128(38),
+        pa.decimal256(60),
+        pa.string(),
+        pa.large_string(),
+        pa.dictionary(pa.int32(), pa.string()),
+    ],
+    ids=str,
+)
 def test_a_decimal_with_more_digits_before_the_point_than_declared_is_refused(type_: pa.DataType) -> None:
-    values = pa.array([Decimal(7), None, Decimal(WRAPPED), Decimal("9" * 29)], pa.decimal128(38)).cast(type_)
+    values = pa.array([Decimal(7), None, Decimal(WRAPPED), Decimal("9" * 29)], pa.decimal128(38))
+    values = values.cast(pa.string()).cast(type_) if kind.is_dictionary(type_) else values.cast(type_)
     wanted = pa.schema([("a", pa.decimal128(38, 9))])
     with pytest.raises(InvalidInput, match=rf"^row 3: column a: .*{WRAPPED}.* is not a value of DECIMAL"):
         read_batch(ReadStepParquet(), file_of(pa.table({"a": values})), wanted)

@@ -74,6 +74,8 @@ def require_room(values: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> Non
                 require_room(part, wanted.field(inner.name).type)
     elif kind.is_list(wanted) and (kind.is_list(values.type) or kind.is_large_list(values.type)):
         require_room(values.flatten(), wanted.value_type)
+    elif kind.is_decimal(wanted) and kind.is_dictionary(values.type):
+        require_room(values.dictionary_decode(), wanted)
     elif kind.is_decimal(wanted):
         for value in _suspects(values, wanted.precision - wanted.scale):
             raise InvalidInput(text=f"{shown(value)} is not a value of {type_name(wanted)}")
