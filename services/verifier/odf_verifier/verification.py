@@ -25,6 +25,8 @@ from odf_verifier.verified import Verified
 log = structlog.stdlib.get_logger(__name__)
 
 INTEGRITY = "integrity"
+BYTES = "bytes"
+"""Integrity without the records of slices, which counts only for itself."""
 REPLAY = "replay"
 
 
@@ -88,7 +90,7 @@ class Verifier:
     def verify(self, target: Target, scope: Scope) -> Iterator[Step | Verdict]:
         """Verify one dataset; the last item is the verdict. Raises `Unavailable` if it cannot reach the engine."""
         tally = Tally()
-        since = self._since(target, scope, INTEGRITY)
+        since = self._since(target, scope, INTEGRITY if scope.depth.logical else BYTES)
         links, problems = check_chain(target, since=since)
         problems += check_signatures(target, links)
         tally.blocks = len(links)
@@ -110,7 +112,11 @@ class Verifier:
             problems += diverged_inputs(self._datasets, self._keys, target, state)
         verdict = Verdict(head=head, problems=tuple(problems), tally=tally)
         if verdict.is_valid and self._is_remembered(target) and head is not None:
-            phases = (INTEGRITY, REPLAY) if scope.replay else (INTEGRITY,)
+            phases = [
+                BYTES,
+                *([INTEGRITY] if scope.depth.logical else []),
+                *([REPLAY] if scope.replay else []),
+            ]
             self._remember(target, dict.fromkeys(phases, head))
         yield verdict
 

@@ -15,7 +15,7 @@ from odf_common.identity.did import DatasetId
 
 @guarded_methods
 class Verified:
-    """Heads of good verdicts, separately for integrity and replay."""
+    """Heads of good verdicts, separately for each phase."""
 
     def __init__(self, folder: Path) -> None:
         """Store the files in `folder`, which is created on first use."""
