@@ -177,8 +177,8 @@ class World:
             return dict(self.minio.objects(ends.bucket))
         return content(ends.command("").node() if way.act == "pull" else ends.serving.node())
 
-    def require_survived(self, way: Way) -> int:
-        """Kill before each step, and look at what that leaves; return how many steps there are."""
+    def require_survived(self, way: Way, stride: int) -> int:
+        """Kill before each `stride`-th step, and look at what that leaves; return the first that was not reached."""
         undisturbed = self.ends(way, "undisturbed")
         self.repeat(way, undisturbed)
         expected = self.content(way, undisturbed)
@@ -199,7 +199,7 @@ class World:
             for one in (ends.sender, ends.receiver):
                 if one["ODF_HOME"] != str(self.source):
                     shutil.rmtree(one["ODF_HOME"], ignore_errors=True)
-            steps += 1
+            steps += stride
         return steps
 
     @staticmethod
@@ -275,7 +275,8 @@ def world(process: Killable, minio: MinioServer, tmp_path: Path, monkeypatch: py
     return world
 
 
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("way", [*PULLS, *PUSHES])
-def test_a_transfer_that_is_killed_at_any_step_is_repeated(world: World, way: str) -> None:
-    steps = world.require_survived((PULLS | PUSHES)[way])
+def test_a_transfer_that_is_killed_at_any_step_is_repeated(world: World, way: str, stride: int) -> None:
+    steps = world.require_survived((PULLS | PUSHES)[way], stride)
     assert steps > 5

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
-_USUAL: Final = 100  # examples of a test that sets no number
-_FACTOR: Final = 20
+_USUAL: Final = 100  # examples of a test that sets no number, in the unit that `examples` takes
+_REPEATED: Final = 50  # they are the same in each run
+_EXPLORED: Final = 2_000
 _COMMON: Final = {
     "database": None,
     "deadline": None,
@@ -23,8 +24,8 @@ _COMMON: Final = {
 
 def load_profile() -> None:
     """Try the same examples in each run, unless the environment names the profile `explore`."""
-    settings.register_profile("repeatable", max_examples=_USUAL, derandomize=True, **_COMMON)  # type: ignore[arg-type]
-    settings.register_profile("explore", max_examples=_FACTOR * _USUAL, derandomize=False, **_COMMON)  # type: ignore[arg-type]
+    settings.register_profile("repeatable", max_examples=_REPEATED, derandomize=True, **_COMMON)  # type: ignore[arg-type]
+    settings.register_profile("explore", max_examples=_EXPLORED, derandomize=False, **_COMMON)  # type: ignore[arg-type]
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
     if is_repeatable():
         # It also tries constants of our imported modules, and which are imported depends on the tests that ran before.
@@ -37,5 +38,5 @@ def is_repeatable() -> bool:
 
 
 def examples(usual: int) -> int:
-    """Return the number of examples for a test that usually tries that many, in the loaded profile."""
+    """Return the number of examples of a test in the loaded profile, given that others have 100."""
     return usual * settings().max_examples // _USUAL
