@@ -26,7 +26,6 @@ _IN_COLUMN: Final = re.compile(r"In CSV column #(\d+): (?:CSV conversion error t
 _VALUE: Final = re.compile(r"(?:invalid value|The string) '(.*)'", re.DOTALL)
 _WIDTH: Final = re.compile(r"Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
 _NUMBER: Final = r"(?i)^\s*[+-]?(?:\d+\.?\d*|\.\d+|(?:nan|inf|infinity)$)(?:e[+-]?\d+)?\s*$"
-_HEXADECIMAL: Final = re.compile(HEXADECIMAL.encode())
 _INTEGER: Final = r"^\s*[+-]?\d{16,}\s*$"
 
 
@@ -41,7 +40,7 @@ def parse(step: ReadStepCsv, text: bytes, columns: pa.Schema) -> pa.Table:
     formats = TimeFormats.of(step)
     parsed = _readable(parsed_schema(columns, formats, is_lenient=True))
     try:
-        table = None if _HEXADECIMAL.search(text) else _read(step, text, parsed)
+        table = None if _may_be_hexadecimal(text) else _read(step, text, parsed)
     except _NotWhole:
         table = None
     if table is None:
@@ -149,13 +148,17 @@ def _exact_type(step: ReadStepCsv, text: bytes, strings: pa.Schema, column: pa.F
     inexact = None
     if kind.is_floating(column.type) and LONG_INTEGER.search(text):
         inexact = _INTEGER
-    elif kind.is_integer(column.type) and _HEXADECIMAL.search(text):
+    elif kind.is_integer(column.type) and _may_be_hexadecimal(text):
         inexact = HEXADECIMAL
     if inexact is not None:
         values = _read(step, text, strings, only=[column.name]).column(0)
         if pc.any(pc.match_substring_regex(values, inexact), min_count=0).as_py():
             return pa.string()
     return column.type
+
+
+def _may_be_hexadecimal(text: bytes) -> bool:
+    return b"0x" in text or b"0X" in text
 
 
 class _NotWhole(InvalidInput):
