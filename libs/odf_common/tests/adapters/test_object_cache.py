@@ -1,7 +1,7 @@
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -111,7 +111,8 @@ def test_two_processes_keep_one_limit(cache: ObjectCache, tmp_path: Path, clock:
 def test_the_cache_is_measured_by_one_process_at_a_time_and_others_do_not_wait_for_it(
     cache: ObjectCache, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits for the lock"))
+    waiting = SimpleNamespace(pause=lambda _: pytest.fail("it waits for the lock"))
+    monkeypatch.setattr(durable, "LOCK_POLL", waiting)
     with durable.locked(tmp_path / "cache" / LOCK):
         for number in range(30):
             cache.put(str(number), bytes(BLOCK))
