@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +30,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "production": ("common.env.example", "node.env.example"),
 }
 ENGINE: Final = "engine-spark"
+HEALTH_SECONDS: Final = 2  # between two health checks, each of which is a process
 HOME: Final = "/var/lib/odf"
 # Which secrets and which folders of the home a container sees, and whether it may write to them.
 SECRETS: Final[Mapping[str, set[str]]] = {
@@ -166,6 +168,7 @@ def test_the_engine_serves_without_kafka_keys_and_accounts(tmp_path: Path) -> No
         check = (sys.executable, "-m", health.__name__, ENGINE)
         while subprocess.run(check, env=told, capture_output=True, check=False).returncode != 0:
             assert engine.poll() is None
+            time.sleep(HEALTH_SECONDS)
         engine.terminate()
         assert engine.wait(30) == 0
     assert not (tmp_path / "home").exists()

@@ -105,7 +105,13 @@ RACES: Final[tuple[tuple[str, Operation, Operation], ...]] = (
 )
 
 
-@pytest.mark.parametrize(("shape", "operation", "other"), RACES)
+SOAKED: Final = RACES[1::2]  # each takes seconds
+
+
+@pytest.mark.parametrize(
+    ("shape", "operation", "other"),
+    [pytest.param(*race, marks=[pytest.mark.soak] if race in SOAKED else []) for race in RACES],
+)
 def test_an_operation_is_stopped_before_each_write_while_another_runs(
     shape: str, operation: Operation, other: Operation
 ) -> None:

@@ -37,4 +37,4 @@ def test_the_profile_holds_where_a_test_has_settings_of_its_own() -> None:
     for own in (settings(max_examples=3), settings(suppress_health_check=[]), Machine.TestCase.settings):
         assert own.derandomize is is_repeatable()
         assert (own.deadline, own.database, own.print_blob) == (None, None, True)
-    assert examples(15) == (15 if is_repeatable() else 300)
+    assert examples(15) == (7 if is_repeatable() else 300)

@@ -1,7 +1,7 @@
 from odf_testing.scheduling import ENGINE, INTEGRATION, chosen, needs_shared_node
 
 SHARED = f"{INTEGRATION}test_batches_do_not_matter.py"
-OWN = f"{INTEGRATION}test_services_killed_at_each_write.py"
+OWN = f"{INTEGRATION}test_a_home_of_an_earlier_release.py"
 SPARK = f"{ENGINE}tests/test_kinds.py"
 UNIT = "libs/odf_common/tests/chain/test_rules.py"
 ALL = (OWN, SHARED, SPARK, UNIT)

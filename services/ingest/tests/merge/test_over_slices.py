@@ -180,7 +180,7 @@ def test_slices_are_the_same_bytes_with_an_index_kept_lost_or_none(
     plain, kept, lossy, restarted = benches
     monkeypatch.setattr(plain.queues, "_history", lambda _: history_in_memory(plain))
     source = random.Random(7)
-    for number in range(40):
+    for number in range(20):
         rows = source.sample(range(150), source.choice([3, 20, 90]))
         table = a_table(
             a=[row % 10 for row in rows], b=[f"{row}" for row in rows], c=[source.random() for _ in rows]
