@@ -22,7 +22,7 @@ LOCK_TTL = 10.0  # seconds, and the group's session 6: the defaults
 TRIES = 4
 REFUSED = 10.0  # seconds
 DRAINED = 90.0
-STEP = 0.06  # seconds between messages, so that commits continue all the time
+STEP = 0.2  # seconds between messages, so that commits continue all the time
 LOOK = 0.0005  # seconds between two looks at the lock, which is held for milliseconds
 
 
@@ -41,7 +41,7 @@ def test_a_coordinator_paused_with_the_lock_in_hand_cannot_fork_the_chain(story:
         # Now and then it is stopped just after its commit, with nothing left to be refused.
         assert any(is_refused_after_sleep(node, dataset, folder) for _ in range(TRIES))
     count = len(sent)
-    assert count > 100
+    assert count > 30
     story.await_records({"paused": count, "paused.even": (count + 1) // 2}, DRAINED)
     # Reading the chain checks every link, rule and offset.
     assert story.chain("paused").column("id") == sent

@@ -11,13 +11,11 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import DescribeRequest, ListRe
 from odf_coordinator.api.grpc_servicer import Servicer
 from odf_coordinator.transforms.late_counter import LATE, count_late
 
-PAIRS = 100
+PAIRS = 30
 CONTEXT = cast("grpc.ServicerContext", None)  # neither `List` nor `Describe` looks at it
 
 
-def test_two_hundred_datasets_that_were_deleted_are_in_no_map(
-    node: Coordinator, root: str, derivative: str
-) -> None:
+def test_datasets_that_were_deleted_are_in_no_map(node: Coordinator, root: str, derivative: str) -> None:
     node.committer.listen(node.publisher.announce)
     servicer = Servicer(node.parts)
     with capture_logs():

@@ -39,7 +39,7 @@ def data(name: str) -> "pd.DataFrame":
     return table.assign(millis=times).sort_values("millis", kind="stable")
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.soak
 def test_the_year_is_as_duckdb_has_it(transforms: Transforms, tmp_path: Path) -> None:
     tables = {name: data(name) for name in COLUMNS}
     chains = []
