@@ -20,19 +20,21 @@ class BlockIndex:
     def __init__(self, read: ReadBlock, head: Multihash) -> None:
         """Index the chain with this head; reads nothing yet."""
         self._read = read
-        self._down = iterate(read, head)
+        self._next: Multihash | None = head
         self._names: dict[int, Multihash] = {}
         self._lowest: int | None = None
 
     def contains(self, block: Multihash) -> bool:
-        """Return whether the block is in the chain; one that is not stored at all is not."""
+        """Return whether the block is in the chain; one that is not stored at all is not. Raises `ChainBroken`."""
         try:
             number = read_link(self._read, block)[1].block.sequence_number
         except (NotFound, ChainBroken):
             return False
         while self._lowest is None or self._lowest > number:
-            name, decoded, _ = next(self._down)  # a walk ends at number 0, and no block has a smaller one
-            self._lowest = decoded.block.sequence_number
+            name, expected = self._next, None if self._lowest is None else self._lowest - 1
+            assert name is not None, "a chain ends at number 0, and no block has a smaller one"
+            below = read_link(self._read, name, expected)[1].block
+            self._lowest, self._next = below.sequence_number, below.prev_block_hash
             self._names[self._lowest] = name
         return self._names.get(number) == block
 

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 
+import pytest
 from odf_testing.builders import (
     AChain,
     a_block,
@@ -17,6 +18,7 @@ from odf_testing.builders import (
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.input_divergence import BlockIndex, ConsistentBlock, find_consistent_block
 from odf_common.chain.rules import admit
+from odf_common.chain.walk import ChainBroken
 from odf_common.codec.flatbuffers import BLOCK_KIND, Manifest, block_hash, decode_block, encode_message
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
@@ -236,3 +238,19 @@ def test_a_line_is_read_only_as_far_down_as_is_asked() -> None:
 
     assert BlockIndex(reading, chain.state.head).contains(chain.blocks[-2].hash)
     assert set(reads) == {chain.blocks[-1].hash, chain.blocks[-2].hash}
+
+
+def test_a_line_that_is_broken_says_so_each_time() -> None:
+    chain = a_chain().add_data(5)
+    lost = chain.blocks[-3].hash
+
+    def reading(name: Multihash) -> bytes:
+        if name == lost:
+            raise NotFound(what=str(name))
+        return chain.read(name)
+
+    line = BlockIndex(reading, chain.state.head)
+    for _ in range(2):
+        with pytest.raises(ChainBroken):
+            line.contains(chain.blocks[0].hash)
+    assert line.contains(chain.blocks[-2].hash)
