@@ -134,7 +134,7 @@ def _metrics(trees: Iterable["Module"]) -> str:
 
 
 def _metrics_of(module: "Module") -> Iterator[tuple[str, ...]]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if not isinstance(node, ast.Call) or (kind := _name(node.func)) not in METRICS or len(node.args) < 2:
             continue
         name, about, *labels = (ast.literal_eval(argument) for argument in node.args[:3])
@@ -193,7 +193,7 @@ def _errors(trees: Iterable["Module"]) -> str:
 
 
 def _error_classes(module: "Module") -> Iterator[ErrorClass]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.ClassDef) and node.bases:
             about = (ast.get_docstring(node) or "").partition("\n\n")[0].replace("\n", " ")
             bases = tuple(map(_name, node.bases))
@@ -266,14 +266,14 @@ class Module:
     """A source file, and the service that it belongs to."""
 
     service: str
-    tree: ast.Module
+    nodes: tuple[ast.AST, ...]  # breadth first
 
 
 def _trees() -> Iterator[Module]:
     for folder, service in PACKAGES.items():
         for file in sorted((ROOT / folder).rglob("*.py")):
             if "testing" not in file.relative_to(ROOT).as_posix() and "/proto/" not in file.as_posix():
-                yield Module(service=service, tree=ast.parse(file.read_text("utf-8")))
+                yield Module(service=service, nodes=tuple(ast.walk(ast.parse(file.read_text("utf-8")))))
 
 
 def _name(node: ast.expr) -> str:

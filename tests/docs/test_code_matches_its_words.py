@@ -26,9 +26,29 @@ MAX_MODULE_LINES = 500
 MAX_BODY_LINES = 40
 
 
-def prose_of(tree: ast.AST) -> Iterator[ast.Constant]:
+@cache
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text("utf-8"))
+
+
+@cache
+def nodes_of(file: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree_of(file)))
+
+
+@cache
+def tokens_of(file: Path) -> tuple[tokenize.TokenInfo, ...]:
+    """Return names, strings and comments."""
+    with tokenize.open(file) as source:
+        tokens = tokenize.generate_tokens(source.readline)
+        return tuple(
+            token for token in tokens if token.type in (tokenize.NAME, tokenize.STRING, tokenize.COMMENT)
+        )
+
+
+def prose_of(file: Path) -> Iterator[ast.Constant]:
     """Yield docstrings, of fields too."""
-    for node in ast.walk(tree):
+    for node in nodes_of(file):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield node.value
 
@@ -39,11 +59,10 @@ def words() -> frozenset[str]:
     found: set[str] = set()
     for file in MODULES:
         found |= {*file.relative_to(ROOT).with_suffix("").parts}
-        prose = {(node.lineno, node.col_offset) for node in prose_of(ast.parse(file.read_text("utf-8")))}
-        with tokenize.open(file) as source:
-            for token in tokenize.generate_tokens(source.readline):
-                if token.type in (tokenize.NAME, tokenize.STRING) and token.start not in prose:
-                    found |= set(WORD.findall(token.string))
+        prose = {(node.lineno, node.col_offset) for node in prose_of(file)}
+        for token in tokens_of(file):
+            if token.type != tokenize.COMMENT and token.start not in prose:
+                found |= set(WORD.findall(token.string))
     camel = {re.sub(r"_([a-z])", lambda letter: letter[1].upper(), word) for word in found}
     variables = {f"ODF_{word.upper()}" for word in found}
     return frozenset(found | camel | variables)
@@ -55,7 +74,7 @@ def members() -> dict[str, set[str]]:
     found: defaultdict[str, set[str]] = defaultdict(set)
     derived = set()
     for file in MODULES:
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        for node in nodes_of(file):
             if isinstance(node, ast.ClassDef):
                 found[node.name] |= {
                     name.attr
@@ -70,12 +89,11 @@ def members() -> dict[str, set[str]]:
 
 
 def quoted(file: Path) -> Iterator[str]:
-    for node in prose_of(ast.parse(file.read_text("utf-8"))):
+    for node in prose_of(file):
         yield from QUOTED.findall(str(node.value))
-    with tokenize.open(file) as source:
-        for token in tokenize.generate_tokens(source.readline):
-            if token.type == tokenize.COMMENT:
-                yield from QUOTED.findall(token.string)
+    for token in tokens_of(file):
+        if token.type == tokenize.COMMENT:
+            yield from QUOTED.findall(token.string)
 
 
 def exists(name: str) -> bool:
@@ -112,7 +130,7 @@ def test_no_two_modules_of_a_package_have_a_public_class_of_one_name(package: Pa
         node.name
         for file in MODULES
         if file.is_relative_to(package)
-        for node in ast.parse(file.read_text("utf-8")).body
+        for node in tree_of(file).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert [name for name, count in names.items() if count > 1] == []
@@ -126,7 +144,7 @@ def test_modules_are_short() -> None:
 def test_functions_are_short() -> None:
     long = {}
     for file in MODULES:
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        for node in nodes_of(file):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
                 first = node.body[min(ast.get_docstring(node) is not None, len(node.body) - 1)]
                 if (count := node.end_lineno - first.lineno + 1) > MAX_BODY_LINES:

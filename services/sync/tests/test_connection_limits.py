@@ -31,6 +31,8 @@ from odf_sync.http.connections import OPEN, Connections, SentFile
 from odf_sync.http.endpoints import Endpoint
 from odf_sync.http.server import serve_http
 
+pytestmark = pytest.mark.waits
+
 FILE_BYTES: Final = 64 * 1024**2  # more than sockets buffer
 REQUEST: Final = b"GET /info HTTP/1.1\r\nHost: x\r\n\r\n"
 

@@ -56,6 +56,8 @@ from odf_sync.smart.messages import (
 )
 from odf_sync.smart.spooled import SpooledBlocks, spool_file
 
+pytestmark = pytest.mark.waits
+
 MIB: Final = 1024**2
 RAW_BYTES: Final = 8 * MIB  # of the blocks of a push; its message has some 29 MiB
 PUSHES: Final = 4

@@ -38,6 +38,8 @@ from odf_sync.http.endpoints import Endpoint, application
 from odf_sync.repositories import remote_dataset
 from odf_sync.repositories.locate import locate
 
+pytestmark = pytest.mark.waits
+
 PASSWORD: Final = "long enough"
 HEAD: Final = "f1620" + "0" * 64
 

@@ -49,6 +49,8 @@ from odf_sync.smart.messages import (
 )
 from odf_sync.transfer.pull import Step
 
+pytestmark = pytest.mark.waits
+
 NEW: Final = b"an object that is not here yet"
 LATER: Final = (503, "5")
 UPGRADE: Final = {

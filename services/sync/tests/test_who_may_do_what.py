@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import make_mocked_request
 from odf_testing.builders import a_dataset
 from odf_testing.clocks import ManualClock
 from odf_testing.http import running
 from odf_testing.node_datasets import in_files
+from yarl import URL
 
 from odf_common.adapters.local import LocalCatalog
 from odf_common.identity.dataset_refs import Name
@@ -272,7 +273,8 @@ def test_no_name_of_a_dataset_is_covered_by_another_path(tmp_path: Path, *, is_m
     aliases = [{"account": account, "dataset": name} for account in ("ann", *FIXED) for name in names]
 
     async def reached(method: str, path: str) -> tuple[str, dict[str, str]]:
-        found = await router.resolve(make_mocked_request(method, path))
+        asked = SimpleNamespace(method=method, rel_url=URL(path))  # what a router looks at
+        found = await router.resolve(cast(web.Request, asked))
         resource = found.route.resource
         return "" if resource is None else resource.canonical, dict(found)
 

@@ -18,13 +18,15 @@ from xdist.workermanage import WorkerController
 ROOT: Final = Path(__file__).parents[3]
 ENGINE: Final = "services/engine-spark/"
 INTEGRATION: Final = "tests/integration/"
+_WAITS: Final = re.compile(r"^pytestmark = .*\bpytest\.mark\.waits\b", re.MULTILINE)
 _SHARED: Final = re.compile(r"\b(node: EmbeddedNode|story: Story)\b")  # fixtures
 
 
 class FewNodes(LoadFileScheduling):  # type: ignore[misc]
     """Two processes take the files that need the shared node, one those that need a Spark session, all of them the rest.
 
-    Each takes its own kind first. What other processes were to take is taken from the end, when nothing else is left.
+    Each takes its own kind first. Of the rest those that mostly wait come first, so that they wait while others compute, and
+    what computes fills up the end. What other processes were to take is taken from the end, when nothing else is left.
     """
 
     def _assign_work_unit(self, node: WorkerController) -> None:
@@ -38,8 +40,9 @@ def chosen(waiting: Iterable[str], process: int, processes: int) -> str:
     files = list(waiting)
     homes = {file: _homes(file, processes) for file in files}
     own = (file for file in files if process in homes[file])
-    anyones = (file for file in files if not homes[file])
-    return next(own, None) or next(anyones, None) or files[-1]
+    anyones = [file for file in files if not homes[file]]
+    waiting_ones = (file for file in anyones if mostly_waits(file))
+    return next(own, None) or next(waiting_ones, None) or next(iter(anyones), None) or files[-1]
 
 
 def _homes(file: str, processes: int) -> frozenset[int]:
@@ -55,6 +58,12 @@ def _homes(file: str, processes: int) -> frozenset[int]:
 def needs_shared_node(file: str) -> bool:
     """Return whether tests of a file use the node that integration tests share."""
     return _SHARED.search((ROOT / file).read_text("utf-8")) is not None
+
+
+@cache
+def mostly_waits(file: str) -> bool:
+    """Return whether a file is marked as one whose tests wait most of their time."""
+    return _WAITS.search((ROOT / file).read_text("utf-8")) is not None
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,9 +1,10 @@
-from odf_testing.scheduling import ENGINE, INTEGRATION, chosen, needs_shared_node
+from odf_testing.scheduling import ENGINE, INTEGRATION, chosen, mostly_waits, needs_shared_node
 
 SHARED = f"{INTEGRATION}test_batches_do_not_matter.py"
 OWN = f"{INTEGRATION}test_a_home_of_an_earlier_release.py"
 SPARK = f"{ENGINE}tests/test_kinds.py"
 UNIT = "libs/odf_common/tests/chain/test_rules.py"
+WAITING = "libs/odf_common/tests/adapters/test_kafka_quiet.py"
 ALL = (OWN, SHARED, SPARK, UNIT)
 
 
@@ -19,6 +20,13 @@ def test_two_processes_take_the_shared_node_and_the_last_takes_the_session() -> 
 def test_a_process_without_files_of_its_own_takes_what_anyone_may() -> None:
     assert chosen((SHARED, SPARK, OWN, UNIT), 2, 4) == OWN
     assert chosen((SHARED, UNIT), 3, 4) == UNIT
+
+
+def test_files_that_mostly_wait_are_begun_before_the_rest() -> None:
+    assert mostly_waits(WAITING)
+    assert not mostly_waits(UNIT)
+    assert chosen((OWN, UNIT, WAITING), 2, 4) == WAITING
+    assert chosen((SHARED, UNIT, WAITING), 0, 4) == SHARED
 
 
 def test_nothing_waits_for_a_process_that_is_busy() -> None:

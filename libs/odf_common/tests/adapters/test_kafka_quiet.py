@@ -15,6 +15,8 @@ from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.quiet import SETTINGS, Partition
 from odf_common.adapters.kafka.records import KafkaRecords
 
+pytestmark = pytest.mark.waits
+
 PATIENCE = 60.0
 WAIT_MS = 200  # of the watch's fetches
 

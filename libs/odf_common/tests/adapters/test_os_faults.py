@@ -7,6 +7,7 @@ import io
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +75,45 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Home:
-    """A copy of the template."""
+    """A copy of the template, and its stores."""
 
     def __init__(self, template: Path, path: Path) -> None:
         self.path = path
-        shutil.copytree(template, path, ignore_dangling_symlinks=True)
+        shutil.copytree(template, path)
         self.blobs, self.refs = LocalBlobStore(path), LocalRefStore(path)
         self.folder = FolderDataset(layout.dataset_folder(path, a_dataset()))
+
+
+class Homes:
+    """Homes to each of which something odd happens after it is opened; one is used until an action changes it."""
+
+    def __init__(self, template: Path, folder: Path, spoil: Callable[[Path], None] | None = None) -> None:
+        self._template, self._folder, self._spoil = template, folder, spoil
+        self._home: Home | None = None
+        self._state: set[tuple[str, int, int, int]] = set()
+
+    def unchanged(self) -> Home:
+        """Return a home that no action has changed."""
+        if self._home is None or _state(self._home.path) != self._state:
+            count = 0 if self._home is None else int(self._home.path.name) + 1
+            self._home = Home(self._template, self._folder / str(count))
+            if self._spoil is not None:
+                self._spoil(self._home.path)
+            self._state = _state(self._home.path)
+        return self._home
+
+
+def _state(folder: Path) -> set[tuple[str, int, int, int]]:
+    """Return name, type, size and time of change of everything in a folder."""
+    found, waiting = set(), [os.fspath(folder)]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                state = entry.stat(follow_symlinks=False)
+                found.add((entry.path, state.st_mode, state.st_size, state.st_mtime_ns))
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+    return found
 
 
 def blob_calls(home: Home) -> dict[str, Callable[[], object]]:
@@ -246,11 +279,11 @@ def test_no_os_error_leaves_a_store(
     code = getattr(errno, number)
     expected = Damaged if code in LASTING else StorageUnavailable
     seen = set()
-    names = list(STORES[store][1](Home(template, tmp_path / "names")))
+    homes = Homes(template, tmp_path / "homes")
+    names = list(STORES[store][1](homes.unchanged()))
     for call in CALLS:
         for name in names:
-            home = Home(template, tmp_path / call / name)
-            action = STORES[store][1](home)[name]
+            action = STORES[store][1](homes.unchanged())[name]
             with failing(monkeypatch, call, code):
                 error = _error_of(action)
             if error is not None:
@@ -268,7 +301,8 @@ def _error_of(action: Callable[[], object]) -> OdfError | None:
     return None
 
 
-def _in_place(file: Path, odd: str) -> None:
+def _in_place(home: Path, place: Path, odd: str) -> None:
+    file = home / place
     shutil.rmtree(file) if file.is_dir() else file.unlink()
     match odd:
         case "folder":
@@ -286,13 +320,11 @@ def _in_place(file: Path, odd: str) -> None:
 def test_no_os_error_leaves_a_store_that_holds_odd_files(
     store: str, odd: str, template: Path, tmp_path: Path
 ) -> None:
-    places = [file.relative_to(template) for file in template.rglob("*")]
     names = list(STORES[store][1](Home(template, tmp_path / "names")))
-    for count, place in enumerate(places):
+    for count, place in enumerate(file.relative_to(template) for file in template.rglob("*")):
+        homes = Homes(template, tmp_path / str(count), partial(_in_place, place=place, odd=odd))
         for name in names:
-            home = Home(template, tmp_path / f"{count}-{name}")
-            action = STORES[store][1](home)[name]
-            _in_place(home.path / place, odd)
+            action = STORES[store][1](homes.unchanged())[name]
             with contextlib.suppress(OdfError):
                 action()
 

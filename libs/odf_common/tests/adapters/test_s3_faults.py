@@ -26,6 +26,8 @@ from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.clock import Backoff
 from odf_common.ports.store import ObjectKind
 
+pytestmark = pytest.mark.waits
+
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:

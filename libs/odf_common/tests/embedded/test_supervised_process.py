@@ -33,6 +33,8 @@ from odf_common.embedded.plan import Plan, emptied
 from odf_common.embedded.supervisor import Supervisor
 from odf_common.service.settings import child_environment
 
+pytestmark = pytest.mark.waits
+
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 
 
