@@ -4,11 +4,15 @@ For a blob store that takes three lines: a class that inherits `BlobStoreContrac
 """
 
 import contextlib
+import multiprocessing
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Barrier
 
 import pytest
 
@@ -431,3 +435,43 @@ def _takes(catalog: Catalog, entry: CatalogEntry) -> bool:
     except AlreadyExists:
         return False
     return True
+
+
+def require_one_winner_of_processes(refs: Callable[[], RefStore], *, rounds: int) -> None:
+    """Raise unless of two processes exactly one sets each of `rounds` heads, and all heads are those of the winners.
+
+    `refs` opens the store in a process, so it can be pickled.
+    """
+    racers = 2
+    spawn = multiprocessing.get_context("spawn")
+    start, wins = spawn.Barrier(racers), spawn.SimpleQueue()
+    processes = [spawn.Process(target=_race, args=(refs, r, rounds, start, wins)) for r in range(racers)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    won = {}
+    while not wins.empty():
+        number, racer = wins.get()
+        assert number not in won
+        won[number] = racer
+    assert sorted(won) == list(range(rounds))
+    assert all(refs().head(a_dataset(number)) == a_hash(racer) for number, racer in won.items())
+
+
+def _race(
+    open_refs: Callable[[], RefStore],
+    racer: int,
+    rounds: int,
+    start: Barrier,
+    wins: SimpleQueue[tuple[int, int]],
+) -> None:
+    refs = open_refs()
+    for number in range(rounds):
+        start.wait()
+        try:
+            refs.compare_and_set(a_dataset(number), expected=None, new=a_hash(racer))
+            wins.put((number, racer))
+        except HeadMoved:
+            pass

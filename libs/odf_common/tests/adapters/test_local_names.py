@@ -4,13 +4,15 @@ import errno
 import os
 import shutil
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from odf_testing.contracts import CONTENT, NAME, a_dataset, an_entry
 
-from odf_common.adapters.local import CorruptName, LocalBlobStore, LocalCatalog, durable, faults, layout
+from odf_common.adapters.local import CorruptName, LocalBlobStore, LocalCatalog, faults, layout
 from odf_common.adapters.local import catalog as catalog_module
 from odf_common.errors import AlreadyExists, StorageUnavailable
 from odf_common.ports.store import CatalogEntry, ObjectKind
@@ -205,20 +207,10 @@ def test_a_dataset_whose_name_is_taken_leaves_no_record_of_it(home: Path) -> Non
 
 @pytest.mark.parametrize("write", range(3))
 def test_an_entry_that_finds_the_disk_full_is_not_replaced(
-    home: Path, monkeypatch: pytest.MonkeyPatch, write: int
+    home: Path, full_disk: Callable[[int], AbstractContextManager[None]], write: int
 ) -> None:
-    left, usual = [write], durable.write
-
-    def full(target: Path, content: bytes) -> None:
-        if left[0] == 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
-        left[0] -= 1
-        usual(target, content)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(durable, "write", full)
-        with pytest.raises(StorageUnavailable):
-            LocalCatalog(home).replace(replace(ENTRY, push_topics={}))
+    with full_disk(write), pytest.raises(StorageUnavailable):
+        LocalCatalog(home).replace(replace(ENTRY, push_topics={}))
     assert LocalCatalog(home).by_alias("cities") == ENTRY
     LocalCatalog(home).repair_names()
     (home / "names" / "cities").write_bytes(b"")

@@ -1,11 +1,12 @@
 import errno
 import fcntl
-import multiprocessing
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from odf_testing.contracts import (
     a_dataset,
     a_hash,
     an_entry,
+    require_one_winner_of_processes,
 )
 from structlog.testing import capture_logs
 
@@ -31,7 +33,7 @@ from odf_common.adapters.local import (
     layout,
 )
 from odf_common.adapters.local.scratch import locked_by_name
-from odf_common.errors import HeadMoved, InvalidInput, StorageUnavailable
+from odf_common.errors import InvalidInput, StorageUnavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry, ObjectKind
 
@@ -54,35 +56,8 @@ class TestLocalCatalog(CatalogContract):
         return LocalCatalog(tmp_path / "home")
 
 
-def _race(home: Path, racer: int, rounds: int, start: object, wins: object) -> None:
-    refs = LocalRefStore(home)
-    for number in range(rounds):
-        start.wait()  # type: ignore[attr-defined]
-        try:
-            refs.compare_and_set(a_dataset(number), expected=None, new=a_hash(racer))
-            wins.put((number, racer))  # type: ignore[attr-defined]
-        except HeadMoved:
-            pass
-
-
 def test_of_two_processes_exactly_one_moves_the_head(tmp_path: Path) -> None:
-    rounds, racers = 30, 2
-    spawn = multiprocessing.get_context("spawn")
-    start, wins = spawn.Barrier(racers), spawn.SimpleQueue()
-    processes = [spawn.Process(target=_race, args=(tmp_path, r, rounds, start, wins)) for r in range(racers)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == 0
-    won = {}
-    while not wins.empty():
-        number, racer = wins.get()
-        assert number not in won
-        won[number] = racer
-    assert sorted(won) == list(range(rounds))
-    refs = LocalRefStore(tmp_path)
-    assert all(refs.head(a_dataset(number)) == a_hash(racer) for number, racer in won.items())
+    require_one_winner_of_processes(partial(LocalRefStore, tmp_path), rounds=30)
 
 
 def test_a_folder_looks_as_other_nodes_expect(tmp_path: Path) -> None:
@@ -316,23 +291,13 @@ def test_names_are_repaired_under_the_lock_of_the_names(
 
 @pytest.mark.parametrize("write", range(3))
 def test_a_rename_that_finds_the_disk_full_has_not_renamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: int
+    tmp_path: Path, full_disk: Callable[[int], AbstractContextManager[None]], write: int
 ) -> None:
     catalog = LocalCatalog(tmp_path)
     catalog.add(an_entry())
-    left, usual = [write], durable.write
-
-    def full(target: Path, content: bytes) -> None:
-        if left[0] == 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
-        left[0] -= 1
-        usual(target, content)
-
     renamed = replace(an_entry(), alias="towns", formerly="cities")
-    with monkeypatch.context() as patch:
-        patch.setattr(durable, "write", full)
-        with pytest.raises(StorageUnavailable):
-            catalog.rename("cities", renamed)
+    with full_disk(write), pytest.raises(StorageUnavailable):
+        catalog.rename("cities", renamed)
     assert [entry.alias for entry in LocalCatalog(tmp_path).entries()] == ["cities"]
     again = LocalCatalog(tmp_path)
     again.repair_names()

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from odf_testing.contracts import (
     RefStoreContract,
     a_dataset,
     a_hash,
+    require_one_winner_of_processes,
 )
 from odf_testing.guarded import GuardedDict
 from odf_testing.minioserver import LARGE, MinioServer
@@ -61,38 +63,12 @@ def test_keys_are_those_of_the_common_layout(server: MinioServer, place: S3Locat
     }
 
 
-def _race(
-    server: tuple[str, S3Location, S3Access], racer: int, rounds: int, start: object, wins: object
-) -> None:
-    refs = S3RefStore(Bucket(server[1], server[2]))
-    for number in range(rounds):
-        start.wait()  # type: ignore[attr-defined]
-        try:
-            refs.compare_and_set(a_dataset(number), expected=None, new=a_hash(racer))
-            wins.put((number, racer))  # type: ignore[attr-defined]
-        except HeadMoved:
-            pass
+def _refs(place: S3Location, access: S3Access) -> S3RefStore:
+    return S3RefStore(Bucket(place, access))
 
 
 def test_of_two_processes_exactly_one_moves_the_head(server: MinioServer, place: S3Location) -> None:
-    rounds, racers = 20, 2
-    spawn = multiprocessing.get_context("spawn")
-    start, wins = spawn.Barrier(racers), spawn.SimpleQueue()
-    where = (server.endpoint, place, server.access)
-    processes = [spawn.Process(target=_race, args=(where, r, rounds, start, wins)) for r in range(racers)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == 0
-    won = {}
-    while not wins.empty():
-        number, racer = wins.get()
-        assert number not in won
-        won[number] = racer
-    assert sorted(won) == list(range(rounds))
-    refs = S3RefStore(server.bucket(place))
-    assert all(refs.head(a_dataset(number)) == a_hash(racer) for number, racer in won.items())
+    require_one_winner_of_processes(partial(_refs, place, server.access), rounds=20)
 
 
 def test_a_removed_reference_can_be_created_again_by_one_only(server: MinioServer, place: S3Location) -> None:
