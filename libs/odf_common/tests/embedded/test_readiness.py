@@ -2,6 +2,7 @@ import asyncio
 import struct
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import cast
 
 import pytest
 
@@ -32,10 +33,22 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def probed(on_connect: OnConnect, make: Callable[[str], Probe]) -> bool:
+    connections = set[asyncio.Task[None]]()
+
+    async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(cast("asyncio.Task[None]", asyncio.current_task()))
+        try:
+            await on_connect(reader, writer)
+        finally:
+            writer.close()
+
     async def story() -> bool:
-        async with await asyncio.start_server(on_connect, "127.0.0.1", 0) as server:
+        async with await asyncio.start_server(serve_one, "127.0.0.1", 0) as server:
             is_responding = await make(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")()
-            await asyncio.sleep(0.05)  # both ends close
+            _, left = await asyncio.wait(connections, timeout=0.05)  # both ends close
+            for connection in left:  # gRPC's channel keeps it
+                connection.cancel()
+            await asyncio.gather(*connections, return_exceptions=True)
             return is_responding
 
     return asyncio.run(story())
