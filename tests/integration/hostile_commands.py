@@ -44,7 +44,7 @@ class Load:
 
     @contextmanager
     def running(self) -> Iterator["Load"]:
-        thread = threading.Thread(target=self._run)
+        thread = threading.Thread(target=self._run, daemon=True)
         thread.start()
         try:
             yield self

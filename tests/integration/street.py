@@ -52,7 +52,7 @@ class Stream:
         self.sent = [0] * len(HEALTHY)
         self._producer = Producer({"bootstrap.servers": story.node.kafka}, logger=QUIET)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()

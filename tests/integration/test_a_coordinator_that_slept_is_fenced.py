@@ -99,7 +99,7 @@ def streaming(node: EmbeddedNode, topic: str) -> Iterator[list[int]]:
             sent.append(id_)
             stop.wait(STEP)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
         yield sent

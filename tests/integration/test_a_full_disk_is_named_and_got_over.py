@@ -51,7 +51,7 @@ class Stream:
         self._topics = [story.topic(name) for name in ROOTS]
         self._sender = Sender(story.node)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -46,7 +46,7 @@ def test_several_datasets_take_records_at_the_same_time(story: Story) -> None:
         for first in range(0, 1000, 100):
             sender.send(topic, [json.dumps(row).encode() for row in some(first, 100)])
 
-    threads = [threading.Thread(target=feed, args=(topic,)) for topic in topics]
+    threads = [threading.Thread(target=feed, args=(topic,), daemon=True) for topic in topics]
     for thread in threads:
         thread.start()
     for thread in threads:

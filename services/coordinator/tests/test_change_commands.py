@@ -22,7 +22,7 @@ def worked(odf: Odf, node: Coordinator) -> Iterator[Coordinator]:
         node.push("cities", city, minute=minute)
         node.work()
     stop = threading.Event()
-    worker = threading.Thread(target=node.scheduler.run, args=(stop,))
+    worker = threading.Thread(target=node.scheduler.run, args=(stop,), daemon=True)
     worker.start()
     yield node
     stop.set()

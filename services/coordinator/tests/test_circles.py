@@ -160,7 +160,7 @@ def both(first: Callable[[], object], second: Callable[[], object]) -> list[OdfE
         except OdfError as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=run, args=(action,)) for action in (first, second)]
+    threads = [threading.Thread(target=run, args=(action,), daemon=True) for action in (first, second)]
     for thread in threads:
         thread.start()
         time.sleep(0.1)

@@ -187,7 +187,7 @@ def test_of_many_writers_without_locks_exactly_one_wins_each_head(
             )
         )
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=write, args=(number,), daemon=True) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -124,7 +124,7 @@ def test_the_diamond_is_exact_while_several_ingest_and_several_transform(tmp_pat
                 break
 
     with node.at_work():
-        threads = [threading.Thread(target=ingest, args=(source,)) for source in range(sources)]
+        threads = [threading.Thread(target=ingest, args=(source,), daemon=True) for source in range(sources)]
         for thread in threads:
             thread.start()
         for thread in threads:

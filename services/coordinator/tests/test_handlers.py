@@ -160,7 +160,7 @@ class LossyBus(FakeBus):
 def announced(publisher: Publisher, bus: LossyBus) -> list[tuple[str, Envelope]]:
     """Return what is sent once the bus takes it."""
     stop = threading.Event()
-    thread = threading.Thread(target=publisher.run, args=(stop,))
+    thread = threading.Thread(target=publisher.run, args=(stop,), daemon=True)
     thread.start()
     is_sent = bus.sent_all.wait(30)
     stop.set()
@@ -319,7 +319,7 @@ def test_a_publisher_without_heads_waits_and_is_woken_by_the_next(
     node.add(root)
     lossy, stop = LossyBus(losses=0), Counting()
     publisher = Publisher(bus=lossy, catalog=node.catalog)
-    thread = threading.Thread(target=publisher.run, args=(stop,))
+    thread = threading.Thread(target=publisher.run, args=(stop,), daemon=True)
     thread.start()
     is_busy = stop.is_busy.wait(0.05)
     publisher.announce(node.find("cities").state)

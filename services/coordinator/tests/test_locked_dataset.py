@@ -33,7 +33,7 @@ def running(node: Coordinator, messages: MemoryBus) -> Iterator[None]:
     subscription = Subscription(topic=COORDINATOR_COMMANDS, handler=handler, threads=4)
     reader = Reader(subscription, group="odf.coordinator", bus=messages, topics=MemoryTopics())
     stop = threading.Event()
-    thread = threading.Thread(target=reader.run, args=(stop,))
+    thread = threading.Thread(target=reader.run, args=(stop,), daemon=True)
     thread.start()
     try:
         yield

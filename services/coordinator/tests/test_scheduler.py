@@ -233,7 +233,7 @@ def test_a_run_that_ends_wakes_those_that_wait_for_room(
 
     monkeypatch.setattr(node.scheduler, "_steps", steps)
     tickets = [(dataset, node.scheduler.request(dataset)) for dataset in datasets]
-    thread = threading.Thread(target=node.scheduler.run, args=(stop,))
+    thread = threading.Thread(target=node.scheduler.run, args=(stop,), daemon=True)
     thread.start()
     try:
         assert not has_room.wait(0.2)

@@ -150,7 +150,7 @@ def test_another_instance_without_the_key_leaves_a_derivative_alone(chain: Coord
 def test_pull_transforms_what_inputs_hold_now_inputs_first(chain: Coordinator) -> None:
     stop = threading.Event()
     chain.push("cities", "Oslo")
-    worker = threading.Thread(target=chain.scheduler.run, args=(stop,))
+    worker = threading.Thread(target=chain.scheduler.run, args=(stop,), daemon=True)
     worker.start()
     try:
         steps = [*chain.puller.pull(["copy.copy"], is_all=False, is_recursive=True, is_wanted=lambda: True)]
@@ -168,7 +168,7 @@ def test_pull_tells_why_a_derivative_failed_and_continues_with_others(chain: Coo
     stop = threading.Event()
     chain.engine.failures = [InvalidQuery(text="no such column")] * 2
     chain.push("cities", "Oslo")
-    worker = threading.Thread(target=chain.scheduler.run, args=(stop,))
+    worker = threading.Thread(target=chain.scheduler.run, args=(stop,), daemon=True)
     worker.start()
     try:
         steps = [*chain.puller.pull([], is_all=True, is_recursive=False, is_wanted=lambda: True)]

@@ -45,7 +45,7 @@ def test_a_pull_tells_how_far_the_engine_is_and_what_came_too_late(pushed: Coord
     pushed.engine.progress = slowly()
     steps = pulled(pushed)
     first = next(steps)
-    working = threading.Thread(target=pushed.work)
+    working = threading.Thread(target=pushed.work, daemon=True)
     working.start()
     heard = next(step for step in steps if step.progress == COUNTING)
     said.set()

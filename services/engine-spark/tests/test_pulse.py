@@ -35,7 +35,7 @@ def test_a_machine_that_does_not_answer_is_not_well_until_it_does(monkeypatch: p
     machine, time, stop = Machine(), [0.0], threading.Event()
     spark: Any = machine
     watched = Pulse(spark, now=lambda: time[0])
-    asking = threading.Thread(target=watched.run, args=(stop,))
+    asking = threading.Thread(target=watched.run, args=(stop,), daemon=True)
     asking.start()
     assert machine.asked.wait(PATIENCE)
     assert watched.is_well()

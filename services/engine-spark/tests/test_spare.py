@@ -68,7 +68,7 @@ class Keeper:
         self.stop = threading.Event()
         self.codes: list[int] = []
         self._texts = iter(texts)
-        self._thread = threading.Thread(target=lambda: self.codes.append(self._keep(after)))
+        self._thread = threading.Thread(target=lambda: self.codes.append(self._keep(after)), daemon=True)
         self._thread.start()
 
     def _keep(self, after: float) -> int:
@@ -188,7 +188,7 @@ def test_what_a_worker_does_while_it_waits_stops_when_it_may_serve() -> None:
             ended.set()
 
     with keepers, workers:
-        waiting = threading.Thread(target=lambda: await_turn(workers, meanwhile=(watch,)))
+        waiting = threading.Thread(target=lambda: await_turn(workers, meanwhile=(watch,)), daemon=True)
         waiting.start()
         assert keepers.recv(1) == READY
         assert begun.wait(PATIENCE)

@@ -226,7 +226,7 @@ def test_what_two_instances_decide_at_the_same_time_is_kept(rejected: Any, monke
         found: str | None = usual(dataset, name)
         if not others and name == HANDLED and bench.queues.queue(dataset).lock.locked():
             wanted = [Wanted(source="", location="0/2")]
-            others.append(threading.Thread(target=other.drop, args=(dataset, wanted)))
+            others.append(threading.Thread(target=other.drop, args=(dataset, wanted), daemon=True))
             others[0].start()
             others[0].join(0.5)
         return found

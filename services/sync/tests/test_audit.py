@@ -179,7 +179,7 @@ def test_entries_are_sent_again_with_their_ids_until_kafka_has_them() -> None:
     audit, bus, stop = Audit(), MemoryBus(), threading.Event()
     bus.losses = 2
     audit.put(None, AccessDecision())
-    writer = threading.Thread(target=audit.write, args=(bus, stop))
+    writer = threading.Thread(target=audit.write, args=(bus, stop), daemon=True)
     writer.start()
     deadline = time.monotonic() + 10
     while len(bus.topics[AUDIT]) < 3 and time.monotonic() < deadline:

@@ -78,7 +78,9 @@ class Server:
             Endpoint(method="GET", path="/read", handler=self._info, summary="", action=Action.READ),
         )
         stop = threading.Event()
-        thread = threading.Thread(target=serve_http, args=(self._authorizer, served, self._settings, stop))
+        thread = threading.Thread(
+            target=serve_http, args=(self._authorizer, served, self._settings, stop), daemon=True
+        )
         thread.start()
         try:
             deadline = time.monotonic() + 10

@@ -80,7 +80,7 @@ def serving(home: Path, alias: str, *, is_multi_tenant: bool = False) -> Iterato
     directory = Directory(AccessStore(home), is_multi_tenant=is_multi_tenant)
     authorizer, heads = Authorizer(catalog=catalog, local_writers="off", directory=directory), HeadWatch()
     stop = threading.Event()
-    ending = threading.Thread(target=heads.end_streams, args=(stop,))
+    ending = threading.Thread(target=heads.end_streams, args=(stop,), daemon=True)
     ending.start()
     with running(application(authorizer, EventRoutes(states, authorizer, heads).endpoints())) as base:
         node = Node(base.removeprefix("http://"), catalog, refs, directory, heads)

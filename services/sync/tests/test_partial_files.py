@@ -49,7 +49,7 @@ def test_a_service_removes_them_without_another_transfer(
 ) -> None:
     monkeypatch.setattr(partial_files, "SWEEP_SECONDS", 0.01)
     stop = threading.Event()
-    sweeping = threading.Thread(target=keep_swept, args=(tmp_path, stop))
+    sweeping = threading.Thread(target=keep_swept, args=(tmp_path, stop), daemon=True)
     sweeping.start()
     try:
         abandoned = left(tmp_path, "uploads", "abandoned", age_seconds=KEPT_SECONDS + 60)

@@ -141,7 +141,7 @@ def receiving(silent: threading.Event | None = None) -> Iterator[Receiver]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     receiver.url = f"http://127.0.0.1:{server.server_port}/hook?of=odf"
     try:
@@ -193,7 +193,7 @@ def running(home: Path, networks: Networks = LOOPBACK) -> Iterator[Node]:
     deliveries = Deliveries(WebhookStore(home), catalog, states, node_key=lambda: node_key(home / "keys"))
     sender = WebhookSender(deliveries, heads, networks)
     stop = threading.Event()
-    thread = threading.Thread(target=sender.run, args=(stop,))
+    thread = threading.Thread(target=sender.run, args=(stop,), daemon=True)
     thread.start()
     try:
         yield Node(home, catalog, refs, heads, WebhookServicer(deliveries, sender, catalog, networks))

@@ -400,7 +400,7 @@ def test_a_dataset_that_cannot_be_judged_now_is_answered_with_why_and_the_others
 @contextmanager
 def running(work: Callable[[threading.Event], None]) -> Iterator[threading.Thread]:
     stop = threading.Event()
-    thread = threading.Thread(target=work, args=(stop,))
+    thread = threading.Thread(target=work, args=(stop,), daemon=True)
     thread.start()
     try:
         yield thread

@@ -146,7 +146,7 @@ class BlobStoreContract:
                         a_dataset(1), "count", str(int(blobs.note(a_dataset(1), "count") or 0) + 1)
                     )
 
-        threads = [threading.Thread(target=count) for _ in range(3)]
+        threads = [threading.Thread(target=count, daemon=True) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -322,7 +322,7 @@ class Coordinator:
     def at_work(self) -> Iterator[None]:
         """Have the scheduler run meanwhile."""
         stop = threading.Event()
-        thread = threading.Thread(target=self.scheduler.run, args=(stop,))
+        thread = threading.Thread(target=self.scheduler.run, args=(stop,), daemon=True)
         thread.start()
         try:
             yield

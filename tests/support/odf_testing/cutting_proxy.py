@@ -100,7 +100,7 @@ def cutting_proxy(server: str) -> Iterator[CuttingProxy]:
     loop = asyncio.new_event_loop()
     listener = loop.run_until_complete(asyncio.start_server(proxy.serve, "127.0.0.1", 0))
     proxy.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-    thread = threading.Thread(target=loop.run_forever)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     try:
         yield proxy

@@ -73,7 +73,7 @@ def serving_ftp(folder: Path) -> Iterator[FolderServer]:
         while not is_over.is_set():
             server.serve_forever(timeout=POLL_SECONDS, blocking=False)
 
-    thread = threading.Thread(target=serve)
+    thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     try:
         yield served

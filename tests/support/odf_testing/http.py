@@ -21,7 +21,7 @@ def running(app: web.Application) -> Iterator[str]:
         return int(runner.addresses[0][1])
 
     port = loop.run_until_complete(start())
-    thread = threading.Thread(target=loop.run_forever)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{port}"

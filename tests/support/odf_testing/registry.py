@@ -91,7 +91,7 @@ def serving_registry(port: int = 0, certificate: tuple[Path, Path] | None = None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*certificate)
         server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     registry.url = f"http{'s' if certificate else ''}://127.0.0.1:{server.server_port}"
     try:

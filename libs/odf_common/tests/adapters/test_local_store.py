@@ -166,7 +166,7 @@ def test_a_lock_whose_file_is_removed_by_its_holder_still_excludes_the_others(tm
                 inside.pop()
                 file.unlink()  # the last thing its holder does: from now on others lock another file
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

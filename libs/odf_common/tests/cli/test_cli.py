@@ -66,7 +66,7 @@ from odf_common.cli.exit_codes import importing
 with importing():
     pass
 def fail():
-    thread = threading.Thread(target=lambda: 1 / 0)
+    thread = threading.Thread(target=lambda: 1 / 0, daemon=True)
     thread.start()
     thread.join()
 fail()

@@ -53,7 +53,7 @@ def run_until(
         except Exception as error:  # noqa: BLE001 - raised again below
             raised.append(error)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     deadline = time.monotonic() + 5
     try:
@@ -221,7 +221,7 @@ def test_a_reader_is_ready_once_partitions_are_assigned_and_says_which() -> None
     subscription = Subscription(topic=COORDINATOR_COMMANDS, handler=answering, on_assigned=assigned.append)
     reader = Reader(subscription, group="odf.test", bus=bus, topics=topics)
     stop = threading.Event()
-    thread = threading.Thread(target=reader.run, args=(stop,))
+    thread = threading.Thread(target=reader.run, args=(stop,), daemon=True)
     thread.start()
     try:
         assert not reader.ready.wait(0.05)

@@ -234,7 +234,7 @@ def test_hostile_greetings_are_errors(
                 with connected:
                     connected.sendall(greeting)
 
-        thread = threading.Thread(target=greet)
+        thread = threading.Thread(target=greet, daemon=True)
         thread.start()
         with pytest.raises(error, match=text):
             poll(make_polled(FetchStepUrl(url=f"ftp://127.0.0.1:{listening.getsockname()[1]}/a")))

@@ -50,7 +50,7 @@ def test_hostile_brokers_are_errors(
                 while connected.recv(1000):
                     pass
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         topics = (MqttTopicSubscription(path="home/#"),)
         fetch = FetchStepMqtt(host="127.0.0.1", port=listening.getsockname()[1], topics=topics)
@@ -77,7 +77,7 @@ def test_a_batch_ends_once_it_has_as_many_bytes_as_one_may_have(
                 while connected.recv(1000):
                     pass
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         topics = (MqttTopicSubscription(path="t"),)
         fetch = FetchStepMqtt(host="127.0.0.1", port=listening.getsockname()[1], topics=topics)
@@ -105,7 +105,7 @@ def test_a_connection_that_is_reset_is_an_error(make_polled: Any, poll: Any) -> 
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connected.close()
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         topics = (MqttTopicSubscription(path="home/#"),)
         fetch = FetchStepMqtt(host="127.0.0.1", port=listening.getsockname()[1], topics=topics)

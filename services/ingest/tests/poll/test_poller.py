@@ -29,7 +29,7 @@ def test_one_poll_of_a_dataset_runs_at_a_time_and_the_other_looks_again(
     def poll() -> None:
         results.append(poller.poll(bench.dataset, reports.append, lambda: True))
 
-    threads = [threading.Thread(target=poll) for _ in range(3)]
+    threads = [threading.Thread(target=poll, daemon=True) for _ in range(3)]
     for one in threads:
         one.start()
     for one in threads:
@@ -82,7 +82,9 @@ def test_a_caller_who_leaves_does_not_wait_for_another_poll(
     web.pages["/a"] = Page(body=LINE, pause=2)
     bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     poller = make_poller(bench)
-    first = threading.Thread(target=poller.poll, args=(bench.dataset, lambda _: None, lambda: True))
+    first = threading.Thread(
+        target=poller.poll, args=(bench.dataset, lambda _: None, lambda: True), daemon=True
+    )
     first.start()
     while not web.requests:
         time.sleep(0.01)

@@ -63,7 +63,7 @@ def start(make_poller: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             is_ours=is_ours,
             pool=pool,
         )
-        thread = threading.Thread(target=schedule.run, args=(stop,))
+        thread = threading.Thread(target=schedule.run, args=(stop,), daemon=True)
         thread.start()
         threads.append(thread)
         return schedule

@@ -228,7 +228,7 @@ def running(
     )
     reader.bind(owned, work)
     stop = threading.Event()
-    thread = threading.Thread(target=reader.run, args=(stop,))
+    thread = threading.Thread(target=reader.run, args=(stop,), daemon=True)
     thread.start()
     made = Running(
         bench,
