@@ -24,9 +24,15 @@ from tests.mutants.paths import (
 NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{COMMON}/chain/*.py": of_common("chain/", "dataset/"),
     f"{COMMON}/chain/rules/*.py": of_common("chain/"),
-    f"{COMMON}/codec/flatbuffers/reader.py": of_common("codec/"),
-    f"{COMMON}/codec/flatbuffers/untrusted_buffer.py": of_common("codec/"),
+    f"{COMMON}/hashing/*.py": of_common("hashing/"),
+    f"{COMMON}/identity/*.py": of_common("identity/", "adapters/local_store", "cli/remote_names"),
+    f"{COMMON}/metadata/*.py": of_common("metadata/", "codec/", "chain/"),
+    f"{COMMON}/codec/flatbuffers/*.py": of_common("codec/"),
+    f"{COMMON}/codec/*.py": of_common("codec/", "cli/schema_command", "cli/prove_command"),
     f"{COMMON}/data/slice_checks.py": (*of_common("data/checks"), *of_sync("objects", "downloads")),
+    f"{COMMON}/data/read_options.py": of_ingest("read/options", "read/times"),
+    f"{COMMON}/data/time_format.py": of_ingest("read/times", "read/options"),
+    f"{COMMON}/data/*.py": of_common("data/", "hashing/"),
     f"{COMMON}/adapters/local/repositories.py": of_common("adapters/repositories"),
     f"{COMMON}/adapters/local/[bdr]*.py": (
         *of_common(

@@ -142,8 +142,8 @@ def check_objects(
 ) -> Iterator[Checked]:
     """Hash every slice and checkpoint that `links`, which follow `since`, declare.
 
-    Yields, in chain order, what came of each block with objects as soon as it is known. Checked bytes are added to
-    `tally`.
+    Yields, in chain order, the result for each block that declares objects as soon as it is known. Checked bytes are
+    added to `tally`.
     """
     jobs = list(_jobs(links, None if since is None else since.schema))
     waiting: list[Future[list[Problem]]] = []

@@ -38,7 +38,7 @@ class Verified:
         temporary.replace(file)
 
     def _known(self, dataset: DatasetId) -> dict[str, str]:
-        """Return the content of a dataset's file; empty if there is none, or it is spoilt."""
+        """Return the content of a dataset's file; empty if there is none, or it is corrupt."""
         try:
             known = json.loads(self._file(dataset).read_bytes())
         except (FileNotFoundError, ValueError):

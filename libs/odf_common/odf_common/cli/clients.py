@@ -146,7 +146,7 @@ class NoAccount(NotFound):
     account: str
 
     def __str__(self) -> str:
-        """Return which account it is, and in which name."""
+        """Return the missing account, and the name that contains it."""
         return f"account {self.account}, which would own {self.what}, does not exist"
 
     def advice(self) -> str:

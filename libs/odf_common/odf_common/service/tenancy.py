@@ -20,7 +20,7 @@ class TenancyChanged(InvalidInput):
         )
 
     def advice(self) -> str:
-        """Return the two ways out."""
+        """Return the two remedies."""
         return (
             f"set ODF_TENANCY=multi; or, to make public every dataset that `odf access set` did not make private, "
             f"remove $ODF_HOME/{TENANCY_FILE}"

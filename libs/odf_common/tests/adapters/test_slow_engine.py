@@ -49,7 +49,7 @@ class Engine(engine_pb2_grpc.EngineServicer):
 
 
 class BusyEngine(engine_pb2_grpc.EngineServicer):
-    """Has a request wait in line, and then works at it for ever."""
+    """Has a request wait in line, and then works at it forever."""
 
     def ExecuteRawQuery(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802 - gRPC's name
         raw = encode_message(RawQueryResponseRoot(value=PROGRESS))

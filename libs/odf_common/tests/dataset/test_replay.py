@@ -1,10 +1,9 @@
 """Stored transforms are asked for again as they were, whatever their dataset and its inputs have become since."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from odf_testing.builders import (
@@ -20,6 +19,7 @@ from odf_testing.builders import (
     a_transform,
     some_data,
 )
+from odf_testing.passing_engine import PassingEngine
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.chain.fold import progress_after
@@ -33,29 +33,21 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.data_schema import DataTypeOption, DataTypeString
 from odf_common.metadata.engine_messages import (
-    RawQueryRequest,
-    RawQueryResponseSuccess,
     TransformRequest,
     TransformResponseSuccess,
 )
 from odf_common.metadata.events import (
     AddData,
     DatasetKind,
-    DatasetVocabulary,
     ExecuteTransform,
     ExecuteTransformInput,
     SetInfo,
     SetTransform,
 )
-from odf_common.metadata.steps import SqlQueryStep, Strings, Transform
+from odf_common.metadata.steps import SqlQueryStep
 from odf_common.ports.engine import (
-    IsWanted,
     MigrateRequest,
     OnProgress,
-    Past,
-    QueryTable,
-    ValidatedQuery,
-    always,
 )
 from odf_common.ports.store import CatalogEntry, ObjectKind
 
@@ -63,45 +55,23 @@ A = a_dataset("a")
 WIDE = a_schema(**{name: DataTypeOption(inner=DataTypeString()) for name in ("city", "country")})
 
 
-class Asked:
-    """Implements the engine's port: keeps what it is asked, and the columns that each request told of."""
+class Asked(PassingEngine):
+    """Keeps the columns that each request told of, and adds nothing."""
 
     def __init__(self) -> None:
-        self.requests: list[TransformRequest] = []
-        self.columns: list[list[str]] = []
-        self.migrations: list[MigrateRequest] = []
+        super().__init__()
+        self.asked_columns: list[list[str]] = []
 
     def execute_transform(
         self, request: TransformRequest, on_progress: OnProgress | None = None
     ) -> TransformResponseSuccess:
         self.requests.append(request)
-        self.columns.append(pq.read_schema(request.query_inputs[0].schema_file).names[4:])
+        self.asked_columns.append(pq.read_schema(request.query_inputs[0].schema_file).names[4:])
         return TransformResponseSuccess()
 
     def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
         self.migrations.append(request)
         return TransformResponseSuccess()
-
-    def execute_raw_query(
-        self, request: RawQueryRequest, is_wanted: IsWanted = always
-    ) -> RawQueryResponseSuccess:
-        raise NotImplementedError
-
-    def validate(
-        self,
-        transform: Transform,
-        inputs: Mapping[str, pa.Schema],
-        vocabs: Mapping[str, DatasetVocabulary],
-        output_vocab: DatasetVocabulary,
-        past: Past | None = None,
-    ) -> ValidatedQuery:
-        raise NotImplementedError
-
-    def tables_of(self, sql: str) -> Strings:
-        raise NotImplementedError
-
-    def query(self, sql: str, tables: tuple[QueryTable, ...]) -> pa.Table:
-        raise NotImplementedError
 
 
 class World:
@@ -209,7 +179,7 @@ def test_each_transform_is_told_the_schema_of_its_time(world: World, tmp_path: P
 
     world.replay(tmp_path)
 
-    assert world.engine.columns == [["city"], ["city", "country"]]
+    assert world.engine.asked_columns == [["city"], ["city", "country"]]
 
 
 @pytest.mark.parametrize("since", [0, 5], ids=["the whole chain", "from the SetTransform on"])
@@ -343,5 +313,5 @@ def test_what_an_input_was_ends_where_the_step_ends(world: World, tmp_path: Path
     (stored,) = world.replay(tmp_path)
 
     assert [progress_after(step).last_block for step in stored.event.query_inputs] == [before]
-    assert world.engine.columns == [["city"]]
+    assert world.engine.asked_columns == [["city"]]
     assert DatasetId.parse(str(world.engine.requests[0].query_inputs[0].dataset_id)) == A

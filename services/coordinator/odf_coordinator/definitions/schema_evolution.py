@@ -45,7 +45,7 @@ def require_continuing(
 def require_consistent(source: AddPushSource, other: AddPushSource, vocabulary: DatasetVocabulary) -> None:
     """Raise `InvalidInput`, naming the column, if two sources of one dataset declare it differently.
 
-    Otherwise the one whose records come first would stop the other for ever. SQL ignores the case of names.
+    Otherwise the one whose records come first would stop the other forever. SQL ignores the case of names.
     """
     declared, there = declared_records(source, vocabulary), declared_records(other, vocabulary)
     if declared is None or there is None or source.source_name == other.source_name:

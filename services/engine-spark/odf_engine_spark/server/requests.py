@@ -65,7 +65,7 @@ class Requests:
     def reports(self, call: Call, work: Callable[[Progress], T]) -> Iterator[Report[T]]:
         """Yield reports, the first immediately, the last with the finished work."""
         progress = Progress()
-        name = f"request-{uuid4()}"  # never reused: Spark remembers cancelled names for ever
+        name = f"request-{uuid4()}"  # never reused: Spark remembers cancelled names forever
         future = self._pool.submit(self._run, name, progress, work)
 
         def end() -> None:

@@ -118,7 +118,7 @@ class Spark:
 
     def collect(self, frame: Java) -> pa.Table:
         """Run the plan, and return its rows in the order of Spark's partitions."""
-        frame.queryExecution().executedPlan()  # an error of planning would leave `toArrow` waiting for ever
+        frame.queryExecution().executedPlan()  # an error of planning would leave `toArrow` waiting forever
         return DataFrame(frame, self.session).toArrow()
 
     def seq(self, items: Iterable[Java]) -> Java:

@@ -50,7 +50,7 @@ class CommitQueue:
         self.committed: Multihash | None = None  # the head after this process's last commit
 
     def indexing(self, source: str) -> SerialQueue:
-        """Return the queue in which a source's index is brought forward before each of its tasks."""
+        """Return the queue in which a source's index is caught up before each of its tasks."""
         return self._by_source.setdefault(source, SerialQueue(self._indexing))
 
 
@@ -102,14 +102,14 @@ class CommitQueues:
         history.bring_forward(merge, lambda: self.state(dataset), is_wanted)
 
     def building(self, dataset: DatasetId, merge: MergeStrategy) -> Building | None:
-        """Return how far the index for a merge strategy is being brought forward; None if it is not."""
+        """Return how far the index for a merge strategy is being caught up; None if it is not."""
         with self._mutex:
             queue = self._queues.get(dataset)
         return None if queue is None else queue.history.building(merge)
 
     @guarded
     def commit_indexed(self, dataset: DatasetId, batch: Batch[P]) -> Outcome:
-        """Commit the batch; raises `IndexBehind` if its index has to be brought forward first."""
+        """Commit the batch; raises `IndexBehind` if its index has to be caught up first."""
         queue = self.queue(dataset)
         with queue.lock:
             outcome = self._committer.commit(lambda: self.state(dataset), queue.history, batch)

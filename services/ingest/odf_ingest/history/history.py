@@ -118,7 +118,7 @@ class DatasetHistory:
                 pass  # it looks nothing up
 
     def building(self, merge: MergeStrategy) -> Building | None:
-        """Return how far the index that a strategy looks up is being brought forward; None if it is not."""
+        """Return how far the index that a strategy looks up is being caught up; None if it is not."""
         index: KeptIndex[KeyIndex] | KeptIndex[CurrentRows] | None
         match merge:
             case MergeStrategyLedger(primary_key=key):

@@ -1,8 +1,8 @@
-"""One index of a dataset: brought forward in the background, looked up in a commit.
+"""One index of a dataset: caught up in the background, looked up in a commit.
 
 Bringing forward may take minutes, after an upgrade or when the folder is lost, so it is done without the dataset's
 lock. In a commit, an index is only extended by what others have committed since; anything else raises `IndexBehind`,
-upon which it is brought forward again before the next attempt.
+upon which it is caught up again before the next attempt.
 """
 
 import threading
@@ -39,7 +39,7 @@ IsWanted = Callable[[], bool]
 
 
 class IndexBehind(Exception):
-    """An index has to be brought forward before the batch can be merged; nothing was committed."""
+    """An index has to be caught up before the batch can be merged; nothing was committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +100,12 @@ class KeptIndex(Generic[Index]):
     """An index; thread-safe."""
 
     def __init__(self, kind: Kind[Index], store: RunStore, chain: Chain) -> None:
-        """Continue with the runs of `store`, which are brought forward from the slices of `chain`."""
+        """Continue with the runs of `store`, which are caught up from the slices of `chain`."""
         self._kind = kind
         self._index = kind.begin(store)
         self._chain = chain
         self._lock = threading.Lock()
-        self._is_ready = False  # brought forward by this process, and not found damaged since
+        self._is_ready = False  # caught up by this process, and not found damaged since
         self.building: Building | None = None
 
     def bring_forward(self, current: Callable[[], ChainState], is_wanted: IsWanted) -> None:

@@ -49,7 +49,7 @@ class RunStore:
 
     @property
     def heads(self) -> Sequence[str]:
-        """Return the blocks from which the index can be brought forward, the latest first."""
+        """Return the blocks from which the index can be caught up, the latest first."""
         latest = [] if self._head is None else [self._head]
         return latest + [held.head for held in reversed(self._held)]
 

@@ -30,7 +30,7 @@ AT_ONCE: Final = 16_384  # records that are read together
 
 
 class BadRows(Protocol):
-    """What becomes of bad rows."""
+    """How bad rows are handled."""
 
     def without(self, table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
         """Return the table without the rows of `faults`, or raise `InvalidInput` with the place of the first."""

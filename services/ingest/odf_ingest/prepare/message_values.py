@@ -95,7 +95,7 @@ def deletes_by_tombstone(plan: Plan, columns: MessageColumns) -> bool:
 
 
 def deletions(plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array) -> tuple[pa.Table, Faults]:
-    """Return a retraction per tombstone, `rows` of the part: its key, else nulls; and why some of them are none."""
+    """Return a retraction per tombstone, `rows` of the part, with its key or nulls; and why some are invalid."""
     assert isinstance(plan.source.merge, MergeStrategyUpsertStream)
     operation = plan.vocab.operation_type_column
     fields = {field.name: field for field in plan.schema or plan.known or ()}
@@ -163,7 +163,7 @@ def _keys(plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array) -> 
 
 
 def _of_text(values: Sequence[bytes | None], field: pa.Field, what: str) -> _Column:
-    """Return bytes as values of a column, and why some of them are none, by row."""
+    """Return bytes as values of a column, and the reason for each that is invalid, by row."""
     if kind.is_binary(field.type):
         return pa.chunked_array([pa.array(values, pa.binary())]), {}
     texts, faults = _decoded(values, field, what)

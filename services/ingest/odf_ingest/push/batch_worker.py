@@ -47,7 +47,7 @@ from odf_ingest.registry import Registries, decoded
 log = structlog.stdlib.get_logger(__name__)
 
 PAUSING: Final = (StorageUnavailable, RegistryUnavailable)
-Indexed = Future[None]  # done when the index is ready, or cannot be brought forward
+Indexed = Future[None]  # done when the index is ready, or cannot be caught up
 Failed = Callable[[PushSource, Exception, MessageBatch], None]
 
 
@@ -196,7 +196,7 @@ class BatchWorker:
         except OdfError as error:
             self._give_up(source, batch, error)
         except IndexBehind:
-            # No other source waits while it is brought forward: the messages are read again.
+            # No other source waits while it is caught up: the messages are read again.
             self._give_up(source, batch, PositionChanged(source=source.name))
         except Exception as error:
             log.exception("source stopped by a bug", dataset=str(source.dataset), source=source.name)

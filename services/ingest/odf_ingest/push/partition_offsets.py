@@ -19,7 +19,7 @@ class PartitionOffsets:
         self._unread: tuple[Mapping[int, int], float] | None = None
 
     def read(self, partition: int, offset: int) -> None:
-        """Go on after a message that has just been read."""
+        """Advance past a message that has just been read."""
         self._heard[partition] = time.monotonic()
         self.next[partition] = offset + 1
 

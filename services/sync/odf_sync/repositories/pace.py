@@ -1,4 +1,4 @@
-"""A least pace for responses: a server that sends a byte now and then does not hold a pull for ever.
+"""A least pace for responses: a server that sends a byte now and then does not hold a pull forever.
 
 A socket's timeout limits the wait for the next byte only. Here the time that all waits of a response take is measured,
 not what the caller does between them.

@@ -205,7 +205,7 @@ class End:
     _violated: ExchangeState | None = field(default=None, init=False)
 
     def note_sent(self, message: Message) -> None:
-        """Go one step further, by a message that is sent."""
+        """Advance the state by a message that is sent."""
         turn = next((turn for turn in self._turns(own=True) if turn.fits(message)), None)
         assert turn is not None, f"{type(message).__name__} cannot be sent in state {self.state}"
         self.state = turn.then

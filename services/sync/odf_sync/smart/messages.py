@@ -282,7 +282,7 @@ class ProgressRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadsRunning:
-    """So many objects of the round were sent."""
+    """The number of objects sent in this round."""
 
     uploaded_objects_count: int
 

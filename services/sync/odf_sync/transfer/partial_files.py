@@ -149,7 +149,7 @@ def sweep(home: Path) -> None:
 
 
 def keep_swept(home: Path, stop: threading.Event) -> None:
-    """Sweep at the start and every hour, until stopped: without it, what is never continued would stay for ever."""
+    """Sweep at the start and every hour, until stopped: without it, what is never continued would stay forever."""
     while True:
         try:
             sweep(home)

@@ -241,7 +241,7 @@ class _Pull:
         )
 
     def _commit(self, state: ChainState) -> bool:
-        """Have the head moved; return whether the dataset is new, and private since it may be so there."""
+        """Ask the coordinator to move the head; return whether the dataset is new, and private as the source may be."""
         dataset, copy, datasets = state.dataset_id, self.copy, self.datasets
         check_identity(datasets.catalog, dataset, copy.name)  # the objects may have taken hours
         if datasets.catalog.by_id(dataset) is not None:

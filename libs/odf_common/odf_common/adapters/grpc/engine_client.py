@@ -285,7 +285,7 @@ def _last(responses: Iterable[Any], on_progress: OnProgress | None = None) -> by
 
 
 def _error_of(response: TransformResponse | RawQueryResponse) -> OdfError:
-    """Return the error of a response that is no success."""
+    """Return the error of an unsuccessful response."""
     match response:
         case TransformResponseInvalidQuery(message=text) | RawQueryResponseInvalidQuery(message=text):
             return InvalidQuery(text=text)

@@ -94,7 +94,7 @@ def download(file: FtpFile, target: Path, context: Context, known: str | None) -
 
 
 class _Client(ftplib.FTP):
-    """A client that connects only to allowed addresses, and reads so much of a server's replies."""
+    """A client that connects only to allowed addresses, and limits how much it reads of a server's replies."""
 
     # A server could otherwise name any address for the data connection.
     trust_server_pasv_ipv4_address = False

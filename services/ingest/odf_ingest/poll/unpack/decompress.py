@@ -189,7 +189,7 @@ def _copy(stream: _Content, target: Path, packed: int, context: Context) -> None
 
 
 class _Xz:
-    """The content of an xz file, whose streams may use only so much memory."""
+    """The content of an xz file, whose streams have a limit of memory."""
 
     def __init__(self, file: Path) -> None:
         self._raw = file.open("rb")

@@ -134,7 +134,7 @@ class SimpleProtocol:
         signature = await asyncio.to_thread(stored_signature, stored, name)
         if signature is None:
             return _not_found(MISSING[ObjectKind.SIGNATURE].format(name=name))
-        # Not for ever: unlike an object named by its hash, it may be another one after a repair.
+        # Not forever: unlike an object named by its hash, it may be another one after a repair.
         headers = {hdrs.CACHE_CONTROL: "no-cache"}
         return web.Response(body=signature, content_type="application/json", headers=headers)
 
