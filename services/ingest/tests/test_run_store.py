@@ -202,6 +202,15 @@ def test_runs_after_a_block_are_cut_also_on_disk(folder: Path) -> None:
     assert len(list(folder.glob("*.run"))) == 1
 
 
+def test_a_run_is_written_once(folder: Path) -> None:
+    store = a_store(folder)
+    add(store, range(100), "a")
+    (first,) = (file.name for file in folder.glob("*.run"))
+    add(store, [200], "b")
+    assert first in {file.name for file in folder.glob("*.run")}
+    assert held(a_store(folder)) == {*range(100), 200}
+
+
 def test_blocks_without_keys_are_not_read_again_after_each_restart(folder: Path) -> None:
     store = a_store(folder)
     add(store, [1], "a")

@@ -120,6 +120,12 @@ def test_arrow_schema_is_base64(key: str) -> None:
     assert to_plain(event) == {"kind": "SetDataSchema", "rawArrowSchema": "AAECAw=="}
 
 
+@pytest.mark.parametrize("text", ["AAECAw", "AAE!CAw==", "AAEC Aw==", "AAEC\nAw=="])
+def test_what_is_not_base64_is_refused_with_its_place(text: str) -> None:
+    with pytest.raises(InvalidInput, match="rawArrowSchema: expected base64"):
+        from_plain(ev.SetDataSchema, {"kind": "SetDataSchema", "rawArrowSchema": text})
+
+
 def test_union_members_without_fields_may_be_a_bare_tag() -> None:
     plain = {"kind": "Url", "url": "http://x", "eventTime": "fromMetadata", "cache": "Forever"}
     step = from_plain(fetching.FetchStepUrl, plain)

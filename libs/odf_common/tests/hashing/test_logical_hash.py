@@ -345,3 +345,24 @@ def test_records_of_another_schema_are_refused() -> None:
     hasher = LogicalHasher(pa.schema([("a", pa.int32())]))
     with pytest.raises(InvalidInput, match="columns"):
         hasher.update(pa.table({"a": pa.array([1], pa.int64())}))
+
+
+@pytest.mark.parametrize(
+    ("of", "zero", "other"),
+    [
+        (pa.bool_(), False, True),
+        (pa.int32(), 0, 7),
+        (pa.string(), "", "x"),
+        (pa.binary(2), b"\0\0", b"xy"),
+    ],
+    ids=str,
+)
+def test_beside_a_null_struct_a_null_field_counts_as_zero(
+    of: pa.DataType, zero: object, other: object
+) -> None:
+    def hash_of(field: object) -> Multihash:
+        rows = [None, {"x": field}, {"x": other}]
+        return logical_hash(pa.table({"s": pa.array(rows, pa.struct([("x", of)]))}))
+
+    assert hash_of(None) == hash_of(zero)
+    assert hash_of(None) != hash_of(other)
