@@ -1,9 +1,12 @@
 """A node whose objects and references are in a bucket of S3 does all that others do."""
 
+import io
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from odf_testing.embedded import EmbeddedNode
 from odf_testing.manifests import derivative, root
@@ -11,6 +14,7 @@ from odf_testing.minioserver import ACCESS_KEY, SECRET_KEY, MinioServer, serving
 from odf_testing.story import Story
 
 from odf_common.adapters.s3.location import S3Location
+from odf_common.codec.flatbuffers import decode_block
 
 RECORDS = 30
 PARTS = ("coordinator", "ingest", "verifier", "sync")
@@ -31,8 +35,14 @@ def place(server: MinioServer) -> S3Location:
 def node(
     node: EmbeddedNode, server: MinioServer, place: S3Location, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EmbeddedNode]:
-    """A node with its objects in a bucket."""
-    settings = {"ODF_STORE": str(place), "ODF_S3_ACCESS_KEY": ACCESS_KEY, "ODF_S3_SECRET_KEY": SECRET_KEY}
+    """A node with its objects in a bucket, written as older implementations do."""
+    settings = {
+        "ODF_STORE": str(place),
+        "ODF_S3_ACCESS_KEY": ACCESS_KEY,
+        "ODF_S3_SECRET_KEY": SECRET_KEY,
+        "ODF_BLOCK_VERSION": "2",
+        "ODF_SIGNED_COLUMNS": "1",
+    }
     node = node.guest(tmp_path_factory.mktemp("bucket"), settings)
     node.up(*PARTS)
     yield node
@@ -59,6 +69,10 @@ def folders(server: MinioServer, place: S3Location) -> set[str]:
     return {"/".join(key.split("/")[1:2]) for key in server.objects(place)}
 
 
+def objects_of(server: MinioServer, place: S3Location, folder: str) -> list[bytes]:
+    return [content for key, content in server.objects(place).items() if key.split("/")[1] == folder]
+
+
 def test_records_are_kept_derived_queried_and_verified(
     server: MinioServer, place: S3Location, node: EmbeddedNode, story: Story
 ) -> None:
@@ -76,6 +90,11 @@ def test_records_are_kept_derived_queried_and_verified(
     assert total_of(node, "s3.large") == [{"n": len(large), "total": sum(map(int, map(str, large)))}]
     assert {row["verdict"] for row in story.verify("s3.numbers s3.large")} == {"valid"}
     assert folders(server, place) == {"blocks", "checkpoints", "data", "refs"}
+    assert {decode_block(raw).version for raw in objects_of(server, place, "blocks")} == {2}
+    slices = [pq.read_schema(io.BytesIO(raw)) for raw in objects_of(server, place, "data")]
+    assert (pa.int64(), pa.int32()) in {
+        (schema.field("offset").type, schema.field("op").type) for schema in slices
+    }
     assert {path.name for path in node.home.glob("datasets/*/*")} == {"info", "notes"}
 
 

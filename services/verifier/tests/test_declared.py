@@ -201,6 +201,37 @@ def test_bytes_that_are_no_slice_are_found(story: Story, name: Multihash, damage
     assert (problem.kind, problem.object) == (damage, name)
 
 
+@pytest.mark.parametrize(
+    ("column", "values", "damage", "text"),
+    [
+        ("op", pa.array([0, 4], pa.uint8()), Damage.OPERATION_INVALID, "operations from 0 to 4"),
+        ("op", pa.array([0, None], pa.uint8()), Damage.SYSTEM_COLUMN_NULL, "column op has 1 null"),
+        (
+            "event_time",
+            pa.array([None, 1], TIMESTAMP),
+            Damage.SYSTEM_COLUMN_NULL,
+            "column event_time has 1 null",
+        ),
+    ],
+)
+def test_odd_values_in_a_system_column_are_found(
+    story: Story, column: str, values: pa.Array, damage: Damage, text: str
+) -> None:
+    records = RECORDS.set_column(RECORDS.column_names.index(column), column, values)
+    (problem,) = story.verify(chain_of(story, stored_slice(story, records)), Scope()).problems
+    assert (problem.kind, text in problem.text) == (damage, True), problem
+
+
+def test_a_block_that_has_its_hash_and_cannot_be_decoded_is_found(story: Story) -> None:
+    chain = a_chain()
+    name = block_hash(b"no block")
+    story.put(chain)
+    story.blobs.put(chain.state.dataset_id, ObjectKind.BLOCK, name, b"no block")
+    story.refs.compare_and_set(chain.state.dataset_id, expected=chain.state.head, new=name)
+    (problem,) = story.verify(chain, Scope()).problems
+    assert (problem.kind, problem.block) == (Damage.BLOCK_UNREADABLE, name)
+
+
 def test_a_block_that_breaks_a_rule_is_found(story: Story) -> None:
     chain = a_chain()
     late = encode_block(a_block(chain.state, SetInfo(description="x"), system_time=a_time(-1)), 3)

@@ -13,7 +13,7 @@ import pyarrow.types as kind
 from odf_common.data.columns import OPERATION, Operation, check_corrections
 from odf_common.data.schema_evolution import with_optionality_of
 from odf_common.data.stored_types import compared_schema
-from odf_common.errors import InvalidInput, VerificationFailed
+from odf_common.errors import InvalidInput, VerificationFailed, counted
 from odf_common.metadata.events import OffsetInterval
 
 SYSTEM_COLUMNS: Final = 4  # offset, operation, system time, event time: all required
@@ -46,7 +46,7 @@ def check_records(table: pa.Table, interval: OffsetInterval, schema: pa.Schema |
     _check_offsets(table, interval)
     for column, name in zip(table.columns[:SYSTEM_COLUMNS], table.column_names, strict=False):
         if column.null_count:
-            raise RecordsDiffer(kind=NULL, text=f"column {name} has {column.null_count} nulls")
+            raise RecordsDiffer(kind=NULL, text=f"column {name} has {counted(column.null_count, 'null')}")
     if table.num_columns > OPERATION:
         _check_operations(table.column(OPERATION))
 

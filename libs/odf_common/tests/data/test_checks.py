@@ -57,7 +57,7 @@ def test_records_that_are_as_declared_are_accepted_in_every_layout() -> None:
         (with_column("op", pa.array([0, 4, 0], pa.uint8())), OPERATIONS, "from 0 to 4"),
         (with_column("op", pa.array([0, -1, 0], pa.int32())), OPERATIONS, "from -1 to 0"),
         (with_column("op", pa.array([0.0, 0.0, 0.0])), OPERATIONS, "double"),
-        (with_column("op", pa.array([0, None, 0], pa.uint8())), NULL, "column op has 1 nulls"),
+        (with_column("op", pa.array([0, None, 0], pa.uint8())), NULL, "column op has 1 null"),
         (with_column("system_time", pa.array([1, None, 1], TIMESTAMP)), NULL, "system_time"),
         (with_column("event_time", pa.array([None, 1, 1], TIMESTAMP)), NULL, "event_time"),
         (with_column("op", pa.array([0, 2, 0], pa.uint8())), CORRECTION, "record 2: a -C without"),
