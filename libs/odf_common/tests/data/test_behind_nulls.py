@@ -48,6 +48,15 @@ def test_a_null_struct_with_required_parts_is_stored(tmp_path: Path, start: int)
     assert read_slice(tmp_path / "slice").to_pylist() == table.to_pylist()
 
 
+def test_one_required_part_among_others_is_enough(tmp_path: Path) -> None:
+    values = [pa.array([1, None], pa.int32()), pa.array(["a", None])]
+    column = pa.StructArray.from_arrays(values, fields=list(INNER), mask=pa.array([False, True]))
+    table = pa.table({"offset": pa.array([0, 1], pa.uint64()), "c": column})
+    written = write_slice(table, tmp_path / "slice")
+    assert hash_slice(tmp_path / "slice") == written.logical_hash
+    assert read_slice(tmp_path / "slice").to_pylist() == table.to_pylist()
+
+
 def test_a_null_where_a_value_is_required_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="'t' is declared non-nullable"):
         write_slice(records(a_value(1) | {"t": None}), tmp_path / "slice")
