@@ -148,6 +148,18 @@ def test_a_pause_that_a_forced_look_has_ended_starts_no_look_of_its_own() -> Non
     assert queue.pop(6.0) is None
 
 
+def test_a_pause_that_is_over_starts_no_second_run_while_a_forced_one_runs() -> None:
+    queue = WorkQueue()
+    queue.enqueue(ONE)
+    queue.enqueue(TWO)
+    assert [queue.pop(0.0), queue.pop(0.0)] == [(ONE, False), (TWO, False)]
+    queue.finish(TWO, Result(), again_at=1.0)
+    queue.finish(ONE, Result(), again_at=2.0)
+    queue.enqueue(ONE, is_forced=True)
+    assert queue.pop(0.0) == (ONE, True)
+    assert [queue.pop(3.0), queue.pop(3.0)] == [(TWO, False), None]
+
+
 def test_what_is_paused_does_not_count_as_waiting() -> None:
     queue = WorkQueue()
     counts = [queue.waiting()]

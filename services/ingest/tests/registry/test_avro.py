@@ -382,6 +382,25 @@ def test_a_schema_may_be_nested_as_deeply_as_the_limit_and_no_deeper() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda shape: {"type": "array", "items": shape},
+        lambda shape: {"type": "map", "values": shape},
+    ],
+    ids=["array", "map"],
+)
+def test_each_array_map_and_type_in_braces_is_one_level(around: Callable[[object], object]) -> None:
+    def nested(levels: int) -> object:
+        shape: object = {"type": "long"}
+        for _ in range(levels):
+            shape = around(shape)
+        return record(a=shape)
+
+    decoder(nested(MAX_DEPTH - 2))
+    assert "levels deep" in refusal(lambda: decoder(nested(MAX_DEPTH - 1)))
+
+
 def test_a_union_is_one_level_of_a_schema() -> None:
     def unions(levels: int) -> object:
         shape: object = "long"

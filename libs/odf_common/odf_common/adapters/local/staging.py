@@ -45,8 +45,10 @@ class Staging:
             with contextlib.suppress(OSError):  # gone in the meantime, or not ours to remove
                 handle = locked_by_name(file)
                 if handle is not None:
-                    file.unlink(missing_ok=True)
-                    os.close(handle)
+                    try:
+                        file.unlink()
+                    finally:
+                        os.close(handle)
 
     def _new(self) -> "StagedFile":
         return StagedFile(self._folder)
