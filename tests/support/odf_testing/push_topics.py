@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from odf_common.adapters.kafka.quiet import Partition
-from odf_common.adapters.kafka.records import Chunk, Taken
+from odf_common.adapters.kafka.records import Chunk, PollResult
 from odf_common.errors import NotFound, OdfError
 from odf_common.ports.bus import TopicInfo
 
@@ -122,7 +122,7 @@ class PushConsumer:
         """Resume these."""
         self._paused -= set(partitions)
 
-    def take(self, count: int, timeout: float) -> Taken:
+    def take(self, count: int, timeout: float) -> PollResult:
         """Return up to `count` records of each topic."""
         chunks: list[Chunk] = []
         ends: dict[Partition, int] = {}
@@ -139,7 +139,7 @@ class PushConsumer:
                 chunks.append(_chunk(place, values, start))
         if not chunks:
             self._waited(timeout)
-        return Taken(chunks=tuple(chunks), ends=ends, faults=faults)
+        return PollResult(chunks=tuple(chunks), ends=ends, faults=faults)
 
     def high(self, partition: Partition) -> int | None:
         """Return the offset of the next record."""

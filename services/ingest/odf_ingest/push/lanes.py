@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from odf_common.adapters.kafka.quiet import Partition
-from odf_common.adapters.kafka.records import Taken
+from odf_common.adapters.kafka.records import PollResult
 from odf_common.errors import Unavailable
 from odf_ingest.push.source import PushSource
 
@@ -29,7 +29,7 @@ class Records(Protocol):
     def resume(self, partitions: Iterable[Partition]) -> None:
         """Continue paused partitions where they were paused."""
 
-    def take(self, count: int, timeout: float) -> Taken:
+    def take(self, count: int, timeout: float) -> PollResult:
         """Return up to `count` messages, waiting at most `timeout` seconds for that many."""
 
     def high(self, partition: Partition) -> int | None:
@@ -110,12 +110,12 @@ class Lanes:
         if lane is not None:
             lane.records.resume(source.partitions)
 
-    def take(self, count: int, timeout: float) -> Sequence[tuple[Lane, Taken]]:
+    def take(self, count: int, timeout: float) -> Sequence[tuple[Lane, PollResult]]:
         """Return up to `count` messages of each client, waiting at most `timeout` seconds in all."""
         lanes = self._lanes[self._turn :] + self._lanes[: self._turn]
         self._turn = (self._turn + 1) % len(lanes)
         wait = 0.0 if self._is_busy and len(lanes) > 1 else timeout / len(lanes)
-        batches: list[tuple[Lane, Taken]] = []
+        batches: list[tuple[Lane, PollResult]] = []
         for lane in lanes:
             try:
                 batches.append((lane, lane.records.take(count, wait)))

@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from odf_common.adapters.kafka.records import Taken
+from odf_common.adapters.kafka.records import PollResult
 from odf_common.errors import Unavailable
 from odf_common.service.consumer.retry import keep_trying
 from odf_ingest.errors import AwaitingCorrection, PositionChanged, pauses_source
@@ -144,7 +144,7 @@ class PushReader:
     def _stay_alert(self) -> None:
         self._idle_from = time.monotonic() + BUSY_SECONDS
 
-    def _take(self) -> Sequence[tuple[Lane, Taken]] | None:
+    def _take(self) -> Sequence[tuple[Lane, PollResult]] | None:
         if (
             self._active
             and len(self._active) == len(self.sources)
@@ -165,7 +165,7 @@ class PushReader:
         count = max(1, min(MESSAGES_PER_POLL, int(self._slice_max_bytes / self._mean_size)))
         return self._lanes.take(count, wait)
 
-    def _sort(self, lane: Lane, taken: Taken) -> None:
+    def _sort(self, lane: Lane, taken: PollResult) -> None:
         for partition, reason in taken.faults.items():
             source = lane.sources.get(partition)
             if source is not None:

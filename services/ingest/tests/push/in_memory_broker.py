@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from odf_common.adapters.kafka.quiet import Partition
-from odf_common.adapters.kafka.records import Chunk, Taken
+from odf_common.adapters.kafka.records import Chunk, PollResult
 from odf_common.adapters.memory import MemoryCatalog
 from odf_common.codec.envelopes import envelope
 from odf_common.errors import (
@@ -125,7 +125,7 @@ class Broker:
     def resume(self, partitions: Iterable[Partition]) -> None:
         self.resting -= set(partitions)
 
-    def take(self, count: int, timeout: float) -> Taken:
+    def take(self, count: int, timeout: float) -> PollResult:
         self.waits.append(timeout)
         chunks = []
         for place, start in list(self.at.items()):
@@ -145,7 +145,7 @@ class Broker:
         if not chunks:
             time.sleep(min(timeout, 0.002))
         ends = {place: len(self.logs[place]) for place in self.at.keys() - self.mute}
-        return Taken(chunks=tuple(chunks), ends=ends, faults=faults)
+        return PollResult(chunks=tuple(chunks), ends=ends, faults=faults)
 
     def high(self, partition: Partition) -> int:
         return len(self.logs[partition])

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 from structlog.testing import capture_logs
 
-from odf_common.adapters.kafka.records import Taken
+from odf_common.adapters.kafka.records import PollResult
 from odf_common.errors import (
     Damaged,
     Refused,
@@ -346,7 +346,7 @@ def test_large_messages_are_read_in_small_numbers(make_bench: Any, broker: Broke
     counts: list[int] = []
     take = broker.take
 
-    def counted(count: int, timeout: float) -> Taken:
+    def counted(count: int, timeout: float) -> PollResult:
         counts.append(count)
         return take(count, timeout)
 

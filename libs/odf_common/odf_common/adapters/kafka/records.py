@@ -64,7 +64,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class PollResult:
     """The result of a poll: messages, ends that were reached (their offsets), and errors by partition."""
 
     chunks: tuple[Chunk, ...] = ()
@@ -126,7 +126,7 @@ class KafkaRecords:
             _checked(lambda: self._consumer.resume(_places(wanted)))
             self._paused -= wanted
 
-    def take(self, count: int, timeout: float) -> Taken:
+    def take(self, count: int, timeout: float) -> PollResult:
         """Return up to `count` messages, waiting at most `timeout` seconds for that many."""
         self._look_after_quiet()
         try:
@@ -139,7 +139,7 @@ class KafkaRecords:
             messages = [message for message in messages if not _noted(message, ends, faults)]
         chunks = self._chunks(messages)
         self._note(chunks, ends)
-        return Taken(chunks=chunks, ends=ends, faults=faults)
+        return PollResult(chunks=chunks, ends=ends, faults=faults)
 
     def high(self, partition: Partition) -> int | None:
         """Return the partition's end as of the last fetch; None before the first.
