@@ -16,7 +16,7 @@ from odf_common.data.schema_alignment import align_to_schema
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.slices import read_slice
 from odf_common.dataset.node_datasets import NodeDatasets
-from odf_common.dataset.replay import Replaying, Stored
+from odf_common.dataset.replay import Replayer, StoredTransform
 from odf_common.errors import Damaged, InvalidInput, InvalidQuery, NotFound
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
@@ -30,7 +30,7 @@ from odf_verifier.integrity import Link
 from odf_verifier.report import Damage, Problem
 from odf_verifier.targets import Target
 
-_GOES_ON: Final = frozenset({Damage.REPLAY_MISMATCH, Damage.ENGINE_NOT_AVAILABLE})
+_NON_FATAL: Final = frozenset({Damage.REPLAY_MISMATCH, Damage.ENGINE_NOT_AVAILABLE})
 Outcome = tuple[int, int, Problem | None]  # transforms done, their total, the problem of the last one
 
 
@@ -42,7 +42,7 @@ class Replay:
         self._datasets = datasets
         self._target = target
         # `at` caches the state of an input where replay has got to, so that the next verification continues there.
-        self._replaying = Replaying(
+        self._replayer = Replayer(
             blobs=datasets.blobs, catalog=datasets.catalog, engine=engine, state_at=datasets.states.at
         )
 
@@ -56,7 +56,7 @@ class Replay:
         total = sum(isinstance(link.block.event, ExecuteTransform) for link in links)
         blocks = ((link.hash, link.block, link.version) for link in links)
         done, missing = 0, set()
-        for stored in self._replaying.transforms(blocks, since):
+        for stored in self._replayer.transforms(blocks, since):
             assert stored.state.transform is not None, (
                 "the rules have been checked: it follows a SetTransform"
             )
@@ -70,10 +70,10 @@ class Replay:
             else:
                 done += 1
             yield done, total, problem
-            if problem is not None and problem.kind not in _GOES_ON:
+            if problem is not None and problem.kind not in _NON_FATAL:
                 return
 
-    def _one(self, stored: Stored) -> Problem | None:
+    def _one(self, stored: StoredTransform) -> Problem | None:
         def problem(kind: Damage, text: str, damaged: Multihash | None = None) -> Problem:
             number = stored.block.sequence_number
             return Problem(
@@ -82,7 +82,7 @@ class Replay:
 
         with scratch_folder(self._datasets.blobs) as scratch:
             try:
-                response = self._replaying.run(stored, alias=self._target.name, scratch=scratch)
+                response = self._replayer.run(stored, alias=self._target.name, scratch=scratch)
             except EngineNotAvailable as error:
                 return problem(Damage.ENGINE_NOT_AVAILABLE, f"cannot be replayed on this node: {error}")
             except InvalidQuery as error:

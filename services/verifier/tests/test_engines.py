@@ -13,7 +13,7 @@ from odf_testing.verifier import Story
 from odf_common.chain.state import ChainState
 from odf_common.chain.transform_inputs import InputMismatch
 from odf_common.chain.walk import ChainBroken
-from odf_common.dataset.replay import Stored, StoredBlock
+from odf_common.dataset.replay import StoredBlock, StoredTransform
 from odf_common.errors import Damaged, NotFound, OdfError
 from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import DatasetKind, ExecuteTransform, OffsetInterval
@@ -34,20 +34,22 @@ class Transforms:
     versions: tuple[str, ...]
     gives: TransformResponseSuccess | Exception
 
-    def transforms(self, blocks: Iterable[StoredBlock], since: ChainState | None) -> Iterator[Stored]:
+    def transforms(
+        self, blocks: Iterable[StoredBlock], since: ChainState | None
+    ) -> Iterator[StoredTransform]:
         event = ExecuteTransform(query_inputs=())
         for number, version in enumerate(self.versions):
             asked = a_transform(a_dataset(number))  # each is another query
             asked = replace(asked, transform=replace(asked.transform, version=version))
             state = a_chain(a_seed(kind=DatasetKind.Derivative), asked).state
-            yield Stored(
+            yield StoredTransform(
                 block_hash=a_hash(version),
                 block=a_block(state, event),
                 event=event,
                 state=state,
             )
 
-    def run(self, stored: Stored, *, alias: str, scratch: Path) -> TransformResponseSuccess:
+    def run(self, stored: StoredTransform, *, alias: str, scratch: Path) -> TransformResponseSuccess:
         assert stored.state.transform is not None
         version = stored.state.transform.transform.version
         if version != HERE:
@@ -62,7 +64,7 @@ def replayed(
 ) -> list[tuple[int, Problem | None]]:
     story = Story()
     replay = Replay(story.datasets, story.engine, TARGET)
-    replay._replaying = cast("Any", Transforms(versions, gives or TransformResponseSuccess()))
+    replay._replayer = cast("Any", Transforms(versions, gives or TransformResponseSuccess()))
     return [(done, problem) for done, _, problem in replay.run([], None)]
 
 

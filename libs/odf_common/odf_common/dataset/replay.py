@@ -32,7 +32,7 @@ StoredBlock = tuple[Multihash, MetadataBlock, int]  # hash, block, manifest vers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredTransform:
     """A stored transform, and the chain's state before it."""
 
     block_hash: Multihash
@@ -43,7 +43,7 @@ class Stored:
     """The query that it migrates from, if it is a migration."""
 
 
-class Replaying:
+class Replayer:
     """Replays the transforms of one dataset, in chain order."""
 
     def __init__(self, *, blobs: BlobReader, catalog: Catalog, engine: Engine, state_at: StateAt) -> None:
@@ -54,7 +54,9 @@ class Replaying:
         self._state_at = state_at
         self._inputs = _Inputs(blobs, catalog, state_at)
 
-    def transforms(self, blocks: Iterable[StoredBlock], since: ChainState | None) -> Iterator[Stored]:
+    def transforms(
+        self, blocks: Iterable[StoredBlock], since: ChainState | None
+    ) -> Iterator[StoredTransform]:
         """Iterate over the transforms among `blocks`, which follow `since`, oldest first."""
         state = since
         replaced = None if since is None else self._replaced_at(since)
@@ -63,11 +65,13 @@ class Replaying:
             if isinstance(event, ExecuteTransform):
                 assert state is not None, "the rules have been checked: a transform is not the first block"
                 migrated = replaced if is_migration(event, replaced) else None
-                yield Stored(block_hash=name, block=block, event=event, state=state, migrated=migrated)
+                yield StoredTransform(
+                    block_hash=name, block=block, event=event, state=state, migrated=migrated
+                )
             replaced = state.transform if state is not None and isinstance(event, SetTransform) else None
             state = admit(state, block, block_hash=name, version=version)
 
-    def run(self, stored: Stored, *, alias: str, scratch: Path) -> TransformResponseSuccess:
+    def run(self, stored: StoredTransform, *, alias: str, scratch: Path) -> TransformResponseSuccess:
         """Run the transform again; the engine writes `data` and `checkpoint` to `scratch`.
 
         `alias` is the output's name for logs. Raises `NotFound`, `Damaged`, `InputMismatch` or `ChainBroken` if an

@@ -26,7 +26,14 @@ from odf_common.chain.fold import progress_after
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import fold
 from odf_common.dataset.migration_request import migrate_request
-from odf_common.dataset.replay import Replaying, Stored, StoredBlock, _Inputs, input_source, request_files
+from odf_common.dataset.replay import (
+    Replayer,
+    StoredBlock,
+    StoredTransform,
+    _Inputs,
+    input_source,
+    request_files,
+)
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
@@ -110,13 +117,13 @@ class World:
             )
         )
 
-    def replaying(self) -> Replaying:
+    def replayer(self) -> Replayer:
         refs = MemoryRefStore()
         blobs = MemoryBlobStore(refs)
         for chain in (self.source, self.output):
             self._store(blobs, chain)
         states = ChainStates(blobs, refs, NoStateCache())
-        return Replaying(blobs=blobs, catalog=MemoryCatalog(), engine=self.engine, state_at=states.at)
+        return Replayer(blobs=blobs, catalog=MemoryCatalog(), engine=self.engine, state_at=states.at)
 
     def _store(self, blobs: MemoryBlobStore, chain: AChain) -> None:
         dataset = chain.state.dataset_id
@@ -130,14 +137,14 @@ class World:
             if event.new_checkpoint is not None:
                 blobs.put(dataset, ObjectKind.CHECKPOINT, event.new_checkpoint.physical_hash, b"state")
 
-    def replay(self, folder: Path, since: int = 0) -> list[Stored]:
+    def replay(self, folder: Path, since: int = 0) -> list[StoredTransform]:
         """Ask for all transforms after the block numbered `since` - 1 again."""
-        replaying, state = self.replaying(), self.state_before(since)
-        stored = [*replaying.transforms(self.blocks(since), state)]
+        replayer, state = self.replayer(), self.state_before(since)
+        stored = [*replayer.transforms(self.blocks(since), state)]
         for number, one in enumerate(stored):
             scratch = folder / str(number)
             scratch.mkdir()
-            replaying.run(one, alias="derivative", scratch=scratch)
+            replayer.run(one, alias="derivative", scratch=scratch)
         return stored
 
     def blocks(self, since: int) -> Iterator[StoredBlock]:
@@ -224,7 +231,7 @@ def test_only_what_follows_a_new_query_at_once_is_a_migration(world: World) -> N
 
     for since in (*range(1, len(world.output.blocks)), 0):
         before = world.state_before(since)
-        found = [*world.replaying().transforms(world.blocks(since), before)]
+        found = [*world.replayer().transforms(world.blocks(since), before)]
         assert {one.migrated for one in found} == {None}
 
 
@@ -234,20 +241,20 @@ def test_a_replay_may_begin_after_any_block(world: World) -> None:
     old = world.output.state.transform
     world.query("SELECT city FROM input_0")
     world.execute()
-    whole = [*world.replaying().transforms(world.blocks(0), None)]
+    whole = [*world.replayer().transforms(world.blocks(0), None)]
     assert [one.migrated for one in whole] == [None, old]
 
     for since in range(1, len(world.output.blocks)):
-        found = [*world.replaying().transforms(world.blocks(since), world.state_before(since))]
+        found = [*world.replayer().transforms(world.blocks(since), world.state_before(since))]
         assert found == whole[len(whole) - len(found) :]
 
 
 def test_an_input_is_named_as_it_is_now_and_its_schema_is_plain_parquet(world: World, tmp_path: Path) -> None:
     world.source.add_data()
     world.execute()
-    replaying, (stored,) = world.replaying(), world.replay(tmp_path)
-    replaying._catalog.add(CatalogEntry(alias="towns", dataset_id=A))
-    replaying.run(stored, alias="derivative", scratch=tmp_path)
+    replayer, (stored,) = world.replayer(), world.replay(tmp_path)
+    replayer._catalog.add(CatalogEntry(alias="towns", dataset_id=A))
+    replayer.run(stored, alias="derivative", scratch=tmp_path)
 
     ((before,), (after,)) = (request.query_inputs for request in world.engine.requests)
     assert (before.dataset_alias, after.dataset_alias) == (str(A), "towns")
@@ -258,15 +265,15 @@ def test_an_input_is_read_once_and_continued_from_there(world: World, tmp_path: 
     for _ in range(3):
         world.source.add_data()
         world.execute()
-    replaying, asked = world.replaying(), list[Multihash]()
-    inputs, before = replaying._inputs, replaying._inputs._state_at
+    replayer, asked = world.replayer(), list[Multihash]()
+    inputs, before = replayer._inputs, replayer._inputs._state_at
 
     def state_at(dataset: DatasetId, block: Multihash) -> ChainState:
         asked.append(block)
         return before(dataset, block)
 
     inputs._state_at = state_at
-    first, *others = (one.event for one in replaying.transforms(world.blocks(0), None))
+    first, *others = (one.event for one in replayer.transforms(world.blocks(0), None))
     for event in others:
         inputs.advance(event)
     assert asked == [first.query_inputs[0].new_block_hash]

@@ -15,7 +15,7 @@ from odf_common.chain.add_data import later
 from odf_common.chain.fold import progress_after
 from odf_common.chain.walk import blocks_between
 from odf_common.dataset.object_markers import dropped_blocks, forget_drop
-from odf_common.dataset.replay import Replaying, Stored
+from odf_common.dataset.replay import Replayer, StoredTransform
 from odf_common.errors import NotFound, VerificationFailed
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DataSlice, ExecuteTransform, SetTransform
@@ -115,7 +115,7 @@ class DataRebuilder:
         input's data was dropped too, or this data was dropped again in the meantime; and whatever a replay raises.
         """
         datasets = self.datasets
-        replaying = Replaying(
+        replayer = Replayer(
             blobs=datasets.blobs,
             catalog=datasets.catalog,
             engine=self.engine,
@@ -124,10 +124,10 @@ class DataRebuilder:
         links = blocks_between(datasets.reader(handle.id), handle.state.head, None)
         blocks = ((name, decoded.block, decoded.version) for name, decoded, _ in links)
         done = 0
-        for stored in replaying.transforms(blocks, None):
+        for stored in replayer.transforms(blocks, None):
             if not has_all(datasets.blobs, handle, objects_of(stored.event)):
                 self._require_inputs(handle, stored)
-                self._one(handle, replaying, stored)
+                self._one(handle, replayer, stored)
                 done += 1
                 yield done
         with self.committer.lock(handle.id):
@@ -135,7 +135,7 @@ class DataRebuilder:
                 forget_drop(datasets.blobs, handle.id)
         log.info("data rebuilt", dataset=handle.alias, transforms=done)
 
-    def _require_inputs(self, handle: DatasetHandle, stored: Stored) -> None:
+    def _require_inputs(self, handle: DatasetHandle, stored: StoredTransform) -> None:
         """Raise `InputsMissing` unless this node has all inputs, up to the blocks that a transform has read."""
         read = {step.dataset_id: progress_after(step).last_block for step in stored.event.query_inputs}
         transform = stored.state.transform
@@ -153,10 +153,10 @@ class DataRebuilder:
             )
             raise InputsMissing(what=handle.alias, inputs=", ".join(texts))
 
-    def _one(self, handle: DatasetHandle, replaying: Replaying, stored: Stored) -> None:
+    def _one(self, handle: DatasetHandle, replayer: Replayer, stored: StoredTransform) -> None:
         with scratch_folder(self.datasets.blobs) as scratch:
             try:
-                response = replaying.run(stored, alias=handle.alias, scratch=scratch)
+                response = replayer.run(stored, alias=handle.alias, scratch=scratch)
                 written = validate(stored.state, response, scratch)
                 event = stored.event
                 facts = (
@@ -181,7 +181,7 @@ class DataRebuilder:
                     self.datasets, (dataset for dataset in inputs if dataset is not None), error
                 ) from error
 
-    def _engine_gone(self, handle: DatasetHandle, stored: Stored) -> EngineGone:
+    def _engine_gone(self, handle: DatasetHandle, stored: StoredTransform) -> EngineGone:
         """Build the error naming the missing engine and the block to reset to, before the first SetTransform."""
         asked = stored.state.transform
         assert asked is not None, "a transform block follows a SetTransform"
