@@ -24,7 +24,7 @@ from odf_common.adapters.networks import Networks
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import fold, iterate
 from odf_common.data.slices import read_slice
-from odf_common.dataset.rejects import passed_of
+from odf_common.dataset.rejects import source_progress
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.physical import physical_hash
@@ -403,7 +403,7 @@ def test_a_poll_of_files_whose_bad_rows_are_rejected(world: World) -> None:
 
     def last(process: Process) -> None:
         poll("3.json", *THIRD)(process)
-        assert passed_of(process.state.source_states["default"]).rejected == 1
+        assert source_progress(process.state.source_states["default"]).rejected == 1
         assert {(one.offset, one.value) for one in process.bus.letters} <= {(0, b"no JSON")}
 
     rows = world.require_whole(
@@ -418,7 +418,7 @@ def test_a_poll_of_files_whose_bad_rows_are_rejected(world: World) -> None:
 def test_pushes_with_bad_rows(world: World) -> None:
     def last(process: Process) -> None:
         process.accepted("3", *THIRD)
-        assert passed_of(process.state.source_states["default"]).rejected == 2
+        assert source_progress(process.state.source_states["default"]).rejected == 2
         assert {(one.offset, one.value) for one in process.bus.letters} <= {(0, b"no JSON"), (1, b"none")}
 
     rows = world.require_whole(

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from odf_testing.letters import StoredLetters
 
-from odf_common.dataset.rejects import HANDLED, REASONS, Passed, load_handled, load_reasons, rows_part
+from odf_common.dataset.rejects import HANDLED, REASONS, SourceProgress, load_handled, load_reasons, rows_part
 from odf_common.errors import NotFound, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SourceState
@@ -276,7 +276,7 @@ def test_dead_letters_are_flushed_in_parts_and_all_before_the_reason_is_stored(
         dataset=bench.dataset, source="default", label="file", event_time=Timestamp.from_ms(0)
     )
     bad = [BadRecord(partition=0, offset=at, value=b"", reason=f"line {at + 1}") for at in range(5)]
-    RejectPolicy(bench.coordinator, bench.blobs).bury_rows(rows, bad, Passed())
+    RejectPolicy(bench.coordinator, bench.blobs).bury_rows(rows, bad, SourceProgress())
     assert written == [2, 4, 5]
     assert load_reasons(bench.blobs, bench.dataset)["default"] == "file, line 1"
 
@@ -298,7 +298,7 @@ def test_a_dead_letter_of_a_row_says_how_to_read_it_again(
     )
     bad = BadRecord(partition=0, offset=0, value=b"head,row", header_bytes=5, reason="line 1")
     RejectPolicy(bench.coordinator, bench.blobs).bury_rows(
-        file, [bad, replace(bad, header_bytes=0)], Passed()
+        file, [bad, replace(bad, header_bytes=0)], SourceProgress()
     )
     same = {"dataset": str(bench.dataset), "source": "default", "event-time": "7", **kept}
     facts = [letter.facts for letter in bench.coordinator.letters]
@@ -312,8 +312,8 @@ def test_rejected_rows_of_a_source_are_numbered_from_zero(make_bench: Any) -> No
         dataset=bench.dataset, source="default", label="file", event_time=Timestamp.from_ms(7)
     )
     bad = BadRecord(partition=0, offset=3, value=b"row", reason="line 4")
-    policy.bury_rows(file, [bad, bad], Passed())
-    policy.bury_rows(file, [bad], Passed(ends={rows_part("default"): 2}))
+    policy.bury_rows(file, [bad, bad], SourceProgress())
+    policy.bury_rows(file, [bad], SourceProgress(ends={rows_part("default"): 2}))
     assert [letter.offset for letter in bench.coordinator.letters] == [0, 1, 2]
 
 
@@ -329,7 +329,7 @@ def test_letters_of_a_source_that_is_gone_hide_no_others(rejected: Any) -> None:
             event_time=Timestamp.from_ms(7),
             input_format="",
         )
-        policy.bury_rows(file, [bad], Passed())
+        policy.bury_rows(file, [bad], SourceProgress())
     topics = {"odf.push.a.default": TopicPosition(topic_id="one", next={0: 8})}
     commit(bench, SourcePosition(topics=topics).with_rejected(3).with_rejected_rows(1))
     assert [(one.topic, one.offset) for one in made.open(bench.dataset)] == [
@@ -348,7 +348,7 @@ def bury_row(bench: Any, push: str, number: int) -> None:
         push=push,
     )
     bad = BadRecord(partition=0, offset=0, value=push.encode(), reason="line 1")
-    before = Passed(ends={rows_part("default"): number})
+    before = SourceProgress(ends={rows_part("default"): number})
     RejectPolicy(bench.coordinator, bench.blobs).bury_rows(file, [bad], before)
 
 
@@ -412,7 +412,7 @@ def test_the_first_open_reason_of_each_source_is_stored(rejected: Any) -> None:
         dataset=bench.dataset, source="other", label="f", event_time=Timestamp(0), input_format=""
     )
     bad = [BadRecord(partition=0, offset=0, value=b"", reason=f"line {n}") for n in (1, 2)]
-    RejectPolicy(bench.coordinator, bench.blobs).bury_rows(rows, bad, Passed())
+    RejectPolicy(bench.coordinator, bench.blobs).bury_rows(rows, bad, SourceProgress())
     text = SourcePosition().with_rejected_rows(2).text()
     bench.propose(AddData(new_source_state=SourceState(source_name="other", kind=KIND, value=text)))
 

@@ -113,7 +113,7 @@ NO_NUMBERS: Final = Numbers()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passed:
+class SourceProgress:
     """The progress of a source: messages rejected so far, and the next offset by topic id and partition."""
 
     rejected: int = 0
@@ -123,7 +123,7 @@ class Passed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handled:
+class HandledRejects:
     """Rejected messages that were retried or dropped."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -145,40 +145,40 @@ class Handled:
         counts = {**self.counts, source: self.counts.get(source, 0) + len(fresh)}
         return replace(self, counts=counts, positions=self.positions | fresh)
 
-    def with_all(self, source: str, passed: Passed) -> Self:
+    def with_all(self, source: str, progress: SourceProgress) -> Self:
         """Return these plus all messages that a source has rejected so far."""
-        through = {**self.through, **passed.ends}
+        through = {**self.through, **progress.ends}
         left = frozenset(
             position
             for position in self.positions
             if position.offset >= through.get((position.topic_id, position.partition), 0)
         )
-        counts = {**self.counts, source: passed.rejected}
+        counts = {**self.counts, source: progress.rejected}
         return replace(self, counts=counts, through=through, positions=left)
 
-    def open_count(self, source: str, passed: Passed) -> int:
+    def open_count(self, source: str, progress: SourceProgress) -> int:
         """Return how many of a source's rejected messages await a decision."""
-        known = self.as_of(source, passed)
+        known = self.as_of(source, progress)
         rows = rows_part(source)
         dropped = sum(
-            (position.topic_id, position.partition) == rows and position.offset in passed.retried
+            (position.topic_id, position.partition) == rows and position.offset in progress.retried
             for position in known.positions
         )
-        retried = passed.retried.count_from(known.through.get(rows, 0)) - dropped
-        return passed.rejected - known.counts[source] - retried
+        retried = progress.retried.count_from(known.through.get(rows, 0)) - dropped
+        return progress.rejected - known.counts[source] - retried
 
-    def as_of(self, source: str, passed: Passed) -> Self:
+    def as_of(self, source: str, progress: SourceProgress) -> Self:
         """Return what still applies at the source's position: messages read again after a reset need a new decision."""
         behind = {
             position
             for position in self.positions
-            if position.offset >= passed.ends.get((position.topic_id, position.partition), math.inf)
+            if position.offset >= progress.ends.get((position.topic_id, position.partition), math.inf)
         }
-        through = {key: min(at, passed.ends.get(key, at)) for key, at in self.through.items()}
+        through = {key: min(at, progress.ends.get(key, at)) for key, at in self.through.items()}
         count = self.counts.get(source, 0) - len(behind)
         if through != self.through:
-            count = passed.rejected  # all messages before the mark were handled
-        counts = {**self.counts, source: max(min(count, passed.rejected), 0)}
+            count = progress.rejected  # all messages before the mark were handled
+        counts = {**self.counts, source: max(min(count, progress.rejected), 0)}
         return replace(self, counts=counts, through=through, positions=self.positions - behind)
 
 
@@ -192,14 +192,14 @@ def rows_part(source: str) -> tuple[str, int]:
     return reading_id(source, "", ""), 0
 
 
-def passed_of(state: SourceState | None) -> Passed:
+def source_progress(state: SourceState | None) -> SourceProgress:
     """Return the progress of a source; empty if its state does not contain it."""
     if state is None or state.kind not in (KIND, POLLED):
-        return Passed()
+        return SourceProgress()
     try:
         plain = json.loads(state.value)
         if state.kind == POLLED:
-            return polled_in(plain)
+            return parse_polling_progress(plain)
         ends = {
             (reading_id(state.source_name, name, str(topic["id"])), int(part)): int(at)
             for name, topic in plain["topics"].items()
@@ -209,9 +209,9 @@ def passed_of(state: SourceState | None) -> Passed:
         ends[rows_part(state.source_name)] = (
             count  # also 0: after a reset to before the first row, none is handled
         )
-        return Passed(rejected=int(plain.get("rejected", 0)), ends=ends, retried=retried)
+        return SourceProgress(rejected=int(plain.get("rejected", 0)), ends=ends, retried=retried)
     except (ValueError, KeyError, TypeError, AttributeError):
-        return Passed()
+        return SourceProgress()
 
 
 def rows_in(plain: Any) -> tuple[int, Numbers]:  # noqa: ANN401 - JSON
@@ -220,14 +220,14 @@ def rows_in(plain: Any) -> tuple[int, Numbers]:  # noqa: ANN401 - JSON
     return int(rows.get("rejected", 0)), Numbers.parse(rows.get("retried", ()))
 
 
-def polled_in(plain: Any) -> Passed:  # noqa: ANN401 - JSON
+def parse_polling_progress(plain: Any) -> SourceProgress:  # noqa: ANN401 - JSON
     """Return the progress in a state of a polling source; raises `ValueError`, `KeyError`, `TypeError`."""
-    return polled(int(plain["rejected"]), Numbers.parse(plain.get("retried", ())))
+    return polling_progress(int(plain["rejected"]), Numbers.parse(plain.get("retried", ())))
 
 
-def polled(rejected: int, retried: Numbers) -> Passed:
+def polling_progress(rejected: int, retried: Numbers) -> SourceProgress:
     """Return the progress of a polling source that has rejected that many rows and messages, and retried some."""
-    return Passed(rejected=rejected, ends={rows_part(DEFAULT_SOURCE): rejected}, retried=retried)
+    return SourceProgress(rejected=rejected, ends={rows_part(DEFAULT_SOURCE): rejected}, retried=retried)
 
 
 def rejecting_sources(state: ChainState) -> tuple[str, ...]:
@@ -240,10 +240,10 @@ def polling_sources(state: ChainState) -> tuple[str, ...]:
     return () if state.polling_source is None else (DEFAULT_SOURCE,)
 
 
-def rejected_by_source(state: ChainState, sources: Iterable[str]) -> Mapping[str, Passed]:
+def rejected_by_source(state: ChainState, sources: Iterable[str]) -> Mapping[str, SourceProgress]:
     """Return the progress of each source that has rejected any message."""
-    passed = {name: passed_of(state.source_states.get(name)) for name in sources}
-    return {name: rejects for name, rejects in passed.items() if rejects.rejected > 0}
+    progress = {name: source_progress(state.source_states.get(name)) for name in sources}
+    return {name: rejects for name, rejects in progress.items() if rejects.rejected > 0}
 
 
 def open_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str]) -> Rejects:
@@ -252,7 +252,7 @@ def open_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str]) ->
     if not by_source:
         return Rejects()
     handled = load_handled(blobs, state.dataset_id)
-    left = {name: handled.open_count(name, passed) for name, passed in by_source.items()}
+    left = {name: handled.open_count(name, progress) for name, progress in by_source.items()}
     waiting = {name: count for name, count in left.items() if count > 0}
     noted = load_first_rejects(blobs, state.dataset_id)
     first = [noted[name] for name in waiting if name in noted]
@@ -303,20 +303,20 @@ def note_reason(
         blobs.set_note(dataset, REASONS, json.dumps(plain) if plain else None)
 
 
-def load_handled(blobs: BlobStore, dataset: DatasetId) -> Handled:
+def load_handled(blobs: BlobStore, dataset: DatasetId) -> HandledRejects:
     """Return what was handled; nothing if there is no note, or none that can be read: all messages are open then."""
     try:
         plain = json.loads(blobs.note(dataset, HANDLED) or "{}")
-        return Handled(
+        return HandledRejects(
             counts={str(name): int(count) for name, count in plain["counts"].items()},
             through={(str(topic), int(part)): int(at) for topic, part, at in plain["through"]},
             positions=frozenset(_message_position(position) for position in plain["places"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
-        return Handled()
+        return HandledRejects()
 
 
-def save_handled(blobs: BlobStore, dataset: DatasetId, handled: Handled) -> None:
+def save_handled(blobs: BlobStore, dataset: DatasetId, handled: HandledRejects) -> None:
     """Store durably what was handled."""
     plain = {
         "counts": dict(handled.counts),

@@ -18,22 +18,22 @@ from odf_common.dataset.rejects import (
     POLLED,
     REASONS,
     FirstReject,
-    Handled,
+    HandledRejects,
     MessagePosition,
     Numbers,
-    Passed,
     Rejects,
+    SourceProgress,
     current_rejects,
     load_first_rejects,
     load_handled,
     load_reasons,
     note_reason,
     open_rejects,
-    passed_of,
     rejected_by_source,
     rejecting_sources,
     rows_part,
     save_handled,
+    source_progress,
 )
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.identity.did import DatasetId
@@ -69,14 +69,14 @@ def test_what_is_no_place_is_refused(text: str) -> None:
 
 def test_a_state_of_another_kind_says_nothing_of_rejects() -> None:
     state = SourceState(source_name="a", kind="other", value='{"topics": {}, "rejected": 3}')
-    assert passed_of(state) == passed_of(None) == Passed()
-    assert passed_of(replace(state, kind=KIND)).rejected == 3
+    assert source_progress(state) == source_progress(None) == SourceProgress()
+    assert source_progress(replace(state, kind=KIND)).rejected == 3
 
 
 @pytest.mark.parametrize("kind", ["odf/kafka", "other"])
 @pytest.mark.parametrize("value", ["", "null", "[]", "{}", '{"topics": {"t": {}}, "rejected": 3}'])
 def test_a_source_state_that_says_nothing_of_this_counts_as_nothing(kind: str, value: str) -> None:
-    assert passed_of(SourceState(source_name="a", kind=kind, value=value)) == Passed()
+    assert source_progress(SourceState(source_name="a", kind=kind, value=value)) == SourceProgress()
 
 
 def test_progress_is_by_topic_and_a_topic_that_others_read_too_is_counted_by_source() -> None:
@@ -85,16 +85,16 @@ def test_progress_is_by_topic_and_a_topic_that_others_read_too_is_counted_by_sou
     values = [{"topics": topics}, {"topics": topics, "rejected": 3, "rows": rows}]
     states = [SourceState(source_name="a", kind=KIND, value=json.dumps(value)) for value in values]
     ends = {("own", 0): 4, ("a shared", 1): 9, rows_part("a"): 0}
-    assert passed_of(states[0]) == Passed(ends=ends)
-    assert passed_of(states[1]) == Passed(
+    assert source_progress(states[0]) == SourceProgress(ends=ends)
+    assert source_progress(states[1]) == SourceProgress(
         rejected=3, ends={**ends, rows_part("a"): 2}, retried=Numbers.of([1])
     )
 
 
 def test_progress_of_a_polling_source_is_the_number_of_what_it_has_rejected() -> None:
     value = {"rejected": 3, "retried": [[0, 1]]}
-    progress = passed_of(SourceState(source_name=DEFAULT_SOURCE, kind=POLLED, value=json.dumps(value)))
-    expected = Passed(rejected=3, ends={rows_part(DEFAULT_SOURCE): 3}, retried=Numbers.of([0]))
+    progress = source_progress(SourceState(source_name=DEFAULT_SOURCE, kind=POLLED, value=json.dumps(value)))
+    expected = SourceProgress(rejected=3, ends={rows_part(DEFAULT_SOURCE): 3}, retried=Numbers.of([0]))
     assert progress == expected
 
 
@@ -106,7 +106,7 @@ def test_messages_await_decisions_of_push_sources_and_of_the_polling_source() ->
 
 def test_decisions_are_read_as_they_were_written() -> None:
     blobs, dataset = MemoryBlobStore(MemoryRefStore()), a_dataset()
-    handled = Handled(
+    handled = HandledRejects(
         counts={"a": 3},
         through={("id", 0): 2},
         positions=frozenset({place(7), replace(place(2), partition=1)}),
@@ -133,7 +133,10 @@ def test_what_are_no_intervals_is_refused(plain: object) -> None:
     with pytest.raises((ValueError, TypeError)):
         Numbers.parse(plain)
     state = {"rejected": 3, "retried": plain}
-    assert passed_of(SourceState(source_name="a", kind=POLLED, value=json.dumps(state))) == Passed()
+    assert (
+        source_progress(SourceState(source_name="a", kind=POLLED, value=json.dumps(state)))
+        == SourceProgress()
+    )
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "7"])
@@ -141,7 +144,7 @@ def test_damaged_notes_count_as_none(damage: str) -> None:
     blobs, dataset = MemoryBlobStore(MemoryRefStore()), a_dataset()
     blobs.set_note(dataset, HANDLED, damage)
     blobs.set_note(dataset, REASONS, damage)
-    assert load_handled(blobs, dataset) == Handled()
+    assert load_handled(blobs, dataset) == HandledRejects()
     note_reason(blobs, dataset, "a", "why", now=Timestamp(1))
     assert load_reasons(blobs, dataset) == {"a": "why"}
     note_reason(blobs, dataset, "a", None, now=Timestamp(2))
@@ -159,13 +162,15 @@ def test_the_time_of_the_first_reject_stays_until_none_is_open() -> None:
 
 
 def test_decisions_hold_up_to_where_the_source_stands() -> None:
-    handled = Handled().with_positions("a", [place(1), place(5), place(9)])
-    passed = Passed(rejected=4, ends={("id", 0): 6})
-    assert handled.as_of("a", passed) == Handled(counts={"a": 2}, positions=frozenset({place(1), place(5)}))
-    assert handled.as_of("a", Passed(rejected=4, ends={("id", 0): 10})) == handled
-    all_of_them = handled.with_all("a", Passed(rejected=7, ends={("id", 0): 20}))
-    assert all_of_them == Handled(counts={"a": 7}, through={("id", 0): 20})
-    assert all_of_them.as_of("a", passed) == Handled(counts={"a": 4}, through={("id", 0): 6})
+    handled = HandledRejects().with_positions("a", [place(1), place(5), place(9)])
+    progress = SourceProgress(rejected=4, ends={("id", 0): 6})
+    assert handled.as_of("a", progress) == HandledRejects(
+        counts={"a": 2}, positions=frozenset({place(1), place(5)})
+    )
+    assert handled.as_of("a", SourceProgress(rejected=4, ends={("id", 0): 10})) == handled
+    all_of_them = handled.with_all("a", SourceProgress(rejected=7, ends={("id", 0): 20}))
+    assert all_of_them == HandledRejects(counts={"a": 7}, through={("id", 0): 20})
+    assert all_of_them.as_of("a", progress) == HandledRejects(counts={"a": 4}, through={("id", 0): 6})
 
 
 def test_numbers_within_others_add_nothing() -> None:
@@ -175,9 +180,9 @@ def test_numbers_within_others_add_nothing() -> None:
     assert [(wide | next_).count_from(first) for first in (0, 11, 12, 99)] == [12, 1, 0, 0]
 
 
-def passed(end: int, rejected: int, *retried: int) -> Passed:
+def progress(end: int, rejected: int, *retried: int) -> SourceProgress:
     """Return the progress of a source with rows only, of which some were retried."""
-    return Passed(rejected=rejected, ends={rows_part("s"): end}, retried=Numbers.of(retried))
+    return SourceProgress(rejected=rejected, ends={rows_part("s"): end}, retried=Numbers.of(retried))
 
 
 def row(number: int) -> MessagePosition:
@@ -185,39 +190,39 @@ def row(number: int) -> MessagePosition:
 
 
 def test_decisions_on_what_the_source_has_not_passed_any_more_do_not_count() -> None:
-    handled = Handled().with_positions("s", [row(1), row(2)])
-    assert handled.open_count("s", passed(3, 3)) == 1
-    back = handled.as_of("s", passed(2, 2))
+    handled = HandledRejects().with_positions("s", [row(1), row(2)])
+    assert handled.open_count("s", progress(3, 3)) == 1
+    back = handled.as_of("s", progress(2, 2))
     assert (back.positions, back.counts) == (frozenset({row(1)}), {"s": 1})
-    assert handled.as_of("s", passed(3, 3)) == handled
+    assert handled.as_of("s", progress(3, 3)) == handled
 
 
 def test_a_mark_on_all_messages_goes_back_with_the_source() -> None:
-    handled = Handled().with_all("s", passed(5, 5))
-    back = handled.as_of("s", passed(3, 3))
+    handled = HandledRejects().with_all("s", progress(5, 5))
+    back = handled.as_of("s", progress(3, 3))
     assert (back.through, back.counts) == ({rows_part("s"): 3}, {"s": 3})
-    assert back.open_count("s", passed(4, 4)) == 1
+    assert back.open_count("s", progress(4, 4)) == 1
 
 
 def test_a_mark_on_all_messages_covers_those_before_it_however_many_were_rejected_again() -> None:
-    handled = Handled().with_all("s", passed(5, 5))
-    assert handled.open_count("s", passed(4, 7)) == 0
-    assert handled.open_count("s", passed(6, 7)) == 2
+    handled = HandledRejects().with_all("s", progress(5, 5))
+    assert handled.open_count("s", progress(4, 7)) == 0
+    assert handled.open_count("s", progress(6, 7)) == 2
 
 
 def test_decisions_on_other_topics_and_later_messages_stay() -> None:
     other, later = MessagePosition(topic_id="other", partition=0, offset=0), place(5)
-    handled = Handled().with_positions("a", [other, place(4), later])
-    all_of_one = handled.with_all("a", Passed(rejected=4, ends={("id", 0): 5}))
+    handled = HandledRejects().with_positions("a", [other, place(4), later])
+    all_of_one = handled.with_all("a", SourceProgress(rejected=4, ends={("id", 0): 5}))
     assert all_of_one.positions == frozenset({other, later})
-    assert all_of_one.as_of("a", Passed(rejected=5, ends={("id", 0): 6})).positions == {other, later}
+    assert all_of_one.as_of("a", SourceProgress(rejected=5, ends={("id", 0): 6})).positions == {other, later}
 
 
 def test_a_row_that_was_dropped_and_retried_is_counted_once() -> None:
-    handled = Handled().with_positions("s", [row(0), row(1)])
-    assert handled.open_count("s", passed(4, 4, 1, 2)) == 1
-    assert Handled().open_count("s", passed(4, 4, 0)) == 3
-    assert Handled().with_all("s", passed(2, 2)).open_count("s", passed(4, 4, 1, 2)) == 1
+    handled = HandledRejects().with_positions("s", [row(0), row(1)])
+    assert handled.open_count("s", progress(4, 4, 1, 2)) == 1
+    assert HandledRejects().open_count("s", progress(4, 4, 0)) == 3
+    assert HandledRejects().with_all("s", progress(2, 2)).open_count("s", progress(4, 4, 1, 2)) == 1
 
 
 def rejecting(**rejected: int) -> ChainState:
@@ -247,7 +252,7 @@ def test_only_sources_with_open_rejects_give_the_reason_and_the_time() -> None:
     note_reason(blobs, state.dataset_id, "early", "third", now=Timestamp(5))
     notes = json.loads(blobs.note(state.dataset_id, REASONS) or "")
     blobs.set_note(state.dataset_id, REASONS, json.dumps({**notes, "old": "first"}))
-    save_handled(blobs, state.dataset_id, Handled(counts={"handled": 2}))
+    save_handled(blobs, state.dataset_id, HandledRejects(counts={"handled": 2}))
 
     assert [*rejected_by_source(state, state.source_states)] == ["handled", "old", "late", "early"]
     found = open_rejects(blobs, state, state.source_states)

@@ -113,7 +113,7 @@ class FileCommit:
             input_format=self._batch.format.text,
             push=self._batch.key,
         )
-        self._letters.write(rejected, prepared.bad, position.passed(self.source))
+        self._letters.write(rejected, prepared.bad, position.progress(self.source))
         after = position.with_rejected_rows(len(prepared.bad))
         return after.with_receipt(self._batch.key, self._content), None
 

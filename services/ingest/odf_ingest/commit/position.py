@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, Self
 
 from odf_common.dataset import rejects
 from odf_common.dataset.batch_keys import run_and_place
-from odf_common.dataset.rejects import NO_NUMBERS, Numbers, Passed, passed_of, rows_in
+from odf_common.dataset.rejects import NO_NUMBERS, Numbers, SourceProgress, rows_in, source_progress
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SourceState
 
@@ -123,9 +123,9 @@ class SourcePosition:
         """Return the position with `count` more rejected rows of a pushed file."""
         return replace(self.with_rejected(count), rejected_rows=self.rejected_rows + count)
 
-    def passed(self, source: str) -> Passed:
+    def progress(self, source: str) -> SourceProgress:
         """Return what was rejected and retried."""
-        return passed_of(self.source_state(source))
+        return source_progress(self.source_state(source))
 
     def with_receipt(self, key: str, content: str = "") -> Self:
         """Return the position with one more key and digest; the oldest are dropped.

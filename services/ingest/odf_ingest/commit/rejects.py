@@ -10,7 +10,7 @@ import structlog
 from odf_common.chain.state import ChainState
 from odf_common.codec.envelopes import envelope
 from odf_common.dataset.rejects import (
-    Passed,
+    SourceProgress,
     current_rejects,
     load_handled,
     load_reasons,
@@ -137,9 +137,9 @@ class RejectPolicy:
             )
             for record in bad
         ]
-        self._bury(dataset, source, letters, Passed(rejected=position.rejected, ends=ends))
+        self._bury(dataset, source, letters, SourceProgress(rejected=position.rejected, ends=ends))
 
-    def bury_rows(self, rows: RejectedOfFile, bad: Sequence[BadRecord], before: Passed) -> None:
+    def bury_rows(self, rows: RejectedOfFile, bad: Sequence[BadRecord], before: SourceProgress) -> None:
         """Write dead letters of rows, durably; each has its number among those of the source as its offset.
 
         `before` is the source's progress before them. Raises `Unavailable`.
@@ -165,7 +165,9 @@ class RejectPolicy:
         ]
         self._bury(rows.dataset, rows.source, letters, before)
 
-    def _bury(self, dataset: DatasetId, source: str, letters: Sequence[DeadLetter], before: Passed) -> None:
+    def _bury(
+        self, dataset: DatasetId, source: str, letters: Sequence[DeadLetter], before: SourceProgress
+    ) -> None:
         """Write dead letters and store the first reason, durably. Raises `Unavailable`.
 
         `before` is the source's progress before it. Decisions on later messages concern a chain that was reset.
@@ -204,7 +206,7 @@ class RejectPolicy:
         except Unavailable as error:
             log.warning("cannot send progress", why=str(error))
 
-    def _forget_what_was_reset(self, dataset: DatasetId, source: str, before: Passed) -> None:
+    def _forget_what_was_reset(self, dataset: DatasetId, source: str, before: SourceProgress) -> None:
         """Keep only decisions valid before a batch: a message rejected again after a reset is open again."""
         with self._blobs.noting(dataset):
             handled = load_handled(self._blobs, dataset)
@@ -225,7 +227,7 @@ class RowLetters:
         self.rows: Sequence[BadRecord] = ()
         """The rows that are dead letters."""
 
-    def write(self, file: RejectedOfFile, rows: Sequence[BadRecord], before: Passed) -> None:
+    def write(self, file: RejectedOfFile, rows: Sequence[BadRecord], before: SourceProgress) -> None:
         """Make the rows durable dead letters; `before` is the source's progress. Raises `Unavailable`."""
         first = before.ends.get(rows_part(file.source), 0)
         if (self._first, self.rows) != (first, rows):

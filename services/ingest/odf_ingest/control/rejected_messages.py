@@ -17,17 +17,17 @@ from odf_common.chain.state import ChainState
 from odf_common.chain.walk import iterate
 from odf_common.codec.envelopes import envelope
 from odf_common.dataset.rejects import (
-    Handled,
+    HandledRejects,
     MessagePosition,
     load_handled,
     note_reason,
     open_rejects,
-    passed_of,
     reading_id,
     rejected_by_source,
     rejecting_sources,
     rows_part,
     save_handled,
+    source_progress,
 )
 from odf_common.errors import NotFound, Unavailable
 from odf_common.identity.did import DatasetId
@@ -137,8 +137,8 @@ class RejectedMessages:
         """
         key = str(state.dataset_id).encode()
         positions = {name: position_of(state, name) for name in state.push_sources}
-        passed = {name: passed_of(state.source_states.get(name)) for name in rejecting_sources(state)}
-        rows = {name: rejects.ends.get(rows_part(name), 0) for name, rejects in passed.items()}
+        progress = {name: source_progress(state.source_states.get(name)) for name in rejecting_sources(state)}
+        rows = {name: rejects.ends.get(rows_part(name), 0) for name, rejects in progress.items()}
         is_polled = state.polling_source is not None
 
         def is_row(letter: StoredLetter) -> bool:
@@ -146,7 +146,7 @@ class RejectedMessages:
                 not letter.topic
                 and letter.is_pushed_row != is_polled
                 and letter.offset < rows.get(letter.source, 0)
-                and letter.offset not in passed[letter.source].retried
+                and letter.offset not in progress[letter.source].retried
             )
 
         newest: dict[str, dict[int, dict[str, int]]] = {name: {} for name in rows}
@@ -279,15 +279,15 @@ class RejectedMessages:
         """Record durably that all messages rejected up to a state of the chain were handled."""
         with self._queues.queue(dataset).lock, self._blobs.noting(dataset):
             handled = self._handled(state)
-            for source, passed in rejected_by_source(state, rejecting_sources(state)).items():
-                handled = handled.with_all(source, passed)
+            for source, progress in rejected_by_source(state, rejecting_sources(state)).items():
+                handled = handled.with_all(source, progress)
             save_handled(self._blobs, dataset, handled)
 
-    def _handled(self, state: ChainState) -> Handled:
+    def _handled(self, state: ChainState) -> HandledRejects:
         """Return the handled messages that still count in a state of the chain."""
         handled = load_handled(self._blobs, state.dataset_id)
-        for source, passed in rejected_by_source(state, rejecting_sources(state)).items():
-            handled = handled.as_of(source, passed)
+        for source, progress in rejected_by_source(state, rejecting_sources(state)).items():
+            handled = handled.as_of(source, progress)
         return handled
 
     def _settled(self, dataset: DatasetId, count: int) -> Settled:

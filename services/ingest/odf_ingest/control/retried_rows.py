@@ -66,7 +66,7 @@ class RetriedRows:
 
     def check(self, position: RowPosition) -> None:
         """Raise `AlreadyCommitted` if no row is left: the chain has it, or was reset to before it was rejected."""
-        count = position.passed(self.source).ends.get(rows_part(self.source), 0)
+        count = position.progress(self.source).ends.get(rows_part(self.source), 0)
         self._left = [
             letter
             for letter in self._letters

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
-from odf_common.dataset.rejects import POLLED, Passed, passed_of
+from odf_common.dataset.rejects import POLLED, SourceProgress, source_progress
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, SetPollingSource
@@ -146,7 +146,7 @@ class PolledBatch:
             label=self._fetched.label,
             event_time=self._fetched.event_time,
         )
-        self._letters.write(file, prepared.bad, position.passed(self.source))
+        self._letters.write(file, prepared.bad, position.progress(self.source))
         rejected = position.rejected + len(prepared.bad)
         return replace(position, last=self._fetched.state, rejected=rejected), None
 
@@ -173,9 +173,9 @@ def position_of(state: ChainState, read_files: ReadFiles | None) -> PollPosition
     """Return what a chain says was read; `read_files` is for sources whose position is a set of files."""
     files = {} if read_files is None else read_files.at(state.head)
     known = state.source_states.get(DEFAULT_SOURCE)
-    passed = passed_of(known) if known is not None and known.kind == POLLED else Passed()
+    progress = source_progress(known) if known is not None and known.kind == POLLED else SourceProgress()
     return PollPosition(
-        last=without_count(known), files=files, rejected=passed.rejected, retried=passed.retried
+        last=without_count(known), files=files, rejected=progress.rejected, retried=progress.retried
     )
 
 

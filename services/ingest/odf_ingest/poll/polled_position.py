@@ -12,7 +12,14 @@ from typing import Final, Self
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.chain.walk import ReadBlock, iterate
-from odf_common.dataset.rejects import NO_NUMBERS, POLLED, Numbers, Passed, polled, polled_in
+from odf_common.dataset.rejects import (
+    NO_NUMBERS,
+    POLLED,
+    Numbers,
+    SourceProgress,
+    parse_polling_progress,
+    polling_progress,
+)
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, DisablePollingSource, SetPollingSource, SourceState
 from odf_common.metadata.fetching import FetchStep, FetchStepContainer, FetchStepUrl
@@ -72,9 +79,9 @@ class PollPosition:
     retried: Numbers = NO_NUMBERS
     """Those of them that were committed since."""
 
-    def passed(self, source: str) -> Passed:
+    def progress(self, source: str) -> SourceProgress:
         """Return what was rejected and retried."""
-        return polled(self.rejected, self.retried)
+        return polling_progress(self.rejected, self.retried)
 
     def source_state(self, source: str) -> SourceState:
         """Return the last state, with the count if there is one."""
@@ -97,7 +104,7 @@ def without_count(state: SourceState | None) -> SourceState | None:
     if state is None or state.kind != POLLED:
         return state
     with reading(state.value, VERSION) as plain:
-        polled_in(plain)  # a count that cannot be read must not begin again
+        parse_polling_progress(plain)  # a count that cannot be read must not begin again
         return state_of(str(plain["kind"]), str(plain["value"]))
 
 

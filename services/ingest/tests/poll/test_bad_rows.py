@@ -11,7 +11,7 @@ import pytest
 from odf_testing.letters import StoredLetters
 from odf_testing.webserver import Page, PageServer
 
-from odf_common.dataset.rejects import open_rejects, passed_of, rejecting_sources
+from odf_common.dataset.rejects import open_rejects, rejecting_sources, source_progress
 from odf_common.errors import InvalidInput, OdfError, Unavailable
 from odf_common.metadata.fetching import (
     CompressionFormat,
@@ -155,7 +155,7 @@ def test_a_bad_row_may_be_rejected_alone(  # noqa: PLR0917
     # What a letter has is a message that the source reads, and that is as bad as the row.
     with pytest.raises(InvalidInput) if "null" not in reason else nullcontext():
         read_records(read, [found.value], declared_schema(read))
-    assert passed_of(bench.state.source_states["default"]).rejected == 1
+    assert source_progress(bench.state.source_states["default"]).rejected == 1
     assert poll(bench) == Polled()
 
 
@@ -199,7 +199,7 @@ def test_a_batch_that_is_drafted_again_has_its_dead_letters_once(
     web.pages["/a"] = Page(body=b'{"id":1}\nx\n', etag='"1"')
     assert poll(bench) == Polled(blocks=1, records=1)
     assert [one.value for one in bench.coordinator.letters] == [b"x"]
-    assert passed_of(bench.state.source_states["default"]).rejected == 1
+    assert source_progress(bench.state.source_states["default"]).rejected == 1
 
 
 def test_rows_are_counted_over_files_and_each_has_its_number(

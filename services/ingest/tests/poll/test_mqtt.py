@@ -12,7 +12,7 @@ from odf_testing.certificates import self_signed
 from odf_testing.mqttbroker import MqttBroker, require_mosquitto, serving_mqtt
 
 from odf_common.adapters.networks import AddressForbidden, Networks
-from odf_common.dataset.rejects import passed_of
+from odf_common.dataset.rejects import source_progress
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.metadata.events import AddData, SetPollingSource
 from odf_common.metadata.fetching import (
@@ -336,7 +336,7 @@ def test_a_bad_message_is_a_dead_letter_and_does_not_hold_its_batch(
     letters = bench.coordinator.letters
     assert [(one.offset, one.value) for one in letters] == [(0, b"x"), (1, b"y")]
     assert letters[0].reason.endswith(" (home/2): is not one JSON object")
-    assert passed_of(bench.state.source_states["default"]).rejected == 2
+    assert source_progress(bench.state.source_states["default"]).rejected == 2
 
 
 def test_a_bad_snapshot_is_a_dead_letter_as_a_whole(make_polled: Any, poll: Any, broker: MqttBroker) -> None:

@@ -11,14 +11,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from odf_common.dataset.rejects import (
-    Handled,
+    HandledRejects,
     MessagePosition,
-    Passed,
     Rejects,
+    SourceProgress,
     load_handled,
     open_rejects,
-    passed_of,
     save_handled,
+    source_progress,
 )
 from odf_common.errors import Refused, Unavailable
 from odf_common.hashing.multihash import Multihash
@@ -397,7 +397,7 @@ def test_rejected_messages_are_counted_with_the_position(make_bench: Any) -> Non
     bench = make_bench()
     commit(bench, a_batch({0: JUNK}))
     commit(bench, a_batch({0: [b"last"]}, start={0: 4}))
-    assert passed_of(bench.state.source_states["default"]).rejected == 3
+    assert source_progress(bench.state.source_states["default"]).rejected == 3
     waiting = open_rejects(bench.blobs, bench.state, ("default",))
     assert waiting.since is not None
     assert waiting == Rejects(count=3, reason="is not one JSON object", since=waiting.since)
@@ -408,21 +408,25 @@ def test_a_batch_that_is_drafted_again_counts_and_buries_its_bad_messages_once(m
     bench = make_bench()
     bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="event_time"))]
     commit(bench, a_batch({0: JUNK}))
-    assert passed_of(bench.state.source_states["default"]).rejected == 2
+    assert source_progress(bench.state.source_states["default"]).rejected == 2
     assert len(bench.coordinator.letters) == 2
 
 
 def test_what_was_handled_is_not_open(make_bench: Any) -> None:
     bench = make_bench()
     commit(bench, a_batch({0: JUNK}))
-    handled = Handled().with_positions("default", [MessagePosition(topic_id="one", partition=0, offset=1)])
+    handled = HandledRejects().with_positions(
+        "default", [MessagePosition(topic_id="one", partition=0, offset=1)]
+    )
     again = handled.with_positions("default", [MessagePosition(topic_id="one", partition=0, offset=1)])
     assert again == handled
     save_handled(bench.blobs, bench.dataset, handled)
     assert load_handled(bench.blobs, bench.dataset) == handled
     assert open_rejects(bench.blobs, bench.state, ("default",)).count == 1
     save_handled(
-        bench.blobs, bench.dataset, handled.with_all("default", Passed(rejected=2, ends={("one", 0): 4}))
+        bench.blobs,
+        bench.dataset,
+        handled.with_all("default", SourceProgress(rejected=2, ends={("one", 0): 4})),
     )
     assert open_rejects(bench.blobs, bench.state, ("default",)) == Rejects()
     assert load_handled(bench.blobs, bench.dataset).holds(

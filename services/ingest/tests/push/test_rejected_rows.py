@@ -13,7 +13,7 @@ from odf_testing.letters import StoredLetters
 from structlog.testing import capture_logs
 
 from odf_common.adapters.grpc.server import status_of
-from odf_common.dataset.rejects import passed_of
+from odf_common.dataset.rejects import source_progress
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.metadata.events import AddData, SetVocab
 from odf_common.metadata.scalars import Timestamp
@@ -127,7 +127,7 @@ def test_good_rows_are_committed_and_bad_ones_become_dead_letters(
     assert first.value[: first.header_bytes] == (b"day,id\n" if isinstance(read, ReadStepCsv) else b"")
     assert outcome.rejected[0].reason == reasons
     assert made.open == [f"row/{number}" for number in range(len(values))]
-    assert passed_of(made.bench.state.source_states["default"]).rejected == len(values)
+    assert source_progress(made.bench.state.source_states["default"]).rejected == len(values)
 
 
 def test_what_was_rejected_is_announced(pushing: Any) -> None:
@@ -219,7 +219,7 @@ def test_rows_get_the_next_numbers_if_another_push_comes_first(pushing: Any) -> 
     other = SourcePosition().with_rejected_rows(1).source_state("default")
     made.bench.coordinator.before = [lambda: made.bench.propose(AddData(new_source_state=other))]
     made.push(PAGE)
-    assert passed_of(made.bench.state.source_states["default"]).rejected == 4
+    assert source_progress(made.bench.state.source_states["default"]).rejected == 4
     assert [one.offset for one in made.letters.sent] == [0, 1, 2, 1, 2, 3]
 
 
