@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from odf_engine_spark.spark import heartbeat as pulse
-from odf_engine_spark.spark.heartbeat import TOLERATED_SILENCE_SECONDS, Pulse
+from odf_engine_spark.spark import heartbeat
+from odf_engine_spark.spark.heartbeat import TOLERATED_SILENCE_SECONDS, Heartbeat
 
 PATIENCE = 60.0  # seconds
 
@@ -31,10 +31,10 @@ class Machine:
 
 
 def test_a_machine_that_does_not_answer_is_not_well_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse, "PROBE_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(heartbeat, "PROBE_INTERVAL_SECONDS", 0.01)
     machine, time, stop = Machine(), [0.0], threading.Event()
     spark: Any = machine
-    watched = Pulse(spark, now=lambda: time[0])
+    watched = Heartbeat(spark, now=lambda: time[0])
     asking = threading.Thread(target=watched.run, args=(stop,), daemon=True)
     asking.start()
     assert machine.asked.wait(PATIENCE)
@@ -52,9 +52,9 @@ def test_a_machine_that_does_not_answer_is_not_well_until_it_does(monkeypatch: p
 
 
 def test_no_worker_asks_a_machine_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse, "PROBE_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(heartbeat, "PROBE_INTERVAL_SECONDS", 0.0)
     machine = Machine()
     machine.is_there = False
     spark: Any = machine
-    Pulse(spark).run(threading.Event())
+    Heartbeat(spark).run(threading.Event())
     assert not machine.asked.is_set()

@@ -14,7 +14,7 @@ from odf_common.service.run import Service
 from odf_common.service.settings import ENGINE
 from odf_engine_spark.server.grpc_servicer import register
 from odf_engine_spark.server.standby import NotWanted, await_turn
-from odf_engine_spark.spark.heartbeat import Pulse
+from odf_engine_spark.spark.heartbeat import Heartbeat
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.session import start
 
@@ -29,17 +29,17 @@ def build(env: Isolated) -> Service:
     """Return the service once its session is warm: it listens only then, so no client meets a slow first query."""
     settings = env.settings
     spark = start(settings.spark_master)
-    pulse = Pulse(spark)
+    heartbeat = Heartbeat(spark)
     return Service(
         name="engine-spark",
         grpc=register(
             spark,
             is_signed=settings.signed_columns,
-            is_well=pulse.is_well,
+            is_well=heartbeat.is_well,
             on_stuck=lambda: _end(spark, "a cancelled task does not stop"),
         ),
         grpc_address=settings.engine or ENGINE,
-        background=(_watch(spark, pulse), pulse.run),
+        background=(_watch(spark, heartbeat), heartbeat.run),
         on_stop=spark.session.stop,
     )
 
@@ -57,14 +57,14 @@ def build_worker(env: Isolated) -> Service:
     return service
 
 
-def _watch(spark: Spark, pulse: Pulse) -> Callable[[threading.Event], None]:
+def _watch(spark: Spark, heartbeat: Heartbeat) -> Callable[[threading.Event], None]:
     """Return a watch over the JVM: without one the process is useless, and exits to be restarted."""
 
     def watch(stop: threading.Event) -> None:
         while not stop.is_set():
             if spark.await_exit(WATCH_SECONDS) and not stop.is_set():
                 _end(spark, "the JVM has ended")
-            if pulse.silence > HUNG_AFTER_SECONDS:
+            if heartbeat.silence > HUNG_AFTER_SECONDS:
                 _end(spark, "the JVM does not respond")
 
     return watch

@@ -12,7 +12,7 @@ PROBE_INTERVAL_SECONDS: Final = 2.0
 TOLERATED_SILENCE_SECONDS: Final = 5.0  # without a response
 
 
-class Pulse:
+class Heartbeat:
     """Probes the JVM in a loop by reading its clock."""
 
     def __init__(self, spark: Spark, now: Callable[[], float] = time.monotonic) -> None:
