@@ -86,29 +86,31 @@ def keep(
     now: Callable[[], float] = time.monotonic,
 ) -> int:
     """Keep an engine serving until `stop`, and a standby after `after` quiet seconds; return the exit status."""
-    serving, spare = start(), None
+    serving, standby = start(), None
     serving.go()
     quiet_since = now()
     code = 0
     while not stop.wait(POLL_SECONDS):
         if not serving.is_alive():
             code = serving.process.returncode
-            if spare is None or not spare.is_alive() or not spare.is_ready:
+            if standby is None or not standby.is_alive() or not standby.is_ready:
                 break
-            log.warning("the spare engine takes over", ended=serving.process.pid, serves=spare.process.pid)
-            spare.go()
+            log.warning(
+                "the standby engine takes over", ended=serving.process.pid, serves=standby.process.pid
+            )
+            standby.go()
             serving.line.close()
-            serving, spare, quiet_since, code = spare, None, now(), 0
-        elif spare is not None:
-            if not spare.is_alive():
-                log.warning("the spare engine has ended", status=spare.process.returncode)
-                spare.line.close()
-                spare, quiet_since = None, now()
+            serving, standby, quiet_since, code = standby, None, now(), 0
+        elif standby is not None:
+            if not standby.is_alive():
+                log.warning("the standby engine has ended", status=standby.process.returncode)
+                standby.line.close()
+                standby, quiet_since = None, now()
         elif serving.is_busy() or not serving.is_ready:
             quiet_since = now()
         elif now() - quiet_since >= after:
-            spare = start()
-    for engine in (serving, spare):
+            standby = start()
+    for engine in (serving, standby):
         if engine is not None:
             engine.end()
     return 0 if stop.is_set() else code
