@@ -29,7 +29,7 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Altered:
+class ChangelogBuilder:
     """The output so far, in order: operations, and the numbers of their rows."""
 
     operations: list[int] = field(default_factory=list)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from odf_engine_spark.operators.changes import (
     FROM,
     TAKES_AWAY,
-    Altered,
+    ChangelogBuilder,
     Changes,
     canonical,
     positional,
@@ -87,7 +87,7 @@ class _Ranking:
     keys: Numbers  # sort by order, then arrival; modulo the number of rows they are the row's number
     places: dict[int, Places]
     limit: int
-    out: Altered = field(default_factory=Altered)
+    out: ChangelogBuilder = field(default_factory=ChangelogBuilder)
     numbers: list[int] = field(default_factory=list)  # ranks of the emitted rows
 
     def apply(self, changed: Numbers) -> Flags:
