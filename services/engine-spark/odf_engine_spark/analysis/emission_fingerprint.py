@@ -14,7 +14,7 @@ from odf_engine_spark.analysis.joins import join_kind
 from odf_engine_spark.analysis.node import Node
 from odf_engine_spark.spark.tree import Tree
 
-Skeleton = tuple[object, ...]
+Fingerprint = tuple[object, ...]
 _INPUT: Final = "input"
 _UNLIKE: Final = (
     "desc",
@@ -26,9 +26,9 @@ _UNLIKE: Final = (
 )  # differ when SQL is parsed again
 
 
-def skeleton_of(node: Node) -> Skeleton:
+def fingerprint_of(node: Node) -> Fingerprint:
     """Return the fingerprint of a plan."""
-    children = tuple(skeleton_of(child) for child in node.children)
+    children = tuple(fingerprint_of(child) for child in node.children)
     if not children:
         return (_INPUT, node.stream)
     if node.cut is not None:
@@ -54,11 +54,11 @@ def skeleton_of(node: Node) -> Skeleton:
             return below
 
 
-def renamed(skeleton: Skeleton, names: Mapping[str, str]) -> Skeleton:
+def renamed(fingerprint: Fingerprint, names: Mapping[str, str]) -> Fingerprint:
     """Return a fingerprint with its inputs renamed."""
-    if skeleton[0] == _INPUT:
-        return (_INPUT, names.get(str(skeleton[1]), skeleton[1]))
-    return tuple(renamed(part, names) if isinstance(part, tuple) and part else part for part in skeleton)
+    if fingerprint[0] == _INPUT:
+        return (_INPUT, names.get(str(fingerprint[1]), fingerprint[1]))
+    return tuple(renamed(part, names) if isinstance(part, tuple) and part else part for part in fingerprint)
 
 
 def _streams(node: Node) -> tuple[str, ...]:

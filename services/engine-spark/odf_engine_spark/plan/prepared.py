@@ -12,7 +12,7 @@ from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
 from odf_engine_spark.analysis.columns import AsOf, InputColumns, checked, output
 from odf_engine_spark.analysis.dialect import check_depth, check_moments, check_windows, lateness, read_text
-from odf_engine_spark.analysis.emission_fingerprint import Skeleton, skeleton_of
+from odf_engine_spark.analysis.emission_fingerprint import Fingerprint, fingerprint_of
 from odf_engine_spark.analysis.plan_shape import shape_of
 from odf_engine_spark.analysis.sandbox import check_transform, check_written
 from odf_engine_spark.analysis.times import Time
@@ -52,7 +52,7 @@ class Prepared:
     """The output as stored, without system columns."""
     keys: tuple[int, ...]
     """The columns that identify a window's rows, for corrections by late records."""
-    skeleton: Skeleton
+    fingerprint: Fingerprint
     """The fingerprint of when rows are emitted."""
 
     @property
@@ -147,7 +147,7 @@ def _compiled(
         event_time=of_time if isinstance(of_time, Time) else None,
         schema=output_schema_of(last.schema),
         keys=keys_of(node, [column for _, column in columns]),
-        skeleton=skeleton_of(node),
+        fingerprint=fingerprint_of(node),
     )
     _check_event_time(prepared, vocab.event_time_column)
     return prepared

@@ -69,7 +69,7 @@ def check_carried(old: Prepared, new: Prepared, names: Mapping[str, str]) -> Non
         raise _lost("records wait in windows or joins that the new query does not have")
     if new.last.late > old.last.late:
         raise _lost("the new bound in LATE needs records that the old query has dropped")
-    if renamed(old.skeleton, names) != new.skeleton:
+    if renamed(old.fingerprint, names) != new.fingerprint:
         raise _lost(
             "windows, joins, time bounds and inputs, and all that a LEFT, RIGHT, FULL, SEMI or ANTI join compares, "
             "have to stay the same, or rows would be emitted twice or never"
