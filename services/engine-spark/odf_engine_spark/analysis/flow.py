@@ -50,15 +50,20 @@ class Flow:
             )
         return self
 
-    def watermark(self, event_time: Time | None, frontier: int | None) -> int | None:
-        """Return the output's watermark when rows complete by `frontier` are emitted; no later row may be older."""
-        if self.is_retractable or event_time is None or frontier is None or event_time.span.upper == FOREVER:
+    def watermark(self, event_time: Time | None, input_watermark: int | None) -> int | None:
+        """Return the output's watermark once rows complete by `input_watermark` are out; no later row may be older."""
+        if (
+            self.is_retractable
+            or event_time is None
+            or input_watermark is None
+            or event_time.span.upper == FOREVER
+        ):
             return None
         behind = int(event_time.span.upper) - self.phase
         if self.period > 1:  # the watermark of windows is at most the start of the next one
             behind = max(behind, self.period - self.phase)
-        reached = (frontier - self.phase) // self.period * self.period + self.period - behind
-        return min(reached, frontier)
+        reached = (input_watermark - self.phase) // self.period * self.period + self.period - behind
+        return min(reached, input_watermark)
 
     def grouped(self, key: Time, known: Known) -> "Flow":
         """Return the flow of rows grouped by a time column, each complete with the last record of its group."""

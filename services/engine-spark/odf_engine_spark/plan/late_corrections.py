@@ -79,8 +79,8 @@ def run_late(segment: Segment, step: Step, keys: Sequence[int]) -> Delta:
     `keys` are the columns that identify a window's rows; empty if no columns do.
     """
     (name,) = segment.flow.streams
-    delta, now = step.streams[name], step.frontier.latest
-    reached = NEVER if step.frontier.before is None else step.frontier.before
+    delta, now = step.streams[name], step.watermarks.latest
+    reached = NEVER if step.watermarks.before is None else step.watermarks.before
     parts: list[Delta] = []
     for start, end, watermark, late in _late_blocks(delta, segment):
         near = _Near(retention=segment.flow.retention[name], late=late, after=reached, until=watermark)

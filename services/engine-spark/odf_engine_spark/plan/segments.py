@@ -48,7 +48,7 @@ class Step:
     """What the parts of a transform share during one request. `old` is the state before it, `new` the state after."""
 
     streams: dict[str, Delta]
-    frontier: WatermarkRange
+    watermarks: WatermarkRange
     old: Mapping[str, pa.Table]
     new: dict[str, pa.Table]
     progress: Progress
@@ -113,33 +113,33 @@ class Segment:
 
     def _completed(self, step: Step) -> Delta:
         """Return the rows that became complete with this request, in the order in which they did."""
-        fed, now = self.intake(step), step.frontier.now
-        if now is None or not any(len(table) for table in fed.values()) or not self._is_due(step.frontier):
+        fed, now = self.intake(step), step.watermarks.now
+        if now is None or not any(len(table) for table in fed.values()) or not self._is_due(step.watermarks):
             return nothing(self.schema)
-        if self.matching is not None and step.frontier.before is not None:
-            fed = self.matching.recent(fed, step.frontier.before)
+        if self.matching is not None and step.watermarks.before is not None:
+            fed = self.matching.recent(fed, step.watermarks.before)
         step.progress.report("windows", total=sum(len(table) for table in fed.values()))
         table, hidden = self.collect(fed)
         complete = np.asarray(hidden.fill_null(ALWAYS)).astype(np.int64)
-        before = NEVER if step.frontier.before is None else step.frontier.before
+        before = NEVER if step.watermarks.before is None else step.watermarks.before
         is_new = (complete > before) & (complete <= now)
         if not is_new.all():
             table, complete = table.filter(pa.array(is_new)), complete[is_new]
         return Delta(records=table, operations=np.zeros(len(table), dtype=np.int64), complete=complete)
 
-    def _is_due(self, frontier: WatermarkRange) -> bool:
+    def _is_due(self, watermarks: WatermarkRange) -> bool:
         """Return whether any row can have become complete: windows do so only at their ends."""
-        if frontier.before is None or frontier.now is None:
+        if watermarks.before is None or watermarks.now is None:
             return True
         period, phase = self.flow.period, self.flow.phase
-        return (frontier.before - phase) // period != (frontier.now - phase) // period
+        return (watermarks.before - phase) // period != (watermarks.now - phase) // period
 
     def intake(self, step: Step) -> dict[str, pa.Table]:
         """Add the new records to the state, and return the final ones with their hidden columns.
 
         Afterwards the new state has what later rows need. Late records are dropped and counted.
         """
-        fed, now = {}, step.frontier.latest
+        fed, now = {}, step.watermarks.latest
         for name in self.order(step):
             records = self.known(name, step)
             complete = np.asarray(records.column(COMPLETE))

@@ -177,10 +177,10 @@ class TemporalJoin:
 
     def _keep(self, versions: pa.Table, valid_from: Numbers, step: Step) -> None:
         """Keep the versions that later rows may need: those after the earliest time of one, and those valid then."""
-        if step.frontier.now is None:
+        if step.watermarks.now is None:
             step.new[self.stream] = versions
             return
-        earliest = step.frontier.now - self.behind
+        earliest = step.watermarks.now - self.behind
         keys = versions.select([right for _, right in self.keys])
         held = as_of(keys, np.full(len(versions), earliest), keys, valid_from)
         is_kept = valid_from > earliest
@@ -198,12 +198,12 @@ class Session:
     def run(self, step: Step) -> Delta:
         """Return the sessions that have ended; keep the records of open ones."""
         (name,) = self.segment.flow.streams
-        records, now = self.segment.known(name, step), step.frontier.latest
+        records, now = self.segment.known(name, step), step.watermarks.latest
         complete = np.asarray(records.column(COMPLETE))
         final = np.flatnonzero(complete <= now)
         start = self.segment.place(name)
         step.progress.report("sessions", total=len(final))
-        if not len(final) or step.frontier.before == step.frontier.now:
+        if not len(final) or step.watermarks.before == step.watermarks.now:
             step.new[start] = records
             return nothing(self.segment.schema.remove(len(self.segment.schema) - 1))
         numbered = (
@@ -219,7 +219,7 @@ class Session:
         is_open[np.asarray(pc.list_flatten(members)).astype(np.int64)] = True
         step.new[start] = records.filter(pa.array(is_open)).combine_chunks()
         # A record of an open session may also be in one already emitted: explode makes several rows of one record.
-        before = NEVER if step.frontier.before is None else step.frontier.before
+        before = NEVER if step.watermarks.before is None else step.watermarks.before
         is_new = has_ended & (ends > before)
         table = table.drop_columns([table.column_names[-1]]).filter(pa.array(is_new))
         return Delta(records=table, operations=np.zeros(len(table), dtype=np.int64), complete=ends[is_new])

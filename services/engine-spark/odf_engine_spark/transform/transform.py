@@ -130,7 +130,7 @@ def run(
     before = min_watermark([state.inputs.get(input_.name) for input_ in inputs])
     step = Step(
         streams={input_.name.lower(): delta_of(input_, state.inputs.get(input_.name)) for input_ in inputs},
-        frontier=WatermarkRange(before=microseconds(before), now=microseconds(reached)),
+        watermarks=WatermarkRange(before=microseconds(before), now=microseconds(reached)),
         old=state.tables,
         new={},
         progress=progress,
@@ -154,8 +154,10 @@ def _output_watermark(prepared: Prepared, reached: int | None) -> int | None:
     flow, event_time = prepared.last.flow, prepared.event_time
     if not prepared.is_stateful and event_time is not None and event_time.span.upper <= 1:
         return reached
-    frontier = microseconds(reached)
-    known = flow.watermark(event_time, None if frontier is None else frontier - prepared.last.late)
+    input_watermark = microseconds(reached)
+    known = flow.watermark(
+        event_time, None if input_watermark is None else input_watermark - prepared.last.late
+    )
     return None if known is None else known * US
 
 
