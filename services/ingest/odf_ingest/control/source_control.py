@@ -28,7 +28,7 @@ from odf_ingest.errors import (
 )
 from odf_ingest.poll.polled_batch import require_rejectable
 from odf_ingest.poll.schedule import PollSchedule, seconds_of
-from odf_ingest.prepare.batch import MessagePosition, Search
+from odf_ingest.prepare.batch import MessagePosition, SkipSearch
 from odf_ingest.prepare.message_values import require_possible
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.push.assigned_sources import AssignedSources
@@ -305,7 +305,7 @@ class SourceControl:
                 return
             raise why
 
-    def _resumed(self, key: Key, search: Search | None = None) -> None:
+    def _resumed(self, key: Key, search: SkipSearch | None = None) -> None:
         """Resume the source and wait until it is being opened, so that the old reason is no longer shown."""
         done = threading.Event()
 

@@ -18,7 +18,7 @@ MessagePosition = tuple[int, int]  # partition and offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class SkipSearch:
     """A search for the message to skip, at which the source stopped because of `why`; it is before `until`.
 
     Batches have at most `count` messages, fewer each time, until one message fails alone. Half of a correction whose
@@ -32,7 +32,7 @@ class Search:
     found: "Future[MessagePosition | None]" = field(default_factory=Future, compare=False)
     """The place of the skipped message; None if none failed this time."""
 
-    def narrowed(self, count: int) -> Self:
+    def halved(self, count: int) -> Self:
         """Return the search after a failed batch of `count` messages."""
         return replace(self, count=max(count // 2, 1))
 
@@ -40,7 +40,7 @@ class Search:
         """Return whether the search is complete at a position."""
         return all(at >= self.until.get(number, 0) for number, at in position.items())
 
-    def ended(self, found: MessagePosition | Exception | None) -> None:
+    def finish(self, found: MessagePosition | Exception | None) -> None:
         """Set the result for the waiting command; only the first one counts."""
         if self.found.done():
             return
@@ -49,7 +49,7 @@ class Search:
         else:
             self.found.set_result(found)
 
-    def widened(self, count: int) -> Self:
+    def doubled(self, count: int) -> Self:
         """Return the search after a batch of `count` messages that was too short to decide."""
         return replace(self, count=count * 2)
 
@@ -134,7 +134,7 @@ class MessageBatch:
     """The columns that are read from keys, headers and timestamps."""
     others: Mapping[str, TopicActivity] = field(default_factory=dict)
     """The source's other topics, by name."""
-    search: Search | None = None
+    search: SkipSearch | None = None
     """The search for a message to skip that this batch is part of."""
     is_skipped: bool = False
     """Whether this is the message to skip."""

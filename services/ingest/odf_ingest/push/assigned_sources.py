@@ -20,7 +20,7 @@ from odf_common.ports.store import Catalog, CatalogEntry
 from odf_ingest import metrics
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.errors import SourceStopped
-from odf_ingest.prepare.batch import Search
+from odf_ingest.prepare.batch import SkipSearch
 from odf_ingest.push import stalls
 from odf_ingest.push.batch_buffer import BatchLimits
 from odf_ingest.push.batches_in_flight import RETRY, Trouble
@@ -132,7 +132,7 @@ class AssignedSources:
         self._drop(dataset)
         self._queues.forget(dataset)
 
-    def reopen(self, source: PushSource, wait: Wait | None = None, search: Search | None = None) -> None:
+    def reopen(self, source: PushSource, wait: Wait | None = None, search: SkipSearch | None = None) -> None:
         """Read a source again from the chain's position; with a `wait`, into a longer batch."""
         record = self._records.get(source.key)
         if record is None or record.source is not source:
@@ -147,7 +147,7 @@ class AssignedSources:
         self._records[source.key] = record.moved(Event.REOPEN, wait=wait, search=search)
         self._inspector.ask((source.dataset,))
 
-    def resume(self, key: Key, search: Search | None = None) -> None:
+    def resume(self, key: Key, search: SkipSearch | None = None) -> None:
         """Reopen a stalled source; with a `search`, to skip one message."""
         record = self._records.get(key)
         if record is not None and record.phase is Phase.RETRYING:
@@ -159,7 +159,7 @@ class AssignedSources:
             self._set(record.moved(Event.RESUME, search=search))
             self._inspector.ask((key[0],))
 
-    def failed(self, source: PushSource, error: OdfError, search: Search | None = None) -> None:
+    def failed(self, source: PushSource, error: OdfError, search: SkipSearch | None = None) -> None:
         """Retry a source later whose topic cannot be read, or whose dataset's files cannot be used."""
         record = self._records.get(source.key)
         if record is not None and record.source is source:
@@ -402,7 +402,7 @@ class AssignedSources:
         why = SourceStopped(dataset=record.alias, source=name, reason=reason, text=str(error), topic=topic)
         search = record.search or (record.source.search if record.source else None)
         if search is not None:
-            search.ended(why)
+            search.finish(why)
         self._set(record.moved(Event.STOP, stop=Stop(why=why, chain=chain, batch=batch)))
         log.error("source stopped", dataset=record.alias, source=name, reason=reason, why=why.text)
 

@@ -208,7 +208,7 @@ class BatchWorker:
                 self._failed(source, PositionChanged(source=source.name), batch)
             if outcome is not None:
                 if work.batch is batch and batch.search is not None and batch.search.is_over(batch.end):
-                    batch.search.ended(None)
+                    batch.search.finish(None)
                 self._tell(source, work, outcome)
 
     def _give_up(self, source: PushSource, batch: MessageBatch, error: Exception) -> None:
@@ -245,7 +245,7 @@ class BatchWorker:
         if outcome is not None:
             log.warning("message skipped", dataset=source.alias, source=source.name, offset=bad.offset)
             if batch.search is not None:
-                batch.search.ended((bad.partition, bad.offset))
+                batch.search.finish((bad.partition, bad.offset))
             self._tell(source, work, outcome)
         self._failed(source, PositionChanged(source=source.name), alone)
 

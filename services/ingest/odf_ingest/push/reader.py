@@ -121,11 +121,11 @@ class PushReader:
             self.request(lambda: self._owned.failed(source, error, source.search))
         elif isinstance(error, AwaitingCorrection) and not is_the_half:
             wait = Wait(seen=error.end, tries=error.tries + 1, why=error.why, first=first)
-            wider = None if search is None else search.widened(batch.count)
-            self.request(lambda: self._owned.reopen(source, wait, wider))
+            doubled = None if search is None else search.doubled(batch.count)
+            self.request(lambda: self._owned.reopen(source, wait, doubled))
         elif search is not None and batch.count > 1:
-            narrower = search.narrowed(batch.count)
-            self.request(lambda: self._owned.reopen(source, search=narrower))
+            halved = search.halved(batch.count)
+            self.request(lambda: self._owned.reopen(source, search=halved))
         else:
             chain = self._work.chain_of(source)
             span = Span(end=batch.end, count=batch.count, first=batch.parts[0].partition)

@@ -14,7 +14,7 @@ from odf_common.adapters.kafka.records import Chunk
 from odf_common.chain.state import ChainState
 from odf_common.identity.did import DatasetId
 from odf_ingest.message_columns import NO_COLUMNS, MessageColumns
-from odf_ingest.prepare.batch import NOT_READ, MessageBatch, Part, Search, TopicActivity
+from odf_ingest.prepare.batch import NOT_READ, MessageBatch, Part, SkipSearch, TopicActivity
 from odf_ingest.prepare.plan import Plan, sent_as
 from odf_ingest.push.batch_buffer import BatchBuffer, BatchLimits, joined_by_partition
 from odf_ingest.push.batches_in_flight import BatchesInFlight
@@ -38,9 +38,9 @@ class Wait:
     """The partition of the batch's first message, whose other half is missing."""
 
     @property
-    def search(self) -> Search:
+    def search(self) -> SkipSearch:
         """Return the search that skips that message."""
-        return Search(count=1, until=self.seen, why=self.why, half_in=self.first)
+        return SkipSearch(count=1, until=self.seen, why=self.why, half_in=self.first)
 
 
 class PushSource:
@@ -58,7 +58,7 @@ class PushSource:
         beginning: Mapping[int, int],
         limits: BatchLimits,
         wait: Wait | None = None,
-        search: Search | None = None,
+        search: SkipSearch | None = None,
         is_own: bool = True,
         start: TopicOffsets | None = None,
         columns: MessageColumns = NO_COLUMNS,

@@ -8,7 +8,7 @@ from typing import Self
 from odf_common.chain.state import ChainState
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import IncompleteCorrection, SourceStopped
-from odf_ingest.prepare.batch import Search
+from odf_ingest.prepare.batch import SkipSearch
 from odf_ingest.push.batches_in_flight import Trouble
 from odf_ingest.push.source import PushSource, Wait
 from odf_ingest.push.source_topics import Key
@@ -33,14 +33,14 @@ class Stop:
     batch: Span | None = None
 
     @property
-    def search(self) -> Search | None:
+    def search(self) -> SkipSearch | None:
         """Return the search that skips the message that stops the source; None if no message does."""
         batch = self.batch
         if batch is None:
             return None
         half_in = batch.first if self.why.reason == IncompleteCorrection.__name__ else None
-        search = Search(count=batch.count, until=batch.end, why=str(self.why), half_in=half_in)
-        return search.narrowed(batch.count)
+        search = SkipSearch(count=batch.count, until=batch.end, why=str(self.why), half_in=half_in)
+        return search.halved(batch.count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class SourceRecord:
     source: PushSource | None = None
     wait: Wait | None = None
     """Why the next batch must be longer than the last one."""
-    search: Search | None = None
+    search: SkipSearch | None = None
     stop: Stop | None = None
     trouble: Trouble | None = None
     """Kept until messages arrive or are committed: opening alone is no proof of progress."""
@@ -65,7 +65,7 @@ class SourceRecord:
     """Its position when the chain's was found to differ; the inspection may have preceded its own commit."""
 
     @property
-    def skips(self) -> Search | None:
+    def skips(self) -> SkipSearch | None:
         """Return the search that skips the message that blocks the source; None if no message does."""
         if self.stop is not None:
             return self.stop.search
@@ -79,7 +79,7 @@ class SourceRecord:
         *,
         source: PushSource | None = None,
         wait: Wait | None = None,
-        search: Search | None = None,
+        search: SkipSearch | None = None,
         stop: Stop | None = None,
         trouble: Trouble | None = None,
     ) -> Self:

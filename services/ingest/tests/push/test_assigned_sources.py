@@ -11,7 +11,7 @@ from odf_common.errors import InvalidInput, StorageUnavailable, Unavailable
 from odf_common.metadata.events import DisablePushSource
 from odf_common.ports.store import CatalogEntry
 from odf_ingest import metrics
-from odf_ingest.prepare.batch import Search
+from odf_ingest.prepare.batch import SkipSearch
 from odf_ingest.push import batches_in_flight, inspection_schedule, partition_offsets
 from odf_ingest.push.assigned_sources import BUSY_RECHECK_SECONDS, SILENT_SECONDS
 from odf_ingest.push.batches_in_flight import RETRY, SAME_TROUBLE_SECONDS
@@ -207,7 +207,7 @@ def test_only_a_commit_ends_a_trouble_that_is_not_the_topics(world: World) -> No
 
 
 def test_a_search_for_a_message_continues_after_a_failure(world: World) -> None:
-    search = Search(count=1, until={0: 1}, why="beyond help")
+    search = SkipSearch(count=1, until={0: 1}, why="beyond help")
     world.owned.failed(world.own(), UNREADABLE, search)
     world.pass_time(RETRY.first)
     assert world.source.search is search
@@ -244,13 +244,13 @@ def test_a_stopped_source_stays_stopped_until_the_chain_changes(world: World) ->
 def test_a_stopped_source_is_resumed_with_the_search_for_the_message_to_skip(world: World) -> None:
     world.own()
     world.stop()
-    search = Search(count=1, until={0: 1}, why="beyond help")
+    search = SkipSearch(count=1, until={0: 1}, why="beyond help")
     world.owned.resume(world.key, search)
     assert world.source.search is search
 
 
 def test_a_search_ends_with_the_reason_why_its_source_stops(world: World) -> None:
-    search = Search(count=1, until={0: 1}, why="beyond help")
+    search = SkipSearch(count=1, until={0: 1}, why="beyond help")
     world.owned.reopen(world.own(), search=search)
     world.stop()
     assert search.found.exception() is world.owned.reason(world.key)
@@ -262,7 +262,7 @@ def test_a_waiting_source_is_read_again_to_skip_its_message(world: World) -> Non
     assert world.record.phase is Phase.WAITING
     world.owned.resume(world.key, waiting.wait.search if waiting.wait else None)
     assert world.source is not waiting
-    assert world.source.search == Search(count=1, until={0: 1}, why="half", half_in=0)
+    assert world.source.search == SkipSearch(count=1, until={0: 1}, why="half", half_in=0)
 
 
 def test_messages_that_another_writer_has_committed_are_not_read_again(world: World) -> None:

@@ -23,7 +23,7 @@ from odf_ingest.commit.commit_queue import Pools
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import AwaitingCorrection, PositionChanged, TopicGone, TopicReplaced
 from odf_ingest.history.kept_index import IndexBehind
-from odf_ingest.prepare.batch import MessageBatch, Search
+from odf_ingest.prepare.batch import MessageBatch, SkipSearch
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.push import batch_worker
 from odf_ingest.push.batch_buffer import BatchLimits
@@ -280,8 +280,8 @@ def test_what_waits_is_reported_for_a_source_that_lacks_the_rest_of_a_correction
     assert work.progress == [(3, 0)]
 
 
-def a_search() -> Search:
-    return Search(count=1, until={0: 2}, why="beyond help")
+def a_search() -> SkipSearch:
+    return SkipSearch(count=1, until={0: 2}, why="beyond help")
 
 
 def test_the_message_that_a_user_skips_becomes_a_dead_letter_and_the_rest_is_read_after_it(

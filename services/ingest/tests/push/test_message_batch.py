@@ -14,7 +14,7 @@ from odf_ingest.errors import (
     TopicGone,
     TopicReplaced,
 )
-from odf_ingest.prepare.batch import MessageBatch, Part, Search
+from odf_ingest.prepare.batch import MessageBatch, Part, SkipSearch
 from odf_ingest.push.batch_worker import _is_to_be_skipped
 from odf_ingest.read.message_buffer import MessageBuffer
 
@@ -70,21 +70,21 @@ def test_a_batch_is_cut_in_each_partition_before_its_first_bad_message() -> None
 
 
 def test_a_search_is_over_once_every_partition_is_past_it() -> None:
-    search = Search(count=8, until={0: 5, 1: 7}, why="x")
+    search = SkipSearch(count=8, until={0: 5, 1: 7}, why="x")
     assert not search.is_over({0: 5, 1: 6})
     assert search.is_over({0: 5, 1: 7, 2: 0})
-    assert [search.narrowed(count).count for count in (8, 3, 1)] == [4, 1, 1]
-    assert search.widened(4).count == 8
+    assert [search.halved(count).count for count in (8, 3, 1)] == [4, 1, 1]
+    assert search.doubled(4).count == 8
 
 
 def test_the_first_end_of_a_search_counts() -> None:
-    search = Search(count=1, until={}, why="x")
-    search.ended((0, 3))
-    search.ended(None)
+    search = SkipSearch(count=1, until={}, why="x")
+    search.finish((0, 3))
+    search.finish(None)
     assert search.found.result() == (0, 3)
 
 
-SEARCH = Search(count=1, until={1: 9}, why="bad", half_in=1)
+SEARCH = SkipSearch(count=1, until={1: 9}, why="bad", half_in=1)
 ALONE = replace(a_batch({1: [4]}), search=SEARCH)
 HALF = AwaitingCorrection(end={1: 5}, tries=1, why="half")
 

@@ -7,7 +7,7 @@ from odf_testing.builders import a_dataset
 
 from odf_common.chain.state import DEFAULT_SOURCE
 from odf_ingest.errors import SourceStopped
-from odf_ingest.prepare.batch import Search
+from odf_ingest.prepare.batch import SkipSearch
 from odf_ingest.push.batches_in_flight import Trouble
 from odf_ingest.push.source import Wait
 from odf_ingest.push.source_record import SourceRecord, Span, Stop
@@ -18,7 +18,7 @@ from .test_source import a_source
 
 KEY = Key(a_dataset(), DEFAULT_SOURCE, "t")
 WAIT = Wait(seen={0: 5}, tries=2, why="half", first=3)
-SEARCH = Search(count=4, until={0: 9}, why="bad")
+SEARCH = SkipSearch(count=4, until={0: 9}, why="bad")
 TROUBLE = Trouble(since=1.0, why="away")
 
 
@@ -69,7 +69,7 @@ def test_a_message_is_skipped_only_where_the_source_stopped_or_waits() -> None:
     stopped = replace(a_record(Phase.STOPPED), stop=a_stop(batch=Span(end={0: 9}, count=2, first=0)))
     assert stopped.skips is not None
     assert stopped.skips.until == {0: 9}
-    assert a_record(Phase.WAITING).skips == Search(count=1, until={0: 5}, why="half", half_in=3)
+    assert a_record(Phase.WAITING).skips == SkipSearch(count=1, until={0: 5}, why="half", half_in=3)
     assert replace(a_record(Phase.WAITING), source=None).skips is None
     assert replace(a_record(Phase.WAITING), source=a_source()).skips is None
     for phase in set(Phase) - {Phase.WAITING}:

@@ -22,7 +22,7 @@ from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.control import source_control
 from odf_ingest.errors import StillSearching
-from odf_ingest.prepare.batch import Search
+from odf_ingest.prepare.batch import SkipSearch
 from odf_ingest.push import inspection_schedule, stalls
 from odf_ingest.push.inspector import Inspection
 from odf_ingest.push.source_topics import Key, SourceTopic
@@ -306,7 +306,7 @@ def test_a_source_state_that_cannot_be_read_stops_only_its_dataset(make_bench: A
         node.wait(lambda: why(node, "") == "")
 
 
-def resumed(node: Running, search: Search | None = None) -> None:
+def resumed(node: Running, search: SkipSearch | None = None) -> None:
     node.ask(lambda: node.owned.resume(Key(node.bench.dataset, "default"), search))
 
 
