@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from odf_common.chain.state import ChainState
-from odf_common.chain.walk import iterate
+from odf_common.chain.walk import ReadBlock, iterate
 from odf_common.data.slices import read_slice
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import DataEvent, DatasetVocabulary
@@ -50,7 +50,6 @@ from odf_ingest.history.run_store import RunStore
 
 RUN: Final = 1 << 17  # records per update while many slices are read
 
-ReadBlock = Callable[[Multihash], bytes]
 SlicePath = Callable[[Multihash], Path]
 Fresh = tuple[npt.NDArray[np.int64], Keys]
 KeyedStrategy = (
