@@ -33,11 +33,11 @@ def test_good_values_are_kept_in_order_and_bad_ones_are_named(count: int, share:
         (b"%d" % number) if source.random() >= share else source.choice([b"!", b"x", None])
         for number in range(count)
     ]
-    sifted = isolate_bad_records(values, Reader().read, faults)
+    outcome = isolate_bad_records(values, Reader().read, faults)
     good = [number for number, value in enumerate(values) if value is not None and value.isdigit()]
-    assert sifted.kept.tolist() == good
-    assert ([] if sifted.table is None else sifted.table.column("n").to_pylist()) == good
-    assert sorted(sifted.bad) == sorted(set(range(count)) - set(good))
+    assert outcome.kept.tolist() == good
+    assert ([] if outcome.table is None else outcome.table.column("n").to_pylist()) == good
+    assert sorted(outcome.bad) == sorted(set(range(count)) - set(good))
 
 
 def test_good_values_are_read_once() -> None:

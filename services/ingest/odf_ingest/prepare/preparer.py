@@ -222,30 +222,30 @@ class Preparer:
         """Return the records of a partition's messages, and why other messages are not records."""
         step, schema = plan.source.read, without_message_columns(columns.schema, messages)
         read = read_records if plan.schema is not None else read_inferred
-        sifted = isolate_bad_records(
+        outcome = isolate_bad_records(
             part.values,
             lambda values: read(step, values, schema),
             lambda values: suspects(step, values, schema),
         )
-        if sifted.table is None:
-            return None, sifted.bad
-        table, faults = columns.admitted(sifted.table)
-        table, wrong = with_message_columns(table, plan, messages, part, sifted.kept)
+        if outcome.table is None:
+            return None, outcome.bad
+        table, faults = columns.admitted(outcome.table)
+        table, wrong = with_message_columns(table, plan, messages, part, outcome.kept)
         faults |= wrong
         if plan.source.preprocess is not None:
-            table, kept, bad = _without(table, sifted.kept, faults, sifted.bad)
+            table, kept, bad = _without(table, outcome.kept, faults, outcome.bad)
             return self._queried(plan, part, _without_empty_event_time(plan, table), kept, bad)
         name = plan.vocab.event_time_column
         # A declared event time column must have a value; otherwise a missing one is the message's timestamp.
         is_declared = plan.schema is not None and name in plan.schema.names
-        table = with_event_time(table, name, None if is_declared else _moments(part)[sifted.kept])
+        table = with_event_time(table, name, None if is_declared else _moments(part)[outcome.kept])
         required = (name, *plan.required)
         faults = {
             **operation_faults(plan.source.merge, table, plan.vocab),
             **(_nulls(table, required) if plan.schema is not None else _missing(table, required)),
             **faults,
         }
-        table, _, bad = _without(_as_kept(table), sifted.kept, faults, sifted.bad)
+        table, _, bad = _without(_as_kept(table), outcome.kept, faults, outcome.bad)
         return table, bad
 
     def _queried(
@@ -275,9 +275,9 @@ class Preparer:
         except InvalidInput:
             # A query that fails even without records is an error of the source: raise it.
             self._preprocessed(plan, table.slice(0, 0))
-        sifted = isolate_bad_records(rows, query, lambda _: {}, chunk=len(table))
-        failed = {int(kept[row]): reason for row, reason in sifted.bad.items()}
-        return sifted.table, {**bad, **failed}
+        outcome = isolate_bad_records(rows, query, lambda _: {}, chunk=len(table))
+        failed = {int(kept[row]): reason for row, reason in outcome.bad.items()}
+        return outcome.table, {**bad, **failed}
 
     def _preprocessed(self, plan: Plan, table: pa.Table) -> pa.Table | None:
         if plan.source.preprocess is None:

@@ -43,11 +43,11 @@ def isolate_bad_records(
     if empty:
         bad |= dict.fromkeys(empty, "is empty")
         indices = np.array([index for index in range(len(values)) if index not in empty], dtype=np.int64)
-    sieve = _Bisection(values, read, suspects, bad)
-    sieve.chunk = chunk
-    sieve.take(indices)
-    kept = np.concatenate(sieve.kept) if sieve.kept else np.empty(0, dtype=np.int64)
-    table = pa.concat_tables(sieve.tables, promote_options="permissive") if sieve.tables else None
+    bisection = _Bisection(values, read, suspects, bad)
+    bisection.chunk = chunk
+    bisection.take(indices)
+    kept = np.concatenate(bisection.kept) if bisection.kept else np.empty(0, dtype=np.int64)
+    table = pa.concat_tables(bisection.tables, promote_options="permissive") if bisection.tables else None
     return ReadOutcome(table=table, kept=kept, bad=bad)
 
 

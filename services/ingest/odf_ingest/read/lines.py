@@ -20,10 +20,10 @@ def read_lines(
     """Return one record per value; raises `InvalidInput` with the first value that `read` refuses alone."""
     tables = []
     for start in range(0, len(values), _AT_ONCE):
-        sifted = isolate_bad_records(values[start : start + _AT_ONCE], read, suspects)
-        if sifted.bad:
-            first = min(sifted.bad)
-            raise InvalidInput(where=names[start + first], text=sifted.bad[first])
-        if sifted.table is not None:
-            tables.append(sifted.table)
+        outcome = isolate_bad_records(values[start : start + _AT_ONCE], read, suspects)
+        if outcome.bad:
+            first = min(outcome.bad)
+            raise InvalidInput(where=names[start + first], text=outcome.bad[first])
+        if outcome.table is not None:
+            tables.append(outcome.table)
     return pa.concat_tables(tables)

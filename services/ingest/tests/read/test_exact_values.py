@@ -105,15 +105,15 @@ def test_a_decimal_with_too_many_digits_before_the_point_is_refused_among_others
 ) -> None:
     schema = declared(step, type_)
     values = [message(step, value) for value in (most, *more, "0.00")]
-    sifted = isolate_bad_records(
+    outcome = isolate_bad_records(
         MessageBuffer.of(values),
         lambda some: read_records(step, some, schema),
         lambda some: suspects(step, some, schema),
     )
-    assert sifted.bad.keys() == set(range(1, len(values) - 1))
-    assert sifted.table is not None
-    sifted.table.validate(full=True)
-    assert sifted.table.column("c").to_pylist() == [Decimal(most), 0]
+    assert outcome.bad.keys() == set(range(1, len(values) - 1))
+    assert outcome.table is not None
+    outcome.table.validate(full=True)
+    assert outcome.table.column("c").to_pylist() == [Decimal(most), 0]
 
 
 @pytest.mark.parametrize("wanted", [pa.decimal128(10, 2), pa.decimal256(50, 2)])

@@ -34,13 +34,13 @@ def taken(
 ) -> dict[int, dict[str, Any]]:
     """Return the records that are no rejects by their places."""
     schema = infer_records(step, values, known)
-    sifted = isolate_bad_records(
+    outcome = isolate_bad_records(
         MessageBuffer.of(values),
         partial(read_inferred, step, schema=schema),
         partial(suspects, step, schema=schema),
     )
-    rows = [] if sifted.table is None else sifted.table.to_pylist()
-    return dict(zip(np.asarray(sifted.kept).tolist(), rows, strict=True))
+    rows = [] if outcome.table is None else outcome.table.to_pylist()
+    return dict(zip(np.asarray(outcome.kept).tolist(), rows, strict=True))
 
 
 def values_in(value: object) -> object:

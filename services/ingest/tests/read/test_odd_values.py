@@ -23,17 +23,17 @@ def rows_and_reasons(
     read: Callable[[Sequence[bytes]], pa.Table], faults: Any, some: Sequence[bytes]
 ) -> list[Any]:
     """Return for each value its record, by the bytes that it has, or the reason why it is none."""
-    sifted = isolate_bad_records(some, read, faults, chunk=8)
+    outcome = isolate_bad_records(some, read, faults, chunk=8)
     found: list[Any] = [None] * len(some)
-    for place, reason in sifted.bad.items():
+    for place, reason in outcome.bad.items():
         found[place] = reason
-    rows = [] if sifted.table is None else sifted.table.to_batches()
+    rows = [] if outcome.table is None else outcome.table.to_batches()
     shown = [
         tuple(column.slice(row, 1).to_string() for column in one.columns)
         for one in rows
         for row in range(len(one))
     ]
-    for place, row in zip(sifted.kept.tolist(), shown, strict=True):
+    for place, row in zip(outcome.kept.tolist(), shown, strict=True):
         found[place] = row
     return found
 
