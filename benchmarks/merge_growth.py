@@ -69,7 +69,11 @@ class Dataset:
     def prepared(self, records: pa.Table) -> Prepared:
         """Return records as they are merged."""
         return Prepared(
-            source=self.source, records=records, moment=Timestamp.from_ms(0), greatest={}, is_state=True
+            source=self.source,
+            records=records,
+            default_event_time=Timestamp.from_ms(0),
+            greatest={},
+            is_state=True,
         )
 
     def commit(self, records: pa.Table) -> None:

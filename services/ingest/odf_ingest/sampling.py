@@ -20,7 +20,7 @@ from odf_ingest.commit.watermark import NONE_LATE, Lateness
 from odf_ingest.prepare.event_time import event_times
 from odf_ingest.read import infer_batch, read_file
 from odf_ingest.read.input_format import BY_NAME, InputFormat
-from odf_ingest.read.types.times import to_moments
+from odf_ingest.read.types.times import to_timestamps
 
 _TIME: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:?\d\d)?$"
 _UNITS: Final = (("ms", r"\.\d{4}"), ("us", r"\.\d{7}"))  # each with the fractions that it does not hold
@@ -86,7 +86,7 @@ def _set_times(table: pa.Table, index: int, texts: pa.Array) -> pa.Table:
     finer = (unit for unit, more in _UNITS if not pc.any(pc.match_substring_regex(texts, more)).as_py())
     wanted = pa.timestamp(next(finer, "ns"), "UTC")
     try:
-        times = to_moments(texts, None, wanted).cast(wanted)
+        times = to_timestamps(texts, None, wanted).cast(wanted)
     except InvalidInput:  # such as a 30th of February
         return table
     return table.set_column(index, table.schema.field(index).with_type(wanted), times)

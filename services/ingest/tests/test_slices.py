@@ -38,7 +38,7 @@ def test_records_have_no_column_of_the_system(make_bench: Callable[..., Any], co
     drafter = Drafter(bench.blobs, bench.clock, block_version=3, is_signed=False)
     records = pa.table({"id": pa.array([1], pa.int64()), column: pa.array([1], pa.int64())})
     prepared = Prepared(
-        source=state.push_sources["default"], records=records, moment=Timestamp(0), greatest={}
+        source=state.push_sources["default"], records=records, default_event_time=Timestamp(0), greatest={}
     )
     with pytest.raises(InvalidInput, match=f"column {column}: the name belongs to a system column"):
         drafter.merged(state, prepared, bench.queues.queue(bench.dataset).history.at(state), SourceSettings())

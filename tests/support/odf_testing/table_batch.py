@@ -33,7 +33,7 @@ class TableBatch:
         return Prepared(
             source=source,
             records=self.records,
-            moment=Timestamp.from_ms(0),
+            default_event_time=Timestamp.from_ms(0),
             greatest={},
             is_state=takes_whole_batches(source.merge),
         )

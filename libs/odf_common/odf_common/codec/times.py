@@ -5,15 +5,15 @@ from google.protobuf.timestamp_pb2 import Timestamp as Message
 from odf_common.metadata.scalars import NANOS, Timestamp
 
 
-def time_message(moment: Timestamp) -> Message:
+def time_message(timestamp: Timestamp) -> Message:
     """Return a time as a message."""
-    seconds, nanos = divmod(moment.ns, NANOS)
+    seconds, nanos = divmod(timestamp.ns, NANOS)
     return Message(seconds=seconds, nanos=nanos)
 
 
-def time_message_or_none(moment: Timestamp | None) -> Message | None:
+def time_message_or_none(timestamp: Timestamp | None) -> Message | None:
     """Return a time as a message; None stays None, so that the field is absent."""
-    return None if moment is None else time_message(moment)
+    return None if timestamp is None else time_message(timestamp)
 
 
 def time_of(message: Message) -> Timestamp:

@@ -46,11 +46,11 @@ class Timestamp:
         return cls(milliseconds * 1_000_000)
 
     @classmethod
-    def from_datetime(cls, moment: datetime) -> Self:
+    def from_datetime(cls, timestamp: datetime) -> Self:
         """Build from an aware datetime; raises `InvalidInput` for a naive one."""
-        if moment.tzinfo is None:
-            raise InvalidInput(text=f"expected a time with an offset, got {moment.isoformat()}")
-        return cls((moment - _EPOCH) // timedelta(microseconds=1) * 1000)
+        if timestamp.tzinfo is None:
+            raise InvalidInput(text=f"expected a time with an offset, got {timestamp.isoformat()}")
+        return cls((timestamp - _EPOCH) // timedelta(microseconds=1) * 1000)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -93,10 +93,10 @@ class Timestamp:
         """
         seconds, nanos = divmod(self.ns, NANOS)
         cycles, within = divmod(seconds - _FIRST, _CYCLE)
-        moment = _EPOCH + timedelta(seconds=_FIRST + within)
-        year = moment.year + 400 * cycles
+        timestamp = _EPOCH + timedelta(seconds=_FIRST + within)
+        year = timestamp.year + 400 * cycles
         sign = "" if 0 <= year <= _LAST_YEAR else "+" if year > 0 else "-"
-        text = f"{sign}{abs(year):04d}-{moment:%m-%dT%H:%M:%S}"
+        text = f"{sign}{abs(year):04d}-{timestamp:%m-%dT%H:%M:%S}"
         if nanos == 0:
             return text + "Z"
         digits = f"{nanos:09d}"

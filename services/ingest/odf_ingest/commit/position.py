@@ -164,7 +164,7 @@ def _topic(entry: Mapping[str, Mapping[str, int]]) -> TopicPosition:
     return TopicPosition(
         topic_id=str(entry["id"]),
         next={int(number): int(offset) for number, offset in entry["next"].items()},
-        greatest={int(number): int(moment) for number, moment in entry.get("greatest", {}).items()},
+        greatest={int(number): int(event_time) for number, event_time in entry.get("greatest", {}).items()},
     )
 
 

@@ -93,7 +93,8 @@ class Drafter:
             records = align_columns(records, schema_of_event(state.schema), vocab)
         merged = merge(prepared.source.merge, records, history, vocab, settings)
         return replace(
-            merged, records=fill_event_time(merged.records, vocab.event_time_column, prepared.moment)
+            merged,
+            records=fill_event_time(merged.records, vocab.event_time_column, prepared.default_event_time),
         )
 
     def draft(

@@ -66,16 +66,16 @@ def greatest_counted(
 ) -> Mapping[int, int]:
     """Return the greatest event time by partition that may raise the watermark."""
     latest = latest_counted(settings, now)
-    if latest is None or all(moment <= latest for moment in prepared.greatest.values()):
+    if latest is None or all(greatest <= latest for greatest in prepared.greatest.values()):
         return prepared.greatest
     assert prepared.records is not None
     found: dict[int, int] = {}
     at = 0
     for partition, count in prepared.rows.items():
-        moment = max_event_time(prepared.records.slice(at, count), column, latest)
+        greatest = max_event_time(prepared.records.slice(at, count), column, latest)
         at += count
-        if moment is not None:
-            found[partition] = moment
+        if greatest is not None:
+            found[partition] = greatest
     return found
 
 

@@ -43,7 +43,7 @@ class PositionMove:
     def prepare(self, state: ChainState) -> Prepared:
         """Return no records."""
         declared = chosen_source(state, self.source)
-        return Prepared(source=declared, records=None, moment=Timestamp(0), greatest={})
+        return Prepared(source=declared, records=None, default_event_time=Timestamp(0), greatest={})
 
     def left_of(self, error: InvalidInput) -> Prepared:
         """Raise the error."""
@@ -67,7 +67,7 @@ class PositionMove:
             if not low <= at <= high:
                 text = f"partition {number} has offsets {low} to {high}, not {at}"
                 raise InvalidInput(where=f"topic {self.topic}", text=text)
-        greatest = {number: moment for number, moment in known.greatest.items() if number in now.low}
+        greatest = {number: event_time for number, event_time in known.greatest.items() if number in now.low}
         return position.with_topic(
             self.topic, TopicPosition(topic_id=now.topic_id, next=next_, greatest=greatest)
         )

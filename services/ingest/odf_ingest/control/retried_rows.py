@@ -109,7 +109,7 @@ class RetriedRows:
     def _refused(self, plan: Plan, why: str) -> Prepared:
         self._unfit = {letter.offset: why for letter in self._left}
         self.may_be_empty = False
-        return Prepared(source=plan.source, records=None, moment=Timestamp(0), greatest={})
+        return Prepared(source=plan.source, records=None, default_event_time=Timestamp(0), greatest={})
 
     def _rows(self, step: ReadStep) -> TextRows:
         values = [letter.value for letter in self._left]

@@ -39,8 +39,8 @@ def align_columns(records: pa.Table, known: pa.Schema, vocab: DatasetVocabulary)
     order = [*data.names, *new]
     ordered = records if order == records.column_names else records.select(order)
     # Null event times are filled after merging, which compares event times in their stored type.
-    moments = [pa.field(c.name, c.type) for c in known if c.name == vocab.event_time_column]
-    return align_to_schema(ordered, pa.schema([*data, *moments]), vocab)
+    event_time = [pa.field(c.name, c.type) for c in known if c.name == vocab.event_time_column]
+    return align_to_schema(ordered, pa.schema([*data, *event_time]), vocab)
 
 
 def _require_other_names(known: Sequence[str], new: Sequence[str]) -> None:

@@ -11,14 +11,14 @@ from odf_ingest.history.equality import comparable
 
 def by_event_time(records: pa.Table, column: str) -> pa.Table:
     """Return the records ordered by event time, nulls first, stably; unchanged if already ordered."""
-    moments = records.column(column).combine_chunks()
-    if moments.null_count == 0:
-        width = pa.int32() if moments.type == pa.date32() else pa.int64()
-        values = moments.view(width).to_numpy(zero_copy_only=True)
+    timestamps = records.column(column).combine_chunks()
+    if timestamps.null_count == 0:
+        width = pa.int32() if timestamps.type == pa.date32() else pa.int64()
+        values = timestamps.view(width).to_numpy(zero_copy_only=True)
         if len(values) < 2 or bool(np.all(values[1:] >= values[:-1])):
             return records
         return records.take(pa.array(np.argsort(values, kind="stable")))
-    order = pc.sort_indices(moments, sort_keys=[("", "ascending", "at_start")])
+    order = pc.sort_indices(timestamps, sort_keys=[("", "ascending", "at_start")])
     return records.take(order)
 
 

@@ -15,7 +15,7 @@ from odf_common.metadata.fetching import (
     EventTimeSourceFromSystemTime,
 )
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.read.types.times import to_moments
+from odf_ingest.read.types.times import to_timestamps
 
 WHERE: Final = "fetch.eventTime"
 MAX_PATTERN: Final = 1000  # characters
@@ -57,13 +57,15 @@ def _from_path(
         raise InvalidInput(where=WHERE, text=f"{path} does not match the pattern {source.pattern!r}")
     _require_format(source.timestamp_format)
     try:
-        (moment,) = to_moments(pa.array([text]), source.timestamp_format).cast(pa.timestamp("ns", "UTC"))
+        (timestamp,) = to_timestamps(pa.array([text]), source.timestamp_format).cast(
+            pa.timestamp("ns", "UTC")
+        )
     except (InvalidInput, pa.ArrowException) as error:
         how = "RFC 3339 or a date" if source.timestamp_format is None else repr(source.timestamp_format)
         raise InvalidInput(
             where=WHERE, text=f"{text!r} in {path} is not a time of the format {how}"
         ) from error
-    return Timestamp(moment.value)
+    return Timestamp(timestamp.value)
 
 
 def _require_format(text: str | None) -> None:

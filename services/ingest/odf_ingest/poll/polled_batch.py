@@ -83,7 +83,7 @@ class PolledBatch:
     def _records(self, plan: Plan) -> Prepared:
         match self._fetched:
             case Fetched(is_empty=True, event_time=event_time):
-                return Prepared(source=plan.source, records=None, moment=event_time, greatest={})
+                return Prepared(source=plan.source, records=None, default_event_time=event_time, greatest={})
             case Fetched(file=file, event_time=event_time):
                 batch = FileBatch(file=file, event_time=event_time, key="")
                 if not self._rejects_bad():
@@ -130,7 +130,13 @@ class PolledBatch:
         assert isinstance(fetched, FetchedMessages)
         reason = f"{fetched.places[0]}: {error}"
         bad = BadRecord(partition=0, offset=0, value=fetched.values[0], reason=reason)
-        left = Prepared(source=plan.source, records=None, moment=prepared.moment, bad=(bad,), greatest={})
+        left = Prepared(
+            source=plan.source,
+            records=None,
+            default_event_time=prepared.default_event_time,
+            bad=(bad,),
+            greatest={},
+        )
         self._read = plan, self._admitted(left, "messages", 1)
         return left
 

@@ -14,9 +14,9 @@ from odf_common.metadata.scalars import Timestamp
 
 
 def with_event_time(
-    records: pa.Table, name: str, moments: Sequence[int] | npt.NDArray[np.int64] | None
+    records: pa.Table, name: str, timestamps: Sequence[int] | npt.NDArray[np.int64] | None
 ) -> pa.Table:
-    """Return the records with event times in ms; missing ones are `moments` (one per record), or null.
+    """Return the records with event times in ms; missing ones are `timestamps` (one per record), or null.
 
     Raises `InvalidInput` for a column that is neither a timestamp nor a date.
     """
@@ -25,28 +25,28 @@ def with_event_time(
         if kind.is_null(column.type):
             records = records.drop_columns([name])
         elif kind.is_timestamp(column.type):
-            return _completed(_in_milliseconds(records, name), name, moments)
+            return _completed(_in_milliseconds(records, name), name, timestamps)
         elif kind.is_date(column.type):
-            return _completed(records, name, moments)
+            return _completed(records, name, timestamps)
         else:
             text = f"the event time must be a TIMESTAMP or DATE, not {column.type}"
             raise InvalidInput(where=f"column {name}", text=text)
-    times = pa.nulls(len(records), TIMESTAMP) if moments is None else _as_column(moments)
+    times = pa.nulls(len(records), TIMESTAMP) if timestamps is None else _as_column(timestamps)
     return records.append_column(name, times)
 
 
-def _as_column(moments: Sequence[int] | npt.NDArray[np.int64]) -> pa.Array:
-    return pa.array(np.asarray(moments, dtype=np.int64)).cast(TIMESTAMP)
+def _as_column(timestamps: Sequence[int] | npt.NDArray[np.int64]) -> pa.Array:
+    return pa.array(np.asarray(timestamps, dtype=np.int64)).cast(TIMESTAMP)
 
 
 def _completed(
-    records: pa.Table, name: str, moments: Sequence[int] | npt.NDArray[np.int64] | None
+    records: pa.Table, name: str, timestamps: Sequence[int] | npt.NDArray[np.int64] | None
 ) -> pa.Table:
-    """Fill null event times from `moments`, if given."""
+    """Fill null event times from `timestamps`, if given."""
     column = records.column(name)
-    if moments is None or column.null_count == 0:
+    if timestamps is None or column.null_count == 0:
         return records
-    others = _as_column(moments).cast(column.type, safe=False)
+    others = _as_column(timestamps).cast(column.type, safe=False)
     return records.set_column(records.column_names.index(name), name, pc.coalesce(column, others))
 
 
@@ -58,12 +58,12 @@ def _in_milliseconds(records: pa.Table, name: str) -> pa.Table:
     return records.set_column(records.column_names.index(name), name, column.cast(TIMESTAMP, safe=False))
 
 
-def fill_event_time(records: pa.Table, name: str, moment: Timestamp) -> pa.Table:
-    """Return the records with `moment` in place of null event times."""
+def fill_event_time(records: pa.Table, name: str, timestamp: Timestamp) -> pa.Table:
+    """Return the records with `timestamp` in place of null event times."""
     column = records.column(name)
     if column.null_count == 0:
         return records
-    value = pa.scalar(moment.ms, pa.int64()).cast(TIMESTAMP).cast(column.type, safe=False)
+    value = pa.scalar(timestamp.ms, pa.int64()).cast(TIMESTAMP).cast(column.type, safe=False)
     index = records.column_names.index(name)
     return records.set_column(index, name, pc.fill_null(column, value))
 

@@ -204,9 +204,11 @@ def _infinite(texts: Sequence[str | None], column: pa.ChunkedArray, field: pa.Fi
 
 def _of_times(part: Part, rows: Int64Array, field: pa.Field) -> pa.ChunkedArray:
     assert part.timestamps is not None
-    moments = pa.array(part.timestamps[rows])
+    timestamps = pa.array(part.timestamps[rows])
     is_number = kind.is_integer(field.type)
-    return pa.chunked_array([moments if is_number else moments.cast(TIMESTAMP).cast(field.type, safe=False)])
+    return pa.chunked_array(
+        [timestamps if is_number else timestamps.cast(TIMESTAMP).cast(field.type, safe=False)]
+    )
 
 
 def _holds_time(type_: pa.DataType) -> bool:

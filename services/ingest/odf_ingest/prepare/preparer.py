@@ -57,12 +57,12 @@ class Prepared:
     """Records of a batch with an event time column, in order; None if there are none.
 
     `greatest`: the greatest event time (ms) by partition; `rows`: number of records by partition, in their order;
-    `moment` replaces null event times.
+    `default_event_time` replaces null event times.
     """
 
     source: AddPushSource
     records: pa.Table | None
-    moment: Timestamp
+    default_event_time: Timestamp
     bad: tuple[BadRecord, ...] = ()
     greatest: Mapping[int, int]
     rows: Mapping[int, int] = field(default_factory=dict)
@@ -88,21 +88,21 @@ class Preparer:
         for part in batch.parts:
             records, faults = self._part(plan, columns, part, batch.columns)
             bad += [_bad(part, row, reason) for row, reason in sorted(faults.items())]
-            last = max(last, int(_moments(part)[-1])) if plan.takes_whole_batches else last
+            last = max(last, int(_timestamps(part)[-1])) if plan.takes_whole_batches else last
             if records is None or len(records) == 0:
                 continue
             tables.append(records)
             rows[part.partition] = len(records)
-            moment = max_event_time(records, plan.vocab.event_time_column)
-            if moment is not None:
-                highest[part.partition] = moment
+            greatest = max_event_time(records, plan.vocab.event_time_column)
+            if greatest is not None:
+                highest[part.partition] = greatest
         # Partitions without tombstones have no operations yet.
         tables = [*with_operations(tables, plan.vocab.operation_type_column)]
         records = pa.concat_tables(tables, promote_options="permissive") if tables else None
         return Prepared(
             source=plan.source,
             records=records,
-            moment=Timestamp.from_ms(last),
+            default_event_time=Timestamp.from_ms(last),
             bad=tuple(bad),
             greatest=highest,
             rows=rows,
@@ -127,7 +127,7 @@ class Preparer:
         return Prepared(
             source=plan.source,
             records=records,
-            moment=batch.event_time,
+            default_event_time=batch.event_time,
             bad=() if rejected is None else rejected.bad,
             greatest={},
             is_state=takes_whole_batches(plan.source.merge),
@@ -144,7 +144,9 @@ class Preparer:
             columns = _inferred(plan, infer_records(rows.records.step, values, plan.known))
         table = rows.read(columns.schema, is_declared=plan.schema is not None)
         records = None if table is None else self._whole(plan, columns, table, rows)
-        return Prepared(source=plan.source, records=records, moment=event_time, bad=rows.bad, greatest={})
+        return Prepared(
+            source=plan.source, records=records, default_event_time=event_time, bad=rows.bad, greatest={}
+        )
 
     def _columns(self, plan: Plan, batch: MessageBatch) -> Columns:
         """Return the columns to read messages with; for whole batches they are inferred per batch."""
@@ -212,7 +214,7 @@ class Preparer:
         deleted, faults = deletions(plan, messages, part, tombstones)
         name = plan.vocab.event_time_column
         if name not in deleted.column_names:
-            deleted = with_event_time(deleted, name, _moments(part)[tombstones])
+            deleted = with_event_time(deleted, name, _timestamps(part)[tombstones])
         deleted, places, bad = _without(_as_kept(deleted), tombstones, faults, bad)
         return in_order(records, kept, deleted, places, plan.vocab.operation_type_column), bad
 
@@ -238,7 +240,7 @@ class Preparer:
         name = plan.vocab.event_time_column
         # A declared event time column must have a value; otherwise a missing one is the message's timestamp.
         is_declared = plan.schema is not None and name in plan.schema.names
-        table = with_event_time(table, name, None if is_declared else _moments(part)[outcome.kept])
+        table = with_event_time(table, name, None if is_declared else _timestamps(part)[outcome.kept])
         required = (name, *plan.required)
         faults = {
             **operation_faults(plan.source.merge, table, plan.vocab),
@@ -257,7 +259,7 @@ class Preparer:
         bad: Mapping[int, str],
     ) -> tuple[pa.Table | None, Mapping[int, str]]:
         """Return the output of the source's SQL; messages for which it fails are bad, unless it always fails."""
-        moment = int(_moments(part).max())
+        latest = int(_timestamps(part).max())
 
         def query(rows: Sequence[int]) -> pa.Table:
             output = self._preprocessed(plan, table.take(pa.array(rows, pa.int64())))
@@ -265,7 +267,7 @@ class Preparer:
                 return pa.table({})
             name = plan.vocab.event_time_column
             has_times = name in output.column_names and not kind.is_null(output.column(name).type)
-            output = with_event_time(output, name, None if has_times else [moment] * len(output))
+            output = with_event_time(output, name, None if has_times else [latest] * len(output))
             _require(output, (plan.vocab.event_time_column, *plan.required))
             return output
 
@@ -350,7 +352,7 @@ def _bad(part: Part, row: int, reason: str) -> BadRecord:
     )
 
 
-def _moments(part: Part) -> Int64Array:
+def _timestamps(part: Part) -> Int64Array:
     if part.timestamps is None:
         raise TypeError("the plan says that it needs no timestamps")
     return part.timestamps

@@ -61,12 +61,12 @@ def _joined(parts: list[Part]) -> Part:
     values = MessageBuffer.joined([part.values for part in parts])
     start, stop = parts[0].offsets[0], parts[-1].offsets[-1] + 1
     has_gaps = stop - start != len(values)
-    moments = [part.timestamps for part in parts if part.timestamps is not None]
+    timestamps = [part.timestamps for part in parts if part.timestamps is not None]
     return Part(
         partition=parts[0].partition,
         values=values,
         offsets=[at for part in parts for at in part.offsets] if has_gaps else range(start, stop),
-        timestamps=np.concatenate(moments) if moments else None,
+        timestamps=np.concatenate(timestamps) if timestamps else None,
         keys=[key for part in parts for key in part.keys],
         headers={
             name: [header for part in parts for header in part.headers[name]] for name in parts[0].headers

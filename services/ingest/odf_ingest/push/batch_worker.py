@@ -230,7 +230,7 @@ class BatchWorker:
             reason=f"skipped by command: {why.why if isinstance(why, RecordRejected | TooManyRejected) else why}",
         )
         nothing = Prepared(
-            source=source.plan.source, records=None, moment=Timestamp(0), bad=(bad,), greatest={}
+            source=source.plan.source, records=None, default_event_time=Timestamp(0), bad=(bad,), greatest={}
         )
         reading: Future[Prepared] = Future()
         reading.set_result(nothing)

@@ -129,7 +129,13 @@ class KafkaBatch:
         bad = BadRecord(
             partition=part.partition, offset=part.offsets[0], value=part.values[0], reason=str(error)
         )
-        return Prepared(source=prepared.source, records=None, moment=prepared.moment, bad=(bad,), greatest={})
+        return Prepared(
+            source=prepared.source,
+            records=None,
+            default_event_time=prepared.default_event_time,
+            bad=(bad,),
+            greatest={},
+        )
 
     def _allowed(self, plan: Plan, prepared: Prepared) -> Prepared:
         """Reduce the batch to what the source's settings allow to commit."""
@@ -166,8 +172,8 @@ class KafkaBatch:
         known = position.topics.get(batch.topic, TopicPosition(topic_id=batch.topic_id))
         greatest = dict(known.greatest)
         if batch.reads_several:
-            for number, moment in self._counted(prepared).items():
-                greatest[number] = max(moment, greatest.get(number, moment))
+            for number, event_time in self._counted(prepared).items():
+                greatest[number] = max(event_time, greatest.get(number, event_time))
         topic = TopicPosition(topic_id=batch.topic_id, next={**known.next, **batch.end}, greatest=greatest)
         after = position.with_topic(batch.topic, topic).with_rejected(len(prepared.bad))
         return after, self._reached(after) if batch.reads_several else None
@@ -185,7 +191,9 @@ class KafkaBatch:
             greatest = {} if topic is None else topic.greatest
             if not (bool(greatest) if activity.unread is None else activity.unread <= greatest.keys()):
                 return KEEP_WATERMARK
-            active += [moment for number, moment in greatest.items() if not self._is_quiet(number, activity)]
+            active += [
+                event_time for number, event_time in greatest.items() if not self._is_quiet(number, activity)
+            ]
         return min(active, default=None)
 
     def _counted(self, prepared: Prepared) -> Mapping[int, int]:

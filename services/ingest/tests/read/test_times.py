@@ -8,13 +8,13 @@ from odf_common.data.time_format import time_format
 from odf_common.errors import InvalidInput
 from odf_ingest.read.json_formats.json_lines import parse_objects
 from odf_ingest.read.types.columns import TimeFormats
-from odf_ingest.read.types.times import to_dates, to_moments
+from odf_ingest.read.types.times import to_dates, to_timestamps
 
 NOON = datetime(2020, 2, 1, 12, 0, tzinfo=UTC)
 
 
 def moment(text: str, format_text: str | None = None) -> datetime:
-    found, nothing = to_moments(pa.array([text, None]), format_text).to_pylist()
+    found, nothing = to_timestamps(pa.array([text, None]), format_text).to_pylist()
     assert nothing is None
     assert isinstance(found, datetime)
     return found
@@ -82,7 +82,7 @@ def test_the_reason_quotes_the_first_text_that_is_no_time(type_: str, text: str,
     texts = pa.array([None, *good, text, *good, "later"])
     (column,) = ddl_to_schema([f"c {type_}"])
     with pytest.raises(InvalidInput, match=reason):
-        to_dates(texts, None) if type_ == "DATE" else to_moments(texts, None, column.type)
+        to_dates(texts, None) if type_ == "DATE" else to_timestamps(texts, None, column.type)
 
 
 @pytest.mark.parametrize("text", ["2020-02-01 12", "31/02/2020 12:00", "x1/02/2020 12:00"])

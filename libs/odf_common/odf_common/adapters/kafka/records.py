@@ -232,8 +232,8 @@ class KafkaRecords:
     def _try(self, before: float) -> None:
         """Also watch the partitions whose end was reached before `before`; both clients fetch them for now."""
         offsets: dict[Partition, int] = {}
-        for partition, moment in self._ended.items():
-            if moment > before:
+        for partition, ended in self._ended.items():
+            if ended > before:
                 break
             if partition not in self._paused:
                 offsets[partition] = self._next[partition]

@@ -79,7 +79,7 @@ def command(
       odf ingest flights flights.csv --input-format csv
       zcat flights.ndjson.gz | odf ingest flights -
     """
-    moment = None if event_time is None else time_message(Timestamp.parse(event_time))
+    timestamp = None if event_time is None else time_message(Timestamp.parse(event_time))
     node = clients.this_node()
     run = idempotency_key or uuid.uuid4().hex
     results: list[_Result] = []
@@ -87,7 +87,7 @@ def command(
         header = PushHeader(
             ref=dataset,
             source_name=source,
-            event_time=moment,
+            event_time=timestamp,
             idempotency_key=key_in_run(run, number),
             is_key_generated=idempotency_key is None,
             input_format=input_format,

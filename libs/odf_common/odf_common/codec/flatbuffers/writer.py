@@ -98,7 +98,7 @@ class _Inline(Enum):
     OFFSET = auto()
     UNION = auto()
     SCALAR = auto()
-    MOMENT = auto()
+    TIMESTAMP = auto()
 
 
 _Create = Callable[[Buffer, Any], int]
@@ -160,7 +160,7 @@ def _write_table(buffer: Buffer, steps: tuple[_Step, ...], values: tuple[Any, ..
             padding = -size & (width - 1)
             laid.append(pack(value) + _PAD[padding])
             buffer.alignment = max(buffer.alignment, width)
-        elif inline is _Inline.MOMENT:
+        elif inline is _Inline.TIMESTAMP:
             padding = -size & 3 if buffer.align_structs else 0
             laid.append(_pack_timestamp(value) + _PAD[padding])
         else:
@@ -202,7 +202,7 @@ def _step_of(field: Field) -> _Step:
             width = 1 if isinstance(shape, Boolean) else shape.width.size
             return _Step(slot, _Inline.SCALAR, None, _packer(shape, field.name), width, default)
         case TimestampShape():
-            return _Step(slot, _Inline.MOMENT, width=16)
+            return _Step(slot, _Inline.TIMESTAMP, width=16)
         case OneOf():
             numbers = {member: number for number, member in enumerate(shape.members, 1)}
             return _Step(slot, _Inline.UNION, _creator(shape), numbers=numbers)
@@ -262,12 +262,12 @@ def union_writer(union: OneOf) -> _Create:
     return _wrapper(union)
 
 
-def _pack_timestamp(moment: Timestamp) -> bytes:
-    days, within = divmod(moment.ns, _DAY_NS)
+def _pack_timestamp(timestamp: Timestamp) -> bytes:
+    days, within = divmod(timestamp.ns, _DAY_NS)
     try:
         day = date.fromordinal(days + _EPOCH_DAY)
     except (ValueError, OverflowError) as error:
-        raise InvalidInput(text=f"{moment.ns} ns since 1970 is outside the years 1 to 9999") from error
+        raise InvalidInput(text=f"{timestamp.ns} ns since 1970 is outside the years 1 to 9999") from error
     ordinal = day.toordinal() - date(day.year, 1, 1).toordinal() + 1
     seconds, nanos = divmod(within, 1_000_000_000)
     return _TIMESTAMP.pack(day.year, ordinal, seconds, nanos)

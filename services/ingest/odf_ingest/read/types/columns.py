@@ -12,7 +12,7 @@ from odf_common.data.time_format import named_format
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.read.types.numbers import require_decimal_digits, require_room
-from odf_ingest.read.types.times import read_as, to_dates, to_moments, to_times
+from odf_ingest.read.types.times import read_as, to_dates, to_times, to_timestamps
 from odf_ingest.read.types.type_names import shown, type_name
 from odf_ingest.read.types.uuids import UUID, to_uuids
 from odf_ingest.read.types.years import with_known_years
@@ -183,7 +183,7 @@ def _require(part: pa.Field, *, has_nulls: bool) -> None:
 def _of_text(texts: pa.Array, wanted: pa.DataType, formats: TimeFormats) -> pa.Array:
     """Return values close to the expected type, or strings if Arrow can convert them."""
     if kind.is_timestamp(wanted):
-        return to_moments(texts, formats.timestamp, wanted)
+        return to_timestamps(texts, formats.timestamp, wanted)
     if kind.is_date(wanted):
         return to_dates(texts, formats.date)
     if kind.is_time(wanted):

@@ -12,7 +12,7 @@ from odf_common.data.time_format import TimeFormat, time_format
 from odf_common.errors import InvalidInput
 from odf_ingest.read.types.type_names import shown, type_name
 
-MOMENT: Final = pa.timestamp("us", "UTC")
+MICROSECONDS: Final = pa.timestamp("us", "UTC")
 _DIGITS: Final = {"us": 6, "ns": 9}  # maximum digits of a fraction
 _ZONE: Final = r"[Tt :]\d\d(?:\.\d+)?\s*(?:[Zz]|[+-]\d\d:?\d\d)$"
 _TIME: Final = r"^(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?$"
@@ -20,10 +20,10 @@ _TIME: Final = r"^(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?$"
 
 def read_as(wanted: pa.DataType) -> pa.DataType:
     """Return the type to parse timestamps to, before conversion to `wanted`: not coarser, and wide if possible."""
-    return pa.timestamp("ns", "UTC") if wanted.unit == "ns" else MOMENT
+    return pa.timestamp("ns", "UTC") if wanted.unit == "ns" else MICROSECONDS
 
 
-def to_moments(texts: pa.Array, format_text: str | None, wanted: pa.DataType = MOMENT) -> pa.Array:
+def to_timestamps(texts: pa.Array, format_text: str | None, wanted: pa.DataType = MICROSECONDS) -> pa.Array:
     """Return timestamps of `read_as(wanted)`; RFC 3339 unless a format is given. Raises `InvalidInput`."""
     how = None if format_text is None else time_format(format_text)
 
@@ -36,7 +36,7 @@ def to_moments(texts: pa.Array, format_text: str | None, wanted: pa.DataType = M
         return read(texts, read_as(wanted))
     except pa.ArrowInvalid as error:
         first = _first_refused(texts, partial(read, made=read_as(wanted)))
-        is_far = wanted.unit == "ns" and _reads(first, partial(read, made=MOMENT))
+        is_far = wanted.unit == "ns" and _reads(first, partial(read, made=MICROSECONDS))
         reach = ", whose range is the years 1677 to 2262" if is_far else ""
         raise InvalidInput(
             text=f"{shown(first[0].as_py())} is not a value of {type_name(wanted)}{reach}"
@@ -50,8 +50,8 @@ def to_dates(texts: pa.Array, format_text: str | None) -> pa.Array:
     def read(some: pa.Array) -> pa.Array:
         if how is None:
             return some.cast(pa.date32())
-        moments = _one_by_one(some, how) if how.regex is None else _by_regex(some, how, None)
-        return moments.cast(pa.date32(), safe=False)
+        timestamps = _one_by_one(some, how) if how.regex is None else _by_regex(some, how, None)
+        return timestamps.cast(pa.date32(), safe=False)
 
     try:
         return read(texts)
@@ -84,8 +84,8 @@ def to_times(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
         raise InvalidInput(text=f"{shown(first)} is not a time of day, such as 23:59:59.999")
     clock = pc.replace_substring_regex(texts, r"(\.\d{9})\d+", r"\1")
     day = pa.scalar("1970-01-01", pa.string())
-    moments = pc.binary_join_element_wise(day, clock, "T").cast(pa.timestamp("ns"))
-    return moments.cast(wanted, safe=False)
+    timestamps = pc.binary_join_element_wise(day, clock, "T").cast(pa.timestamp("ns"))
+    return timestamps.cast(wanted, safe=False)
 
 
 def _rfc3339(texts: pa.Array, made: pa.DataType) -> pa.Array:
@@ -121,10 +121,10 @@ def _by_regex(texts: pa.Array, how: TimeFormat, made: pa.DataType | None) -> pa.
             clock, pc.utf8_slice_codeunits(groups["f"], 0, _DIGITS[made.unit]), "."
         )
     naive = _nulls_of(texts, pc.binary_join_element_wise(day, clock, "T")).cast(pa.timestamp(made.unit))
-    moments = naive.cast(made)
+    timestamps = naive.cast(made)
     if "z" not in groups:
-        return moments
-    return pc.subtract_checked(moments, _offsets(groups["z"]).cast(pa.duration(made.unit)))
+        return timestamps
+    return pc.subtract_checked(timestamps, _offsets(groups["z"]).cast(pa.duration(made.unit)))
 
 
 def _offsets(zones: pa.Array) -> pa.Array:
@@ -144,14 +144,16 @@ def _one_by_one(texts: pa.Array, how: TimeFormat) -> pa.Array:
         if isinstance(texts, pa.Array)
         else texts.combine_chunks().dictionary_encode()
     )
-    moments = [None if text is None else _moment(text, how) for text in encoded.dictionary.to_pylist()]
-    return pa.array(moments, MOMENT).take(encoded.indices)
+    timestamps = [
+        None if text is None else _parse_timestamp(text, how) for text in encoded.dictionary.to_pylist()
+    ]
+    return pa.array(timestamps, MICROSECONDS).take(encoded.indices)
 
 
-def _moment(text: str, how: TimeFormat) -> datetime:
+def _parse_timestamp(text: str, how: TimeFormat) -> datetime:
     try:
-        moment = datetime.strptime(text, how.strptime)  # noqa: DTZ007 - naive ones become UTC below
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        timestamp = datetime.strptime(text, how.strptime)  # noqa: DTZ007 - naive ones become UTC below
+        return timestamp.replace(tzinfo=UTC) if timestamp.tzinfo is None else timestamp.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise InvalidInput(text=f"{shown(text)} is not of the format {how.text!r}") from error
 
