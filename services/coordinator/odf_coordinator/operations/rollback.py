@@ -22,7 +22,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _RolledBack:
+class _Rollback:
     handle: DatasetHandle
     consistent: ConsistentBlock
 
@@ -37,12 +37,12 @@ class DerivativeRollback:
 
     def downstream(self, chosen: Iterable[DatasetHandle]) -> tuple[DatasetHandle, ...]:
         """Return the datasets and everything derived from them, directly or not, inputs first."""
-        rolled_back = {handle.id: handle for handle in chosen}
-        everything = {handle.id: handle for handle in self.datasets.all()} | rolled_back
+        affected = {handle.id: handle for handle in chosen}
+        everything = {handle.id: handle for handle in self.datasets.all()} | affected
         for handle in inputs_first(everything):
-            if any(input_ in rolled_back for input_ in handle.inputs()):
-                rolled_back.setdefault(handle.id, handle)
-        return tuple(inputs_first(rolled_back))
+            if any(input_ in affected for input_ in handle.inputs()):
+                affected.setdefault(handle.id, handle)
+        return tuple(inputs_first(affected))
 
     def roll_back(self, chosen: Iterable[DatasetHandle]) -> Iterator[DatasetHandle]:
         """Roll back the owned derivatives that have diverged, and yield them, readers before their inputs.
@@ -54,16 +54,16 @@ class DerivativeRollback:
         for derivative in reversed(self._found(chosen)):
             yield self._roll_back(derivative)
 
-    def _found(self, chosen: Iterable[DatasetHandle]) -> list[_RolledBack]:
-        lines: dict[DatasetId, BlockIndex | None] = {}
-        rolled_back = []
+    def _found(self, chosen: Iterable[DatasetHandle]) -> list[_Rollback]:
+        indexes: dict[DatasetId, BlockIndex | None] = {}
+        rollbacks = []
 
         def holds(dataset: DatasetId, block: Multihash) -> bool:
-            if dataset not in lines:
+            if dataset not in indexes:
                 handle = self.datasets.by_id(dataset)
-                lines[dataset] = None if handle is None else self._line(handle.id, handle.state.head)
-            line = lines[dataset]
-            return line is None or line.contains(block)  # an unknown input cannot be checked
+                indexes[dataset] = None if handle is None else self._index(handle.id, handle.state.head)
+            index = indexes[dataset]
+            return index is None or index.contains(block)  # an unknown input cannot be checked
 
         for derivative in chosen:
             if not derivative.is_derivative or not self.keys.has(derivative.id):
@@ -72,28 +72,28 @@ class DerivativeRollback:
             if not isinstance(handle, DatasetHandle):
                 continue
             try:
-                agreed = find_consistent_block(self.datasets.reader(handle.id), handle.state.head, holds)
+                consistent = find_consistent_block(self.datasets.reader(handle.id), handle.state.head, holds)
             except OdfError as error:
                 # An input cannot be read. Its pull will report that; continue with the others.
                 log.warning("cannot compare derivative with its inputs", dataset=handle.alias, why=str(error))
                 continue
-            if agreed is not None:
-                rolled_back.append(_RolledBack(handle=handle, consistent=agreed))
-                lines[handle.id] = self._line(handle.id, agreed.block)
-        return rolled_back
+            if consistent is not None:
+                rollbacks.append(_Rollback(handle=handle, consistent=consistent))
+                indexes[handle.id] = self._index(handle.id, consistent.block)
+        return rollbacks
 
-    def _line(self, dataset: DatasetId, head: Multihash) -> BlockIndex:
+    def _index(self, dataset: DatasetId, head: Multihash) -> BlockIndex:
         return BlockIndex(self.datasets.reader(dataset), head)
 
-    def _roll_back(self, derivative: _RolledBack) -> DatasetHandle:
+    def _roll_back(self, derivative: _Rollback) -> DatasetHandle:
         handle, committer = derivative.handle, self.creator.committer
         state = self.datasets.states.state_at(handle.id, derivative.consistent.block)
-        said = _last_of_each(state, derivative.consistent.definitions_since)
-        if said:
+        definitions = _last_of_each(state, derivative.consistent.definitions_since)
+        if definitions:
             time = next_system_time(handle.state, self.creator.clock.now())
             before = replace(handle, state=state)
             migrator = QueryMigrator(datasets=self.datasets, engine=self.creator.engine)
-            events = migrator.with_migration(before, said, time)
+            events = migrator.with_migration(before, definitions, time)
             outcome = committer.commit(
                 handle.id, expected_head=handle.state.head, events=events, system_time=time, onto=state
             )
