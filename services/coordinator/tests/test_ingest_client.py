@@ -23,7 +23,7 @@ def test_an_ingest_that_does_not_come_is_waited_for_once_and_not_for_each_datase
     began = clock.now
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        client = IngestClient("127.0.0.1:{1}".format(*unused.getsockname()), patience=0.2)
+        client = IngestClient("127.0.0.1:{1}".format(*unused.getsockname()), timeout=0.2)
         ends = []
         for _ in range(2):
             with pytest.raises(ServiceUnreachable, match="ingest cannot be reached: no server answers"):
@@ -75,7 +75,7 @@ def test_an_ingest_that_is_back_is_reached_whatever_failed_before() -> None:
     """Channels would share the pause after failed attempts to connect."""
     ingest = Ingest()
     with serving(ingest) as port:
-        client = IngestClient(f"127.0.0.1:{port}", patience=0)
+        client = IngestClient(f"127.0.0.1:{port}", timeout=0)
         assert list(client.poll(a_dataset())) == ["one", ""]
     for _ in range(5):
         with pytest.raises(ServiceUnreachable):

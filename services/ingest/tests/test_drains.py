@@ -160,6 +160,6 @@ def test_a_drain_of_nothing_is_its_head_and_of_something_it_hurries_the_source(
 
 
 def test_a_source_that_stays_stuck_is_waited_for_with_patience(parts: Parts) -> None:
-    parts.stuck, parts.drains.patience = {KEY: STOPPED}, 0.0
+    parts.stuck, parts.drains.waiting_timeout = {KEY: STOPPED}, 0.0
     with pytest.raises(Unavailable, match="stopped"):
         list(parts.drains.wait(ENTRY))

@@ -110,7 +110,7 @@ def make_here(tmp_path: Path) -> Iterator[Any]:
         ingest = Ingest(Staging(tmp_path))
         server = serve("127.0.0.1:0", _registering(ingest))
         routes = IngestRoutes(
-            ingest=IngestClient(f"127.0.0.1:{server.port}", patience=2.0),
+            ingest=IngestClient(f"127.0.0.1:{server.port}", timeout=2.0),
             staging=Staging(tmp_path),
             max_bytes=MAX_BYTES,
             public_url=public_url,

@@ -39,17 +39,17 @@ def this_node() -> Node:
 
 @contextmanager
 def coordinator(
-    node: Node | None = None, *, patience: float = RESTART_TIMEOUT_SECONDS
+    node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS
 ) -> Iterator[CoordinatorStub]:
     """Connect to the coordinator; calls inside raise `OdfError`."""
-    with _service(node, "coordinator", patience) as open_channel:
+    with _service(node, "coordinator", timeout) as open_channel:
         yield CoordinatorStub(open_channel)
 
 
 @contextmanager
-def ingest(node: Node | None = None, *, patience: float = RESTART_TIMEOUT_SECONDS) -> Iterator[IngestStub]:
+def ingest(node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS) -> Iterator[IngestStub]:
     """Connect to ingest; calls inside raise `OdfError`."""
-    with _service(node, "ingest", patience) as open_channel:
+    with _service(node, "ingest", timeout) as open_channel:
         yield IngestStub(open_channel)
 
 
@@ -75,7 +75,7 @@ def stuck_sources(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping
     For several sources: all reasons and remedies, and the earliest time.
     """
     try:
-        with ingest(node, patience=0) as service:
+        with ingest(node, timeout=0) as service:
             sources = service.Stuck(StuckRequest(), timeout=OPTIONAL_CALL_TIMEOUT_SECONDS).sources
     except OdfError as error:
         on_silence("ingest", error)
@@ -89,7 +89,7 @@ def stuck_sources(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping
 def polls(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping[str, PollsReply.Poll]:
     """Return the datasets that are polled at an interval, by id; empty while ingest cannot be reached."""
     try:
-        with ingest(node, patience=0) as service:
+        with ingest(node, timeout=0) as service:
             reply = service.Polls(PollsRequest(), timeout=OPTIONAL_CALL_TIMEOUT_SECONDS)
     except OdfError as error:
         on_silence("ingest", error)
@@ -126,16 +126,16 @@ def verifier(node: Node | None = None) -> Iterator[VerifierStub]:
 
 
 @contextmanager
-def sync(node: Node | None = None, *, patience: float = RESTART_TIMEOUT_SECONDS) -> Iterator[SyncStub]:
+def sync(node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS) -> Iterator[SyncStub]:
     """Connect to sync; calls inside raise `OdfError`."""
-    with _service(node, "sync", patience) as open_channel:
+    with _service(node, "sync", timeout) as open_channel:
         yield SyncStub(open_channel)
 
 
 @contextmanager
-def access(node: Node | None = None, *, patience: float = RESTART_TIMEOUT_SECONDS) -> Iterator[AccessStub]:
+def access(node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS) -> Iterator[AccessStub]:
     """Connect to sync's accounts, tokens and roles; calls inside raise `OdfError`."""
-    with _service(node, "sync", patience) as open_channel:
+    with _service(node, "sync", timeout) as open_channel:
         yield AccessStub(open_channel)
 
 
@@ -164,7 +164,7 @@ def require_owners(names: Iterable[str], node: Node | None = None) -> None:
         return
     is_multi_tenant = (load().home / TENANCY_FILE).exists()
     try:
-        with access(node, patience=RESTART_TIMEOUT_SECONDS if is_multi_tenant else 0) as accounts:
+        with access(node, timeout=RESTART_TIMEOUT_SECONDS if is_multi_tenant else 0) as accounts:
             reply = accounts.ListAccounts(ListAccountsRequest(), timeout=CALL_TIMEOUT_SECONDS)
     except Unavailable:
         if is_multi_tenant:
@@ -193,11 +193,11 @@ def webhooks(node: Node | None = None) -> Iterator[WebhooksStub]:
 
 @contextmanager
 def _service(
-    node: Node | None, name: str, patience: float = RESTART_TIMEOUT_SECONDS
+    node: Node | None, name: str, timeout: float = RESTART_TIMEOUT_SECONDS
 ) -> Iterator[grpc.Channel]:
     address = (node or this_node()).address(name)
     tls = peer_tls(load())
-    with calling(name), reached(name, address, patience, tls=tls, user_agent=_user_agent()) as open_channel:
+    with calling(name), reached(name, address, timeout, tls=tls, user_agent=_user_agent()) as open_channel:
         yield open_channel
 
 

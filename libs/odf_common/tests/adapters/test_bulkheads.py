@@ -45,7 +45,7 @@ def stuck() -> Iterator[tuple[Stuck, ingest_pb2_grpc.IngestStub]]:
         ingest_pb2_grpc.add_IngestServicer_to_server(servicer, server)
         return ("odf.node.v1.Ingest",)
 
-    server = serve("127.0.0.1:0", register, bulkheads=Bulkheads(calls=6, calls_of_one=3, patience=0.05))
+    server = serve("127.0.0.1:0", register, bulkheads=Bulkheads(calls=6, calls_of_one=3, timeout=0.05))
     with channel(f"127.0.0.1:{server.port}") as open_channel:
         yield servicer, ingest_pb2_grpc.IngestStub(open_channel)
         servicer.freed.set()
@@ -95,7 +95,7 @@ def test_a_stream_is_counted_for_the_dataset_of_its_header_and_arrives_whole(
 
 
 def test_many_datasets_take_no_more_than_the_method_has_and_nothing_is_kept_of_them() -> None:
-    limits = Bulkheads(calls=1, calls_of_one=1, patience=0)
+    limits = Bulkheads(calls=1, calls_of_one=1, timeout=0)
     with limits.method("/a/Pull"), limits.dataset("/a/Pull", "x"):
         with pytest.raises(Busy, match="Pull cannot be reached: 1 such calls"), limits.method("/a/Pull"):
             pass

@@ -44,7 +44,7 @@ def test_a_service_that_stays_away_is_told_with_where_to_look(listener: socket.s
     with (
         listener,
         pytest.raises(ServiceUnreachable) as caught,
-        clients.coordinator(node(listener), patience=0),
+        clients.coordinator(node(listener), timeout=0),
     ):
         pass
     assert str(caught.value).startswith("coordinator cannot be reached: no server answers at 127.0.0.1:")

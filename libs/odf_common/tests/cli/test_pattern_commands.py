@@ -63,7 +63,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch, *sources: tuple[str, str]) -> None:
     reply = StuckReply(sources=[StuckReply.Source(dataset_id=IDS[name], why=why) for name, why in sources])
 
     @contextmanager
-    def opened(node: object, patience: float) -> Iterator[SimpleNamespace]:
+    def opened(node: object, timeout: float) -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(Stuck=lambda request, timeout: reply)
 
     monkeypatch.setattr(clients, "ingest", opened)
@@ -87,7 +87,7 @@ def test_datasets_are_listed_though_ingest_is_away(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @contextmanager
-    def opened(node: object, patience: float) -> Iterator[None]:
+    def opened(node: object, timeout: float) -> Iterator[None]:
         raise Unavailable(what="ingest", why="no server answers")
         yield
 

@@ -52,11 +52,11 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     poll = PollsReply.Poll(dataset_id="1", interval=60, state="idle", last=SINCE, next="2026-01-01T10:01:00Z")
 
     @contextmanager
-    def coordinator(node: object, patience: float) -> Iterator[SimpleNamespace]:
+    def coordinator(node: object, timeout: float) -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(List=lambda request, timeout: ListReply(datasets=datasets))
 
     @contextmanager
-    def ingest(node: object, patience: float) -> Iterator[SimpleNamespace]:
+    def ingest(node: object, timeout: float) -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(
             Stuck=lambda request, timeout: StuckReply(sources=[source]),
             Polls=lambda request, timeout: PollsReply(polls=[poll]),
@@ -86,7 +86,7 @@ def test_a_coordinator_that_does_not_answer_is_a_problem(
     answers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @contextmanager
-    def coordinator(node: object, patience: float) -> Iterator[None]:
+    def coordinator(node: object, timeout: float) -> Iterator[None]:
         raise Unavailable(what="coordinator", why="no answer in time")
         yield
 

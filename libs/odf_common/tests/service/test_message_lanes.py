@@ -52,7 +52,7 @@ def test_a_message_is_given_up_after_a_while_and_those_behind_it_with_it() -> No
         tries.append(one.offset)
         raise Unavailable(what="lock")
 
-    lanes = MessageLanes(take, patience=0.1)
+    lanes = MessageLanes(take, give_up_after=0.1)
     lanes.put(message(0))
     lanes.put(message(1))
 

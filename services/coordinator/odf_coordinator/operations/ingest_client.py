@@ -33,7 +33,7 @@ class IngestClient:
     """
 
     address: str | None
-    patience: float = RESTART_TIMEOUT_SECONDS  # seconds
+    timeout: float = RESTART_TIMEOUT_SECONDS  # seconds
     tls: PeerTls | None = None
     _is_there: bool = field(default=True, init=False)
     _kept: grpc.Channel | None = field(default=None, init=False)
@@ -72,7 +72,7 @@ class IngestClient:
     def _connected(self, address: str) -> grpc.Channel:
         """Return a new channel; raises `ServiceUnreachable`."""
         try:
-            require_server("ingest", address, self.patience if self._is_there else 0)
+            require_server("ingest", address, self.timeout if self._is_there else 0)
         except ServiceUnreachable:
             self._is_there = False
             raise

@@ -47,7 +47,7 @@ class Drains:
         self, topics: SourceTopics, queues: CommitQueues, owned: AssignedSources, reader: PushReader
     ) -> None:
         """Use these parts."""
-        self.patience = WAITING_TIMEOUT_SECONDS
+        self.waiting_timeout = WAITING_TIMEOUT_SECONDS
         self._topics = topics
         self._queues = queues
         self._owned = owned
@@ -82,7 +82,7 @@ class Drains:
                 if not waits:
                     moved = time.monotonic()
                 elif time.monotonic() - moved > (
-                    RETRY_TIMEOUT_SECONDS if isinstance(waits[0], SourceRetries) else self.patience
+                    RETRY_TIMEOUT_SECONDS if isinstance(waits[0], SourceRetries) else self.waiting_timeout
                 ):
                     raise waits[0]
                 self._hurry(topics, is_hurried=True)

@@ -57,7 +57,7 @@ def test_a_half_waits_for_the_other_one_and_the_rest_with_it(make_bench: Any, br
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [message(ADD, 1), message(FROM, 1)]
         node.wait(lambda: waits(node) and len(bench.rows()) == 1)
-        node.drains.patience = 0.0
+        node.drains.waiting_timeout = 0.0
         with pytest.raises(SourceWaiting, match="a -C without a") as waiting:
             node.drain()
         assert "odf source skip a --source default." in waiting.value.advice()
@@ -69,7 +69,7 @@ def test_a_half_waits_for_the_other_one_and_the_rest_with_it(make_bench: Any, br
         assert bench.values("op", "id") == [(ADD, 1)]
         assert position_of(bench.state, "default").topics[TOPIC].next == {0: 1}
         broker.logs[TOPIC, 0] += [message(FROM, 2, "b"), message(TO, 2, "c"), message(TO, 1, "z")]
-        node.drains.patience = 60.0
+        node.drains.waiting_timeout = 60.0
         node.drain()
         assert reason(node) is None
         assert node.owned.stuck() == {}

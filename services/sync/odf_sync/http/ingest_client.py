@@ -18,7 +18,7 @@ from odf_sync.http.endpoints import FAILED, UNAVAILABLE
 log = structlog.stdlib.get_logger(__name__)
 
 CALL_SECONDS: Final = 30.0  # of one attempt
-PATIENCE_SECONDS: Final = 20.0  # in which the supervisor restarts ingest
+RESTART_TIMEOUT_SECONDS: Final = 20.0  # in which the supervisor restarts ingest
 PAUSE_SECONDS: Final = 0.2
 Reply = TypeVar("Reply")
 _STATUSES: Final = {
@@ -62,11 +62,11 @@ class IngestClient:
     """A client of ingest's pushes; thread-safe."""
 
     def __init__(
-        self, address: str, patience: float = PATIENCE_SECONDS, *, tls: PeerTls | None = None
+        self, address: str, timeout: float = RESTART_TIMEOUT_SECONDS, *, tls: PeerTls | None = None
     ) -> None:
-        """Connect on the first call; wait `patience` seconds for ingest to be restarted."""
+        """Connect on the first call; wait `timeout` seconds for ingest to be restarted."""
         self._stub = PushStub(channel(address, tls))
-        self._patience = patience
+        self._timeout = timeout
 
     def check(self, request: pb.PushRequest) -> pb.PushTarget:
         """Return the target of a push; raises `PushRefused`."""
@@ -85,7 +85,7 @@ class IngestClient:
         return answer
 
     def _call(self, method: Callable[..., Reply], request: object) -> Reply:
-        until = time.monotonic() + self._patience
+        until = time.monotonic() + self._timeout
         while True:
             try:
                 return method(request, timeout=CALL_SECONDS)

@@ -17,7 +17,7 @@ from odf_common.errors import Unavailable
 WORKERS: Final = 1024  # maximum threads; created on demand
 CALLS: Final = 256  # of one method
 CALLS_OF_ONE: Final = 64  # of one method for one dataset
-PATIENCE_SECONDS: Final = 2.0  # quick calls finish in that time
+ADMISSION_TIMEOUT_SECONDS: Final = 2.0  # quick calls finish in that time
 
 
 @dataclass(eq=False, kw_only=True)
@@ -32,12 +32,16 @@ class Bulkheads:
     """Counts the calls in flight; thread-safe."""
 
     def __init__(
-        self, *, calls: int = CALLS, calls_of_one: int = CALLS_OF_ONE, patience: float = PATIENCE_SECONDS
+        self,
+        *,
+        calls: int = CALLS,
+        calls_of_one: int = CALLS_OF_ONE,
+        timeout: float = ADMISSION_TIMEOUT_SECONDS,
     ) -> None:
-        """Admit up to `calls` per method and `calls_of_one` per dataset; a call waits `patience` s for admission."""
+        """Admit up to `calls` per method and `calls_of_one` per dataset; a call waits `timeout` s for admission."""
         self._calls = calls
         self._calls_of_one = calls_of_one
-        self._patience = patience
+        self._timeout = timeout
         self._in_flight: Counter[tuple[str, str]] = Counter()
         self._changed = threading.Condition()
 
@@ -63,7 +67,7 @@ class Bulkheads:
     @contextmanager
     def _place(self, key: tuple[str, str], limit: int) -> Iterator[None]:
         with self._changed:
-            if not self._changed.wait_for(lambda: self._in_flight[key] < limit, self._patience):
+            if not self._changed.wait_for(lambda: self._in_flight[key] < limit, self._timeout):
                 method, ref = key
                 what = method.rpartition("/")[2] + (f" of {ref}" if ref else "")
                 raise Busy(what=what, why=f"{limit} such calls are in flight")

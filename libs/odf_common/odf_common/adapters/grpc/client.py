@@ -174,17 +174,17 @@ def _watched(user_agent: str) -> Options:
 def reached(
     what: str,
     address: str,
-    patience: float = RESTART_TIMEOUT_SECONDS,
+    timeout: float = RESTART_TIMEOUT_SECONDS,
     *,
     tls: PeerTls | None = None,
     user_agent: str = "",
 ) -> Iterator[grpc.Channel]:
-    """Open a channel, waiting up to `patience` seconds for a server that the supervisor may be restarting.
+    """Open a channel, waiting up to `timeout` seconds for a server that the supervisor may be restarting.
 
     Raises `ServiceUnreachable`. The wait comes before the call: a call that fails on its way may have been executed,
     so it must not be repeated. A call to a frozen process fails as `UNAVAILABLE` after 20 s, however long it may take.
     """
-    require_server(what, address, patience)
+    require_server(what, address, timeout)
     with watched_channel(address, tls, user_agent) as open_channel:
         yield open_channel
 
@@ -194,14 +194,14 @@ def watched_channel(address: str, tls: PeerTls | None = None, user_agent: str = 
     return channel(address, tls, options=_watched(user_agent))
 
 
-def require_server(what: str, address: str, patience: float) -> None:
-    """Raise `ServiceUnreachable` unless a server listens at the address within `patience` seconds."""
+def require_server(what: str, address: str, timeout: float) -> None:
+    """Raise `ServiceUnreachable` unless a server listens at the address within `timeout` seconds."""
     host, _, port = address.rpartition(":")
-    until = time.monotonic() + patience
+    until = time.monotonic() + timeout
     while True:
         try:
             socket.create_connection(
-                (host.strip("[]"), int(port)), timeout=max(patience, _CONNECT_POLL_SECONDS)
+                (host.strip("[]"), int(port)), timeout=max(timeout, _CONNECT_POLL_SECONDS)
             ).close()
             break
         except OSError as error:

@@ -11,7 +11,7 @@ from odf_common.adapters.kafka.client_config import LOGGER, consuming, unavailab
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.errors import OdfError, Unavailable
 
-PATIENCE_SECONDS: Final = 10.0  # without a message
+IDLE_TIMEOUT_SECONDS: Final = 10.0  # without a message
 MESSAGES_PER_FETCH: Final = 500
 
 
@@ -28,7 +28,7 @@ def first_messages(cluster: KafkaCluster, topic: str, most: int) -> list[list[by
     consumer = Consumer({**config}, logger=LOGGER)
     values: dict[int, list[bytes]] = {number: [] for number in left}
     count = 0
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + IDLE_TIMEOUT_SECONDS
     try:
         consumer.assign([TopicPartition(topic, number, described.low[number]) for number in left])
         while left and count < most:
@@ -36,7 +36,7 @@ def first_messages(cluster: KafkaCluster, topic: str, most: int) -> list[list[by
                 trouble, value, number = message.error(), message.value(), message.partition() or 0
                 if trouble is not None:
                     raise unavailable(trouble)
-                deadline = time.monotonic() + PATIENCE_SECONDS
+                deadline = time.monotonic() + IDLE_TIMEOUT_SECONDS
                 if value is not None and value.strip():
                     values[number].append(value)
                     count += 1

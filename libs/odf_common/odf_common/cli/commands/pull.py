@@ -264,7 +264,7 @@ def _refresh(
 ) -> dict[str, dict[str, object]]:
     """Pull copies from where they were copied, each even if another one fails; rows by lower-case name."""
     try:
-        with clients.sync(node, patience=0) as sync:
+        with clients.sync(node, timeout=0) as sync:
             request = ListAliasesRequest(refs=names, recursive=recursive)
             datasets = sync.ListAliases(request, timeout=clients.CALL_TIMEOUT_SECONDS).datasets
     except OdfError as error:

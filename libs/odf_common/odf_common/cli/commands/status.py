@@ -238,7 +238,7 @@ def _datasets(node: Node) -> list[dict[str, Any]]:
 def _summaries(node: Node, on_silence: clients.OnSilence) -> list[DatasetSummary]:
     """Return the datasets of the coordinator; empty while it cannot be reached."""
     try:
-        with clients.coordinator(node, patience=0) as coordinator:
+        with clients.coordinator(node, timeout=0) as coordinator:
             return list(coordinator.List(ListRequest(), timeout=LIST_TIMEOUT_SECONDS).datasets)
     except OdfError as error:
         on_silence("coordinator", error)

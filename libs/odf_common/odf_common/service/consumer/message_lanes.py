@@ -49,12 +49,12 @@ class MessageLanes:
         take: Take,
         *,
         threads: int = 0,
-        patience: float = GIVE_UP_AFTER_SECONDS,
+        give_up_after: float = GIVE_UP_AFTER_SECONDS,
         limit: int = MAX_IN_FLIGHT,
     ) -> None:
         """Call `take` with a message and the number of the attempt; it may raise `Unavailable` for a retry."""
         self._take = take
-        self._patience = patience
+        self._give_up_after = give_up_after
         self._limit = limit
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="lane") if threads else None
         self._lanes: dict[bytes, deque[_Item]] = {}
@@ -144,7 +144,7 @@ class MessageLanes:
         now = time.monotonic()
         if item.tries == 1:
             log.warning("message postponed", topic=item.at.topic, key=_text(key), why=str(error))
-        if now - item.since >= self._patience:
+        if now - item.since >= self._give_up_after:
             metrics.MESSAGES.labels(item.at.topic, "given up").inc()
             log.error(
                 "message given up", topic=item.at.topic, key=_text(key), tries=item.tries, why=str(error)
