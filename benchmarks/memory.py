@@ -19,6 +19,10 @@ CASE: Final = "case"
 RESET: Final = "5"  # to /proc/PID/clear_refs
 WORKER: Final = "--multiprocessing-fork"
 TRACKER: Final = "multiprocessing.resource_tracker"
+JVM: Final = ": JVM"
+HELPERS: Final = frozenset(
+    {"bash", "chmod", "jspawnhelper", "readlink", "rm", "sh"}
+)  # what a JVM and its start run
 
 
 class PeakMemory:
@@ -79,9 +83,22 @@ def _name(pid: int, parents: Mapping[int, int]) -> str:
         return ""
     if WORKER in words:
         return CASE if given.startswith("python") else given
-    if given == "java":
-        return f"{_name(parents.get(pid, 0), parents)}: JVM"
-    return next((Path(word).name for word in words if word.endswith(".py")), given)
+    program = Path(words[0]).name
+    if program in HELPERS:
+        return ""
+    if program == "java":
+        return f"{_owner(pid, parents).removesuffix(JVM)}{JVM}"
+    if "-m" in words:
+        return words[words.index("-m") + 1]
+    return next((Path(word).name for word in words if word.endswith(".py")), program)
+
+
+def _owner(pid: int, parents: Mapping[int, int]) -> str:
+    """Return the name of the nearest process above that has one."""
+    pid = parents.get(pid, 0)
+    while pid and not (name := _name(pid, parents)):
+        pid = parents.get(pid, 0)
+    return name if pid else ""
 
 
 def _peak(pid: int) -> float:
