@@ -10,7 +10,8 @@ DOCUMENTS = (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
 COMMAND = re.compile(r"(?:run\.py )?--only ((?:[a-z_]+ ?)+)")
 SCRIPT = re.compile(r"\bbenchmarks/([a-z_]+)\.py")
 QUOTED = re.compile(
-    r"[0-9.]+ (?:times that of Spark|records/s|µs/record|MB/s)|[0-9] ms with\b", re.IGNORECASE
+    r"[0-9.]+ (?:times that of Spark|records/s|µs/record|MB/s)|[0-9] ms with\b|half the time|[0-9] pushes per second",
+    re.IGNORECASE,
 )
 
 

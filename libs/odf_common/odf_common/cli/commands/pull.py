@@ -81,7 +81,7 @@ class PullFailed(Refused):
     "--trust-records",
     "trusts_records",
     is_flag=True,
-    help="Copies: check the files of new data, but not the records in them; takes half the time.",
+    help="Copies: check the files of new data, but not the records in them; faster.",
 )
 @output_option
 def command(
