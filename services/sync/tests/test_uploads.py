@@ -144,6 +144,13 @@ def test_a_part_that_does_not_follow_is_told_what_has_arrived(server: Server, st
     assert server.kept() == []
 
 
+def test_nothing_is_received_for_a_name_without_a_dataset(server: Server) -> None:
+    path = f"/nowhere/data/{NAME}"
+    assert server.put(OBJECT, path=path).status == 404
+    assert server.ask(path=path).status == 404
+    assert server.kept() == []
+
+
 def test_a_part_of_what_was_never_begun_is_told_so(server: Server) -> None:
     assert server.put(OBJECT[BEGUN:], "bytes 4-9/10") == Answer(409, 0, None)
     assert server.kept() == []

@@ -13,7 +13,7 @@ from odf_testing import plain_digest
 from odf_testing.profiles import examples
 
 from odf_common.errors import InvalidInput
-from odf_common.hashing import arrow_digest_encoding
+from odf_common.hashing import arrow_digest_encoding, logical
 from odf_common.hashing.logical import LogicalHasher, UnhashableType, logical_hash
 from odf_common.hashing.multihash import Multihash
 
@@ -366,3 +366,11 @@ def test_beside_a_null_struct_a_null_field_counts_as_zero(
 
     assert hash_of(None) == hash_of(zero)
     assert hash_of(None) != hash_of(other)
+
+
+@pytest.mark.parametrize("chunk", [1, 100, 1 << 23])
+def test_a_stream_is_hashed_in_groups_of_any_size(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    table = pa.table({"n": range(50), "s": [str(number) for number in range(50)]})
+    expected = Multihash.arrow0(plain_digest.digest(table))
+    monkeypatch.setattr(logical, "_HASH_CHUNK_BYTES", chunk)
+    assert logical_hash(table.to_reader(max_chunksize=7)) == expected

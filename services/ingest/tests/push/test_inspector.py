@@ -110,6 +110,35 @@ def test_a_slow_dataset_holds_up_only_itself() -> None:
     assert done == set(names)
 
 
+def test_a_dataset_is_read_by_one_thread_at_a_time_and_again_if_asked_meanwhile() -> None:
+    dataset, release, begun = a_dataset(), threading.Event(), list[int]()
+    delivered, reading = list[DatasetId](), list[int]()
+
+    def current(_: DatasetId) -> None:
+        reading.append(1)
+        begun.append(len(reading))
+        release.wait(10)
+        reading.pop()
+
+    with ThreadPoolExecutor(3) as pool:
+        inspector = an_inspector(
+            pool,
+            catalog=a_catalog([dataset]),
+            current=current,
+            deliver=lambda found: delivered.extend(one.dataset for one in found),
+        )
+        inspector.ask([dataset])
+        while not begun:
+            time.sleep(0.005)
+        for _ in range(5):
+            inspector.ask([dataset])
+        pool.submit(lambda: None).result(10)  # the tasks before it have begun
+        release.set()
+        while len(delivered) < 2:
+            time.sleep(0.005)
+    assert begun == [1, 1]
+
+
 def test_what_was_read_is_delivered_before_the_slow_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspector_module, "GATHER_SECONDS", 0.0)
     names, delivered = [a_dataset(number) for number in range(3)], list[list[DatasetId]]()
