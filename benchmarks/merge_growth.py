@@ -30,7 +30,7 @@ from odf_common.ports.store import BlobStore, ObjectKind
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.history.history import DatasetHistory
-from odf_ingest.prepare.preparer import Prepared
+from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.source_settings import SourceSettings
 
 ROWS = 1_000  # records per batch
@@ -66,9 +66,9 @@ class Dataset:
         """Bring the index forward, as is done before a batch takes its place in the queue."""
         self.history.bring_forward(self.source.merge, lambda: self.state)
 
-    def prepared(self, records: pa.Table) -> Prepared:
+    def prepared(self, records: pa.Table) -> PreparedRecords:
         """Return records as they are merged."""
-        return Prepared(
+        return PreparedRecords(
             source=self.source,
             records=records,
             default_event_time=Timestamp.from_ms(0),

@@ -11,8 +11,8 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import ObjectKind
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.slice_writer import Drafter
-from odf_ingest.merge import Merged
-from odf_ingest.prepare.preparer import Prepared
+from odf_ingest.merge import MergeResult
+from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.source_settings import SourceSettings
 
 
@@ -20,7 +20,7 @@ def test_a_draft_whose_watermark_is_refused_leaves_no_slice(make_bench: Callable
     bench = make_bench()
     drafter = Drafter(bench.blobs, bench.clock, block_version=3, is_signed=False)
     moment = pa.array([1_600_000_000_000], pa.timestamp("ms", "UTC"))
-    merged = Merged(records=pa.table({"event_time": moment, "id": pa.array([1], pa.int64())}))
+    merged = MergeResult(records=pa.table({"event_time": moment, "id": pa.array([1], pa.int64())}))
     with pytest.raises(InvalidInput):
         drafter.draft(bench.state, merged, source="default", position=SourcePosition(), watermark=-(10**18))
     assert list(bench.blobs.names(bench.dataset, ObjectKind.DATA)) == []
@@ -37,7 +37,7 @@ def test_records_have_no_column_of_the_system(make_bench: Callable[..., Any], co
     state = bench.state
     drafter = Drafter(bench.blobs, bench.clock, block_version=3, is_signed=False)
     records = pa.table({"id": pa.array([1], pa.int64()), column: pa.array([1], pa.int64())})
-    prepared = Prepared(
+    prepared = PreparedRecords(
         source=state.push_sources["default"], records=records, default_event_time=Timestamp(0), greatest={}
     )
     with pytest.raises(InvalidInput, match=f"column {column}: the name belongs to a system column"):

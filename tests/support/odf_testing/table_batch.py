@@ -11,7 +11,7 @@ from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.merge import takes_whole_batches
-from odf_ingest.prepare.preparer import Prepared
+from odf_ingest.prepare.preparer import PreparedRecords
 
 
 @dataclass
@@ -28,9 +28,9 @@ class TableBatch:
     def check(self, position: SourcePosition) -> None:
         pass
 
-    def prepare(self, state: ChainState) -> Prepared:
+    def prepare(self, state: ChainState) -> PreparedRecords:
         source = state.push_sources[self.source]
-        return Prepared(
+        return PreparedRecords(
             source=source,
             records=self.records,
             default_event_time=Timestamp.from_ms(0),
@@ -38,10 +38,12 @@ class TableBatch:
             is_state=takes_whole_batches(source.merge),
         )
 
-    def left_of(self, error: InvalidInput) -> Prepared:
+    def left_of(self, error: InvalidInput) -> PreparedRecords:
         raise error
 
-    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, NewWatermark]:
+    def advance(
+        self, position: SourcePosition, prepared: PreparedRecords
+    ) -> tuple[SourcePosition, NewWatermark]:
         return position, None
 
     def before_proposal(self) -> None:

@@ -14,7 +14,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff
 from odf_ingest import metrics
-from odf_ingest.accept.receipts import Pending, Receipt, Receipts, State, refused
+from odf_ingest.accept.receipts import PendingPush, Receipt, Receipts, State, refused
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.file_commit import FileCommit
@@ -110,7 +110,7 @@ class AcceptedPushes:
         if has_more and not self._stop.is_set():
             self.wake(dataset)
 
-    def _settle(self, dataset: DatasetId, push: Pending) -> None:
+    def _settle(self, dataset: DatasetId, push: PendingPush) -> None:
         """Commit a push, as often as it takes, and store the outcome; leave it if the service stops."""
         tries = bugs = 0
         while not self._stop.is_set():
@@ -140,7 +140,7 @@ class AcceptedPushes:
                 self._settled.notify_all()
             return
 
-    def _committed(self, dataset: DatasetId, push: Pending) -> Receipt:
+    def _committed(self, dataset: DatasetId, push: PendingPush) -> Receipt:
         receipt = push.receipt
         batch = FileBatch(
             file=push.batch,

@@ -84,7 +84,7 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
+class PendingPush:
     """A push to settle, and its batch."""
 
     receipt: Receipt
@@ -143,7 +143,7 @@ class Receipts:
                 raise
         return receipt
 
-    def pending(self, dataset: DatasetId) -> Sequence[Pending]:
+    def pending(self, dataset: DatasetId) -> Sequence[PendingPush]:
         """Return the pushes to settle, in the order of acceptance; for the process that holds `working`."""
         folder = self._of(dataset)
         found = []
@@ -153,7 +153,7 @@ class Receipts:
                 if receipt is None or receipt.is_settled:
                     (folder / name).unlink()  # left by a kill between the two steps of `accept` or `settle`
                 else:
-                    found.append(Pending(receipt=receipt, batch=folder / name))
+                    found.append(PendingPush(receipt=receipt, batch=folder / name))
         return found
 
     def settle(self, dataset: DatasetId, receipt: Receipt) -> None:

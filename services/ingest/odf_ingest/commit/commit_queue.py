@@ -18,7 +18,7 @@ from odf_common.service.consumer.pools import SerialQueue
 from odf_ingest.commit.committer import Batch, BatchCommitter, Outcome, P
 from odf_ingest.commit.watermark import LateRecords
 from odf_ingest.history.history import DatasetHistory
-from odf_ingest.history.kept_index import Building, IndexBehind, IsWanted
+from odf_ingest.history.kept_index import BuildProgress, IndexBehind, IsWanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class CommitQueues:
         history = self.queue(dataset).history
         history.bring_forward(merge, lambda: self.state(dataset), is_wanted)
 
-    def building(self, dataset: DatasetId, merge: MergeStrategy) -> Building | None:
+    def building(self, dataset: DatasetId, merge: MergeStrategy) -> BuildProgress | None:
         """Return how far the index for a merge strategy is being caught up; None if it is not."""
         with self._mutex:
             queue = self._queues.get(dataset)

@@ -24,9 +24,9 @@ from odf_ingest.commit.slice_writer import Draft, Drafter
 from odf_ingest.commit.watermark import NONE_LATE, Lateness, NewWatermark
 from odf_ingest.errors import AlreadyCommitted
 from odf_ingest.history.history import DatasetHistory
-from odf_ingest.merge import History, Merged
+from odf_ingest.merge import History, MergeResult
 from odf_ingest.prepare.batch import BadRecord
-from odf_ingest.prepare.preparer import Prepared
+from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.source_settings import SourceSettings
 
 log = structlog.stdlib.get_logger(__name__)
@@ -54,16 +54,16 @@ class Batch(Protocol[P]):
     def check(self, position: P) -> None:
         """Raise `AlreadyCommitted`, or why the batch cannot be committed, unless it follows the position."""
 
-    def prepare(self, state: ChainState) -> Prepared:
+    def prepare(self, state: ChainState) -> PreparedRecords:
         """Return the records, prepared for a state of the chain."""
 
-    def left_of(self, error: InvalidInput) -> Prepared:
+    def left_of(self, error: InvalidInput) -> PreparedRecords:
         """Reduce a batch that cannot be merged as a whole, or raise the error.
 
         The result is smaller than before, and is the batch from then on.
         """
 
-    def advance(self, position: P, prepared: Prepared) -> tuple[P, NewWatermark]:
+    def advance(self, position: P, prepared: PreparedRecords) -> tuple[P, NewWatermark]:
         """Return the position after the batch, and its watermark; write bad records to the dead letters durably."""
 
     def before_proposal(self) -> None:
@@ -142,7 +142,7 @@ class BatchCommitter:
 
     def _merged(
         self, state: ChainState, batch: Batch[P], past: History, settings: SourceSettings
-    ) -> tuple[Prepared, Merged]:
+    ) -> tuple[PreparedRecords, MergeResult]:
         """Return the mergeable part of the batch, and its merge result."""
         prepared = batch.prepare(state)
         while True:

@@ -26,7 +26,7 @@ from odf_ingest.merge import takes_whole_batches
 from odf_ingest.prepare.bad_rows import RejectedRows
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.plan import Plan, plan_of
-from odf_ingest.prepare.preparer import Prepared, Preparer
+from odf_ingest.prepare.preparer import PreparedRecords, Preparer
 from odf_ingest.source_settings import BadRecords
 
 
@@ -51,7 +51,7 @@ class FileCommit:
         self._preparer = preparer
         self._rejecting = rejecting
         self._is_wanted = is_wanted
-        self._read: tuple[Plan, Prepared] | None = None
+        self._read: tuple[Plan, PreparedRecords] | None = None
         self._content = "" if batch.is_key_generated else digest_of(batch.file)
         self._is_proposed = False
         self._dataset: DatasetId | None = None
@@ -74,7 +74,7 @@ class FileCommit:
             raise AlreadyCommitted
         self._require_wanted()
 
-    def prepare(self, state: ChainState) -> Prepared:
+    def prepare(self, state: ChainState) -> PreparedRecords:
         """Return the file's records; raises `InvalidInput`, `TooManyRejected`."""
         self._dataset = state.dataset_id
         source = chosen_source(state, self.source)
@@ -87,7 +87,7 @@ class FileCommit:
         self._require_wanted()
         return self._read[1]
 
-    def _records(self, plan: Plan) -> Prepared:
+    def _records(self, plan: Plan) -> PreparedRecords:
         assert self._dataset is not None
         settings = self._rejecting.settings(self._dataset, self.source)
         if settings.bad_records is BadRecords.STOP or takes_whole_batches(plan.source.merge):
@@ -97,11 +97,13 @@ class FileCommit:
         require_share(settings, f"rows of {self._batch.label}", prepared.bad, rows.count)
         return prepared
 
-    def left_of(self, error: InvalidInput) -> Prepared:
+    def left_of(self, error: InvalidInput) -> PreparedRecords:
         """Raise the error: rows that cannot be merged refuse the file."""
         raise error
 
-    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, NewWatermark]:
+    def advance(
+        self, position: SourcePosition, prepared: PreparedRecords
+    ) -> tuple[SourcePosition, NewWatermark]:
         """Return the position with the batch's receipt; bad rows are durable dead letters on return."""
         self._require_wanted()
         assert self._dataset is not None

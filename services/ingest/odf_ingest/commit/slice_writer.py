@@ -30,9 +30,9 @@ from odf_ingest.commit.position import Position
 from odf_ingest.commit.watermark import NONE_LATE, Lateness, NewWatermark, lateness_of, watermark_of
 from odf_ingest.history.align_columns import align_columns, data_columns, without_dictionaries
 from odf_ingest.history.kept_index import SliceRecords
-from odf_ingest.merge import History, Merged, key_columns, merge
+from odf_ingest.merge import History, MergeResult, key_columns, merge
 from odf_ingest.prepare.event_time import fill_event_time
-from odf_ingest.prepare.preparer import Prepared
+from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.source_settings import SourceSettings, load_settings
 
 USUAL: Final = SourceSettings()
@@ -73,14 +73,14 @@ class Drafter:
         return load_settings(self._blobs, state.dataset_id, source)
 
     def merged(
-        self, state: ChainState, prepared: Prepared, history: History, settings: SourceSettings
-    ) -> Merged:
+        self, state: ChainState, prepared: PreparedRecords, history: History, settings: SourceSettings
+    ) -> MergeResult:
         """Return the records to append, every one with an event time. Raises `InvalidInput`."""
         vocab = state.vocabulary
         records = prepared.records
         if records is None:
             if not prepared.is_state or state.schema is None:
-                return Merged(records=pa.table({}))
+                return MergeResult(records=pa.table({}))
             records = _no_records(schema_of_event(state.schema), vocab)
         taken = {vocab.offset_column, vocab.system_time_column} & set(records.column_names)
         if taken:
@@ -100,7 +100,7 @@ class Drafter:
     def draft(
         self,
         state: ChainState,
-        merged: Merged,
+        merged: MergeResult,
         *,
         source: str,
         position: Position,
@@ -138,7 +138,7 @@ class Drafter:
         _, after = build_blocks(state, events, system_time=system_time, version=self._block_version)
         return Draft(before=state, after=after, events=tuple(events), system_time=system_time)
 
-    def _table(self, state: ChainState, merged: Merged, system_time: Timestamp) -> pa.Table:
+    def _table(self, state: ChainState, merged: MergeResult, system_time: Timestamp) -> pa.Table:
         """Return the table to write, in stored types."""
         table = with_system_columns(
             merged.records,

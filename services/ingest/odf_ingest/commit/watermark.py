@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from odf_common.data.columns import Operation
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.merge import Merged
+from odf_ingest.merge import MergeResult
 from odf_ingest.prepare.event_time import event_times, max_event_time
-from odf_ingest.prepare.preparer import Prepared
+from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.source_settings import DAY, HOUR, MINUTE, Duration, SourceSettings
 
 KEEP_WATERMARK: Final = "held"
@@ -62,7 +62,7 @@ def latest_counted(settings: SourceSettings, now: Timestamp) -> int | None:
 
 
 def greatest_counted(
-    prepared: Prepared, column: str, settings: SourceSettings, now: Timestamp
+    prepared: PreparedRecords, column: str, settings: SourceSettings, now: Timestamp
 ) -> Mapping[int, int]:
     """Return the greatest event time by partition that may raise the watermark."""
     latest = latest_counted(settings, now)
@@ -79,7 +79,7 @@ def greatest_counted(
     return found
 
 
-def lateness_of(merged: Merged, column: str, watermark: Timestamp | None) -> Lateness:
+def lateness_of(merged: MergeResult, column: str, watermark: Timestamp | None) -> Lateness:
     """Return how many appended records are older than the watermark before them; corrections do not count."""
     if watermark is None or len(merged.records) == 0:
         return NONE_LATE

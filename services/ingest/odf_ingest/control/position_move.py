@@ -14,7 +14,7 @@ from odf_ingest.commit.file_commit import chosen_source
 from odf_ingest.commit.position import SourcePosition, TopicPosition
 from odf_ingest.commit.watermark import KEEP_WATERMARK, NewWatermark
 from odf_ingest.errors import AlreadyCommitted
-from odf_ingest.prepare.preparer import Prepared
+from odf_ingest.prepare.preparer import PreparedRecords
 
 OFFSET: Final = r"[0-9]{1,18}"
 OFFSETS: Final = rf"[0-9]{{1,9}}:{OFFSET}(,[0-9]{{1,9}}:{OFFSET})*"
@@ -40,16 +40,18 @@ class PositionMove:
         if self._moved(position) == position:
             raise AlreadyCommitted
 
-    def prepare(self, state: ChainState) -> Prepared:
+    def prepare(self, state: ChainState) -> PreparedRecords:
         """Return no records."""
         declared = chosen_source(state, self.source)
-        return Prepared(source=declared, records=None, default_event_time=Timestamp(0), greatest={})
+        return PreparedRecords(source=declared, records=None, default_event_time=Timestamp(0), greatest={})
 
-    def left_of(self, error: InvalidInput) -> Prepared:
+    def left_of(self, error: InvalidInput) -> PreparedRecords:
         """Raise the error."""
         raise error
 
-    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, NewWatermark]:
+    def advance(
+        self, position: SourcePosition, prepared: PreparedRecords
+    ) -> tuple[SourcePosition, NewWatermark]:
         """Return the chosen position; the watermark stays."""
         return self._moved(position), KEEP_WATERMARK
 

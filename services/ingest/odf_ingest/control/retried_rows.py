@@ -22,7 +22,7 @@ from odf_ingest.poll.fetch import as_batch
 from odf_ingest.poll.polled_position import PollPosition
 from odf_ingest.prepare.bad_rows import TextRows
 from odf_ingest.prepare.plan import Plan, plan_of
-from odf_ingest.prepare.preparer import Prepared, Preparer
+from odf_ingest.prepare.preparer import PreparedRecords, Preparer
 from odf_ingest.read import FileRecords
 from odf_ingest.read.input_format import InputFormat
 
@@ -76,7 +76,7 @@ class RetriedRows:
         if not self._left:
             raise AlreadyCommitted
 
-    def prepare(self, state: ChainState) -> Prepared:
+    def prepare(self, state: ChainState) -> PreparedRecords:
         """Return the records of rows that fit; raises `SourceGone`."""
         plan, event_ms = self._plan(state), self._left[0].event_ms
         if plan.takes_whole_batches:
@@ -106,20 +106,20 @@ class RetriedRows:
         format_ = InputFormat.parse(self._left[0].input_format or "")
         return plan_of(state, replace(source, read=format_.step(source.read)))
 
-    def _refused(self, plan: Plan, why: str) -> Prepared:
+    def _refused(self, plan: Plan, why: str) -> PreparedRecords:
         self._unfit = {letter.offset: why for letter in self._left}
         self.may_be_empty = False
-        return Prepared(source=plan.source, records=None, default_event_time=Timestamp(0), greatest={})
+        return PreparedRecords(source=plan.source, records=None, default_event_time=Timestamp(0), greatest={})
 
     def _rows(self, step: ReadStep) -> TextRows:
         values = [letter.value for letter in self._left]
         return TextRows(FileRecords(step=_in_utf8(step), values=values, places=[""] * len(values)))
 
-    def left_of(self, error: InvalidInput) -> Prepared:
+    def left_of(self, error: InvalidInput) -> PreparedRecords:
         """Raise the error: no row fails alone."""
         raise error
 
-    def advance(self, position: RowPosition, prepared: Prepared) -> tuple[RowPosition, NewWatermark]:
+    def advance(self, position: RowPosition, prepared: PreparedRecords) -> tuple[RowPosition, NewWatermark]:
         """Return the position with the numbers of the rows; the watermark is the greatest event time of records."""
         numbers = Numbers.of(letter.offset for letter in self._left if letter.offset not in self._unfit)
         return replace(position, retried=position.retried | numbers), None

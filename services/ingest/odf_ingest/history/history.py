@@ -35,7 +35,7 @@ from odf_common.metadata.steps import (
 from odf_ingest.history.align_columns import without_dictionaries
 from odf_ingest.history.current_rows import CurrentRows
 from odf_ingest.history.kept_index import (
-    Building,
+    BuildProgress,
     IndexBehind,
     IsWanted,
     KeptIndex,
@@ -116,7 +116,7 @@ class DatasetHistory:
             case _:
                 pass  # it looks nothing up
 
-    def building(self, merge: MergeStrategy) -> Building | None:
+    def building(self, merge: MergeStrategy) -> BuildProgress | None:
         """Return how far the index that a strategy looks up is being caught up; None if it is not."""
         index: KeptIndex[KeyIndex] | KeptIndex[CurrentRows] | None
         match merge:

@@ -44,7 +44,7 @@ class IndexBehind(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRecords:
-    """Records of one or more slices, in stored types; `keys` as in `Merged`."""
+    """Records of one or more slices, in stored types; `keys` as in `MergeResult`."""
 
     records: pa.Table
     keys: Mapping[Strings, Keys] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Chain(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Building:
+class BuildProgress:
     """How far an index is built: slices read, of how many (0: not known yet), and since when (s since the epoch)."""
 
     since: float
@@ -106,11 +106,11 @@ class KeptIndex(Generic[Index]):
         self._chain = chain
         self._lock = threading.Lock()
         self._is_ready = False  # caught up by this process, and not found damaged since
-        self.building: Building | None = None
+        self.building: BuildProgress | None = None
 
     def bring_forward(self, current: Callable[[], ChainState], is_wanted: IsWanted) -> None:
         """Extend the index to the current state of the chain, or stop early once that is not wanted any more."""
-        self.building = self.building or Building(since=time.time())
+        self.building = self.building or BuildProgress(since=time.time())
         try:
             with self._lock:
                 self._index.store.load()
@@ -176,7 +176,7 @@ class KeptIndex(Generic[Index]):
 
     def _note(self, done: int, total: int) -> None:
         if self.building is not None:
-            self.building = Building(since=self.building.since, done=done, total=total)
+            self.building = BuildProgress(since=self.building.since, done=done, total=total)
 
     def _drop(self, state: ChainState, error: RunDamaged) -> None:
         log.warning(

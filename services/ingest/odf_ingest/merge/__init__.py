@@ -7,7 +7,7 @@ from odf_ingest.merge import append, changelog_stream, ledger, snapshot, upsert_
 from odf_ingest.merge.strategy import (
     DEFAULT,
     History,
-    Merged,
+    MergeResult,
     key_columns,
     merge,
     operation_faults,
@@ -17,7 +17,7 @@ from odf_ingest.merge.strategy import (
 __all__ = [
     "DEFAULT",
     "History",
-    "Merged",
+    "MergeResult",
     "append",
     "changelog_stream",
     "key_columns",

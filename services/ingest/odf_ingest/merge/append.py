@@ -5,7 +5,7 @@ import pyarrow as pa
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import MergeStrategyAppend
 from odf_ingest.merge.ordering import by_event_time
-from odf_ingest.merge.strategy import DEFAULT, History, Merged, merge
+from odf_ingest.merge.strategy import DEFAULT, History, MergeResult, merge
 from odf_ingest.source_settings import SourceSettings
 
 
@@ -16,5 +16,5 @@ def _(
     history: History,
     vocab: DatasetVocabulary,
     settings: SourceSettings = DEFAULT,
-) -> Merged:
-    return Merged(records=by_event_time(new, vocab.event_time_column))
+) -> MergeResult:
+    return MergeResult(records=by_event_time(new, vocab.event_time_column))

@@ -21,7 +21,7 @@ from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrateg
 from odf_ingest.errors import IncompleteCorrection
 from odf_ingest.history.keys import key_array
 from odf_ingest.merge.ordering import key_order
-from odf_ingest.merge.strategy import DEFAULT, History, Merged, key_columns, merge, operation_faults
+from odf_ingest.merge.strategy import DEFAULT, History, MergeResult, key_columns, merge, operation_faults
 from odf_ingest.source_settings import SourceSettings
 
 Indices = npt.NDArray[np.int64]
@@ -39,7 +39,7 @@ def _(
     history: History,
     vocab: DatasetVocabulary,
     settings: SourceSettings = DEFAULT,
-) -> Merged:
+) -> MergeResult:
     if vocab.operation_type_column not in new.column_names:
         raise InvalidInput(where=f"column {vocab.operation_type_column}", text="is missing")
     ops = operations(new, vocab.operation_type_column)
@@ -47,7 +47,7 @@ def _(
     _check_halves(records, ops, strategy.primary_key)
     order = key_order(records, strategy.primary_key).to_numpy()
     indices = pa.array(order[_paired(ops.to_numpy(zero_copy_only=False)[order])])
-    return Merged(records=records.take(indices), ops=ops.take(indices))
+    return MergeResult(records=records.take(indices), ops=ops.take(indices))
 
 
 def _check_halves(records: pa.Table, ops: pa.Array, key: Strings) -> None:

@@ -15,7 +15,7 @@ from odf_common.metadata.steps import Strings
 from odf_ingest.history.equality import equal
 from odf_ingest.history.keys import Keys, key_array, key_order
 from odf_ingest.merge.ordering import by_key
-from odf_ingest.merge.strategy import Merged
+from odf_ingest.merge.strategy import MergeResult
 
 PARALLEL_ROWS: Final = 1 << 16  # from which threads are worth it
 Indices = npt.NDArray[np.int64]
@@ -30,7 +30,7 @@ def difference(  # noqa: PLR0913 - all by name
     compared: Strings | None,
     event_time: str,
     retracts_missing: bool,
-) -> Merged:
+) -> MergeResult:
     """Return the operations that turn `known` into `new`, by key, then operation.
 
     Keys are unique in both; raises `InvalidInput` if those of `new` are not. `compared`: columns to compare; None: all
@@ -53,7 +53,7 @@ def difference(  # noqa: PLR0913 - all by name
         [pa.repeat(pa.scalar(int(op), pa.uint8()), len(indices)) for _, indices, op in parts]
     )
     ordered, ops = by_key(records.combine_chunks(), ops, key)
-    return Merged(records=ordered, ops=ops)
+    return MergeResult(records=ordered, ops=ops)
 
 
 def alike(known: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -67,14 +67,14 @@ def alike(known: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-class _Sorted(NamedTuple):
+class _SortedKeys(NamedTuple):
     """Keys, ascending, and the row of each."""
 
     keys: Keys
     rows: Indices
 
 
-Sorting = Callable[[], _Sorted]
+Sorting = Callable[[], _SortedKeys]
 
 
 def begin_sorting(new: pa.Table, key: Strings) -> Sorting:
@@ -98,11 +98,11 @@ class _Match(NamedTuple):
     new: Indices
 
 
-def _sorted(keys: Keys, *, is_in_runs: bool = False) -> _Sorted:
+def _sorted(keys: Keys, *, is_in_runs: bool = False) -> _SortedKeys:
     """Return the keys sorted; `is_in_runs`: they are a few ascending runs one after another."""
     # numpy.unique is no choice: where it need not sort, it hashes, which is a hundred times slower.
     if len(keys) < 2 or bool(np.all(np.greater_equal(keys[1:], keys[:-1]))):
-        return _Sorted(keys, np.arange(len(keys)))
+        return _SortedKeys(keys, np.arange(len(keys)))
     # Keys are distinct, or refused, so the faster sorts that are not stable serve; the stable one merges runs.
     if is_in_runs or keys.dtype.kind == "S":
         order = key_order(keys)
@@ -111,10 +111,10 @@ def _sorted(keys: Keys, *, is_in_runs: bool = False) -> _Sorted:
         if packed is not None:
             return packed
         order = np.argsort(keys)
-    return _Sorted(keys[order], order)
+    return _SortedKeys(keys[order], order)
 
 
-def _sorted_packed(keys: Keys) -> _Sorted | None:
+def _sorted_packed(keys: Keys) -> _SortedKeys | None:
     """Return integers sorted as one number each with their row, a third faster; None if that has more than 63 bits."""
     low, bits = keys.min(), len(keys).bit_length()
     if keys.dtype != np.int64 or int(keys.max()) - int(low) >= 1 << (63 - bits):
@@ -125,10 +125,10 @@ def _sorted_packed(keys: Keys) -> _Sorted | None:
     rows = packed & ((1 << bits) - 1)
     packed >>= bits
     packed += low
-    return _Sorted(packed, rows)
+    return _SortedKeys(packed, rows)
 
 
-def _distinct(keys: Keys, names: Strings) -> _Sorted:
+def _distinct(keys: Keys, names: Strings) -> _SortedKeys:
     """Return the keys sorted; raises `InvalidInput` if two are equal."""
     order = _sorted(keys)
     if bool(np.any(order.keys[1:] == order.keys[:-1])):
@@ -136,7 +136,7 @@ def _distinct(keys: Keys, names: Strings) -> _Sorted:
     return order
 
 
-def _matched(old_keys: Keys, new: _Sorted) -> _Match:
+def _matched(old_keys: Keys, new: _SortedKeys) -> _Match:
     old = _sorted(old_keys, is_in_runs=True)
     if len(old.keys) == 0 or len(new.keys) == 0:
         none: Indices = np.empty(0, dtype=np.int64)

@@ -6,7 +6,7 @@ from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import MergeStrategyLedger, Strings
 from odf_ingest.history.keys import key_array
 from odf_ingest.merge.ordering import by_event_time
-from odf_ingest.merge.strategy import DEFAULT, History, Merged, key_columns, merge
+from odf_ingest.merge.strategy import DEFAULT, History, MergeResult, key_columns, merge
 from odf_ingest.source_settings import SourceSettings
 
 
@@ -22,8 +22,10 @@ def _(
     history: History,
     vocab: DatasetVocabulary,
     settings: SourceSettings = DEFAULT,
-) -> Merged:
+) -> MergeResult:
     keys = key_array(new, strategy.primary_key)
     indices, fresh = history.fresh(strategy.primary_key, keys)
     kept = new if len(indices) == len(new) else new.take(pa.array(indices))
-    return Merged(records=by_event_time(kept, vocab.event_time_column), keys={strategy.primary_key: fresh})
+    return MergeResult(
+        records=by_event_time(kept, vocab.event_time_column), keys={strategy.primary_key: fresh}
+    )

@@ -9,7 +9,7 @@ from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import MergeStrategySnapshot, Strings
 from odf_ingest.errors import SnapshotRetractsTooMuch
 from odf_ingest.merge.difference import begin_sorting, difference
-from odf_ingest.merge.strategy import DEFAULT, History, Merged, key_columns, merge, takes_whole_batches
+from odf_ingest.merge.strategy import DEFAULT, History, MergeResult, key_columns, merge, takes_whole_batches
 from odf_ingest.source_settings import EmptySnapshot, SourceSettings
 
 
@@ -30,7 +30,7 @@ def _(
     history: History,
     vocab: DatasetVocabulary,
     settings: SourceSettings = DEFAULT,
-) -> Merged:
+) -> MergeResult:
     key = strategy.primary_key
     if len(new) == 0 and settings.empty_snapshot is EmptySnapshot.REFUSE:
         raise InvalidInput(
@@ -39,7 +39,7 @@ def _(
     sorting = begin_sorting(new, key) if len(new) else None
     known = history.current(key)
     if len(new) == 0 and len(known) == 0:
-        return Merged(records=new)  # the dataset may not have the key's columns yet
+        return MergeResult(records=new)  # the dataset may not have the key's columns yet
     merged = difference(
         known,
         new,
@@ -53,7 +53,7 @@ def _(
     return merged
 
 
-def _check_share(merged: Merged, rows: int, settings: SourceSettings) -> None:
+def _check_share(merged: MergeResult, rows: int, settings: SourceSettings) -> None:
     """Raise `SnapshotRetractsTooMuch` if more than the allowed share of the current rows is retracted."""
     if rows <= settings.retraction_guard_rows or merged.ops is None:
         return

@@ -19,7 +19,7 @@ DEFAULT: Final = SourceSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merged:
+class MergeResult:
     """Records in offset order; `ops` has one operation per record, None: all are appends.
 
     `keys`: the sorted, distinct keys of all records, by key columns, as far as the strategy computed them.
@@ -50,7 +50,7 @@ def merge(
     history: History,
     vocab: DatasetVocabulary,
     settings: SourceSettings = DEFAULT,
-) -> Merged:
+) -> MergeResult:
     """Return the records to append so that the dataset reflects `new`, which has an event time column.
 
     `settings` limit what one snapshot may retract. Columns have stored types, as in the history.

@@ -11,7 +11,7 @@ from odf_ingest.history.keys import key_array, last_of_each
 from odf_ingest.merge.changelog_stream import operations
 from odf_ingest.merge.difference import alike, difference
 from odf_ingest.merge.ordering import by_key
-from odf_ingest.merge.strategy import DEFAULT, History, Merged, key_columns, merge
+from odf_ingest.merge.strategy import DEFAULT, History, MergeResult, key_columns, merge
 from odf_ingest.source_settings import SourceSettings
 
 
@@ -27,7 +27,7 @@ def _(
     history: History,
     vocab: DatasetVocabulary,
     settings: SourceSettings = DEFAULT,
-) -> Merged:
+) -> MergeResult:
     key, name = strategy.primary_key, vocab.operation_type_column
     keys = key_array(new, key)
     distinct, rows = last_of_each(keys)
@@ -43,16 +43,16 @@ def _(
     ops = pa.repeat(pa.scalar(int(Operation.RETRACT), pa.uint8()), len(retracts))
     assert upserts.ops is not None
     ordered, ops = by_key(records, pa.concat_arrays([upserts.ops, ops]), key)
-    return Merged(records=ordered, ops=ops)
+    return MergeResult(records=ordered, ops=ops)
 
 
-def _upserted(known: pa.Table, last: pa.Table, key: Strings, vocab: DatasetVocabulary) -> Merged:
+def _upserted(known: pa.Table, last: pa.Table, key: Strings, vocab: DatasetVocabulary) -> MergeResult:
     return difference(
         known, last, key=key, compared=None, event_time=vocab.event_time_column, retracts_missing=False
     )
 
 
-def _retracted(known: pa.Table, gone: pa.Table, key: Strings, upserts: Merged) -> pa.Table:
+def _retracted(known: pa.Table, gone: pa.Table, key: Strings, upserts: MergeResult) -> pa.Table:
     """Return the current records of retracted keys; unknown keys are ignored."""
     if known.num_columns == 0 or len(gone) == 0:
         return upserts.records.slice(0, 0)

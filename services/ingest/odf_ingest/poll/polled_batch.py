@@ -14,13 +14,13 @@ from odf_ingest.commit.rejects import RejectedOfFile, RejectPolicy, RowLetters, 
 from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted
 from odf_ingest.merge import takes_whole_batches
-from odf_ingest.poll.fetch import Fetched, FetchedMessages
+from odf_ingest.poll.fetch import FetchedFile, FetchedMessages
 from odf_ingest.poll.poll_errors import PollCancelled, SourceRedefined
 from odf_ingest.poll.polled_position import PollPosition, ReadFiles, without_count
 from odf_ingest.prepare.bad_rows import RejectedRows
 from odf_ingest.prepare.batch import BadRecord, FileBatch
 from odf_ingest.prepare.plan import Plan, plan_of
-from odf_ingest.prepare.preparer import Prepared, Preparer
+from odf_ingest.prepare.preparer import PreparedRecords, Preparer
 from odf_ingest.source_settings import BadRecords, SourceSettings
 
 
@@ -33,7 +33,7 @@ class PolledBatch:
     def __init__(
         self,
         defined: SetPollingSource,
-        fetched: Fetched | FetchedMessages,
+        fetched: FetchedFile | FetchedMessages,
         *,
         read_files: ReadFiles | None,
         preparer: Preparer,
@@ -47,7 +47,7 @@ class PolledBatch:
         self._read_files = read_files
         self._preparer = preparer
         self._is_wanted = is_wanted
-        self._read: tuple[Plan, Prepared] | None = None
+        self._read: tuple[Plan, PreparedRecords] | None = None
         self._dataset: DatasetId | None = None
         self._letters = RowLetters(rejecting)
 
@@ -66,7 +66,7 @@ class PolledBatch:
             raise AlreadyCommitted
         self._require_wanted()
 
-    def prepare(self, state: ChainState) -> Prepared:
+    def prepare(self, state: ChainState) -> PreparedRecords:
         """Return the records; raises `InvalidInput` with the place, `SourceRedefined`."""
         if state.polling_source != self._defined:
             raise SourceRedefined
@@ -80,11 +80,13 @@ class PolledBatch:
         self._require_wanted()
         return self._read[1]
 
-    def _records(self, plan: Plan) -> Prepared:
+    def _records(self, plan: Plan) -> PreparedRecords:
         match self._fetched:
-            case Fetched(is_empty=True, event_time=event_time):
-                return Prepared(source=plan.source, records=None, default_event_time=event_time, greatest={})
-            case Fetched(file=file, event_time=event_time):
+            case FetchedFile(is_empty=True, event_time=event_time):
+                return PreparedRecords(
+                    source=plan.source, records=None, default_event_time=event_time, greatest={}
+                )
+            case FetchedFile(file=file, event_time=event_time):
                 batch = FileBatch(file=file, event_time=event_time, key="")
                 if not self._rejects_bad():
                     return self._preparer.file(plan, batch)
@@ -101,7 +103,7 @@ class PolledBatch:
                 )
                 return self._admitted(replace(prepared, bad=bad), "messages", len(fetched.values))
 
-    def _admitted(self, prepared: Prepared, what: str, count: int) -> Prepared:
+    def _admitted(self, prepared: PreparedRecords, what: str, count: int) -> PreparedRecords:
         """Raise `TooManyRejected` unless the source's settings allow what was rejected."""
         require_share(self._settings(), f"{what} of {self._fetched.label}", prepared.bad, count)
         return prepared
@@ -119,7 +121,7 @@ class PolledBatch:
         assert self._dataset is not None
         return self._rejecting.settings(self._dataset, self.source)
 
-    def left_of(self, error: InvalidInput) -> Prepared:
+    def left_of(self, error: InvalidInput) -> PreparedRecords:
         """Raise the error, unless one message was fetched that is an invalid batch of its own, and can be rejected."""
         assert self._read is not None
         plan, prepared = self._read
@@ -130,7 +132,7 @@ class PolledBatch:
         assert isinstance(fetched, FetchedMessages)
         reason = f"{fetched.places[0]}: {error}"
         bad = BadRecord(partition=0, offset=0, value=fetched.values[0], reason=reason)
-        left = Prepared(
+        left = PreparedRecords(
             source=plan.source,
             records=None,
             default_event_time=prepared.default_event_time,
@@ -140,7 +142,7 @@ class PolledBatch:
         self._read = plan, self._admitted(left, "messages", 1)
         return left
 
-    def advance(self, position: PollPosition, prepared: Prepared) -> tuple[PollPosition, NewWatermark]:
+    def advance(self, position: PollPosition, prepared: PreparedRecords) -> tuple[PollPosition, NewWatermark]:
         """Return the position with what was fetched; the watermark is the greatest event time of its records.
 
         Bad records are durable dead letters on return.

@@ -32,7 +32,7 @@ from odf_common.ports.store import BlobStore, block_reader, scratch_folder
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.poll.event_time_source import event_time, usual_event_time
-from odf_ingest.poll.fetch import Context, Fetched, FetchedMessages, Limits, Note, fetch
+from odf_ingest.poll.fetch import Context, FetchedFile, FetchedMessages, Limits, Note, fetch
 from odf_ingest.poll.poll_errors import ForeignSource, NotPolled, PollCancelled
 from odf_ingest.poll.polled_batch import PolledBatch, as_push_source, position_of
 from odf_ingest.poll.polled_position import ReadFiles, last_content
@@ -50,7 +50,7 @@ IsWanted = Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Polled:
+class PollSummary:
     """What a poll has committed."""
 
     blocks: int = 0
@@ -114,7 +114,7 @@ class Poller:
         self._mutex = threading.Lock()
 
     @guarded
-    def poll(self, dataset: DatasetId, report: Report, is_wanted: IsWanted) -> Polled:
+    def poll(self, dataset: DatasetId, report: Report, is_wanted: IsWanted) -> PollSummary:
         """Commit all that is new, and return how much that was; `report` takes descriptions of the progress.
 
         Waits for a poll of the same dataset that is running, since that may have looked before the caller asked. Raises
@@ -158,7 +158,7 @@ class Poller:
             failing_since=since or now,
         )
 
-    def _poll(self, dataset: DatasetId, kept: _Dataset, caller: _Caller) -> Polled:
+    def _poll(self, dataset: DatasetId, kept: _Dataset, caller: _Caller) -> PollSummary:
         state = self._queues.state(dataset)
         defined = _defined(state)
         self._require_trusted(dataset, defined)
@@ -180,9 +180,9 @@ class Poller:
         state: ChainState,
         kept: _Dataset,
         context: Context,
-        results: Iterator[Fetched | FetchedMessages],
-    ) -> Polled:
-        dataset, defined, done = state.dataset_id, _defined(state), Polled()
+        results: Iterator[FetchedFile | FetchedMessages],
+    ) -> PollSummary:
+        dataset, defined, done = state.dataset_id, _defined(state), PollSummary()
         for fetched in results:
             context.require_wanted()
             batch = PolledBatch(
@@ -195,7 +195,7 @@ class Poller:
             )
             with naming(fetched):
                 outcome = self._queues.commit(dataset, batch)
-            done = Polled(blocks=done.blocks + outcome.is_new, records=done.records + outcome.count)
+            done = PollSummary(blocks=done.blocks + outcome.is_new, records=done.records + outcome.count)
             self._rejecting.announce(outcome.state, batch.source, batch.rejected)
             context.report(f"{fetched.label}: {outcome.count} records")
         log.info("polled", dataset=str(dataset), blocks=done.blocks, records=done.records)

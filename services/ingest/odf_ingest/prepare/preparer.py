@@ -53,7 +53,7 @@ from odf_ingest.read.types.years import with_known_years
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedRecords:
     """Records of a batch with an event time column, in order; None if there are none.
 
     `greatest`: the greatest event time (ms) by partition; `rows`: number of records by partition, in their order;
@@ -77,7 +77,7 @@ class Preparer:
         """Use `preprocessor` for sources with SQL."""
         self._preprocessor = preprocessor
 
-    def messages(self, plan: Plan, batch: MessageBatch) -> Prepared:
+    def messages(self, plan: Plan, batch: MessageBatch) -> PreparedRecords:
         """Read messages; exactly one if the source takes whole batches. Raises errors of the source's definition."""
         tables: list[pa.Table] = []
         bad: list[BadRecord] = []
@@ -99,7 +99,7 @@ class Preparer:
         # Partitions without tombstones have no operations yet.
         tables = [*with_operations(tables, plan.vocab.operation_type_column)]
         records = pa.concat_tables(tables, promote_options="permissive") if tables else None
-        return Prepared(
+        return PreparedRecords(
             source=plan.source,
             records=records,
             default_event_time=Timestamp.from_ms(last),
@@ -109,7 +109,7 @@ class Preparer:
             is_state=takes_whole_batches(plan.source.merge) and not bad,
         )
 
-    def file(self, plan: Plan, batch: FileBatch, rejected: RejectedRows | None = None) -> Prepared:
+    def file(self, plan: Plan, batch: FileBatch, rejected: RejectedRows | None = None) -> PreparedRecords:
         """Read a file; raises `InvalidInput` for the first error, or leaves out rows that can be `rejected`."""
         step = plan.source.read
         if plan.schema is not None:
@@ -124,7 +124,7 @@ class Preparer:
         else:
             table = rejected.read(columns.schema, is_declared=plan.schema is not None)
             records = self._whole(plan, columns, table, rejected)
-        return Prepared(
+        return PreparedRecords(
             source=plan.source,
             records=records,
             default_event_time=batch.event_time,
@@ -133,7 +133,7 @@ class Preparer:
             is_state=takes_whole_batches(plan.source.merge),
         )
 
-    def rows(self, plan: Plan, rows: TextRows, event_time: Timestamp) -> Prepared:
+    def rows(self, plan: Plan, rows: TextRows, event_time: Timestamp) -> PreparedRecords:
         """Return the records of rows without the rest of their file, such as rejected ones; `event_time` is the file's.
 
         Bad rows are left out of the records, and listed.
@@ -144,7 +144,7 @@ class Preparer:
             columns = _inferred(plan, infer_records(rows.records.step, values, plan.known))
         table = rows.read(columns.schema, is_declared=plan.schema is not None)
         records = None if table is None else self._whole(plan, columns, table, rows)
-        return Prepared(
+        return PreparedRecords(
             source=plan.source, records=records, default_event_time=event_time, bad=rows.bad, greatest={}
         )
 

@@ -37,7 +37,7 @@ from odf_ingest.history.kept_index import IndexBehind
 from odf_ingest.merge import key_columns
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.prepare.plan import Plan
-from odf_ingest.prepare.preparer import Prepared, Preparer
+from odf_ingest.prepare.preparer import PreparedRecords, Preparer
 from odf_ingest.push.batches_in_flight import Trouble
 from odf_ingest.push.kafka_batch import KafkaBatch, Read
 from odf_ingest.push.source import PushSource
@@ -132,7 +132,7 @@ class BatchWorker:
         except OdfError:
             return None
 
-    def _query(self, source: PushSource, batch: MessageBatch) -> Prepared:
+    def _query(self, source: PushSource, batch: MessageBatch) -> PreparedRecords:
         if source.in_flight.is_stale:
             raise QueryNotWanted
         source.in_flight.querying_since = time.time()
@@ -141,7 +141,7 @@ class BatchWorker:
         finally:
             source.in_flight.querying_since = None
 
-    def _read(self, source: PushSource, plan: Plan, batch: MessageBatch) -> Prepared:
+    def _read(self, source: PushSource, plan: Plan, batch: MessageBatch) -> PreparedRecords:
         """Return the records, after checking that the topic was not replaced."""
         try:
             actual = self._topics.topic_id(batch.topic)
@@ -157,7 +157,7 @@ class BatchWorker:
         return decoded(decoder, plan, batch, self._preparer.messages)
 
     def _settle(
-        self, source: PushSource, batch: MessageBatch, reading: "Future[Prepared]", indexed: Indexed
+        self, source: PushSource, batch: MessageBatch, reading: "Future[PreparedRecords]", indexed: Indexed
     ) -> None:
         try:
             if not source.in_flight.is_stale:
@@ -175,7 +175,7 @@ class BatchWorker:
             self.settled.set()
 
     def _work(
-        self, source: PushSource, batch: MessageBatch, reading: "Future[Prepared]", read: Read
+        self, source: PushSource, batch: MessageBatch, reading: "Future[PreparedRecords]", read: Read
     ) -> KafkaBatch:
         return KafkaBatch(
             source.name, batch, plan=source.plan, reading=reading, read=read, rejecting=self._rejecting
@@ -229,10 +229,10 @@ class BatchWorker:
             value=part.values[0],
             reason=f"skipped by command: {why.why if isinstance(why, RecordRejected | TooManyRejected) else why}",
         )
-        nothing = Prepared(
+        nothing = PreparedRecords(
             source=source.plan.source, records=None, default_event_time=Timestamp(0), bad=(bad,), greatest={}
         )
-        reading: Future[Prepared] = Future()
+        reading: Future[PreparedRecords] = Future()
         reading.set_result(nothing)
         alone = replace(batch, search=None, is_skipped=True)
         work = self._work(source, alone, reading, lambda plan, _: replace(nothing, source=plan.source))

@@ -9,7 +9,7 @@ from typing import Final, Self
 from odf_common.errors import OdfError
 from odf_common.ports.clock import Backoff
 from odf_ingest.errors import RegistryUnavailable, pauses_source
-from odf_ingest.prepare.preparer import Prepared
+from odf_ingest.prepare.preparer import PreparedRecords
 
 RETRY: Final = Backoff(first=0.2, most=10.0)
 TOPIC_UNREADABLE: Final = "TopicUnreadable"
@@ -75,7 +75,7 @@ class BatchesInFlight:
         """Return how many there are."""
         return self.begun - self.settled
 
-    def in_order(self, reading: "Future[Prepared]", place: Callable[[], None]) -> None:
+    def in_order(self, reading: "Future[PreparedRecords]", place: Callable[[], None]) -> None:
         """Call `place` once a batch is read and those before it are placed; no thread waits for either."""
         before, placed = self._placed, Future[None]()
         self._placed = placed

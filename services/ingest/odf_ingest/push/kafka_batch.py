@@ -23,10 +23,10 @@ from odf_ingest.errors import (
 )
 from odf_ingest.prepare.batch import BadRecord, MessageBatch, TopicActivity
 from odf_ingest.prepare.plan import Plan, plan_of
-from odf_ingest.prepare.preparer import Prepared
+from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.source_settings import SourceSettings
 
-Read = Callable[[Plan, MessageBatch], Prepared]
+Read = Callable[[Plan, MessageBatch], PreparedRecords]
 
 
 class KafkaBatch:
@@ -40,7 +40,7 @@ class KafkaBatch:
         batch: MessageBatch,
         *,
         plan: Plan,
-        reading: "Future[Prepared]",
+        reading: "Future[PreparedRecords]",
         read: Read,
         rejecting: RejectPolicy,
     ) -> None:
@@ -53,7 +53,7 @@ class KafkaBatch:
         self._reading = reading
         self._read = read
         self._rejecting = rejecting
-        self._taken: tuple[Plan, Prepared] | None = None
+        self._taken: tuple[Plan, PreparedRecords] | None = None
         self._buried: set[tuple[int, int]] = set()
         self._dataset: DatasetId | None = None
         self.rejected: tuple[BadRecord, ...] = ()  # of the committed messages
@@ -74,7 +74,7 @@ class KafkaBatch:
         if any(at.get(number, batch.beginning[number]) != start for number, start in batch.start.items()):
             raise PositionChanged(source=self.source)
 
-    def prepare(self, state: ChainState) -> Prepared:
+    def prepare(self, state: ChainState) -> PreparedRecords:
         """Return the records; read again if the source has changed."""
         source = state.push_sources.get(self.source)
         if source is None:
@@ -90,7 +90,7 @@ class KafkaBatch:
             self._taken = plan, self._allowed(plan, self._read(plan, self.batch))
         return self._taken[1]
 
-    def left_of(self, error: InvalidInput) -> Prepared:
+    def left_of(self, error: InvalidInput) -> PreparedRecords:
         """Reject a message that is an invalid batch of its own: it becomes a dead letter.
 
         Shorten other batches to what precedes the first incomplete correction. If that is nothing, raises
@@ -107,7 +107,7 @@ class KafkaBatch:
         self._taken = plan, left
         return left
 
-    def _whole(self, plan: Plan, prepared: Prepared, error: IncompleteCorrection) -> Prepared:
+    def _whole(self, plan: Plan, prepared: PreparedRecords, error: IncompleteCorrection) -> PreparedRecords:
         if plan.source.preprocess is None:
             bad = {(row.partition, row.offset) for row in prepared.bad}
             shorter = self.batch.before(error.whole, bad)
@@ -124,12 +124,12 @@ class KafkaBatch:
             ) from error
         raise error
 
-    def _as_bad(self, prepared: Prepared, error: InvalidInput) -> Prepared:
+    def _as_bad(self, prepared: PreparedRecords, error: InvalidInput) -> PreparedRecords:
         (part,) = self.batch.parts
         bad = BadRecord(
             partition=part.partition, offset=part.offsets[0], value=part.values[0], reason=str(error)
         )
-        return Prepared(
+        return PreparedRecords(
             source=prepared.source,
             records=None,
             default_event_time=prepared.default_event_time,
@@ -137,7 +137,7 @@ class KafkaBatch:
             greatest={},
         )
 
-    def _allowed(self, plan: Plan, prepared: Prepared) -> Prepared:
+    def _allowed(self, plan: Plan, prepared: PreparedRecords) -> PreparedRecords:
         """Reduce the batch to what the source's settings allow to commit."""
         assert self._dataset is not None
         shorter = self._rejecting.committable(self._dataset, self.source, self.batch, prepared.bad)
@@ -154,7 +154,7 @@ class KafkaBatch:
         self._buried |= {(row.partition, row.offset) for row in fresh}
         self.rejected = tuple(bad)
 
-    def _first_reading(self) -> Prepared:
+    def _first_reading(self) -> PreparedRecords:
         try:
             return self._reading.result()
         except RegistryUnavailable:
@@ -162,7 +162,9 @@ class KafkaBatch:
         except Unavailable:
             return self._read(self._plan, self.batch)
 
-    def advance(self, position: SourcePosition, prepared: Prepared) -> tuple[SourcePosition, NewWatermark]:
+    def advance(
+        self, position: SourcePosition, prepared: PreparedRecords
+    ) -> tuple[SourcePosition, NewWatermark]:
         """Return the position after the batch, and, for several partitions, the minimum of their greatest event times.
 
         Bad records are durable dead letters on return.
@@ -196,7 +198,7 @@ class KafkaBatch:
             ]
         return min(active, default=None)
 
-    def _counted(self, prepared: Prepared) -> Mapping[int, int]:
+    def _counted(self, prepared: PreparedRecords) -> Mapping[int, int]:
         """Return the greatest event time by partition that may raise the watermark."""
         assert self._taken is not None
         column = self._taken[0].vocab.event_time_column

@@ -13,7 +13,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.steps import MergeStrategy
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import SourceBuildsIndex, SourceQueries, SourceRetries, SourceWaiting
-from odf_ingest.history.kept_index import Building
+from odf_ingest.history.kept_index import BuildProgress
 from odf_ingest.push.batches_in_flight import Trouble
 from odf_ingest.push.source_record import SourceRecord
 from odf_ingest.push.source_topics import Key, SourceTopic
@@ -23,7 +23,7 @@ REPORT_RETRIES_AFTER_SECONDS: Final = 2.0  # of retries, or of building an index
 STALLED_AFTER_SECONDS: Final = 10.0  # after which a query or a commit counts as stalled
 
 ReportWaiting = Callable[[Key, int], None]
-BuildingOf = Callable[[DatasetId, MergeStrategy], Building | None]
+BuildingOf = Callable[[DatasetId, MergeStrategy], BuildProgress | None]
 
 
 def of_dataset(trouble: Trouble) -> Refused:
@@ -77,7 +77,7 @@ def since_of(record: SourceRecord, building_of: BuildingOf) -> float:
     return _long(batches.querying_since) or _long(batches.committing_since) or record.since
 
 
-def _building(record: SourceRecord, building_of: BuildingOf) -> Building | None:
+def _building(record: SourceRecord, building_of: BuildingOf) -> BuildProgress | None:
     """Return how far the source's index is built, if that has taken long enough to be reported."""
     source = record.source
     building = None if source is None else building_of(source.dataset, source.plan.source.merge)

@@ -11,7 +11,7 @@ from odf_common.metadata.steps import ReadStep, ReadStepNdJson
 from odf_ingest.message_columns import KEY_SCHEMA, VALUE_SCHEMA, KeyFormat, MessageColumns
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.prepare.plan import Plan
-from odf_ingest.prepare.preparer import Prepared
+from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.read.types.columns import DecodedJson
 from odf_ingest.registry.decoder import Decoder
@@ -30,8 +30,11 @@ def json_step(read: ReadStep) -> ReadStepNdJson:
 
 
 def decoded(
-    decoder: Decoder, plan: Plan, batch: MessageBatch, prepare: Callable[[Plan, MessageBatch], Prepared]
-) -> Prepared:
+    decoder: Decoder,
+    plan: Plan,
+    batch: MessageBatch,
+    prepare: Callable[[Plan, MessageBatch], PreparedRecords],
+) -> PreparedRecords:
     """Return the result of `prepare` for the decoded messages; bad ones have their original bytes.
 
     The id of a schema that is in a header is put in front of the bytes, also of bad ones: so they can be read again.

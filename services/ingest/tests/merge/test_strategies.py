@@ -23,7 +23,7 @@ from odf_ingest.history.current_rows import CurrentRows
 from odf_ingest.history.history import Fresh
 from odf_ingest.history.key_index import KeyIndex
 from odf_ingest.history.keys import Keys, key_array
-from odf_ingest.merge import Merged, difference, merge
+from odf_ingest.merge import MergeResult, difference, merge
 from odf_ingest.source_settings import EmptySnapshot, SourceSettings
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -48,7 +48,7 @@ class Past:
     def current(self, key: Strings, keys: Keys | None = None) -> pa.Table:
         return self.last.current(keys)
 
-    def take(self, merged: Merged, key: Strings) -> None:
+    def take(self, merged: MergeResult, key: Strings) -> None:
         _, fresh = self.index.fresh(key_array(merged.records, key))
         self.index.add(fresh)
         ops = merged.ops if merged.ops is not None else pa.array([0] * len(merged.records), pa.uint8())

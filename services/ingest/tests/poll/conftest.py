@@ -9,10 +9,10 @@ from odf_testing.webserver import PageServer, serving_pages
 from odf_common.adapters.networks import Networks
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.poll.fetch import Limits
-from odf_ingest.poll.poller import Polled, Poller
+from odf_ingest.poll.poller import Poller, PollSummary
 
 LOOPBACK = Networks.parse(("127.0.0.0/8",))
-Poll = Callable[..., Polled]
+Poll = Callable[..., PollSummary]
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def poll() -> Poll:
         environ: Mapping[str, str] | None = None,
         report: Callable[[str], None] = lambda _: None,
         **limits: Any,
-    ) -> Polled:
+    ) -> PollSummary:
         used = poller or poller_of(bench, environ, **limits)
         return used.poll(bench.dataset, report, lambda: True)
 

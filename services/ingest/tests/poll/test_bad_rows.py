@@ -31,7 +31,7 @@ from odf_common.metadata.steps import (
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
 from odf_ingest.poll.polled_batch import PolledBatch, require_rejectable
-from odf_ingest.poll.poller import Polled
+from odf_ingest.poll.poller import PollSummary
 from odf_ingest.prepare import bad_rows
 from odf_ingest.read import read_records
 from odf_ingest.read.declared import declared_schema
@@ -148,7 +148,7 @@ def test_a_bad_row_may_be_rejected_alone(  # noqa: PLR0917
 ) -> None:
     (tmp_path / "a-1.txt").write_text(content)
     bench = rejecting(make_polled(FetchStepFilesGlob(path=f"{tmp_path}/*.txt"), read=read))
-    assert poll(bench) == Polled(blocks=1, records=2)
+    assert poll(bench) == PollSummary(blocks=1, records=2)
     assert bench.values("id") == [(1,), (3,)]
     (found,) = bench.coordinator.letters
     assert (found.value.decode(), found.reason) == (letter, f"a-1.txt, {reason}")
@@ -156,7 +156,7 @@ def test_a_bad_row_may_be_rejected_alone(  # noqa: PLR0917
     with pytest.raises(InvalidInput) if "null" not in reason else nullcontext():
         read_records(read, [found.value], declared_schema(read))
     assert source_progress(bench.state.source_states["default"]).rejected == 1
-    assert poll(bench) == Polled()
+    assert poll(bench) == PollSummary()
 
 
 @pytest.mark.parametrize("at_once", [2, 16_384])
@@ -180,7 +180,7 @@ def test_rows_that_fail_different_checks_are_each_named_and_all_others_kept(
     (tmp_path / "a.txt").write_text("\n".join(lines))
     read = ReadStepNdJson(ddl_schema=("id BIGINT NOT NULL", "u UUID"))
     bench = rejecting(make_polled(FetchStepFilesGlob(path=f"{tmp_path}/*.txt"), read=read))
-    assert poll(bench) == Polled(blocks=1, records=4)
+    assert poll(bench) == PollSummary(blocks=1, records=4)
     assert bench.values("id") == [(0,), (3,), (5,), (9,)]
     found = [(one.value.decode(), one.reason.split(": ")[0]) for one in bench.coordinator.letters]
     assert found == [(lines[row], f"a.txt, line {row + 1}") for row in (1, 2, 4, 6, 7, 8)]
@@ -197,7 +197,7 @@ def test_a_batch_that_is_drafted_again_has_its_dead_letters_once(
     )
     bench = rejecting(make_polled(FetchStepUrl(url=f"{web.url}/a"), read=LINES))
     web.pages["/a"] = Page(body=b'{"id":1}\nx\n', etag='"1"')
-    assert poll(bench) == Polled(blocks=1, records=1)
+    assert poll(bench) == PollSummary(blocks=1, records=1)
     assert [one.value for one in bench.coordinator.letters] == [b"x"]
     assert source_progress(bench.state.source_states["default"]).rejected == 1
 
@@ -209,7 +209,7 @@ def test_rows_are_counted_over_files_and_each_has_its_number(
     for etag, body in (("one", b'{"id":1}\nx\ny\n'), ("two", b'{"id":2}\n'), ("three", b'{"id":3}\nz\n')):
         web.pages["/a"] = Page(body=body, etag=f'"{etag}"')
         assert poll(bench).records == 1
-        assert poll(bench) == Polled()  # the state still has the condition of the next request
+        assert poll(bench) == PollSummary()  # the state still has the condition of the next request
     assert [(one.offset, one.value) for one in bench.coordinator.letters] == [(0, b"x"), (1, b"y"), (2, b"z")]
     assert open_rejects(bench.blobs, bench.state, rejecting_sources(bench.state)).count == 3
     (*_, told) = (one.ingest_progress for _, one in bench.coordinator.sent if one.HasField("ingest_progress"))
@@ -243,7 +243,7 @@ def test_a_file_without_rows_of_text_is_read_where_bad_rows_are_rejected(
 ) -> None:
     pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
     bench = rejecting(make_polled(FetchStepFilesGlob(path=f"{tmp_path}/*.parquet"), read=ReadStepParquet()))
-    assert poll(bench) == Polled(blocks=1, records=2)
+    assert poll(bench) == PollSummary(blocks=1, records=2)
 
 
 def test_rows_of_a_snapshot_are_never_rejected_alone(make_polled: Any, poll: Any, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from odf_ingest.poll.poll_errors import (
     SourceRefusedRequest,
     TooLarge,
 )
-from odf_ingest.poll.poller import Polled
+from odf_ingest.poll.poller import PollSummary
 
 STAND_IN = """\
 #!{python}
@@ -92,8 +92,8 @@ def test_an_image_is_run_with_the_last_state_while_it_has_more(
     make_polled: Any, poll: Any, engine: Engine
 ) -> None:
     bench = make_polled(engine.image(COUNTER))
-    assert poll(bench, environ=engine.environ) == Polled(blocks=3, records=3)
-    assert poll(bench, environ=engine.environ) == Polled()
+    assert poll(bench, environ=engine.environ) == PollSummary(blocks=3, records=3)
+    assert poll(bench, environ=engine.environ) == PollSummary()
     assert states(bench) == [("odf/etag", "1"), ("odf/etag", "2"), ("odf/etag", "3")]
     assert bench.values("id") == [(1,), (2,), (3,)]
     assert {(one[0], one[1], one[-1]) for one in engine.calls()} == {("run", "--rm", "example/counter:1")}
@@ -130,7 +130,7 @@ def test_command_arguments_and_variables_are_passed_and_no_value_is_in_the_comma
     ((value,),) = bench.values("v")
     assert value == "fetch --all x y hushhush usual"
     assert states(bench)[0][0] == "odf/sha3-256"
-    assert poll(bench, environ=engine.environ) == Polled()
+    assert poll(bench, environ=engine.environ) == PollSummary()
     assert "hushhush" not in str(engine.calls())
     with pytest.raises(CommandFailed, match=r"run example/counter:1: exit code 3: \*\*\*"):
         poll(bench, environ=engine.environ | {"FAILS": "3"})
@@ -144,7 +144,7 @@ def test_the_time_of_last_modification_is_state_and_event_time(
     poll(bench, environ=engine.environ)
     assert states(bench) == [("odf/last-modified", "2024-01-05T10:00:00Z")]
     assert bench.state.watermark == Timestamp.parse("2024-01-05T10:00:00Z")
-    assert poll(bench, environ=engine.environ) == Polled()
+    assert poll(bench, environ=engine.environ) == PollSummary()
 
 
 def test_a_state_without_data_is_committed_and_empties_no_snapshot(
@@ -157,7 +157,7 @@ def test_a_state_without_data_is_committed_and_empties_no_snapshot(
     bench = make_polled(engine.image("printf 'id\\n1\\n'; printf 1 > $ODF_NEW_ETAG_PATH"), merge, read=read)
     assert poll(bench, environ=engine.environ).records == 1
     engine.image("printf 2 > $ODF_NEW_ETAG_PATH")
-    assert poll(bench, environ=engine.environ) == Polled(blocks=1, records=0)
+    assert poll(bench, environ=engine.environ) == PollSummary(blocks=1, records=0)
     assert states(bench)[-1] == ("odf/etag", "2")
 
 

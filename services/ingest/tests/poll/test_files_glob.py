@@ -23,9 +23,9 @@ from odf_ingest.commit.committer import BatchCommitter, Proposals
 from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.poll.poll_errors import FileForbidden, FileUnreadable, NothingAtSource
 from odf_ingest.poll.polled_position import ReadFile, ReadFiles
-from odf_ingest.poll.poller import Polled
+from odf_ingest.poll.poller import PollSummary
 
-NOTHING = Polled()
+NOTHING = PollSummary()
 LEDGER = MergeStrategyLedger(primary_key=("id",))
 
 
@@ -58,7 +58,7 @@ def test_each_file_is_a_block_in_order_of_names_and_nothing_new_is_no_block(
     for number in (2, 1, 3):
         write(folder, f"{number}.json", number)
     bench = make_polled(glob(folder))
-    assert poll(bench) == Polled(blocks=3, records=3)
+    assert poll(bench) == PollSummary(blocks=3, records=3)
     assert names(bench) == ["1.json", "2.json", "3.json"]
     assert bench.values("offset", "id") == [(0, 1), (1, 2), (2, 3)]
     head = bench.state.head
@@ -124,7 +124,7 @@ def test_a_changed_file_is_read_again_if_the_merge_knows_its_records(
     bench = make_polled(glob(folder), LEDGER)
     poll(bench)
     write(folder, "a.json", 1, 2, at=1_700_000_001)
-    assert poll(bench) == Polled(blocks=1, records=1)
+    assert poll(bench) == PollSummary(blocks=1, records=1)
     write(folder, "a.json", 1, 2, at=1_700_000_002)
     assert poll(bench) == NOTHING  # the same bytes
     assert bench.values("id") == [(1,), (2,)]
@@ -152,7 +152,7 @@ def test_a_bad_file_stops_the_poll_before_it_and_once_repaired_it_continues_ther
         poll(bench)
     assert names(bench) == ["1.json"]
     write(folder, "2.json", 2)
-    assert poll(bench) == Polled(blocks=2, records=2)
+    assert poll(bench) == PollSummary(blocks=2, records=2)
     assert names(bench) == ["1.json", "2.json", "3.json"]
 
 
@@ -235,7 +235,7 @@ def test_a_chain_of_the_reference_implementation_continues_with_files_that_it_ha
     for day in ("2025-12-31", "2026-01-01", "2026-03-01"):
         (folder / f"data_{day}.csv").write_text("station,temp,hum\nA,1,0.5\n")
     bench.propose(replace(old, fetch=replace(old.fetch, path=f"{folder}/*.csv")))
-    assert poll(bench) == Polled(blocks=2, records=2)
+    assert poll(bench) == PollSummary(blocks=2, records=2)
     assert names_of_new(bench) == ["data_2025-12-31.csv", "data_2026-03-01.csv"]
     assert poll(bench) == NOTHING
 

@@ -28,9 +28,9 @@ from odf_ingest.poll.poll_errors import (
     SourceUnreachable,
     TooLarge,
 )
-from odf_ingest.poll.poller import Polled
+from odf_ingest.poll.poller import PollSummary
 
-NOTHING = Polled()
+NOTHING = PollSummary()
 LINE = b'{"id":1,"v":"a"}\n'
 UNKNOWN_HOSTS = (
     FetchStepUrl(url="ftp://absent.invalid/a"),
@@ -73,7 +73,7 @@ def test_a_file_is_a_block_and_an_unchanged_one_is_not_transferred(
     make_polled: Any, poll: Any, server: FolderServer, tmp_path: Path
 ) -> None:
     bench = make_polled(url(server))
-    assert poll(bench) == Polled(blocks=1, records=1)
+    assert poll(bench) == PollSummary(blocks=1, records=1)
     assert states(bench) == [("odf/etag", "2024-01-01T00:00:00Z 17")]
     assert server.commands[-1] == "QUIT"
     assert bench.state.watermark == Timestamp.parse("2024-01-01T00:00:00Z")
@@ -124,7 +124,7 @@ def test_a_transfer_that_breaks_off_is_repeated_and_never_read(
     with pytest.raises(SourceUnreachable, match="the connection broke off"):
         poll(bench)
     server.breaks = 2
-    assert poll(bench) == Polled(blocks=1, records=1)
+    assert poll(bench) == PollSummary(blocks=1, records=1)
 
 
 def test_a_file_that_changes_while_it_is_transferred_is_transferred_again(

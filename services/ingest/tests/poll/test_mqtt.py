@@ -26,10 +26,10 @@ from odf_common.metadata.steps import MergeStrategyLedger, MergeStrategySnapshot
 from odf_ingest.poll.fetch import mqtt, mqtt_session
 from odf_ingest.poll.fetch.mqtt_packets import Packet, PacketType
 from odf_ingest.poll.poll_errors import SourceRefusedRequest, SourceUnreachable
-from odf_ingest.poll.poller import NOTE, Polled
+from odf_ingest.poll.poller import NOTE, PollSummary
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
-NOTHING = Polled()
+NOTHING = PollSummary()
 POLLS = 100
 EXACT, LEAST, MOST = MqttQos.ExactlyOnce, MqttQos.AtLeastOnce, MqttQos.AtMostOnce
 
@@ -170,7 +170,7 @@ def checks_notes(monkeypatch: pytest.MonkeyPatch, bench: Any) -> None:
     def checked(session: mqtt_session.Session, kind: PacketType, number: int) -> None:
         if kind is PacketType.PUBCOMP:
             note = mqtt._Kept.parse(bench.blobs.note(bench.dataset, NOTE))
-            batch = mqtt.Received.parse(bench.state.source_states["default"])
+            batch = mqtt.MqttProgress.parse(bench.state.source_states["default"])
             assert note.released >= batch.number or number in note.ids
         confirm(session, kind, number)
 
@@ -269,7 +269,7 @@ def test_a_message_with_an_identifier_that_was_released_is_new(
     poll(bench)
     broker.send(line(1), qos=2)
     polled(poll, bench, 1)
-    (taken,) = mqtt.Received.parse(bench.state.source_states["default"]).ids
+    (taken,) = mqtt.MqttProgress.parse(bench.state.source_states["default"]).ids
     body = b"\x00\x04home" + taken.to_bytes(2) + b'{"id":2}'
     given = [Packet(kind=PacketType.PUBLISH, flags=0x0C, body=body)]
     original = mqtt_session.Session.receive
@@ -294,7 +294,7 @@ def test_batches_of_two_nodes_with_other_messages_or_topics_have_other_states(
         broker.send(message)
         polled(poll, bench, 1)
         states.append(bench.state.source_states["default"])
-    assert {mqtt.Received.parse(one).number for one in states} == {1}
+    assert {mqtt.MqttProgress.parse(one).number for one in states} == {1}
     assert len({one.value for one in states}) == 3
 
 
@@ -309,7 +309,7 @@ def test_at_most_once_is_the_default_and_takes_what_is_published_meanwhile(
         broker.send(line(1), qos=0)
 
     monkeypatch.setattr(mqtt._Subscriber, "_keep", subscribed)
-    assert poll(make_polled(step(broker, None))) == Polled(blocks=1, records=1)
+    assert poll(make_polled(step(broker, None))) == PollSummary(blocks=1, records=1)
 
 
 def test_a_retained_message_is_read_once(make_polled: Any, poll: Any, broker: MqttBroker) -> None:

@@ -11,7 +11,7 @@ from odf_common.metadata.fetching import FetchStepEthereumLogs, FetchStepFilesGl
 from odf_common.metadata.steps import MergeStrategyLedger
 from odf_ingest.poll import poller as poller_module
 from odf_ingest.poll.poll_errors import FetchUnsupported, NotPolled, PollCancelled, SourceRedefined
-from odf_ingest.poll.poller import Polled
+from odf_ingest.poll.poller import PollSummary
 from odf_ingest.poll.unpack import prepared
 
 LINE = b'{"id":1,"v":"a"}\n'
@@ -23,7 +23,7 @@ def test_one_poll_of_a_dataset_runs_at_a_time_and_the_other_looks_again(
     web.pages["/a"] = Page(body=LINE, etag='"1"', pause=0.3)
     bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     poller = make_poller(bench)
-    results: list[Polled] = []
+    results: list[PollSummary] = []
     reports: list[str] = []
 
     def poll() -> None:
@@ -144,7 +144,7 @@ def test_failures_in_a_row_are_counted_since_the_first_and_a_cancelled_poll_is_n
         assert (attempt.failures, attempt.failing_since) == (failures, ended[0])
         bench.clock.ms += 1
 
-    def cancelled(*_: Any) -> Polled:
+    def cancelled(*_: Any) -> PollSummary:
         raise PollCancelled
 
     last = poller.last_attempt(bench.dataset)
@@ -153,7 +153,7 @@ def test_failures_in_a_row_are_counted_since_the_first_and_a_cancelled_poll_is_n
         poller.poll(bench.dataset, lambda _: None, lambda: True)
     assert poller.last_attempt(bench.dataset) == last
 
-    poller._poll = lambda *_: Polled()
+    poller._poll = lambda *_: PollSummary()
     poller.poll(bench.dataset, lambda _: None, lambda: True)
     done = poller.last_attempt(bench.dataset)
     assert (done.error, done.failures, done.failing_since) == (None, 0, None)

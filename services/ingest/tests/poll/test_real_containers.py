@@ -22,7 +22,7 @@ from odf_common.metadata.fetching import (
     PrepStepDecompress,
 )
 from odf_ingest.poll.poll_errors import CommandFailed, PollCancelled
-from odf_ingest.poll.poller import Polled
+from odf_ingest.poll.poller import PollSummary
 
 BUSYBOX = Path("/bin/busybox")  # of Debian's busybox-static
 PROGRAMS = ("cat", "echo", "env", "gzip", "id", "printf", "sh", "sleep", "touch", "true")
@@ -125,8 +125,8 @@ def test_an_image_is_run_with_the_last_state_while_it_has_more(
     make_polled: Any, poll: Any, podman: Podman
 ) -> None:
     bench = make_polled(podman.image(COUNTER, "counter"))
-    assert poll(bench, environ=podman.environ) == Polled(blocks=3, records=3)
-    assert poll(bench, environ=podman.environ) == Polled()
+    assert poll(bench, environ=podman.environ) == PollSummary(blocks=3, records=3)
+    assert poll(bench, environ=podman.environ) == PollSummary()
     assert bench.values("id", "v") == [(1, "0 10000"), (2, "0 10000"), (3, "0 10000")]
     assert podman.containers() == []
 

@@ -15,7 +15,7 @@ from odf_testing.webserver import Page, PageServer
 
 from odf_common.metadata.fetching import FetchStepUrl
 from odf_common.metadata.steps import MergeStrategyAppend, MergeStrategySnapshot, ReadStepEsriShapefile
-from odf_ingest.poll.poller import Polled
+from odf_ingest.poll.poller import PollSummary
 
 SAMPLES: Final = Path(sys.prefix) / "share" / "odf" / "samples"  # where `make testsetup` puts them
 BLOCKS: Final = ("AREA DOUBLE", "BKG_KEY STRING", "POP1990 BIGINT", "HOUSEHOLDS BIGINT", "geometry STRING")
@@ -63,12 +63,12 @@ def test_one_of_two_shapefiles_of_an_archive_is_read_as_pyshp_reads_it(
             for one in theirs.iterShapeRecords()
         }
     assert len(expected) == 663
-    assert poll(bench) == Polled(blocks=1, records=663)
+    assert poll(bench) == PollSummary(blocks=1, records=663)
     found = bench.values("BKG_KEY", "AREA", "POP1990", "HOUSEHOLDS", "geometry")
     assert {
         key: (area, people, houses, json.loads(shape)) for key, area, people, houses, shape in found
     } == expected
-    assert poll(bench) == Polled()
+    assert poll(bench) == PollSummary()
 
 
 def test_latin_1_and_an_archive_in_a_folder(

@@ -24,7 +24,7 @@ from odf_common.metadata.steps import (
 from odf_common.ports.clock import Backoff
 from odf_ingest.poll.fetch import body
 from odf_ingest.poll.poll_errors import SourceUnreachable
-from odf_ingest.poll.poller import Polled
+from odf_ingest.poll.poller import PollSummary
 
 APPENDED, RETRACTED, CORRECT_FROM, CORRECT_TO = range(4)
 COUNTRIES = ["country", "continent", "lifeExp", "pop", "gdpPercap"]
@@ -97,8 +97,8 @@ def test_snapshots_of_countries_by_year_become_their_differences(
         content = after.to_csv(index=False).encode()
         web.pages["/countries.csv"] = Page(body=content, etag=f'"{year}"', breaks=[500], fails=[503])
         expected = difference(before, after)
-        assert poll(bench) == Polled(blocks=1, records=expected.total())
-        assert poll(bench) == Polled()
+        assert poll(bench) == PollSummary(blocks=1, records=expected.total())
+        assert poll(bench) == PollSummary()
         rows = bench.values("op", *COUNTRIES)
         assert Counter(rows[seen:]) == expected
         before, seen = after, len(rows)
@@ -127,7 +127,7 @@ def test_penguins_with_na_and_quoted_headers_arrive_slowly(
     expected = frame[columns].itertuples(index=False, name=None)
     assert bench.values(*columns) == [tuple(None if pd.isna(one) else one for one in row) for row in expected]
     web.pages["/penguins"].etag = '"2"'
-    assert poll(bench) == Polled(blocks=1, records=0)
+    assert poll(bench) == PollSummary(blocks=1, records=0)
 
 
 def test_a_published_gzip_is_unpacked_and_appended_once(make_polled: Any, poll: Any, web: PageServer) -> None:
@@ -143,7 +143,7 @@ def test_a_published_gzip_is_unpacked_and_appended_once(make_polled: Any, poll: 
     expected = [(json.loads(line, parse_float=Decimal)["_col0"],) for line in lines]
     assert len(expected) == 6000
     assert poll(bench).records == 6000
-    assert poll(bench) == Polled()  # the server has no validators: the content is compared
+    assert poll(bench) == PollSummary()  # the server has no validators: the content is compared
     assert bench.values("_col0") == expected
 
 
@@ -166,7 +166,7 @@ def test_stocks_with_names_of_months_arrive_as_gzip(make_polled: Any, poll: Any,
     web.pages["/stocks.csv.gz"].breaks = [len(packed) // 2] * 3
     with pytest.raises(SourceUnreachable, match="broke off"):
         poll(bench)
-    assert poll(bench) == Polled(blocks=1, records=len(frame))
+    assert poll(bench) == PollSummary(blocks=1, records=len(frame))
     assert bench.values("symbol", "date", "price") == list(frame.itertuples(index=False, name=None))
 
 

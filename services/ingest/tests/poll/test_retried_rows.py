@@ -37,7 +37,7 @@ from odf_ingest.errors import AlreadyCommitted, CannotRetry, SourceGone
 from odf_ingest.poll.fetch import as_batch
 from odf_ingest.poll.polled_batch import position_of
 from odf_ingest.poll.polled_position import PollPosition
-from odf_ingest.poll.poller import Polled
+from odf_ingest.poll.poller import PollSummary
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 DDL = ("id BIGINT NOT NULL", "day DATE")
@@ -50,7 +50,7 @@ PAGE = '{"id":1,"day":"2024-01-01"}\n{"id":2,"day":"2.1.2024"}\n{"id":3,"day":"3
 class Retrying:
     """A dataset whose bad rows are rejected, and what retries them."""
 
-    def __init__(self, bench: Any, poll: Callable[[Any], Polled]) -> None:
+    def __init__(self, bench: Any, poll: Callable[[Any], PollSummary]) -> None:
         settings = SourceSettings(bad_records=BadRecords.DEAD_LETTER)
         save_settings(bench.blobs, bench.dataset, "default", settings)
         self.bench = bench
@@ -58,7 +58,7 @@ class Retrying:
         self.letters = StoredLetters(bench.coordinator.letters)
         self.made: RejectedMessages = bench.rejected_messages(self.letters)
 
-    def poll(self) -> Polled:
+    def poll(self) -> PollSummary:
         return self._poll(self.bench)
 
     def read_as(self, **changed: Any) -> None:
@@ -125,7 +125,7 @@ def test_rows_that_fit_now_are_committed_and_the_rest_stays_open(
     with pytest.raises(CannotRetry, match="message 0/2 cannot be retried: ") as refused:
         made.retry()
     assert "odf rejected drop" in refused.value.advice()
-    assert made.poll() == Polled()  # the state still has the condition of the next request
+    assert made.poll() == PollSummary()  # the state still has the condition of the next request
     assert made.bench.state.head == head
 
 
@@ -186,12 +186,12 @@ def test_a_row_has_the_event_time_of_its_file(make_polled: Any, poll: Any, tmp_p
     event_time = EventTimeSourceFromPath(pattern=r"(\d+)\.json", timestamp_format="yyyy")
     fetch = FetchStepFilesGlob(path=f"{tmp_path}/*.json", event_time=event_time)
     made = Retrying(make_polled(fetch, read=LINES), poll)
-    assert made.poll() == Polled(blocks=2, records=2)
+    assert made.poll() == PollSummary(blocks=2, records=2)
     made.read_as(read=GERMAN_LINES)
     assert made.retry().count == 4
     times = [(id_, time.year) for id_, time in made.bench.values("id", "event_time")]
     assert times == [(1, 1951), (1, 2024), (2, 1951), (3, 1951), (2, 2024), (3, 2024)]
-    assert made.poll() == Polled()
+    assert made.poll() == PollSummary()
 
 
 def test_a_row_that_came_otherwise_meanwhile_is_settled(retrying: Any, web: PageServer) -> None:

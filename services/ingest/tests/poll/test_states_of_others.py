@@ -8,7 +8,7 @@ import pytest
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SourceState
-from odf_ingest.poll.fetch.mqtt import Received
+from odf_ingest.poll.fetch.mqtt import MqttProgress
 from odf_ingest.poll.polled_position import ETAG, MQTT, ReadFile, state_of
 
 FILE = {"v": 1, "file": "a.csv", "size": 3, "modified": 5, "digest": "d"}
@@ -20,21 +20,21 @@ def file_of(text: str) -> object:
 
 
 def batch_of(text: str) -> object:
-    return Received.parse(state_of(MQTT, text))
+    return MqttProgress.parse(state_of(MQTT, text))
 
 
 def test_what_was_written_is_read_again() -> None:
     file = ReadFile(name="a.csv", size=3, modified=5, digest="d")
     assert file_of(json.dumps(FILE)) == ReadFile.parse(file.state().value) == file
-    batch = Received(client="c", number=2, ids=(1, 2), digest="d")
-    assert batch_of(json.dumps(BATCH)) == Received.parse(batch.state()) == batch
+    batch = MqttProgress(client="c", number=2, ids=(1, 2), digest="d")
+    assert batch_of(json.dumps(BATCH)) == MqttProgress.parse(batch.state()) == batch
     without = {key: value for key, value in BATCH.items() if key != "ids"}
-    assert batch_of(json.dumps(without)) == Received(client="c", number=2, digest="d")
+    assert batch_of(json.dumps(without)) == MqttProgress(client="c", number=2, digest="d")
 
 
 @pytest.mark.parametrize("state", [None, state_of(ETAG, json.dumps(BATCH))])
 def test_a_state_of_another_kind_is_none(state: SourceState | None) -> None:
-    assert Received.parse(state) == Received()
+    assert MqttProgress.parse(state) == MqttProgress()
 
 
 @pytest.mark.parametrize(("parse", "sound"), [(file_of, FILE), (batch_of, BATCH)])

@@ -25,9 +25,9 @@ from odf_ingest.poll.poll_errors import (
     SourceUnreachable,
     TooLarge,
 )
-from odf_ingest.poll.poller import Polled
+from odf_ingest.poll.poller import PollSummary
 
-NOTHING = Polled()
+NOTHING = PollSummary()
 MODIFIED = "Fri, 05 Jan 2024 10:00:00 GMT"
 
 
@@ -50,7 +50,7 @@ def test_content_is_committed_with_its_etag_and_unchanged_content_costs_one_requ
 ) -> None:
     web.pages["/a"] = Page(body=line(1), etag='"one"', modified=MODIFIED)
     bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
-    assert poll(bench) == Polled(blocks=1, records=1)
+    assert poll(bench) == PollSummary(blocks=1, records=1)
     head = bench.state.head
     assert poll(bench) == NOTHING
     assert bench.state.head == head
@@ -109,9 +109,9 @@ def test_a_new_snapshot_is_a_block_even_if_its_rows_are_the_same(
     bench = make_polled(FetchStepUrl(url=f"{web.url}/a"), MergeStrategySnapshot(primary_key=("id",)))
     poll(bench)
     web.pages["/a"].etag = '"2"'
-    assert poll(bench) == Polled(blocks=1, records=0)
+    assert poll(bench) == PollSummary(blocks=1, records=0)
     web.pages["/a"] = Page(body=line(2), etag='"3"')
-    assert poll(bench) == Polled(blocks=1, records=1)
+    assert poll(bench) == PollSummary(blocks=1, records=1)
     assert bench.values("op", "id")[-1] == (1, 1)
 
 

@@ -32,7 +32,7 @@ from odf_ingest.errors import PositionChanged, RecordRejected, SourceGone, TooMa
 from odf_ingest.prepare.batch import NOT_READ, BadRecord, MessageBatch, Part
 from odf_ingest.prepare.message_values import TOMBSTONE
 from odf_ingest.prepare.plan import Plan, plan_of
-from odf_ingest.prepare.preparer import Prepared
+from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.push.kafka_batch import KafkaBatch
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
@@ -72,7 +72,7 @@ def a_batch(
     )
 
 
-def work_of(bench: Any, batch: MessageBatch, reading: "Future[Prepared] | None" = None) -> KafkaBatch:
+def work_of(bench: Any, batch: MessageBatch, reading: "Future[PreparedRecords] | None" = None) -> KafkaBatch:
     plan = plan_of(bench.state, bench.state.push_sources["default"])
     return KafkaBatch(
         "default",
@@ -249,7 +249,7 @@ def test_a_batch_that_is_drafted_again_still_reports_what_it_has_rejected(make_b
 
 def test_a_batch_is_read_again_if_its_first_reading_failed_for_a_moment(make_bench: Any) -> None:
     bench = make_bench()
-    reading: Future[Prepared] = Future()
+    reading: Future[PreparedRecords] = Future()
     reading.set_exception(Unavailable(what="the engine"))
     bench.queues.commit(bench.dataset, work_of(bench, a_batch({0: [message(1)]}), reading))
     assert [row["id"] for row in bench.rows()] == [1]
@@ -258,13 +258,13 @@ def test_a_batch_is_read_again_if_its_first_reading_failed_for_a_moment(make_ben
 def read_first(bench: Any, batch: MessageBatch) -> "tuple[KafkaBatch, list[Plan]]":
     """Return a batch that was read with the present plan, and the plans with which it is read again."""
     plans: list[Plan] = []
-    reading: Future[Prepared] = Future()
+    reading: Future[PreparedRecords] = Future()
     usual = bench.preparer.messages
     reading.set_result(usual(plan_of(bench.state, bench.state.push_sources["default"]), batch))
 
-    def noted(plan: Plan, batch: MessageBatch) -> Prepared:
+    def noted(plan: Plan, batch: MessageBatch) -> PreparedRecords:
         plans.append(plan)
-        read: Prepared = usual(plan, batch)
+        read: PreparedRecords = usual(plan, batch)
         return read
 
     bench.preparer.messages = noted

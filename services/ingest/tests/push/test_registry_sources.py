@@ -21,7 +21,7 @@ from odf_common.metadata.steps import (
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.prepare.plan import plan_of
-from odf_ingest.prepare.preparer import Prepared
+from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.push import stalls
 from odf_ingest.push.source_topics import Key
 from odf_ingest.push.state_machine import Phase
@@ -212,7 +212,7 @@ def test_a_key_that_is_an_object_or_a_single_value_fills_the_column(
 
 def with_keys(
     make_bench: Any, registry: Registry, schema: str, column: str, payloads: list[bytes], **facts: Any
-) -> Prepared:
+) -> PreparedRecords:
     """Return what a source with `column` k as its key reads from a message per payload of a key."""
     registry.add(3, {"type": "record", "name": "Value", "fields": [{"name": "v", "type": "string"}]})
     registry.add(4, schema, **facts)

@@ -16,7 +16,7 @@ from odf_common.metadata.steps import MergeStrategySnapshot
 from odf_ingest.message_columns import ColumnNames, HeaderColumns, MessageColumns
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.prepare.plan import Plan
-from odf_ingest.prepare.preparer import Prepared
+from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.push.batch_buffer import MAX_BATCH_BYTES, MAX_DELAY_SECONDS, BatchLimits
 from odf_ingest.push.batches_in_flight import BatchesInFlight, Trouble
 from odf_ingest.push.source import PushSource, Wait
@@ -324,7 +324,7 @@ def test_a_half_that_waits_is_searched_for_by_itself_in_its_partition() -> None:
 
 def test_batches_are_placed_in_the_order_in_which_they_began_whichever_is_read_first() -> None:
     batches, placed = BatchesInFlight(), list[int]()
-    readings = [Future[Prepared]() for _ in range(3)]
+    readings = [Future[PreparedRecords]() for _ in range(3)]
     for number, reading in enumerate(readings):
         batches.in_order(reading, partial(placed.append, number))
     readings[1].set_exception(InvalidInput(text="is placed too, and fails there"))
@@ -339,7 +339,7 @@ def test_a_batch_that_cannot_be_placed_holds_up_no_other() -> None:
         raise Unavailable(what="the queue")
 
     batches, placed = BatchesInFlight(), list[int]()
-    readings = [Future[Prepared]() for _ in range(2)]
+    readings = [Future[PreparedRecords]() for _ in range(2)]
     batches.in_order(readings[0], fail)
     batches.in_order(readings[1], partial(placed.append, 1))
     for reading in readings:

@@ -8,7 +8,7 @@ from odf_testing.builders import a_dataset
 from odf_common.chain.state import DEFAULT_SOURCE
 from odf_common.errors import Unavailable
 from odf_ingest.errors import SourceBuildsIndex, SourceQueries, SourceRetries, SourceStopped, SourceWaiting
-from odf_ingest.history.kept_index import Building
+from odf_ingest.history.kept_index import BuildProgress
 from odf_ingest.push import stalls
 from odf_ingest.push.batches_in_flight import Trouble
 from odf_ingest.push.source import Wait
@@ -35,7 +35,7 @@ def a_record(**changes: object) -> SourceRecord:
     return SourceRecord(**(usual | changes))  # type: ignore[arg-type]
 
 
-def seen(record: SourceRecord, building: Building | None = None) -> tuple[object, float]:
+def seen(record: SourceRecord, building: BuildProgress | None = None) -> tuple[object, float]:
     """Return why a source is stalled, and since when."""
     return stalls.of_source(record, lambda *_: building), stalls.since_of(record, lambda *_: building)
 
@@ -82,8 +82,8 @@ def test_a_query_is_reported_after_a_while_and_before_what_waits_for_it() -> Non
 
 
 def test_an_index_that_is_built_is_reported_after_a_while() -> None:
-    assert seen(a_record(), Building(since=RECENTLY, done=1, total=4)) == (None, 7.0)
-    why, since = seen(a_record(), Building(since=LONG_AGO, done=1, total=4))
+    assert seen(a_record(), BuildProgress(since=RECENTLY, done=1, total=4)) == (None, 7.0)
+    why, since = seen(a_record(), BuildProgress(since=LONG_AGO, done=1, total=4))
     assert isinstance(why, SourceBuildsIndex)
     assert (why.done, why.total, since) == (1, 4, LONG_AGO)
 

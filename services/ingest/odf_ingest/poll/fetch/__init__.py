@@ -4,11 +4,19 @@ One module per kind; `http`, `ftp` and `local_file` are the schemes of `url`.
 """
 
 from odf_ingest.poll.fetch import container, files_glob, mqtt, url
-from odf_ingest.poll.fetch.fetch_step import Context, Fetched, FetchedMessages, Limits, Note, as_batch, fetch
+from odf_ingest.poll.fetch.fetch_step import (
+    Context,
+    FetchedFile,
+    FetchedMessages,
+    Limits,
+    Note,
+    as_batch,
+    fetch,
+)
 
 __all__ = [
     "Context",
-    "Fetched",
+    "FetchedFile",
     "FetchedMessages",
     "Limits",
     "Note",

@@ -32,7 +32,7 @@ class Validators:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Downloaded:
+class Download:
     """A whole body, stored in the target."""
 
     validators: Validators

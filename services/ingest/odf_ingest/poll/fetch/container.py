@@ -23,7 +23,7 @@ from odf_common.metadata.events import SourceState
 from odf_common.metadata.fetching import EnvVar, FetchStepContainer
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.poll.fetch.command import PATH, Command
-from odf_ingest.poll.fetch.fetch_step import CHUNK_BYTES, Context, Fetched, fetch
+from odf_ingest.poll.fetch.fetch_step import CHUNK_BYTES, Context, FetchedFile, fetch
 from odf_ingest.poll.poll_errors import NoContainerEngine, SourceRefusedRequest
 from odf_ingest.poll.polled_position import DIGEST, ETAG, LAST_MODIFIED, state_of
 
@@ -52,7 +52,7 @@ class _Result:
 
 
 @fetch.register
-def container(step: FetchStepContainer, context: Context) -> Generator[Fetched]:
+def container(step: FetchStepContainer, context: Context) -> Generator[FetchedFile]:
     """Yield the output of each run that has something new."""
     engine = _engine(context.environ)
     last, before = context.last, context.position.last
@@ -62,7 +62,7 @@ def container(step: FetchStepContainer, context: Context) -> Generator[Fetched]:
         state = result.state or state_of(DIGEST, str(_digest(result.output)))
         is_empty = result.output.stat().st_size == 0
         if state != last and (result.state is not None or not is_empty):
-            yield Fetched(
+            yield FetchedFile(
                 label=f"container {step.image}",
                 file=result.output,
                 event_time=context.event_time(None, "", result.modified),

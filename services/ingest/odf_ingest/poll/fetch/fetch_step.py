@@ -75,7 +75,7 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
+class FetchedFile:
     """One file that is new: its content, and the state of the block that will have it."""
 
     label: str
@@ -114,7 +114,7 @@ class FetchedMessages:
 
 
 @singledispatch
-def fetch(step: FetchStep, context: Context) -> Generator[Fetched | FetchedMessages]:
+def fetch(step: FetchStep, context: Context) -> Generator[FetchedFile | FetchedMessages]:
     """Iterate over what is new, in the order in which it is to be committed.
 
     Each is committed before the next is asked for. Raises what is wrong with the source: `Unavailable` may pass.

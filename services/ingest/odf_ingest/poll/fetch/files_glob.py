@@ -18,7 +18,7 @@ import structlog
 from odf_common.errors import InvalidInput
 from odf_common.metadata.fetching import FetchStepFilesGlob, SourceOrdering
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.poll.fetch.fetch_step import Context, Fetched, fetch
+from odf_ingest.poll.fetch.fetch_step import Context, FetchedFile, fetch
 from odf_ingest.poll.fetch.local_file import copy_file
 from odf_ingest.poll.poll_errors import NothingAtSource
 from odf_ingest.poll.polled_position import PollPosition, ReadFile
@@ -39,7 +39,7 @@ class _Match:
 
 
 @fetch.register
-def files_glob(step: FetchStepFilesGlob, context: Context) -> Generator[Fetched]:
+def files_glob(step: FetchStepFilesGlob, context: Context) -> Generator[FetchedFile]:
     """Iterate over the new files that match now."""
     new = [file for file in _matches(step, context) if _may_be_new(file, context)]
     for number, match in enumerate(_ordered(new, step), 1):
@@ -49,7 +49,7 @@ def files_glob(step: FetchStepFilesGlob, context: Context) -> Generator[Fetched]
         read = ReadFile(name=match.name, size=seen.st_size, modified=seen.st_mtime_ns, digest=str(digest))
         known = context.position.files.get(match.name)
         if known is None or known.digest != read.digest:
-            yield Fetched(
+            yield FetchedFile(
                 label=match.name,
                 file=copy,
                 event_time=match.event_time,

@@ -21,7 +21,7 @@ from odf_ingest.poll.fetch.body import (
     CONNECT_SECONDS,
     SILENCE_SECONDS,
     Body,
-    Downloaded,
+    Download,
     Validators,
     with_retry,
 )
@@ -75,10 +75,10 @@ class _Version:
     size: int | None
 
 
-def download(file: FtpFile, target: Path, context: Context, known: str | None) -> Downloaded | None:
+def download(file: FtpFile, target: Path, context: Context, known: str | None) -> Download | None:
     """Store the content in `target`; None if its version is the `known` one. Retries what may pass."""
 
-    def attempt() -> Downloaded | None:
+    def attempt() -> Download | None:
         with _naming_errors(file), _Client(context.limits.networks) as client:
             client.open(file)
             before = client.version(file)
@@ -88,7 +88,7 @@ def download(file: FtpFile, target: Path, context: Context, known: str | None) -
             digest, size = body.store(target, context)
             if client.version(file) != before or size != (size if before.size is None else before.size):
                 raise SourceUnreachable(what=file.label, why="it changed while it was transferred")
-            return Downloaded(validators=before.validators, digest=digest)
+            return Download(validators=before.validators, digest=digest)
 
     return with_retry(attempt, context)
 

@@ -22,7 +22,7 @@ from odf_ingest.poll.fetch.body import (
     CONNECT_SECONDS,
     SILENCE_SECONDS,
     Body,
-    Downloaded,
+    Download,
     Validators,
     with_retry,
 )
@@ -51,10 +51,10 @@ class Request:
     """Returns whether validators are those of what was read last, for servers that ignore conditions."""
 
 
-def download(request: Request, target: Path, context: Context) -> Downloaded | None:
+def download(request: Request, target: Path, context: Context) -> Download | None:
     """Store the content in `target`; None if it is the same as before. Retries what may pass."""
 
-    def attempt() -> Downloaded | None:
+    def attempt() -> Download | None:
         with restricted_pools(
             context.limits.networks, num_pools=MAX_REDIRECTS, timeout=TIMEOUT, retries=False
         ) as pools:
@@ -65,7 +65,7 @@ def download(request: Request, target: Path, context: Context) -> Downloaded | N
 
 def _download(
     pools: urllib3.PoolManager, request: Request, target: Path, context: Context
-) -> Downloaded | None:
+) -> Download | None:
     answer = _answer(pools, request, context)
     try:
         if answer.status == NOT_MODIFIED and request.conditions:
@@ -77,7 +77,7 @@ def _download(
         total = int(answer.headers.get("content-length", "0")) if _is_number(answer) else 0
         body = Body(label=request.label, chunks=_chunks(answer, request.label), total=total)
         digest, _ = body.store(target, context)
-        return Downloaded(validators=validators, digest=digest)
+        return Download(validators=validators, digest=digest)
     finally:
         answer.close()
 

@@ -38,7 +38,7 @@ VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class MqttProgress:
     """The state of a block: batches so far, and packet identifiers of its messages that the broker may repeat."""
 
     client: str = ""
@@ -125,7 +125,7 @@ class _Subscriber:
         self._context = context
         self._note = _Kept.parse(context.note.read())
         self._before = context.position.last
-        self._received = Received.parse(self._before)
+        self._received = MqttProgress.parse(self._before)
         self._client = client
         self._waiting: list[Message] = []
         self._size = 0  # bytes of what waits
@@ -184,7 +184,7 @@ class _Subscriber:
     def _fetched(self, messages: Sequence[Message]) -> FetchedMessages:
         number = max(self._received.number, self._note.used) + 1
         exact = tuple(message.number for message in messages if message.qos is MqttQos.ExactlyOnce)
-        self._received = Received(
+        self._received = MqttProgress(
             client=self._client, number=number, ids=exact, digest=str(_digest(messages))
         )
         before, self._before = self._before, self._received.state()
@@ -210,7 +210,7 @@ class _Subscriber:
         if self._received.ids and not self._release(self._received):
             raise TimeoutError
 
-    def _release(self, batch: Received) -> bool:
+    def _release(self, batch: MqttProgress) -> bool:
         """Let the broker use a committed batch's packet identifiers again; confirm again the messages that it repeats.
 
         Return False if it is silent before it has asked for all.

@@ -11,8 +11,8 @@ from odf_common.metadata.events import SourceState
 from odf_common.metadata.fetching import FetchStepUrl
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.poll.fetch import ftp
-from odf_ingest.poll.fetch.body import Downloaded, Validators
-from odf_ingest.poll.fetch.fetch_step import Context, Fetched, fetch
+from odf_ingest.poll.fetch.body import Download, Validators
+from odf_ingest.poll.fetch.fetch_step import Context, FetchedFile, fetch
 from odf_ingest.poll.fetch.http import Request, download
 from odf_ingest.poll.fetch.local_file import copy_file
 from odf_ingest.poll.polled_position import DIGEST, ETAG, LAST_MODIFIED, state_of
@@ -21,7 +21,7 @@ SCHEMES: Final = ("http", "https", "ftp", "file")
 
 
 @fetch.register
-def url(step: FetchStepUrl, context: Context) -> Generator[Fetched]:
+def url(step: FetchStepUrl, context: Context) -> Generator[FetchedFile]:
     """Yield the content, unless it is that of the last block; nothing is requested again with `cache: Forever`."""
     if step.cache is not None and context.last is not None:
         return
@@ -39,7 +39,7 @@ def url(step: FetchStepUrl, context: Context) -> Generator[Fetched]:
         yield downloaded
 
 
-def _over_http(step: FetchStepUrl, context: Context) -> Fetched | None:
+def _over_http(step: FetchStepUrl, context: Context) -> FetchedFile | None:
     label = label_of(step.url)
     context.report(label)
     target = context.folder / "fetched"
@@ -56,7 +56,7 @@ def _over_http(step: FetchStepUrl, context: Context) -> Fetched | None:
     return _fetched(step, context, target, label=label, downloaded=downloaded)
 
 
-def _over_ftp(step: FetchStepUrl, context: Context) -> Fetched | None:
+def _over_ftp(step: FetchStepUrl, context: Context) -> FetchedFile | None:
     if step.headers:
         raise InvalidInput(where="fetch.headers", text="ftp has no headers")
     label, target = label_of(step.url), context.folder / "fetched"
@@ -66,25 +66,25 @@ def _over_ftp(step: FetchStepUrl, context: Context) -> Fetched | None:
     return None if downloaded is None else _fetched(step, context, target, label=label, downloaded=downloaded)
 
 
-def _from_file(step: FetchStepUrl, context: Context) -> Fetched | None:
+def _from_file(step: FetchStepUrl, context: Context) -> FetchedFile | None:
     parts = urlsplit(step.url)
     if parts.netloc not in ("", "localhost"):
         raise InvalidInput(where="fetch.url", text=f"a file URL has no host; write file:///…, not {step.url}")
     label, target = f"file://{parts.path}", context.folder / "fetched"
     context.report(label)
     digest, seen = copy_file(Path(unquote(parts.path)), target, context, label)
-    downloaded = Downloaded(validators=Validators(modified=Timestamp(seen.st_mtime_ns)), digest=digest)
+    downloaded = Download(validators=Validators(modified=Timestamp(seen.st_mtime_ns)), digest=digest)
     return _fetched(step, context, target, label=label, downloaded=downloaded)
 
 
 def _fetched(
-    step: FetchStepUrl, context: Context, target: Path, *, label: str, downloaded: Downloaded
-) -> Fetched | None:
+    step: FetchStepUrl, context: Context, target: Path, *, label: str, downloaded: Download
+) -> FetchedFile | None:
     state = _state(downloaded.validators) or state_of(DIGEST, str(downloaded.digest))
     if state == context.last:
         return None
     before = context.position.last
-    return Fetched(
+    return FetchedFile(
         label=label,
         file=target,
         event_time=context.event_time(

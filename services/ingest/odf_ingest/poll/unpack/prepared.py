@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.fetching import PrepStep
-from odf_ingest.poll.fetch import Context, Fetched, FetchedMessages
+from odf_ingest.poll.fetch import Context, FetchedFile, FetchedMessages
 from odf_ingest.poll.unpack.unpack_step import unpack
 
 
 def prepared(
-    steps: Sequence[PrepStep], fetched: Fetched | FetchedMessages, context: Context
-) -> Fetched | FetchedMessages:
+    steps: Sequence[PrepStep], fetched: FetchedFile | FetchedMessages, context: Context
+) -> FetchedFile | FetchedMessages:
     """Return what was fetched with its file after the steps; messages have none.
 
     Raises `InvalidInput` with its place.
@@ -31,7 +31,7 @@ def prepared(
 
 
 @contextmanager
-def naming(fetched: Fetched | FetchedMessages) -> Iterator[None]:
+def naming(fetched: FetchedFile | FetchedMessages) -> Iterator[None]:
     """Prefix errors of a file's content with its place."""
     try:
         yield
