@@ -10,7 +10,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.commit.outcomes import Committed, Outcome, Refusal
-from odf_coordinator.operations.pull import Pulled
+from odf_coordinator.operations.pull import PullProgress
 from odf_coordinator.storage.availability import DataDropped, was_dropped
 
 KINDS = (ObjectKind.DATA, ObjectKind.CHECKPOINT)
@@ -56,7 +56,7 @@ def import_without(
     return copy.importer.import_chain(known.id, expected_head=None, new_head=known.state.head, alias=ref)
 
 
-def pull(node: Coordinator, *refs: str, is_recursive: bool = False) -> dict[str, Pulled]:
+def pull(node: Coordinator, *refs: str, is_recursive: bool = False) -> dict[str, PullProgress]:
     steps = node.puller.pull(refs, is_all=False, is_recursive=is_recursive, is_wanted=lambda: True)
     return {one.alias: one for one in steps}
 

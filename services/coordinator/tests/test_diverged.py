@@ -17,7 +17,7 @@ from odf_common.ports.engine import OnProgress
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import FreeLocks
 from odf_coordinator.commit.dataset_locks import DatasetBusy, DatasetLocks
-from odf_coordinator.operations.pull import Pulled
+from odf_coordinator.operations.pull import PullProgress
 
 COPIES = ("cities.copy", "copy.copy")
 
@@ -44,7 +44,7 @@ class Story:
         found = self.node.scheduler.trouble(self.node.find(ref).id)
         return "" if found is None else found.remedy
 
-    def derive_again(self, *refs: str) -> list[Pulled]:
+    def derive_again(self, *refs: str) -> list[PullProgress]:
         with self.node.at_work():
             steps = self.node.puller.derive_again(refs, is_recursive=False, is_wanted=lambda: True)
             return [one for one in steps if one.state != "running"]

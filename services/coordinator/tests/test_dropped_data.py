@@ -24,7 +24,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import OnProgress
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.commit.outcomes import Refusal, require_committed
-from odf_coordinator.operations.pull import Pulled
+from odf_coordinator.operations.pull import PullProgress
 from odf_coordinator.operations.rebuild_data import RebuildDiffers
 from odf_coordinator.storage.availability import CopyLost, DataDropped, is_dropped, was_dropped
 from odf_coordinator.storage.object_checks import ObjectRef, objects_of
@@ -53,7 +53,7 @@ class Story:
         links = iterate(self.node.datasets.reader(known.id), known.state.head)
         return [one for _, decoded, _ in links for one in objects_of(decoded.block.event)]
 
-    def pull(self, *refs: str, recursive: bool = False) -> dict[str, Pulled]:
+    def pull(self, *refs: str, recursive: bool = False) -> dict[str, PullProgress]:
         with self.node.at_work():
             steps = self.node.puller.pull(refs, is_all=False, is_recursive=recursive, is_wanted=lambda: True)
             return {one.alias: one for one in steps}

@@ -22,7 +22,7 @@ from odf_coordinator.commit.outcomes import Overtaken
 from odf_coordinator.errors import DataNotDerived
 from odf_coordinator.lifecycle.push_topics import topic_name, topics_for
 from odf_coordinator.operations import pull as pull_module
-from odf_coordinator.operations.pull import Pulled, Puller
+from odf_coordinator.operations.pull import Puller, PullProgress
 
 INFO = SetInfo(description="cities of the world")
 
@@ -66,11 +66,11 @@ def test_the_data_of_a_root_is_not_dropped(pair: Coordinator) -> None:
         pair.dropper.drop("cities")
 
 
-def pull(puller: Puller, *refs: str) -> Iterator[Pulled]:
+def pull(puller: Puller, *refs: str) -> Iterator[PullProgress]:
     return puller.pull(refs, is_all=False, is_recursive=False, is_wanted=lambda: True)
 
 
-def pulled(node: Coordinator, *refs: str) -> list[Pulled]:
+def pulled(node: Coordinator, *refs: str) -> list[PullProgress]:
     return list(pull(node.puller, *refs))
 
 
@@ -108,7 +108,7 @@ def test_many_roots_are_pulled_at_a_time_and_one_derivative(
 
     def steps_of(
         before: Mapping[DatasetId, object], _: object, limit: Callable[[DatasetId], int]
-    ) -> Iterator[Pulled]:
+    ) -> Iterator[PullProgress]:
         limits.update({one: limit(one) for one in before})
         return iter(())
 

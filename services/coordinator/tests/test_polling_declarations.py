@@ -5,7 +5,7 @@ from odf_testing.coordinator import Coordinator
 from odf_testing.manifests import POLLING
 
 from odf_common.errors import InvalidInput, Unavailable
-from odf_coordinator.operations.pull import Pulled
+from odf_coordinator.operations.pull import PullProgress
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_every_kind_that_is_fetched_is_accepted(node: Coordinator, polled: str, 
 def test_a_pull_polls_and_a_failure_counts_what_was_committed_before(node: Coordinator, polled: str) -> None:
     del polled
 
-    def pull() -> list[Pulled]:
+    def pull() -> list[PullProgress]:
         return [*node.puller.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: True)]
 
     _, step, last = pull()

@@ -14,12 +14,12 @@ from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DisablePushSource
 from odf_coordinator.operations import pull
-from odf_coordinator.operations.pull import Pulled
+from odf_coordinator.operations.pull import PullProgress
 from odf_coordinator.transforms.late_counter import count_late
 from odf_coordinator.transforms.scheduler import Scheduler
 
 
-def pulled(node: Coordinator, ref: str) -> Pulled:
+def pulled(node: Coordinator, ref: str) -> PullProgress:
     with node.at_work():
         return [*node.puller.pull([ref], is_all=False, is_recursive=False, is_wanted=lambda: True)][-1]
 

@@ -12,7 +12,7 @@ from odf_common.metadata.events import AddPushSource, DisablePushSource, SetInfo
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, TransformSql
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.api.responses import ref_item
-from odf_coordinator.operations.references import Compared
+from odf_coordinator.operations.references import ChainComparison
 
 BRANCH = "cities@next"
 
@@ -34,7 +34,7 @@ def test_a_reference_is_made_at_the_head_and_continues_automatically(cities: Coo
     assert (made.name, made.block, made.compared) == (
         "next",
         head.head,
-        Compared(relation=Equal(), common=head.head),
+        ChainComparison(relation=Equal(), common=head.head),
     )
 
     staged = cities.editor.commit_event(BRANCH, info("towns"))
@@ -42,8 +42,11 @@ def test_a_reference_is_made_at_the_head_and_continues_automatically(cities: Coo
     assert staged.state.info == info("towns")
     assert cities.find("cities").state == head
     first, second = cities.references.all("cities")
-    assert (first.name, first.compared) == ("head", Compared(relation=Equal(), common=head.head))
-    assert (second.name, second.compared) == ("next", Compared(relation=Ahead(blocks=1), common=head.head))
+    assert (first.name, first.compared) == ("head", ChainComparison(relation=Equal(), common=head.head))
+    assert (second.name, second.compared) == (
+        "next",
+        ChainComparison(relation=Ahead(blocks=1), common=head.head),
+    )
 
 
 def test_the_head_follows_a_reference_that_continues_it(cities: Coordinator) -> None:
@@ -111,7 +114,7 @@ def test_a_reference_moves_only_from_where_it_is_expected(cities: Coordinator) -
 
     assert cities.references.set(BRANCH, str(head), str(first)).block == head
     compared = cities.references.set("cities@old", str(first), None).compared
-    assert compared == Compared(relation=Behind(blocks=1), common=first)
+    assert compared == ChainComparison(relation=Behind(blocks=1), common=first)
     assert cities.references.set("cities@older", "old", None).block == first
     cities.references.delete(BRANCH, str(head))
     with pytest.raises(NotFound, match="reference next of cities"):

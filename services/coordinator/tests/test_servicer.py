@@ -19,7 +19,7 @@ from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_coordinator.api.grpc_servicer import Servicer, _pull_item
 from odf_coordinator.catalog.registry import DatasetUnknown
-from odf_coordinator.operations.pull import Pulled
+from odf_coordinator.operations.pull import PullProgress
 from odf_coordinator.operations.read import ipc_chunks
 
 CONTEXT = cast("grpc.ServicerContext", SimpleNamespace(is_active=lambda: True))
@@ -255,8 +255,8 @@ def test_manifests_are_added_and_replaced(servicer: Servicer, node: Coordinator,
 
 def test_a_step_of_a_pull_has_either_the_progress_or_the_outcome() -> None:
     progress = EngineProgress(stage="sorting", rows=2, total=5, late=3)
-    item = _pull_item(Pulled(alias="a", state="running", progress=progress, new_late=9))
+    item = _pull_item(PullProgress(alias="a", state="running", progress=progress, new_late=9))
     assert (item.stage, item.rows, item.total, item.late) == ("sorting", 2, 5, 3)
-    item = _pull_item(Pulled(alias="a", state="updated", new_blocks=1, new_records=2, new_late=9))
+    item = _pull_item(PullProgress(alias="a", state="updated", new_blocks=1, new_records=2, new_late=9))
     assert (item.stage, item.rows, item.new_blocks, item.new_records, item.late) == ("", 0, 1, 2, 9)
     assert (item.head, item.error) == ("", "")

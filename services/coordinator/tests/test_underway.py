@@ -14,7 +14,7 @@ from odf_common.errors import Unavailable
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.ports.engine import EngineProgress
 from odf_common.proto.odf.bus.v1.bus_pb2 import TransformProgress
-from odf_coordinator.operations.pull import Pulled
+from odf_coordinator.operations.pull import PullProgress
 from odf_coordinator.transforms.late_counter import late_rows
 from odf_coordinator.transforms.progress import REPORT_AFTER_SECONDS, SILENCE_SECONDS, RunningTransforms
 
@@ -30,7 +30,7 @@ def pushed(node: Coordinator, root: str, derivative: str) -> Coordinator:
     return node
 
 
-def pulled(node: Coordinator) -> Iterator[Pulled]:
+def pulled(node: Coordinator) -> Iterator[PullProgress]:
     return node.puller.pull(["cities.copy"], is_all=False, is_recursive=False, is_wanted=lambda: True)
 
 

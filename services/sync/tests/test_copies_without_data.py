@@ -18,7 +18,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
-from odf_coordinator.operations.pull import Pulled
+from odf_coordinator.operations.pull import PullProgress
 from odf_coordinator.storage.availability import is_dropped, was_dropped
 from odf_sync.transfer.objects import ObjectDiffers
 from odf_sync.transfer.push_errors import DataNotHere
@@ -70,7 +70,7 @@ def objects(node: SyncNode) -> dict[tuple[ObjectKind, str], bytes]:
     return {key: raw for key, raw in node.content(COPIED).items() if key[0] is not ObjectKind.BLOCK}
 
 
-def rebuild(node: SyncNode) -> Pulled:
+def rebuild(node: SyncNode) -> PullProgress:
     puller = node.coordinator.puller
     with node.coordinator.at_work():
         return list(puller.pull([COPIED], is_all=False, is_recursive=False, is_wanted=lambda: True))[-1]

@@ -35,7 +35,7 @@ from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.head_publisher import Publisher
 from odf_coordinator.commit.outcomes import Outcome, require_committed
-from odf_coordinator.definitions.create import Added, DatasetCreator
+from odf_coordinator.definitions.create import AddResult, DatasetCreator
 from odf_coordinator.definitions.drafts import Manifest
 from odf_coordinator.lifecycle.claims import Claims
 from odf_coordinator.lifecycle.collector import Collector
@@ -251,7 +251,7 @@ class Coordinator:
             waits=self.datasets.waits,
         )
 
-    def add(self, *texts: str, replace: bool = False) -> tuple[Added, ...]:
+    def add(self, *texts: str, replace: bool = False) -> tuple[AddResult, ...]:
         manifests = [Manifest(name=f"m{n}.yaml", text=text.encode()) for n, text in enumerate(texts)]
         return self.creator.add(manifests, is_replacing=replace)
 

@@ -29,7 +29,7 @@ from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.drafts import Manifest
 from odf_coordinator.operations.drop_data import DataDropper
 from odf_coordinator.operations.modify import DatasetEditor
-from odf_coordinator.operations.pull import Pulled, Puller
+from odf_coordinator.operations.pull import Puller, PullProgress
 from odf_coordinator.operations.read import RecordReader, ipc_chunks
 from odf_coordinator.operations.references import Expected, References
 from odf_coordinator.storage.availability import was_dropped
@@ -233,7 +233,7 @@ def register(server: grpc.Server, parts: Parts) -> tuple[str, ...]:
     return (NAME,)
 
 
-def _pull_item(step: Pulled) -> wire.PullItem:
+def _pull_item(step: PullProgress) -> wire.PullItem:
     now = step.progress or EngineProgress()
     return wire.PullItem(
         alias=step.alias,

@@ -35,7 +35,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Added:
+class AddResult:
     """The result of a manifest; `outcome` is added, unchanged or replaced."""
 
     alias: str
@@ -70,7 +70,7 @@ class DatasetCreator:
     clock: Clock
     keys: KeyStore
 
-    def add(self, manifests: Sequence[Manifest], *, is_replacing: bool) -> tuple[Added, ...]:
+    def add(self, manifests: Sequence[Manifest], *, is_replacing: bool) -> tuple[AddResult, ...]:
         """Create or replace the datasets of all manifests. All are checked before the first is created."""
         drafts = drafts_of(manifests, self.datasets.catalog)
         validation = Validation(datasets=self.datasets, engine=self.engine)
@@ -135,7 +135,7 @@ class DatasetCreator:
         entry = self.datasets.catalog.by_alias(draft.name)
         return None if entry is None else self.datasets.open(entry)
 
-    def _make(self, draft: Draft) -> Added:
+    def _make(self, draft: Draft) -> AddResult:
         handle = self._existing(draft)
         if handle is None:
             made, outcome = self._create(draft), "added"
@@ -143,7 +143,7 @@ class DatasetCreator:
             made = retry_on_conflict(lambda: self._replaced(draft))
             outcome = "replaced" if changed_events(handle.state, draft.events) else "unchanged"
         log.info("manifest added", dataset=made.alias, outcome=outcome)
-        return Added(alias=made.alias, dataset_id=made.id, head=made.state.head, outcome=outcome)
+        return AddResult(alias=made.alias, dataset_id=made.id, head=made.state.head, outcome=outcome)
 
     def _replaced(self, draft: Draft) -> DatasetHandle:
         handle = self.datasets.find(draft.name)

@@ -39,7 +39,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class ValidTransform:
     """A valid transform with the engine's version, and its output schema, None while that is unknown."""
 
     event: SetTransform
@@ -79,7 +79,9 @@ class Validation:
             with _at("preprocess"):
                 self._engine.validate(event.preprocess, {}, {}, vocabulary)
 
-    def output(self, event: SetTransform, vocabulary: DatasetVocabulary, past: ChainState | None) -> Checked:
+    def output(
+        self, event: SetTransform, vocabulary: DatasetVocabulary, past: ChainState | None
+    ) -> ValidTransform:
         """Return a transform, with the engine's version unless it names one, and its output schema.
 
         A transform that is already in the chain is not changed, whatever engine is installed. Raises `InvalidInput` if
@@ -99,11 +101,11 @@ class Validation:
         if is_new and event.transform.version is None:
             event = replace(event, transform=replace(event.transform, version=validated.version))
         if validated.schema is None:
-            return Checked(event=event, schema=None)
+            return ValidTransform(event=event, schema=None)
         schema = with_system(validated.schema, vocabulary)
         if past is not None and is_new:
             require_additive(past, schema)
-        return Checked(event=event, schema=schema)
+        return ValidTransform(event=event, schema=schema)
 
     def _shape(self, ref: str) -> Shape:
         dataset = DatasetId.parse(ref)

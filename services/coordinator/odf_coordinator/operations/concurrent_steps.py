@@ -37,7 +37,7 @@ def concurrent_steps(
             if not running.count:
                 return
             item = running.next()
-            if not isinstance(item, _Ended):
+            if not isinstance(item, _Completion):
                 yield item
             elif item.error is not None:
                 raise item.error
@@ -47,7 +47,7 @@ def concurrent_steps(
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended(Generic[T]):
+class _Completion(Generic[T]):
     key: T
     error: BaseException | None = None
 
@@ -59,7 +59,7 @@ class _Running(Generic[T, S]):
         self._steps = steps
         self._limit = limit
         self._pools: dict[int, ThreadPoolExecutor] = {}
-        self._found: SimpleQueue[S | _Ended[T]] = SimpleQueue()
+        self._found: SimpleQueue[S | _Completion[T]] = SimpleQueue()
         self._is_left = Event()
         self.count = 0
         """Generators that were started, and whose end `next` has not returned."""
@@ -72,10 +72,10 @@ class _Running(Generic[T, S]):
             self._pools[limit].submit(self._run, key)
             self.count += 1
 
-    def next(self) -> S | _Ended[T]:
+    def next(self) -> S | _Completion[T]:
         """Wait for the next step of any of them, or its end."""
         outcome = self._found.get()
-        self.count -= isinstance(outcome, _Ended)
+        self.count -= isinstance(outcome, _Completion)
         return outcome
 
     def close(self) -> None:
@@ -91,6 +91,6 @@ class _Running(Generic[T, S]):
                         return
                     self._found.put(step)
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
-            self._found.put(_Ended(key, error))
+            self._found.put(_Completion(key, error))
         else:
-            self._found.put(_Ended(key))
+            self._found.put(_Completion(key))

@@ -26,7 +26,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dropped:
+class DropResult:
     """What was dropped; `size` in bytes."""
 
     handle: DatasetHandle
@@ -43,7 +43,7 @@ class DataDropper:
     committer: Committer
     engine: Engine
 
-    def drop(self, ref: str) -> Dropped:
+    def drop(self, ref: str) -> DropResult:
         """Remove the slices and checkpoints of an owned derivative that this node can recompute.
 
         Raises `Refused` for a root, for a copy, if an input no longer has the blocks that were read, or if a transform
@@ -63,7 +63,7 @@ class DataDropper:
             note_drop(self.datasets.blobs, handle.id, handle.state.head)
             removed = list(self._remove(handle))
         log.info("data dropped", dataset=handle.alias, objects=len(removed))
-        return Dropped(
+        return DropResult(
             handle=handle,
             slices=sum(obj.kind is ObjectKind.DATA for obj in removed),
             checkpoints=sum(obj.kind is ObjectKind.CHECKPOINT for obj in removed),

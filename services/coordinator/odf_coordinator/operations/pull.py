@@ -43,7 +43,7 @@ Found = DatasetHandle | Unreadable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pulled:
+class PullProgress:
     """The progress of a dataset's pull: reset, waiting, running, updated, rebuilt, up-to-date, failed."""
 
     alias: str
@@ -75,7 +75,7 @@ class Puller:
 
     def pull(
         self, refs: Iterable[str], *, is_all: bool, is_recursive: bool, is_wanted: Callable[[], bool]
-    ) -> Iterator[Pulled]:
+    ) -> Iterator[PullProgress]:
         """Iterate over steps; stop early once `is_wanted` returns False. A failure does not stop other datasets."""
         named, like = ([], [*self.datasets.scan()]) if is_all else self._meant(refs)
         handles = [*named, *like]
@@ -85,7 +85,7 @@ class Puller:
 
     def derive_again(
         self, refs: Iterable[str], *, is_recursive: bool, is_wanted: Callable[[], bool]
-    ) -> Iterator[Pulled]:
+    ) -> Iterator[PullProgress]:
         """Roll back the derivatives that have diverged from their inputs, then pull them and `refs`.
 
         Checks the given datasets and everything derived from them; without `refs`, all datasets. Raises `HeadMoved` if
@@ -105,7 +105,7 @@ class Puller:
 
         retry_on_conflict(roll_back)
         for handle in rolled_back.values():
-            yield Pulled(alias=handle.alias, state="reset", head=handle.state.head)
+            yield PullProgress(alias=handle.alias, state="reset", head=handle.state.head)
         yield from self._pull(chosen | rolled_back, set(), is_wanted)  # copies may be given for their readers
         yield from map(_unread, _unreadable(handles))
 
@@ -124,10 +124,10 @@ class Puller:
         chosen: Mapping[DatasetId, DatasetHandle],
         explicit: set[DatasetId],
         is_wanted: Callable[[], bool],
-    ) -> Iterator[Pulled]:
+    ) -> Iterator[PullProgress]:
         """Pull concurrently, each after its inputs: a silent server delays only the datasets that read it."""
 
-        def steps(dataset: DatasetId) -> Generator[Pulled, None, None]:
+        def steps(dataset: DatasetId) -> Generator[PullProgress, None, None]:
             return self._steps(chosen[dataset], is_wanted, is_explicit=dataset in explicit)
 
         def limit(dataset: DatasetId) -> int:
@@ -137,8 +137,8 @@ class Puller:
 
     def _steps(
         self, handle: DatasetHandle, is_wanted: Callable[[], bool], *, is_explicit: bool
-    ) -> Generator[Pulled, None, None]:
-        yield Pulled(alias=handle.alias, state="running", head=handle.state.head)
+    ) -> Generator[PullProgress, None, None]:
+        yield PullProgress(alias=handle.alias, state="running", head=handle.state.head)
         try:
             yield from self._pull_one(handle, is_wanted, is_explicit=is_explicit)
         except OdfError as error:
@@ -146,11 +146,13 @@ class Puller:
         except Exception as error:
             log.exception("pull failed: a bug", dataset=handle.alias)
             text = f"{type(error).__name__} in the coordinator; see its log"
-            yield Pulled(alias=handle.alias, state="failed", error=text, head=handle.state.head)
+            yield PullProgress(alias=handle.alias, state="failed", error=text, head=handle.state.head)
 
-    def _failure(self, handle: DatasetHandle, error: OdfError) -> Pulled:
+    def _failure(self, handle: DatasetHandle, error: OdfError) -> PullProgress:
         """Return the failed pull; blocks that were committed before the failure count."""
-        failed = Pulled(alias=handle.alias, state="failed", error=with_advice(error), head=handle.state.head)
+        failed = PullProgress(
+            alias=handle.alias, state="failed", error=with_advice(error), head=handle.state.head
+        )
         try:
             done = self._outcome(handle)
         except OdfError:  # its chain cannot be read any more
@@ -159,7 +161,7 @@ class Puller:
 
     def _pull_one(
         self, handle: DatasetHandle, is_wanted: Callable[[], bool], *, is_explicit: bool
-    ) -> Generator[Pulled, None, None]:
+    ) -> Generator[PullProgress, None, None]:
         late = late_rows(self.datasets.blobs, handle.id)
         is_rebuilt = yield from self._update(handle, is_wanted, is_explicit=is_explicit)
         outcome = self._outcome(handle, is_rebuilt=is_rebuilt)
@@ -179,7 +181,7 @@ class Puller:
             raise DatasetUnknown(what=ref)
         return handle
 
-    def set_watermarks(self, refs: Iterable[str], watermark: Timestamp) -> Iterator[Pulled]:
+    def set_watermarks(self, refs: Iterable[str], watermark: Timestamp) -> Iterator[PullProgress]:
         """Raise the watermarks of roots; stop at the first error."""
         for handle in [self.datasets.find(ref) for ref in refs]:
             self.editor.set_watermark(str(handle.id), watermark)
@@ -187,7 +189,7 @@ class Puller:
 
     def _update(
         self, handle: DatasetHandle, is_wanted: Callable[[], bool], *, is_explicit: bool
-    ) -> Generator[Pulled, None, bool]:
+    ) -> Generator[PullProgress, None, bool]:
         """Bring a dataset up to date; return whether dropped data was rebuilt for that."""
         is_rebuilt = self.rebuilder.is_needed(handle)
         if not self.keys.has(handle.id):
@@ -207,25 +209,27 @@ class Puller:
             self.editor.creator.create_missing_topics(handle)
             for waiting in self.drain(handle.id):
                 if waiting:
-                    yield Pulled(alias=handle.alias, state="waiting", head=handle.state.head)
+                    yield PullProgress(alias=handle.alias, state="waiting", head=handle.state.head)
         return is_rebuilt
 
-    def _poll(self, handle: DatasetHandle, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
+    def _poll(self, handle: DatasetHandle, is_wanted: Callable[[], bool]) -> Iterator[PullProgress]:
         with contextlib.closing(self.poll(handle.id)) as stages:
             for stage in stages:
                 progress = EngineProgress(stage=stage)
-                yield Pulled(alias=handle.alias, state="running", head=handle.state.head, progress=progress)
+                yield PullProgress(
+                    alias=handle.alias, state="running", head=handle.state.head, progress=progress
+                )
                 if not is_wanted():
                     return
 
-    def _rebuild(self, handle: DatasetHandle, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
+    def _rebuild(self, handle: DatasetHandle, is_wanted: Callable[[], bool]) -> Iterator[PullProgress]:
         for _ in self.rebuilder.rebuild(handle):
-            yield Pulled(alias=handle.alias, state="running", head=handle.state.head)
+            yield PullProgress(alias=handle.alias, state="running", head=handle.state.head)
             if not is_wanted():
                 return  # the next pull continues from here
         self.editor.committer.announce(handle.state)  # its readers may continue
 
-    def _transform(self, handle: DatasetHandle, is_wanted: Callable[[], bool]) -> Iterator[Pulled]:
+    def _transform(self, handle: DatasetHandle, is_wanted: Callable[[], bool]) -> Iterator[PullProgress]:
         """Wait for a run that starts after now, so that it includes all current data of the inputs."""
         ticket = self.scheduler.request(handle.id)
         deadline = time.monotonic() + ENGINE_TIMEOUT_SECONDS
@@ -243,20 +247,20 @@ class Puller:
                 deadline = time.monotonic() + ENGINE_TIMEOUT_SECONDS
             elif time.monotonic() > deadline:
                 raise Unavailable(what="the engine", why=lost)
-            yield Pulled(
+            yield PullProgress(
                 alias=handle.alias,
                 state="waiting" if lost else "running",
                 head=handle.state.head,
                 progress=self.scheduler.running.of(handle.id),
             )
 
-    def _outcome(self, before: DatasetHandle, *, is_rebuilt: bool = False) -> Pulled:
+    def _outcome(self, before: DatasetHandle, *, is_rebuilt: bool = False) -> PullProgress:
         """Return what was added since `before`."""
         after = self.datasets.find(str(before.id))
         now = after.state
         blocks = now.sequence_number - before.state.sequence_number
         rejects = self.datasets.rejects(after)
-        return Pulled(
+        return PullProgress(
             alias=before.alias,
             state="updated" if blocks else "rebuilt" if is_rebuilt else "up-to-date",
             new_blocks=max(blocks, 0),
@@ -283,7 +287,7 @@ def _unreadable(found: Iterable[Found]) -> Iterator[Unreadable]:
     return (dataset for dataset in found if isinstance(dataset, Unreadable))
 
 
-def _unread(dataset: Unreadable) -> Pulled:
+def _unread(dataset: Unreadable) -> PullProgress:
     """Return the failed pull of a dataset that cannot be read."""
     text = "; ".join(text for text in (f"cannot be read: {dataset.why}", dataset.remedy) if text)
-    return Pulled(alias=dataset.entry.alias, state="failed", error=text)
+    return PullProgress(alias=dataset.entry.alias, state="failed", error=text)

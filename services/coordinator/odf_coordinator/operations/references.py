@@ -18,7 +18,7 @@ Expected = str  # the hash that a reference must have to be moved; empty: it mus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class ChainComparison:
     """How a left chain relates to a right one, and their last common block."""
 
     relation: Comparison
@@ -32,7 +32,7 @@ class Reference:
     name: str
     block: Multihash | None
     sequence_number: int | None = None
-    compared: Compared | None = None
+    compared: ChainComparison | None = None
     problem: str = ""
 
 
@@ -104,7 +104,7 @@ class References:
         text, name = self._split_branch(ref)
         return retry_on_conflict(lambda: self._fast_forward(self.datasets.find(text), name))
 
-    def compare(self, left: str, right: str) -> Compared:
+    def compare(self, left: str, right: str) -> ChainComparison:
         """Compare the chains of two datasets, or of two references of one."""
         return self._compared(self.datasets.open_at(left), self.datasets.open_at(right))
 
@@ -169,8 +169,8 @@ class References:
             compared=None if head is None else self._compared(handle, head),
         )
 
-    def _compared(self, left: DatasetHandle, right: DatasetHandle) -> Compared:
+    def _compared(self, left: DatasetHandle, right: DatasetHandle) -> ChainComparison:
         heads = left.state.head, right.state.head
         readers = self.datasets.reader(left.id), self.datasets.reader(right.id)
         relation = compare(readers[0], heads[0], readers[1], heads[1])
-        return Compared(relation=relation, common=common_block(relation, *heads))
+        return ChainComparison(relation=relation, common=common_block(relation, *heads))
