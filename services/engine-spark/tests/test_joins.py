@@ -20,7 +20,7 @@ from odf_testing.engine import (
     sql,
 )
 
-from odf_engine_spark.plan.matching import Matching
+from odf_engine_spark.plan.matching import JoinKeys
 from odf_engine_spark.plan.segments import Segment
 from odf_engine_spark.spark.logical_plans import COMPLETE
 
@@ -235,6 +235,6 @@ def test_partners_are_found_by_structs_and_lists_too(key: object) -> None:
     other = [3] if isinstance(key, list) else {"a": 2, "b": [1.0]}
     left = pa.table({"k": pa.array([key, other], type_), COMPLETE: [1, 2]})
     right = pa.table({"k": pa.array([key], type_), COMPLETE: [9]})
-    recent = Matching(("l", 0), ("r", 0)).recent({"l": left, "r": right}, 5)
+    recent = JoinKeys(("l", 0), ("r", 0)).recent({"l": left, "r": right}, 5)
     assert recent["l"].to_pylist() == left.slice(0, 1).to_pylist()
     assert recent["r"].equals(right)

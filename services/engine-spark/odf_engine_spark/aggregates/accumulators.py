@@ -97,7 +97,7 @@ class Whole:
 
 
 @dataclass(slots=True)
-class Folded:
+class DoubleSum:
     """The total of doubles, rounded after each addition; null without values."""
 
     finish: Callable[[float, int], float]
@@ -120,10 +120,10 @@ class Folded:
 
 @dataclass(slots=True)
 class Exact:
-    """The total of doubles: as `Folded` until the first removal, from then on exact and correctly rounded."""
+    """The total of doubles: as `DoubleSum` until the first removal, from then on exact and correctly rounded."""
 
     finish: Callable[[float, int], float]
-    folded: Folded = field(init=False)
+    inexact: DoubleSum = field(init=False)
     exact: int = 0  # the total of the finite values, in units of 2**-1074
     nans: int = 0
     infinities: int = 0
@@ -131,19 +131,19 @@ class Exact:
     is_exact: bool = False
 
     def __post_init__(self) -> None:
-        self.folded = Folded(self.finish)
+        self.inexact = DoubleSum(self.finish)
 
     def add(self, value: float) -> None:
-        self.folded.add(value)
+        self.inexact.add(value)
         self._note(value, 1)
 
     def take(self, value: float) -> None:
-        if self.folded.count <= 1:
-            self.folded = Folded(self.finish)
+        if self.inexact.count <= 1:
+            self.inexact = DoubleSum(self.finish)
             self.exact = self.nans = self.infinities = self.negative_infinities = 0
             self.is_exact = False
             return
-        self.folded.count -= 1
+        self.inexact.count -= 1
         self.is_exact = True
         self._note(value, -1)
 
@@ -159,8 +159,8 @@ class Exact:
             self.negative_infinities = max(self.negative_infinities + times, 0)
 
     def value(self) -> Plain:
-        total = self._rounded() if self.is_exact else self.folded.total
-        return _finished(self.finish, total, self.folded.count)
+        total = self._rounded() if self.is_exact else self.inexact.total
+        return _finished(self.finish, total, self.inexact.count)
 
     def _rounded(self) -> float:
         if self.nans or (self.infinities and self.negative_infinities):
@@ -175,8 +175,8 @@ class Exact:
     def state(self) -> tuple[object, ...]:
         specials = (self.nans, self.infinities, self.negative_infinities)
         # Once the exact total is shown, the rounded one is not needed: write 0, so that equal states are equal bytes.
-        total = 0.0 if self.is_exact else self.folded.total
-        return (self.folded.count, total, _packed(self.exact), *specials, int(self.is_exact))
+        total = 0.0 if self.is_exact else self.inexact.total
+        return (self.inexact.count, total, _packed(self.exact), *specials, int(self.is_exact))
 
 
 def load_exact(finish: Callable[[float, int], float], *state: object) -> Exact:
@@ -187,7 +187,7 @@ def load_exact(finish: Callable[[float, int], float], *state: object) -> Exact:
         assert isinstance(count, int)
         assert isinstance(total, float)
         assert isinstance(exact, bytes)
-        accumulator.folded = Folded(finish, count, total)
+        accumulator.inexact = DoubleSum(finish, count, total)
         accumulator.exact, accumulator.is_exact = _unpacked(exact), bool(is_exact)
         accumulator.nans, accumulator.infinities, accumulator.negative_infinities = (
             Count(n).count for n in _ints(specials)

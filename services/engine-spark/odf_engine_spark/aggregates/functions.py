@@ -17,7 +17,7 @@ from odf_common.errors import InvalidQuery
 from odf_engine_spark.aggregates.accumulators import (
     Accumulator,
     Count,
-    Folded,
+    DoubleSum,
     Retractable,
     Whole,
     load_exact,
@@ -73,7 +73,7 @@ def running_fold(aggregate: Aggregate, argument: pa.DataType) -> Fold[Accumulato
             _as(aggregate, argument),
         )
     if _is_double(aggregate, argument):
-        return Fold((COUNT, _DOUBLE), doubles, partial(Folded, _FINISH[aggregate.kind]), _doubles)
+        return Fold((COUNT, _DOUBLE), doubles, partial(DoubleSum, _FINISH[aggregate.kind]), _doubles)
     return _exact_fold(aggregate, argument)
 
 

@@ -18,7 +18,7 @@ from odf_engine_spark.values.operations import Numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keyed:
+class GroupedRows:
     """A state and new records, by group.
 
     Rows are numbered through both; the birth of a group is the number of its first row.
@@ -50,9 +50,9 @@ class Keyed:
         return pa.concat_tables([self.state, altered]).combine_chunks().take(pa.array(rows[order]))
 
 
-def keyed(
+def group_rows(
     state: pa.Table | None, keys: Sequence[pa.ChunkedArray], folds: Sequence[Fold[Any]], rows: int
-) -> Keyed:
+) -> GroupedRows:
     """Return the state (empty for None) and `rows` new records, by their keys.
 
     A state has the keys, the number of records per group, then the parts of each aggregate.
@@ -68,7 +68,7 @@ def keyed(
     if old and np.bincount(codes[:old]).max() > 1:
         raise ValueError("a group occurs in the state twice")
     touched = np.flatnonzero(is_among(codes[:old], codes[old:]))
-    return Keyed(state=state, keys=columns, codes=codes, touched=touched)
+    return GroupedRows(state=state, keys=columns, codes=codes, touched=touched)
 
 
 def loaded(folds: Sequence[Fold[Any]], rows: pa.Table, first: int) -> list[list[Any]]:

@@ -19,7 +19,7 @@ from odf_engine_spark.operators.changes import (
     positional,
     steps,
 )
-from odf_engine_spark.operators.folded import Keyed, keyed, loaded, stored
+from odf_engine_spark.operators.folded import GroupedRows, group_rows, loaded, stored
 from odf_engine_spark.values.python_values import Plain
 
 
@@ -108,14 +108,14 @@ def grouped(
     folds = [
         changing_fold(aggregate, column.type) for aggregate, column in zip(aggregates, given, strict=True)
     ]
-    groups = keyed(state, by, folds, len(changes.operations))
+    groups = group_rows(state, by, folds, len(changes.operations))
     arguments = [fold.read(column) for fold, column in zip(folds, given, strict=True)]
     grouping = _Grouping(folds, arguments, _known(groups, folds, keys), [[] for _ in folds])
     _apply(grouping, groups.new_codes.tolist(), changes.operations.tolist(), len(groups.state))
     return _results(grouping, groups), _kept(grouping, groups)
 
 
-def _known(groups: Keyed, folds: Sequence[Fold[Retractable[Any]]], keys: int) -> dict[int, _Group]:
+def _known(groups: GroupedRows, folds: Sequence[Fold[Retractable[Any]]], keys: int) -> dict[int, _Group]:
     rows = groups.state.take(pa.array(groups.touched))
     accumulators = loaded(folds, rows, keys + 1)
     shown = [tuple([folded.value() for folded in group]) for group in accumulators]
@@ -140,7 +140,7 @@ def _apply(grouping: _Grouping, codes: Sequence[int], operations: Sequence[int],
         grouping.show(other)
 
 
-def _results(grouping: _Grouping, groups: Keyed) -> Changes:
+def _results(grouping: _Grouping, groups: GroupedRows) -> Changes:
     births = np.array(grouping.births, dtype=np.int64)
     columns = [fold.write(values) for fold, values in zip(grouping.folds, grouping.values, strict=True)]
     return Changes(
@@ -149,7 +149,7 @@ def _results(grouping: _Grouping, groups: Keyed) -> Changes:
     )
 
 
-def _kept(grouping: _Grouping, groups: Keyed) -> pa.Table:
+def _kept(grouping: _Grouping, groups: GroupedRows) -> pa.Table:
     there = list(grouping.groups.values())
     records = pa.array([group.records for group in there], pa.int64())
     births = np.array([group.birth for group in there], dtype=np.int64)

@@ -9,7 +9,7 @@ import pyarrow as pa
 from odf_engine_spark.aggregates.accumulators import Accumulator
 from odf_engine_spark.aggregates.functions import Aggregate, Fold, running_fold
 from odf_engine_spark.operators.changes import positional
-from odf_engine_spark.operators.folded import Keyed, keyed, loaded, stored
+from odf_engine_spark.operators.folded import GroupedRows, group_rows, loaded, stored
 from odf_engine_spark.values.equality_codes import combined, compact, equality_codes, normalized
 from odf_engine_spark.values.operations import Numbers
 from odf_engine_spark.values.python_values import Plain
@@ -33,7 +33,7 @@ def running(
     folds = [
         running_fold(aggregate, column.type) for aggregate, column in zip(aggregates, given, strict=True)
     ]
-    partitions = keyed(state, [records.column(at) for at in keys], folds, len(records))
+    partitions = group_rows(state, [records.column(at) for at in keys], folds, len(records))
     columns = [fold.read(column) for fold, column in zip(folds, given, strict=True)]
     values, kept = _fold(partitions, folds, columns, len(keys))
     results = [fold.write(value) for fold, value in zip(folds, values, strict=True)]
@@ -44,7 +44,10 @@ def running(
 
 
 def _fold(
-    partitions: Keyed, folds: Sequence[Fold[Accumulator[Any]]], columns: Sequence[Sequence[Plain]], keys: int
+    partitions: GroupedRows,
+    folds: Sequence[Fold[Accumulator[Any]]],
+    columns: Sequence[Sequence[Plain]],
+    keys: int,
 ) -> tuple[list[list[Plain]], pa.Table]:
     """Return each aggregate's value as of each new record, and the new state."""
     codes, touched = partitions.new_codes, partitions.touched

@@ -10,7 +10,7 @@ from odf_engine_spark.analysis.flow import Flow
 from odf_engine_spark.analysis.joins import join_kind
 from odf_engine_spark.analysis.node import Node
 from odf_engine_spark.plan.aggregate_calls import in_order_of_rows
-from odf_engine_spark.plan.matching import matching_of
+from odf_engine_spark.plan.matching import join_keys_of
 from odf_engine_spark.plan.segments import Segment
 from odf_engine_spark.plan.stages import Stage
 from odf_engine_spark.spark.jvm import Java
@@ -60,7 +60,7 @@ class Compiler:
             first = [column for column in chosen if column.name() == event_time]
             others = [column for column in chosen if column.name() != event_time]
             part = self.in_order(part, [*first, *others])
-        return replace(self.segment("", node.flow, part, chosen), matching=matching_of(node))
+        return replace(self.segment("", node.flow, part, chosen), join_keys=join_keys_of(node))
 
     def segment(self, name: str, flow: Flow, part: PlanPart, columns: Sequence[Java]) -> Segment:
         """Return a segment whose plan gives these columns and one hidden one."""

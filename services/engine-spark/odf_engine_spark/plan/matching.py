@@ -15,7 +15,7 @@ from odf_engine_spark.values.equality_codes import compact, equality_codes, is_a
 
 
 @dataclass(frozen=True, slots=True)
-class Matching:
+class JoinKeys:
     """Two streams that are joined on a pair of equal columns; columns by position."""
 
     left: tuple[str, int]
@@ -36,7 +36,7 @@ class Matching:
         }
 
 
-def matching_of(node: Node) -> Matching | None:
+def join_keys_of(node: Node) -> JoinKeys | None:
     """Return the columns on which a plan joins two streams without time bounds, None for any other plan."""
     join = _below(node)
     if join.tree.kind != "Join" or join.cut is not None or join_kind(join.tree) != "Inner":
@@ -53,7 +53,7 @@ def matching_of(node: Node) -> Matching | None:
     for pair in join.condition.equal:
         one, other = pair if pair[0] in here else (pair[1], pair[0])
         if one in here and other in there:
-            return Matching((left, here.index(one)), (right, there.index(other)))
+            return JoinKeys((left, here.index(one)), (right, there.index(other)))
     return None
 
 

@@ -41,7 +41,7 @@ class PlannedInput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedTransform:
     """A transform that passed every check."""
 
     stages: tuple[Stage, ...]
@@ -62,7 +62,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class _Analysed:
+class _AnalysedPlan:
     plan: Java
     tree: Tree
     as_of: Mapping[str, AsOf]
@@ -95,7 +95,7 @@ def parsed(spark: Spark, sql: str) -> tuple[Java, Tree]:
 
 def prepare(
     warm: Spark, transform: TransformSql, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
-) -> Prepared:
+) -> PreparedTransform:
     """Check a transform against its inputs; raises `InvalidQuery` or `InvalidInput`."""
     for input_ in inputs:
         for name in input_.schema.names:
@@ -117,8 +117,8 @@ def prepare(
 
 
 def _compiled(
-    spark: Spark, analysed: _Analysed, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
-) -> Prepared:
+    spark: Spark, analysed: _AnalysedPlan, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
+) -> PreparedTransform:
     tree = analysed.tree
     if not analysed.plan.deterministic():
         raise InvalidQuery(text="the query would not give the same result again: it uses a random function")
@@ -141,7 +141,7 @@ def _compiled(
     compiler = Compiler(Plans(spark, spark.feeding(), batch), cut)
     last = compiler.last(node, analysed.plan, [column for _, column in columns], vocab.event_time_column)
     last = replace(last, late=analysed.late or 0)
-    prepared = Prepared(
+    prepared = PreparedTransform(
         stages=tuple(compiler.stages),
         last=last,
         event_time=of_time if isinstance(of_time, Time) else None,
@@ -153,7 +153,7 @@ def _compiled(
     return prepared
 
 
-def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Schema]) -> _Analysed:
+def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Schema]) -> _AnalysedPlan:
     tables: dict[str, Java] = {}
     as_of: dict[str, AsOf] = {}
     late: int | None = None
@@ -177,7 +177,7 @@ def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Sc
             whole = tree_of(analysed)
             check_transform(whole)
         if step.alias is None:
-            return _Analysed(analysed, whole, as_of, late)
+            return _AnalysedPlan(analysed, whole, as_of, late)
         tables[step.alias.lower()] = frame
         frame.createOrReplaceTempView(quoted(step.alias))
     raise AssertionError("the last step has no alias")
@@ -227,7 +227,7 @@ def _check_names(names: Sequence[str], vocab: DatasetVocabulary) -> None:
         )
 
 
-def _check_event_time(prepared: Prepared, column: str) -> None:
+def _check_event_time(prepared: PreparedTransform, column: str) -> None:
     """Refuse windows and joins whose output's watermark could not be known."""
     is_plain = not prepared.is_stateful or prepared.last.flow.is_retractable
     if not is_plain and prepared.event_time is None:

@@ -20,7 +20,7 @@ from odf_engine_spark.analysis.times import FOREVER
 from odf_engine_spark.plan.apply_retractions import net_changes
 from odf_engine_spark.plan.delta import ALWAYS, NEVER, Delta, nothing
 from odf_engine_spark.plan.late_records import drop_late, last_ends
-from odf_engine_spark.plan.matching import Matching
+from odf_engine_spark.plan.matching import JoinKeys
 from odf_engine_spark.spark.error_messages import FAULTS, query_fault
 from odf_engine_spark.spark.logical_plans import ARRIVED, COMPLETE, ROW, Plans, Slot
 from odf_engine_spark.spark.progress import Progress
@@ -67,7 +67,7 @@ class Segment:
     flow: Flow
     schema: pa.Schema
     waits: bool
-    matching: Matching | None = None
+    join_keys: JoinKeys | None = None
     late: int = 0  # how long after a window's end records still correct it
     versions_of: tuple[str, ...] = ()  # key of versions: a corrected one was valid until the later one's time
 
@@ -116,8 +116,8 @@ class Segment:
         fed, now = self.intake(step), step.watermarks.now
         if now is None or not any(len(table) for table in fed.values()) or not self._is_due(step.watermarks):
             return nothing(self.schema)
-        if self.matching is not None and step.watermarks.before is not None:
-            fed = self.matching.recent(fed, step.watermarks.before)
+        if self.join_keys is not None and step.watermarks.before is not None:
+            fed = self.join_keys.recent(fed, step.watermarks.before)
         step.progress.report("windows", total=sum(len(table) for table in fed.values()))
         table, hidden = self.collect(fed)
         complete = np.asarray(hidden.fill_null(ALWAYS)).astype(np.int64)

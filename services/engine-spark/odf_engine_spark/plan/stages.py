@@ -42,7 +42,7 @@ class Stage(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grouped:
+class GroupBy:
     """GROUP BY without a window, as a changelog."""
 
     stream: str
@@ -56,7 +56,7 @@ class Grouped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranked:
+class TopN:
     """Top N per partition, as a changelog."""
 
     stream: str
@@ -86,7 +86,7 @@ class AggregateCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class RunningAggregates:
     """Running aggregates in order of event time. The first `outputs` columns are passed on, followed by the values."""
 
     stream: str
@@ -225,7 +225,7 @@ class Session:
         return Delta(records=table, operations=np.zeros(len(table), dtype=np.int64), complete=ends[is_new])
 
 
-def _refolded(stage: Grouped | Ranked, step: Step, what: str, fold: Fold) -> Delta:
+def _refolded(stage: GroupBy | TopN, step: Step, what: str, fold: Fold) -> Delta:
     """Return the changelog of what a stage shows; the new state has what it keeps."""
     given = stage.segment.run(step)
     step.progress.report(what, total=len(given.records))

@@ -20,7 +20,14 @@ from odf_engine_spark.plan.aggregate_calls import (
 )
 from odf_engine_spark.plan.compiler import Compiler, grouping_of
 from odf_engine_spark.plan.segments import Segment
-from odf_engine_spark.plan.stages import AggregateCall, Grouped, Ranked, Running, Session, TemporalJoin
+from odf_engine_spark.plan.stages import (
+    AggregateCall,
+    GroupBy,
+    RunningAggregates,
+    Session,
+    TemporalJoin,
+    TopN,
+)
 from odf_engine_spark.spark.jvm import Java
 from odf_engine_spark.spark.logical_plans import COMPLETE, RECORDS, ROW, WAITING, PlanPart, items
 
@@ -62,7 +69,7 @@ def _grouped(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) 
     given = [plans.alias(value, f"c{at}") for at, value in enumerate(values)]
     assert node.stream is not None
     compiler.stages.append(
-        Grouped(
+        GroupBy(
             stream=node.stream,
             segment=_fed(compiler, node.stream, flow, part, given),
             keys=len(keys),
@@ -126,7 +133,7 @@ def _ranked(compiler: Compiler, node: Node, plan: Java) -> None:
     assert node.over is not None
     first = len(shown) + len(partition)
     compiler.stages.append(
-        Ranked(
+        TopN(
             stream=node.stream,
             segment=_fed(compiler, node.stream, flow, part, given),
             outputs=len(shown),
@@ -161,7 +168,7 @@ def _running(compiler: Compiler, node: Node, plan: Java) -> None:
     flow = replace(node.children[0].flow, waits=True)
     first = len(columns) + len(keys) + len(order)
     compiler.stages.append(
-        Running(
+        RunningAggregates(
             stream=node.stream,
             segment=_fed(compiler, node.stream, flow, part, given, is_ordered=True),
             outputs=len(columns),

@@ -18,7 +18,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import MigrateRequest
 from odf_engine_spark.analysis.emission_fingerprint import renamed
 from odf_engine_spark.analysis.times import FOREVER
-from odf_engine_spark.plan.prepared import PlannedInput, Prepared
+from odf_engine_spark.plan.prepared import PlannedInput, PreparedTransform
 from odf_engine_spark.plan.segments import Segment
 from odf_engine_spark.plan.stages import Stage
 from odf_engine_spark.transform.checkpoint import State, read_state, write_state
@@ -46,7 +46,7 @@ def migrate(transforms: Transforms, request: MigrateRequest) -> TransformRespons
     return TransformResponseSuccess(new_watermark=None if watermark is None else Timestamp(watermark))
 
 
-def check_carried(old: Prepared, new: Prepared, names: Mapping[str, str]) -> None:
+def check_carried(old: PreparedTransform, new: PreparedTransform, names: Mapping[str, str]) -> None:
     """Raise `InvalidQuery` unless the new query can continue with the old one's state.
 
     `names` has the inputs' names in the new query by their names in the old one.
@@ -78,7 +78,7 @@ def check_carried(old: Prepared, new: Prepared, names: Mapping[str, str]) -> Non
         raise _lost(_EARLIER)
 
 
-def _lag(prepared: Prepared) -> float:
+def _lag(prepared: PreparedTransform) -> float:
     """Return how long before its completion a row's event time may be."""
     known = prepared.event_time
     return FOREVER if known is None else known.span.upper
@@ -119,7 +119,7 @@ def _lost(why: str) -> InvalidQuery:
     )
 
 
-def _prepared(transforms: Transforms, request: MigrateRequest, version: SetTransform) -> Prepared:
+def _prepared(transforms: Transforms, request: MigrateRequest, version: SetTransform) -> PreparedTransform:
     names = {name.lower() for name in _references(version)}
     inputs = [
         PlannedInput(name=input_.name, schema=input_.schema, vocab=input_.vocab)

@@ -19,7 +19,7 @@ from odf_common.metadata.events import DatasetVocabulary, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import TransformSql
 from odf_engine_spark.plan.late_corrections import run_late
-from odf_engine_spark.plan.prepared import PlannedInput, Prepared, prepare
+from odf_engine_spark.plan.prepared import PlannedInput, PreparedTransform, prepare
 from odf_engine_spark.plan.segments import Step, WatermarkRange
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.progress import Progress
@@ -54,7 +54,7 @@ class Transforms:
         """Use a warm session; `is_signed` selects signed types for offset and operation in new slices."""
         self._spark = spark
         self._is_signed = is_signed
-        self._ready: OrderedDict[Hashable, Prepared] = OrderedDict()
+        self._ready: OrderedDict[Hashable, PreparedTransform] = OrderedDict()
         self._guard = threading.Lock()
 
     def execute(
@@ -75,7 +75,7 @@ class Transforms:
 
     def prepare(
         self, transform: TransformSql, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
-    ) -> Prepared:
+    ) -> PreparedTransform:
         """Return a transform, checked and ready to run; raises `InvalidQuery` or `InvalidInput`."""
         key = (transform, vocab, tuple((i.name, i.schema.serialize().to_pybytes(), i.vocab) for i in inputs))
         with self._guard:
@@ -120,7 +120,11 @@ def write_records(table: pa.Table, file: Path) -> None:
 
 
 def run(
-    prepared: Prepared, inputs: Sequence[Input], state: State, vocab: DatasetVocabulary, progress: Progress
+    prepared: PreparedTransform,
+    inputs: Sequence[Input],
+    state: State,
+    vocab: DatasetVocabulary,
+    progress: Progress,
 ) -> Result:
     """Run the stages in order, each over the new part of its streams."""
     watermarks = {
@@ -149,7 +153,7 @@ def run(
     )
 
 
-def _output_watermark(prepared: Prepared, reached: int | None) -> int | None:
+def _output_watermark(prepared: PreparedTransform, reached: int | None) -> int | None:
     """Return the output's watermark when the inputs' is `reached`; nanoseconds."""
     flow, event_time = prepared.last.flow, prepared.event_time
     if not prepared.is_stateful and event_time is not None and event_time.span.upper <= 1:
