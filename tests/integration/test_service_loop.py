@@ -13,7 +13,7 @@ from odf_testing.embedded import EmbeddedNode
 from odf_common.adapters.kafka.kafka_bus import KafkaBus
 from odf_common.codec.envelopes import decode, envelope
 from odf_common.identity.did import DatasetId
-from odf_common.ports.bus import COORDINATOR_REPLIES, DEAD_LETTERS, INGEST_COMMANDS, Inbox, Received
+from odf_common.ports.bus import COORDINATOR_REPLIES, DEAD_LETTERS, INGEST_COMMANDS, Inbox, ReceivedMessage
 from odf_common.proto.odf.bus.v1.bus_pb2 import ImportChain
 from odf_common.service.settings import child_environment
 
@@ -23,14 +23,14 @@ TINY = textwrap.dedent("""
     from odf_common.errors import InvalidInput
     from odf_common.ports.bus import INGEST_COMMANDS, COORDINATOR_REPLIES
     from odf_common.proto.odf.bus.v1.bus_pb2 import Committed
-    from odf_common.service.run import Outgoing, Service, Subscription, run_service
+    from odf_common.service.run import OutgoingMessage, Service, Subscription, run_service
 
     def handle(message):
         if message.import_chain.new_head == b"bug":
             raise ZeroDivisionError
         if message.import_chain.new_head == b"bad":
             raise InvalidInput(text="bad head")
-        yield Outgoing(topic=COORDINATOR_REPLIES, envelope=envelope(message.dataset_id, Committed(), cause=message))
+        yield OutgoingMessage(topic=COORDINATOR_REPLIES, envelope=envelope(message.dataset_id, Committed(), cause=message))
 
     def build(env):
         print("built", flush=True)
@@ -75,8 +75,8 @@ def ask(bus: KafkaBus, head: bytes) -> None:
     bus.flush()
 
 
-def take(broker: EmbeddedNode, inbox: Inbox) -> Received:
-    taken: list[Received] = []
+def take(broker: EmbeddedNode, inbox: Inbox) -> ReceivedMessage:
+    taken: list[ReceivedMessage] = []
 
     def came() -> bool:
         message = inbox.poll(0.1)

@@ -7,7 +7,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.proto.odf.bus.v1.bus_pb2 import Committed
 from odf_common.service.environment import Environment
-from odf_common.service.run import Outgoing, Service, Subscription
+from odf_common.service.run import OutgoingMessage, Service, Subscription
 from odf_verifier.grpc_servicer import register
 from odf_verifier.targets import of_entry
 from odf_verifier.verification import OnCommit, Verifier
@@ -18,7 +18,7 @@ def build(env: Environment) -> Service:
     verifier = Verifier(env, env.engine, env.settings.home)
     on_commit = OnCommit(verifier)
 
-    def committed(envelope: Envelope) -> tuple[Outgoing, ...]:
+    def committed(envelope: Envelope) -> tuple[OutgoingMessage, ...]:
         if isinstance(body_of(envelope), Committed):
             entry = env.catalog.by_id(DatasetId.parse(envelope.dataset_id))
             if entry is not None:

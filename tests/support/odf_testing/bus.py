@@ -7,7 +7,15 @@ from collections.abc import Collection, Iterable, Mapping
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.codec.envelopes import Envelope, encode, stamped
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
-from odf_common.ports.bus import DEAD_LETTERS, PARTITIONS, DeadLetter, Inbox, OnAssigned, Received, TopicInfo
+from odf_common.ports.bus import (
+    DEAD_LETTERS,
+    PARTITIONS,
+    DeadLetter,
+    Inbox,
+    OnAssigned,
+    ReceivedMessage,
+    TopicInfo,
+)
 
 
 class MemoryBus:
@@ -62,7 +70,7 @@ class MemoryInbox:
         self._next = end if group is None else bus.positions.get((group, topic), 0)
         self.has_assignment = True
 
-    def poll(self, timeout: float) -> Received | None:
+    def poll(self, timeout: float) -> ReceivedMessage | None:
         """Return the next message."""
         waiting = self._bus.topics[self._topic][self._next :]
         if not waiting:
@@ -71,7 +79,7 @@ class MemoryInbox:
         key, value = waiting[0]
         offset = self._next
         self._next += 1
-        return Received(
+        return ReceivedMessage(
             topic=self._topic,
             partition=partition_of(key),
             offset=offset,
@@ -79,7 +87,7 @@ class MemoryInbox:
             value=value,
         )
 
-    def commit(self, message: Received) -> None:
+    def commit(self, message: ReceivedMessage) -> None:
         """Move the group's position."""
         if self._group is not None:
             self._bus.positions[self._group, self._topic] = message.offset + 1

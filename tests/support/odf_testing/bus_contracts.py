@@ -15,7 +15,7 @@ from odf_common.ports.bus import (
     Bus,
     DeadLetter,
     Inbox,
-    Received,
+    ReceivedMessage,
     TopicInfo,
     Topics,
 )
@@ -33,7 +33,7 @@ def send(bus: Bus, topic: str, dataset: DatasetId, numbers: range) -> None:
     bus.flush()
 
 
-def numbers(messages: list[Received]) -> dict[DatasetId, list[int]]:
+def numbers(messages: list[ReceivedMessage]) -> dict[DatasetId, list[int]]:
     """Return the numbers of messages by dataset, in the order of their arrival."""
     found: dict[DatasetId, list[int]] = {}
     for message in messages:
@@ -42,9 +42,9 @@ def numbers(messages: list[Received]) -> dict[DatasetId, list[int]]:
     return found
 
 
-def take(inbox: Inbox, count: int) -> list[Received]:
+def take(inbox: Inbox, count: int) -> list[ReceivedMessage]:
     """Return the next `count` messages, after which none follows for a while."""
-    found: list[Received] = []
+    found: list[ReceivedMessage] = []
     deadline = time.monotonic() + PATIENCE_SECONDS
     while len(found) < count:
         assert time.monotonic() < deadline, f"{len(found)} of {count} messages arrived"
@@ -56,7 +56,7 @@ def take(inbox: Inbox, count: int) -> list[Received]:
     return found
 
 
-def waiting(inbox: Inbox) -> list[Received]:
+def waiting(inbox: Inbox) -> list[ReceivedMessage]:
     """Return a message if one arrives soon."""
     message = inbox.poll(0.1)
     return [] if message is None else [message]

@@ -31,7 +31,7 @@ OnAssigned = Callable[[frozenset[int]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class ReceivedMessage:
     """A message as it is stored in its topic."""
 
     topic: str
@@ -113,10 +113,10 @@ class Inbox(Protocol):
     def has_assignment(self) -> bool:
         """Return whether partitions have been assigned, even if none."""
 
-    def poll(self, timeout: float) -> Received | None:
+    def poll(self, timeout: float) -> ReceivedMessage | None:
         """Return the next message, or None after `timeout` seconds; raises `Unavailable` if the connection is lost."""
 
-    def commit(self, message: Received) -> None:
+    def commit(self, message: ReceivedMessage) -> None:
         """Commit the message's offset: neither it nor any earlier one in its partition needs more handling."""
 
     def close(self) -> None:

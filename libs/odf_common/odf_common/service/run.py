@@ -21,13 +21,13 @@ from odf_common.adapters.grpc.server import GrpcServer, Register, serve
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.service import logging, metrics
 from odf_common.service.audit import Audit
-from odf_common.service.consumer.consumer_loop import Handler, Outgoing, Reader, Subscription
+from odf_common.service.consumer.consumer_loop import Handler, OutgoingMessage, Reader, Subscription
 from odf_common.service.consumer.retry import keep_trying
 from odf_common.service.environment import Environment, Isolated, connect
 from odf_common.service.protection import peer_tls, require_protected
 from odf_common.service.settings import Settings, load
 
-__all__ = ["Handler", "Outgoing", "Service", "Subscription", "run_isolated", "run_service"]
+__all__ = ["Handler", "OutgoingMessage", "Service", "Subscription", "run_isolated", "run_service"]
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -50,7 +50,7 @@ class Service:
     """Notes its gRPC calls."""
 
 
-class Running:
+class RunningService:
     """A running service: its threads, its server, and the event that stops them."""
 
     def __init__(self, service: Service, environment: Environment | Isolated) -> None:
@@ -137,9 +137,9 @@ class Running:
 def run_service(build: Callable[[Environment], Service]) -> None:
     """Run a service until SIGTERM or SIGINT; the process exits with 0 then, 1 if it could not start, 70 on a bug."""
 
-    def prepare(settings: Settings) -> Running:
+    def prepare(settings: Settings) -> RunningService:
         environment = connect(settings)
-        return Running(build(environment), environment)
+        return RunningService(build(environment), environment)
 
     _run_prepared(build.__module__, prepare)
 
@@ -147,9 +147,9 @@ def run_service(build: Callable[[Environment], Service]) -> None:
 def run_isolated(build: Callable[[Isolated], Service]) -> None:
     """Run, as `run_service` does, a service that is connected to neither Kafka, Redis nor a store."""
 
-    def prepare(settings: Settings) -> Running:
+    def prepare(settings: Settings) -> RunningService:
         environment = Isolated(settings=settings)
-        return Running(build(environment), environment)
+        return RunningService(build(environment), environment)
 
     _run_prepared(build.__module__, prepare)
 
@@ -172,7 +172,7 @@ def _readers(service: Service, environment: Environment) -> tuple[Reader, ...]:
     )
 
 
-def _run_prepared(module: str, prepare: Callable[[Settings], Running]) -> None:
+def _run_prepared(module: str, prepare: Callable[[Settings], RunningService]) -> None:
     package = module.partition(".")[0]
     logging.configure("info", service=package.removeprefix("odf_").replace("_", "-"))
     try:
@@ -186,7 +186,7 @@ def _run_prepared(module: str, prepare: Callable[[Settings], Running]) -> None:
     os._exit(code)
 
 
-def _run(prepare: Callable[[Settings], Running], settings: Settings) -> int:
+def _run(prepare: Callable[[Settings], RunningService], settings: Settings) -> int:
     allow_open_files()
     running = prepare(settings)
     logging.configure(settings.log_level, service=running.service.name)

@@ -19,7 +19,7 @@ from odf_common.ports.bus import (
     OnAssigned,
 )
 from odf_common.proto.odf.bus.v1.bus_pb2 import Committed, Propose
-from odf_common.service.consumer.consumer_loop import Handler, Outgoing, Reader, Subscription
+from odf_common.service.consumer.consumer_loop import Handler, OutgoingMessage, Reader, Subscription
 
 DATASET = DatasetId.of_key(bytes(32))
 OTHER = next(  # in the same partition
@@ -29,8 +29,8 @@ OTHER = next(  # in the same partition
 )
 
 
-def answering(envelope_: Envelope) -> Iterable[Outgoing]:
-    yield Outgoing(topic=COORDINATOR_REPLIES, envelope=envelope(DATASET, Committed(), cause=envelope_))
+def answering(envelope_: Envelope) -> Iterable[OutgoingMessage]:
+    yield OutgoingMessage(topic=COORDINATOR_REPLIES, envelope=envelope(DATASET, Committed(), cause=envelope_))
 
 
 def run_until(
@@ -84,7 +84,7 @@ def test_what_cannot_be_reached_is_tried_again() -> None:
     bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose()))
     calls = []
 
-    def handler(message: Envelope) -> Iterable[Outgoing]:
+    def handler(message: Envelope) -> Iterable[OutgoingMessage]:
         calls.append(message.message_id)
         if len(calls) == 1:
             raise Unavailable(what="engine")
@@ -100,7 +100,7 @@ def test_an_error_of_ours_is_a_dead_letter_and_the_next_message_is_handled() -> 
     bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose(system_time={"seconds": 1})))
     bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose(system_time={"seconds": 2})))
 
-    def handler(message: Envelope) -> Iterable[Outgoing]:
+    def handler(message: Envelope) -> Iterable[OutgoingMessage]:
         if message.propose.system_time.seconds == 1:
             raise InvalidInput(text="nonsense")
         return answering(message)
@@ -135,7 +135,7 @@ def test_a_bug_is_a_dead_letter_on_the_third_attempt_and_ends_nothing_else() -> 
     bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose(system_time={"seconds": 2})))
     calls = []
 
-    def handler(message: Envelope) -> Iterable[Outgoing]:
+    def handler(message: Envelope) -> Iterable[OutgoingMessage]:
         calls.append(message.propose.system_time.seconds)
         if message.propose.system_time.seconds == 1:
             raise ZeroDivisionError
@@ -151,7 +151,7 @@ def test_told_to_stop_while_trying_again_leaves_the_message_for_the_next() -> No
     bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose()))
     tried = threading.Event()
 
-    def handler(_: Envelope) -> Iterable[Outgoing]:
+    def handler(_: Envelope) -> Iterable[OutgoingMessage]:
         tried.set()
         raise Unavailable(what="engine")
 
@@ -168,7 +168,7 @@ def test_a_dataset_that_cannot_be_reached_holds_up_no_other_and_keeps_its_order(
         bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose(system_time={"seconds": number})))
         bus.send(COORDINATOR_COMMANDS, envelope(OTHER, Propose(system_time={"seconds": number})))
 
-    def handler(message: Envelope) -> Iterable[Outgoing]:
+    def handler(message: Envelope) -> Iterable[OutgoingMessage]:
         if message.dataset_id == str(DATASET) and not freed.is_set():
             raise Unavailable(what="lock")
         answered.append((message.dataset_id, message.propose.system_time.seconds))
@@ -192,7 +192,7 @@ def test_handlers_that_block_hold_up_no_other_dataset() -> None:
     bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose()))
     bus.send(COORDINATOR_COMMANDS, envelope(OTHER, Propose()))
 
-    def handler(message: Envelope) -> Iterable[Outgoing]:
+    def handler(message: Envelope) -> Iterable[OutgoingMessage]:
         if message.dataset_id == str(OTHER):
             done.set()
         assert done.wait(10)

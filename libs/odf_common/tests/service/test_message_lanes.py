@@ -8,12 +8,12 @@ import pytest
 from odf_testing.guarded import GuardedDict
 
 from odf_common.errors import Unavailable
-from odf_common.ports.bus import Received
+from odf_common.ports.bus import ReceivedMessage
 from odf_common.service.consumer.message_lanes import BACKOFF, MessageLanes
 
 
-def message(offset: int, key: bytes = b"a", partition: int = 0) -> Received:
-    return Received(topic="t", partition=partition, offset=offset, key=key, value=b"x")
+def message(offset: int, key: bytes = b"a", partition: int = 0) -> ReceivedMessage:
+    return ReceivedMessage(topic="t", partition=partition, offset=offset, key=key, value=b"x")
 
 
 def settled(lanes: MessageLanes, claim: Callable[[], bool]) -> list[tuple[int, int]]:
@@ -30,7 +30,7 @@ def settled(lanes: MessageLanes, claim: Callable[[], bool]) -> list[tuple[int, i
 def test_a_position_waits_for_the_earliest_message_that_is_not_done() -> None:
     held = True
 
-    def take(one: Received, _: int) -> None:
+    def take(one: ReceivedMessage, _: int) -> None:
         if one.key == b"stuck" and held:
             raise Unavailable(what="lock")
 
@@ -48,7 +48,7 @@ def test_a_position_waits_for_the_earliest_message_that_is_not_done() -> None:
 def test_a_message_is_given_up_after_a_while_and_those_behind_it_with_it() -> None:
     tries: list[int] = []
 
-    def take(one: Received, _: int) -> None:
+    def take(one: ReceivedMessage, _: int) -> None:
         tries.append(one.offset)
         raise Unavailable(what="lock")
 
@@ -131,7 +131,7 @@ def test_a_message_is_tried_again_when_its_pause_is_over_and_not_after_closing(
 ) -> None:
     clock, attempts = [100.0], list[int]()
 
-    def take(_: Received, attempt: int) -> None:
+    def take(_: ReceivedMessage, attempt: int) -> None:
         attempts.append(attempt)
         raise Unavailable(what="lock")
 
@@ -169,7 +169,7 @@ def test_a_message_that_waits_for_another_attempt_is_left_when_its_threads_have_
 def test_lanes_are_looked_up_and_changed_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     done, now = list[int](), time.monotonic()
 
-    def take(one: Received, attempt: int) -> None:
+    def take(one: ReceivedMessage, attempt: int) -> None:
         if (one.offset, attempt) == (0, 1):
             raise Unavailable(what="lock")
         done.append(one.offset)

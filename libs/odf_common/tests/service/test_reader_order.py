@@ -15,10 +15,10 @@ from odf_common.ports.bus import (
     DeadLetter,
     Inbox,
     OnAssigned,
-    Received,
+    ReceivedMessage,
 )
 from odf_common.proto.odf.bus.v1.bus_pb2 import Committed, Propose
-from odf_common.service.consumer.consumer_loop import Handler, Outgoing, Reader, Subscription
+from odf_common.service.consumer.consumer_loop import Handler, OutgoingMessage, Reader, Subscription
 from odf_common.service.consumer.message_lanes import MAX_IN_FLIGHT
 
 DATASET = DatasetId.of_key(bytes(32))
@@ -51,7 +51,7 @@ class NotedInbox(MemoryInbox):
 
     noted: "NotedBus"
 
-    def poll(self, timeout: float) -> Received | None:
+    def poll(self, timeout: float) -> ReceivedMessage | None:
         if self.noted.failing_polls > 0:
             self.noted.failing_polls -= 1
             raise Unavailable(what="Kafka")
@@ -59,7 +59,7 @@ class NotedInbox(MemoryInbox):
         self.noted.polled += message is not None
         return message
 
-    def commit(self, message: Received) -> None:
+    def commit(self, message: ReceivedMessage) -> None:
         self.noted.acts.append(f"commit {message.offset}")
         super().commit(message)
 
@@ -101,11 +101,11 @@ def message() -> Envelope:
     return envelope(DATASET, Propose())
 
 
-def answering(cause: Envelope) -> Iterable[Outgoing]:
-    yield Outgoing(topic=COORDINATOR_REPLIES, envelope=envelope(DATASET, Committed(), cause=cause))
+def answering(cause: Envelope) -> Iterable[OutgoingMessage]:
+    yield OutgoingMessage(topic=COORDINATOR_REPLIES, envelope=envelope(DATASET, Committed(), cause=cause))
 
 
-def refusing(_: Envelope) -> Iterable[Outgoing]:
+def refusing(_: Envelope) -> Iterable[OutgoingMessage]:
     raise InvalidInput(text="nonsense")
 
 
@@ -117,7 +117,7 @@ def reading(bus: MemoryBus, handler: Handler, threads: int = 0) -> Reader:
 def then(stop: Stop, handler: Handler) -> Handler:
     """Return a handler after which the reader stops."""
 
-    def handle(one: Envelope) -> Iterable[Outgoing]:
+    def handle(one: Envelope) -> Iterable[OutgoingMessage]:
         stop.set()
         return handler(one)
 
@@ -164,7 +164,7 @@ def test_a_reader_that_is_stopped_before_it_could_open_an_inbox_ends() -> None:
 def test_a_message_that_is_handled_while_the_reader_stops_is_committed() -> None:
     bus, stop = NotedBus(message()), Stop(looks=2)
 
-    def slow(one: Envelope) -> Iterable[Outgoing]:
+    def slow(one: Envelope) -> Iterable[OutgoingMessage]:
         assert stop.is_seen.wait(10)
         return answering(one)
 
@@ -173,7 +173,7 @@ def test_a_message_that_is_handled_while_the_reader_stops_is_committed() -> None
 
 
 def test_no_more_messages_are_read_while_too_many_are_in_hand() -> None:
-    def unavailable(_: Envelope) -> Iterable[Outgoing]:
+    def unavailable(_: Envelope) -> Iterable[OutgoingMessage]:
         raise Unavailable(what="engine")
 
     bus = NotedBus(*[message()] * (MAX_IN_FLIGHT + 2))

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from odf_common.service import run
 from odf_common.service.environment import Environment, Isolated
-from odf_common.service.run import Running, Service
+from odf_common.service.run import RunningService, Service
 from odf_common.service.settings import Settings
 
 MANY = 20
@@ -26,7 +26,7 @@ def test_busy_threads_share_one_deadline_at_shutdown(monkeypatch: pytest.MonkeyP
         release.wait()
 
     environment = cast("Environment", SimpleNamespace(close=lambda: closed.append(True), bus=MemoryBus()))
-    running = Running(Service(name="busy", background=(busy,) * MANY), environment)
+    running = RunningService(Service(name="busy", background=(busy,) * MANY), environment)
     running.start()
     begun = time.monotonic()
     try:
@@ -49,7 +49,7 @@ def test_work_that_ends_at_shutdown_is_waited_for() -> None:
         finished.append(True)
 
     environment = cast("Environment", SimpleNamespace(close=lambda: None, bus=MemoryBus()))
-    running = Running(Service(name="tidy", background=(work,)), environment)
+    running = RunningService(Service(name="tidy", background=(work,)), environment)
     running.start()
     running.finish()
     assert finished == [True]
@@ -72,7 +72,7 @@ def test_a_service_may_open_as_many_files_as_the_hard_limit_allows(soft: int, ex
 def test_a_service_that_only_answers_calls_is_connected_to_nothing(tmp_path: Path) -> None:
     begun = threading.Event()
     service = Service(name="alone", background=(lambda _: begun.set(),))
-    running = Running(service, Isolated(settings=Settings(home=tmp_path)))
+    running = RunningService(service, Isolated(settings=Settings(home=tmp_path)))
     running.start()
     assert begun.wait(5)
     running.finish()

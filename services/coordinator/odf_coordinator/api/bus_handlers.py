@@ -15,7 +15,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import KnownEvent, UnknownEvent
 from odf_common.ports.bus import COORDINATOR_REPLIES
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
-from odf_common.service.run import Outgoing
+from odf_common.service.run import OutgoingMessage
 from odf_coordinator.catalog.registry import Datasets
 from odf_coordinator.commit.bus_messages import reply
 from odf_coordinator.commit.committer import Committer
@@ -35,7 +35,7 @@ class Commands:
     committer: Committer
     importer: Importer
 
-    def handle(self, message: Envelope) -> Iterable[Outgoing]:
+    def handle(self, message: Envelope) -> Iterable[OutgoingMessage]:
         """Return the reply; an unreadable command is refused too."""
         try:
             outcome = self._outcome(message)
@@ -45,7 +45,7 @@ class Commands:
             # A fault of one dataset's files is answered at once: retrying would block a thread for other datasets.
             outcome = refusal_of(error)
         _note(message, outcome)
-        return (Outgoing(topic=COORDINATOR_REPLIES, envelope=_answer(message, outcome)),)
+        return (OutgoingMessage(topic=COORDINATOR_REPLIES, envelope=_answer(message, outcome)),)
 
     def _outcome(self, message: Envelope) -> Outcome:
         dataset = DatasetId.parse(message.dataset_id)
@@ -85,7 +85,7 @@ class Notifications:
     datasets: Datasets
     slices: Slices
 
-    def handle(self, message: Envelope) -> Iterable[Outgoing]:
+    def handle(self, message: Envelope) -> Iterable[OutgoingMessage]:
         """Enqueue derivatives that may be stale now; sends no reply."""
         match message.WhichOneof("body"):
             case "committed":

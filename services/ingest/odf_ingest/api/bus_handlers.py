@@ -7,7 +7,7 @@ from odf_common.codec.envelopes import Envelope
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_REPLIES, INGEST_COMMANDS, NOTIFICATIONS
 from odf_common.service.request_reply import Replies
-from odf_common.service.run import Outgoing, Subscription
+from odf_common.service.run import OutgoingMessage, Subscription
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.control.source_commands import SourceCommands
 from odf_ingest.push.assigned_sources import AssignedSources
@@ -32,7 +32,7 @@ class Notices:
         self._reader = reader
         self._owned = owned
 
-    def on_notification(self, message: Envelope) -> Iterable[Outgoing]:
+    def on_notification(self, message: Envelope) -> Iterable[OutgoingMessage]:
         """Inspect changed datasets, and drop removed ones."""
         match message.WhichOneof("body"):
             case "committed" if not message.committed.is_derivative:

@@ -16,7 +16,7 @@ from odf_common.ports.bus import COORDINATOR_REPLIES, INGEST_COMMANDS
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.request_reply import Replies
-from odf_common.service.run import Outgoing
+from odf_common.service.run import OutgoingMessage
 from odf_ingest.control.source_control import SEARCH_TIMEOUT_SECONDS, SourceControl
 from odf_ingest.prepare.batch import MessagePosition
 from odf_ingest.push.assigned_sources import AssignedSources
@@ -55,7 +55,7 @@ class SourceCommands:
         """Skip the message that blocks a source; see `SourceControl.skip`."""
         return self._done(entry, bus.SourceCommand(source_name=name, skips=True))
 
-    def handle(self, message: Envelope) -> Iterable[Outgoing]:
+    def handle(self, message: Envelope) -> Iterable[OutgoingMessage]:
         """Execute a command of another instance and return the reply."""
         if message.WhichOneof("body") != "source_command":
             raise InvalidInput(text=f"unknown command {message.WhichOneof('body')}")
@@ -68,7 +68,9 @@ class SourceCommands:
         except OdfError as error:
             answer = bus.Refused(code=error.code, text=with_advice(error))
         return (
-            Outgoing(topic=COORDINATOR_REPLIES, envelope=envelope(message.dataset_id, answer, cause=message)),
+            OutgoingMessage(
+                topic=COORDINATOR_REPLIES, envelope=envelope(message.dataset_id, answer, cause=message)
+            ),
         )
 
     def _done(self, entry: CatalogEntry, command: bus.SourceCommand) -> Continues:

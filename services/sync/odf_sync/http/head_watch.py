@@ -15,7 +15,7 @@ from odf_common.codec.envelopes import Envelope
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.ports.store import CatalogEntry
-from odf_common.service.consumer.consumer_loop import Outgoing, Subscription
+from odf_common.service.consumer.consumer_loop import OutgoingMessage, Subscription
 
 MOVES: Final = frozenset({"committed", "dataset_removed"})
 
@@ -82,7 +82,7 @@ class HeadWatch:
         for dataset in datasets:
             self.ring(dataset)
 
-    def _on_notification(self, message: Envelope) -> Iterable[Outgoing]:
+    def _on_notification(self, message: Envelope) -> Iterable[OutgoingMessage]:
         if message.WhichOneof("body") in MOVES:
             self.ring(message.dataset_id)
         return ()

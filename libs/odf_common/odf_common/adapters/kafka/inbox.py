@@ -9,7 +9,7 @@ from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.client_config import LOGGER, Config, consuming, unavailable
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.errors import Unavailable
-from odf_common.ports.bus import OnAssigned, Received
+from odf_common.ports.bus import OnAssigned, ReceivedMessage
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -31,12 +31,12 @@ class GroupInbox:
             [topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
         )
 
-    def poll(self, timeout: float) -> Received | None:
+    def poll(self, timeout: float) -> ReceivedMessage | None:
         """Return the next message, or None after `timeout` seconds; raises `Unavailable` when cut off for good."""
         message = _polled(self._consumer, timeout)
         return None if message is None else _received(message)
 
-    def commit(self, message: Received) -> None:
+    def commit(self, message: ReceivedMessage) -> None:
         """Commit the position after the message, in the background."""
         at = TopicPartition(message.topic, message.partition, message.offset + 1)
         try:
@@ -88,12 +88,12 @@ class BroadcastInbox:
         if on_assigned is not None:
             on_assigned(frozenset(ends))
 
-    def poll(self, timeout: float) -> Received | None:
+    def poll(self, timeout: float) -> ReceivedMessage | None:
         """Return the next message, or None after `timeout` seconds; raises `Unavailable` when cut off for good."""
         message = _polled(self._consumer, timeout)
         return None if message is None else _received(message)
 
-    def commit(self, message: Received) -> None:
+    def commit(self, message: ReceivedMessage) -> None:
         """Do nothing: no position is stored."""
 
     def close(self) -> None:
@@ -118,8 +118,8 @@ def _polled(consumer: Consumer, timeout: float) -> Message | None:
     return None
 
 
-def _received(message: Message) -> Received:
-    return Received(
+def _received(message: Message) -> ReceivedMessage:
+    return ReceivedMessage(
         topic=message.topic() or "",
         partition=message.partition() or 0,
         offset=message.offset() or 0,

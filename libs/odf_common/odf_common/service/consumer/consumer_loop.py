@@ -15,7 +15,7 @@ import structlog
 
 from odf_common.codec.envelopes import Envelope, body_of, decode
 from odf_common.errors import InvalidInput, OdfError, Unavailable
-from odf_common.ports.bus import FIXED_TOPICS, Bus, DeadLetter, Inbox, OnAssigned, Received, Topics
+from odf_common.ports.bus import FIXED_TOPICS, Bus, DeadLetter, Inbox, OnAssigned, ReceivedMessage, Topics
 from odf_common.service import metrics
 from odf_common.service.consumer.message_lanes import MessageLanes
 from odf_common.service.consumer.retry import keep_trying
@@ -28,14 +28,14 @@ ATTEMPTS: Final = 3  # then a message that hits a bug becomes a dead letter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
+class OutgoingMessage:
     """A message to send, returned by a handler."""
 
     topic: str
     envelope: Envelope
 
 
-Handler = Callable[[Envelope], Iterable[Outgoing]]
+Handler = Callable[[Envelope], Iterable[OutgoingMessage]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class Reader:
         for done in lanes.settle():
             inbox.commit(done)
 
-    def _take(self, message: Received, attempt: int) -> None:
+    def _take(self, message: ReceivedMessage, attempt: int) -> None:
         """Handle one message or move it to the dead letters; raises `Unavailable` for a retry."""
         begun = time.monotonic()
         try:
@@ -121,7 +121,7 @@ class Reader:
             self._handle(message, envelope, attempt)
         metrics.SECONDS.labels(message.topic).observe(time.monotonic() - begun)
 
-    def _handle(self, message: Received, envelope: Envelope, attempt: int) -> None:
+    def _handle(self, message: ReceivedMessage, envelope: Envelope, attempt: int) -> None:
         try:
             self._answer(envelope)
         except Unavailable:
@@ -146,7 +146,7 @@ class Reader:
             self._bus.send(result.topic, result.envelope)
         self._bus.flush()
 
-    def _send_dead_letter(self, message: Received, reason: str) -> None:
+    def _send_dead_letter(self, message: ReceivedMessage, reason: str) -> None:
         """Move the message to the dead letters; raises `Unavailable`."""
         log.error("dead letter", topic=message.topic, offset=message.offset, reason=reason)
         metrics.MESSAGES.labels(message.topic, "dead").inc()

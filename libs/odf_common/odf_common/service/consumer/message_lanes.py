@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from odf_common.errors import Unavailable
-from odf_common.ports.bus import Received
+from odf_common.ports.bus import ReceivedMessage
 from odf_common.ports.clock import Backoff
 from odf_common.service import metrics
 
@@ -26,15 +26,15 @@ MAX_IN_FLIGHT: Final = 1000  # messages in flight; above that, polling pauses
 GIVE_UP_AFTER_SECONDS: Final = 60.0  # then a message is dropped: its sender asks again, or reads the chain
 BACKOFF: Final = Backoff(first=0.05, most=2.0)
 
-Take = Callable[[Received, int], None]
+Take = Callable[[ReceivedMessage, int], None]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Item:
     """A message in flight."""
 
-    message: Received
-    at: Received
+    message: ReceivedMessage
+    at: ReceivedMessage
     """Its topic, partition and offset, without key and value."""
     since: float
     tries: int = 0
@@ -75,7 +75,7 @@ class MessageLanes:
         with self._changed:
             return self._changed.wait_for(lambda: self._in_hand < self._limit, timeout)
 
-    def put(self, message: Received) -> None:
+    def put(self, message: ReceivedMessage) -> None:
         """Handle a message after those in flight with the same key."""
         item = _Item(message=message, at=replace(message, key=b"", value=b""), since=time.monotonic())
         with self._changed:
@@ -88,7 +88,7 @@ class MessageLanes:
             self._lanes[message.key] = deque((item,))
         self._begin(message.key)
 
-    def settle(self) -> list[Received]:
+    def settle(self) -> list[ReceivedMessage]:
         """Retry what is due; return the last message of each partition before which all messages are done.
 
         Raises whatever a handler raised, except `Unavailable`.
@@ -167,9 +167,9 @@ class MessageLanes:
             return not lane
 
 
-def _passed(items: deque[_Item]) -> Received | None:
+def _passed(items: deque[_Item]) -> ReceivedMessage | None:
     """Drop finished messages from the front; return the last one dropped."""
-    last: Received | None = None
+    last: ReceivedMessage | None = None
     while items and items[0].is_done:
         last = items.popleft().at
     return last
