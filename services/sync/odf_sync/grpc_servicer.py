@@ -24,7 +24,7 @@ from odf_common.service.settings import Settings
 from odf_sync.access.access_servicer import NAME as ACCESS
 from odf_sync.access.access_servicer import AccessServicer
 from odf_sync.access.remote_login import RemoteLogins
-from odf_sync.search.search import Found, Query, Search
+from odf_sync.search.search import Query, Search, SearchHit
 from odf_sync.smart.messages import DatasetVisibility
 from odf_sync.transfer import aliases
 from odf_sync.transfer.privacy import Privacy
@@ -173,7 +173,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         return pb.DatasetAliases(alias=entry.alias, pull=known.pull, push=known.push, is_ours=is_ours)
 
 
-def _found(dataset: Found) -> pb.FoundDataset:
+def _found(dataset: SearchHit) -> pb.FoundDataset:
     return pb.FoundDataset(
         repository=dataset.repository,
         name=dataset.name,

@@ -30,7 +30,7 @@ from odf_sync.http.open_pushes import LINGERING_SECONDS, OpenPushes
 from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.http.smart_protocol import serve_pull
 from odf_sync.http.smart_protocol.serve_pull import PullSource
-from odf_sync.http.smart_protocol.serve_push import PushTarget, _Received, _unpacked
+from odf_sync.http.smart_protocol.serve_push import PushTarget, _ReceivedPush, _unpacked
 from odf_sync.smart.connection import connected
 from odf_sync.smart.exchange import PUSH, TransferRefused
 from odf_sync.smart.large_messages import LargeMessages
@@ -255,7 +255,7 @@ def test_an_object_that_is_sent_is_noted_for_the_push_that_waits_for_it(node: Sy
 
 def test_the_file_with_the_blocks_of_a_push_is_closed_at_its_end() -> None:
     file = BytesIO()
-    with _Received(blocks=SpooledBlocks(file, ()), archive=None):
+    with _ReceivedPush(blocks=SpooledBlocks(file, ()), archive=None):
         assert not file.closed
     assert file.closed
 

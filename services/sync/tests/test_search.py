@@ -30,7 +30,7 @@ from odf_sync.search import crawl, own_datasets
 from odf_sync.search import search as searching
 from odf_sync.search.index import Indexes
 from odf_sync.search.own_datasets import OwnDatasets
-from odf_sync.search.search import Found, Query, Search, Searched
+from odf_sync.search.search import Query, Search, SearchedRepository, SearchHit
 
 SCHEMA = schema_to_event(pa.schema([("station", pa.string()), ("temperature", pa.float64())]))
 
@@ -85,7 +85,9 @@ def found(here: Search, text: str, **options: object) -> list[tuple[str, tuple[s
     return [(one.name, one.found_in) for one in results(here, text, **options)[0]]
 
 
-def results(here: Search, text: str, **options: object) -> tuple[tuple[Found, ...], tuple[Searched, ...]]:
+def results(
+    here: Search, text: str, **options: object
+) -> tuple[tuple[SearchHit, ...], tuple[SearchedRepository, ...]]:
     return here.find(Query(text=text, **options))  # type: ignore[arg-type]
 
 

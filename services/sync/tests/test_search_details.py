@@ -37,7 +37,7 @@ from odf_sync.search import search as searching
 from odf_sync.search.crawl import Listing, summary_of_chain
 from odf_sync.search.index import NOTHING, Index, Indexes
 from odf_sync.search.own_datasets import OwnDatasets
-from odf_sync.search.search import MAX_AGE_MS, Query, Read, Search, Searched, matching
+from odf_sync.search.search import MAX_AGE_MS, Query, Read, Search, SearchedRepository, matching
 from odf_sync.search.summary import DatasetSummary, summary_of
 
 
@@ -309,9 +309,9 @@ def test_a_search_waits_for_no_read_of_another_url_and_for_none_if_the_index_is_
     write(disk / "a", described("a", title="rain"))
     ends, reads = threading.Event(), here.reads
 
-    def blocked() -> Searched:
+    def blocked() -> SearchedRepository:
         assert ends.wait(60)
-        return Searched(name="disk", index=NOTHING)
+        return SearchedRepository(name="disk", index=NOTHING)
 
     try:
         for url in ("http://127.0.0.1:1/", disk.as_uri()):  # the former one of this name; then one of now
@@ -323,8 +323,8 @@ def test_a_search_waits_for_no_read_of_another_url_and_for_none_if_the_index_is_
 
 
 def test_a_read_is_begun_and_ended_by_one_thread_at_a_time() -> None:
-    reads, found = searching.Reads(), Searched(name="disk", index=NOTHING)
-    running: GuardedDict[Read, Future[Searched]] = GuardedDict(reads._guard)
+    reads, found = searching.Reads(), SearchedRepository(name="disk", index=NOTHING)
+    running: GuardedDict[Read, Future[SearchedRepository]] = GuardedDict(reads._guard)
     reads._running = running
     assert reads.begin((Name("disk"), "file:///disk", None), lambda: found).result(10) == found
     for thread in threading.enumerate():
@@ -334,7 +334,7 @@ def test_a_read_is_begun_and_ended_by_one_thread_at_a_time() -> None:
 
 
 def test_a_read_that_fails_fails_for_all_who_wait_for_it() -> None:
-    def fail() -> Searched:
+    def fail() -> SearchedRepository:
         raise Damaged(file="index", why="it is damaged")
 
     begun = searching.Reads().begin((Name("disk"), "file:///disk", None), fail)

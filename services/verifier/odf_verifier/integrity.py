@@ -44,7 +44,7 @@ BROKEN = {
 }
 QUEUED = 8  # slices submitted to the hashers at a time, so that a long chain needs little memory
 
-Checked = tuple[
+CheckProgress = tuple[
     int, int, list[Problem]
 ]  # blocks with objects done, their total, the problems of the last one
 
@@ -139,7 +139,7 @@ def check_objects(
     *,
     depth: Depth,
     since: ChainState | None = None,
-) -> Iterator[Checked]:
+) -> Iterator[CheckProgress]:
     """Hash every slice and checkpoint that `links`, which follow `since`, declare.
 
     Yields, in chain order, the result for each block that declares objects as soon as it is known. Checked bytes are
@@ -207,7 +207,7 @@ def _check_slice(
     target: Target, link: Link, data: DataSlice, schema: pa.Schema | None, depth: Depth
 ) -> list[Problem]:
     """Check the bytes, then the records; wrong bytes are damage whatever the records hash to."""
-    declared = _Declared(ObjectKind.DATA, data.physical_hash, data.size, Damage.PHYSICAL_HASH_MISMATCH)
+    declared = _DeclaredObject(ObjectKind.DATA, data.physical_hash, data.size, Damage.PHYSICAL_HASH_MISMATCH)
     problems = _check_bytes(target, link, declared)
     if problems or not depth.logical:
         return problems
@@ -240,12 +240,12 @@ def _check_records(target: Target, link: Link, data: DataSlice, schema: pa.Schem
 
 def _check_checkpoint(target: Target, link: Link, checkpoint: Checkpoint) -> list[Problem]:
     name, size = checkpoint.physical_hash, checkpoint.size
-    declared = _Declared(ObjectKind.CHECKPOINT, name, size, Damage.CHECKPOINT_HASH_MISMATCH)
+    declared = _DeclaredObject(ObjectKind.CHECKPOINT, name, size, Damage.CHECKPOINT_HASH_MISMATCH)
     return _check_bytes(target, link, declared)
 
 
 @dataclass(frozen=True, slots=True)
-class _Declared:
+class _DeclaredObject:
     """An object as a block declares it, and the kind of damage if its bytes differ."""
 
     kind: ObjectKind
@@ -254,7 +254,7 @@ class _Declared:
     damage: Damage
 
 
-def _check_bytes(target: Target, link: Link, declared: _Declared) -> list[Problem]:
+def _check_bytes(target: Target, link: Link, declared: _DeclaredObject) -> list[Problem]:
     kind, name = declared.kind, declared.name
     with suppress(NotFound):
         try:

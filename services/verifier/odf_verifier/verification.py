@@ -20,7 +20,7 @@ from odf_verifier.replay import Replay
 from odf_verifier.report import UNDECIDED, Damage, Problem, Tally
 from odf_verifier.signatures import check_signatures
 from odf_verifier.targets import Target, state_of
-from odf_verifier.verified import Verified
+from odf_verifier.verified import VerifiedHeads
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -85,7 +85,7 @@ class Verifier:
         self._datasets = datasets
         self._engine = engine
         self._keys = home / "keys"
-        self._verified = Verified(home / "verified")
+        self._verified = VerifiedHeads(home / "verified")
 
     def verify(self, target: Target, scope: Scope) -> Iterator[Step | Verdict]:
         """Verify one dataset; the last item is the verdict. Raises `Unavailable` if it cannot reach the engine."""

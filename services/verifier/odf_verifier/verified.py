@@ -14,7 +14,7 @@ from odf_common.identity.did import DatasetId
 
 
 @guarded_methods
-class Verified:
+class VerifiedHeads:
     """Heads of good verdicts, separately for each phase."""
 
     def __init__(self, folder: Path) -> None:

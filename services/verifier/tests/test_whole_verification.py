@@ -35,7 +35,7 @@ from odf_verifier.report import Damage
 from odf_verifier.service import build
 from odf_verifier.targets import targets
 from odf_verifier.verification import OnCommit, Scope, Verdict, Verifier
-from odf_verifier.verified import Verified
+from odf_verifier.verified import VerifiedHeads
 
 ROOT = """
 kind: DatasetSnapshot
@@ -86,7 +86,7 @@ class Node:
         self.push("Oslo", "Rome")
         self.push("Lima", minute=1)
         self.home = home
-        self.verified = Verified(home / "verified")
+        self.verified = VerifiedHeads(home / "verified")
 
     def push(self, *cities: str, minute: int = 0) -> None:
         self.coordinator.push("cities", *cities, minute=minute)

@@ -88,7 +88,7 @@ def input_of(step: ExecuteTransformInput, blocks: Iterable[MetadataBlock]) -> In
     This is the same for a planned step and a stored event's. Raises `InputMismatch` unless the blocks contain exactly
     the records that the step names.
     """
-    seen = _Seen()
+    seen = _StepContents()
     for block in blocks:
         seen.take(block)
     return seen.brought(step)
@@ -103,7 +103,7 @@ def input_until_change(
     schema or vocabulary ends the step if records or watermarks come before it, so that a request sees one schema per
     input; the next step begins with that block.
     """
-    seen = _Seen()
+    seen = _StepContents()
     last = step.prev_block_hash
     has_schema = last is not None  # no step is planned before the input has a schema
     for name, block in blocks:
@@ -121,7 +121,7 @@ def input_until_change(
 
 
 @dataclass(slots=True)
-class _Seen:
+class _StepContents:
     """What the blocks of a step contain."""
 
     slices: list[DataSlice] = field(default_factory=list)

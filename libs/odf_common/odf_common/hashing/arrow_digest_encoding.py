@@ -29,7 +29,7 @@ _SMALL: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedRows:
     """Rows as contiguous bytes; `offsets` computes where each row starts, and the end."""
 
     data: Bytes
@@ -84,7 +84,7 @@ def encoded_blocks(array: pa.Array, valid: Mask | None) -> Iterator[Bytes]:
         yield encode(array.slice(start, stop - start), part, scratch).data
 
 
-def encode(array: pa.Array, valid: Mask | None, scratch: Bytes | None = None) -> Encoded:
+def encode(array: pa.Array, valid: Mask | None, scratch: Bytes | None = None) -> EncodedRows:
     """Encode the rows of a plain array; a row where `valid` is False becomes a single zero byte.
 
     The array's own nulls are ignored: those that are not masked were zeroed by `zero_nulls`.
@@ -106,13 +106,13 @@ def encode(array: pa.Array, valid: Mask | None, scratch: Bytes | None = None) ->
     return _encode_fixed(_raw(array, width), width, valid, scratch)
 
 
-def _encode_bytes(array: pa.Array, valid: Mask | None) -> Encoded:
+def _encode_bytes(array: pa.Array, valid: Mask | None) -> EncodedRows:
     wide = kind.is_large_binary(array.type) or kind.is_large_string(array.type)
     offsets = _offsets(array.buffers()[1], array.offset, len(array), wide=wide)
     return _prefixed(_whole(array.buffers()[2]), offsets, None, valid)
 
 
-def _encode_lists(array: pa.Array, valid: Mask | None) -> Encoded:
+def _encode_lists(array: pa.Array, valid: Mask | None) -> EncodedRows:
     rows = len(array)
     if kind.is_fixed_size_list(array.type):
         size = array.type.list_size
@@ -126,15 +126,15 @@ def _encode_lists(array: pa.Array, valid: Mask | None) -> Encoded:
     return _prefixed(encoded.data, encoded.offsets()[offsets], np.diff(offsets), valid)
 
 
-def _one_byte(values: Bytes, valid: Mask | None) -> Encoded:
+def _one_byte(values: Bytes, valid: Mask | None) -> EncodedRows:
     values = values if valid is None else values * valid
-    return Encoded(values, lambda: np.arange(len(values) + 1, dtype=np.int64))
+    return EncodedRows(values, lambda: np.arange(len(values) + 1, dtype=np.int64))
 
 
-def _encode_fixed(raw: Bytes, width: int, valid: Mask | None, scratch: Bytes | None) -> Encoded:
+def _encode_fixed(raw: Bytes, width: int, valid: Mask | None, scratch: Bytes | None) -> EncodedRows:
     """Scatter valid values into zeros: what stays zero are the null bytes."""
     if valid is None:
-        return Encoded(raw, lambda: np.arange(0, len(raw) + 1, width, dtype=np.int64))
+        return EncodedRows(raw, lambda: np.arange(0, len(raw) + 1, width, dtype=np.int64))
     item = f"<u{width}" if width in {2, 4, 8} else f"V{width}"
     places = np.flatnonzero(valid)
     values = raw.view(item)[places]
@@ -143,10 +143,10 @@ def _encode_fixed(raw: Bytes, width: int, valid: Mask | None, scratch: Bytes | N
     out = np.empty(size + width, np.uint8) if scratch is None else scratch[: size + width]
     out.fill(0)
     _anywhere(out, item)[places] = values
-    return Encoded(out[:size], lambda: _running(np.where(valid, np.int64(width), np.int64(1))))
+    return EncodedRows(out[:size], lambda: _running(np.where(valid, np.int64(width), np.int64(1))))
 
 
-def _prefixed(data: Bytes, offsets: Offsets, counts: Offsets | None, valid: Mask | None) -> Encoded:
+def _prefixed(data: Bytes, offsets: Offsets, counts: Offsets | None, valid: Mask | None) -> EncodedRows:
     """Put each row's count (None: its length in bytes) before it, in 8 bytes; null rows become a single zero byte."""
     lengths = np.diff(offsets)
     counts = lengths if counts is None else counts
@@ -160,7 +160,7 @@ def _prefixed(data: Bytes, offsets: Offsets, counts: Offsets | None, valid: Mask
         starts = _running(np.where(valid, lengths + np.int64(_HEADER), np.int64(1)))
         places, counts = starts[:-1][valid], counts[valid]
     _write_counts(out, places, counts)
-    return Encoded(out, lambda: starts)
+    return EncodedRows(out, lambda: starts)
 
 
 def _with_gaps(data: Bytes, offsets: Offsets) -> Bytes:

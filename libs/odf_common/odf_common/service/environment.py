@@ -38,7 +38,7 @@ class Environment(NodeDatasets):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Isolated:
+class IsolatedEnvironment:
     """What a service has that is connected to nothing: it only answers calls, and needs no credentials."""
 
     settings: Settings

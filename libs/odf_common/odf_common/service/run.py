@@ -23,7 +23,7 @@ from odf_common.service import logging, metrics
 from odf_common.service.audit import Audit
 from odf_common.service.consumer.consumer_loop import Handler, OutgoingMessage, Reader, Subscription
 from odf_common.service.consumer.retry import keep_trying
-from odf_common.service.environment import Environment, Isolated, connect
+from odf_common.service.environment import Environment, IsolatedEnvironment, connect
 from odf_common.service.protection import peer_tls, require_protected
 from odf_common.service.settings import Settings, load
 
@@ -53,11 +53,11 @@ class Service:
 class RunningService:
     """A running service: its threads, its server, and the event that stops them."""
 
-    def __init__(self, service: Service, environment: Environment | Isolated) -> None:
+    def __init__(self, service: Service, environment: Environment | IsolatedEnvironment) -> None:
         """Nothing runs before `start`."""
         self.service = service
         self.environment = environment
-        self._connected = None if isinstance(environment, Isolated) else environment
+        self._connected = None if isinstance(environment, IsolatedEnvironment) else environment
         self._readers = () if self._connected is None else _readers(service, self._connected)
         self._threads: list[threading.Thread] = []
         self._server: GrpcServer | None = None
@@ -144,11 +144,11 @@ def run_service(build: Callable[[Environment], Service]) -> None:
     _run_prepared(build.__module__, prepare)
 
 
-def run_isolated(build: Callable[[Isolated], Service]) -> None:
+def run_isolated(build: Callable[[IsolatedEnvironment], Service]) -> None:
     """Run, as `run_service` does, a service that is connected to neither Kafka, Redis nor a store."""
 
     def prepare(settings: Settings) -> RunningService:
-        environment = Isolated(settings=settings)
+        environment = IsolatedEnvironment(settings=settings)
         return RunningService(build(environment), environment)
 
     _run_prepared(build.__module__, prepare)

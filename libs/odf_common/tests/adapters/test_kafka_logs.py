@@ -9,7 +9,7 @@ REFUSED = "FAIL [thrd:a]: a: Connect to ipv4#127.0.0.1:9 failed: Connection refu
 def test_refused_connections_are_errors_only_after_the_broker_has_answered(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    starting = client_config._Starting()
+    starting = client_config._StartupFilter()
     monkeypatch.setattr(client_config, "_STARTING", starting)
     monkeypatch.setattr(LOGGER, "filters", [starting])
     LOGGER.error(REFUSED)

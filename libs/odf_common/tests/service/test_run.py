@@ -10,7 +10,7 @@ from odf_testing.bus import MemoryBus
 from structlog.testing import capture_logs
 
 from odf_common.service import run
-from odf_common.service.environment import Environment, Isolated
+from odf_common.service.environment import Environment, IsolatedEnvironment
 from odf_common.service.run import RunningService, Service
 from odf_common.service.settings import Settings
 
@@ -72,7 +72,7 @@ def test_a_service_may_open_as_many_files_as_the_hard_limit_allows(soft: int, ex
 def test_a_service_that_only_answers_calls_is_connected_to_nothing(tmp_path: Path) -> None:
     begun = threading.Event()
     service = Service(name="alone", background=(lambda _: begun.set(),))
-    running = RunningService(service, Isolated(settings=Settings(home=tmp_path)))
+    running = RunningService(service, IsolatedEnvironment(settings=Settings(home=tmp_path)))
     running.start()
     assert begun.wait(5)
     running.finish()

@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from odf_common.service.environment import Isolated
+from odf_common.service.environment import IsolatedEnvironment
 from odf_common.service.run import Service
 from odf_common.service.settings import ENGINE
 from odf_engine_spark.server.grpc_servicer import register
@@ -25,7 +25,7 @@ HUNG_AFTER_SECONDS: Final = 60.0  # without a response from the JVM
 EXIT_JVM_LOST: Final = 70  # exit code: the supervisor restarts the process
 
 
-def build(env: Isolated) -> Service:
+def build(env: IsolatedEnvironment) -> Service:
     """Return the service once its session is warm: it listens only then, so no client meets a slow first query."""
     settings = env.settings
     spark = start(settings.spark_master)
@@ -44,7 +44,7 @@ def build(env: Isolated) -> Service:
     )
 
 
-def build_worker(env: Isolated) -> Service:
+def build_worker(env: IsolatedEnvironment) -> Service:
     """Return the service once its session is warm and it is to serve; exit if it is not needed.
 
     The JVM is watched from the start: a worker that lost its JVM exits, so that the keeper does not rely on it.

@@ -42,7 +42,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SearchHit:
     """A dataset with all the words."""
 
     repository: str
@@ -57,7 +57,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Searched:
+class SearchedRepository:
     """A repository that was searched."""
 
     name: str
@@ -76,22 +76,24 @@ class Reads:
     def __init__(self) -> None:
         """Begin without any."""
         self._guard = threading.Lock()
-        self._running: dict[Read, Future[Searched]] = {}
+        self._running: dict[Read, Future[SearchedRepository]] = {}
 
-    def begin(self, read: Read, perform: Callable[[], Searched]) -> Future[Searched]:
+    def begin(self, read: Read, perform: Callable[[], SearchedRepository]) -> Future[SearchedRepository]:
         """Return this read if it is in progress, else begin it."""
         with self._guard:
             running = self._running.get(read)
             if running is not None:
                 return running
-            begun = self._running[read] = Future[Searched]()
+            begun = self._running[read] = Future[SearchedRepository]()
         # A daemon: the service does not wait for a silent repository when it stops.
         threading.Thread(
             target=self._complete, args=(read, perform, begun), name=f"search {read[0]}", daemon=True
         ).start()
         return begun
 
-    def _complete(self, read: Read, perform: Callable[[], Searched], future: Future[Searched]) -> None:
+    def _complete(
+        self, read: Read, perform: Callable[[], SearchedRepository], future: Future[SearchedRepository]
+    ) -> None:
         try:
             result = perform()
         except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
@@ -113,7 +115,7 @@ class Search:
     token_for: TokenFor = no_token
     reads: Reads = field(default_factory=Reads)
 
-    def find(self, query: Query) -> tuple[tuple[Found, ...], tuple[Searched, ...]]:
+    def find(self, query: Query) -> tuple[tuple[SearchHit, ...], tuple[SearchedRepository, ...]]:
         """Return what was found, best first, and the repositories that were searched; raises `UnknownRepository`.
 
         The earlier index of a repository that does not answer within `ANSWER_SECONDS` is searched.
@@ -125,7 +127,7 @@ class Search:
 
         asked = [self._asked(known, name, refresh=query.refresh) for name in names]
         words = query.text.lower().split()
-        found: list[Found] = []
+        found: list[SearchHit] = []
         if not query.repositories:
             found += matching("", self.own.summaries(self.own.datasets.catalog.entries()), words)
         answered, _ = wait(asked, ANSWER_SECONDS)
@@ -141,22 +143,22 @@ class Search:
     def _indexes(self) -> Indexes:
         return Indexes(self.settings.home)
 
-    def _asked(self, known: LocalRepositories, name: Name, *, refresh: bool) -> Future[Searched]:
+    def _asked(self, known: LocalRepositories, name: Name, *, refresh: bool) -> Future[SearchedRepository]:
         """Return the index of a repository, known at once if it is not old, else when the repository has been read."""
-        answer = Future[Searched]()
+        answer = Future[SearchedRepository]()
         try:
             url = known.find(name).url
             index = self._indexes.find(name, url)
             read = (name, url, self.token_for(url))
         except OdfError as error:
-            answer.set_result(Searched(name=str(name), index=NOTHING, problem=str(error)))
+            answer.set_result(SearchedRepository(name=str(name), index=NOTHING, problem=str(error)))
             return answer
         if refresh or not 0 <= self.clock.now().ms - index.read_at_ms < MAX_AGE_MS:
             return self.reads.begin(read, partial(self._read, name, url, index))
-        answer.set_result(Searched(name=str(name), index=index))
+        answer.set_result(SearchedRepository(name=str(name), index=index))
         return answer
 
-    def _read(self, name: Name, url: str, index: Index) -> Searched:
+    def _read(self, name: Name, url: str, index: Index) -> SearchedRepository:
         """Return the index of a repository as it is now; the older one if it cannot be read."""
         try:
             now = self.clock.now().ms
@@ -165,20 +167,22 @@ class Search:
             self._indexes.keep(name, url, index)
         except OdfError as error:
             log.info("a repository is not indexed", repository=str(name), why=str(error))
-            return Searched(name=str(name), index=index, problem=str(error))
-        return Searched(name=str(name), index=index)
+            return SearchedRepository(name=str(name), index=index, problem=str(error))
+        return SearchedRepository(name=str(name), index=index)
 
-    def _unanswered(self, known: LocalRepositories, name: Name) -> Searched:
+    def _unanswered(self, known: LocalRepositories, name: Name) -> SearchedRepository:
         """Return the earlier index of a repository that is still being read."""
         problem = f"no answer in {ANSWER_SECONDS:g} s; reading it continues in the background"
         try:
             index = self._indexes.find(name, known.find(name).url)
         except OdfError as error:
-            return Searched(name=str(name), index=NOTHING, problem=str(error))
-        return Searched(name=str(name), index=index, problem=problem)
+            return SearchedRepository(name=str(name), index=NOTHING, problem=str(error))
+        return SearchedRepository(name=str(name), index=index, problem=problem)
 
 
-def matching(repository: str, datasets: Iterable[DatasetSummary], words: Sequence[str]) -> Iterator[Found]:
+def matching(
+    repository: str, datasets: Iterable[DatasetSummary], words: Sequence[str]
+) -> Iterator[SearchHit]:
     """Yield the datasets that have each word in one of the fields, in any case."""
     for dataset in datasets:
         texts = {
@@ -190,9 +194,9 @@ def matching(repository: str, datasets: Iterable[DatasetSummary], words: Sequenc
         texts = {field: text.lower() for field, text in texts.items()}
         if all(any(word in text for text in texts.values()) for word in words):
             fields = tuple(field for field in FIELDS if any(word in texts[field] for word in words))
-            yield Found(repository=repository, dataset=dataset, found_in=fields)
+            yield SearchHit(repository=repository, dataset=dataset, found_in=fields)
 
 
-def _rank(found: Found) -> tuple[int, str, str]:
+def _rank(found: SearchHit) -> tuple[int, str, str]:
     best = min((FIELDS.index(field) for field in found.found_in), default=0)
     return best, found.repository.lower(), found.dataset.name.lower()

@@ -47,7 +47,7 @@ class PushedChain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Admitted:
+class _AdmittedChain:
     here: ChainState | None
     state: ChainState
     objects: Mapping[tuple[ObjectKind, Multihash], Sequence[RemoteObject]]
@@ -64,7 +64,7 @@ class Acceptance(AbstractContextManager["Acceptance"]):
         self._guard = threading.Lock()
         self._arrived: set[tuple[ObjectKind, Multihash]] = set()
         self._checks: dict[tuple[ObjectKind, Multihash], Future[None]] = {}
-        self._admitted: Future[_Admitted] = self._pool.submit(self._admit)
+        self._admitted: Future[_AdmittedChain] = self._pool.submit(self._admit)
         self._admitted.add_done_callback(self._check_arrived)
 
     def note_object(self, kind: ObjectKind, name: Multihash) -> None:
@@ -74,7 +74,7 @@ class Acceptance(AbstractContextManager["Acceptance"]):
         if self._admitted.done():
             self._check_arrived(self._admitted)
 
-    def await_checks(self) -> _Admitted:
+    def await_checks(self) -> _AdmittedChain:
         """Wait until all blocks and objects are checked; raises what `complete` does for them."""
         admitted = self._admitted.result()
         with self._guard:
@@ -107,7 +107,7 @@ class Acceptance(AbstractContextManager["Acceptance"]):
         """Begin no more checks."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _admit(self) -> _Admitted:
+    def _admit(self) -> _AdmittedChain:
         datasets, chain = self._datasets, self._chain
         entry = datasets.catalog.by_alias(chain.alias)
         here = None if entry is None else datasets.states.current(entry.dataset_id)
@@ -126,9 +126,9 @@ class Acceptance(AbstractContextManager["Acceptance"]):
             check_identity(datasets.catalog, state.dataset_id, chain.alias)
         groups = by_object(declared_objects(past, blocks))
         objects = {(group[0].kind, group[0].name): group for group in groups}
-        return _Admitted(here=here, state=state, objects=objects)
+        return _AdmittedChain(here=here, state=state, objects=objects)
 
-    def _check_arrived(self, admitted: Future[_Admitted]) -> None:
+    def _check_arrived(self, admitted: Future[_AdmittedChain]) -> None:
         """Begin to check what has arrived, unless the blocks are refused."""
         if admitted.cancelled() or admitted.exception() is not None:
             return

@@ -40,7 +40,7 @@ class ChainsDiverged(Conflict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
+class MissingBlocks:
     """What is missing locally: the blocks after `common`, the last block that both have, oldest first."""
 
     common: Multihash | None
@@ -55,7 +55,7 @@ def missing_blocks(
     *,
     may_diverge: bool = False,
     spool: BinaryIO | None = None,
-) -> Missing:
+) -> MissingBlocks:
     """Return what the local chain lacks; no blocks if it has all of them. They are kept in `spool`, if it is given.
 
     Raises `ChainsDiverged` unless `may_diverge`, `ChainBroken` for a block that is missing or does not match its hash,
@@ -72,7 +72,7 @@ def missing_blocks(
             repository=there.url, common_block=common, blocks_here=relation.ours, blocks_there=relation.theirs
         )
     names = fetched.fetched(_only_there(relation))
-    return Missing(common=common_block(relation, here, head), blocks=RemoteBlocks(fetched, names[::-1]))
+    return MissingBlocks(common=common_block(relation, here, head), blocks=RemoteBlocks(fetched, names[::-1]))
 
 
 def compare_with(

@@ -51,7 +51,7 @@ from odf_common.service.settings import Settings
 from odf_sync.repositories import RemoteDataset, SmartDataset, TokenFor, no_token, remote_dataset
 from odf_sync.repositories.locate import Location, locate
 from odf_sync.transfer.block_signatures import fetched_signatures
-from odf_sync.transfer.compare import Missing, admit_all, compare_with, missing_blocks
+from odf_sync.transfer.compare import MissingBlocks, admit_all, compare_with, missing_blocks
 from odf_sync.transfer.copied_objects import DOWNLOADS, CopiedObjects, lost_objects, missing_inputs
 from odf_sync.transfer.objects import RemoteObject, by_object, declared_objects
 from odf_sync.transfer.partial_files import DOWNLOADED, kept_blocks
@@ -205,7 +205,7 @@ class _Pull:
             missing_inputs=missing_inputs(self.datasets.catalog, here) if absent else (),
         )
 
-    def update(self, missing: Missing) -> Iterator[Step]:
+    def update(self, missing: MissingBlocks) -> Iterator[Step]:
         """Fetch the blocks that are missing here, with what they declare, and move the reference."""
         copy, blocks = self.copy, missing.blocks
         name, blobs, catalog = copy.name, self.datasets.blobs, self.datasets.catalog
@@ -352,7 +352,7 @@ def _last_segment(url: str) -> str:
 
 def _missing(
     datasets: NodeDatasets, there: RemoteDataset, head: Multihash, copy: LocalCopy, spool: BinaryIO
-) -> Missing:
+) -> MissingBlocks:
     here = copy.here
     at = None if here is None else here.head
     return missing_blocks(there, head, _reader(datasets, here), at, may_diverge=copy.may_diverge, spool=spool)
@@ -371,7 +371,7 @@ def _past(datasets: NodeDatasets, here: ChainState | None, common: Multihash | N
     return None if here is None or common is None else datasets.states.state_at(here.dataset_id, common)
 
 
-def _has_all(copy: LocalCopy, missing: Missing) -> bool:
+def _has_all(copy: LocalCopy, missing: MissingBlocks) -> bool:
     """Return whether the head can stay: it may be ahead. Other references are always moved."""
     return copy.ref == HEAD and not missing.blocks
 

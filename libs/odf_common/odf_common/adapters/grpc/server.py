@@ -174,9 +174,11 @@ class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
         return guarded
 
     @contextmanager
-    def _admitted(self, request: Any, context: grpc.ServicerContext, method: str) -> Iterator["_Admitted"]:
+    def _admitted(
+        self, request: Any, context: grpc.ServicerContext, method: str
+    ) -> Iterator["_CallInFlight"]:
         """Yield the request once it is admitted; the first part of a stream names its dataset."""
-        admitted = _Admitted(request)
+        admitted = _CallInFlight(request)
         with (
             _translated(context, method),
             self._noted(admitted, context, method),
@@ -190,7 +192,7 @@ class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
                 yield admitted
 
     @contextmanager
-    def _noted(self, admitted: "_Admitted", context: grpc.ServicerContext, method: str) -> Iterator[None]:
+    def _noted(self, admitted: "_CallInFlight", context: grpc.ServicerContext, method: str) -> Iterator[None]:
         """Pass the call on to `on_call` when it has ended."""
         error: BaseException | None = None
         try:
@@ -206,7 +208,7 @@ class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
 
 
 def _ended_call(
-    admitted: "_Admitted", error: BaseException | None, context: grpc.ServicerContext, method: str
+    admitted: "_CallInFlight", error: BaseException | None, context: grpc.ServicerContext, method: str
 ) -> Call:
     status = _status_of(error, context)
     return Call(
@@ -222,7 +224,7 @@ def _ended_call(
 
 
 @dataclass(slots=True)
-class _Admitted:
+class _CallInFlight:
     """A call in flight."""
 
     request: Any

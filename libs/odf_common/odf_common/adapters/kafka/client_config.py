@@ -36,7 +36,7 @@ class _OnceInAWhile(logging.Filter):
         return True
 
 
-class _Starting(logging.Filter):
+class _StartupFilter(logging.Filter):
     """Lowers refused connections to debug until the first answer: a node's broker starts at the same time."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class _Starting(logging.Filter):
 
 # librdkafka's; of the standard library, since the binding calls it.
 LOGGER: Final = logging.getLogger("kafka")
-_STARTING: Final = _Starting()
+_STARTING: Final = _StartupFilter()
 LOGGER.addFilter(_STARTING)
 LOGGER.addFilter(_OnceInAWhile())
 

@@ -182,7 +182,7 @@ async def serve_push(channel: Channel, target: PushTarget, request: web.Request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Received:
+class _ReceivedPush:
     """The blocks of a push, and the uploaded archive that they were in."""
 
     blocks: SpooledBlocks
@@ -197,7 +197,7 @@ class _Received:
 
 async def _received_blocks(
     channel: Channel, target: PushTarget, request: web.Request, plan: TransferPlan
-) -> _Received:
+) -> _ReceivedPush:
     """Return the blocks, once there is room for their message."""
     size = message_bytes(plan)
     async with target.large.receiving(size, counted_caller(request)):
@@ -206,7 +206,7 @@ async def _received_blocks(
         batch = await _expect_blocks(channel, size, lambda: bytes_received(request) + target.archive_bytes())
         archive = None if batch.archive is None else target.kept(batch.archive)
         blocks = await asyncio.to_thread(_unpacked, target.datasets.blobs, batch, plan.num_blocks, archive)
-    return _Received(blocks=blocks, archive=archive)
+    return _ReceivedPush(blocks=blocks, archive=archive)
 
 
 async def _expect_blocks(channel: Channel, size: int, arrived: Callable[[], int]) -> BlocksBatch:
@@ -224,7 +224,7 @@ async def _expect_blocks(channel: Channel, size: int, arrived: Callable[[], int]
 
 
 async def _receive(
-    channel: Channel, target: PushTarget, request: web.Request, asked: PushRequest, received: _Received
+    channel: Channel, target: PushTarget, request: web.Request, asked: PushRequest, received: _ReceivedPush
 ) -> None:
     """Receive objects for the blocks, check them all, and have the head moved."""
     blocks, is_forced = received.blocks, asked.force_update_if_diverged
