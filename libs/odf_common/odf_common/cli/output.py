@@ -233,17 +233,17 @@ def _print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str], e
 
 def _remark_on(layout: "Layout", columns: Sequence[str]) -> None:
     """Report what a table leaves out, truncates or splits."""
-    said = []
+    notes = []
     if layout.parts == 0:
-        said.append(f"{len(columns)} columns do not fit side by side")
+        notes.append(f"{len(columns)} columns do not fit side by side")
     if layout.parts > 1:
-        said.append(f"{len(columns)} columns are split into {layout.parts} tables, each with {columns[0]}")
+        notes.append(f"{len(columns)} columns are split into {layout.parts} tables, each with {columns[0]}")
     if layout.left_out:
-        said.append(f"left out: {', '.join(layout.left_out)}")
+        notes.append(f"left out: {', '.join(layout.left_out)}")
     if layout.is_cut:
-        said.append("… marks truncated text")
-    if said:
-        remark(f"({'; '.join(said)}; --wide shows all)")
+        notes.append("… marks truncated text")
+    if notes:
+        remark(f"({'; '.join(notes)}; --wide shows all)")
 
 
 def _width() -> int | None:

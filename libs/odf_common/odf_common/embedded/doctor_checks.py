@@ -118,10 +118,10 @@ def _java(settings: Settings, node: Node | None) -> Iterator[Finding]:
     if settings.kafka is not None and ENGINE_SERVICE not in installed():  # the image of another service
         return
     program = java(child_environment())
-    said = subprocess.run(
+    output = subprocess.run(
         [program, "-version"], capture_output=True, text=True, check=False, timeout=20
     ).stderr
-    match = re.search(r'version "(\d+)', said)
+    match = re.search(r'version "(\d+)', output)
     number = int(match[1]) if match else 0
     if number < JAVA_AT_LEAST:
         yield Finding(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from odf_common.cli.commands.pull import REPORT_INTERVAL_SECONDS, Remarks, said
+from odf_common.cli.commands.pull import REPORT_INTERVAL_SECONDS, Remarks, progress_text
 from odf_common.cli.output import of_dataset
 from odf_common.proto.odf.node.v1.coordinator_pb2 import PullItem
 
@@ -32,7 +32,7 @@ def test_an_error_names_its_dataset_once(error: str, text: str) -> None:
     ],
 )
 def test_it_is_said_in_words(item: PullItem, text: str) -> None:
-    assert said(item) == text
+    assert progress_text(item) == text
 
 
 def test_without_a_terminal_it_is_said_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,7 +48,7 @@ def test_without_a_terminal_it_is_said_now_and_then(capsys: pytest.CaptureFixtur
         remarks.show(WORKING)
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines() == [said(WORKING)] * 2
+    assert err.splitlines() == [progress_text(WORKING)] * 2
 
 
 def test_a_terminal_shows_it_live_and_gets_no_lines(capsys: pytest.CaptureFixture[str]) -> None:

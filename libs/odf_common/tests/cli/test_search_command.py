@@ -2,7 +2,7 @@
 
 import pytest
 
-from odf_common.cli.commands.search import said
+from odf_common.cli.commands.search import repository_lines
 from odf_common.proto.odf.node.v1.sync_pb2 import SearchedRepository
 
 NOW = 1_000_000.0
@@ -14,15 +14,15 @@ NOW = 1_000_000.0
 )
 def test_the_age_of_an_index_is_shown(seconds: int, age: str) -> None:
     searched = SearchedRepository(name="shop", datasets=3, read_at_ms=int(NOW - seconds) * 1000)
-    assert said([searched], NOW) == [f"shop: 3 datasets as of {age}"]
+    assert repository_lines([searched], NOW) == [f"shop: 3 datasets as of {age}"]
 
 
 def test_what_cannot_be_read_is_named() -> None:
     away = SearchedRepository(name="shop", datasets=3, read_at_ms=int(NOW) * 1000, problem="refused")
     never = SearchedRepository(name="disk", problem="no such folder")
     one = SearchedRepository(name="lone", datasets=1, read_at_ms=int(NOW) * 1000)
-    assert said([one], NOW) == ["lone: 1 dataset as of 0 s ago"]
-    assert said([away, never], NOW) == [
+    assert repository_lines([one], NOW) == ["lone: 1 dataset as of 0 s ago"]
+    assert repository_lines([away, never], NOW) == [
         "shop: 3 datasets as of 0 s ago; it cannot be read now: refused",
         "disk: not searched; it cannot be read now: no such folder",
     ]

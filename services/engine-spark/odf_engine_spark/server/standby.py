@@ -127,12 +127,12 @@ def await_turn(line: socket.socket, *, meanwhile: tuple[Callable[[threading.Even
         threading.Thread(target=work, args=(stop,), daemon=True).start()
     try:
         line.send(READY)
-        said = line.recv(1)
+        signal = line.recv(1)
     except ConnectionError:
-        said = b""
+        signal = b""
     finally:
         stop.set()  # not joined: one of them may be waiting for a hanging JVM
-    if said != GO:
+    if signal != GO:
         raise NotWanted
 
 

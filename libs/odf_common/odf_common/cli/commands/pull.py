@@ -199,7 +199,7 @@ def _pull(node: Node, request: PullRequest) -> list[dict[str, object]]:
             live.show(item)
             bars.update(
                 task,  # type: ignore[arg-type]
-                description=said(item),
+                description=progress_text(item),
                 completed=item.rows,
                 total=item.total or None,
             )
@@ -234,7 +234,7 @@ def _remark_omitted(row: Mapping[str, object]) -> None:
         )
 
 
-def said(item: PullItem) -> str:
+def progress_text(item: PullItem) -> str:
     """Return the progress of a pull as text."""
     if not item.stage:
         return f"{item.alias}: {item.state}"
@@ -256,7 +256,7 @@ class Remarks:
         """Report the item, unless the last report is younger than `REPORT_INTERVAL_SECONDS`."""
         if item.stage and not self._is_terminal and self._now() - self._said >= REPORT_INTERVAL_SECONDS:
             self._said = self._now()
-            remark(said(item))
+            remark(progress_text(item))
 
 
 def _refresh(

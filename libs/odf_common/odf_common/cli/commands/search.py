@@ -49,16 +49,16 @@ def command(*, words: tuple[str, ...], repositories: tuple[str, ...], refresh: b
     print_rows(shown, output, columns=(*COLUMNS, "keywords", "columns", "id") if is_wide() else COLUMNS)
     if reply.left_out:
         remark(f"{reply.left_out} more were found; add words")
-    for text in said(reply.repositories, time.time()):
+    for text in repository_lines(reply.repositories, time.time()):
         remark(text)
 
 
-def said(repositories: Iterable[SearchedRepository], now: float) -> list[str]:
+def repository_lines(repositories: Iterable[SearchedRepository], now: float) -> list[str]:
     """Return one line per repository: its number of datasets, the age of its index, and why it cannot be read."""
-    return [_said(repository, now) for repository in repositories]
+    return [_repository_line(repository, now) for repository in repositories]
 
 
-def _said(repository: SearchedRepository, now: float) -> str:
+def _repository_line(repository: SearchedRepository, now: float) -> str:
     problem = f"; it cannot be read now: {repository.problem}" if repository.problem else ""
     if not repository.read_at_ms:
         return f"{repository.name}: not searched{problem}"

@@ -20,12 +20,12 @@ def readable(text: str, lines: int = LINES) -> tuple[str, ...]:
     found: list[str] = []
     seen: list[str] = []  # the same without timestamps
     for line in text.splitlines()[-READ:]:
-        for time, said in _rendered(line):
-            if time and said in seen:  # a repeated line is shown once, at its last occurrence
-                at = seen.index(said)
+        for time, message in _rendered(line):
+            if time and message in seen:  # a repeated line is shown once, at its last occurrence
+                at = seen.index(message)
                 del seen[at], found[at]
-            seen.append(said)
-            found.append(f"{time}{said}"[:WIDTH])
+            seen.append(message)
+            found.append(f"{time}{message}"[:WIDTH])
     return tuple(found[-lines:])
 
 
