@@ -207,9 +207,11 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "registry/protobuf",
         "registry/avro",
     ),
-    f"{INGEST}/read/message_buffer.py": of_ingest("values", "push/source", "sift", "push/message_batch"),
+    f"{INGEST}/read/message_buffer.py": of_ingest(
+        "message_buffer", "push/source", "isolate_bad_records", "push/message_batch"
+    ),
     f"{INGEST}/read/*.py": of_ingest(
-        "unsupported_steps", "sift", "read/", "push/rejected_rows", "push/files_without_schema"
+        "unsupported_steps", "isolate_bad_records", "read/", "push/rejected_rows", "push/files_without_schema"
     ),
     f"{INGEST}/errors.py": of_ingest("push/snapshots", "push/halves", "push/stuck_sources", "push/control"),
     f"{INGEST}/message_columns.py": of_ingest(
