@@ -6,7 +6,7 @@ from typing import Final
 
 from odf_engine_spark.spark.jvm import Java, Spark
 
-Ended = Callable[[], bool]
+HasEnded = Callable[[], bool]
 TASK: Final = "Executor task launch worker for task"  # prefix of the thread's name; the stage's id follows
 
 
@@ -17,7 +17,7 @@ def begin(spark: Spark, name: str) -> None:
     context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
 
 
-def cancel(spark: Spark, name: str) -> Ended:
+def cancel(spark: Spark, name: str) -> HasEnded:
     """Cancel the request's running and future jobs; return a function that reports whether its tasks have ended.
 
     Tasks check for cancellation between two records: one that turns a record into a billion rows notices late.

@@ -11,7 +11,7 @@ from odf_engine_spark.values.python_values import Plain
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldValues:
     """The values of all lists of a column, concatenated, and the function that reads them."""
 
     values: pa.Array
@@ -22,7 +22,7 @@ class Held:
 class Run:
     """A list: the held values from `start` to before `end`, then `more`."""
 
-    held: Held | None = None
+    held: HeldValues | None = None
     start: int = 0
     end: int = 0
     more: list[Plain] = field(default_factory=list)
@@ -43,7 +43,7 @@ def read_runs(column: pa.ChunkedArray, read: Callable[[pa.Array], list[Plain]]) 
     lists = in_one_piece(column)
     if lists.values.null_count:
         raise ValueError("a value in the state is null")
-    held, edges = Held(lists.values, read), lists.offsets.to_pylist()
+    held, edges = HeldValues(lists.values, read), lists.offsets.to_pylist()
     return [Run(held, edges[at], edges[at + 1]) for at in range(len(lists))]
 
 

@@ -58,7 +58,7 @@ KeyedStrategy = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _CachedSlice:
     """The cached records of a slice, with `columns` only (None: all)."""
 
     name: Multihash
@@ -82,7 +82,7 @@ class DatasetHistory:
         self._mutex = threading.Lock()  # of the next two
         self._seen: dict[Strings, KeptIndex[KeyIndex]] = {}
         self._rows: dict[Strings, KeptIndex[CurrentRows]] = {}
-        self._kept: _Kept | None = None
+        self._kept: _CachedSlice | None = None
 
     def at(self, state: ChainState) -> "HistoryAt":
         """Return the dataset's content at a state of its chain."""
@@ -94,12 +94,12 @@ class DatasetHistory:
             has_rows, seen = bool(self._rows), list(self._seen)
         if has_rows:
             records = without_dictionaries(written.records)
-            self._kept = _Kept(name, replace(written, records=records), None)
+            self._kept = _CachedSlice(name, replace(written, records=records), None)
         else:
             wanted = frozenset(column for key in seen for column in key)
             records = written.records
             records = records.select([column for column in records.column_names if column in wanted])
-            self._kept = _Kept(name, replace(written, records=without_dictionaries(records)), wanted)
+            self._kept = _CachedSlice(name, replace(written, records=without_dictionaries(records)), wanted)
 
     def bring_forward(
         self,

@@ -26,7 +26,7 @@ def difference(  # noqa: PLR0913 - all by name
     new: pa.Table,
     *,
     key: Strings,
-    sorting: "Sorting | None" = None,
+    sorting: "SortKeys | None" = None,
     compared: Strings | None,
     event_time: str,
     retracts_missing: bool,
@@ -74,10 +74,10 @@ class _SortedKeys(NamedTuple):
     rows: Indices
 
 
-Sorting = Callable[[], _SortedKeys]
+SortKeys = Callable[[], _SortedKeys]
 
 
-def begin_sorting(new: pa.Table, key: Strings) -> Sorting:
+def begin_sorting(new: pa.Table, key: Strings) -> SortKeys:
     """Return a function that returns the keys sorted; raises `InvalidInput` if two are equal.
 
     Those of a large table are sorted in a thread, while the state that it is compared with is read.

@@ -47,8 +47,8 @@ from odf_ingest.registry import Registries, decoded
 log = structlog.stdlib.get_logger(__name__)
 
 PAUSING: Final = (StorageUnavailable, RegistryUnavailable)
-Indexed = Future[None]  # done when the index is ready, or cannot be caught up
-Failed = Callable[[PushSource, Exception, MessageBatch], None]
+IndexReady = Future[None]  # done when the index is ready, or cannot be caught up
+OnFailure = Callable[[PushSource, Exception, MessageBatch], None]
 
 
 class BatchWorker:
@@ -64,7 +64,7 @@ class BatchWorker:
         rejecting: RejectPolicy,
         registries: Registries,
         readers: Executor,
-        failed: Failed,
+        failed: OnFailure,
     ) -> None:
         """Read batches on `readers`, one ahead of the commit of each dataset."""
         self._queues = queues
@@ -100,10 +100,10 @@ class BatchWorker:
                 )
             )
 
-    def _place(self, source: PushSource, queue: CommitQueue, settle: Callable[[Indexed], None]) -> None:
+    def _place(self, source: PushSource, queue: CommitQueue, settle: Callable[[IndexReady], None]) -> None:
         """Have a batch settled in its dataset's queue, where it takes its place once its index is ready."""
         if not key_columns(source.plan.source.merge):
-            ready: Indexed = Future()
+            ready: IndexReady = Future()
             ready.set_result(None)
             queue.tasks.submit(lambda: settle(ready))
             return
@@ -157,7 +157,7 @@ class BatchWorker:
         return decoded(decoder, plan, batch, self._preparer.messages)
 
     def _settle(
-        self, source: PushSource, batch: MessageBatch, reading: "Future[PreparedRecords]", indexed: Indexed
+        self, source: PushSource, batch: MessageBatch, reading: "Future[PreparedRecords]", indexed: IndexReady
     ) -> None:
         try:
             if not source.in_flight.is_stale:
@@ -181,7 +181,7 @@ class BatchWorker:
             source.name, batch, plan=source.plan, reading=reading, read=read, rejecting=self._rejecting
         )
 
-    def _commit(self, source: PushSource, batch: MessageBatch, work: KafkaBatch, indexed: Indexed) -> None:
+    def _commit(self, source: PushSource, batch: MessageBatch, work: KafkaBatch, indexed: IndexReady) -> None:
         log.debug(
             "committing a batch",
             dataset=source.alias,

@@ -28,7 +28,7 @@ Decode: TypeAlias = Callable[[bytes], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
+class _CachedDecoder:
     """A schema's decoder, or the cached error of fetching it, and until when that is cached (seconds, monotonic)."""
 
     decode: Decode | None = None
@@ -42,7 +42,7 @@ class Decoder:
     def __init__(self, client: RegistryClient) -> None:
         """Fetch schemas with `client`."""
         self._client = client
-        self._known: OrderedDict[tuple[int | UUID, bool], _Known] = OrderedDict()
+        self._known: OrderedDict[tuple[int | UUID, bool], _CachedDecoder] = OrderedDict()
         self._mutex = threading.Lock()
 
     def decode(
@@ -87,11 +87,11 @@ class Decoder:
             raise InvalidInput(text=known.why)
         return known.decode
 
-    def _fetched(self, name: int | UUID, *, is_key: bool) -> _Known:
+    def _fetched(self, name: int | UUID, *, is_key: bool) -> _CachedDecoder:
         try:
-            return _Known(decode=_decoder(self._client.schema(name), is_key=is_key))
+            return _CachedDecoder(decode=_decoder(self._client.schema(name), is_key=is_key))
         except InvalidInput as error:
-            return _Known(why=str(error), until=time.monotonic() + RETRY_SECONDS)
+            return _CachedDecoder(why=str(error), until=time.monotonic() + RETRY_SECONDS)
 
 
 class Registries:

@@ -169,7 +169,7 @@ def checks_notes(monkeypatch: pytest.MonkeyPatch, bench: Any) -> None:
 
     def checked(session: mqtt_session.Session, kind: PacketType, number: int) -> None:
         if kind is PacketType.PUBCOMP:
-            note = mqtt._Kept.parse(bench.blobs.note(bench.dataset, NOTE))
+            note = mqtt._SubscriptionNote.parse(bench.blobs.note(bench.dataset, NOTE))
             batch = mqtt.MqttProgress.parse(bench.state.source_states["default"])
             assert note.released >= batch.number or number in note.ids
         confirm(session, kind, number)
@@ -212,7 +212,7 @@ def test_identifiers_that_were_free_before_a_reset_are_not_in_the_next_batch(
     """A part of a batch was released when the dataset was reset; then all confirmations of a connection are lost."""
     bench = make_polled(step(broker))
     poll(bench)
-    note = mqtt._Kept.parse(bench.blobs.note(bench.dataset, NOTE))
+    note = mqtt._SubscriptionNote.parse(bench.blobs.note(bench.dataset, NOTE))
     bench.blobs.set_note(bench.dataset, NOTE, replace(note, ids=tuple(range(1, 100))).text())
     broker.send(line(1), line(2), qos=2)
     with monkeypatch.context() as patch:
@@ -304,7 +304,7 @@ def test_at_most_once_is_the_default_and_takes_what_is_published_meanwhile(
     monkeypatch.setattr(mqtt, "QUIET_SECONDS", 2.0)
     keep = mqtt._Subscriber._keep
 
-    def subscribed(subscriber: mqtt._Subscriber, note: mqtt._Kept) -> None:
+    def subscribed(subscriber: mqtt._Subscriber, note: mqtt._SubscriptionNote) -> None:
         keep(subscriber, note)
         broker.send(line(1), qos=0)
 

@@ -27,7 +27,7 @@ from odf_sync.transfer.push_errors import (
     RemoteAhead,
 )
 from odf_sync.transfer.push_files import require_same_dataset, send_blocks, send_objects
-from odf_sync.transfer.push_source import Push, PushSource, Sent, block_reader_of, head_of
+from odf_sync.transfer.push_source import Push, PushSource, PushSummary, block_reader_of, head_of
 from odf_sync.transfer.push_to_node import send_to_node
 
 
@@ -92,7 +92,7 @@ def _remember(source: PushSource, request: Push) -> None:
 
 def _send_files(
     source: PushSource, there: Target, blocks: Range, head: Multihash | None
-) -> Generator[Step, None, Sent]:
+) -> Generator[Step, None, PushSummary]:
     """Send objects, except dropped ones, then blocks, then the head."""
     dataset, blobs = source.state.dataset_id, source.datasets.blobs
     declared = source.objects(blocks)[::-1]
@@ -106,7 +106,7 @@ def _send_files(
     there.move_head(dataset, expected=head, new=blocks.head)
     past = None if blocks.after is None else source.datasets.states.state_at(dataset, blocks.after)
     records = source.state.next_offset - (0 if past is None else past.next_offset)
-    return Sent(blocks=count, records=records, dropped_objects=len(dropped))
+    return PushSummary(blocks=count, records=records, dropped_objects=len(dropped))
 
 
 def _source(datasets: NodeDatasets, settings: Settings, request: Push, token_for: TokenFor) -> PushSource:

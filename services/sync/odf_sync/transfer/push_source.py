@@ -81,7 +81,7 @@ class PushSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class PushSummary:
     """What the push of a range has sent."""
 
     blocks: int

@@ -51,7 +51,7 @@ from odf_sync.transfer.block_signatures import own_signatures
 from odf_sync.transfer.privacy import require_accounts
 from odf_sync.transfer.pull import Step
 from odf_sync.transfer.push_errors import DataNotHere, NoPlaceThere
-from odf_sync.transfer.push_source import Push, PushSource, Sent, block_reader_of, head_of
+from odf_sync.transfer.push_source import Push, PushSource, PushSummary, block_reader_of, head_of
 from odf_sync.transfer.upload import File, Uploader, at_a_time
 
 # Of the archive in a message, which is sent again as a whole if it is cut off.
@@ -70,17 +70,17 @@ SUCCEEDED: Final = b"Client push flow succeeded"
 
 def send_to_node(
     source: PushSource, there: HttpDataset, request: Push, blocks: Range, head: Multihash | None
-) -> Generator[Step, None, Sent]:
+) -> Generator[Step, None, PushSummary]:
     """Send the blocks in parts, each in an exchange of its own that moves the head there.
 
     So both nodes hold one part in memory, and a push that is cut off continues with the part that it was at. A chain
     is replaced in one exchange: a part would leave the other node with less than it had.
     """
     replaces = head is not None and blocks.after is None
-    sent = Sent(blocks=0, records=0)
+    sent = PushSummary(blocks=0, records=0)
     for part in (blocks,) if replaces else _parts(source, blocks):
         plan = yield from _send_part(source, there, request, part, head)
-        sent = Sent(blocks=sent.blocks + plan.num_blocks, records=sent.records + plan.num_records)
+        sent = PushSummary(blocks=sent.blocks + plan.num_blocks, records=sent.records + plan.num_records)
         head = part.head
     return sent
 

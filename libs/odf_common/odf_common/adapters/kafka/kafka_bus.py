@@ -31,7 +31,7 @@ MAX_UNFLUSHED_MESSAGES: Final = 1000  # messages
 DEAD_LETTER_TIMEOUT_SECONDS: Final = 10.0  # for a dead letter sent alone
 
 
-class _Sent(threading.local):
+class _UnflushedMessages(threading.local):
     """The unflushed messages of one thread."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class KafkaBus:
         self._prefix = prefix
         self._session_timeout_ms = session_timeout_ms
         self._instance = instance
-        self._sent = _Sent()
+        self._sent = _UnflushedMessages()
         self._lock = threading.Lock()
         self._producer = self._new_producer()
         self._closing = threading.Event()

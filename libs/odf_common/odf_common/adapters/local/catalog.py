@@ -55,7 +55,7 @@ class CorruptName(Damaged):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
+class _FolderSnapshot:
     """The folder's content at mtime `stamp`; not reused if that is None."""
 
     stamp: int | None
@@ -80,7 +80,7 @@ class LocalCatalog(Catalog):
         """Use `home`, which need not exist yet."""
         self._home = home.absolute()
         self._names = self._home / "names"
-        self._known = _Known(stamp=None, entries={}, by_id={})
+        self._known = _FolderSnapshot(stamp=None, entries={}, by_id={})
         self._files: dict[str, _File] = {}
         self._faults: dict[str, str] = {}
         self._retry_at = 0.0
@@ -274,14 +274,16 @@ class LocalCatalog(Catalog):
             )
         return self._names / name
 
-    def _read(self) -> _Known:
+    def _read(self) -> _FolderSnapshot:
         with self._guard:
             stamp = self._stamp()
             is_faulty = bool(self._faults) and time.monotonic() > self._retry_at
             if self._known.stamp is None or self._known.stamp != stamp or is_faulty:
                 entries, unreadable = self._scan()
                 by_id = {entry.dataset_id: entry for entry in entries.values()}
-                self._known = _Known(stamp=stamp, entries=entries, by_id=by_id, unreadable=unreadable)
+                self._known = _FolderSnapshot(
+                    stamp=stamp, entries=entries, by_id=by_id, unreadable=unreadable
+                )
                 self._retry_at = time.monotonic() + _RETRY_SECONDS
             return self._known
 

@@ -72,7 +72,7 @@ class MqttProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _SubscriptionNote:
     """This node's note."""
 
     client: str = ""
@@ -123,7 +123,7 @@ class _Subscriber:
         self._broker = broker
         self._session = session
         self._context = context
-        self._note = _Kept.parse(context.note.read())
+        self._note = _SubscriptionNote.parse(context.note.read())
         self._before = context.position.last
         self._received = MqttProgress.parse(self._before)
         self._client = client
@@ -136,9 +136,10 @@ class _Subscriber:
         """Yield batches; each is confirmed when the next is asked for."""
         known, note = self._received, self._note
         if not has_session:  # a new one, whose identifiers start again
-            self._keep(_Kept(released=max(note.used, known.number)))
+            self._keep(_SubscriptionNote(released=max(note.used, known.number)))
         elif known.client == self._client and known.number > note.released and not self._release(known):
-            self._keep(_Kept(client=note.client, released=known.number))  # the broker has forgotten the rest
+            # The broker has forgotten the rest.
+            self._keep(_SubscriptionNote(client=note.client, released=known.number))
         if self._note.client != self._client:
             # Not repeated in later polls: the broker would send retained messages again.
             for message in self._session.subscribe(tuple(topics)):
@@ -243,7 +244,7 @@ class _Subscriber:
         for number in sorted(numbers):
             self._session.confirm(PacketType.PUBCOMP, number)
 
-    def _keep(self, note: _Kept) -> None:
+    def _keep(self, note: _SubscriptionNote) -> None:
         self._note = note
         self._context.note.write(note.text())
 

@@ -29,7 +29,7 @@ from odf_ingest.read.json_formats.json_lines import (
 from odf_ingest.read.types.columns import TimeFormats
 
 Record = Callable[[bytes], bytes]
-Named = Callable[[bytes], Mapping[str, bytes]]  # features by the names of their places in a file
+FeaturesByPlace = Callable[[bytes], Mapping[str, bytes]]  # features by the names of their places in a file
 _FORMATS = TimeFormats()
 
 
@@ -49,7 +49,7 @@ def register_whole(step: type[ReadStep], named: Callable[[ReadStep, bytes], Mapp
         return columns_of_batch(list(named(step, value).values()), known, _FORMATS)
 
 
-def register(step: type[ReadStep], record: Record, features: Named) -> None:
+def register(step: type[ReadStep], record: Record, features: FeaturesByPlace) -> None:
     """Make the format readable: `one` returns the record of a message, `features` the features of a file."""
     register_whole(step, lambda _, value: _records_of(features(value)))
 

@@ -206,7 +206,7 @@ def _misfit(value: object, wanted: pa.DataType, where: str) -> Misfit:
     return Misfit(where=f"column {where}", text=f"{shown(quoted)} is not a value of {type_name(wanted)}")
 
 
-Placed = tuple[int, str]  # where a record begins, in characters, and its text
+PositionedText = tuple[int, str]  # where a record begins, in characters, and its text
 
 
 class Document:
@@ -218,7 +218,7 @@ class Document:
         self._at = 0
         self._skip_space()
 
-    def records(self, path: Sequence[str]) -> list[Placed]:
+    def records(self, path: Sequence[str]) -> list[PositionedText]:
         """Return all records at `path`; raises `InvalidInput` unless the document is JSON to its end."""
         try:
             records = self._records(path)
@@ -228,7 +228,7 @@ class Document:
             raise InvalidInput(text=f"is not JSON: text after the document at character {self._at}")
         return records
 
-    def typed_array(self, name: str) -> tuple[object, list[Placed] | None]:
+    def typed_array(self, name: str) -> tuple[object, list[PositionedText] | None]:
         """Return the member `type` of the document's object, and the objects in its array `name`.
 
         Either is None if it is missing; raises `InvalidInput` unless the document is JSON to its end.
@@ -241,11 +241,11 @@ class Document:
             raise InvalidInput(text=f"is not JSON: text after the document at character {self._at}")
         return array
 
-    def _typed_array(self, name: str) -> tuple[object, list[Placed] | None]:
+    def _typed_array(self, name: str) -> tuple[object, list[PositionedText] | None]:
         if not self._takes("{"):
             raise InvalidInput(text="is not a JSON object")
         members: dict[str, object] = {}
-        records: list[Placed] | None = None
+        records: list[PositionedText] | None = None
         while not self._takes("}"):
             if members:
                 self._expect(",")
@@ -261,24 +261,24 @@ class Document:
                 self._value()
         return members.get("type"), records
 
-    def _records(self, path: Sequence[str]) -> list[Placed]:
+    def _records(self, path: Sequence[str]) -> list[PositionedText]:
         if path:
             return self._member(path)
         if not self._takes("["):
             return [self._object()]
-        found: list[Placed] = []
+        found: list[PositionedText] = []
         while not self._takes("]"):
             if found:
                 self._expect(",")
             found.append(self._object())
         return found
 
-    def _member(self, path: Sequence[str]) -> list[Placed]:
+    def _member(self, path: Sequence[str]) -> list[PositionedText]:
         """Read an object and return the records in its member `path[0]`."""
         nothing = InvalidInput(text=f"the document has no member {path[0]!r}")
         if not self._takes("{"):
             raise nothing
-        found: dict[str, list[Placed]] = {}
+        found: dict[str, list[PositionedText]] = {}
         while not self._takes("}"):
             if found:
                 self._expect(",")
@@ -303,7 +303,7 @@ class Document:
         self._expect(":")
         return name
 
-    def _object(self) -> Placed:
+    def _object(self) -> PositionedText:
         if not self._text.startswith("{", self._at):
             raise InvalidInput(text="expected an array of objects")
         return self._at, self._value()
