@@ -20,7 +20,7 @@ from odf_testing.engine import (
     sql,
 )
 
-from odf_engine_spark.plan.matching import JoinKeys
+from odf_engine_spark.plan.join_keys import JoinKeys
 from odf_engine_spark.plan.segments import Segment
 from odf_engine_spark.spark.logical_plans import COMPLETE
 

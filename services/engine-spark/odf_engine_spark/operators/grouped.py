@@ -19,7 +19,7 @@ from odf_engine_spark.operators.changes import (
     positional,
     steps,
 )
-from odf_engine_spark.operators.folded import GroupedRows, group_rows, loaded, stored
+from odf_engine_spark.operators.group_state import GroupedRows, group_rows, loaded, stored
 from odf_engine_spark.values.python_values import Plain
 
 

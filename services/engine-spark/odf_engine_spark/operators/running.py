@@ -9,7 +9,7 @@ import pyarrow as pa
 from odf_engine_spark.aggregates.accumulators import Accumulator
 from odf_engine_spark.aggregates.functions import Aggregate, Fold, running_fold
 from odf_engine_spark.operators.changes import positional
-from odf_engine_spark.operators.folded import GroupedRows, group_rows, loaded, stored
+from odf_engine_spark.operators.group_state import GroupedRows, group_rows, loaded, stored
 from odf_engine_spark.values.equality_codes import combined, compact, equality_codes, normalized
 from odf_engine_spark.values.operations import Numbers
 from odf_engine_spark.values.python_values import Plain

@@ -19,8 +19,8 @@ from odf_engine_spark.analysis.flow import Flow
 from odf_engine_spark.analysis.times import FOREVER
 from odf_engine_spark.plan.apply_retractions import net_changes
 from odf_engine_spark.plan.delta import ALWAYS, NEVER, Delta, nothing
+from odf_engine_spark.plan.join_keys import JoinKeys
 from odf_engine_spark.plan.late_records import drop_late, last_ends
-from odf_engine_spark.plan.matching import JoinKeys
 from odf_engine_spark.spark.error_messages import FAULTS, query_fault
 from odf_engine_spark.spark.logical_plans import ARRIVED, COMPLETE, ROW, Plans, Slot
 from odf_engine_spark.spark.progress import Progress
