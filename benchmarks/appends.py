@@ -146,7 +146,7 @@ def _measured(store: Store) -> list[Row]:
 
 
 def _turn(order: Random, chains: list[Grown], append: Callable[[Grown], float]) -> list[float]:
-    """Append to each chain once, in an order that is drawn by lot; return the seconds by length."""
+    """Append to each chain once, in random order; return the seconds by length."""
     drawn = order.sample(chains, len(chains))
     seconds = {chain.length: append(chain) for chain in drawn}
     return [seconds[chain.length] for chain in chains]

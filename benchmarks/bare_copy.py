@@ -1,7 +1,7 @@
-"""The least that a pull of objects can take on this machine: files that are received, hashed, written and synced.
+"""The lower limit of a pull of objects on this machine: files that are received, hashed, written and synced.
 
 No HTTP, no blocks, nothing is checked; as many threads as processors. With `has_records`, the records are read and
-hashed, too, as a pull does before it believes a block.
+hashed, too, as a pull does before it accepts a block.
 """
 
 import hashlib

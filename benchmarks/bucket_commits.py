@@ -1,4 +1,4 @@
-"""A commit of one slice on S3, compared with the PUTs that it must do: the slice, its block, the head, in this order.
+"""A commit of one slice on S3, compared with the PUTs that it requires: the slice, its block, the head, in this order.
 
 The server is the tests' MinIO (`make testsetup`) on the same disk; the peer sends as many bytes with the SDK alone.
 Both are interleaved.

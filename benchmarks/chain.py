@@ -147,7 +147,7 @@ def _last_event() -> list[Row]:
 
 
 def _looking(state: ChainState) -> Callable[[], None]:
-    """Return what looks for the last SetInfo `_LOOKS` times, as a process that has just started does."""
+    """Return a function that looks up the last SetInfo `_LOOKS` times, like a process that has just started."""
     blobs, refs, cache = _NoBlocks(), MemoryRefStore(), _Cache()
     refs.compare_and_set(state.dataset_id, expected=None, new=state.head)
     cache.put(state.dataset_id, state_to_bytes(state))
@@ -186,7 +186,7 @@ class _Cache:
 
 
 def _imports() -> Row:
-    """How long a fresh interpreter takes to import the whole pure part: the best of several tries."""
+    """How long a fresh interpreter takes to import the whole pure part: the best of several attempts."""
     best = min(float(subprocess.check_output([sys.executable, "-c", _IMPORT])) for _ in range(5))
     return _row("import the whole pure part, best of 5", 1000 * best, "ms", 500, target=1.0)
 
@@ -227,7 +227,7 @@ def _admit_all(raws: list[bytes]) -> ChainState | None:
 
 
 def _rate(count: int, work: Callable[[], object], *, repeat: int = 3) -> float:
-    """Return how many of `count` things are done per second of CPU time, the best of several tries."""
+    """Return the rate of `count` operations per second of CPU time, the best of several attempts."""
     best = float("inf")
     for _ in range(repeat):
         start = time.process_time()

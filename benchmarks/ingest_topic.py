@@ -94,8 +94,8 @@ def _peer(script: Path, node: BenchedNode, name: str, count: int | None = None) 
         raise RuntimeError(f"the peer failed: {error.stderr}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    told = json.loads(done.stdout)
-    return Caught(seconds=told["seconds"], used=told["cpu"], count=count)
+    printed = json.loads(done.stdout)
+    return Caught(seconds=printed["seconds"], used=printed["cpu"], count=count)
 
 
 def _rows(kind: str, ours: str, rounds: Sequence[Mapping[str, Caught]]) -> list[Row]:

@@ -53,7 +53,7 @@ class Sqlite:
         self._db.execute("CREATE TABLE IF NOT EXISTS seen (k BLOB PRIMARY KEY) WITHOUT ROWID")
 
     def new(self, keys: Raw) -> int:
-        """Insert what is not there."""
+        """Insert missing keys."""
         self._db.execute("BEGIN")
         before = self._db.total_changes
         self._db.executemany("INSERT OR IGNORE INTO seen VALUES (?)", ((key,) for key in keys.tolist()))
@@ -74,7 +74,7 @@ class Lmdb:
         self._env = lmdb.open(str(folder / "lmdb"), map_size=1 << 36, sync=False, metasync=False)
 
     def new(self, keys: Raw) -> int:
-        """Put what is not there."""
+        """Put missing keys."""
         with self._env.begin(write=True) as change, change.cursor() as cursor:
             _, added = cursor.putmulti([(key, b"") for key in keys.tolist()], overwrite=False)
         return int(added)
@@ -98,7 +98,7 @@ class RocksDb:
         self._db = self._lib.Rdict(str(folder / "rocks"), options)
 
     def new(self, keys: Raw) -> int:
-        """Get all, put what is not there."""
+        """Get all, put missing ones."""
         wanted = keys.tolist()
         missing = [key for key, value in zip(wanted, self._db.get(wanted), strict=True) if value is None]
         batch = self._lib.WriteBatch(raw_mode=True)

@@ -58,7 +58,7 @@ class Client:
         assert last.new_blocks, last
 
     def request(self, _topic: str, dataset: DatasetId, body: Body, *, timeout: float) -> Envelope | None:
-        """Have the coordinator answer."""
+        """Have the coordinator handle the command."""
         del timeout
         (answer,) = self._commands(envelope(dataset, body))
         return answer.envelope

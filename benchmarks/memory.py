@@ -1,8 +1,8 @@
 """Peak memory of the processes of a case, as the kernel counts it: resident, in MB, `VmHWM` of each process.
 
-Processes are looked at while the case runs, so what one takes in its last `EVERY` seconds may be missed. A case's
-processes are called by what they run, several of a name by the largest. A node's parts are called by their names, with
-the sum of a part's processes, in which pages that they share count twice; its peaks begin again with each case.
+Processes are sampled while the case runs, so an increase in the last `EVERY` seconds of one may be missed. A case's
+processes are named by their program; of several with one name, the largest is used. A node's parts have theirs, with
+the sum of a part's processes, in which pages that they share count twice; its peaks are reset with each case.
 """
 
 import os
@@ -46,7 +46,7 @@ class PeakMemory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Look a last time."""
+        """Take the last sample."""
         self._ended.set()
         self._thread.join()
         self._note({part: sum(map(_peak, processes)) for part, processes in self._parts().items()})
@@ -68,12 +68,12 @@ class PeakMemory:
 
 
 def call_this_process(name: str) -> None:
-    """Give a worker of a case a name of its own."""
+    """Give a worker of a case a separate name."""
     Path("/proc/self/comm").write_text(name)
 
 
 def _name(pid: int, parents: Mapping[int, int]) -> str:
-    """Return what a process is called; nothing if it has ended or only serves `multiprocessing`."""
+    """Return the name of a process; empty if it has ended or only serves `multiprocessing`."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
         given = Path(f"/proc/{pid}/comm").read_text().strip()

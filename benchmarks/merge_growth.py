@@ -59,11 +59,11 @@ class Dataset:
     whole: list[float] = field(default_factory=list)
 
     def restart(self) -> None:
-        """Drop what is in memory; the kept index stays."""
+        """Drop the state in memory; the stored index is kept."""
         self.history = _history(self.blobs, self.state)
 
     def bring_forward(self) -> None:
-        """Bring the index forward, as is done before a batch takes its place in the queue."""
+        """Update the index, as is done before a batch takes its place in the queue."""
         self.history.bring_forward(self.source.merge, lambda: self.state)
 
     def prepared(self, records: pa.Table) -> PreparedRecords:

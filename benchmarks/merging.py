@@ -1,11 +1,11 @@
 """Merging into a long history: batches of a Ledger and of an UpsertStream, snapshots, and the memory that they take.
 
 A batch is timed from its prepared records to its committed block, in processor time; "after a restart" it is the first
-batch of a new process' history, which has only the kept index. The store is in a file system in memory, if there is
+batch of a new process' history, which has only the stored index. The store is in a file system in memory, if there is
 one: on ext4, creating one of the four files of a batch costs from 0.01 to 0.6 ms, depending on how many files were
 created and removed nearby in the last seconds, whatever the size of the dataset. The peer of the large snapshot
-is DuckDB, which compares the same rows with a table of its own, kept in a file too, with as many threads as there are
-cores. Each number is measured in a process of its own, so that its peak of memory is known.
+is DuckDB, which compares the same rows with its own table, kept in a file too, with as many threads as there are
+cores. Each number is measured in a separate process, so that its peak memory is known.
 """
 
 import contextlib
@@ -78,7 +78,7 @@ def run() -> list[Row]:
 
 
 def _alone(case: Callable[[], list[Row]]) -> list[Row]:
-    """Return the rows of a case, and the memory that its process took at most."""
+    """Return the rows of a case, and the peak memory of its process."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     before = _peak_mb()
     rows = case()
@@ -102,7 +102,7 @@ def _upserts() -> list[Row]:
 
 
 def _batches(name: str, strategy: MergeStrategy) -> list[Row]:
-    """Measure early and late batches in turn, so that whatever else the machine does slows both."""
+    """Measure early and late batches in turn, so that other load slows both."""
     random = np.random.default_rng(7)
     with _stored(strategy) as long:
         _grow(long, BATCHES - len(FRESH) * len(EARLY), random)

@@ -51,7 +51,7 @@ GAP: Final = 20  # ms between two events
 PEER: Final = "Structured Streaming"
 TARGET: Final = Target(judged="ratio", sense="≤", bound=1)
 
-STATELESS: Final = "q0"  # which keeps nothing, so where it would is no choice
+STATELESS: Final = "q0"  # which keeps no state, so that its place does not matter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """NEXMark's queries as Structured Streaming runs them: one micro-batch per file, its own checkpoint, Parquet files.
 
-A peer is a process with a JVM of its own, which has the engine's settings but for the JIT and the heap that its state
+A peer is a process with its own JVM, which has the engine's settings but for the JIT and the heap that its state
 needs. It uses the file source with `availableNow` and its own watermark: the greatest event time seen, less the
 disorder of the stream.
 """

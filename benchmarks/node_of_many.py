@@ -95,7 +95,7 @@ def _broker(node: BenchedNode) -> float:
 
 
 def _killed(node: BenchedNode, number: int) -> float:
-    """Return the seconds from the kill of ingest to a commit of what was published in the meantime."""
+    """Return the seconds from the kill of ingest to a commit of the messages published in the meantime."""
     name = _name(MANY * (2 * number + 1) // (2 * ROUNDS))
     head = node.folder(name) / "refs" / "head"
     before = head.read_bytes()

@@ -1,6 +1,6 @@
 """The peer of catching up: the same topic into a Delta table with commonly used libraries, without hashes.
 
-What a commit wrote is fsynced, which the library leaves to the system. Arguments: bootstrap server, topic, number of
+The files of a commit are fsynced, which the library leaves to the system. Arguments: bootstrap server, topic, number of
 messages, folder to create. Prints seconds and processor seconds from the first request to the last commit of the
 second, warm copy.
 """

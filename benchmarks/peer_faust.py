@@ -31,7 +31,7 @@ class Copy:
     """One copy of a topic; done when `count` messages are written and their offsets committed."""
 
     def __init__(self, bootstrap: str, topic: str, count: int, folder: Path) -> None:
-        """Copy into a new folder, in a consumer group of its own."""
+        """Copy into a new folder, in a separate consumer group."""
         folder.mkdir(parents=True)
         self._count = count
         self._folder = folder

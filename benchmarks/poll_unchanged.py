@@ -1,9 +1,9 @@
 """A thousand URLs whose content has not changed, polled over a node, compared with the same requests alone.
 
-Each URL is the source of a dataset. The server is a process of its own on this machine and answers 304, so the network
-costs nothing. The peer is a loop of urllib3 that sends the same conditional requests, on a connection each, as the node
-does, and reads no position, locks nothing and reports to no caller; with one connection for all it shows what
-connecting costs. Each round measures all, beginning with another one.
+Each URL is the source of a dataset. The server is a separate process on this machine and responds 304, so the network
+costs nothing. The peer is a loop of urllib3 that sends the same conditional requests, on a connection each, as the
+node does, and reads no position, locks nothing and reports to no caller; with one connection for all it shows the
+cost of connecting. Each round measures all, beginning with another one.
 """
 
 import multiprocessing
@@ -118,7 +118,7 @@ def _request(urls: Mapping[str, str], *, is_kept: bool) -> float:
 
 @contextmanager
 def _server() -> Iterator[str]:
-    """Serve the URLs in a process of its own, and give its address."""
+    """Serve the URLs in a separate process, and send its address."""
     ours, its = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=_serve, args=(its,))
     process.start()

@@ -38,7 +38,7 @@ from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 BLOCKS: Final = 10_000
 OBJECTS: Final = 1_000
 CHAINS: Final = (1_000, 100_000)
-DELAY: Final = 0.02  # seconds there and back
+DELAY: Final = 0.02  # seconds of a round trip
 AS_RCLONE: Final = Target(judged="ratio", sense="≤", bound=1.2)
 FEW_TRIPS: Final = Target(judged="value", sense="≤", bound=4)  # the work of both ends included
 AS_FAST: Final = Target(judged="ratio", sense="≤", bound=1.5)
@@ -85,7 +85,7 @@ def _pulled(there: Path, here: Path, delay: float, *, trusts_records: bool = Fal
 
 
 def _held_against_bare_copies(case: str, value: float, objects: Path, copy: Path) -> Iterator[Row]:
-    """Yield how far the pull is from what receiving, hashing and writing its objects takes."""
+    """Yield rows that compare the pull with receiving, hashing and writing its objects alone."""
     names = [file.name for file in objects.iterdir()]
     for what, has_records in (("", False), (", its records read and hashed", True)):
         with process_of(serve_bare, objects) as port:

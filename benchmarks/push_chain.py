@@ -40,7 +40,7 @@ from odf_sync.http.smart_protocol.routes import SmartProtocol
 BLOCKS: Final = 10_000
 OBJECTS: Final = 1_000
 CHAINS: Final = (1_000, 100_000)
-DELAY: Final = 0.02  # seconds there and back
+DELAY: Final = 0.02  # seconds of a round trip
 AS_RCLONE: Final = Target(judged="ratio", sense="≤", bound=1.2)
 FEW_TRIPS: Final = Target(judged="value", sense="≤", bound=4)  # the work of both ends included
 AS_FAST: Final = Target(judged="ratio", sense="≤", bound=1.5)

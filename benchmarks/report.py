@@ -12,7 +12,7 @@ from rich.table import Table
 from rows import Row
 
 CPUINFO = Path("/proc/cpuinfo")
-# What a run changes, or `make docs` after it: numbers of a tree with other changes could not be measured again.
+# Changed by a run, or by `make docs` after it: numbers of a tree with other changes could not be reproduced.
 RESULTS = ("benchmarks/results.json", "docs/reference/measurements.md")
 NUMBERS = ("value", "its value", "ratio")
 COLUMNS = ("case", "value", "unit", "compared with", "its value", "ratio", "target", "reached")
@@ -20,9 +20,10 @@ COLUMNS = ("case", "value", "unit", "compared with", "its value", "ratio", "targ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of a case: its rows, or the error it failed with; `waiting` is how busy others kept the cores.
+    """The result of a case: its rows, or the error it failed with; `waiting` is the load by others.
 
-    That is how many processes ran or wanted to run just before the case began. `memory` is each process's peak in MB.
+    That is the number of processes that ran or were runnable just before the case began. `memory` is each process's
+    peak in MB.
     """
 
     rows: Sequence[Row] = ()

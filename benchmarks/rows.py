@@ -110,10 +110,10 @@ def row_of(plain: Plain) -> Row:
     )
 
 
-def _target(told: object, unit: str) -> Target | None:
-    if isinstance(told, int | float):
-        return Target(judged="ratio", sense="≥" if is_rate(unit) else "≤", bound=told)
-    match = _TARGET.match(str(told or ""))
+def _target(target: object, unit: str) -> Target | None:
+    if isinstance(target, int | float):
+        return Target(judged="ratio", sense="≥" if is_rate(unit) else "≤", bound=target)
+    match = _TARGET.match(str(target or ""))
     if match is None:
         return None
     judged: Judged = "ratio" if match["judged"] == "ratio" else "value"

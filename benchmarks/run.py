@@ -108,7 +108,7 @@ def _with_node(names: Sequence[str]) -> dict[str, Outcome]:
         home = Path(folder)
         try:
             with contextlib.ExitStack() as stack:
-                with _told("starting a node"):
+                with _announced("starting a node"):
                     stack.enter_context(running_node(home))
                 for name in names:
                     outcomes[name] = _measured(name, home)
@@ -122,9 +122,9 @@ def _measured(name: str, home: Path | None) -> Outcome:
     waiting = _waiting()
     spawn = multiprocessing.get_context("spawn")
     try:
-        told = _told(f"{name} ({waiting:g} processes running before it)")
+        announced = _announced(f"{name} ({waiting:g} processes running before it)")
         node = None if home is None else BenchedNode(EmbeddedNode(home))
-        with told, PeakMemory(node) as memory, ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        with announced, PeakMemory(node) as memory, ProcessPoolExecutor(1, mp_context=spawn) as pool:
             rows = pool.submit(_run_case, name, home).result()
     except Exception as error:  # noqa: BLE001 - the other cases continue, and the exit status is 1
         return Outcome(error=_text(error))
@@ -149,7 +149,7 @@ def _waiting() -> float:
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
+def _announced(what: str) -> Iterator[None]:
     begun = time.monotonic()
     with ERR.status(what):
         yield

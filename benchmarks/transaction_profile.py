@@ -49,7 +49,7 @@ class Clock:
     inside: threading.local = field(default_factory=threading.local)
 
     @contextmanager
-    def told(self, part: str) -> Iterator[None]:
+    def timed(self, part: str) -> Iterator[None]:
         """Count the time of a block of code."""
         outer = getattr(self.inside, "seconds", 0.0)
         self.inside.seconds = 0.0
@@ -95,7 +95,7 @@ def _watched(clock: Clock) -> Iterator[None]:
 
 def _timed(clock: Clock, part: str, work: Callable[Given, Result]) -> Callable[Given, Result]:
     def timed(*given: Given.args, **named: Given.kwargs) -> Result:
-        with clock.told(part):
+        with clock.timed(part):
             result = work(*given, **named)
         if part == RUNS:
             _, frame = given

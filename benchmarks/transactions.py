@@ -6,7 +6,7 @@ the same records, `sql(…).toArrow()` in the same warm JVM over a table in memo
 the same sizes. The root's own commits are not timed. Each transaction closes a window. Spark alone exchanges records by
 key before it aggregates them; the engine declares that they are in one partition, so a ratio may be below 1.
 
-A first call goes to another engine that has just started, in a process of its own: the derivative was added while this
+A first call goes to another engine that has just started, in a separate process: the derivative was added while this
 one ran, so that its query is new to the other.
 """
 

@@ -1,4 +1,4 @@
-"""What benchmarks of transfers share: processes that serve, a network with a delay, and git and rclone as peers.
+"""Shared by benchmarks of transfers: processes that serve, a network with a delay, and git and rclone as peers.
 
 The network is a TCP proxy that holds all bytes back for half the delay in each direction. Neither peer decodes blocks,
 reads slices, or syncs a file to the disk.
@@ -46,7 +46,7 @@ def process_of(work: Callable[..., None], *arguments: object) -> Iterator[int]:
 
 @contextmanager
 def delayed_by(port: int, delay: float) -> Iterator[int]:
-    """Yield a port where everything takes `delay` seconds longer, there and back."""
+    """Yield a port with a round trip that takes `delay` seconds longer."""
     if not delay:
         yield port
         return
@@ -95,7 +95,7 @@ def _pump(source: socket.socket, target: socket.socket, delay: float) -> None:
 
 @contextmanager
 def served_by_git(folder: Path) -> Iterator[int]:
-    """Yield the port at which git serves a repository; it takes pushes."""
+    """Yield the port at which git serves a repository; it accepts pushes."""
     command = (
         f"git daemon --reuseaddr --export-all --enable=receive-pack --listen={HERE} --base-path={folder}"
     )
@@ -115,7 +115,7 @@ def commit_all(folder: Path) -> None:
 
 
 def empty_repository(folder: Path) -> None:
-    """Make a bare repository that takes pushes."""
+    """Create a bare repository that accepts pushes."""
     _run("git", "init", "--bare", str(folder))
 
 

@@ -1,4 +1,4 @@
-"""Reads a Dockerfile, and carries out a stage's steps in an empty folder in place of an image's root: no engine is needed.
+"""Reads a Dockerfile, and executes a stage's steps in an empty folder instead of an image's root, without an engine.
 
 Steps that only change the system of an image (packages, users) are left out. The others find the programs that the base
 image has, and those of the packages that were installed before. Paths of the image are paths below the folder; stages
@@ -37,14 +37,14 @@ class Step:
 
 @dataclass(slots=True)
 class Stage:
-    """A stage: what it is built on, and its steps."""
+    """A stage: its base, and its steps."""
 
     name: str
     base: str
     steps: list[Step] = field(default_factory=list)
 
     def last(self, instruction: str) -> str:
-        """Return the argument of the last such instruction, empty if there is none."""
+        """Return the argument of the last such instruction; empty without one."""
         return next((step.argument for step in reversed(self.steps) if step.instruction == instruction), "")
 
 
@@ -75,7 +75,7 @@ def lineage(stages: Mapping[str, Stage], name: str) -> list[Stage]:
 
 
 def carry_out(stages: Sequence[Stage], checkout: Path, root: Path) -> None:
-    """Carry out the steps of stages in order."""
+    """Execute the steps of stages in order."""
     folder, programs = root, root / "programs"
     programs.mkdir()
     _provide(programs, BASE_PROGRAMS)

@@ -1,4 +1,4 @@
-"""Images and compose files, without a container engine: what they say agrees with the code, and the steps can be done."""
+"""Images and compose files, without a container engine: they agree with the code, and their steps can be executed."""
 
 import importlib.util
 import os
@@ -116,8 +116,10 @@ def test_a_container_sees_the_secrets_and_the_folders_that_its_service_uses(name
 
 def test_the_engine_gets_no_setting_of_kafka_redis_or_a_bucket() -> None:
     assert composed("compose.yaml")[ENGINE]["env_file"] == ["${ODF_COMMON_ENV_FILE:-common.env}"]
-    told = {**variables("common.env.example"), **composed("compose.yaml")[ENGINE]["environment"]}
-    assert not [one for one in told if one.startswith(("ODF_KAFKA", "ODF_REDIS", "ODF_S3", "ODF_STORE"))]
+    environment = {**variables("common.env.example"), **composed("compose.yaml")[ENGINE]["environment"]}
+    assert not [
+        one for one in environment if one.startswith(("ODF_KAFKA", "ODF_REDIS", "ODF_S3", "ODF_STORE"))
+    ]
     others = [composed("compose.yaml")[name]["env_file"] for name in SERVICES if name != ENGINE]
     assert all(files[-1] == "${ODF_ENV_FILE:-node.env}" for files in others)
 
@@ -138,11 +140,11 @@ def test_files_that_settings_name_are_in_the_containers_that_read_them() -> None
 
 @pytest.mark.parametrize("name", SERVICES)
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
-def test_services_with_metrics_to_alert_on_may_serve_them_to_other_containers(
+def test_services_with_metrics_for_alerts_may_serve_them_to_other_containers(
     name: str, environment: str
 ) -> None:
-    told = {**variables(*ENVIRONMENTS[environment]), **composed("compose.yaml")[name]["environment"]}
-    settings = Settings.from_env(told)
+    values = {**variables(*ENVIRONMENTS[environment]), **composed("compose.yaml")[name]["environment"]}
+    settings = Settings.from_env(values)
     if name in {ENGINE, VIEWS}:
         assert settings.metrics_port is None
         return
@@ -162,11 +164,11 @@ def test_the_folders_that_the_engine_mounts_are_in_a_new_volume() -> None:
 @pytest.mark.timeout(180)
 def test_the_engine_serves_without_kafka_keys_and_accounts(tmp_path: Path) -> None:
     address = f"127.0.0.1:{allocate(tmp_path, ('engine',))['engine']}"
-    told = {"PATH": os.environ["PATH"], "ODF_ENGINE": address, "ODF_HOME": str(tmp_path / "home")}
+    environment = {"PATH": os.environ["PATH"], "ODF_ENGINE": address, "ODF_HOME": str(tmp_path / "home")}
     command = (sys.executable, "-m", installed()[ENGINE])
-    with subprocess.Popen(command, cwd=tmp_path, env=told, stdout=subprocess.DEVNULL) as engine:
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) as engine:
         check = (sys.executable, "-m", health.__name__, ENGINE)
-        while subprocess.run(check, env=told, capture_output=True, check=False).returncode != 0:
+        while subprocess.run(check, env=environment, capture_output=True, check=False).returncode != 0:
             assert engine.poll() is None
             time.sleep(HEALTH_SECONDS)
         engine.terminate()
@@ -174,7 +176,7 @@ def test_the_engine_serves_without_kafka_keys_and_accounts(tmp_path: Path) -> No
     assert not (tmp_path / "home").exists()
 
 
-def test_the_scratch_space_of_the_engine_is_on_a_disk_and_does_not_count_into_its_memory() -> None:
+def test_the_scratch_space_of_the_engine_is_on_a_disk_and_not_part_of_its_memory() -> None:
     engine = composed("compose.yaml")["engine-spark"]
     assert "engine-scratch:/tmp" in engine["volumes"]
     assert not [folder for folder in engine["tmpfs"] if folder.startswith("/tmp")]
@@ -190,15 +192,15 @@ def test_the_scratch_space_of_the_engine_is_on_a_disk_and_does_not_count_into_it
 @pytest.mark.parametrize("name", SERVICES)
 def test_the_settings_of_a_container_are_known_and_valid(name: str, environment: str) -> None:
     files = [file for file in ENVIRONMENTS[environment] if name != ENGINE or not file.startswith("node")]
-    told = {**variables(*files), **composed("compose.yaml")[name]["environment"]}
-    assert told.keys() <= {variable for variable, _, _ in described()}
-    settings = Settings.from_env(told)
+    values = {**variables(*files), **composed("compose.yaml")[name]["environment"]}
+    assert values.keys() <= {variable for variable, _, _ in described()}
+    settings = Settings.from_env(values)
     assert (
         health.probe_of(name, settings) if environment == "development" else settings.kafka or name == ENGINE
     )
 
 
-def test_the_code_that_is_copied_is_what_the_build_needs() -> None:
+def test_the_copied_code_is_that_needed_by_the_build() -> None:
     ignored = (FOLDER / "Dockerfile.dockerignore").read_text().splitlines()
     kept = {line.removeprefix("!") for line in ignored if line.startswith("!")}
     copied = {step.argument.split()[0] for step in STAGES["wheels"].steps if step.instruction == "COPY"}
@@ -211,7 +213,7 @@ def test_a_health_check_of_no_service_is_misuse(arguments: list[str]) -> None:
     assert health.main(arguments) == 2
 
 
-def test_a_health_check_says_what_is_missing(
+def test_a_health_check_reports_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("ODF_INGEST_GRPC", raising=False)

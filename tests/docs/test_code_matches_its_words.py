@@ -1,4 +1,4 @@
-"""What docstrings and comments name exists; modules have names of their own, and are as short as CONTRIBUTING says."""
+"""Names in docstrings and comments exist; modules have distinct names, and are as short as CONTRIBUTING requires."""
 
 import ast
 import re
@@ -104,7 +104,7 @@ def exists(name: str) -> bool:
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
-def test_what_a_docstring_or_comment_names_exists(package: Path) -> None:
+def test_names_in_docstrings_and_comments_exist(package: Path) -> None:
     files = [file for file in MODULES if file.is_relative_to(package)]
     gone = [
         (str(file.relative_to(ROOT)), name) for file in files for name in quoted(file) if not exists(name)
@@ -112,7 +112,7 @@ def test_what_a_docstring_or_comment_names_exists(package: Path) -> None:
     assert gone == []
 
 
-def test_a_name_that_is_gone_would_be_found() -> None:
+def test_a_removed_name_would_be_found() -> None:
     assert exists("Committer.lock")
     assert not exists("Committer.exclusively")
     assert not exists("grpc_client.calling")

@@ -15,7 +15,7 @@ SHOWN = re.compile(r"`(odf [a-z][^`\n]*)`|^\$ (?:.*\| ?)?(odf .*)$|^(odf .*)$", 
 
 
 def problem(line: str) -> str | None:
-    """Return what is wrong with a command line, None if nothing is."""
+    """Return the error of a command line, None if it is valid."""
     line = re.sub(r" +#.*| && .*| > .*", "", line)
     words = shlex.split(line.replace("…", "x"))[1:]
     command: click.Command = odf

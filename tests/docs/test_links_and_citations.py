@@ -1,4 +1,4 @@
-"""What documents link to and what the code cites exists."""
+"""The targets of links in documents and of citations in code exist."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ CITED_RULES = re.compile(r"§5\.5,? (?:rule )?(\d+)(?:–(\d+))?(?: and (\d+))?"
 
 
 def ours(*patterns: str) -> list[Path]:
-    """Return files of the repository, without what is installed, generated or hidden."""
+    """Return files of the repository, except installed, generated and hidden ones."""
     tops = [top for top in ROOT.iterdir() if top.is_dir() and not top.name.startswith(".")]
     found = {file for pattern in patterns for top in (ROOT, *tops) for file in list_files(top, pattern)}
     return sorted(found)
@@ -34,13 +34,13 @@ def list_files(top: Path, pattern: str) -> Iterator[Path]:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings as GitHub and mkdocs make them."""
+    """Return the anchors of a page's headings as GitHub and mkdocs generate them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", ours("*.md"), ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     broken = []
     text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     for target in LINK.findall(text):

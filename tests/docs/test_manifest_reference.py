@@ -1,4 +1,4 @@
-"""docs/reference/manifests.md names every field of the model, and each of its examples is one."""
+"""docs/reference/manifests.md names every field of the model, and its examples are valid manifests."""
 
 import re
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ READ = {"kind": "NdJson", "schema": ["id BIGINT"]}
 
 
 def model() -> Iterator[type]:
-    """Iterate over everything that a manifest may hold."""
+    """Iterate over all types that a manifest may contain."""
     waiting: list[type] = [DatasetSnapshot, MetadataBlock]
     seen: set[type] = set()
     while waiting:
@@ -58,7 +58,7 @@ DATA_TYPES = [cls for cls in MODEL if cls.__name__.startswith("DataType")]
 
 
 @pytest.mark.parametrize("cls", [cls for cls in MODEL if cls not in DATA_TYPES], ids=lambda cls: cls.__name__)
-def test_every_field_is_there_and_marked_if_it_is_required(cls: type) -> None:
+def test_every_field_is_documented_and_marked_if_required(cls: type) -> None:
     tag = tag_of(cls, union_with(cls))
     section = SECTIONS[cls.__name__ if tag == cls.__name__ else f"{tag} ({cls.__name__})"]
 
@@ -70,7 +70,7 @@ def test_every_field_is_there_and_marked_if_it_is_required(cls: type) -> None:
 
 
 @pytest.mark.parametrize("cls", DATA_TYPES, ids=lambda cls: cls.__name__)
-def test_every_data_type_is_there(cls: type) -> None:
+def test_every_data_type_is_documented(cls: type) -> None:
     tag = tag_of(cls, union_with(cls))
     row = next(
         line
@@ -105,7 +105,7 @@ def test_every_example_is_read(example: str) -> None:
 
 
 @pytest.mark.parametrize("example", OTHERS, ids=range(len(OTHERS)))
-def test_every_manifest_of_the_guide_is_one(example: str) -> None:
+def test_every_manifest_of_the_guide_is_valid(example: str) -> None:
     assert snapshots_from_text(example.encode(), "example")
 
 

@@ -1,4 +1,4 @@
-"""docs/reference is what docs/generate.py makes of the code."""
+"""docs/reference equals the output of docs/generate.py."""
 
 from functools import cache
 
@@ -9,7 +9,7 @@ from odf_common.adapters.grpc.server import STATUSES
 pages = cache(generate.pages)  # not at import, since each process that runs tests imports them all
 
 
-def test_each_page_is_what_the_code_says() -> None:
+def test_each_page_is_current() -> None:
     old = [name for name, text in pages().items() if (generate.REFERENCE / name).read_text("utf-8") != text]
     assert old == [], "run `make docs`"
 

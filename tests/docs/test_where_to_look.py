@@ -1,4 +1,4 @@
-"""The page of look-ups names modules that exist, and what they define."""
+"""The page "Where to look" names existing modules and names that they define."""
 
 import ast
 import re
@@ -33,7 +33,7 @@ def defined_in(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(("paths", "names"), [pytest.param(*rest, id=row) for row, *rest in rows()])
-def test_what_a_row_names_exists(paths: list[Path], names: list[str]) -> None:
+def test_names_in_rows_exist(paths: list[Path], names: list[str]) -> None:
     assert paths
     assert [path for path in paths if not path.exists()] == []
     defined = set().union(*(defined_in(path) for path in paths if path.is_file()))

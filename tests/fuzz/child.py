@@ -1,6 +1,6 @@
-"""One fuzzer of one target, in a process of its own: `child.py TARGET LIBFUZZER-ARGUMENTS…`; `run.py` starts it.
+"""One fuzzer of one target, in a separate process: `child.py TARGET LIBFUZZER-ARGUMENTS…`; `run.py` starts it.
 
-What a target lets escape, a crash, a hang or too much memory ends the process, and libFuzzer saves the input.
+An uncaught exception, a crash, a hang or too much memory ends the process, and libFuzzer saves the input.
 """
 
 import resource
@@ -13,7 +13,7 @@ SPACE = 4 << 30  # bytes of address space, most of it taken by libraries; what r
 
 
 def main() -> None:
-    """Fuzz until libFuzzer has enough."""
+    """Fuzz until libFuzzer ends."""
     resource.setrlimit(resource.RLIMIT_AS, (SPACE, SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     program, name, *arguments = sys.argv

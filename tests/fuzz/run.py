@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of what reads strangers' bytes: `python tests/fuzz/run.py TARGET --seconds N`.
+"""Coverage-guided fuzzing of the parsers of untrusted bytes: `python tests/fuzz/run.py TARGET --seconds N`.
 
 An input has to be accepted, and then survive its round trip, or be refused with an `OdfError`. Anything else is a
 finding: its input is saved, and the exit code is 1. A finding that is fixed joins the corpus.
@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 TARGETS = tuple(sorted(file.stem for file in (HERE / "targets").glob("*.py")))
 HANG = 10  # seconds for one input
 MEMORY = 1024  # MiB that the process may hold
-LENGTH = 1 << 14  # bytes of an input; what is longer has tests of its own
+LENGTH = 1 << 14  # bytes of an input; longer ones have separate tests
 START = 120  # seconds that a busy machine may take to start and end the fuzzer
 # The most memory that a process has held counts from its parent's: a shell between the two starts from little.
 _AFRESH = ("sh", "-c", '"$@"; exit $?', "sh")
@@ -25,7 +25,7 @@ _RUNS = re.compile(r"^stat::number_of_executed_units:\s*(\d+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended: `output` is what the fuzzer said, `findings` the inputs that it saved."""
+    """The result of a run: `output` of the fuzzer, and `findings`, the inputs that it saved."""
 
     executions: int
     output: str
@@ -34,7 +34,7 @@ class Outcome:
 
 
 def fuzz(target: str, seconds: int, *, findings: Path, corpus: Path | None = None) -> Outcome:
-    """Fuzz for so long, or until the first finding; what is learnt goes into `corpus` where it is given."""
+    """Fuzz for that long, or until the first finding; new inputs are added to `corpus` if given."""
     findings.mkdir(parents=True, exist_ok=True)
     before = set(findings.iterdir())
     with TemporaryDirectory() as scratch:
@@ -67,7 +67,7 @@ def fuzz(target: str, seconds: int, *, findings: Path, corpus: Path | None = Non
 
 
 def main() -> int:
-    """Fuzz as the command line says; returns the exit code."""
+    """Fuzz as requested on the command line; returns the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -19,7 +19,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
-    """A running node, whose logs show which part is at work.
+    """A running node, whose logs show which part is busy.
 
     It ends with the tests of this folder, so that it takes no time from others, and leaves no process.
     """
@@ -32,5 +32,5 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
 
 @pytest.fixture
 def story(node: EmbeddedNode) -> Story:
-    """The node, and what stories do with it."""
+    """The node, and helpers of stories."""
     return Story(node)

@@ -1,4 +1,4 @@
-"""Queries that keep a state and give it out at once, what DuckDB says of them, and what their roots are sent."""
+"""Queries that keep a state and emit it at once, their DuckDB equivalents, and the input of their roots."""
 
 import random
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import cast
 from odf_testing.engine_nexmark import START as FIRST
 from odf_testing.engine_nexmark import nexmark
 from odf_testing.manifests import derivative
-from odf_testing.rows import moment, row
+from odf_testing.rows import row, timestamp
 from odf_testing.story import Row
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -55,13 +55,13 @@ AT_ONCE: Mapping[str, str] = {
 }
 CHANGING = {"leaderboard", "players", "nexmark.q17"}
 DAYS = 28
-AFTER = (0, 0.5, 1, 3, 3.01, 9)  # that something leaves the house
+AFTER = (0, 0.5, 1, 3, 3.01, 9)  # days until an order is shipped
 SEED = 20  # of the generated bids
 
 
 def inputs(source: random.Random) -> dict[str, list[Row]]:
     """Return rows of every root, by event time; some have the same."""
-    placed = [moment(hours=hour) for hour in sorted(source.choices(range(DAYS * 24), k=480))]
+    placed = [timestamp(hours=hour) for hour in sorted(source.choices(range(DAYS * 24), k=480))]
     orders = [
         row("event_time id customer amount", at, id_, source.choice("abcde"), Decimal(id_) / 100)
         for id_, at in enumerate(placed)
@@ -73,11 +73,11 @@ def inputs(source: random.Random) -> dict[str, list[Row]]:
     ]
     points = [source.randrange(99) for _ in range(160)]
     scores = [
-        row("match_time match_id player_name score", moment(hours=id_), id_, source.choice("ABCD"), score)
+        row("match_time match_id player_name score", timestamp(hours=id_), id_, source.choice("ABCD"), score)
         for id_, score in enumerate(points)
     ]
     bids = [
-        row("event_time auction bidder price channel url extra", moment(milliseconds=at - FIRST), *values)
+        row("event_time auction bidder price channel url extra", timestamp(milliseconds=at - FIRST), *values)
         for block in nexmark(4000, seed=SEED, blocks=1).blocks["bids"]
         for _, at, *values in cast("list[tuple[int, ...]]", block.rows)
     ]

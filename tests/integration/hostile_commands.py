@@ -1,4 +1,4 @@
-"""Neighbours that are commands of people: renamed, deleted, moved and reset under load, interrupted, slow, refused."""
+"""Neighbours that are commands of users: renamed, deleted, moved and reset under load, interrupted, slow, refused."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ def queried_root(name: str, query: str = "SELECT id, amount, at FROM input") -> 
 
 
 class Load:
-    """Publishes to one topic, batch after batch, until told to stop; `sent` is how many records there are."""
+    """Publishes to one topic, batch after batch, until it is stopped; `sent` is the number of records."""
 
     def __init__(self, street: Street, topic: str, first: int = 0) -> None:
         self.sent = first
@@ -59,7 +59,7 @@ class Load:
 
 
 def require_each_once(street: Street, name: str, count: int) -> None:
-    """The dataset comes to have each of the records 0, 1, … once, in order."""
+    """The dataset eventually has each of the records 0, 1, … once, in order."""
     street.await_committed(name, count)
     assert street.story.chain(name).column("id") == list(range(count))
 
@@ -163,7 +163,7 @@ def ingest_that_is_interrupted(street: Street) -> Generator[str | None, None, No
 
 
 def interrupted(street: Street, line: str, presses: int) -> tuple[Row, str]:
-    """Press Ctrl-C as soon as the node has the file; return what the command says of the file, and besides."""
+    """Press Ctrl-C as soon as the node has the file; return the command's report on the file, and its other output."""
     command = street.node.start(line)
     street.node.eventually(lambda: street.story.is_handed_over() or command.poll() is not None)
     for _ in range(presses):

@@ -1,6 +1,6 @@
-"""A node on which healthy datasets stream, and what its neighbours do to it.
+"""A node on which healthy datasets stream, and its hostile neighbours.
 
-A neighbour is a generator: it makes its trouble, yields the dataset that `odf status` has to name with a remedy
+A neighbour is a generator: it causes its problem, yields the dataset that `odf status` has to name with a remedy
 (or None where no dataset has a problem), and then applies the remedy and shows that the dataset continues.
 """
 
@@ -45,7 +45,7 @@ def plain_root(name: str) -> Manifest:
 
 
 class Stream:
-    """Publishes to the healthy datasets at a steady rate that leaves the machine room, one after the other."""
+    """Publishes to the healthy datasets in turn, at a steady rate that leaves the machine spare capacity."""
 
     def __init__(self, story: Story) -> None:
         self.topics = [story.topic(name) for name in HEALTHY]
@@ -90,7 +90,7 @@ class Street:
         return self.story.node
 
     def add(self, name: str, manifest: Callable[[str], Manifest] = plain_root) -> str:
-        """Make a dataset, whose name is made unlike those of other tests; returns that name."""
+        """Create a dataset with a name unlike those of other tests; returns that name."""
         name = f"{self.prefix}.{name}"
         (added,) = self.node.run("add - --output json", stdin=as_text(manifest(name)))
         self.made[name] = added["id"]
@@ -108,7 +108,7 @@ class Street:
         self.story.forget()
 
     def records(self, name: str) -> int:
-        """Return how many records the node says that a dataset has."""
+        """Return the number of records that the node reports for a dataset."""
         return self.story.records(name)[0]
 
     def publish(self, name: str, records: list[dict[str, object]] | list[bytes]) -> None:
@@ -121,13 +121,13 @@ class Street:
         return self.story.folder(name)
 
     def trouble(self, name: str) -> tuple[str, str]:
-        """Return what `odf status` says is wrong with a dataset, and what to do."""
+        """Return the problem of a dataset in `odf status`, and its remedy."""
         status = self.node.run("status --output json")
         found = [one for one in status["problems"] if one["of"] == name]
         return (found[0]["problem"], found[0]["remedy"] or "") if found else ("", "")
 
     def rate(self, seconds: float) -> tuple[float, list[str]]:
-        """Return the share of what was published in a while that was committed in it, and the stalled datasets."""
+        """Return the share of the records published in an interval that were committed in it, and the stalled datasets."""
         sent, committed = list(self.stream.sent), [self.committed(name) for name in HEALTHY]
         time.sleep(seconds)
         offered = [after - before for before, after in zip(sent, self.stream.sent, strict=True)]

@@ -22,11 +22,11 @@ LOCK_TTL = 10.0  # seconds, and the group's session 6: the defaults
 TRIES = 4
 REFUSED = 10.0  # seconds
 DRAINED = 90.0
-STEP = 0.2  # seconds between messages, so that commits continue all the time
-LOOK = 0.0005  # seconds between two looks at the lock, which is held for milliseconds
+STEP = 0.2  # seconds between messages, so that there are always commits
+LOOK = 0.0005  # seconds between two checks of the lock, which is held for milliseconds
 
 
-def test_a_coordinator_paused_with_the_lock_in_hand_cannot_fork_the_chain(story: Story) -> None:
+def test_a_coordinator_paused_while_it_holds_the_lock_cannot_fork_the_chain(story: Story) -> None:
     node = story.node
     story.add(
         root("paused", COLUMNS, event_time="at"),
@@ -38,7 +38,7 @@ def test_a_coordinator_paused_with_the_lock_in_hand_cannot_fork_the_chain(story:
     dataset = DatasetId.parse(story.summary("paused")["id"])
     first = node.pid("coordinator")
     with streaming(node, story.topic("paused")) as sent:
-        # Now and then it is stopped just after its commit, with nothing left to be refused.
+        # Sometimes it is stopped just after its commit, with nothing left to be refused.
         assert any(is_refused_after_sleep(node, dataset, folder) for _ in range(TRIES))
     count = len(sent)
     assert count > 30
@@ -51,7 +51,7 @@ def test_a_coordinator_paused_with_the_lock_in_hand_cannot_fork_the_chain(story:
 
 
 def is_refused_after_sleep(node: EmbeddedNode, dataset: DatasetId, folder: Path) -> bool:
-    """Pause the coordinator with the lock in hand while another one commits, wake it, and return whether it was refused."""
+    """Pause the coordinator while it holds the lock and another one commits, resume it, and return whether it was refused."""
     sleeper = pause_with_the_lock(node, dataset)
     asleep = time.monotonic()
     try:
@@ -63,7 +63,7 @@ def is_refused_after_sleep(node: EmbeddedNode, dataset: DatasetId, folder: Path)
             log = node.home / "logs" / "coordinator.log"
             said = len(log.read_text(errors="replace"))
             os.kill(sleeper, signal.SIGCONT)
-            # Both are awake now, and whatever the sleeper had in hand it tries to finish.
+            # Both are running now, and the paused one tries to finish its commit.
             node.eventually(lambda: blocks_of(folder) > taken_over + 3, DRAINED)
             deadline = time.monotonic() + REFUSED
             while time.monotonic() < deadline:
@@ -76,7 +76,7 @@ def is_refused_after_sleep(node: EmbeddedNode, dataset: DatasetId, folder: Path)
 
 
 def was_refused(said: str, dataset: DatasetId) -> bool:
-    """Return whether a coordinator found that another had committed what it had in hand, or something else."""
+    """Return whether a coordinator found that another had committed the same block, or a different one."""
     return any(
         str(dataset) in line and ('"proposal overtaken"' in line or '"proposal repeated"' in line)
         for line in said.splitlines()
@@ -144,7 +144,7 @@ def holds_file_lock(pid: int, home: Path, dataset: DatasetId) -> bool:
 
 @contextmanager
 def second_coordinator(node: EmbeddedNode, first: int) -> Iterator[None]:
-    """Run another coordinator of the same home, started as the supervisor starts it, with addresses of its own."""
+    """Run another coordinator of the same home, started as the supervisor starts it, with separate addresses."""
     environment = dict(
         line.split("=", 1) for line in Path(f"/proc/{first}/environ").read_text().split("\0") if "=" in line
     )
@@ -165,5 +165,5 @@ def second_coordinator(node: EmbeddedNode, first: int) -> Iterator[None]:
 
 
 def blocks_of(folder: Path) -> int:
-    """Return how many blocks lie there."""
+    """Return the number of stored blocks."""
     return sum(1 for _ in (folder / "blocks").iterdir())

@@ -8,8 +8,8 @@ from odf_common.errors import Unavailable
 from odf_common.ports.bus import NOTIFICATIONS, Inbox
 
 
-def test_a_member_whose_name_another_has_taken_is_cut_off_and_can_be_opened_again(node: EmbeddedNode) -> None:
-    # A broker that comes back may do this to a static member by itself: its new session takes its old one's name.
+def test_a_member_whose_name_another_has_taken_is_fenced_and_can_be_opened_again(node: EmbeddedNode) -> None:
+    # A restarted broker may do this to a static member: its new session takes its old one's name.
     bus = KafkaBus(node.cluster, instance="the-same-name")
     first = bus.subscribe(NOTIFICATIONS, group="fenced")
     await_ready(first)
@@ -26,7 +26,7 @@ def test_a_member_whose_name_another_has_taken_is_cut_off_and_can_be_opened_agai
 
 
 def await_ready(inbox: Inbox) -> None:
-    """Poll until partitions were given."""
+    """Poll until partitions are assigned."""
     deadline = time.monotonic() + 30
     while not inbox.has_assignment:
         inbox.poll(0.1)

@@ -1,4 +1,4 @@
-"""Datasets on a disk that is really full: nothing crashes, all is named, reading continues, and nothing is lost."""
+"""Datasets on a disk that is really full: nothing crashes, all is reported, reading continues, and nothing is lost."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ ROOTS: Final = ("full.append", "full.ledger")
 DERIVED: Final = "full.derived"
 ALL: Final = (*ROOTS, DERIVED)
 SIZE: Final = "8m"
-PIECES: Final = (65_536, 4_096, 1)  # bytes: whatever is left is filled too
+PIECES: Final = (65_536, 4_096, 1)  # bytes: the rest is filled too
 BATCH: Final = 20  # records
 PAUSE: Final = 0.2  # seconds between two batches
 SERVICES: Final = ("ingest", "coordinator", "verifier", "sync")
@@ -33,7 +33,7 @@ def record(id_: int) -> Row:
 
 @pytest.fixture(scope="module")
 def node(node: EmbeddedNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
-    """A node whose datasets lie on a small file system; engine and Kafka, which are borrowed, write elsewhere."""
+    """A node whose datasets are on a small file system; its engine and Kafka, of another node, write elsewhere."""
     node = node.guest(tmp_path_factory.mktemp("full"))
     with small_disk(node.home / "datasets", size=SIZE):
         node.up(*SERVICES)
@@ -70,7 +70,7 @@ class Stream:
 
 
 def fill(folder: Path) -> Path:
-    """Take all free space; returns the file that has it."""
+    """Allocate all free space; returns the file that occupies it."""
     file = folder / "filler"
     with file.open("wb", buffering=0) as filler:
         for size in PIECES:
@@ -86,7 +86,7 @@ def pids(node: EmbeddedNode) -> dict[str, int | None]:
 
 
 def require_named(node: EmbeddedNode) -> None:
-    """`odf status` says of each dataset that the disk is full and what to do, and counts what waits.
+    """`odf status` reports for each dataset that the disk is full and what to do, and counts waiting messages.
 
     Of the derivative only if it still had something to write.
     """
@@ -103,7 +103,7 @@ def require_named(node: EmbeddedNode) -> None:
 
 
 def require_refused(story: Story, tmp_path: Path) -> None:
-    """What would write is refused explicitly, and nothing of it is left."""
+    """Writes are refused explicitly, and leave no files."""
     file = tmp_path / "one.ndjson"
     file.write_text(json.dumps(record(999_999)))
     license_ = tmp_path / "license.yaml"
@@ -118,7 +118,7 @@ def require_refused(story: Story, tmp_path: Path) -> None:
 
 
 def require_read(story: Story) -> None:
-    """What is committed is listed, shown, queried and verified."""
+    """Committed data is listed, shown, queried and verified."""
     counts = dict(zip(ALL, story.records(*ALL), strict=True))
     for name, count in counts.items():
         assert [row["id"] for row in story.tail(name)] == list(range(count))
@@ -127,7 +127,7 @@ def require_read(story: Story) -> None:
     assert {row["verdict"] for row in story.verify("--all")} == {"valid"}
 
 
-def test_a_full_disk_stops_commits_only_and_they_continue_when_there_is_room(
+def test_a_full_disk_stops_commits_only_and_they_continue_when_there_is_space(
     node: EmbeddedNode, tmp_path: Path
 ) -> None:
     story = Story(node)
@@ -146,7 +146,7 @@ def test_a_full_disk_stops_commits_only_and_they_continue_when_there_is_room(
         old = {name: node.kill(name) for name in ("coordinator", "ingest")}
         for name, pid in old.items():
             node.await_restart(name, pid)
-        require_named(node)  # a start on a full disk comes up, and says the same
+        require_named(node)  # a node starts on a full disk, and reports the same
         filler.unlink()
         published = stream.sent
         node.eventually(lambda: min(story.records(*ALL)) >= published)

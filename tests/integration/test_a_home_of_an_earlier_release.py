@@ -13,7 +13,7 @@ from odf_testing.embedded import EmbeddedNode
 HOME = Path(__file__).with_name("an_earlier_home.tar.xz")
 
 
-def test_it_is_listed_and_verified_and_goes_on(tmp_path: Path) -> None:
+def test_it_is_listed_and_verified_and_continues(tmp_path: Path) -> None:
     with tarfile.open(HOME) as archive:
         archive.extractall(tmp_path, filter="data")
     node = EmbeddedNode(tmp_path / "home")

@@ -129,7 +129,7 @@ def test_records_are_committed_and_no_secret_is_shown(
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_all_clients_speak_each_mechanism(kafka: SecureKafka, mechanism: str) -> None:
+def test_all_clients_support_each_mechanism(kafka: SecureKafka, mechanism: str) -> None:
     topic = f"spoken.{mechanism}"
     with token_endpoint() as url:
         cluster = kafka.cluster(mechanism, token_url=url)
@@ -150,7 +150,7 @@ async def first_of_the_views(cluster: KafkaCluster, topic: str) -> bytes:
         return value
 
 
-def test_what_the_broker_or_we_refuse_is_named(kafka: SecureKafka) -> None:
+def test_refusals_of_the_broker_and_of_the_node_are_named(kafka: SecureKafka) -> None:
     right = kafka.cluster()
     assert right.sasl is not None
     wrong = {

@@ -1,4 +1,4 @@
-"""A node whose objects and references are in a bucket of S3 does all that others do."""
+"""A node whose objects and references are in an S3 bucket has all features of others."""
 
 import io
 import shutil
@@ -98,7 +98,9 @@ def test_records_are_kept_derived_queried_and_verified(
     assert {path.name for path in node.home.glob("datasets/*/*")} == {"info", "notes"}
 
 
-def test_parts_that_restart_without_copies_read_all_from_the_bucket(node: EmbeddedNode, story: Story) -> None:
+def test_parts_that_restart_without_copies_read_everything_from_the_bucket(
+    node: EmbeddedNode, story: Story
+) -> None:
     before = story.tail("s3.numbers"), story.tail("s3.large")
     killed = {part: node.kill(part) for part in ("coordinator", "verifier", "redis")}
     shutil.rmtree(node.home / "cache")

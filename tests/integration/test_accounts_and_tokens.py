@@ -23,7 +23,7 @@ def account(story: Story) -> str:
 
 
 def ask(node: EmbeddedNode, method: str, path: str, token: str | None, body: bytes = b"") -> int:
-    """Ask as a program on another machine would, whose requests a proxy forwards."""
+    """Send a request like a program on another machine, through a proxy."""
     connection = http.client.HTTPConnection(str(node.node.http).removeprefix("http://"), timeout=PATIENCE)
     headers = {"Via": "proxy", "Content-Type": "application/x-ndjson"}
     try:
@@ -37,9 +37,7 @@ def ask(node: EmbeddedNode, method: str, path: str, token: str | None, body: byt
         connection.close()
 
 
-def test_a_token_lets_a_program_elsewhere_read_and_write_until_it_is_revoked(
-    story: Story, account: str
-) -> None:
+def test_a_token_lets_a_remote_program_read_and_write_until_it_is_revoked(story: Story, account: str) -> None:
     name = f"guarded.{next(NUMBERS)}"
     story.add(root(name, COLUMNS, merge=APPEND, event_time="at"))
     node = story.node

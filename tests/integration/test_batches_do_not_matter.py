@@ -19,7 +19,7 @@ def test_one_batch_and_six_batches_derive_the_same_records(story: Story, tmp_pat
     for prefix, count in (("one", 1), ("six", BATCHES)):
         story.add(*renamed(EXAMPLE, prefix))
         files = {name: cut(messages[name], tmp_path / f"{prefix}.{name}", count) for name in ROOTS}
-        # A few at a time, so that transforms come in between.
+        # A few at a time, so that transforms run in between.
         for group in range(0, count, 3):
             for name in ROOTS:
                 some = " ".join(map(str, files[name][group : group + 3]))

@@ -34,11 +34,11 @@ def test_without_a_node_the_command_says_how_to_start_one(tmp_path: Path, line: 
     assert "Traceback" not in said
 
 
-def test_misuse_is_told_from_failure(tmp_path: Path) -> None:
+def test_misuse_is_distinguished_from_failure(tmp_path: Path) -> None:
     no_node = EmbeddedNode(tmp_path / "no_node")
     for line in ("pull", "verify", "tail", "list --output xml", "no-such-command", "ingest"):
         assert "Traceback" not in no_node.fails(line, code=2)
 
 
-def test_down_without_a_node_is_done(tmp_path: Path) -> None:
+def test_down_without_a_node_succeeds(tmp_path: Path) -> None:
     EmbeddedNode(tmp_path / "no_node").run("down")

@@ -22,7 +22,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """An object to damage: its file below the dataset's folder, and how it is to be named."""
+    """An object to damage: its file below the dataset's folder, and its expected name in reports."""
 
     file: str
     block: str
@@ -72,7 +72,7 @@ def copy(story: Story, targets: dict[str, Target], tmp_path: Path) -> Path:
     return story.copy(NAME, tmp_path / "copy")
 
 
-def test_what_is_whole_is_valid(story: Story, copy: Path) -> None:
+def test_an_undamaged_dataset_is_valid(story: Story, copy: Path) -> None:
     for ref in (NAME, copy.as_uri()):
         (verdict,) = story.verify(ref)
         assert (verdict["verdict"], verdict["problems"]) == ("valid", [])
@@ -108,7 +108,7 @@ def test_verify_all_names_the_one_dataset_that_is_damaged(story: Story, targets:
 
 @pytest.fixture
 def heads(story: Story, copy: Path) -> Iterator[list[tuple[str, Path]]]:
-    """The copy's head and the live one, which is put back afterwards."""
+    """The copy's head and the live one, which is restored afterwards."""
     live = story.folder(NAME) / "refs" / "head"
     before = live.read_bytes()
     yield [(copy.as_uri(), copy / "refs" / "head"), (NAME, live)]
@@ -128,7 +128,7 @@ def test_a_flipped_byte_in_a_head_is_found_and_named(story: Story, heads: list[t
         assert problem["object"] == head.read_text().strip()
 
 
-def test_a_head_that_is_no_hash_is_found_and_named(story: Story, heads: list[tuple[str, Path]]) -> None:
+def test_a_head_that_is_not_a_hash_is_found_and_named(story: Story, heads: list[tuple[str, Path]]) -> None:
     for ref, head in heads:
         flip(head, 0)
         (verdict,) = story.verify(ref, code=3)

@@ -18,7 +18,7 @@ COLUMNS = ("id BIGINT", "text STRING", "at TIMESTAMP(3)")
 
 @pytest.fixture(scope="module")
 def reader(node: EmbeddedNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    """Another node, with what a reader of datasets needs."""
+    """Another node, with the parts that a reader of datasets needs."""
     made = node.guest(tmp_path_factory.mktemp("reader"))
     made.up("coordinator", "sync", "verifier")
     yield Story(made)
@@ -27,7 +27,7 @@ def reader(node: EmbeddedNode, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def notes(story: Story, request: pytest.FixtureRequest) -> str:
-    """A root with two batches, of this test alone."""
+    """A root with two batches, used by this test only."""
     name: str = "notes." + request.node.name[5:45].strip("_").replace("_", "-")
     story.add(root(name, COLUMNS, event_time="at"))
     story.ingest(name, some(0, 100))
@@ -43,7 +43,7 @@ def some(first: int, count: int) -> list[Row]:
     ]
 
 
-def test_a_root_and_its_derivative_are_pulled_over_http_and_verify_there(
+def test_a_root_and_its_derivative_are_pulled_over_http_and_verified_by_the_reader(
     story: Story, reader: Story, notes: str
 ) -> None:
     even = f"{notes}.even"
@@ -97,7 +97,7 @@ def files_of(story: Story, dataset: str) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for kind in kinds if kind.exists() for file in kind.iterdir()}
 
 
-def test_a_pull_takes_only_what_is_new(story: Story, reader: Story, notes: str) -> None:
+def test_a_pull_fetches_only_new_blocks(story: Story, reader: Story, notes: str) -> None:
     with serving(story.folder(notes).parent) as server:
         url = f"{server.url}/{story.folder(notes).name}"
         first = reader.pull(f"{url} --as {notes}")[notes]
@@ -118,7 +118,7 @@ def test_a_pull_takes_only_what_is_new(story: Story, reader: Story, notes: str) 
     assert reader.summary(notes)["head"] == story.summary(notes)["head"]
 
 
-def test_a_copy_is_pulled_by_its_name_from_the_repository_it_came_from(
+def test_a_copy_is_pulled_by_its_name_from_its_source_repository(
     story: Story, reader: Story, notes: str
 ) -> None:
     http = story.node.node.http
@@ -152,7 +152,7 @@ def test_a_copy_is_pulled_by_its_name_from_the_repository_it_came_from(
     assert "is a copy; only the node that has" in reader.node.fails(f"pull {notes}")
 
 
-def test_a_folder_is_pulled_under_the_name_that_is_asked_for(
+def test_a_folder_is_pulled_under_the_requested_name(
     story: Story, reader: Story, notes: str, tmp_path: Path
 ) -> None:
     folder = story.copy(notes, tmp_path / "given.name")
@@ -176,7 +176,7 @@ def test_a_name_that_another_dataset_has_is_refused(
 
 
 @pytest.mark.parametrize("name", ["cities.population", "polled.weather"])
-def test_what_another_implementation_wrote_is_pulled_listed_tailed_and_verified(
+def test_a_dataset_of_another_implementation_is_pulled_listed_tailed_and_verified(
     reader: Story, name: str
 ) -> None:
     expected = json.loads((VECTORS / f"{name}.rows.json").read_text())
@@ -197,7 +197,7 @@ def test_what_another_implementation_wrote_is_pulled_listed_tailed_and_verified(
     assert documents(log) == documents((VECTORS / f"{name}.log.yaml").read_text())
 
 
-def test_a_pulled_dataset_is_derived_of_like_any_other(story: Story, tmp_path: Path) -> None:
+def test_a_pulled_dataset_is_an_input_like_any_other(story: Story, tmp_path: Path) -> None:
     story.pull((VECTORS / "cities.population").as_uri() + " --as cities")
     story.add(
         derivative(
@@ -218,7 +218,7 @@ def test_a_pulled_dataset_is_derived_of_like_any_other(story: Story, tmp_path: P
     assert story.verify("cities.large")[0]["verdict"] == "valid"
 
 
-def test_a_repository_that_went_another_way_is_refused(
+def test_a_repository_that_has_diverged_is_refused(
     story: Story, reader: Story, notes: str, tmp_path: Path
 ) -> None:
     url = f"{story.node.node.http}/{notes}"
@@ -297,12 +297,12 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_a_damaged_repository_is_refused_and_nothing_of_it_is_seen(
+def test_a_damaged_repository_is_refused_and_nothing_of_it_is_visible(
     story: Story, reader: Story, kind: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "damaged"
     shutil.copytree(VECTORS / "cities.population", folder)
-    # Its id is known to the reader under its own name, or not at all: then nothing of it may appear.
+    # The reader knows its id under its own name, or not at all: then nothing of it may appear.
     if reader.find("cities.population") is not None:
         reader.node.run("delete cities.population --yes")
     DAMAGES[kind](folder)
@@ -330,7 +330,7 @@ FOUND_BY_HASH = {
 }
 
 
-def test_damage_in_what_is_new_leaves_the_local_copy_as_it_was(
+def test_damage_in_new_blocks_leaves_the_local_copy_unchanged(
     story: Story, reader: Story, notes: str, tmp_path: Path
 ) -> None:
     reader.pull(f"{story.node.node.http}/{notes}")

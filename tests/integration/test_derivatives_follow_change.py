@@ -13,7 +13,7 @@ RUNS = 8
 
 
 class Diamond:
-    """A root A, B and C derived of it, and D of both; the names begin with `prefix`."""
+    """A root A, B and C derived from it, and D from both; the names begin with `prefix`."""
 
     def __init__(self, story: Story, prefix: str) -> None:
         """Make the datasets."""
@@ -28,7 +28,7 @@ class Diamond:
         )
 
     def ingest(self, *ids: int, **more: object) -> None:
-        """Bring records, and derive of them."""
+        """Ingest records, and derive from them."""
         self.story.ingest(self.a, [record(number, **more) for number in ids])
         self.story.pull(f"{self.d} --recursive")
 
@@ -41,7 +41,7 @@ class Diamond:
         return sorted(self.story.chain(dataset).column("id"))
 
     def require_valid(self) -> None:
-        """Return if all that was derived is found right, and replays to the same."""
+        """Raise unless all derived data is correct, and replays to the same."""
         verdicts = self.story.verify(f"{self.b} {self.c} {self.d}")
         assert [(one["verdict"], one["problems"]) for one in verdicts] == [("valid", [])] * 3
         assert all(one["transforms"] for one in verdicts)
@@ -52,13 +52,13 @@ def record(number: int, **more: object) -> Row:
 
 
 def query(dataset: str, text: str, alias: str = "a") -> Manifest:
-    """Return a new query of a derivative of `dataset`, which it calls `alias`."""
+    """Return a new query of a derivative of `dataset`, named `alias` in it."""
     transform = {"kind": "Sql", "engine": "spark", "query": text}
     inputs = [{"datasetRef": dataset, "alias": alias}]
     return {"kind": "SetTransform", "inputs": inputs, "transform": transform}
 
 
-def test_ways_that_meet_again_bring_every_record_once_each(story: Story) -> None:
+def test_paths_that_join_again_deliver_every_record_once_each(story: Story) -> None:
     diamond = Diamond(story, "meet")
     expected = [number for run in range(RUNS) for number in range(run * 40, run * 40 + 40)]
     for run in range(RUNS):
@@ -99,7 +99,7 @@ def test_columns_come_from_inputs_and_new_queries_and_the_past_replays(story: St
     diamond.require_valid()
 
 
-def test_windows_that_are_open_go_on_under_a_new_query(story: Story) -> None:
+def test_open_windows_continue_under_a_new_query(story: Story) -> None:
     counted = "SELECT window.start AS event_time, count(*) AS n{more} FROM {name} GROUP BY window(event_time, '{size}')"
     story.add(
         root("open.a", COLUMNS),
@@ -125,7 +125,7 @@ def test_windows_that_are_open_go_on_under_a_new_query(story: Story) -> None:
     assert (verdict["verdict"], verdict["problems"]) == ("valid", [])
 
 
-def test_an_input_that_is_reset_takes_back_what_was_derived(story: Story) -> None:
+def test_a_reset_of_an_input_rolls_back_its_derivatives(story: Story) -> None:
     diamond = Diamond(story, "back")
     diamond.ingest(1, 2)
     kept = story.summary(diamond.a)["head"]
@@ -157,7 +157,7 @@ def objects(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_dropped_data_is_made_again_bit_for_bit(story: Story) -> None:
+def test_dropped_data_is_rebuilt_bit_for_bit(story: Story) -> None:
     diamond = Diamond(story, "drop")
     for number in range(3):
         diamond.ingest(number)

@@ -1,4 +1,4 @@
-"""One node, ten datasets that stream, together with everything odd: nothing odd stops more than itself."""
+"""One node, ten datasets that stream, and all kinds of faults: no fault stops more than its own dataset."""
 
 import contextlib
 import fcntl
@@ -76,7 +76,7 @@ def has_topic(street: Street, topic: str) -> bool:
     return True
 
 
-def topic_made_again(street: Street) -> Generator[str | None, None, None]:
+def topic_recreated(street: Street) -> Generator[str | None, None, None]:
     name = street.add("topic.again")
     street.publish(name, rows(0, 5))
     street.await_committed(name, 5)
@@ -114,7 +114,7 @@ def records_expired(street: Street) -> Generator[str | None, None, None]:
     topic = street.story.topic(name)
     os.kill(street.node.pid("ingest") or 0, signal.SIGSTOP)
     try:
-        time.sleep(FETCH_SECONDS)  # a fetch that the broker holds would be answered with what is published
+        time.sleep(FETCH_SECONDS)  # a fetch that the broker holds would return the published messages
         street.publish(name, rows(5, 5))
         admin = AdminClient({"bootstrap.servers": street.node.kafka})
         for answer in admin.delete_records([TopicPartition(topic, 0, 8)]).values():
@@ -280,7 +280,7 @@ TOGETHER: Final[tuple[Neighbour, ...]] = (
     renamed_added_again_and_reset_while_they_stream,
     head_is_a_folder,
     head_is_a_loop,
-    topic_made_again,
+    topic_recreated,
     topic_deleted,
     flock_held,
     redis_lock_left,
@@ -296,7 +296,7 @@ TOGETHER: Final[tuple[Neighbour, ...]] = (
 
 
 def require_named(street: Street, name: str) -> None:
-    """`odf status` says what is wrong with the dataset, and what to do."""
+    """`odf status` reports the problem of the dataset, and what to do."""
     street.node.eventually(lambda: street.trouble(name)[0] != "")
     problem, remedy = street.trouble(name)
     assert remedy, f"{name}: {problem}: nothing says what to do"
@@ -311,7 +311,7 @@ ALONE: Final = [one for one in (*COMMANDS, records_expired) if one not in TOGETH
     [*(pytest.param(one, marks=pytest.mark.soak) for one in TOGETHER), *ALONE],
     ids=lambda one: one.__name__,
 )
-def test_an_odd_neighbour_stops_nothing_but_itself(street: Street, neighbour: Neighbour) -> None:
+def test_an_odd_neighbour_affects_only_itself(street: Street, neighbour: Neighbour) -> None:
     street.prefix = "alone"
     with contextlib.closing(neighbour(street)) as one:
         name = next(one)
@@ -321,7 +321,7 @@ def test_an_odd_neighbour_stops_nothing_but_itself(street: Street, neighbour: Ne
         assert next(one, None) is None
 
 
-def test_all_odd_neighbours_together_stop_nothing_but_themselves(street: Street) -> None:
+def test_all_odd_neighbours_together_affect_only_themselves(street: Street) -> None:
     street.prefix = "together"
     with contextlib.ExitStack() as stack:
         met = [stack.enter_context(contextlib.closing(neighbour(street))) for neighbour in TOGETHER]

@@ -19,14 +19,14 @@ PARTS = ("ingest", "coordinator", "engine-spark", "kafka")
 DERIVED = ("flights.late", "flights.delays.hourly")
 ROOTS = ("flights", "weather")
 ROUNDS = 12
-PAUSE = 0.25  # seconds between rounds: the parts are in the middle of something when they are killed
+PAUSE = 0.25  # seconds between rounds: the parts are busy when they are killed
 CLOSING = "2013-01-10T00:00:00Z"
 DRAINED = 90.0  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """All four chains when everything is done, by their names in the example."""
+    """All four chains after completion, by their names in the example."""
 
     chains: dict[str, StoredChain]
 
@@ -43,7 +43,7 @@ def days() -> dict[str, list[bytes]]:
 
 @pytest.fixture(scope="module")
 def calm(node: EmbeddedNode, days: dict[str, list[bytes]]) -> Outcome:
-    """The result without any disturbance."""
+    """The result without any kills."""
     story = Story(node)
     for _ in streamed(story, "calm", days, rounds=1):
         pass
@@ -94,7 +94,7 @@ def streamed(story: Story, prefix: str, days: dict[str, list[bytes]], rounds: in
 
 
 def outcome(story: Story, prefix: str, days: dict[str, list[bytes]]) -> Outcome:
-    """Wait until all has drained by itself, close the windows, and read all chains."""
+    """Wait until all topics have drained, close the windows, and read all chains."""
     story.await_records({f"{prefix}.{name}": len(days[name]) for name in ROOTS}, DRAINED)
     story.pull(" ".join(f"{prefix}.{name}" for name in ROOTS) + f" --set-watermark {CLOSING}")
     names = [f"{prefix}.{name}" for name in (*ROOTS, *DERIVED)]
@@ -108,7 +108,7 @@ def outcome(story: Story, prefix: str, days: dict[str, list[bytes]]) -> Outcome:
 
 
 def assert_position_is_end(story: Story, dataset: str) -> None:
-    """The chain says itself that it has taken its topic to the end."""
+    """The chain's position is the end of its topic."""
     events = [block.event for _, block in story.chain(dataset).blocks]
     states = [one.new_source_state for one in events if isinstance(one, AddData) and one.new_source_state]
     ends = story.node.topics().ends(story.topic(dataset))
@@ -117,7 +117,7 @@ def assert_position_is_end(story: Story, dataset: str) -> None:
 
 
 def assert_same(seen: Outcome, calm: Outcome, days: dict[str, list[bytes]]) -> None:
-    """Each message is there once, in order; derived records and watermarks are those of the calm run."""
+    """Each message is committed once, in order; derived records and watermarks are those of the run without kills."""
     sent = [json.loads(message)["id"] for message in days["flights"]]
     assert seen.chains["flights"].column("id") == sent
     for name, chain in seen.chains.items():

@@ -32,7 +32,7 @@ BAD = {
 
 
 def good(id_: int) -> bytes:
-    """A record as it should be."""
+    """A valid record."""
     at = f"2026-01-01T{id_ // 3600:02}:{id_ // 60 % 60:02}:{id_ % 60:02}Z"
     return json.dumps({"id": id_, "name": f"nr {id_}", "at": at}).encode()
 
@@ -76,7 +76,7 @@ def test_many_malformed_records_of_all_kinds_among_many_good_ones(story: Story) 
     assert_letters(story, name, bad)
 
 
-def test_nothing_but_malformed_records_moves_the_position_on(story: Story) -> None:
+def test_malformed_records_alone_advance_the_position(story: Story) -> None:
     name = "malformed.only"
     story.add(root(name, COLUMNS, event_time="at"))
     Sender(story.node).send(story.topic(name), [b"nonsense", b"more nonsense"])
@@ -88,7 +88,7 @@ def test_nothing_but_malformed_records_moves_the_position_on(story: Story) -> No
     assert_letters(story, name, {0: b"nonsense", 1: b"more nonsense"})
 
 
-def test_a_pushed_file_of_a_source_that_stops_is_refused_and_says_where(story: Story) -> None:
+def test_a_pushed_file_of_a_source_that_stops_is_refused_with_the_place(story: Story) -> None:
     name = "malformed.file"
     story.add(root(name, COLUMNS, merge=ledger("id"), event_time="at"))
     story.node.run(f"source set {name} badRecords=stop")
@@ -122,7 +122,7 @@ def test_rejected_messages_are_counted_everywhere_until_they_are_retried_or_drop
     assert bad.decode() in story.node.run(f"rejected show {name} 0/1")
     assert "0/0" in story.node.fails(f"rejected show {name} 0/0")
 
-    # Retried, it is a new message, and as bad as before.
+    # Retried, it is a new message, which is rejected again.
     assert story.node.run(f"rejected retry {name} 0/1 --output json")["retried"] == 1
     story.pull(name)
     assert story.summary(name)["rejected"] == 2
@@ -169,7 +169,7 @@ def test_a_bad_message_larger_than_a_dead_letter_may_be_stops_nothing(story: Sto
     assert story.node.run(f"rejected drop {name} 0/1 --output json")["open"] == 201
 
 
-def test_of_several_files_each_is_told_what_became_of_it(story: Story, tmp_path: Path) -> None:
+def test_the_outcome_of_each_of_several_files_is_reported(story: Story, tmp_path: Path) -> None:
     name = "malformed.files"
     story.add(root(name, COLUMNS, merge=ledger("id"), event_time="at"))
     files = [tmp_path / kind for kind in ("first", "bad", "last")]
@@ -190,7 +190,7 @@ def test_of_several_files_each_is_told_what_became_of_it(story: Story, tmp_path:
     assert story.chain(name).column("id") == [1, 3, 2]
 
 
-def test_ctrl_c_while_a_file_is_ingested_waits_for_what_became_of_it(story: Story, tmp_path: Path) -> None:
+def test_ctrl_c_while_a_file_is_ingested_waits_for_its_outcome(story: Story, tmp_path: Path) -> None:
     name = "malformed.interrupted"
     story.add(root(name, COLUMNS, event_time="at"))
     file = tmp_path / "large"
@@ -244,7 +244,7 @@ def alter(admin: AdminClient, topic: str, most: str) -> None:
 
 
 def assert_letters(story: Story, dataset: str, bad: dict[int, bytes | None]) -> None:
-    """Each bad message has one dead letter, or more if it was read again; each tells where it lay and why."""
+    """Each bad message has one dead letter, or more if it was read again; each has its place and the reason."""
     topic = story.topic(dataset)
     letters: dict[int, Row] = {}
     for letter in story.dead_letters(topic):

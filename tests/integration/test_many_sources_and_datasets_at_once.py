@@ -22,12 +22,12 @@ def test_several_sources_of_one_dataset_are_all_read(story: Story) -> None:
     assert len({story.topic("sources", source) for source in sources}) == 3
     for number, source in enumerate(sources):
         story.publish("sources", some(1000 * number, 200), source)
-    # The same records by another way in: the ledger knows them.
+    # The same records by another source: the ledger knows them.
     story.publish("sources", some(0, 50), "south")
     story.pull("sources")
     chain = story.chain("sources")
     assert sorted(chain.column("id")) == [*range(200), *range(1000, 1200), *range(2000, 2200)]
-    # Each source's own order is kept.
+    # The order of each source is kept.
     for number in range(3):
         mine = [id_ for id_ in chain.column("id") if id_ // 1000 == number]
         assert mine == sorted(mine)
@@ -56,7 +56,7 @@ def test_several_datasets_take_records_at_the_same_time(story: Story) -> None:
         assert story.chain(name).column("id") == list(range(1000))
 
 
-def test_derivatives_of_derivatives_follow_by_themselves(story: Story) -> None:
+def test_derivatives_of_derivatives_follow_automatically(story: Story) -> None:
     story.add(
         root("deep", COLUMNS, event_time="at"),
         derivative("deep.1", {"d": "deep"}, "SELECT at AS event_time, id, place FROM d WHERE id % 2 = 0"),
@@ -81,7 +81,7 @@ def test_derivatives_of_derivatives_follow_by_themselves(story: Story) -> None:
     assert "deep.1" in said
 
 
-def test_a_derivative_added_later_takes_everything_that_is_there(story: Story) -> None:
+def test_a_derivative_added_later_reads_all_existing_records(story: Story) -> None:
     story.add(root("early", COLUMNS, event_time="at"))
     for first in range(0, 300, 100):
         story.ingest("early", some(first, 100))
@@ -97,7 +97,7 @@ def test_set_watermark_closes_windows_and_never_goes_back(story: Story) -> None:
     )
     story.ingest("closing", some(0, 90))
     story.pull("closing.minutely")
-    # The second minute is not over as far as anyone can know.
+    # As far as is known, the second minute has not ended.
     assert story.chain("closing.minutely").column("n") == [60]
     set_ = story.pull("closing --set-watermark 2026-01-01T00:02:00Z")["closing"]
     assert (set_["state"], set_["blocks"], set_["records"]) == ("updated", 1, 0)
@@ -137,7 +137,7 @@ def test_a_topic_that_was_replaced_stops_its_source_alone_until_it_is_accepted(s
 
     story.node.eventually(lambda: source()["state"] == "stopped")
     status = str(story.node.run("status --output json"))
-    # It may have been looked at just when it was deleted, and not yet made again.
+    # It may have been inspected between its deletion and its re-creation.
     assert "TopicReplaced" in status or "TopicGone" in status, status
     (resumed,) = story.node.run("source resume replaced --from earliest --output json")
     assert (resumed["state"], resumed["advice"]) == ("reading", None)

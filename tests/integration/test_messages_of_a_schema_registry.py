@@ -38,7 +38,7 @@ def order(number: int, id_: int) -> bytes:
     return avro(number, AVRO, {"id": id_, "price": b"\x01\x00", "raw": b"\xff\x00", "at": AT_US + id_})
 
 
-def test_messages_that_came_before_the_address_are_read_again(story: Story) -> None:
+def test_messages_received_before_the_address_was_set_are_read_again(story: Story) -> None:
     node, name = story.node, "registry.early"
     story.add(root(name, COLUMNS))
     with serving_registry() as registry:

@@ -1,4 +1,4 @@
-"""What is stated about a dataset in addition to its records: staged at a reference, verified, followed, signed, and proved."""
+"""Metadata of a dataset: staged at a reference, verified, followed by the head, signed, and proved."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_an_event_is_staged_verified_and_followed_by_the_head(story: Story) -> N
     assert "reference next" in story.node.fails(f"log {name}@next")
 
 
-def test_damage_in_what_is_staged_is_found_there_only(story: Story) -> None:
+def test_damage_in_a_staged_block_is_found_only_at_its_reference(story: Story) -> None:
     name = added(story, "staged.damage")
     odf = story.node.run
     odf(f"ref set {name}@next")
@@ -64,7 +64,7 @@ def test_damage_in_what_is_staged_is_found_there_only(story: Story) -> None:
     assert [row["name"] for row in odf(f"ref list {name} -o json")] == ["head"]
 
 
-def test_a_chain_that_went_its_own_way_elsewhere_is_staged_next_to_the_head(
+def test_a_diverged_chain_of_another_node_is_staged_next_to_the_head(
     story: Story, signing: Story, tmp_path: Path
 ) -> None:
     name = added(story, "staged.elsewhere")
@@ -80,7 +80,7 @@ def test_a_chain_that_went_its_own_way_elsewhere_is_staged_next_to_the_head(
     assert signing.node.run(f"verify {name}@theirs -o json")[0]["verdict"] == "valid"
     assert signing.node.run(f"compare {name}@theirs {url} -o json")["relation"] == "equal"
 
-    # The owner takes the block back and says something else.
+    # The owner rolls the block back and commits another one.
     odf(f"reset {name} {pulled['head']} --yes")
     odf(f"commit {name} -", stdin=INFO.replace(b"readings", b"other readings"))
     signing.node.run(f"ref fast-forward {name}@theirs")
@@ -94,7 +94,7 @@ def test_a_chain_that_went_its_own_way_elsewhere_is_staged_next_to_the_head(
     assert head == story.summary(name)["head"]
 
 
-def test_only_its_owner_commits_to_a_dataset_and_proves_that_it_is_his(story: Story, signing: Story) -> None:
+def test_only_its_owner_commits_to_a_dataset_and_proves_ownership(story: Story, signing: Story) -> None:
     name = added(story, "owned.here")
     identity = story.summary(name)["id"]
     signing.pull(f"{story.node.node.http}/{name}")

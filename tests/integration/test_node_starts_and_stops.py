@@ -41,7 +41,7 @@ def small(kept: EmbeddedNode) -> EmbeddedNode:
     return kept
 
 
-def test_status_tells_where_everything_is(node: EmbeddedNode) -> None:
+def test_status_shows_all_addresses(node: EmbeddedNode) -> None:
     status = node.run("status --output json")
     assert status["home"] == str(node.home)
     assert all(status[name] for name in ("kafka", "redis", "engine", "http"))
@@ -56,12 +56,12 @@ def test_a_second_up_says_that_the_node_is_running(node: EmbeddedNode) -> None:
     assert node.node.pid == before
 
 
-# The engine, whose JVM takes long to start, also comes back in the stories in which all parts are killed.
+# The engine, whose JVM is slow to start, is also restarted in the stories in which all parts are killed.
 @pytest.mark.parametrize(
     "service",
     [pytest.param(one, marks=[pytest.mark.soak] * (one == "engine-spark")) for one in SERVICES],
 )
-def test_a_killed_service_comes_back(node: EmbeddedNode, service: str) -> None:
+def test_a_killed_service_is_restarted(node: EmbeddedNode, service: str) -> None:
     old = node.kill(service)
     begun = time.monotonic()
     node.eventually(lambda: node.pid(service) not in (None, old))
@@ -69,7 +69,7 @@ def test_a_killed_service_comes_back(node: EmbeddedNode, service: str) -> None:
     node.await_restart(service, old)
 
 
-def test_a_killed_broker_comes_back_at_the_same_address(small: EmbeddedNode) -> None:
+def test_a_killed_broker_is_restarted_at_the_same_address(small: EmbeddedNode) -> None:
     address = small.kafka
     small.topics().create_push_topic("odf.push.kept")
     small.produce("odf.push.kept", [b"one", b"two"])
@@ -79,7 +79,7 @@ def test_a_killed_broker_comes_back_at_the_same_address(small: EmbeddedNode) -> 
     assert small.topics().watermarks("odf.push.kept", 0) == (0, 3)
 
 
-def test_messages_lie_in_the_partition_that_is_told(small: EmbeddedNode) -> None:
+def test_messages_are_in_the_reported_partition(small: EmbeddedNode) -> None:
     bus = KafkaBus(small.cluster)
     inbox = bus.subscribe(NOTIFICATIONS, group=None)
     ids = [DatasetId.of_key(os.urandom(32)) for _ in range(50)]
@@ -114,7 +114,7 @@ def test_down_leaves_nothing(small: EmbeddedNode) -> None:
 
 
 def test_a_failed_up_shows_the_log_and_leaves_nothing(tmp_path: Path) -> None:
-    # A folder where Kafka wants a file: it cannot start.
+    # A folder where Kafka expects a file: it cannot start.
     (tmp_path / "kafka" / "data" / "meta.properties").mkdir(parents=True)
     broken = EmbeddedNode(tmp_path)
     said = broken.fails("up --detach kafka")
@@ -124,7 +124,7 @@ def test_a_failed_up_shows_the_log_and_leaves_nothing(tmp_path: Path) -> None:
     assert "no node is running" in broken.fails("status")
 
 
-def test_a_second_node_on_one_kafka_is_refused_and_has_topics_of_its_own_under_a_prefix(
+def test_a_second_node_on_one_kafka_is_refused_and_has_separate_topics_under_a_prefix(
     node: EmbeddedNode, tmp_path: Path
 ) -> None:
     second = EmbeddedNode(tmp_path / "second", {"ODF_KAFKA": node.kafka})
@@ -132,9 +132,11 @@ def test_a_second_node_on_one_kafka_is_refused_and_has_topics_of_its_own_under_a
     assert f"belong to the node with home {node.home} on host" in said
     assert "ODF_KAFKA_PREFIX" in said
     address = f"127.0.0.1:{allocate(tmp_path, ['verifier'])['verifier']}"
-    told = {"ODF_HOME": str(second.home), "ODF_KAFKA": node.kafka, "ODF_VERIFIER_GRPC": address}
+    settings = {"ODF_HOME": str(second.home), "ODF_KAFKA": node.kafka, "ODF_VERIFIER_GRPC": address}
     program = [sys.executable, "-m", "odf_verifier"]
-    service = subprocess.run(program, env={**child_environment(), **told}, capture_output=True, check=False)
+    service = subprocess.run(
+        program, env={**child_environment(), **settings}, capture_output=True, check=False
+    )
     assert service.returncode == 1
     assert str(node.home) in service.stderr.decode()
 
@@ -157,7 +159,7 @@ def test_a_second_node_on_one_kafka_is_refused_and_has_topics_of_its_own_under_a
         env.close()
 
 
-def test_the_topics_of_a_node_that_is_gone_can_be_taken_over(node: EmbeddedNode, tmp_path: Path) -> None:
+def test_the_topics_of_a_removed_node_can_be_taken_over(node: EmbeddedNode, tmp_path: Path) -> None:
     homes = [
         Settings(home=tmp_path / name, kafka=node.kafka, kafka_prefix="gone.") for name in ("first", "second")
     ]
@@ -171,7 +173,7 @@ def test_the_topics_of_a_node_that_is_gone_can_be_taken_over(node: EmbeddedNode,
         claim_topics(first)
 
 
-def test_a_service_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_service_is_refused(tmp_path: Path) -> None:
     assert "unknown service bakery" in EmbeddedNode(tmp_path).fails("up --detach bakery")
 
 
@@ -185,13 +187,15 @@ def test_a_service_runs_in_the_foreground_until_it_is_interrupted(node: Embedded
     def state() -> str:
         return next(part.state for part in node.node.services if part.name == "verifier")
 
-    told = {**child_environment(), "ODF_HOME": str(node.home), "ODF_LOG_LEVEL": "debug"}
+    environment = {**child_environment(), "ODF_HOME": str(node.home), "ODF_LOG_LEVEL": "debug"}
     command = [sys.executable, "-m", "odf_common.embedded.foreground", "verifier"]
-    process = subprocess.Popen(command, env=told, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert process.stderr is not None
     first = process.stderr.readline()
     node.eventually(lambda: state() == "foreground")
-    second = subprocess.run(command, env=told, capture_output=True, text=True, check=False)
+    second = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert second.returncode == 1
     assert "verifier" in second.stderr
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does for Ctrl-C

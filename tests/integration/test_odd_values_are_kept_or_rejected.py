@@ -29,7 +29,7 @@ TYPES: Final[Mapping[str, str]] = {
     "many": "BIGINT[]",
     "pair": "STRUCT<a: BIGINT, b: STRING>",
 }
-# As JSON texts, since Python's own values could not say all of them.
+# As JSON strings, since Python's values cannot represent all of them.
 NUMBERS: Final = (
     "0", "-0", "-0.0", "1039.0", "1e3", "1039.5", "1e400", "-1e400", "1e-400", "NaN", "Infinity", "9007199254740993",
     "9223372036854775807", "9223372036854775808", "18446744073709551615", "18446744073709551616", "32768", "-32769",
@@ -101,7 +101,7 @@ def as_csv(id_: int, strategy: str, name: str, text: str) -> bytes:
     return sink.getvalue().encode(errors="surrogatepass")
 
 
-# A strategy gets the columns that a format was read into, so the other pairs find nothing that these do not.
+# Strategies get columns whatever the format, so that other pairs would find no more.
 @pytest.mark.parametrize(
     ("format_", "strategies"),
     [
@@ -126,7 +126,7 @@ def test_every_message_is_a_record_or_a_reject(
     for strategy, name in names.items():
         messages = [write(id_, strategy, *cell) for id_, cell in enumerate(cells)]
         if strategy == "snapshot":
-            messages = messages[:: len(messages) // 40]  # each is a snapshot of its own
+            messages = messages[:: len(messages) // 40]  # each is a separate snapshot
         last = write(len(cells), strategy, "int", "7")
         sender.send(story.topic(name), [*messages, last])
         assert story.pull(name)[name]["error"] is None

@@ -40,4 +40,6 @@ def test_messages_arrive_exactly_once_though_ingest_is_killed_and_the_broker_sto
         story.pull("readings")
     assert [row["id"] for row in story.tail("readings")] == list(range(COUNT))
     assert [one["verdict"] for one in story.verify("readings")] == ["valid"]
-    story.node.run("delete readings --yes")  # its broker is gone, and others pull all datasets of the node
+    story.node.run(
+        "delete readings --yes"
+    )  # its broker has ended, and other tests pull all datasets of the node

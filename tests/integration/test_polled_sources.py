@@ -78,7 +78,7 @@ def test_snapshots_of_airports_in_a_zip_over_http_become_their_changes(story: St
 
 
 def test_files_are_read_once_each_though_ingest_is_killed_meanwhile(story: Story, tmp_path: Path) -> None:
-    """The days of the Seattle weather, a file per month, 48 in all."""
+    """The days of the Seattle weather, one file per month, 48 in total."""
     table = pd.read_csv(vega.seattle_weather.filepath)
     for month, days in table.groupby(table["date"].str[:7].str.replace("/", "-")):
         days.to_csv(tmp_path / f"weather-{month}.csv", index=False)

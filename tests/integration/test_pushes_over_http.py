@@ -77,8 +77,8 @@ def test_bad_rows_of_pushes_are_dead_letters_that_can_be_retried(story: Story, o
     assert story.summary(orders)["rejected"] == 1
 
 
-def test_pushes_survive_kills_of_every_part_on_their_way(story: Story, orders: str) -> None:
-    """Clients repeat each push under its key until it is accepted; each record is then there once, in order."""
+def test_pushes_survive_kills_of_every_part_involved(story: Story, orders: str) -> None:
+    """Clients repeat each push under its key until it is accepted; then each record is committed once, in order."""
     killed = _killing(story.node, ("ingest", "sync", "coordinator", "ingest"))
     pending = []
     for number in range(PUSHES):

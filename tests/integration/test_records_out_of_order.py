@@ -1,4 +1,4 @@
-"""Records that several producers publish out of order, at different speeds: windows count each, or say which were late."""
+"""Records that several producers publish out of order, at different speeds: windows count each, or report it as late."""
 
 import json
 import random
@@ -13,9 +13,9 @@ from odf_testing.story import Row, Sender, Story, chunks
 COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HOURS = 6
-EACH = 600  # records a producer, one every 36 s of event time
+EACH = 600  # records per producer, one every 36 s of event time
 PRODUCERS = 3
-DELAY = 30  # minutes that a record arrives late at most
+DELAY = 30  # maximum delay of a record, in minutes
 HOURLY = "SELECT window.start AS event_time, count(*) AS n, sum(id) AS total FROM visits GROUP BY window(at, '1 hour')"
 
 
@@ -31,7 +31,7 @@ def records(producer: int) -> list[Row]:
 
 
 def closing() -> Row:
-    """Return a record after all windows have ended, whatever the delay."""
+    """Return a record after the end of all windows, whatever the delay."""
     at = START + timedelta(hours=HOURS, minutes=DELAY)
     return {"id": 0, "at": f"{at:%Y-%m-%dT%H:%M:%S}Z"}
 
@@ -50,7 +50,7 @@ def counted(story: Story, dataset: str) -> dict[str, tuple[int, int]]:
     return {row["event_time"]: (row["n"], row["total"]) for row in story.tail(dataset)}
 
 
-def test_records_within_the_delay_are_all_counted_whichever_producer_sends_them_when(story: Story) -> None:
+def test_records_within_the_delay_are_all_counted_whatever_the_order_of_producers(story: Story) -> None:
     visits, hourly = "unordered.visits", "unordered.hourly"
     story.add(root(visits, COLUMNS, merge=APPEND, event_time="at"))
     story.node.run(f"source set {visits} partitions={PRODUCERS} watermarkDelay={DELAY}m")
@@ -79,7 +79,7 @@ def test_records_within_the_delay_are_all_counted_whichever_producer_sends_them_
     assert [one["verdict"] for one in story.verify(f"{visits} {hourly}")] == ["valid", "valid"]
 
 
-def test_what_is_late_is_in_its_dataset_and_counted_where_people_look(story: Story) -> None:
+def test_late_records_are_in_their_dataset_and_counted_in_every_report(story: Story) -> None:
     visits, hourly = "unordered.late", "unordered.late.hourly"
     story.add(root(visits, COLUMNS, merge=APPEND, event_time="at"))
     story.add(derivative(hourly, {"visits": visits}, HOURLY))

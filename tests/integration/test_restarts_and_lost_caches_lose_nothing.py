@@ -40,7 +40,7 @@ def kept(name: str) -> tuple[dict[str, object], ...]:
 
 
 def assert_all_there(story: Story, name: str, count: int) -> None:
-    """All of `count` records came once, and what is derived of them is right."""
+    """All of `count` records are committed once, and their derivatives are correct."""
     story.await_records({name: count, f"{name}.ledger": count, f"{name}.third": (count + 2) // 3})
     story.pull(f"{name} --set-watermark 2026-01-01T23:00:00Z")
     story.pull(f"{name}.minutely")
@@ -52,7 +52,7 @@ def assert_all_there(story: Story, name: str, count: int) -> None:
     assert {one["verdict"] for one in verdicts} == {"valid"}
 
 
-def kill_at_work(story: Story, node: EmbeddedNode) -> None:
+def kill_while_busy(story: Story, node: EmbeddedNode) -> None:
     """Kill the supervisor while the engine computes a query that does not end; no process is left."""
     query = f"SELECT at AS event_time, id FROM one {EACH} x {EACH} y WHERE x + y = 0"
     story.add(root("one", COLUMNS, event_time="at"), derivative("endless", {"one": "one"}, query))
@@ -75,12 +75,12 @@ def test_a_restart_of_the_whole_node_continues_where_it_was(
         story.publish(one, some(0, 600))
     story.pull(" ".join(roots))
     before = {row["alias"]: row["head"] for row in node.run("list --output json")}
-    # Some of these may be under way when the node goes down, some not taken at all.
+    # Some of these may be in flight when the node goes down, some not read at all.
     for one in roots:
         story.publish(one, some(600, 600))
     if how == "killed":
-        kill_at_work(story, node)
-        (node.home / "names" / "endless").unlink()  # else the query would begin again
+        kill_while_busy(story, node)
+        (node.home / "names" / "endless").unlink()  # otherwise the query would be repeated
         node.up()
     else:
         node.down()
@@ -120,7 +120,7 @@ def test_a_killed_redis_changes_nothing(story: Story, node: EmbeddedNode) -> Non
     assert_all_there(story, "killed.redis", 600)
 
 
-def test_a_coordinator_that_comes_back_to_an_empty_redis_folds_the_chains_again(
+def test_a_coordinator_that_restarts_with_an_empty_redis_folds_the_chains_again(
     story: Story, node: EmbeddedNode
 ) -> None:
     story.add(*kept("emptied"))

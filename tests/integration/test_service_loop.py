@@ -1,4 +1,4 @@
-"""A service of one handler over the real broker: what it answers, and how it ends."""
+"""A service of one handler over the real broker: its replies, and its shutdown."""
 
 import signal
 import subprocess
@@ -65,8 +65,8 @@ def program(tmp_path: Path) -> Path:
 
 def start(program: Path, broker: EmbeddedNode) -> "subprocess.Popen[bytes]":
     node = broker.node
-    told = {"ODF_HOME": str(broker.home), "ODF_KAFKA": broker.kafka, "ODF_REDIS": str(node.redis)}
-    environment = {**child_environment(), **told, "ODF_ENGINE": "127.0.0.1:1", "ODF_INSTANCE": "tiny"}
+    addresses = {"ODF_HOME": str(broker.home), "ODF_KAFKA": broker.kafka, "ODF_REDIS": str(node.redis)}
+    environment = {**child_environment(), **addresses, "ODF_ENGINE": "127.0.0.1:1", "ODF_INSTANCE": "tiny"}
     return subprocess.Popen([sys.executable, str(program)], env=environment, stdout=subprocess.DEVNULL)
 
 
@@ -101,7 +101,7 @@ def test_a_command_is_answered_and_sigterm_ends_the_service(
     inbox.close()
 
 
-def test_what_was_done_is_not_done_again_after_a_restart(
+def test_handled_messages_are_not_handled_again_after_a_restart(
     broker: EmbeddedNode, bus: KafkaBus, program: Path
 ) -> None:
     inbox = bus.subscribe(COORDINATOR_REPLIES, group=None)

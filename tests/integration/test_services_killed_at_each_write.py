@@ -64,7 +64,7 @@ class Killing:
         self.send()  # the writes of a first batch are others, once
 
     def send(self) -> None:
-        """Publish a batch, and return when it is committed; read from the store, as the service may be away."""
+        """Publish a batch, and return when it is committed; read from the store, as the service may be down."""
         head = self.story.folder(self.name) / "refs" / "head"
         before = head.read_bytes()
         ids = range(self.sent, self.sent + BATCH)
@@ -91,7 +91,7 @@ class Killing:
         return True
 
     def disarm(self) -> None:
-        """Restart the service, which would be killed at a later write."""
+        """Restart the service, which would otherwise be killed at a later write."""
         old = self.node.kill(self.service)
         self.node.await_restart(self.service, old)
 
@@ -101,7 +101,7 @@ class Killing:
     [
         ("coordinator", "Append", "before", 3),
         pytest.param("coordinator", "Append", "before", 1, marks=pytest.mark.soak),
-        # What a killed ingest leaves is tried at each write without a broker, too.
+        # The state that a killed ingest leaves is tested at each write without a broker, too.
         pytest.param("ingest", "Append", "before", 1, marks=pytest.mark.soak),
         pytest.param("ingest", "Append", "after", 1, marks=pytest.mark.soak),
         pytest.param("coordinator", "Append", "after", 1, marks=pytest.mark.soak),

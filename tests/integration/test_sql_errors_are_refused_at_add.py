@@ -68,7 +68,7 @@ def test_wrong_sql_is_refused_with_the_engines_words(story: Story, trips: str, k
     assert story.find(name) is None
 
 
-def test_the_position_of_a_fault_is_told_in_lines_and_columns(story: Story, trips: str) -> None:
+def test_the_position_of_an_error_is_reported_in_lines_and_columns(story: Story, trips: str) -> None:
     query = "SELECT at AS event_time,\n  origin,\n  amuont\nFROM trips"
     said = story.refused(derivative("wrong.position", {"trips": trips}, query))
     assert "amuont" in said
@@ -84,11 +84,13 @@ def test_forbidden_sql_is_refused(story: Story, trips: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["a table dropped", "a file read", "java called", "rows inserted"])
-def test_forbidden_sql_is_refused_as_a_question_too(story: Story, trips: str, kind: str) -> None:
+def test_forbidden_sql_is_refused_as_an_ad_hoc_query_too(story: Story, trips: str, kind: str) -> None:
     assert "error:" in story.node.fails("sql", stdin=FORBIDDEN[kind].encode())
 
 
-def test_a_wrong_manifest_next_to_a_right_one_is_named_and_the_input_stays(story: Story, trips: str) -> None:
+def test_an_invalid_manifest_next_to_a_valid_one_is_named_and_the_input_is_kept(
+    story: Story, trips: str
+) -> None:
     right = derivative("right.pair", {"trips": trips}, "SELECT at AS event_time, id FROM trips")
     wrong = derivative("wrong.pair", {"trips": trips}, "SELECT at AS event_time, no_such FROM trips")
     said = story.refused(right, wrong)

@@ -16,7 +16,7 @@ from odf_testing.embedded import EmbeddedNode
 from odf_testing.engine_changes import standing
 from odf_testing.kills import ENGINE, JVM, disturbed, jvm, settle
 from odf_testing.manifests import Manifest, derivative, prefixed, root
-from odf_testing.rows import at_once, changes, line, moment
+from odf_testing.rows import at_once, changes, line, timestamp
 from odf_testing.story import Row, Story, chunks
 from tests.integration import folding_queries as folding
 from tests.integration import waiting_queries as waiting
@@ -27,13 +27,13 @@ VICTIMS = (JVM, "coordinator")  # who computes, and who starts that
 WAITING = VICTIMS  # of the rounds in which waiting queries get records
 SEED = 20
 FEW = root("killed.few", ("event_time TIMESTAMP(3)", "id BIGINT"))
-# The first test has the starts of the node, and of each part that was killed.
+# The time of the first test includes the starts of the node, and of each killed part.
 pytestmark = pytest.mark.timeout(600)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """What every root was sent, and the node that has it; to the rows of waiting queries `seen` is added."""
+    """The input of every root, and its node; the rows of waiting queries have `seen` in addition."""
 
     story: Story
     prefix: str
@@ -51,7 +51,7 @@ class Sent:
     ids=len,
 )
 def sent(node: EmbeddedNode, request: pytest.FixtureRequest) -> Sent:
-    """All is sent and derived; in each round a part was killed at some point of a pull."""
+    """All records are sent and derived; in each round a part was killed during a pull."""
     source, story = random.Random(SEED), Story(node)
     victims = source.sample(request.param, len(request.param))
     prefix = f"killed.{len(victims)}"
@@ -79,7 +79,7 @@ def sent(node: EmbeddedNode, request: pytest.FixtureRequest) -> Sent:
         (("clicks", "prices", "trades"), 9 * waiting.HOURS),
     ):
         some = " ".join(f"{prefix}.{name}" for name in roots)
-        story.pull(f"{some} --set-watermark {moment(hours=hours).isoformat()}")
+        story.pull(f"{some} --set-watermark {timestamp(hours=hours).isoformat()}")
     settle(story, " ".join(names))
     return Sent(
         story=story,
@@ -106,7 +106,7 @@ def test_every_root_has_each_record_once(sent: Sent) -> None:
 
 
 @pytest.mark.parametrize("name", folding.AT_ONCE)
-def test_a_derivative_is_what_duckdb_says_of_everything_at_once(sent: Sent, name: str) -> None:
+def test_a_derivative_equals_the_result_of_duckdb_over_all_records(sent: Sent, name: str) -> None:
     found = changes(sent.chain(name))
     expected = at_once(sent.folding, folding.AT_ONCE[name])
     assert expected
@@ -115,7 +115,7 @@ def test_a_derivative_is_what_duckdb_says_of_everything_at_once(sent: Sent, name
 
 
 @pytest.mark.parametrize("name", waiting.AT_ONCE)
-def test_a_derivative_is_what_duckdb_says_of_all_that_was_in_time(sent: Sent, name: str) -> None:
+def test_a_derivative_equals_the_result_of_duckdb_over_all_records_in_time(sent: Sent, name: str) -> None:
     found = changes(sent.chain(name))
     expected = at_once(sent.waiting, f"WITH taken AS ({waiting.of_root(name)}) {waiting.AT_ONCE[name]}")
     assert expected
@@ -124,7 +124,7 @@ def test_a_derivative_is_what_duckdb_says_of_all_that_was_in_time(sent: Sent, na
 
 
 @pytest.mark.parametrize("name", waiting.AT_ONCE)
-def test_what_was_late_is_counted_once(sent: Sent, name: str) -> None:
+def test_late_records_are_counted_once(sent: Sent, name: str) -> None:
     ((late,),) = at_once(sent.waiting, f"SELECT count(*) FROM ({waiting.of_root(name, is_late=True)})")
     assert sent.story.summary(f"{sent.prefix}.{name}")["late"] == late
     assert late
@@ -138,11 +138,13 @@ def test_every_transform_replays_to_the_same(sent: Sent) -> None:
 
 def test_ctrl_c_ends_a_pull_and_the_next_one_continues(story: Story, node: EmbeddedNode) -> None:
     story.add(FEW, derivative("killed.slow", {"few": "killed.few"}, "SELECT event_time, id FROM few"))
-    at_work = jvm(node.pid(ENGINE))
-    os.kill(at_work, signal.SIGSTOP)  # the pull is not done before it is ended
+    engine = jvm(node.pid(ENGINE))
+    os.kill(engine, signal.SIGSTOP)  # the pull is not done before it is ended
     try:
-        story.ingest("killed.few", [line({"event_time": moment(), "id": number}) for number in (1, 2, 3)])
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # children in the background ignore it else
+        story.ingest("killed.few", [line({"event_time": timestamp(), "id": number}) for number in (1, 2, 3)])
+        signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # otherwise children in the background ignore it
         terminal, screen = pty.openpty()
         pulling = node.start("pull killed.slow", stderr=screen)
         os.close(screen)
@@ -156,8 +158,8 @@ def test_ctrl_c_ends_a_pull_and_the_next_one_continues(story: Story, node: Embed
         assert b"aborted" in shown
         assert b"Traceback" not in shown
     finally:
-        with suppress(ProcessLookupError):  # on a busy machine the engine has given it up
-            os.kill(at_work, signal.SIGCONT)
+        with suppress(ProcessLookupError):  # on a busy machine the engine has aborted it
+            os.kill(engine, signal.SIGCONT)
     story.pull("killed.slow")
     assert sorted(story.chain("killed.slow").column("id")) == [1, 2, 3]
     assert {one["verdict"] for one in story.verify("killed.slow")} == {"valid"}

@@ -1,4 +1,4 @@
-"""The quick start of README.md, run as it is written: each command's output is the one that is shown there."""
+"""The quick start of README.md, run as written: each command's output is the one shown in it."""
 
 import os
 import re
@@ -54,7 +54,7 @@ def run(node: EmbeddedNode, line: str) -> str:
     return done.stdout
 
 
-def test_each_step_prints_what_is_shown(clean: EmbeddedNode) -> None:
+def test_each_step_prints_the_documented_output(clean: EmbeddedNode) -> None:
     compared = 0
     for language, block in BLOCK.findall(README):
         if language == "python":
@@ -62,7 +62,7 @@ def test_each_step_prints_what_is_shown(clean: EmbeddedNode) -> None:
             continue
         for step in COMMAND.finditer(block.replace("$ . .venv/bin/activate\n", "")):
             printed = run(clean, step["line"])
-            if step["output"]:  # a command whose output depends on who was faster is shown without
+            if step["output"]:  # a command whose output depends on timing is shown without
                 assert normalised(printed) == normalised(step["output"]), step["line"]
                 compared += 1
     assert compared >= 6

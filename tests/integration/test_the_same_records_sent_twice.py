@@ -11,7 +11,7 @@ NUMBERS = count()
 
 @pytest.fixture
 def orders(story: Story, request: pytest.FixtureRequest) -> str:
-    """A root of its own; the parameter is its merge strategy."""
+    """A separate root; the parameter is its merge strategy."""
     merge: Manifest = request.param
     name = f"orders.{merge['kind'].lower()}.{next(NUMBERS)}"
     story.add(root(name, COLUMNS, merge=merge, event_time="at"))

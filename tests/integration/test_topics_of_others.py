@@ -1,4 +1,4 @@
-"""Sources that read topics of other owners: several sources of one topic, patterns, kills, all compressions."""
+"""Sources that read external topics: several sources of one topic, patterns, kills, all compressions."""
 
 import json
 import time
@@ -52,7 +52,7 @@ class Shop:
         return name
 
     def partitions(self, topic: str) -> int:
-        """Return how many partitions the broker says that a topic has: none just after its creation."""
+        """Return the number of partitions that the broker reports for a topic: none just after its creation."""
         return len(self.admin.list_topics(topic, timeout=10).topics[topic].partitions)
 
     def drop(self, topic: str) -> None:
@@ -145,7 +145,7 @@ def test_two_sources_read_the_same_topics_exactly_once_although_ingest_is_killed
         story.node.run(f"source set {name} topics=none --output json")
 
 
-def test_topics_and_partitions_that_appear_are_read_and_one_that_goes_is_named(
+def test_new_topics_and_partitions_are_read_and_a_deleted_one_is_named(
     story: Story, shop: Shop, orders: str
 ) -> None:
     story.node.run(f"source set {orders} topics={shop.name}.* --output json")
@@ -203,7 +203,9 @@ def test_topics_that_are_not_for_sources_are_refused(story: Story, orders: str) 
         assert why in story.node.fails(f"source set {orders} topics={topic}")
 
 
-def test_a_rejected_message_of_others_is_not_published_again(story: Story, shop: Shop, orders: str) -> None:
+def test_a_rejected_message_of_an_external_topic_is_not_published_again(
+    story: Story, shop: Shop, orders: str
+) -> None:
     topic = shop.make("bad")
     story.node.produce(topic, [b"{}", b'{"n": 1, "at": "2026-01-01T00:00:00Z"}'])
     story.node.run(f"source set {orders} topics={topic} --output json")

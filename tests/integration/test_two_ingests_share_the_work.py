@@ -19,9 +19,9 @@ from odf_common.adapters.kafka.kafka_bus import KafkaBus
 from odf_common.ports.bus import INGEST_COMMANDS, Inbox
 
 COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")
-EACH = 50  # records a round
+EACH = 50  # records per round
 PAUSE = 0.6  # seconds between rounds
-MEMBERS = 4  # of the group that come and go
+MEMBERS = 4  # of the group that join and leave
 PATIENCE = 120.0  # seconds until the second ingest has started, got datasets and committed
 
 
@@ -113,7 +113,7 @@ class Load:
 
 
 def committed_by(said: str) -> set[str]:
-    """Return the ids of the datasets that a log tells commits of."""
+    """Return the ids of the datasets with commits in a log."""
     lines = (json.loads(line) for line in said.splitlines() if '"records committed"' in line)
     return {line["dataset"] for line in lines}
 
@@ -160,8 +160,8 @@ def test_records_are_taken_once_by_two_instances_that_fence_each_other(story: St
 def test_a_storm_of_rebalances_loses_and_doubles_nothing(
     node: EmbeddedNode, story: Story, second: Second
 ) -> None:
-    """Members of the group come and go; one of them is an ingest that reads and is killed amid it."""
-    # So many that each instance reads some: partitions are chosen by random ids.
+    """Members of the group join and leave; one of them is an ingest that reads and is killed meanwhile."""
+    # Enough that each instance reads some: partitions are chosen by random ids.
     load = Load(story, tuple(f"storm.{number:02}" for number in range(12)))
     bus, taken = KafkaBus(node.cluster), list[int]()
     load.publish()

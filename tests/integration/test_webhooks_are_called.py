@@ -1,4 +1,4 @@
-"""A server elsewhere is called by a webhook for each commit, and at the dataset's end."""
+"""A remote server is called by a webhook for each commit, and when the dataset is deleted."""
 
 import base64
 import hmac
@@ -20,7 +20,7 @@ Posts = queue.Queue[tuple[dict[str, str], dict[str, Any]]]
 
 @contextmanager
 def receiving(posts: Posts) -> Iterator[str]:
-    """Accept posts; yield where."""
+    """Accept posts; yield the URL for them."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

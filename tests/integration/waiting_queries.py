@@ -1,4 +1,4 @@
-"""Queries that wait for the watermark, what DuckDB says of them, and what their roots are sent."""
+"""Queries that wait for the watermark, their DuckDB equivalents, and the input of their roots."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from odf_testing.manifests import root
-from odf_testing.rows import moment, row
+from odf_testing.rows import row, timestamp
 from odf_testing.story import Row
 
 from odf_engine_spark.operators.changes import APPEND, FROM, RETRACT, TO
@@ -40,7 +40,7 @@ DERIVED: Mapping[str, str] = {
 DAY = 24 * 3600 * 1000  # milliseconds
 GAP = 630 * 60 * 1000
 WEEK = 7 * DAY
-# Of which root some records come too late, and which of those are in time; `seen` is its watermark before their block.
+# By derivative: its root with late records, and the condition of those in time; `seen` is the watermark before their block.
 IN_TIME: Mapping[str, tuple[str, str]] = {
     "clicks.monthly": ("clicks", "epoch_ms(date_trunc('month', moment) + INTERVAL 1 MONTH) > seen"),
     "clicks.weekly": ("clicks", "epoch_ms(date_trunc('week', moment + INTERVAL 36 HOURS) + INTERVAL 132 HOURS) > seen"),
@@ -88,7 +88,7 @@ def of_root(derived: str, *, is_late: bool = False) -> str:
 
 def with_seen(rounds: Sequence[Sequence[Row]]) -> list[Row]:
     """Return all rows, each with the latest event time of the rounds before."""
-    rows, seen = [], datetime.fromtimestamp(0, tz=moment().tzinfo)
+    rows, seen = [], datetime.fromtimestamp(0, tz=timestamp().tzinfo)
     for each in rounds:
         rows += [{**one, "seen": seen} for one in each]
         seen = max(seen, *(one["event_time"] for one in each))
@@ -96,12 +96,12 @@ def with_seen(rounds: Sequence[Sequence[Row]]) -> list[Row]:
 
 
 def inputs(source: random.Random) -> Rounds:
-    """Return rows of every root by round; some clicks and corrections come a round too late."""
+    """Return rows of every root by round; some clicks and corrections are one round late."""
     clicks: list[list[Row]] = [[] for _ in range(ROUNDS)]
     trades: list[list[Row]] = [[] for _ in range(ROUNDS)]
     for id_ in range(400):
         number, hour = divmod(source.randrange(ROUNDS * HOURS), HOURS)
-        at = moment(hours=number * HOURS + hour)
+        at = timestamp(hours=number * HOURS + hour)
         symbol, quantity = source.choice("XY"), source.randrange(-9, 9)
         trades[number].append(row("event_time id symbol quantity", at, id_, symbol, quantity))
         user, amount = source.choice("ab"), source.randrange(99)
@@ -113,18 +113,18 @@ def inputs(source: random.Random) -> Rounds:
 
 
 def prices(source: random.Random) -> list[list[Row]]:
-    """Return prices by round, some of them corrected or taken back at once, some in the next round."""
+    """Return prices by round, some of them corrected or retracted at once, some in the next round."""
     rounds: list[list[Row]] = []
     again: list[Row] = []
     for number in range(ROUNDS):
         made = again
         for hour in range(0, HOURS, 8):
             for symbol in "XY":
-                at = moment(hours=number * HOURS + hour)
+                at = timestamp(hours=number * HOURS + hour)
                 first = row("op event_time symbol price", APPEND, at, symbol, float(source.randrange(100)))
                 made += [first, *source.choice(([], [], [], retracted(first), corrected(first)))]
         ends = [
-            row("op event_time symbol price", APPEND, moment(hours=(number + 1) * HOURS - 1), symbol, 50.0)
+            row("op event_time symbol price", APPEND, timestamp(hours=(number + 1) * HOURS - 1), symbol, 50.0)
             for symbol in "XY"
         ]
         rounds.append([*made, *ends])
@@ -139,5 +139,5 @@ def corrected(one: Row) -> list[Row]:
 
 
 def retracted(one: Row) -> list[Row]:
-    """Return a price that is taken back."""
+    """Return a price that is retracted."""
     return [{**one, "op": RETRACT}]

@@ -1,7 +1,7 @@
-"""What a dataset may hold: its chain is read block by block, and each has to append what its source's input makes of it.
+"""The expected content of a dataset: its chain is read block by block, and each has to append the result of its input.
 
-What a block took in is said by the position and the receipts that it adds. So nothing is taken that was not sent,
-nothing twice, nothing in part, and nothing is passed over but by a command.
+The input of a block follows from the position and the receipts that it adds. So nothing is committed that was not sent,
+nothing twice, nothing in part, and nothing is skipped except by a command.
 """
 
 import json
@@ -38,7 +38,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Block:
-    """What a block says, as far as it is looked at here."""
+    """The parts of a block that are checked here."""
 
     name: Multihash
     event: object
@@ -49,7 +49,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Content:
-    """What a dataset holds at a block of its chain."""
+    """The content of a dataset at a block of its chain."""
 
     rows: tuple[Row, ...] = ()
     positions: Mapping[str, Position] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class File:
 
 @dataclass(frozen=True)
 class Move:
-    """A command to read on elsewhere: in which topic, where from, and where the topic ended then."""
+    """A command to continue at another position: in which topic, from where, and where the topic ended then."""
 
     source: str
     topic_id: str | None
@@ -83,7 +83,7 @@ class Move:
     end: int
 
     def leads(self, before: Position, after: Position) -> bool:
-        """Return whether this is what has moved a source."""
+        """Return whether this command has moved a source."""
         wanted = {
             "earliest": after.next == 0,
             "latest": after.next >= self.end,
@@ -96,12 +96,12 @@ class Move:
 
 @dataclass
 class Expected:
-    """What was sent to a dataset, and what it held at each block that was seen."""
+    """What was sent to a dataset, and its content at each known block."""
 
     topics: Mapping[str, str]  # by source
     files: dict[str, File] = field(default_factory=dict)
     answered: set[str] = field(default_factory=set)  # keys of files
-    resets: int = 0  # that were asked for
+    resets: int = 0  # that were requested
     moves: list[Move] = field(default_factory=list)
     contents: dict[Multihash, Content] = field(default_factory=dict)
     heads: list[Multihash] = field(default_factory=list)  # each once, as they were first seen
@@ -109,7 +109,7 @@ class Expected:
     def content(
         self, chain: Iterable[Block], log: Callable[[str], list[bytes]], letters: set[Letter]
     ) -> Content:
-        """Return what the dataset holds at the first of these blocks, newest first; every new one is checked."""
+        """Return the dataset's content at the first of these blocks, newest first; every new one is checked."""
         new: list[Block] = []
         known = Content()
         for block in chain:
@@ -148,7 +148,7 @@ class Expected:
         return content
 
     def _file(self, source: str, past: Position, now: Position) -> list[Row]:
-        """Return what the one file says that has brought the source so far."""
+        """Return the rows of the one file that has moved the source to its position."""
         *others, key = now.receipts
         assert replace(now, receipts=tuple(others)) == past, "a file has moved more than its receipt"
         assert key not in others, "a file was taken twice"
@@ -166,9 +166,9 @@ class Expected:
         *,
         is_whole: bool,
     ) -> list[Row] | None:
-        """Return what the messages say that have brought the source so far; None if none of them is a record.
+        """Return the rows of the messages that have moved the source to its position; None if none of them is a record.
 
-        If `is_whole`, each is a batch of its own.
+        If `is_whole`, each is a separate batch.
         """
         assert now.topic_id is not None
         assert past.topic_id in {None, now.topic_id}, "a topic is taken for another one"

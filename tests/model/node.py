@@ -1,4 +1,4 @@
-"""The node and its model as a state machine: what may be done to it, and what has to hold after each step."""
+"""The node and its model as a state machine: its operations, and the invariants after each step."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -65,13 +65,13 @@ class Node(ObservedNode):
 
     @rule(wanted=st.lists(operations, min_size=1, max_size=4))
     def do(self, wanted: list[Operation]) -> None:
-        """Do one thing after another."""
+        """Execute one operation after another."""
         for operation in wanted:
             self.perform(operation, RUN)
 
     @rule(operation=operations, count=writes, is_collected=st.booleans())
     def kill(self, operation: Operation, count: int, is_collected: bool) -> None:
-        """Kill the process that does something, and have it repeated, perhaps before what was left is collected."""
+        """Kill the process during an operation, and repeat that, possibly before leftovers are collected."""
         self.perform(operation, Fate("kill", count))
         if is_collected:
             self.world.free().collector.collect()
@@ -82,7 +82,7 @@ class Node(ObservedNode):
 
     @rule(operation=operations, count=writes, others=st.lists(operations, min_size=1, max_size=4))
     def race(self, operation: Operation, count: int, others: list[Operation]) -> None:
-        """Stop a process that does something, let others act, and let it continue."""
+        """Stop a process during an operation, let others act, and let it continue."""
         self.perform(operation, Fate("pause", count))
         for other in others:
             self.perform(other, RUN)
@@ -102,7 +102,7 @@ class Node(ObservedNode):
     def perform(self, operation: Operation, fate: Fate) -> None:
         method, *arguments = operation
         if method == "publish":
-            fate = RUN  # that is no process of ours
+            fate = RUN  # that is a foreign process
         if self.named or method in ("add", "read"):
             getattr(self, method)(*arguments, fate)
 
@@ -163,14 +163,14 @@ class Node(ObservedNode):
         self.send_file(dataset, key, fate)
 
     def repeat(self, pick: int, which: int, fate: Fate) -> None:
-        """Send a file again under its key, perhaps long after it was answered."""
+        """Send a file again under its key, possibly long after its response."""
         dataset = self.chosen(pick)
         keys = list(self.expected[dataset].files)
         if keys:
             self.send_file(dataset, keys[which % len(keys)], fate)
 
     def push_again(self, fate: Fate) -> None:
-        """Send again, under its key, each file that was not answered."""
+        """Send again, under its key, each file without a response."""
         waiting = [
             (dataset, key)
             for dataset, expected in self.expected.items()
@@ -199,7 +199,7 @@ class Node(ObservedNode):
         )
 
     def skip(self, pick: int, fate: Fate) -> None:
-        """Leave out the message at which a source of the dataset is stopped."""
+        """Skip the message at which a source of the dataset is stopped."""
         dataset = self.chosen(pick)
         source, _ = self.stuck_source(dataset)
         self.skip_in(dataset, source, fate)
@@ -210,7 +210,7 @@ class Node(ObservedNode):
         )
 
     def set(self, pick: int, bad_records: BadRecords, fate: Fate) -> None:
-        """Choose what becomes of messages that are no records."""
+        """Choose the handling of messages that are no records."""
         dataset = self.chosen(pick)
         source, _ = self.chosen_source(dataset)
         changes = {"badRecords": bad_records.value}
@@ -262,7 +262,7 @@ class Node(ObservedNode):
     @precondition(lambda self: self.named and self.count % 4 == 0)
     @rule(pick=picks, is_lost=st.booleans())
     def replace_topic(self, pick: int, is_lost: bool) -> None:
-        """The source stops loudly; whatever the new topic holds is never taken for what the old one held."""
+        """The source stops with an error; the content of the new topic is never mistaken for that of the old one."""
         _, topic = self.chosen_source(self.chosen(pick))
         if topic in self.world.kafka.logs:
             self.world.kafka.replace(topic, is_lost=is_lost)
@@ -270,7 +270,7 @@ class Node(ObservedNode):
     @precondition(lambda self: self.named)
     @rule(pick=picks, seconds=st.sampled_from((1.0, 1e9)))
     def leave_lock(self, pick: int, seconds: float) -> None:
-        """A process that is gone, or no process of ours, holds a dataset's lock."""
+        """A process that has ended, or a foreign one, holds a dataset's lock."""
         self.world.locks.leave(self.chosen(pick), self.world.time.now + seconds)
 
     @rule()
@@ -280,7 +280,7 @@ class Node(ObservedNode):
     # Checks
 
     def settle(self) -> None:
-        """Bring all to rest: then everything is there once, and nothing else."""
+        """Settle all operations: then everything is committed once, and nothing else."""
         if self.paused is not None:
             self.finish_paused()
         self.world.restart_ingest()
@@ -300,7 +300,7 @@ class Node(ObservedNode):
             self.remedy(dataset)
 
     def remedy(self, dataset: DatasetId) -> None:
-        """Resume each source that needs a person for that, until all that was published is read."""
+        """Resume each source that needs a user for that, until all published messages are read."""
         topics = self.expected[dataset].topics
         for source in sorted(self.world.sources(dataset)):
             for _ in range(MAX_TURNS):
@@ -316,7 +316,7 @@ class Node(ObservedNode):
                 self.drain()
 
     def drain(self) -> None:
-        """Let ingest read until nothing has come for a while."""
+        """Let ingest read until no message has arrived for a while."""
         quiet, turns, before = 0, 0, None
         while quiet < QUIET_TURNS:
             turns += 1
@@ -342,7 +342,7 @@ class Node(ObservedNode):
         return known[pick % len(known)]
 
     def chosen_source(self, dataset: DatasetId) -> tuple[str, str]:
-        """Return a source of a dataset and its topic, another one from time to time."""
+        """Return a source of a dataset and its topic, occasionally a different one."""
         topics = sorted(self.expected[dataset].topics.items())
         return topics[self.count % len(topics)]
 

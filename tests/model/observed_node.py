@@ -1,4 +1,4 @@
-"""The node and its model: how an operation is run, killed or paused, and what has to hold after each step."""
+"""The node and its model: how an operation is run, killed or paused, and the invariants after each step."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from odf_common.ports.store import CatalogEntry
 
 @dataclass(frozen=True)
 class Fate:
-    """What becomes of an operation: it runs, or is killed or stopped before a write."""
+    """The fate of an operation: it runs, or is killed or stopped before a write."""
 
     kind: str
     writes: int
@@ -30,7 +30,7 @@ Doubt = tuple[object, ...]
 
 @dataclass
 class Paused:
-    """An operation that was stopped halfway; `end` is called when it is over."""
+    """An operation that was stopped halfway; `end` is called when it has ended."""
 
     actor: Actor
     end: Callable[[], None]
@@ -60,7 +60,7 @@ class ObservedNode(RuleBasedStateMachine):
 
     @invariant()
     def observe(self) -> None:
-        """Whatever has happened was wanted, and what is in the datasets is what may be there."""
+        """All events so far were expected, and the datasets have an expected content."""
         entries = self.world.entries()
         for dataset, entry in entries.items():
             if dataset not in self.named:
@@ -105,7 +105,7 @@ class ObservedNode(RuleBasedStateMachine):
     def act(
         self, operation: Callable[[Coordinator], object], fate: Fate, doubts: Sequence[Doubt], *, must: bool
     ) -> bool:
-        """Run an operation on a coordinator; True when it came to its end without an error."""
+        """Run an operation on a coordinator; return whether it ended without an error."""
         node = self.world.free()
         actor = Actor(lambda: operation(node))
         self.world.busy.append(node)
@@ -133,7 +133,7 @@ class ObservedNode(RuleBasedStateMachine):
     def command(
         self, run: Callable[[Ingest, CatalogEntry], object], dataset: DatasetId, doubt: Doubt, fate: Fate
     ) -> bool:
-        """Run a command about a source; True when it came to its end without an error."""
+        """Run a command about a source; return whether it ended without an error."""
         ingest, entry = self.world.ingest, self.world.entries()[dataset]
         return self.on_ingest(Actor(lambda: run(ingest, entry)), doubt, lambda: None, fate)
 
@@ -209,13 +209,13 @@ class ObservedNode(RuleBasedStateMachine):
             raise actor.error
 
     def expect(self, kind: str, *what: object) -> None:
-        """Have what happened be among what may."""
+        """Add an event to the expected ones."""
         assert any(doubt[0] == kind and doubt[1 : 1 + len(what)] == what for doubt in self.doubts), (
             f"{kind} {what} was not asked for: {self.doubts}"
         )
 
     def finish_paused(self) -> None:
-        """Let the paused operation run to its end."""
+        """Let the paused operation run to completion."""
         paused, self.paused = self.paused, None
         assert paused is not None
         paused.actor.pause_after = None

@@ -1,4 +1,4 @@
-"""What producers send in the model, and what a dataset has to hold because of it: the merge strategies in plain Python.
+"""What producers send in the model, and the resulting content of a dataset: the merge strategies in plain Python.
 
 A row is `(operation, id, value)`. A message of a snapshot source is a whole state, of any other source one record.
 """
@@ -116,7 +116,7 @@ def _line(source: Source, row: Row) -> bytes:
 
 
 def rows_of(message: bytes) -> list[Row] | None:
-    """Return what a message or a file says, None if it is no record."""
+    """Return the rows of a message or a file, None if it is no record."""
     if message.startswith(b"bad"):
         return None
     found = map(json.loads, message.splitlines())
@@ -147,13 +147,13 @@ def _unseen(place: int, before: Sequence[Row], new: Sequence[Row]) -> Iterator[R
 
 
 def _current(rows: Sequence[Row]) -> dict[int | None, Row]:
-    """Return the last row of each key, unless that took the key away."""
+    """Return the last row of each key, unless that retracted the key."""
     last = {row[1]: row for row in rows if row[1] is not None}
     return {key: row for key, row in last.items() if row[0] in {APPEND, CORRECT_TO}}
 
 
 def _changes(known: Mapping[int | None, Row], new: Mapping[int | None, Row]) -> Iterator[Row]:
-    """Yield what turns the rows `known` into `new`, by key; a new row that retracts takes its key away."""
+    """Yield the changes from the rows `known` to `new`, by key; a new row that retracts removes its key."""
     for key in sorted(new, key=lambda one: one or 0):
         old = known.get(key)
         operation, _, value = new[key]

@@ -1,10 +1,10 @@
-"""The whole node against a simple model: whatever is done, killed, stopped or raced, nothing is lost, doubled or orphaned.
+"""The whole node against a simple model: after any operations, kills, pauses and races, nothing is lost, doubled or orphaned.
 
 Processes are simulated in one process (`odf_testing.actors`), over real files and a Kafka in memory. An operation
 runs whole, is killed before its n-th write, or is stopped there while others act. After each step the state is checked
-against what it may be; `settled` brings all to rest, and then it has to be exactly that.
+against what it may be; `settled` completes all operations, and then the state has to be exactly the expected one.
 
-`HYPOTHESIS_PROFILE=explore python -m pytest tests/model` looks at many more.
+`HYPOTHESIS_PROFILE=explore python -m pytest tests/model` tries many more.
 """
 
 from collections.abc import Iterator
@@ -38,13 +38,13 @@ def test_nothing_is_lost_doubled_or_orphaned() -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """A rule of the machine that is no operation."""
+    """A rule of the machine other than an operation."""
 
     rule: str
     arguments: dict[str, Any]
 
 
-# What once failed, and what chance meets too seldom; all is brought to rest at the end of each.
+# Former failures, and cases that are rarely drawn; each ends with `settled`.
 REPLAYS: Final[tuple[tuple[str, tuple[Operation | Step, ...]], ...]] = (
     # A command to accept a topic as it is was once taken for an empty state: every row was retracted.
     (
@@ -58,13 +58,13 @@ REPLAYS: Final[tuple[tuple[str, tuple[Operation | Step, ...]], ...]] = (
     ),
     ("snapshot", (("push", 0, 2), ("resume", 0, "keep"))),
     ("c", (Step("replace_topic", {"pick": 0, "is_lost": False}), ("publish", 0, 3), ("read", 8))),
-    # The new topic ends where the old one was read to: nothing but its id says that it is another.
+    # The new topic ends where the old one was read to: only its id shows that it is a different one.
     ("c", (Step("replace_topic", {"pick": 0, "is_lost": False}), ("publish", 0, 1), ("read", 8))),
     (
         "several",
         (Step("replace_topic", {"pick": 0, "is_lost": True}), ("publish", 0, 3), ("resume", 0, "latest")),
     ),
-    # A file that changes nothing is remembered all the same.
+    # A file that changes nothing is remembered, too.
     ("ledger", (("push", 0, 3), ("push", 0, 3), ("push", 0, 3), ("push", 0, 3), ("repeat", 0, 0))),
     ("upsert", (("push", 0, 3), ("push", 0, 3), ("repeat", 0, 0), ("push", 0, 3), ("repeat", 0, 1))),
     # Two bad messages, each of which stops the source.
@@ -139,7 +139,7 @@ def test_an_operation_is_killed_before_each_write_and_repeated(operation: Operat
 
 @contextmanager
 def begun(shape: str = "b.c") -> Iterator[Node]:
-    """Yield a node with one dataset and messages that wait, and look at all of it afterwards."""
+    """Yield a node with one dataset and pending messages, and check all of it afterwards."""
     node = Node()
     try:
         node.begin(shape=shape, count=1)

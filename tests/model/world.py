@@ -1,4 +1,4 @@
-"""A node in one thread at a time: two coordinators and an ingest over one home and one Kafka, and what they should hold."""
+"""A node in one thread at a time: two coordinators and an ingest over one home and one Kafka, and their expected content."""
 
 import shutil
 import tempfile
@@ -61,11 +61,11 @@ PATIENCE: Final = 5  # proposals without an answer before a stalled ingest is ki
 
 
 class Stalled(Killed):
-    """The process waits for what another one holds: it is killed where it stands."""
+    """The process waits for a resource that another one holds: it is killed there."""
 
 
 class Turns:
-    """A stop signal whose looker is stopped until its next turn comes."""
+    """A stop signal that suspends the actor that checks it until its next turn."""
 
     def __init__(self, waited: Callable[[float], None]) -> None:
         self._waited = waited
@@ -82,7 +82,7 @@ class Turns:
 
 
 class Impatient(Proposals):
-    """Looks at the chain at once where no answer came."""
+    """Checks the chain at once if there was no reply."""
 
     def propose(self, draft: Any, wait: float = 0.0) -> Any:
         return super().propose(draft, 0.0)
@@ -141,14 +141,14 @@ class Ingest:
         self.reading.go()
 
     def request(self, action: Callable[[], None]) -> None:
-        """Have the reader do something, and continue until all consequences have settled."""
+        """Run a function in the reader, and continue until all consequences have settled."""
         self.reader.request(action)
         for _ in range(TURNS_OF_A_COMMAND):
             if not self.reading.is_over:
                 self.reading.go()
 
     def send(self, topic: str, message: Envelope) -> None:
-        """Have a free coordinator answer a proposal, unless it dies or waits for another process."""
+        """Have a free coordinator handle a proposal, unless it dies or waits for another process."""
         if topic != COORDINATOR_COMMANDS:
             return
         self.silence += 1
@@ -157,7 +157,7 @@ class Ingest:
                 self.silence = 0
                 self.replies.handle(outgoing.envelope)
         except Unavailable:
-            pass  # the coordinator tries again; no caller here waits for that
+            pass  # the coordinator retries; no caller here waits for that
         if self.silence > PATIENCE:
             actor = current_actor()
             assert actor is not None
@@ -165,12 +165,12 @@ class Ingest:
             raise Stalled
 
     def send_dead_letter(self, letter: DeadLetter) -> None:
-        """Keep where the message lay."""
+        """Keep the message's place."""
         self.world.killer.step()
         self.world.letters.add((letter.facts["topic-id"], letter.offset))
 
     def flush(self, timeout: float = 10.0) -> None:
-        """All is sent already."""
+        """Everything has already been sent."""
 
 
 class World:
@@ -182,7 +182,7 @@ class World:
         self.killer = ActorKiller(monkeypatch)
         monkeypatch.setattr(
             control, "ACTION_TIMEOUT_SECONDS", 0.0
-        )  # what is asked of the reader is done at once, or never
+        )  # requests to the reader are executed at once, or never
         monkeypatch.setattr(control, "SEARCH_TIMEOUT_SECONDS", 0.0)
         self.kafka = Topics(self.killer.step)
         self.letters: set[Letter] = set()
@@ -215,7 +215,7 @@ class World:
         )
 
     def free(self) -> Coordinator:
-        """Return a coordinator that is not stopped in the midst of something."""
+        """Return a coordinator that is not stopped during an operation."""
         return next(one for one in self.coordinators if one not in self.busy)
 
     def replaced(self, dead: Coordinator) -> None:
@@ -260,7 +260,7 @@ class World:
         ingest.queues.commit(dataset, FileCommit(pushed.source, batch, ingest.preparer, ingest.rejecting))
 
     def entries(self) -> dict[DatasetId, CatalogEntry]:
-        """Return what has a name, each once."""
+        """Return the datasets with a name, each once."""
         entries = list(LocalCatalog(self.home).entries())
         counts = Counter(entry.dataset_id for entry in entries)
         assert not [one for one, count in counts.items() if count > 1], "a dataset has two names"
@@ -308,7 +308,7 @@ class World:
         return self._rows[name]
 
     def leftovers(self, entries: Iterable[CatalogEntry]) -> list[str]:
-        """Return what no name vouches for."""
+        """Return orphans: everything that no name refers to."""
         entries = tuple(entries)
         folders = {entry.dataset_id.folder for entry in entries}
         topics = {topic for entry in entries for topic in entry.push_topics.values()}
@@ -337,14 +337,14 @@ class World:
 
 
 class Topics(PushLogs):
-    """Topics that others may delete and make again; whatever was ever in one is known by its id."""
+    """Topics that others may delete and recreate; all messages ever in one are known by its id."""
 
     def __init__(self, written: Callable[[], None]) -> None:
         super().__init__(written)
         self.ever: dict[str, PushLog] = {}
 
     def values(self, topic_id: str) -> list[bytes]:
-        """Return what was published to a topic, be it gone."""
+        """Return the messages published to a topic, even if it was deleted."""
         return self.ever[topic_id].values
 
     def create_push_topic(self, name: str, partitions: int = 1) -> None:
@@ -352,7 +352,7 @@ class Topics(PushLogs):
         self.ever[self.logs[name].topic_id] = self.logs[name]
 
     def replace(self, name: str, *, is_lost: bool) -> None:
-        """Have someone delete a topic, and make it again unless it `is_lost`."""
+        """Have another process delete a topic, and recreate it unless it `is_lost`."""
         log = PushLog(f"{self.logs.pop(name).topic_id}, replaced")
         self.ever[log.topic_id] = log
         if not is_lost:

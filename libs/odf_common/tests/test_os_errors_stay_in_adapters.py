@@ -1,4 +1,4 @@
-"""What the store raises is `Damaged` or `StorageUnavailable`, so no service handles an `OSError` of a dataset's files."""
+"""The store raises `Damaged` or `StorageUnavailable`, so no service handles an `OSError` of a dataset's files."""
 
 import ast
 import builtins

@@ -38,12 +38,12 @@ def modules_of(name: str) -> list[str]:
 
 
 def loaded_by(modules: list[str]) -> set[str]:
-    """Return the modules, not of Python itself, that are there once a fresh interpreter has imported `modules`."""
+    """Return the modules outside the standard library that a fresh interpreter has loaded after importing `modules`."""
     bare, loaded = (
         subprocess.run([sys.executable, "-c", LOADED, *names], capture_output=True, text=True, check=True)
         for names in ([], modules)
     )
-    # What the environment runs at every start is none of ours.
+    # Modules that the environment loads at every start do not count.
     new = set(loaded.stdout.split()) - set(bare.stdout.split())
     return {name for name in new if top(name) not in sys.stdlib_module_names and not name.startswith("_")}
 

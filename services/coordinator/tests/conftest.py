@@ -65,7 +65,7 @@ def second(derivative: str) -> str:
 def odf(
     node: Coordinator, root: str, derivative: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Odf]:
-    """Run `odf` with two datasets, in a folder of its own."""
+    """Run `odf` with two datasets, in a separate folder."""
     node.add(root, derivative)
     parts = node.parts
     server = serve("127.0.0.1:0", partial(register, parts=parts))

@@ -29,7 +29,7 @@ def transforms(node: Coordinator, ref: str) -> list[ExecuteTransform]:
 
 @pytest.fixture
 def widened(node: Coordinator, root: str, derivative: str) -> Coordinator:
-    """An input that got one more column between records that no derivative has read."""
+    """An input that gained a column between records that no derivative has read yet."""
     node.add(root, derivative)
     node.push("cities", "Oslo")
     node.push("cities", "Rome", minute=1)
@@ -49,7 +49,7 @@ def test_a_step_ends_before_its_input_changes_its_schema(widened: Coordinator) -
     assert steps[1].new_block_hash == widened.find("cities").state.head
 
 
-def test_one_look_does_all_steps_that_wait(widened: Coordinator) -> None:
+def test_one_run_does_all_pending_steps(widened: Coordinator) -> None:
     copy = widened.find("cities.copy")
     ticket = widened.scheduler.request(copy.id)
 
@@ -61,24 +61,24 @@ def test_one_look_does_all_steps_that_wait(widened: Coordinator) -> None:
     assert result.state == widened.find("cities.copy").state
 
 
-def test_each_step_is_told_the_schema_of_its_records(widened: Coordinator) -> None:
-    told = []
+def test_each_step_gets_the_schema_of_its_records(widened: Coordinator) -> None:
+    schemas = []
 
     class Looking(PassingEngine):
         def execute_transform(
             self, request: TransformRequest, on_progress: OnProgress | None = None
         ) -> TransformResponseSuccess:
-            told.append(pq.read_schema(request.query_inputs[0].schema_file).names[4:])
+            schemas.append(pq.read_schema(request.query_inputs[0].schema_file).names[4:])
             return super().execute_transform(request, on_progress)
 
     object.__setattr__(widened.scheduler._transformer, "engine", Looking())
 
     widened.work()
 
-    assert told == [["city"], ["city", "population"]]
+    assert schemas == [["city"], ["city", "population"]]
 
 
-def test_a_column_that_an_input_gains_comes_into_what_selects_all(widened: Coordinator) -> None:
+def test_a_column_that_an_input_gains_is_added_to_a_select_star(widened: Coordinator) -> None:
     widened.work()
 
     table = widened.record_reader.tail("cities.copy", 9)
@@ -92,7 +92,7 @@ def test_a_column_that_an_input_gains_comes_into_what_selects_all(widened: Coord
     assert len(schemas) == 2
 
 
-def test_a_query_that_names_its_columns_stays_as_it_is(widened: Coordinator) -> None:
+def test_a_query_that_names_its_columns_is_unaffected(widened: Coordinator) -> None:
     class Naming(PassingEngine):
         columns = ("event_time", "city")
 
@@ -104,7 +104,7 @@ def test_a_query_that_names_its_columns_stays_as_it_is(widened: Coordinator) -> 
     assert widened.find("cities.copy").state.last_offset == 3
 
 
-def test_a_schema_that_changes_where_nothing_waits_ends_no_step(
+def test_a_schema_change_without_pending_records_ends_no_step(
     node: Coordinator, root: str, derivative: str
 ) -> None:
     node.add(root, derivative)
@@ -118,7 +118,7 @@ def test_a_schema_that_changes_where_nothing_waits_ends_no_step(
     assert transforms(node, "cities.copy")[-1].query_inputs[0].new_offset == 1
 
 
-def test_a_schema_that_comes_without_records_is_read_so_that_queries_may_name_its_columns(
+def test_a_schema_without_records_is_read_so_that_queries_may_name_its_columns(
     node: Coordinator, root: str, derivative: str
 ) -> None:
     node.add(root, derivative)
@@ -135,7 +135,7 @@ def test_a_schema_that_comes_without_records_is_read_so_that_queries_may_name_it
     assert (step.new_block_hash, step.new_offset) == (node.find("cities").state.head, None)
 
 
-def test_an_engine_that_says_nothing_before_the_change_leaves_no_way_on(widened: Coordinator) -> None:
+def test_a_derivative_without_output_before_the_schema_change_cannot_continue(widened: Coordinator) -> None:
     class Silent(PassingEngine):
         def execute_transform(
             self, request: TransformRequest, on_progress: OnProgress | None = None

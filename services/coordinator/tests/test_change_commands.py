@@ -29,7 +29,7 @@ def worked(odf: Odf, node: Coordinator) -> Iterator[Coordinator]:
     worker.join()
 
 
-def test_an_input_is_reset_by_force_and_what_was_derived_follows(
+def test_an_input_is_reset_by_force_and_its_derivatives_follow(
     odf: Odf, worked: Coordinator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = worked.find("cities.copy").state.input_progress[0].last_block
@@ -50,7 +50,7 @@ def test_an_input_is_reset_by_force_and_what_was_derived_follows(
     assert worked.record_reader.tail("cities.copy", 9)["city"].to_pylist() == ["Oslo", "Rome"]
 
 
-def test_a_watermark_is_not_set_while_derivatives_are_taken_back(
+def test_a_watermark_is_not_set_while_derivatives_are_rolled_back(
     odf: Odf, capsys: pytest.CaptureFixture[str]
 ) -> None:
     time = "2026-01-01T00:00:00Z"
@@ -58,7 +58,7 @@ def test_a_watermark_is_not_set_while_derivatives_are_taken_back(
     assert "one after the other" in capsys.readouterr().err
 
 
-def test_data_is_dropped_told_and_made_again(
+def test_dropped_data_is_reported_and_rebuilt(
     odf: Odf, worked: Coordinator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert odf("system", "drop-data", "cities.copy", "--yes", "-o", "json") == 0
@@ -81,7 +81,7 @@ def dropped_of(odf: Odf, capsys: pytest.CaptureFixture[str]) -> dict[str, bool]:
     return {row["alias"]: row["dropped"] for row in json.loads(capsys.readouterr().out)}
 
 
-def test_the_status_tells_of_dropped_data_and_of_what_is_stalled(
+def test_the_status_reports_dropped_data_and_stalled_datasets(
     odf: Odf, worked: Coordinator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     address = os.environ["ODF_COORDINATOR_GRPC"]
@@ -124,7 +124,7 @@ def test_a_block_to_reset_to_is_named_as_elsewhere(
     assert worked.find("cities.copy").state.sequence_number <= number
 
 
-def test_the_query_of_a_root_is_told_to_be_none(odf: Odf, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_root_is_reported_to_have_no_query(odf: Odf, capsys: pytest.CaptureFixture[str]) -> None:
     assert odf("inspect", "query", "cities") == 1
     assert "error: cities is a root: its records come from its sources" in capsys.readouterr().err
     assert odf("inspect", "schema", "cities") == 1
@@ -149,7 +149,7 @@ def _no(question: str, **_: object) -> None:
 
 
 @pytest.mark.parametrize("query", ["", " \n ", ";", "-- nothing", "/* a\nb */ ; -- c"])
-def test_a_query_of_nothing_is_said_to_be_empty(
+def test_an_empty_query_is_reported_as_empty(
     odf: Odf, capsys: pytest.CaptureFixture[str], query: str
 ) -> None:
     assert odf("sql", "-c", query) == 1

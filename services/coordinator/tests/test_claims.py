@@ -1,4 +1,4 @@
-"""What is left of datasets whose creation, import or removal failed: nothing that no name refers to, and all else."""
+"""What remains of datasets whose creation, import or removal failed: everything that a name refers to, nothing else."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,7 +43,7 @@ def settle(node: Coordinator) -> None:
         node.collector.settle()
 
 
-def test_what_was_to_get_a_name_that_another_dataset_has_is_removed(node: Coordinator, root: str) -> None:
+def test_an_unfinished_dataset_whose_name_is_taken_is_removed(node: Coordinator, root: str) -> None:
     node.add(root)
     cities = node.find("cities")
     abandon(node, "cities", "odf.push.cities.default-1")
@@ -202,7 +202,7 @@ def test_what_cannot_be_removed_at_once_is_recorded(
 def test_a_dataset_that_has_the_recorded_name_is_kept(
     node: Coordinator, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a search for it by its id would find no name."""
+    """Even if a search by its id would find no name."""
     node.add(root)
     known = node.find("cities")
     claim = node.catalog.claim(known.id)
@@ -239,7 +239,7 @@ def test_a_dataset_is_locked_while_it_is_removed(
 
 
 class Clock:
-    """Stands in the place of `time`: a second passes at each sleep, and then `act` is called."""
+    """Replaces `time`: each sleep takes a second, and then calls `act`."""
 
     def __init__(self, act: Callable[[float], None]) -> None:
         self.now = 0.0
@@ -313,7 +313,7 @@ def test_a_removal_that_could_not_be_recorded_removes_no_name(
     assert isinstance(node.propose(cities, node.ingest_events(cities, ["Oslo"], 1)), Committed)
 
 
-def test_each_topic_that_is_taken_is_followed_by_one_of_its_own() -> None:
+def test_each_taken_topic_name_is_followed_by_a_distinct_one() -> None:
     """The names are part of what is recorded: they stay the same in later versions."""
     taken: list[str] = []
     for salt in (None, "", "\n2", "\n3"):

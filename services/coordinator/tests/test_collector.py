@@ -16,7 +16,7 @@ from odf_coordinator.lifecycle.collector import Collector
 
 
 class Hour(threading.Event):
-    """Lets time pass where it is waited for; set after an hour."""
+    """Advances the clock on each wait; set after an hour."""
 
     def __init__(self, node: Coordinator) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Hour(threading.Event):
 
 
 @pytest.mark.parametrize(("seconds", "times"), [(0.01, 6), (3.0, 2)])
-def test_a_look_at_all_datasets_is_repeated_less_often_if_it_takes_long(
+def test_a_scan_of_all_datasets_is_repeated_less_often_if_it_takes_long(
     node: Coordinator, monkeypatch: pytest.MonkeyPatch, seconds: float, times: int
 ) -> None:
     looks: list[float] = []
@@ -44,7 +44,7 @@ def test_a_look_at_all_datasets_is_repeated_less_often_if_it_takes_long(
     assert len(looks) == times
 
 
-def test_the_time_of_a_look_is_its_own_and_not_that_of_earlier_work(
+def test_the_duration_of_a_scan_excludes_earlier_work(
     node: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[float] = []
@@ -141,7 +141,7 @@ def test_only_old_unfinished_writes_are_removed(files: Coordinator) -> None:
 
 
 @pytest.mark.parametrize(("hours", "is_kept"), [(23.9, True), (24.1, False)])
-def test_what_has_no_name_yet_is_kept_for_a_day_after_its_last_write(
+def test_a_dataset_without_a_name_is_kept_for_a_day_after_its_last_write(
     files: Coordinator, hours: float, is_kept: bool
 ) -> None:
     download = stray(files)
@@ -167,7 +167,7 @@ def test_a_claim_of_a_process_that_was_killed_before_its_first_record_removes_no
     assert download in set(files.blobs.datasets())
 
 
-def test_a_claim_that_cannot_be_read_keeps_no_other_from_being_settled(files: Coordinator) -> None:
+def test_an_unreadable_claim_does_not_prevent_settling_others(files: Coordinator) -> None:
     damaged, other = (DatasetId.of_key(bytes([n]) * 32) for n in (0, 1))
     assert damaged.folder < other.folder
     abandon(files, CatalogEntry(alias="towns", dataset_id=other))

@@ -28,7 +28,7 @@ def test_an_event_becomes_the_new_head(
     assert row == {"alias": "cities", "event": "SetInfo", "head": str(state.head)}
 
 
-def test_events_are_committed_in_order_and_what_is_said_already_adds_no_block(
+def test_events_are_committed_in_order_and_those_without_effect_add_no_block(
     odf: Odf, node: Coordinator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("info.json").write_text('{"kind": "setInfo", "keywords": ["a"]}')
@@ -97,18 +97,18 @@ def test_a_refused_event_leaves_the_chain_as_it_was(
     assert node.find("cities").state == before
 
 
-def test_what_was_committed_before_a_refusal_is_told(odf: Odf, capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_committed_before_a_refusal_are_reported(odf: Odf, capsys: pytest.CaptureFixture[str]) -> None:
     Path("good.yaml").write_text("kind: SetInfo\ndescription: towns\n")
     Path("bad.yaml").write_text("kind: AddData\n")
 
     assert odf("commit", "cities", "good.yaml", "bad.yaml", "-o", "json") == 1
 
-    told = capsys.readouterr()
-    assert [row["event"] for row in json.loads(told.out)] == ["SetInfo"]
-    assert told.err.startswith("stopped at bad.yaml\nerror: only the node writes AddData")
+    printed = capsys.readouterr()
+    assert [row["event"] for row in json.loads(printed.out)] == ["SetInfo"]
+    assert printed.err.startswith("stopped at bad.yaml\nerror: only the node writes AddData")
 
 
-def test_a_file_that_is_not_there_is_named(odf: Odf, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_named(odf: Odf, capsys: pytest.CaptureFixture[str]) -> None:
     assert odf("commit", "cities", "none.yaml") == 1
     assert capsys.readouterr().err == "error: file none.yaml does not exist\n"
 

@@ -49,11 +49,11 @@ def test_a_stale_proposal_is_answered_with_the_head_which_stays(
 def test_a_repeat_is_answered_already_also_when_others_have_committed_since(
     node: Coordinator, cities: DatasetHandle
 ) -> None:
-    events, moment = node.ingest_events(cities, ["Oslo"], 1), node.clock.now()
-    node.propose(cities, events, system_time=moment)
+    events, system_time = node.ingest_events(cities, ["Oslo"], 1), node.clock.now()
+    node.propose(cities, events, system_time=system_time)
     node.push("cities", "Rome", minute=2)
 
-    outcome = node.propose(cities, events, system_time=moment)
+    outcome = node.propose(cities, events, system_time=system_time)
 
     assert isinstance(outcome, Committed)
     assert outcome.already
@@ -125,7 +125,7 @@ def test_an_empty_proposal_is_refused(node: Coordinator, cities: DatasetHandle) 
 def test_a_result_that_continues_from_a_dropped_checkpoint_is_refused_as_such(
     node: Coordinator, cities: DatasetHandle
 ) -> None:
-    """Also if its own objects were dropped with it."""
+    """Even if its own objects were dropped with it."""
     for new_checkpoint in (None, a_checkpoint()):
         event = ExecuteTransform(
             query_inputs=(), prev_checkpoint=a_hash("dropped"), new_checkpoint=new_checkpoint

@@ -42,7 +42,7 @@ def test_keys_that_do_not_depend_on_each_other_run_at_the_same_time() -> None:
     assert len(found) == 6
 
 
-def test_of_keys_with_one_limit_no_more_run_at_a_time() -> None:
+def test_at_most_the_limit_of_keys_run_at_a_time() -> None:
     counts = {1: 0, 2: 0}
     most = dict(counts)
     lock = threading.Lock()
@@ -76,7 +76,7 @@ def test_a_cycle_and_its_readers_run_last() -> None:
     assert max(ends) < min(found.index(f"begin {key}") for key in ("x", "y", "after", "self"))
 
 
-def test_nothing_is_done_for_nothing() -> None:
+def test_without_keys_nothing_is_run() -> None:
     assert list(steps_of(lambda _: None, {})) == []
 
 
@@ -92,7 +92,7 @@ def test_an_exception_reaches_the_caller_and_starts_nothing_more() -> None:
     assert done == ["a"]
 
 
-def test_who_leaves_ends_each_generator_at_its_next_step_and_waits_for_none() -> None:
+def test_a_caller_that_leaves_ends_each_generator_at_its_next_step_and_waits_for_none() -> None:
     may_continue, closed = threading.Event(), threading.Event()
     went_on: list[str] = []
 
@@ -113,7 +113,7 @@ def test_who_leaves_ends_each_generator_at_its_next_step_and_waits_for_none() ->
     assert went_on == []
 
 
-def test_who_leaves_has_no_further_key_started_and_leaves_no_thread() -> None:
+def test_a_caller_that_leaves_starts_no_further_key_and_leaves_no_thread() -> None:
     before, may_continue, started = set(threading.enumerate()), threading.Event(), list[str]()
 
     def steps(key: str) -> Generator[str, None, None]:

@@ -1,4 +1,4 @@
-"""A dataset whose private key is not here is a copy: it follows, and nothing is committed to it."""
+"""A dataset without its private key is a copy: it follows its source, and nothing is committed to it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -82,7 +82,7 @@ def test_a_proposal_from_ingest_is_refused_by_its_own_code(node: Coordinator) ->
 
 
 @pytest.mark.usefixtures("key")
-def test_a_pull_of_all_passes_copies_over_and_one_by_name_says_why(node: Coordinator) -> None:
+def test_a_pull_of_all_skips_copies_and_one_by_name_says_why(node: Coordinator) -> None:
     steps = list(node.puller.pull([], is_all=True, is_recursive=False, is_wanted=lambda: True))
     assert steps[-1].state == "up-to-date"
 
@@ -123,7 +123,7 @@ def test_with_its_key_a_copy_is_ours_and_a_pull_gives_it_topics(node: Coordinato
     assert isinstance(node.propose(known, node.ingest_events(known, ["Rome"], 1)), Committed)
 
 
-def test_a_pattern_covers_ours_and_passes_copies_over(node: Coordinator, root: str, key: PrivateKey) -> None:
+def test_a_pattern_matches_ours_and_skips_copies(node: Coordinator, root: str, key: PrivateKey) -> None:
     node.add(root.replace("name: cities", "name: cities.ours"))
 
     def pulled(*refs: str) -> dict[str, str]:
@@ -138,7 +138,7 @@ def test_a_pattern_covers_ours_and_passes_copies_over(node: Coordinator, root: s
         pulled("towns%")
 
 
-def test_a_key_is_removed_before_the_mark_that_it_was_imported_and_both_may_be_gone(
+def test_a_key_is_removed_before_the_mark_that_it_was_imported_and_both_may_be_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys, key = KeyStore(tmp_path / "keys"), generate()

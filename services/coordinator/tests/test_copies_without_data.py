@@ -98,7 +98,9 @@ def test_the_data_of_a_copy_is_computed_bit_for_bit(
     assert "is a copy" in pull(copy, "cities.copy")["cities.copy"].error, "nothing is left to do here"
 
 
-def test_inputs_that_are_copies_without_data_come_first(source: Coordinator, copy: Coordinator) -> None:
+def test_inputs_that_are_copies_without_data_are_computed_first(
+    source: Coordinator, copy: Coordinator
+) -> None:
     import_without(source, copy, "cities")
     for ref in ("cities.copy", "copy.copy"):
         import_without(source, copy, ref, *KINDS)

@@ -114,7 +114,7 @@ def test_bad_sql_is_refused_with_the_engines_words_and_nothing_is_added(
     assert list(node.catalog.entries()) == []
 
 
-def test_a_dataset_whose_topic_cannot_be_made_leaves_nothing(node: Coordinator, root: str) -> None:
+def test_a_dataset_whose_topic_cannot_be_created_leaves_nothing(node: Coordinator, root: str) -> None:
     node.topics.is_lost = True
 
     with pytest.raises(Unavailable):
@@ -132,7 +132,7 @@ def test_topics_of_different_datasets_differ(node: Coordinator, root: str) -> No
     assert len(node.topics.names) == 2
 
 
-def test_a_query_over_something_that_is_no_input_is_refused() -> None:
+def test_a_query_over_a_table_other_than_its_inputs_is_refused() -> None:
     require_inputs(("CITIES",), ("cities",))
 
     with pytest.raises(InvalidQuery, match="table towns is not an input; inputs are: cities"):

@@ -150,7 +150,7 @@ def test_topics_that_are_missing_are_created_before_the_dataset_is_announced_onc
     assert announced == [topics]
 
 
-def test_a_replacement_that_is_overtaken_is_tried_again(
+def test_a_replacement_that_is_overtaken_is_retried(
     node: Coordinator, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add(root)

@@ -31,7 +31,7 @@ def test_a_busy_dataset_is_refused_after_a_while_and_others_are_free() -> None:
     assert len(locks) == 0
 
 
-def test_threads_that_wait_come_one_after_the_other_and_nothing_is_kept() -> None:
+def test_waiting_threads_take_turns_and_nothing_is_kept() -> None:
     locks = DatasetLocks(FreeLocks(), 10_000)
     inside, most = 0, 0
 
@@ -49,7 +49,7 @@ def test_threads_that_wait_come_one_after_the_other_and_nothing_is_kept() -> Non
     assert (most, len(locks)) == (1, 0)
 
 
-def test_who_waits_has_the_dataset_as_soon_as_it_is_released() -> None:
+def test_a_waiting_thread_gets_the_dataset_as_soon_as_it_is_released() -> None:
     locks = DatasetLocks(FreeLocks(), 10_000)
 
     def work() -> int:
@@ -94,7 +94,7 @@ def test_a_shared_lock_that_stays_held_is_ignored_after_a_while_and_stays_its_ow
 
 @dataclass
 class Clock:
-    """Stands in the place of `time`: each sleep takes `step`, whatever is asked for."""
+    """Replaces `time`: each sleep takes `step`, whatever was requested."""
 
     step: float
     now: float = 0.0
@@ -109,7 +109,7 @@ class Clock:
 
 
 class BusyLocks:
-    """Another process holds every lock until it was asked for `free_after` times."""
+    """Another process holds every lock for the first `free_after` attempts."""
 
     def __init__(self, free_after: int) -> None:
         self._left = free_after

@@ -1,4 +1,4 @@
-"""What cannot be is refused where it is said: with file, line, column, source and column."""
+"""Impossible declarations are refused with their place: file, line, position, source and column."""
 
 from dataclasses import replace
 
@@ -77,9 +77,7 @@ def filled(node: Coordinator, root: str) -> Coordinator:
         ("schema: [a INT, b FOOBAR]", "column b: unknown type FOOBAR"),
     ],
 )
-def test_columns_that_cannot_be_are_refused(
-    node: Coordinator, root: str, columns: str, complaint: str
-) -> None:
+def test_impossible_columns_are_refused(node: Coordinator, root: str, columns: str, complaint: str) -> None:
     with pytest.raises(
         InvalidInput,
         match=rf"^m0\.yaml:10:\d+: cities: content\.metadata\[0\]\.read\.\S+: source default: {complaint}",
@@ -96,7 +94,7 @@ def test_columns_that_cannot_be_are_refused(
         "{fields: [{name: b, type: {kind: Option, inner: {kind: Binary, fixedLength: 4}}}]}",
     ],
 )
-def test_columns_that_can_be_are_taken(node: Coordinator, root: str, columns: str) -> None:
+def test_possible_columns_are_accepted(node: Coordinator, root: str, columns: str) -> None:
     assert node.add(root.replace(COLUMNS, f"schema: {columns}"))[0].outcome == "added"
 
 
@@ -122,7 +120,7 @@ def test_an_event_time_column_that_is_named_has_to_be_declared(
     assert list(node.catalog.entries()) == []
 
 
-def test_an_event_time_column_may_be_made_by_sql_or_found_in_data_or_be_the_usual_one(
+def test_an_event_time_column_may_come_from_sql_or_data_or_be_the_default(
     node: Coordinator, root: str
 ) -> None:
     query = "      preprocess: {kind: Sql, engine: spark, query: SELECT now() AS ts}\n"
@@ -149,7 +147,7 @@ def test_an_event_time_column_may_be_made_by_sql_or_found_in_data_or_be_the_usua
         ("NdJson", "encoding: base64", "'base64' is not a known encoding"),
     ],
 )
-def test_options_that_could_never_be_obeyed_are_refused(
+def test_options_that_could_never_take_effect_are_refused(
     node: Coordinator, root: str, kind: str, option: str, complaint: str
 ) -> None:
     text = root.replace("kind: NdJson", f"kind: {kind}").replace(COLUMNS, f"{COLUMNS}, {option}")
@@ -161,7 +159,7 @@ def test_options_that_could_never_be_obeyed_are_refused(
 
 
 @pytest.mark.parametrize("read", ["GeoJson", "NdGeoJson", "EsriShapefile"])
-def test_a_geometry_is_text(node: Coordinator, root: str, read: str) -> None:
+def test_a_geometry_is_a_string(node: Coordinator, root: str, read: str) -> None:
     text = root.replace("kind: NdJson", f"kind: {read}")
     with pytest.raises(InvalidInput, match="column geometry: geometries are GeoJSON text; declare STRING"):
         node.add(text.replace("city STRING", "city STRING, geometry BINARY"))
@@ -212,7 +210,7 @@ def test_a_changelog_declares_its_operations(node: Coordinator, root: str) -> No
     assert node.add(text)[0].outcome == "added"
 
 
-def test_sql_may_make_the_columns_that_are_not_declared(node: Coordinator, root: str) -> None:
+def test_sql_may_compute_the_columns_that_are_not_declared(node: Coordinator, root: str) -> None:
     text = root.replace("kind: Append", "kind: Ledger, primaryKey: [id]").replace(
         "city STRING", "offset STRING"
     )
@@ -253,7 +251,7 @@ SCHEMA = """
         ),
     ],
 )
-def test_events_that_do_not_go_together_are_refused_where_they_stand(
+def test_conflicting_events_are_refused_with_their_place(
     node: Coordinator, root: str, more: str, place: str, complaint: str
 ) -> None:
     with pytest.raises(InvalidInput, match=rf"^m0\.yaml:{place}: cities: content\.{complaint}"):
@@ -383,14 +381,14 @@ def test_columns_may_be_added_and_other_sources_may_lack_optional_ones(
     assert made.state.push_sources[more.source_name] == more
 
 
-def test_a_definition_that_no_batch_could_follow_can_be_mended(filled: Coordinator, root: str) -> None:
+def test_a_definition_that_no_batch_could_satisfy_can_be_corrected(filled: Coordinator, root: str) -> None:
     known = filled.find("cities")
     filled.propose(known, [source("event_time TIMESTAMP", "city BIGINT")])
 
     assert filled.add(root, replace=True)[0].outcome == "replaced"
 
 
-def test_what_comes_of_sql_is_known_only_when_it_comes(filled: Coordinator) -> None:
+def test_the_columns_of_sql_are_known_only_at_run_time(filled: Coordinator) -> None:
     sql = TransformSql(engine="spark", query="SELECT 'Oslo' AS city")
     made = AddPushSource(
         source_name="default",
@@ -401,7 +399,7 @@ def test_what_comes_of_sql_is_known_only_when_it_comes(filled: Coordinator) -> N
     assert filled.editor.commit_event("cities", made).state.push_sources["default"].preprocess is not None
 
 
-def test_single_events_are_looked_at_as_those_of_manifests(node: Coordinator, root: str) -> None:
+def test_single_events_are_checked_like_those_of_manifests(node: Coordinator, root: str) -> None:
     node.add(root)
     offset = DataField(name="offset", type=DataTypeUInt64())
     for event, complaint in (
@@ -447,7 +445,7 @@ def test_comparing_needs_declared_columns_in_single_events_too(node: Coordinator
         node.editor.commit_event("cities", event)
 
 
-def test_a_rule_of_the_chain_that_is_broken_is_told_with_its_place(node: Coordinator, root: str) -> None:
+def test_a_broken_chain_rule_is_reported_with_its_place(node: Coordinator, root: str) -> None:
     text = root.split("    - kind", maxsplit=1)[0] + POLLING.removeprefix("\n")
     text = text.replace('{kind: Url, url: "http://example.org"}', "EthereumLogs")
     with pytest.raises(

@@ -58,7 +58,7 @@ def test_an_event_time_that_is_not_declared_is_that_of_arrival() -> None:
 
 
 @pytest.mark.parametrize("merge", [MergeStrategyChangelogStream, MergeStrategyUpsertStream])
-def test_a_column_of_operations_is_a_system_column_where_records_carry_them(
+def test_a_column_of_operations_is_a_system_column_if_records_have_one(
     merge: type[MergeStrategyChangelogStream | MergeStrategyUpsertStream],
 ) -> None:
     vocab = SetVocab(operation_type_column="kind")

@@ -1,4 +1,4 @@
-"""No dataset comes to read itself, and none loses what it reads, whatever other processes do at the same time."""
+"""The dependency graph stays free of cycles and keeps its inputs, whatever other processes do concurrently."""
 
 import threading
 import time
@@ -42,14 +42,14 @@ def reading(dataset: DatasetId) -> SetTransform:
 def a_copy(
     node: Coordinator, reads: Callable[[DatasetId], DatasetId]
 ) -> tuple[DatasetId, Callable[[], object]]:
-    """Return the id of a derivative from elsewhere, whose blocks are stored, and what imports it as `copy`.
+    """Return the id of a foreign derivative, whose blocks are stored, and a function that imports it as `copy`.
 
     Nothing checks its chain when it is made: it is a stranger's.
     """
     dataset = generate().dataset_id
     seed = Seed(dataset_id=dataset, dataset_kind=DatasetKind.Derivative)
-    moment = Timestamp.from_ms(1)
-    blocks, state = build_blocks(None, (seed, reading(reads(dataset))), system_time=moment, version=3)
+    system_time = Timestamp.from_ms(1)
+    blocks, state = build_blocks(None, (seed, reading(reads(dataset))), system_time=system_time, version=3)
     for block in blocks:
         node.blobs.put(dataset, ObjectKind.BLOCK, block.hash, block.raw)
     return dataset, lambda: node.importer.import_chain(
@@ -62,7 +62,7 @@ def test_a_chain_that_reads_itself_breaks_a_rule(cities: Coordinator) -> None:
         a_copy(cities, lambda dataset: dataset)
 
 
-def test_a_copy_that_closes_a_circle_is_not_taken_in(cities: Coordinator) -> None:
+def test_a_copy_that_closes_a_cycle_is_not_imported(cities: Coordinator) -> None:
     first = cities.find("first").id
     dataset, importing = a_copy(cities, lambda _: first)
     cities.propose(cities.find("first"), (reading(dataset),))
@@ -83,7 +83,7 @@ def test_of_two_copies_that_read_each_other_the_one_that_is_named_first_is_kept(
     move = cities.refs.compare_and_set
 
     def overtaken(moved: DatasetId, **rest: Any) -> None:
-        """Name the other one between the move of this one's head and its name."""
+        """Name the other copy after this one's head has moved and before it gets its name."""
         move(moved, **rest)
         entry = CatalogEntry(alias="other", dataset_id=other)
         seed = Seed(dataset_id=other, dataset_kind=DatasetKind.Derivative)
@@ -105,14 +105,14 @@ def test_of_two_copies_that_read_each_other_the_one_that_is_named_first_is_kept(
     assert cities.find("other").inputs() == (dataset,)
 
 
-def test_a_copy_without_a_circle_is_taken_in(cities: Coordinator) -> None:
+def test_a_copy_without_a_cycle_is_imported(cities: Coordinator) -> None:
     first = cities.find("first").id
     _, importing = a_copy(cities, lambda _: first)
     assert isinstance(importing(), Committed)
     assert [one.alias for one in cities.datasets.dependants(first)] == ["copy"]
 
 
-def test_a_reset_closes_no_circle(cities: Coordinator) -> None:
+def test_a_reset_closes_no_cycle(cities: Coordinator) -> None:
     before = cities.editor.commit_event("first", reading(cities.find("second").id)).state.head
     now = cities.editor.commit_event("first", reading(cities.find("cities").id)).state.head
     cities.editor.commit_event("second", reading(cities.find("first").id))
@@ -123,7 +123,7 @@ def test_a_reset_closes_no_circle(cities: Coordinator) -> None:
     assert cities.find("first").state.head == now
 
 
-def test_a_circle_that_is_there_keeps_nothing_from_being_pulled(cities: Coordinator) -> None:
+def test_an_existing_cycle_does_not_prevent_pulls(cities: Coordinator) -> None:
     first, second = cities.find("first"), cities.find("second")
     cities.propose(first, (reading(second.id),))
     cities.propose(second, (reading(first.id),))
@@ -131,7 +131,7 @@ def test_a_circle_that_is_there_keeps_nothing_from_being_pulled(cities: Coordina
     assert {step.alias for step in steps} == {"cities", "first", "second"}
 
 
-def test_what_reads_itself_blocks_no_other(cities: Coordinator) -> None:
+def test_a_dataset_that_reads_itself_blocks_no_other(cities: Coordinator) -> None:
     state = cities.find("first").state
     itself = reading(state.dataset_id)
     cities.states.remember(replace(state, definitions=replace(state.definitions, transform=itself)))
@@ -143,7 +143,7 @@ def test_what_reads_itself_blocks_no_other(cities: Coordinator) -> None:
 
 
 class Expired:
-    """Locks of which each has run out when the next one asks, as of processes that sleep."""
+    """Locks that have each expired when the next process asks, as if their holders were suspended."""
 
     def acquire(self, dataset: DatasetId, ttl_ms: int) -> Lock | None:
         del dataset, ttl_ms
@@ -151,7 +151,7 @@ class Expired:
 
 
 def both(first: Callable[[], object], second: Callable[[], object]) -> list[OdfError]:
-    """Start both, the second a little later, and return what went wrong."""
+    """Start both, the second a little later, and return the errors."""
     errors: list[OdfError] = []
 
     def run(action: Callable[[], object]) -> None:
@@ -170,7 +170,7 @@ def both(first: Callable[[], object], second: Callable[[], object]) -> list[OdfE
     return errors
 
 
-def test_an_instance_that_slept_longer_than_its_lock_closes_no_circle(cities: Coordinator) -> None:
+def test_an_instance_that_slept_longer_than_its_lock_closes_no_cycle(cities: Coordinator) -> None:
     first, second = cities.find("first"), cities.find("second")
     slow, quick = (
         replace(cities.creator, committer=cities.new_committer(locks=Expired(), lock_ttl_ms=1))
@@ -194,10 +194,10 @@ def test_an_instance_that_slept_longer_than_its_lock_closes_no_circle(cities: Co
 
 
 @pytest.mark.parametrize("begins", ["added", "committed"])
-def test_what_is_read_from_now_on_is_not_deleted_meanwhile(
+def test_a_new_input_is_not_deleted_concurrently(
     cities: Coordinator, root: str, derivative: str, begins: str
 ) -> None:
-    """The deletion is under way, its dependants looked at, when a derivative comes."""
+    """A derivative is added while the deletion is in progress, after its check for dependants."""
     cities.add(root.replace("name: cities", "name: towns"))
     towns, topics = cities.find("towns"), cities.topics
     delete_topic = topics.delete_topic
@@ -227,7 +227,7 @@ def test_what_is_read_from_now_on_is_not_deleted_meanwhile(
         cities.editor.delete("cities")
 
 
-def test_what_is_read_from_now_on_has_to_be_here_unless_a_copy_reads_it(cities: Coordinator) -> None:
+def test_a_new_input_has_to_exist_unless_a_copy_reads_it(cities: Coordinator) -> None:
     entry, unknown = cities.find("first").entry, reading(generate().dataset_id)
 
     with pytest.raises(NotFound, match="dataset other does not exist"):
@@ -237,7 +237,7 @@ def test_what_is_read_from_now_on_has_to_be_here_unless_a_copy_reads_it(cities: 
         pass
 
 
-def test_a_circle_is_seen_among_other_events(cities: Coordinator) -> None:
+def test_a_cycle_is_detected_among_other_events(cities: Coordinator) -> None:
     first = cities.find("first")
     with pytest.raises(InvalidInput, match=CIRCLE):
         hold_inputs(cities.datasets, first.entry, (SetInfo(), reading(first.id), SetInfo())).__enter__()

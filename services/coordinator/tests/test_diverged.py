@@ -24,7 +24,7 @@ COPIES = ("cities.copy", "copy.copy")
 
 @dataclass
 class Story:
-    """A root of two slices, a derivative of it, and a derivative of that, both two steps long."""
+    """A root of two slices, a derivative of it, and a derivative of that; both have two steps."""
 
     node: Coordinator
     first: Multihash  # the root's head with one slice
@@ -45,7 +45,7 @@ class Story:
         return "" if found is None else found.remedy
 
     def derive_again(self, *refs: str) -> list[PullProgress]:
-        with self.node.at_work():
+        with self.node.scheduler_running():
             steps = self.node.puller.derive_again(refs, is_recursive=False, is_wanted=lambda: True)
             return [one for one in steps if one.state != "running"]
 
@@ -74,7 +74,9 @@ def test_a_derivative_of_a_reset_input_is_stalled_and_says_what_to_do(story: Sto
     assert story.node.find("cities.copy").state == before
 
 
-def test_it_is_not_looked_at_again_and_again(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalled_derivative_is_not_checked_repeatedly(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
     story.go_another_way()
     story.node.work()
     plans = []
@@ -88,7 +90,7 @@ def test_it_is_not_looked_at_again_and_again(story: Story, monkeypatch: pytest.M
     assert story.problems()[0]
 
 
-def test_what_was_derived_is_taken_back_and_derived_again(story: Story) -> None:
+def test_derived_records_are_rolled_back_and_derived_again(story: Story) -> None:
     story.go_another_way()
     story.node.work()
 
@@ -112,7 +114,7 @@ def test_a_copy_may_be_named_for_the_derivatives_that_read_it(story: Story) -> N
     assert [story.cities(ref) for ref in COPIES] == [["Oslo", "Lima"]] * 2
 
 
-def test_what_was_said_since_is_said_again(story: Story) -> None:
+def test_definitions_set_since_are_committed_again(story: Story) -> None:
     story.node.editor.commit_event("cities.copy", SetInfo(description="early"))
     story.node.push("cities", "Bern", minute=2)
     story.node.work()
@@ -132,7 +134,7 @@ def test_what_was_said_since_is_said_again(story: Story) -> None:
     assert story.cities("cities.copy") == ["Oslo", "Rome", "Bern"]
 
 
-def test_without_names_all_that_diverged_is_taken_back(story: Story) -> None:
+def test_without_names_all_diverged_derivatives_are_rolled_back(story: Story) -> None:
     story.go_another_way()
 
     steps = story.derive_again()
@@ -141,7 +143,7 @@ def test_without_names_all_that_diverged_is_taken_back(story: Story) -> None:
     assert story.cities("copy.copy") == ["Oslo", "Lima"]
 
 
-def test_where_nothing_has_diverged_nothing_is_taken_back(story: Story) -> None:
+def test_without_divergence_nothing_is_rolled_back(story: Story) -> None:
     before = [story.node.find(ref).state for ref in COPIES]
 
     steps = story.derive_again("cities.copy")
@@ -177,7 +179,7 @@ def test_a_copy_of_a_derivative_is_left_as_it_is(story: Story) -> None:
     assert story.node.find("cities.copy").state == before
 
 
-def test_a_reset_that_loses_what_was_read_is_refused_unless_it_is_forced(story: Story) -> None:
+def test_a_reset_that_loses_records_already_read_is_refused_unless_forced(story: Story) -> None:
     with pytest.raises(Refused, match=r"--force, then roll back .*`odf pull --reset-derivatives cities`"):
         story.node.editor.reset("cities", story.first)
 
@@ -209,7 +211,7 @@ def test_a_reset_while_a_transform_runs_loses_only_the_transform(
     assert node.scheduler.problem(node.find("cities.copy").id) == ""
 
 
-def test_a_derivative_whose_input_cannot_be_read_keeps_no_other_from_being_taken_back(
+def test_a_derivative_with_an_unreadable_input_does_not_prevent_the_rollback_of_others(
     story: Story, root: str, derivative: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = story.node
@@ -235,7 +237,7 @@ def test_a_derivative_whose_input_cannot_be_read_keeps_no_other_from_being_taken
     assert "towns.copy" in {one.get("dataset") for one in logs if "cannot compare" in one["event"]}
 
 
-def test_a_derivative_that_cannot_be_read_keeps_no_other_from_being_taken_back(
+def test_an_unreadable_derivative_does_not_prevent_the_rollback_of_others(
     story: Story, derivative: str
 ) -> None:
     node = story.node
@@ -250,7 +252,7 @@ def test_a_derivative_that_cannot_be_read_keeps_no_other_from_being_taken_back(
     assert [one.alias for one in rolled_back] == ["cities.copy"]
 
 
-def test_a_derivative_on_which_another_operation_works_is_not_taken_back(story: Story) -> None:
+def test_a_derivative_with_another_operation_in_progress_is_not_rolled_back(story: Story) -> None:
     node, before = story.node, story.node.find("cities.copy")
     node.committer.locks = DatasetLocks(FreeLocks(), 10_000, local_seconds=0.01)
     story.go_another_way()
@@ -275,7 +277,7 @@ def test_definitions_that_were_set_and_set_back_are_not_committed_again(story: S
     assert one.state.head == node.find("cities.copy").state.head == before
 
 
-def test_a_derivative_of_an_input_that_is_gone_is_not_rolled_back(story: Story) -> None:
+def test_a_derivative_of_a_missing_input_is_not_rolled_back(story: Story) -> None:
     node = story.node
     before = node.find("cities.copy").state.head
     node.catalog.remove("cities")

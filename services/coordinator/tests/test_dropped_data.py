@@ -1,4 +1,4 @@
-"""Data of derivatives that is dropped, and made again by replaying their chains."""
+"""Data of derivatives that is dropped, and rebuilt by replaying their chains."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -54,7 +54,7 @@ class Story:
         return [one for _, decoded, _ in links for one in objects_of(decoded.block.event)]
 
     def pull(self, *refs: str, recursive: bool = False) -> dict[str, PullProgress]:
-        with self.node.at_work():
+        with self.node.scheduler_running():
             steps = self.node.puller.pull(refs, is_all=False, is_recursive=recursive, is_wanted=lambda: True)
             return {one.alias: one for one in steps}
 
@@ -68,7 +68,7 @@ def story(node: Coordinator, root: str, derivative: str, second: str) -> Story:
     return Story(node=node)
 
 
-def test_slices_and_checkpoints_go_and_the_chain_stays(story: Story) -> None:
+def test_slices_and_checkpoints_are_dropped_and_the_chain_is_kept(story: Story) -> None:
     story.node.editor.set_watermark("cities", Timestamp.from_ms(3 * 60_000))
     story.node.work()  # a checkpoint without records
     for city, minute in (("Bonn", 3), ("Ulm", 3), ("Riga", 4)):
@@ -84,7 +84,7 @@ def test_slices_and_checkpoints_go_and_the_chain_stays(story: Story) -> None:
     assert story.node.find("cities.copy").state == state
 
 
-def test_a_drop_is_noted_before_anything_goes_so_that_a_kill_between_is_no_damage(
+def test_a_drop_is_recorded_before_any_deletion_so_that_a_kill_between_is_no_damage(
     story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blobs, known = story.node.blobs, story.node.find("cities.copy")
@@ -101,7 +101,7 @@ def test_a_drop_is_noted_before_anything_goes_so_that_a_kill_between_is_no_damag
     assert line.contains(known.state.head)
 
 
-def test_a_pull_makes_them_again_bit_for_bit(story: Story) -> None:
+def test_a_pull_rebuilds_them_bit_for_bit(story: Story) -> None:
     before, state = story.objects("cities.copy"), story.node.find("cities.copy").state
     asked = list(story.node.engine.requests)
     story.node.dropper.drop("cities.copy")
@@ -117,7 +117,7 @@ def test_a_pull_makes_them_again_bit_for_bit(story: Story) -> None:
     ]
 
 
-def test_a_pull_derives_what_came_meanwhile_too(story: Story) -> None:
+def test_a_pull_derives_records_that_arrived_meanwhile_too(story: Story) -> None:
     story.node.dropper.drop("cities.copy")
     story.node.push("cities", "Bonn", minute=4)
 
@@ -128,7 +128,7 @@ def test_a_pull_derives_what_came_meanwhile_too(story: Story) -> None:
     assert table["city"].to_pylist() == ["Oslo", "Rome", "Lima", "Bonn"]
 
 
-def test_a_rebuild_that_was_cut_off_continues(story: Story) -> None:
+def test_an_interrupted_rebuild_resumes(story: Story) -> None:
     before = story.objects("cities.copy")
     story.node.dropper.drop("cities.copy")
     rebuilding = story.node.puller.rebuilder
@@ -144,7 +144,7 @@ def test_a_rebuild_that_was_cut_off_continues(story: Story) -> None:
     assert not rebuilding.is_needed(story.node.find("cities.copy"))
 
 
-def test_a_rebuild_ends_once_its_caller_is_gone(story: Story) -> None:
+def test_a_rebuild_ends_once_its_caller_has_gone(story: Story) -> None:
     story.node.dropper.drop("cities.copy")
 
     list(story.node.puller.pull(["cities.copy"], is_all=False, is_recursive=False, is_wanted=lambda: False))
@@ -152,7 +152,7 @@ def test_a_rebuild_ends_once_its_caller_is_gone(story: Story) -> None:
     assert len(story.objects("cities.copy")) == 2, "of the first of three steps"
 
 
-def test_what_was_dropped_is_told_from_what_was_lost(story: Story) -> None:
+def test_dropped_data_is_distinguished_from_lost_data(story: Story) -> None:
     node, known = story.node, story.node.find("cities.copy")
     kept = story.objects("cities.copy")
     assert not was_dropped(node.datasets, known)
@@ -173,7 +173,7 @@ def test_what_was_dropped_is_told_from_what_was_lost(story: Story) -> None:
     assert story.objects("cities.copy") == kept
 
 
-def test_lost_records_are_missed_even_if_a_checkpoint_came_after_them(story: Story) -> None:
+def test_lost_records_are_detected_even_if_a_checkpoint_follows_them(story: Story) -> None:
     node, known = story.node, story.node.find("cities.copy")
     content = b"a later checkpoint"
     name = physical_hash_of(content)
@@ -195,7 +195,7 @@ def test_lost_records_are_missed_even_if_a_checkpoint_came_after_them(story: Sto
     assert is_dropped(node.datasets, node.find("cities.copy"))
 
 
-def test_the_newest_go_before_the_others(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_objects_are_dropped_first(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     known, blobs = story.node.find("cities.copy"), story.node.blobs
     newest = {one.name for one in story.named("cities.copy")[:2]}
     remove, times = blobs.remove, []
@@ -215,7 +215,7 @@ def test_the_newest_go_before_the_others(story: Story, monkeypatch: pytest.Monke
     assert is_dropped(story.node.datasets, known)
 
 
-def test_reading_says_how_to_have_the_data_again(story: Story) -> None:
+def test_reading_dropped_data_says_how_to_rebuild_it(story: Story) -> None:
     story.node.dropper.drop("cities.copy")
 
     with pytest.raises(DataDropped, match=r"data of cities\.copy is missing: .*`odf pull cities\.copy`"):
@@ -238,7 +238,7 @@ def test_a_derivative_of_dropped_data_waits_for_it_and_continues(story: Story) -
     assert story.node.scheduler.problem(copy.id) == ""
 
 
-def test_inputs_that_were_dropped_too_are_made_again_first(story: Story) -> None:
+def test_inputs_that_were_dropped_too_are_rebuilt_first(story: Story) -> None:
     before = [story.objects(ref) for ref in ("cities.copy", "copy.copy")]
     for ref in ("copy.copy", "cities.copy"):
         story.node.dropper.drop(ref)
@@ -278,7 +278,7 @@ def test_a_copy_that_lost_its_data_is_to_be_pulled_again(story: Story) -> None:
         assert f"{ref} is a copy; only the node" in story.pull(ref)[ref].error
 
 
-def test_what_an_input_could_not_give_again_is_kept(story: Story) -> None:
+def test_data_that_could_not_be_recomputed_from_its_input_is_kept(story: Story) -> None:
     known = story.node.find("cities")
     links = list(iterate(story.node.datasets.reader(known.id), known.state.head))
     story.node.editor.reset("cities", links[1][0], is_forced=True)
@@ -337,7 +337,7 @@ class Differing(PassingEngine):
 @pytest.mark.parametrize(
     "what", ["watermark", "checkpoint", "no records", "offsets", "other records", "bytes of the slice"]
 )
-def test_what_comes_otherwise_is_not_stored_and_names_the_block(story: Story, what: str) -> None:
+def test_a_different_result_is_not_stored_and_the_error_names_the_block(story: Story, what: str) -> None:
     story.node.dropper.drop("cities.copy")
     known = story.node.find("cities.copy")
     links = iterate(story.node.datasets.reader(known.id), known.state.head)
@@ -396,7 +396,7 @@ def test_a_transform_that_ran_while_the_data_was_dropped_is_not_committed(story:
     assert node.scheduler.problem(before.dataset_id)
 
 
-def test_a_proposal_on_a_checkpoint_that_is_gone_is_refused(story: Story) -> None:
+def test_a_proposal_on_a_missing_checkpoint_is_refused(story: Story) -> None:
     known = story.node.find("cities.copy")
     links = iterate(story.node.datasets.reader(known.id), known.state.head)
     name, decoded, _ = next(links)
@@ -411,7 +411,7 @@ def test_a_proposal_on_a_checkpoint_that_is_gone_is_refused(story: Story) -> Non
     assert outcome.code == "CheckpointMissing"
 
 
-def test_a_lost_slice_of_a_root_is_plainly_not_found(story: Story) -> None:
+def test_a_lost_slice_of_a_root_is_reported_as_not_found(story: Story) -> None:
     known = story.node.find("cities")
     story.node.blobs.remove(known.id, ObjectKind.DATA, [one.name for one in story.named("cities")])
 

@@ -1,4 +1,4 @@
-"""Data of derivatives that the engine which is here did not compute: it is kept, since it could not be recomputed."""
+"""Derived data that another engine computed is not dropped, since the installed one could not recompute it."""
 
 import re
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ def slices(node: Coordinator) -> set[Multihash]:
 
 
 def commit_again(node: Coordinator) -> None:
-    """Commit the derivative's transform without its version, so that it asks for the engine that is here."""
+    """Commit the derivative's transform without its version, so that it asks for the installed engine."""
     event = node.find("cities.copy").state.transform
     assert event is not None
     node.editor.commit_event("cities.copy", replace(event, transform=replace(event.transform, version=None)))
@@ -56,7 +56,7 @@ def another_query(node: Coordinator) -> None:
     node.work()
 
 
-def test_what_the_engine_that_is_here_computed_may_be_dropped_and_it_is_asked_once(
+def test_data_of_the_installed_engine_may_be_dropped_and_the_engine_is_asked_once(
     versioned: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     another_query(versioned)
@@ -72,7 +72,7 @@ def test_what_the_engine_that_is_here_computed_may_be_dropped_and_it_is_asked_on
     assert len(asked) == 1
 
 
-def test_what_another_engine_computed_is_kept(versioned: Coordinator) -> None:
+def test_data_of_another_engine_is_kept(versioned: Coordinator) -> None:
     before = slices(versioned)
     versioned.engine.version = "two"
 
@@ -124,7 +124,7 @@ def test_what_earlier_versions_of_the_same_engine_computed_is_kept(versioned: Co
     assert slices(versioned) == before
 
 
-def test_a_query_that_the_engine_here_cannot_read_is_kept(
+def test_data_of_a_query_that_the_installed_engine_cannot_parse_is_kept(
     versioned: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -138,7 +138,7 @@ def test_a_query_that_the_engine_here_cannot_read_is_kept(
     assert slices(versioned)
 
 
-def test_an_engine_that_changes_while_it_is_asked_is_asked_again(versioned: Coordinator) -> None:
+def test_an_engine_that_changes_during_a_request_is_queried_again(versioned: Coordinator) -> None:
     class Upgraded(PassingEngine):
         version = "one"
 
@@ -164,21 +164,21 @@ def test_an_engine_that_changes_while_it_is_asked_is_asked_again(versioned: Coor
     assert slices(versioned)
 
 
-def told(node: Coordinator) -> EngineGone:
-    """Return what a rebuild says while another engine is here."""
+def rebuild_error(node: Coordinator) -> EngineGone:
+    """Return the outcome of a rebuild while another engine is installed."""
     with pytest.raises(EngineGone) as caught:
         list(node.puller.rebuilder.rebuild(node.find("cities.copy")))
     return caught.value
 
 
-def test_what_the_engine_that_was_there_dropped_is_made_again_by_that_one_only(
+def test_data_of_a_previous_engine_is_rebuilt_by_that_engine_only(
     versioned: Coordinator,
 ) -> None:
     before = slices(versioned)
     versioned.dropper.drop("cities.copy")
     versioned.engine.version = "two"
 
-    said = str(told(versioned))
+    said = str(rebuild_error(versioned))
 
     assert "was computed by spark one, which is not installed" in said
     assert slices(versioned) == set()
@@ -187,10 +187,12 @@ def test_what_the_engine_that_was_there_dropped_is_made_again_by_that_one_only(
     assert slices(versioned) == before
 
 
-def test_or_it_is_derived_again_as_advised(versioned: Coordinator, root: str, derivative: str) -> None:
+def test_data_of_a_previous_engine_is_derived_again_as_advised(
+    versioned: Coordinator, root: str, derivative: str
+) -> None:
     versioned.dropper.drop("cities.copy")
     versioned.engine.version = "two"
-    error = told(versioned)
+    error = rebuild_error(versioned)
     command, block = re.findall(r"`odf (reset) cities\.copy (\w+) --force`", str(error))[0]
     assert (command, block) == ("reset", error.before)
 
@@ -203,7 +205,7 @@ def test_or_it_is_derived_again_as_advised(versioned: Coordinator, root: str, de
     assert known.state.transform.transform.version == "two"
     assert versioned.record_reader.tail("cities.copy", 9)["city"].to_pylist() == ["Oslo"]
     assert not was_dropped(versioned.datasets, known)
-    # What is lost from now on is told from what was dropped before.
+    # Data lost from now on is distinguished from data dropped before.
     versioned.blobs.remove(known.id, ObjectKind.DATA, slices(versioned))
     assert is_dropped(versioned.datasets, known)
     assert not was_dropped(versioned.datasets, known)

@@ -1,4 +1,4 @@
-"""Data that is dropped while something else is done to its derivative."""
+"""Data that is dropped during another operation on its derivative."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ def filled(node: Coordinator, root: str, derivative: str) -> Coordinator:
     return node
 
 
-def test_data_dropped_while_its_newest_is_made_again_stays_dropped(filled: Coordinator) -> None:
+def test_data_dropped_while_its_newest_is_rebuilt_stays_dropped(filled: Coordinator) -> None:
     class DroppingAtTheEnd(PassingEngine):
         def execute_transform(
             self, request: TransformRequest, on_progress: OnProgress | None = None
@@ -49,7 +49,7 @@ def test_data_dropped_while_its_newest_is_made_again_stays_dropped(filled: Coord
     assert list(filled.puller.rebuilder.rebuild(known)) == [1, 2]
 
 
-def test_what_is_made_again_is_stored_and_noted_under_the_lock(
+def test_rebuilt_data_is_stored_and_recorded_under_the_lock(
     filled: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled.dropper.drop("cities.copy")
@@ -79,7 +79,7 @@ def test_what_is_made_again_is_stored_and_noted_under_the_lock(
     assert dropped_blocks(filled.blobs, known.id) is None
 
 
-def test_an_input_that_is_reset_before_the_lock_is_had_is_seen(
+def test_an_input_that_is_reset_before_the_lock_is_acquired_is_noticed(
     filled: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = filled.find("cities.copy")

@@ -1,4 +1,4 @@
-"""A proposal that comes again is told from one that came too late: by place, events and time."""
+"""A repeated proposal is distinguished from a late one by place, events and time."""
 
 import pytest
 from odf_testing.builders import BLOCK_VERSION, AChain, a_chain, a_time
@@ -22,7 +22,7 @@ def chain() -> AChain:
 def asked(
     chain: AChain, expected: Multihash | None, *events: KnownEvent, at: int, other: AChain | None = None
 ) -> bool:
-    """Ask whether events were committed on `expected`; `at` is the place of their first block."""
+    """Check whether events were committed on `expected`; `at` is the sequence number of their first block."""
     known = chain.store | (other.store if other else {})
 
     def read(name: Multihash) -> bytes:
@@ -68,7 +68,7 @@ def test_other_events_or_another_time_are_no_repeat(chain: AChain) -> None:
     assert not asked(chain, before, ONE, TWO, at=3)  # one time for both
 
 
-def test_more_events_than_are_there_are_no_repeat(chain: AChain) -> None:
+def test_more_events_than_were_committed_are_no_repeat(chain: AChain) -> None:
     assert not asked(chain, chain.blocks[4].hash, THREE, ONE, at=5)
 
 
@@ -88,5 +88,5 @@ def test_a_whole_chain_may_be_proposed_again(chain: AChain) -> None:
 
 
 @pytest.mark.parametrize("expected", [physical_hash_of(b"unknown")])
-def test_a_block_that_is_unknown_here_has_nothing_after_it(chain: AChain, expected: Multihash) -> None:
+def test_an_unknown_block_has_no_successors(chain: AChain, expected: Multihash) -> None:
     assert not asked(chain, expected, ONE, at=3)

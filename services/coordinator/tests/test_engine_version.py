@@ -11,7 +11,7 @@ from odf_common.ports.engine import EngineNotAvailable
 
 @pytest.fixture
 def first(node: Coordinator, root: str, derivative: str) -> Coordinator:
-    """A derivative that was made while the engine was version one."""
+    """A derivative that was created while the engine was version one."""
     node.engine.version = "one"
     node.add(root, derivative)
     node.work()
@@ -28,14 +28,16 @@ def unversioned(event: SetTransform) -> SetTransform:
     return replace(event, transform=replace(event.transform, version=None))
 
 
-def test_a_new_dataset_asks_for_the_engine_that_is_here(first: Coordinator) -> None:
+def test_a_new_dataset_asks_for_the_installed_engine(first: Coordinator) -> None:
     first.push("cities", "Oslo")
     first.work()
     assert transform(first).transform.version == "one"
     assert first.engine.requests[-1].transform.version == "one"
 
 
-def test_the_same_manifest_says_the_same_whatever_engine_is_here(first: Coordinator, derivative: str) -> None:
+def test_the_same_manifest_is_unchanged_whatever_engine_is_installed(
+    first: Coordinator, derivative: str
+) -> None:
     head = first.find("cities.copy").state.head
     for version in ("one", "two"):
         first.engine.version = version
@@ -71,7 +73,9 @@ def test_a_transform_for_another_engine_is_not_admitted(first: Coordinator) -> N
         first.editor.commit_event("cities.copy", event)
 
 
-def test_chains_without_a_version_go_on_with_any(node: Coordinator, root: str, derivative: str) -> None:
+def test_chains_without_a_version_continue_with_any_engine(
+    node: Coordinator, root: str, derivative: str
+) -> None:
     node.add(root, derivative)
     node.engine.version = "two"
     node.push("cities", "Oslo")

@@ -53,7 +53,7 @@ def cities(node: Coordinator, root: str) -> DatasetHandle:
     ],
 )
 @pytest.mark.parametrize("is_forced", [False, True])
-def test_who_sends_a_chain_does_not_decide_what_this_node_runs(
+def test_the_sender_of_a_chain_does_not_decide_what_this_node_runs(
     node: Coordinator, cities: DatasetHandle, event: KnownEvent, what: str, is_forced: bool
 ) -> None:
     after = stored(node, cities.state, SetInfo(description="x"), event)
@@ -88,8 +88,10 @@ def test_a_transform_and_a_polling_source_are_defined_by_the_owner_only(
         assert node.find(name).state == known.state
 
 
-def test_no_definition_comes_in_and_goes_again(node: Coordinator, cities: DatasetHandle) -> None:
-    """Otherwise it would be the current one after a rollback by the owner, and be run by a verification."""
+def test_no_definition_is_imported_and_removed_within_one_chain(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
+    """Otherwise it would be in force after a rollback by the owner, and a verification would run it."""
     original = cities.state.push_sources["default"]
     other = replace(original, merge=MergeStrategyLedger(primary_key=("city",)))
     for events in (

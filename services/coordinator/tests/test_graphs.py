@@ -1,4 +1,4 @@
-"""Derivatives of derivatives, and graphs whose ways meet again, while ingestion continues."""
+"""Derivatives of derivatives, and graphs whose paths join again, while ingestion continues."""
 
 import tempfile
 import threading
@@ -64,7 +64,7 @@ def cities(node: Coordinator, ref: str) -> Counter[str]:
 
 
 def require_exact(node: Coordinator) -> None:
-    """Every record is in every derivative as often as ways lead to it, and every step continues where the last ended."""
+    """Each derivative has every record once per path, and every step continues where the last one ended."""
     expected = cities(node, "a")
     for name, times in TIMES.items():
         assert cities(node, name) == Counter({city: count * times for city, count in expected.items()}), name
@@ -94,7 +94,7 @@ def records_seen(node: Coordinator, name: str) -> Iterator[object]:
 
 @given(st.lists(st.integers(0, 3), max_size=14), st.booleans())
 @settings(max_examples=examples(30))
-def test_every_record_arrives_once_on_every_way_however_looks_and_commits_alternate(
+def test_every_record_arrives_once_on_every_path_however_runs_and_commits_alternate(
     steps: list[int], has_watermark: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as home:
@@ -123,7 +123,7 @@ def test_the_diamond_is_exact_while_several_ingest_and_several_transform(tmp_pat
                     continue
                 break
 
-    with node.at_work():
+    with node.scheduler_running():
         threads = [threading.Thread(target=ingest, args=(source,), daemon=True) for source in range(sources)]
         for thread in threads:
             thread.start()
@@ -135,7 +135,7 @@ def test_the_diamond_is_exact_while_several_ingest_and_several_transform(tmp_pat
     require_exact(node)
 
 
-def test_a_diamond_whose_root_goes_back_is_exact_again(tmp_path: Path) -> None:
+def test_a_diamond_whose_root_is_reset_is_exact_again(tmp_path: Path) -> None:
     node = a_diamond(tmp_path)
     node.push("a", "Oslo")
     node.work()
@@ -145,7 +145,7 @@ def test_a_diamond_whose_root_goes_back_is_exact_again(tmp_path: Path) -> None:
     node.editor.reset("a", first, is_forced=True)
     node.push("a", "Lima", minute=2)
 
-    with node.at_work():
+    with node.scheduler_running():
         steps = [*node.puller.derive_again(["a"], is_recursive=False, is_wanted=lambda: True)]
 
     assert {one.alias for one in steps if one.state == "reset"} == set(READS)
@@ -155,7 +155,7 @@ def test_a_diamond_whose_root_goes_back_is_exact_again(tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class LooksBetween:
-    """Takes derivatives back, and has all of them looked at after each one, as workers may do."""
+    """Rolls derivatives back, and checks all of them after each one, as workers may do."""
 
     node: Coordinator
 
@@ -168,7 +168,7 @@ class LooksBetween:
             yield known
 
 
-def test_a_derivative_that_is_looked_at_before_its_inputs_are_taken_back_is_taken_back_again(
+def test_a_derivative_that_runs_before_its_inputs_are_rolled_back_is_rolled_back_again(
     tmp_path: Path,
 ) -> None:
     node = a_diamond(tmp_path)
@@ -181,13 +181,13 @@ def test_a_derivative_that_is_looked_at_before_its_inputs_are_taken_back_is_take
     node.push("a", "Lima", minute=2)
 
     pulling = replace(node.puller, rollback=cast("DerivativeRollback", LooksBetween(node)))
-    with node.at_work():
+    with node.scheduler_running():
         assert [*pulling.derive_again(["a"], is_recursive=False, is_wanted=lambda: True)]
 
     require_exact(node)
 
 
-def test_dropped_data_of_a_whole_graph_comes_back_inputs_first(tmp_path: Path) -> None:
+def test_dropped_data_of_a_whole_graph_is_rebuilt_inputs_first(tmp_path: Path) -> None:
     node = a_diamond(tmp_path)
     for number in range(3):
         node.push("a", f"city {number}", minute=number)
@@ -196,14 +196,14 @@ def test_dropped_data_of_a_whole_graph_comes_back_inputs_first(tmp_path: Path) -
     for name in READS:
         node.dropper.drop(name)
 
-    with node.at_work():
+    with node.scheduler_running():
         steps = [*node.puller.pull(["e"], is_all=False, is_recursive=True, is_wanted=lambda: True)]
 
     assert {one.alias for one in steps if one.state == "rebuilt"} == set(READS)
     assert {name: node.record_reader.tail(name, 99) for name in READS} == before
 
 
-def test_what_reads_a_dataset_directly_or_not_is_downstream_of_it_and_nothing_else(tmp_path: Path) -> None:
+def test_only_direct_and_indirect_readers_of_a_dataset_are_downstream_of_it(tmp_path: Path) -> None:
     node = a_diamond(tmp_path)
     rollback = DerivativeRollback(datasets=node.datasets, creator=node.creator, keys=node.keys)
 

@@ -63,7 +63,7 @@ def test_the_same_message_twice_is_answered_already(node: Coordinator, root: str
     assert (second.committed.already, second.committed.head) == (True, first.committed.head)
 
 
-def test_a_late_proposal_is_told_the_head(node: Coordinator, root: str) -> None:
+def test_a_late_proposal_is_answered_with_the_head(node: Coordinator, root: str) -> None:
     node.add(root)
     message = proposal(node, [encode_event(SetInfo(description="x"))])
     node.push("cities", "Oslo")
@@ -112,7 +112,9 @@ def test_an_import_is_asked_for_as_the_message_says(node: Coordinator, ref: str)
     assert len(asked) == 2
 
 
-def test_commits_elsewhere_wake_derivatives_here(node: Coordinator, root: str, derivative: str) -> None:
+def test_commits_of_another_instance_wake_derivatives_of_this_one(
+    node: Coordinator, root: str, derivative: str
+) -> None:
     node.add(root, derivative)
     node.work()
     listeners, node.committer._listeners[:] = [*node.committer._listeners], []
@@ -126,7 +128,7 @@ def test_commits_elsewhere_wake_derivatives_here(node: Coordinator, root: str, d
     assert node.find("cities.copy").state.last_offset == 0
 
 
-def test_a_dataset_that_was_removed_elsewhere_is_forgotten_here(node: Coordinator, root: str) -> None:
+def test_a_dataset_that_another_process_removed_is_forgotten(node: Coordinator, root: str) -> None:
     node.add(root)
     gone = node.find("cities").id
     list(node.datasets.dependants(gone))
@@ -169,7 +171,7 @@ def announced(publisher: Publisher, bus: LossyBus) -> list[tuple[str, Envelope]]
     return bus.sent
 
 
-def test_a_head_is_announced_until_that_could_be_said_and_only_the_latest(
+def test_the_announcement_of_a_head_is_retried_and_only_the_latest_is_sent(
     node: Coordinator, root: str
 ) -> None:
     node.add(root)
@@ -197,7 +199,7 @@ def test_a_head_that_could_not_be_announced_gives_way_to_a_newer_one(node: Coord
     assert message.committed.head == after.head.raw
 
 
-def test_an_announcement_has_what_a_client_needs_to_know_of_the_head(
+def test_an_announcement_describes_the_head_for_clients(
     node: Coordinator, root: str, derivative: str
 ) -> None:
     node.add(root, derivative)
@@ -233,7 +235,7 @@ def test_a_head_that_cannot_be_put_into_a_message_delays_no_other(node: Coordina
 
 
 class Stop(threading.Event):
-    """Is set once it was looked at `rounds` times; notes what was waited for, and does not wait."""
+    """Is set after `rounds` checks; records the requested waits, and does not wait."""
 
     def __init__(self, rounds: int) -> None:
         super().__init__()
@@ -298,7 +300,7 @@ def test_a_head_of_a_dataset_without_a_name_is_not_announced_and_delays_no_other
 
 
 class Counting(threading.Event):
-    """Notes when it was looked at more often than a thread does that waits."""
+    """Records whether it is checked more often than a waiting thread would."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -341,9 +343,9 @@ def test_a_removal_that_did_not_reach_the_bus_is_an_error(node: Coordinator, roo
 def test_partitions_that_are_gained_have_their_datasets_announced(node: Coordinator, root: str) -> None:
     node.add(root)
     known = node.find("cities")
-    told: list[DatasetId] = []
+    announced: list[DatasetId] = []
     ownership = PartitionOwnership(
-        datasets=node.datasets, keys=node.keys, announce=lambda state: told.append(state.dataset_id)
+        datasets=node.datasets, keys=node.keys, announce=lambda state: announced.append(state.dataset_id)
     )
     assert not ownership.is_assigned(known.id)
 
@@ -351,7 +353,7 @@ def test_partitions_that_are_gained_have_their_datasets_announced(node: Coordina
     ownership._take_over(ownership._take())
 
     assert ownership.is_assigned(known.id)
-    assert told == [known.id]
+    assert announced == [known.id]
     ownership.on_assigned(frozenset())
     assert not ownership.is_assigned(known.id)
 

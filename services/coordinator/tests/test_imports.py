@@ -1,4 +1,4 @@
-"""What is admitted of chains that another service has stored: what continues ours, whole, and nothing else."""
+"""Of chains that another service has stored, only complete continuations of ours are imported."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -76,7 +76,7 @@ def test_a_fork_of_our_chain_is_not_imported(node: Coordinator, cities: DatasetH
     assert node.find("cities").state == now.state
 
 
-def test_nothing_is_imported_onto_a_head_whose_block_is_lost(
+def test_nothing_is_imported_onto_a_head_whose_block_is_missing(
     node: Coordinator, cities: DatasetHandle
 ) -> None:
     after = stored(node, cities.state, SetInfo(description="one"))
@@ -88,7 +88,7 @@ def test_nothing_is_imported_onto_a_head_whose_block_is_lost(
     assert node.refs.head(cities.id) == cities.state.head
 
 
-def test_a_reference_that_was_moved_before_is_answered_with_where_it_is(
+def test_a_reference_that_has_already_moved_is_answered_with_its_block(
     node: Coordinator, cities: DatasetHandle
 ) -> None:
     staged, other = (stored(node, cities.state, SetInfo(description=text)) for text in ("one", "two"))
@@ -102,7 +102,7 @@ def test_a_reference_that_was_moved_before_is_answered_with_where_it_is(
     assert node.refs.head(cities.id, "candidate") == staged.head
 
 
-def test_the_head_does_not_go_back(node: Coordinator, cities: DatasetHandle) -> None:
+def test_an_import_does_not_move_the_head_back(node: Coordinator, cities: DatasetHandle) -> None:
     now = node.push("cities", "Rome", minute=1)
 
     refused(node, now, imported(node, cities.id, now.state.head, cities.state.head))
@@ -161,7 +161,7 @@ def test_a_chain_that_breaks_a_rule_is_not_imported(node: Coordinator, cities: D
     assert "system_time_never_decreases" in refused(node, cities, outcome)
 
 
-def test_a_new_dataset_needs_a_name_of_its_own(node: Coordinator, cities: DatasetHandle, root: str) -> None:
+def test_a_new_dataset_needs_a_distinct_name(node: Coordinator, cities: DatasetHandle, root: str) -> None:
     forget(node, cities)
     outcome = imported(node, cities.id, None, cities.state.head)
     assert isinstance(outcome, Refusal)
@@ -178,7 +178,7 @@ def test_each_creation_of_a_dataset_is_another_incarnation(node: Coordinator, ci
     seen = {cities.entry.incarnation}
     for creation in ("", "c0ffee"):
         forget(node, cities)
-        for _ in range(2):  # the command comes again
+        for _ in range(2):  # the command is delivered again
             node.importer.import_chain(
                 cities.id, expected_head=None, new_head=cities.state.head, alias="copy", creation=creation
             )
@@ -250,7 +250,7 @@ def test_a_name_is_taken_under_the_catalogs_lock_after_the_head_has_moved(
     assert seen == [(cities.state.head, True)]
 
 
-def test_an_import_that_was_killed_before_its_name_was_taken_begins_again(
+def test_an_import_that_was_killed_before_its_name_was_taken_is_repeated(
     node: Coordinator, cities: DatasetHandle
 ) -> None:
     node.keys.remove(cities.id)
@@ -263,7 +263,7 @@ def test_an_import_that_was_killed_before_its_name_was_taken_begins_again(
 
 
 def held_while_moving(node: Coordinator, locks: MemoryLocks, act: Callable[[], object]) -> list[bool]:
-    """Return for each move of a reference whether its dataset was locked; afterwards none is."""
+    """Return for each move of a reference whether its dataset was locked then."""
     was_held: list[bool] = []
     move = node.refs.compare_and_set
 
@@ -316,7 +316,7 @@ def test_a_seed_of_another_dataset_is_not_committed(node: Coordinator) -> None:
     assert node.refs.head(key.dataset_id) is None
 
 
-def test_listeners_hear_of_a_head_after_it_has_moved_and_never_of_a_reference(
+def test_listeners_are_notified_of_a_moved_head_and_never_of_a_reference(
     node: Coordinator, cities: DatasetHandle
 ) -> None:
     heard: list[tuple[Multihash, Multihash | None]] = []

@@ -16,7 +16,7 @@ from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestServicer, add_Ing
 from odf_coordinator.operations.ingest_client import IngestClient
 
 
-def test_an_ingest_that_does_not_come_is_waited_for_once_and_not_for_each_dataset(
+def test_an_unreachable_ingest_is_waited_for_once_and_not_for_each_dataset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = VirtualTime(monkeypatch)

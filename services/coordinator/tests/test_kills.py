@@ -33,7 +33,7 @@ def killer(monkeypatch: pytest.MonkeyPatch) -> Killer:
 
 @dataclass
 class World:
-    """A home whose process is killed, and what it then looks like to the next one."""
+    """A home whose process is killed, and the state that the next process finds."""
 
     killer: Killer
     home: Path
@@ -44,7 +44,7 @@ class World:
         return Coordinator(home=home, topics=topics, is_durable=True)
 
     def prepared(self, act: Act) -> None:
-        """Have a home as `act` leaves it."""
+        """Prepare a home as `act` leaves it."""
         topics = FakeTopics()
         act(self.process(self.home, topics))
         self.topics = frozenset(topics.names)
@@ -123,8 +123,8 @@ def test_a_rename_is_one_step_and_may_be_repeated(world: World, root: str) -> No
                 push_topics={"default": "odf.push.cities.default"},
             )
         }
-        told = node.home / "datasets" / before.dataset_id.folder / "info" / "alias"
-        assert told.read_text() == "Towns"
+        alias = node.home / "datasets" / before.dataset_id.folder / "info" / "alias"
+        assert alias.read_text() == "Towns"
     assert world.tries > 5
 
 
@@ -154,7 +154,7 @@ def test_a_deletion_may_be_repeated_before_what_is_left_is_collected(world: Worl
     for node in world.killed_at_each_write(lambda node: node.editor.delete("cities")):
         try:
             node.editor.delete("cities")
-        except NotFound:  # it was over
+        except NotFound:  # it had finished
             assert list(node.home.glob("claims/*")) == []
         assert require_nothing_left_over(node) == {}
 
@@ -228,7 +228,7 @@ def test_objects_of_a_refused_copy_stay_for_the_next_attempt(world: World, root:
     assert isinstance(imported(node, known.id, known.state.head, "towns"), Committed)
 
 
-def test_a_download_under_way_is_left_alone_and_an_old_one_is_collected(world: World, root: str) -> None:
+def test_a_download_in_progress_is_kept_and_an_old_one_is_collected(world: World, root: str) -> None:
     node = world.process(world.home, FakeTopics())
     node.add(root)
     stray = DatasetId.of_key(bytes(32))
@@ -256,7 +256,7 @@ def test_what_had_a_name_is_never_collected(world: World, root: str) -> None:
     assert set(node.blobs.datasets()) == {known.id}
 
 
-def test_an_operation_of_a_process_that_is_merely_slow_is_left_alone(world: World, root: str) -> None:
+def test_an_operation_of_a_slow_process_is_not_settled(world: World, root: str) -> None:
     topics = FakeTopics()
     slow, other = world.process(world.home, topics), world.process(world.home, topics)
     create = topics.create_push_topic
@@ -352,7 +352,7 @@ def test_nothing_else_waits_for_a_broker_that_does_not_answer(world: World, root
 
 
 def test_a_dataset_left_with_two_names_keeps_the_later_one(world: World, root: str) -> None:
-    """As a rename by an earlier release left it, which was killed between its two writes."""
+    """As left by a rename of an earlier release that was killed between its two writes."""
     node = world.process(world.home, FakeTopics())
     node.add(root)
     first = node.find("cities").entry
@@ -426,7 +426,7 @@ def test_a_dataset_that_is_read_keeps_its_name(world: World, root: str, derivati
     assert require_nothing_left_over(node).keys() == {"cities", "cities.copy"}
 
 
-def test_what_a_killed_command_handed_over_goes_while_the_node_runs(tmp_path: Path) -> None:
+def test_files_handed_over_by_a_killed_command_are_removed_while_the_node_runs(tmp_path: Path) -> None:
     node = Coordinator(home=tmp_path / "home", is_durable=True)
     staging = Staging(node.home)
     with staging.holding() as staged:

@@ -16,14 +16,14 @@ def committed(last_offset: int | None, *, number: int = 1) -> bus.Committed:
     )
 
 
-def test_a_row_has_what_was_said_last() -> None:
+def test_a_row_shows_the_latest_report() -> None:
     table = DatasetTable()
     table.committed(str(DATASET), committed(None), now=None)
 
     table.see(envelope(DATASET, committed(9, number=2)), 100.0)
     table.see(envelope(DATASET, bus.IngestProgress(source_name="a", lag=3)), 100.0)
-    told = bus.IngestProgress(source_name="b", lag=4, rejected=2, rejected_reason="is empty")
-    table.see(envelope(DATASET, told), 100.0)
+    progress = bus.IngestProgress(source_name="b", lag=4, rejected=2, rejected_reason="is empty")
+    table.see(envelope(DATASET, progress), 100.0)
 
     (row,) = table.rows(100.0)
     assert row == {
@@ -43,7 +43,7 @@ def test_a_row_has_what_was_said_last() -> None:
 
 
 @pytest.mark.parametrize("end", [bus.TransformProgress(), committed(9, number=2)])
-def test_a_row_has_what_the_engine_does_until_that_ends(end: Body) -> None:
+def test_a_row_shows_the_progress_of_the_engine_until_it_ends(end: Body) -> None:
     table = DatasetTable()
     table.committed(str(DATASET), committed(None), now=None)
     table.see(envelope(DATASET, bus.TransformProgress(stage="computing", rows=3, total=5)), 100.0)
@@ -72,9 +72,9 @@ def test_a_removed_dataset_is_gone() -> None:
     assert list(table.rows(1.0)) == []
 
 
-def test_only_records_that_came_while_it_was_watched_count_as_throughput() -> None:
+def test_only_records_that_arrived_while_watching_count_as_throughput() -> None:
     table = DatasetTable()
-    table.see(envelope(DATASET, committed(599)), 100.0)  # it was there before, for all that is known
+    table.see(envelope(DATASET, committed(599)), 100.0)  # may have existed before
     table.see(envelope(DATASET, committed(299, number=2)), 101.0)  # reset
     table.committed(str(DATASET), committed(899, number=3), now=None)  # history
     assert [row["records_per_second"] for row in table.rows(102.0)] == [0.0]
@@ -83,7 +83,7 @@ def test_only_records_that_came_while_it_was_watched_count_as_throughput() -> No
     assert [row["records_per_second"] for row in table.rows(104.0)] == [1.0]
 
 
-def test_rows_are_by_name_and_only_of_what_has_a_head() -> None:
+def test_rows_are_sorted_by_name_and_only_of_datasets_with_a_head() -> None:
     table = DatasetTable()
     others = [generate().dataset_id for _ in range(3)]
     for dataset, alias in zip(others, ("b", "A", "c"), strict=True):

@@ -1,4 +1,4 @@
-"""A dataset whose lock another process holds, beside healthy ones: commands as they come over the bus."""
+"""A dataset whose lock another process holds, and healthy ones next to it: commands received over the bus."""
 
 import threading
 import time
@@ -57,7 +57,7 @@ def propose(node: Coordinator, messages: MemoryBus, known: DatasetHandle) -> Non
     messages.send(COORDINATOR_COMMANDS, envelope(known.id, body))
 
 
-def test_a_lock_that_is_kept_stops_its_own_dataset_and_no_other(tmp_path: Path, root: str) -> None:
+def test_a_lock_that_stays_held_blocks_only_its_dataset(tmp_path: Path, root: str) -> None:
     node, messages = Coordinator(home=tmp_path, is_durable=True), MemoryBus()
     node.add(root, root.replace("name: cities", "name: towns"))
     cities, towns = node.find("cities"), node.find("towns")

@@ -131,7 +131,7 @@ def test_a_reset_to_the_head_announces_nothing(pair: Coordinator) -> None:
     assert announced == []
 
 
-def test_a_dataset_on_which_another_operation_works_is_not_reset(pair: Coordinator) -> None:
+def test_a_dataset_with_another_operation_in_progress_is_not_reset(pair: Coordinator) -> None:
     first = pair.find("cities").state.head
     known = pair.push("cities", "Rome", minute=1)
     pair.committer.locks = DatasetLocks(FreeLocks(), 10_000, local_seconds=0.01)
@@ -159,7 +159,7 @@ def test_a_derivative_is_reset_to_each_block_of_its_chain(pair: Coordinator) -> 
         assert pair.editor.reset("cities.copy", block).state.head == block
 
 
-def test_a_block_that_was_read_and_is_no_longer_stored_stops_no_reset(pair: Coordinator) -> None:
+def test_a_missing_block_that_was_read_does_not_prevent_a_reset(pair: Coordinator) -> None:
     known = pair.find("cities")
     seed = list(iterate(pair.datasets.reader(known.id), known.state.head))[-1][0]
     copy = pair.find("cities.copy")
@@ -220,15 +220,15 @@ def test_events_are_not_committed_to_a_copy(pair: Coordinator) -> None:
 
 
 def test_what_would_change_nothing_is_refused_for_a_copy_too(pair: Coordinator) -> None:
-    event, moment = SetInfo(description="towns"), Timestamp.from_ms(60_000)
+    event, watermark = SetInfo(description="towns"), Timestamp.from_ms(60_000)
     pair.editor.commit_event("cities", event)
-    pair.editor.set_watermark("cities", moment)
+    pair.editor.set_watermark("cities", watermark)
     pair.keys.remove(pair.find("cities").id)
 
     with pytest.raises(Refused, match="cities is a copy"):
         pair.editor.commit_event("cities", event)
     with pytest.raises(Refused, match="cities is a copy"):
-        pair.editor.set_watermark("cities", moment)
+        pair.editor.set_watermark("cities", watermark)
 
 
 def test_a_polling_source_that_this_node_cannot_read_is_refused(pair: Coordinator) -> None:
@@ -292,9 +292,7 @@ def test_inputs_that_were_read_cannot_be_exchanged(pair: Coordinator, root: str)
 
 
 @pytest.mark.parametrize("ref", ["cities.copy", "third"])
-def test_a_dataset_does_not_come_to_read_itself(
-    node: Coordinator, root: str, derivative: str, ref: str
-) -> None:
+def test_a_dataset_cannot_read_itself(node: Coordinator, root: str, derivative: str, ref: str) -> None:
     third = derivative.replace("name: cities.copy", "name: third").replace("Cities", "cities.copy")
     node.add(root, derivative, third)
     before = node.find("cities.copy").state

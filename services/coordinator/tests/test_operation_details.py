@@ -1,4 +1,4 @@
-"""What each operation does in the cases that are rare: nothing there, too late, busy, or a bug."""
+"""Rare cases of each operation: missing data, too late, busy, or a bug."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -36,7 +36,7 @@ def pair(node: Coordinator, root: str, derivative: str) -> Coordinator:
     return node
 
 
-def test_a_proposal_to_a_chain_that_is_gone_came_too_late(node: Coordinator, root: str) -> None:
+def test_a_proposal_to_a_deleted_chain_is_too_late(node: Coordinator, root: str) -> None:
     node.add(root)
     known = node.find("cities")
     node.refs.remove(known.id, "head", expected=known.state.head)
@@ -52,7 +52,7 @@ def test_no_reference_is_staged_without_a_head(node: Coordinator, root: str) -> 
         node.importer._stage(known.id, "old", None, known.state.head)
 
 
-def test_the_data_of_a_derivative_whose_input_is_gone_is_not_dropped(pair: Coordinator) -> None:
+def test_the_data_of_a_derivative_with_a_missing_input_is_not_dropped(pair: Coordinator) -> None:
     cities = pair.find("cities").id
     pair.catalog.remove("cities")
     with pytest.raises(DataNotDerived, match=f"{cities}, an input of cities.copy, is missing"):
@@ -74,7 +74,7 @@ def pulled(node: Coordinator, *refs: str) -> list[PullProgress]:
     return list(pull(node.puller, *refs))
 
 
-def test_a_bug_in_a_pull_is_the_failure_of_that_dataset_alone(
+def test_a_bug_in_a_pull_fails_that_dataset_alone(
     pair: Coordinator, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair.add(root.replace("name: cities", "name: towns"))
@@ -159,7 +159,7 @@ def raise_unknown(event: UnknownEvent) -> None:
         (InvalidInput(text="no"), True),
     ],
 )
-def test_a_command_is_answered_unless_it_can_be_tried_again(
+def test_a_command_is_answered_unless_it_can_be_retried(
     pair: Coordinator, monkeypatch: pytest.MonkeyPatch, error: Exception, is_answered: bool
 ) -> None:
     def fail(*_: object, **__: object) -> None:

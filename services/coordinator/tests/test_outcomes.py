@@ -1,4 +1,4 @@
-"""What a change of a dataset does about the outcome of its proposal."""
+"""How a change of a dataset reacts to the outcome of its proposal."""
 
 import pytest
 from odf_testing.builders import a_dataset, a_hash
@@ -17,7 +17,7 @@ ONE, TWO = a_hash("one"), a_hash("two")
 
 
 class Change:
-    """Succeeds after it was overtaken some times."""
+    """Succeeds after it has lost the race a few times."""
 
     def __init__(self, overtaken: int) -> None:
         self.tries = 0
@@ -31,14 +31,14 @@ class Change:
 
 
 @pytest.mark.parametrize("overtaken", [0, 1, 5, ATTEMPTS - 1])
-def test_a_change_that_was_overtaken_is_tried_again(overtaken: int) -> None:
+def test_a_change_that_was_overtaken_is_retried(overtaken: int) -> None:
     change = Change(overtaken)
 
     assert retry_on_conflict(change) == "done"
     assert change.tries == overtaken + 1
 
 
-def test_a_change_that_is_always_overtaken_is_given_up() -> None:
+def test_a_change_that_is_always_overtaken_is_abandoned() -> None:
     change = Change(1000)
 
     with pytest.raises(HeadMoved):

@@ -1,4 +1,4 @@
-"""Which datasets an instance takes over when partitions are assigned to it, and which it tries again."""
+"""Which datasets an instance takes over when partitions are assigned to it, and which it retries."""
 
 import threading
 from collections.abc import Iterable
@@ -75,7 +75,7 @@ def test_partitions_that_stay_assigned_are_taken_over_once(instance: Instance) -
     assert instance.assigned(ALL) == ["cities", "towns"]
 
 
-def test_a_partition_that_is_lost_before_it_was_taken_over_is_left_alone(instance: Instance) -> None:
+def test_a_partition_that_is_lost_before_it_was_taken_over_is_ignored(instance: Instance) -> None:
     instance.owned.on_assigned(ALL)
     assert instance.assigned(()) == []
 
@@ -108,7 +108,7 @@ def reads(node: Coordinator, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_what_cannot_be_read_is_tried_again_after_a_pause_until_it_can(
+def test_an_unreadable_dataset_is_retried_after_a_pause_until_it_is_readable(
     node: Coordinator, instance: Instance, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert instance.assigned(ALL) == []
@@ -132,7 +132,7 @@ def test_what_cannot_be_read_is_tried_again_after_a_pause_until_it_can(
 
 
 @pytest.mark.usefixtures("reads")
-def test_what_cannot_be_read_is_not_tried_again_once_its_partition_is_lost(
+def test_an_unreadable_dataset_is_not_retried_once_its_partition_is_lost(
     node: Coordinator, instance: Instance, reads: list[str]
 ) -> None:
     instance.assigned(ALL)

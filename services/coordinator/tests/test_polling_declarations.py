@@ -1,4 +1,4 @@
-"""A polling source that cannot be is refused where it is said; one that can be is polled by a pull."""
+"""An impossible polling source is refused with its place; a valid one is polled by a pull."""
 
 import pytest
 from odf_testing.coordinator import Coordinator

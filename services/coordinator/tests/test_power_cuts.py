@@ -51,7 +51,7 @@ def cuts(disk: Disk) -> Iterator[Files]:
 
 
 def whole_life(home: Path, root: str, derivative: str) -> None:
-    """Commit in every way there is."""
+    """Commit in every possible way."""
     node = Coordinator(home=home, is_durable=True)
     node.add(root)
     node.add(derivative)
@@ -91,7 +91,7 @@ def all_faults(recorder: Recorder) -> set[str]:
     return found
 
 
-def test_a_power_cut_at_any_moment_leaves_whole_chains(
+def test_a_power_cut_at_any_time_leaves_whole_chains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str, derivative: str
 ) -> None:
     recorder = recorded(tmp_path / "home", monkeypatch, nothing, root, derivative)
@@ -112,7 +112,7 @@ PLANTED: dict[str, Plant] = {
 
 
 @pytest.mark.parametrize("what", PLANTED)
-def test_a_sync_that_is_left_out_is_noticed(
+def test_a_missing_sync_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str, derivative: str, what: str
 ) -> None:
     recorder = recorded(tmp_path / "home", monkeypatch, PLANTED[what], root, derivative)

@@ -1,4 +1,4 @@
-"""What is known of transforms while the engine is at them, and of rows that came too late."""
+"""What is reported of running transforms, and of late records."""
 
 import json
 import threading
@@ -34,7 +34,7 @@ def pulled(node: Coordinator) -> Iterator[PullProgress]:
     return node.puller.pull(["cities.copy"], is_all=False, is_recursive=False, is_wanted=lambda: True)
 
 
-def test_a_pull_tells_how_far_the_engine_is_and_what_came_too_late(pushed: Coordinator) -> None:
+def test_a_pull_reports_progress_and_late_records(pushed: Coordinator) -> None:
     known = pushed.find("cities.copy")
     said = threading.Event()
 
@@ -57,7 +57,7 @@ def test_a_pull_tells_how_far_the_engine_is_and_what_came_too_late(pushed: Coord
     assert pushed.scheduler.running.of(known.id) is None
 
 
-def test_what_came_too_late_is_counted_once_the_step_is_committed(pushed: Coordinator) -> None:
+def test_late_records_are_counted_once_the_step_is_committed(pushed: Coordinator) -> None:
     known = pushed.find("cities.copy")
     pushed.engine.progress = (COUNTING, DONE)
     pushed.engine.failures = [Unavailable(what="the engine")]
@@ -69,7 +69,7 @@ def test_what_came_too_late_is_counted_once_the_step_is_committed(pushed: Coordi
     assert pushed.scheduler.running.of(known.id) is None
 
 
-def test_what_came_too_late_adds_up_and_is_shown(
+def test_counts_of_late_records_are_summed_and_shown(
     odf: Callable[..., int], node: Coordinator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for minute in range(2):
@@ -86,25 +86,25 @@ def test_what_came_too_late_adds_up_and_is_shown(
     assert head.split()[-1] == "late"
 
 
-def test_a_count_that_cannot_be_read_is_none(node: Coordinator) -> None:
+def test_an_unreadable_count_is_reported_as_none(node: Coordinator) -> None:
     for text in ("many", "-3", "", "9" * 30):
         node.blobs.set_note(a_dataset(), "late", text)
         assert late_rows(node.blobs, a_dataset()) == 0
 
 
-def test_what_takes_longer_is_passed_on_until_it_ends() -> None:
-    time, told, dataset = [0.0], [], a_dataset()
-    running = RunningTransforms(lambda _, now: told.append(now), clock=lambda: time[0])
+def test_reports_of_a_longer_step_are_passed_on_until_it_ends() -> None:
+    time, reports, dataset = [0.0], [], a_dataset()
+    running = RunningTransforms(lambda _, now: reports.append(now), clock=lambda: time[0])
     with running.track(dataset) as short:
         short.note(COUNTING)
         short.note(DONE)
-    assert told == []
+    assert reports == []
     with running.track(dataset) as long:
         long.note(EngineProgress())
         time[0] = REPORT_AFTER_SECONDS
         long.note(COUNTING)
         assert running.of(dataset) == COUNTING
-    assert told == [COUNTING, EngineProgress()]
+    assert reports == [COUNTING, EngineProgress()]
     assert running.of(dataset) is None
 
 
@@ -126,7 +126,7 @@ def test_an_engine_is_silent_once_it_has_sent_no_report_for_a_time() -> None:
     assert not running.has_silence()
 
 
-def test_what_the_engine_does_is_said_on_the_bus(pushed: Coordinator) -> None:
+def test_the_progress_of_the_engine_is_published_on_the_bus(pushed: Coordinator) -> None:
     known = pushed.find("cities.copy")
     pushed.publisher.working(known.id, COUNTING)
     topic, said = pushed.bus.sent[-1]

@@ -20,7 +20,7 @@ from odf_coordinator.transforms.scheduler import Scheduler
 
 
 def pulled(node: Coordinator, ref: str) -> PullProgress:
-    with node.at_work():
+    with node.scheduler_running():
         return [*node.puller.pull([ref], is_all=False, is_recursive=False, is_wanted=lambda: True)][-1]
 
 
@@ -81,7 +81,7 @@ def test_blocks_that_were_committed_before_a_drain_failed_count(node: Coordinato
     assert failed.head == node.find("cities").state.head
 
 
-def test_a_pull_of_a_chain_that_gets_lost_meanwhile_fails_with_the_first_error(polled: Coordinator) -> None:
+def test_a_pull_of_a_chain_that_is_lost_meanwhile_fails_with_the_first_error(polled: Coordinator) -> None:
     def poll(dataset: DatasetId) -> Generator[str, None, None]:
         yield "fetching"
         polled.catalog.remove("cities")
@@ -104,7 +104,7 @@ def test_a_root_without_sources_is_not_drained(node: Coordinator, root: str) -> 
     assert node.ingest.drained == []
 
 
-def test_a_poll_ends_once_its_caller_is_gone(polled: Coordinator) -> None:
+def test_a_poll_ends_once_its_caller_has_gone(polled: Coordinator) -> None:
     stages: list[str] = []
 
     def poll(_: DatasetId) -> Generator[str, None, None]:
@@ -185,7 +185,7 @@ class AwayEngine:
         return next(self._losses)
 
 
-def test_the_time_that_an_engine_may_be_away_begins_when_it_is_lost(
+def test_the_grace_period_of_an_engine_begins_when_it_is_lost(
     node: Coordinator, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add(root)

@@ -30,7 +30,7 @@ WIDE = pa.schema(
 
 
 def columns_of(transform: Transform) -> list[tuple[str, str]]:
-    """Return what a query selects, and how it calls that."""
+    """Return what a query selects, and under which names."""
     query = (transform.queries or ())[-1].query
     selected = query.removeprefix("SELECT ").partition(" FROM ")[0].split(", ")
     return [(one.partition(" AS ")[0], one.rpartition(" AS ")[2]) for one in selected]
@@ -188,7 +188,9 @@ def test_what_cannot_be_migrated_changes_nothing(evolving: Evolving) -> None:
     assert {kind: set(node.blobs.names(before.dataset_id, kind)) for kind in ObjectKind} == objects
 
 
-def test_a_query_for_columns_that_were_not_read_yet_is_told_what_to_do_first(evolving: Evolving) -> None:
+def test_a_query_for_columns_that_were_not_read_yet_gets_advice_on_what_to_do_first(
+    evolving: Evolving,
+) -> None:
     node = evolving.node
     wide = WIDE.append(pa.field("country", pa.string()))
     records = {"event_time": [60_000], "city": ["Rome"], "population": [3], "country": ["Italy"]}
@@ -204,7 +206,7 @@ def test_a_query_for_columns_that_were_not_read_yet_is_told_what_to_do_first(evo
     assert node.find("cities.copy").state.last_offset == 1
 
 
-def test_a_query_that_ran_never_is_replaced_without_a_migration(
+def test_a_query_that_never_ran_is_replaced_without_a_migration(
     tmp_path: Path, root: str, derivative: str
 ) -> None:
     engine = Selecting()
@@ -216,7 +218,7 @@ def test_a_query_that_ran_never_is_replaced_without_a_migration(
     assert engine.migrations == []
 
 
-def test_a_state_that_stays_as_it_is_needs_no_block(evolving: Evolving) -> None:
+def test_an_unchanged_state_needs_no_block(evolving: Evolving) -> None:
     class Carrying(Selecting):
         def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
             return PassingEngine.migrate(self, request)
@@ -268,7 +270,7 @@ def test_records_of_a_migration_come_with_it(evolving: Evolving) -> None:
     assert migration.new_data is not None
 
 
-def test_a_query_that_is_taken_back_with_its_input_is_migrated_again(evolving: Evolving) -> None:
+def test_a_query_that_is_rolled_back_with_its_input_is_migrated_again(evolving: Evolving) -> None:
     node = evolving.node
     first = node.find("cities").state.head
     evolving.push("Rome", 3, 1)

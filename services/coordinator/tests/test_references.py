@@ -1,4 +1,4 @@
-"""References beside the head: staged, compared, followed by the head, and moved by compare-and-set only."""
+"""References other than the head: staged, compared, followed by the head, and moved by compare-and-set only."""
 
 import pytest
 from odf_testing.coordinator import Coordinator
@@ -28,7 +28,7 @@ def info(text: str) -> SetInfo:
     return SetInfo(description=text)
 
 
-def test_a_reference_is_made_at_the_head_and_continues_automatically(cities: Coordinator) -> None:
+def test_a_reference_is_created_at_the_head_and_continues_automatically(cities: Coordinator) -> None:
     head = cities.find("cities").state
     made = cities.references.set(BRANCH, "", None)
     assert (made.name, made.block, made.compared) == (
@@ -62,7 +62,7 @@ def test_the_head_follows_a_reference_that_continues_it(cities: Coordinator) -> 
     assert cities.references.fast_forward(BRANCH).state == cities.find("cities").state, "it is past it"
 
 
-def test_the_head_does_not_follow_a_reference_that_went_its_own_way(cities: Coordinator) -> None:
+def test_the_head_does_not_follow_a_diverged_reference(cities: Coordinator) -> None:
     common = cities.references.set(BRANCH, "", None).block
     cities.editor.commit_event(BRANCH, info("towns"))
     cities.push("cities", "Rome", minute=1)
@@ -189,7 +189,7 @@ def test_a_reference_is_reset_to_a_block_of_its_own_chain(cities: Coordinator) -
     assert cities.datasets.open_at(BRANCH).state.head == head
 
 
-def test_a_state_beside_the_head_does_not_make_the_head_cold(cities: Coordinator) -> None:
+def test_the_state_of_another_reference_does_not_evict_that_of_the_head(cities: Coordinator) -> None:
     first = cities.references.set("cities@old", "", None).block
     cities.push("cities", "Rome", minute=1)
     assert cities.datasets.open_at("cities@old").state.head == first
@@ -237,7 +237,7 @@ def test_other_datasets_share_no_block(cities: Coordinator, derivative: str) -> 
     assert compared.common is None
 
 
-def test_a_circle_that_was_staged_in_two_datasets_is_never_closed(
+def test_a_cycle_that_was_staged_in_two_datasets_is_never_closed(
     cities: Coordinator, derivative: str
 ) -> None:
     first = derivative.replace("cities.copy", "first")

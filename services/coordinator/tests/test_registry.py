@@ -1,4 +1,4 @@
-"""What the registry knows of datasets that appear or disappear, and which objects a block needs."""
+"""The registry's view of datasets that appear or disappear, and which objects a block needs."""
 
 import pytest
 from odf_testing.builders import a_checkpoint, a_dataset
@@ -77,7 +77,7 @@ def test_nothing_is_remembered_of_a_deleted_dataset(node: Coordinator, root: str
     assert len(node.states) == 0
 
 
-def test_what_was_deleted_elsewhere_is_not_listed_and_has_no_trouble(
+def test_a_dataset_that_another_process_deleted_is_not_listed_and_has_no_problem(
     node: Coordinator, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add(root)
@@ -104,7 +104,7 @@ def test_known_roots_are_those_of_this_node_and_no_derivatives(
     assert node.datasets.roots == set()
 
 
-def test_what_a_dataset_is_derived_of_is_looked_up_once(
+def test_the_inputs_of_a_dataset_are_looked_up_once(
     node: Coordinator, root: str, derivative: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = (derivative.replace("name: cities.copy", f"name: {name}") for name in ("one", "other"))
@@ -125,7 +125,7 @@ def test_what_a_dataset_is_derived_of_is_looked_up_once(
 
 
 @pytest.mark.parametrize("content", [None, b"", b"x" * 99])
-def test_a_checkpoint_that_a_block_declares_has_to_be_there_with_its_size(content: bytes | None) -> None:
+def test_a_checkpoint_that_a_block_declares_has_to_exist_with_its_size(content: bytes | None) -> None:
     blobs, checkpoint = MemoryBlobStore(MemoryRefStore()), a_checkpoint()
     event = ExecuteTransform(query_inputs=(), new_checkpoint=checkpoint)
     if content is not None:

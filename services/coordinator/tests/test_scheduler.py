@@ -1,4 +1,4 @@
-"""When derivatives run, and when they run again after a run that failed."""
+"""When derivatives run, and when failed runs are retried."""
 
 import threading
 import time
@@ -30,7 +30,7 @@ def copy(node: Coordinator, root: str, derivative: str) -> DatasetId:
     return node.find("cities.copy").id
 
 
-def test_a_commit_of_its_own_run_starts_no_other(node: Coordinator, copy: DatasetId) -> None:
+def test_the_commit_of_a_run_does_not_start_another(node: Coordinator, copy: DatasetId) -> None:
     node.push("cities", "Oslo")
     assert node.scheduler.work()
     assert node.scheduler.waiting() == 0
@@ -46,7 +46,7 @@ def test_one_run_reads_across_a_change_of_the_inputs_columns(node: Coordinator, 
     assert node.find("cities.copy").state.last_offset == 1
 
 
-def test_a_derivative_that_is_not_assigned_here_runs_only_on_request(
+def test_a_derivative_that_is_not_assigned_to_this_instance_runs_only_on_request(
     node: Coordinator, copy: DatasetId
 ) -> None:
     key = node.home / "keys" / copy.folder
@@ -60,9 +60,7 @@ def test_a_derivative_that_is_not_assigned_here_runs_only_on_request(
     assert node.find("cities.copy").state.last_offset == 0
 
 
-def test_runs_that_a_dependency_prevents_are_repeated_after_growing_pauses(
-    node: Coordinator, copy: DatasetId
-) -> None:
+def test_runs_that_a_dependency_prevents_are_retried_with_backoff(node: Coordinator, copy: DatasetId) -> None:
     node.engine.failures = [Unavailable(what="the engine") for _ in range(3)]
     node.push("cities", "Oslo")
     with capture_logs():
@@ -76,7 +74,7 @@ def test_runs_that_a_dependency_prevents_are_repeated_after_growing_pauses(
     assert node.scheduler.lost(copy) == ""
 
 
-def test_runs_that_failed_are_repeated_after_growing_pauses(node: Coordinator, copy: DatasetId) -> None:
+def test_failed_runs_are_retried_with_backoff(node: Coordinator, copy: DatasetId) -> None:
     node.engine.failures = [ZeroDivisionError() for _ in range(3)]
     node.push("cities", "Oslo")
     with capture_logs():
@@ -90,7 +88,7 @@ def test_runs_that_failed_are_repeated_after_growing_pauses(node: Coordinator, c
     assert node.scheduler.problem(copy) == ""
 
 
-def test_a_run_that_is_due_waits_for_room(
+def test_a_run_that_is_due_waits_for_a_free_slot(
     node: Coordinator, copy: DatasetId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = list[float]()
@@ -123,7 +121,7 @@ def test_readers_are_looked_up_under_the_lock(
     assert held == [True, True]
 
 
-def test_a_dependency_that_has_answered_is_not_lost_any_more(node: Coordinator, copy: DatasetId) -> None:
+def test_a_dependency_that_has_answered_is_available_again(node: Coordinator, copy: DatasetId) -> None:
     node.engine.failures = [Unavailable(what="the engine"), InvalidQuery(text="no")]
     node.push("cities", "Oslo")
     with capture_logs():
@@ -133,7 +131,7 @@ def test_a_dependency_that_has_answered_is_not_lost_any_more(node: Coordinator, 
     assert (node.scheduler.lost(copy), node.scheduler.problem(copy)) == ("", "no")
 
 
-def test_a_query_that_failed_is_tried_again_only_on_request(node: Coordinator, copy: DatasetId) -> None:
+def test_a_query_that_failed_is_retried_only_on_request(node: Coordinator, copy: DatasetId) -> None:
     node.engine.failures = [InvalidQuery(text="no")]
     with capture_logs():
         node.push("cities", "Oslo")
@@ -149,7 +147,7 @@ def test_a_query_that_failed_is_tried_again_only_on_request(node: Coordinator, c
     assert node.find("cities.copy").state.last_offset == 1
 
 
-def test_an_input_that_is_back_is_noticed_on_request(node: Coordinator, copy: DatasetId) -> None:
+def test_an_input_that_is_available_again_is_noticed_on_request(node: Coordinator, copy: DatasetId) -> None:
     before = node.push("cities", "Oslo").state.head
     after = node.push("cities", "Rome", minute=1).state.head
     with capture_logs():
@@ -215,7 +213,7 @@ def test_a_scheduler_without_work_sleeps(node: Coordinator, monkeypatch: pytest.
     assert time.monotonic() - began >= 0.2, "it waited before each further look"
 
 
-def test_a_run_that_ends_wakes_those_that_wait_for_room(
+def test_a_run_that_ends_wakes_those_that_wait_for_a_slot(
     node: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for pause in ("IDLE_SECONDS", "ROOM_SECONDS"):
@@ -246,7 +244,7 @@ def test_a_run_that_ends_wakes_those_that_wait_for_room(
         thread.join()
 
 
-def test_nothing_is_kept_of_a_removed_dataset_that_was_still_looked_at(
+def test_nothing_is_kept_of_a_dataset_that_was_removed_during_its_run(
     node: Coordinator, copy: DatasetId
 ) -> None:
     node.scheduler.request(copy)

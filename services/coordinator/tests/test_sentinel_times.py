@@ -1,4 +1,4 @@
-"""Times that nanoseconds in 64 bits cannot hold, the usual sentinels, are committed and told by every process."""
+"""Times that nanoseconds in 64 bits cannot hold, the usual sentinels, are committed and reported by every process."""
 
 import json
 from collections.abc import Callable

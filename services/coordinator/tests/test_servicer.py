@@ -1,4 +1,4 @@
-"""What each call of the coordinator's service asks of it and answers, without a server."""
+"""What each RPC of the coordinator does and returns, without a server."""
 
 from types import SimpleNamespace
 from typing import cast
@@ -140,7 +140,7 @@ def test_a_query_needs_tables_with_columns_and_quoted_names(
     assert cities(servicer.Query(wire.SqlRequest(sql="SELECT * FROM `cities.copy`"), CONTEXT)) == ["Oslo", "Rome"]  # fmt: skip
 
 
-def test_what_a_pull_is_asked_for_decides_what_it_does(servicer: Servicer, node: Coordinator) -> None:
+def test_the_request_of_a_pull_decides_what_it_does(servicer: Servicer, node: Coordinator) -> None:
     def pulled(**options: object) -> dict[str, str]:
         request = wire.PullRequest(**options)  # type: ignore[arg-type]
         return {one.alias: one.state for one in servicer.Pull(request, CONTEXT)}
@@ -151,7 +151,7 @@ def test_what_a_pull_is_asked_for_decides_what_it_does(servicer: Servicer, node:
         assert first != second
 
     both = {"cities", "cities.copy"}
-    with node.at_work():
+    with node.scheduler_running():
         assert pulled(refs=["cities"]) == {"cities": "up-to-date"}
         assert pulled(refs=["cities.copy"]).keys() == {"cities.copy"}
         assert pulled(refs=["cities.copy"], recursive=True).keys() == both
@@ -186,9 +186,7 @@ def test_a_watermark_is_set_on_datasets_by_name_only(servicer: Servicer, node: C
     assert node.find("cities").state.watermark == Timestamp.from_ms(60 * 60_000)
 
 
-def test_datasets_are_changed_and_answered_with_what_they_are_then(
-    servicer: Servicer, node: Coordinator
-) -> None:
+def test_datasets_are_changed_and_returned_as_changed(servicer: Servicer, node: Coordinator) -> None:
     first = str(node.find("cities").state.head)
     described = servicer.Describe(wire.DescribeRequest(ref="cities"), CONTEXT)
     assert described.data_size > 0

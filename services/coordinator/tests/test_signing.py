@@ -1,4 +1,4 @@
-"""With a key, every block that is committed has its signature beside it; the blocks are the same as without."""
+"""With a key, a signature is stored next to every committed block; the blocks are the same as without."""
 
 from odf_testing.coordinator import Coordinator
 

@@ -84,7 +84,7 @@ def test_a_tail_has_the_last_records_in_their_order(
     assert (table["city"].to_pylist() if table.num_rows else []) == names
 
 
-def test_blocks_without_records_end_no_tail(cities: Coordinator) -> None:
+def test_blocks_without_records_do_not_end_a_tail(cities: Coordinator) -> None:
     cities.propose(cities.find("cities"), [SetInfo(description="x")])
 
     assert cities.record_reader.tail("cities", 1)["city"].to_pylist() == ["Bonn"]

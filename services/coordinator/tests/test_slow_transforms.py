@@ -1,4 +1,4 @@
-"""Transforms that wait for the engine hold up no other, and are named."""
+"""Transforms that wait for the engine do not delay others, and are reported."""
 
 import threading
 import time
@@ -38,7 +38,7 @@ class SlowEngine(PassingEngine):
 
     @contextmanager
     def freed(self) -> Iterator[None]:
-        """Let go of what it holds in the end, whatever happens."""
+        """Release its calls in the end, whatever happens."""
         try:
             yield
         finally:
@@ -70,12 +70,12 @@ def records(node: Coordinator, name: str) -> int:
     return node.find(name).state.next_offset
 
 
-def test_transforms_that_take_their_time_hold_up_no_other(fan: Coordinator, engine: SlowEngine) -> None:
+def test_slow_transforms_do_not_delay_others(fan: Coordinator, engine: SlowEngine) -> None:
     def are_through() -> bool:
         fan.now += STALLED_SECONDS + 1
         return [records(fan, name) for name in QUICK] == [1, 1]
 
-    with fan.at_work(), engine.freed():
+    with fan.scheduler_running(), engine.freed():
         until(are_through)
         assert engine.held == set(SLOW)
         assert [records(fan, name) for name in SLOW] == [0] * len(SLOW)
@@ -83,15 +83,15 @@ def test_transforms_that_take_their_time_hold_up_no_other(fan: Coordinator, engi
         until(lambda: [records(fan, name) for name in SLOW] == [1] * len(SLOW))
 
 
-def test_few_transforms_are_begun_at_a_time_while_none_takes_long(fan: Coordinator) -> None:
+def test_few_transforms_are_started_at_a_time_while_none_takes_long(fan: Coordinator) -> None:
     taken = [fan.scheduler._take() for _ in range(MAX_RUNS + 1)]
     fan.now += STALLED_SECONDS
     taken += [fan.scheduler._take() for _ in range(MAX_RUNS + 1)]
     assert [one is not None for one in taken] == [*[True] * MAX_RUNS, False] * 2
 
 
-def test_a_transform_of_which_the_engine_says_nothing_is_named(fan: Coordinator, engine: SlowEngine) -> None:
-    with fan.at_work(), engine.freed():
+def test_a_transform_without_reports_from_the_engine_is_named(fan: Coordinator, engine: SlowEngine) -> None:
+    with fan.scheduler_running(), engine.freed():
         until(lambda: SLOW[0] in engine.held)
         known = fan.find(SLOW[0])
         assert fan.scheduler.trouble(known.id) is None
@@ -104,10 +104,8 @@ def test_a_transform_of_which_the_engine_says_nothing_is_named(fan: Coordinator,
         assert abs(time.time_ns() - problem.since.ns) < 60e9
 
 
-def test_a_pull_ends_with_what_to_do_when_the_engine_says_nothing(
-    fan: Coordinator, engine: SlowEngine
-) -> None:
-    with fan.at_work(), engine.freed():
+def test_a_pull_ends_with_advice_when_the_engine_is_silent(fan: Coordinator, engine: SlowEngine) -> None:
+    with fan.scheduler_running(), engine.freed():
         until(lambda: SLOW[0] in engine.held)
         fan.now += SILENCE_SECONDS + 1
         for name in (SLOW[0], QUICK[0]):

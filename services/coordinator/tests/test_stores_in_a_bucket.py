@@ -26,7 +26,7 @@ MAX_TRIES = 200
 
 @dataclass
 class BucketCoordinator(Coordinator):
-    """A coordinator with a home of its own, whose objects and references are in a bucket."""
+    """A coordinator with a separate home, whose objects and references are in a bucket."""
 
     server: MinioServer = field(kw_only=True)
     place: S3Location = field(kw_only=True)
@@ -57,7 +57,7 @@ def node(server: MinioServer, tmp_path: Path, root: str) -> BucketCoordinator:
 
 
 def stored(node: BucketCoordinator, folder: Path) -> StoredChain:
-    """Return the dataset's chain as it is in the bucket, checked."""
+    """Return the dataset's chain as stored in the bucket, validated."""
     (entry,) = node.catalog.entries()
     prefix = replace(node.place, prefix=f"{node.place.prefix}/{entry.dataset_id.folder}")
     shutil.rmtree(folder, ignore_errors=True)
@@ -101,7 +101,7 @@ def test_two_nodes_that_commit_to_one_dataset_neither_fork_it_nor_lose_a_commit(
 
 @dataclass
 class World:
-    """A node whose process is killed at each write, and what that leaves to the next one."""
+    """A node whose process is killed at each write, and the state that the next process finds."""
 
     killer: Killer
     node: BucketCoordinator

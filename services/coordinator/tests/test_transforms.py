@@ -90,7 +90,7 @@ def test_schema_and_first_records_come_in_one_head_move(chain: Coordinator) -> N
     assert mine == [before.sequence_number + 2]
 
 
-def test_an_engine_out_of_reach_is_asked_again_later(chain: Coordinator) -> None:
+def test_an_unreachable_engine_is_retried_later(chain: Coordinator) -> None:
     chain.engine.failures = [Unavailable(what="engine"), Unavailable(what="engine")]
     chain.push("cities", "Oslo")
 
@@ -147,7 +147,7 @@ def test_another_instance_without_the_key_leaves_a_derivative_alone(chain: Coord
     assert chain.find("cities.copy").state.last_offset is None
 
 
-def test_pull_transforms_what_inputs_hold_now_inputs_first(chain: Coordinator) -> None:
+def test_pull_transforms_the_current_records_inputs_first(chain: Coordinator) -> None:
     stop = threading.Event()
     chain.push("cities", "Oslo")
     worker = threading.Thread(target=chain.scheduler.run, args=(stop,), daemon=True)
@@ -164,7 +164,7 @@ def test_pull_transforms_what_inputs_hold_now_inputs_first(chain: Coordinator) -
     assert chain.find("copy.copy").state.last_offset == 0
 
 
-def test_pull_tells_why_a_derivative_failed_and_continues_with_others(chain: Coordinator) -> None:
+def test_pull_reports_why_a_derivative_failed_and_continues_with_others(chain: Coordinator) -> None:
     stop = threading.Event()
     chain.engine.failures = [InvalidQuery(text="no such column")] * 2
     chain.push("cities", "Oslo")
@@ -182,12 +182,12 @@ def test_pull_tells_why_a_derivative_failed_and_continues_with_others(chain: Coo
 
 
 def its_schema(*, signed: bool, city: pa.Field) -> pa.Schema:
-    moment = pa.timestamp("ms", "UTC")
+    timestamp = pa.timestamp("ms", "UTC")
     names = {
         "offset": offset_type(signed=signed),
         "op": operation_type(signed=signed),
-        "system_time": moment,
-        "event_time": moment,
+        "system_time": timestamp,
+        "event_time": timestamp,
     }
     return pa.schema([*(pa.field(name, kind, nullable=False) for name, kind in names.items()), city])
 
@@ -281,7 +281,7 @@ def test_offsets_without_data_are_refused(chain: Coordinator) -> None:
         validate(chain.find("cities.copy").state, response, chain.blobs.scratch())
 
 
-def test_what_keeps_failing_is_tried_for_ever(chain: Coordinator) -> None:
+def test_a_transform_that_keeps_failing_is_retried_forever(chain: Coordinator) -> None:
     chain.push("cities", "Oslo")
     chain.engine.failures = [Unavailable(what="the engine") for _ in range(1100)]
 

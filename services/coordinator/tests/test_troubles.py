@@ -1,4 +1,4 @@
-"""One dataset in trouble, and all others as if nothing were."""
+"""A problem of one dataset leaves all others unaffected."""
 
 from collections.abc import Callable
 from typing import cast
@@ -20,7 +20,7 @@ from odf_coordinator.api.grpc_servicer import Servicer
 from odf_coordinator.catalog.partitions import PartitionOwnership
 from odf_coordinator.catalog.problems import Problems
 
-CONTEXT = cast("grpc.ServicerContext", None)  # `List` does not look at it
+CONTEXT = cast("grpc.ServicerContext", None)  # `List` does not use it
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_dataset_that_cannot_be_summed_up_hides_no_other(
     assert found["towns"].problem == ""
 
 
-def test_a_bug_in_one_transform_is_its_problem_and_it_is_tried_again(
+def test_a_bug_in_one_transform_is_reported_as_its_problem_and_retried(
     pair: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair.push("cities", "Oslo")
@@ -119,10 +119,10 @@ def test_a_derivative_that_waits_for_the_engine_says_so(
 def test_a_dataset_that_could_not_be_read_at_the_start_is_announced_once_it_can(
     pair: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[DatasetId] = []
+    announced: list[DatasetId] = []
     monkeypatch.setattr("odf_coordinator.catalog.partitions.READ_AGAIN_SECONDS", 0.0)
     ownership = PartitionOwnership(
-        datasets=pair.datasets, keys=pair.keys, announce=lambda state: told.append(state.dataset_id)
+        datasets=pair.datasets, keys=pair.keys, announce=lambda state: announced.append(state.dataset_id)
     )
     towns, head = pair.find("towns").id, pair.refs.head
 
@@ -135,11 +135,11 @@ def test_a_dataset_that_could_not_be_read_at_the_start_is_announced_once_it_can(
     ownership.on_assigned(frozenset(range(PARTITIONS)))
     ownership.step()
     ownership.step()
-    assert set(told) == {pair.find("cities").id, pair.find("cities.copy").id}
+    assert set(announced) == {pair.find("cities").id, pair.find("cities.copy").id}
 
     monkeypatch.setattr(pair.refs, "head", head)
     ownership.step()
-    assert told[-1] == towns
+    assert announced[-1] == towns
 
 
 def test_a_listing_of_what_is_known_reads_no_object_and_no_note_of_a_root_and_only_asks_for_its_newest_block(

@@ -1,4 +1,4 @@
-"""A dataset whose files cannot be used stops no other one: not its commits, the listing or its transforms."""
+"""A dataset whose files are unusable does not affect others: their commits, listing and transforms."""
 
 import errno
 import os
@@ -71,7 +71,7 @@ def test_commits_to_others_continue(
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=["damaged", "unavailable"])
-def test_others_are_listed_and_it_says_why_it_is_not(
+def test_others_are_listed_and_the_unreadable_one_has_its_reason(
     two: Coordinator, fault: OdfError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damage(two, two.find("cities").id, fault, monkeypatch)
@@ -115,7 +115,7 @@ def test_a_pull_with_inputs_leaves_out_those_that_cannot_be_read(
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=["damaged", "unavailable"])
-def test_its_derivatives_go_on_once_it_is_usable_again(
+def test_its_derivatives_continue_once_it_is_usable_again(
     two: Coordinator, fault: OdfError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two.work()
@@ -133,7 +133,7 @@ def test_its_derivatives_go_on_once_it_is_usable_again(
     assert two.scheduler.problem(two.find("cities.copy").id) == ""
 
 
-def test_a_full_disk_refuses_commits_leaves_nothing_behind_and_needs_no_restart(
+def test_a_full_disk_refuses_commits_leaves_nothing_and_needs_no_restart(
     tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = Coordinator(home=tmp_path / "home", is_durable=True)

@@ -86,13 +86,13 @@ def test_others_see_no_page_at_all(tmp_path: Path, headers: dict[str, str]) -> N
             assert "secret" not in str(body)
 
 
-def test_on_a_network_that_is_said_to_be_trusted_they_serve_others(tmp_path: Path) -> None:
+def test_they_serve_others_on_a_network_configured_as_trusted(tmp_path: Path) -> None:
     with serving(tmp_path, ODF_LISTEN_UNPROTECTED="1") as base:
         assert ask(base, "/datasets", {"Host": "views.example"})[0] == 200
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "192.0.2.1:1", "node.example:1"])
-def test_they_listen_beyond_loopback_only_if_that_is_said(tmp_path: Path, address: str) -> None:
+def test_they_listen_beyond_loopback_only_if_configured(tmp_path: Path, address: str) -> None:
     certificate, key = self_signed(tmp_path)
     https = {"ODF_HTTP_CERTIFICATE_FILE": str(certificate), "ODF_HTTP_KEY_FILE": str(key)}
     with pytest.raises(Unprotected, match="ODF_VIEWS_HTTP"):

@@ -34,7 +34,7 @@ def test_first_marked_is_first_taken_and_each_once_at_a_time() -> None:
     assert queue.pop(0.0) is None
 
 
-def test_a_mark_during_a_look_is_a_further_look() -> None:
+def test_a_mark_during_a_run_requests_another_run() -> None:
     queue = WorkQueue()
     before = queue.enqueue(ONE)
     queue.pop(0.0)
@@ -47,7 +47,7 @@ def test_a_mark_during_a_look_is_a_further_look() -> None:
     assert queue.pop(0.0) == (ONE, False)
 
 
-def test_a_postponed_look_keeps_its_tickets_open_and_waits() -> None:
+def test_a_postponed_run_keeps_its_tickets_open_and_waits() -> None:
     queue = WorkQueue()
     ticket = queue.enqueue(ONE)
     queue.pop(0.0)
@@ -60,7 +60,7 @@ def test_a_postponed_look_keeps_its_tickets_open_and_waits() -> None:
     assert queue.pop(5.0) == (ONE, False)
 
 
-def test_a_failure_is_told_and_another_look_follows() -> None:
+def test_a_failure_is_reported_and_another_run_follows() -> None:
     queue = WorkQueue()
     ticket = queue.enqueue(ONE)
     queue.pop(0.0)
@@ -99,7 +99,7 @@ def test_a_forced_mark_does_not_wait() -> None:
     assert queue.pop(0.0) == (ONE, True)
 
 
-def test_what_was_removed_needs_no_look() -> None:
+def test_a_removed_dataset_needs_no_run() -> None:
     queue = WorkQueue()
     ticket = queue.enqueue(ONE)
     queue.forget((ONE,))
@@ -135,7 +135,7 @@ def test_the_end_of_a_run_of_a_removed_dataset_is_ignored(
     assert queue.pop(0.0) == (ONE, False)
 
 
-def test_a_pause_that_a_forced_look_has_ended_starts_no_look_of_its_own() -> None:
+def test_a_pause_that_a_forced_run_has_ended_starts_no_further_run() -> None:
     queue = WorkQueue()
     queue.enqueue(ONE)
     queue.pop(0.0)
@@ -234,7 +234,7 @@ def test_every_event_in_every_state_has_its_transition() -> None:
 
 
 class LineModel(RuleBasedStateMachine):
-    """A queue beside what is expected of it: no request is lost, none runs twice at a time, tickets are answered in turn."""
+    """A queue and its model: no request is lost, none runs twice concurrently, tickets are answered in order."""
 
     def __init__(self) -> None:
         super().__init__()

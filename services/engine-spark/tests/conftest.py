@@ -49,7 +49,7 @@ def derive(transforms: Transforms, tmp_path: Path) -> Make:
 
 @pytest.fixture(scope="session")
 def engine(spark: Spark) -> Iterator[EngineClient]:
-    """The whole way: client, wire, server."""
+    """End to end: client, wire, server."""
     server = serve("127.0.0.1:0", register(spark, is_signed=False))
     client = EngineClient(f"127.0.0.1:{server.port}")
     yield client

@@ -1,4 +1,4 @@
-"""Checkpoints come from outside: what is not one is refused."""
+"""Checkpoints are untrusted input: a malformed one is refused."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""Spark behind the wire keeps the contract of the port that the services see; fixture `engine` of conftest."""
+"""Spark, called over the wire, keeps the contract of the services' engine port; uses conftest's fixture `engine`."""
 
 from odf_testing.engine_contract import EngineContract
 

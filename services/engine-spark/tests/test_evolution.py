@@ -1,4 +1,4 @@
-"""Checking a query that is to follow another one."""
+"""Checks of a query that is to replace another one."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ def checked(engine: EngineClient, transform: TransformSql, past: Past | None = N
 
 
 def known(engine: EngineClient, query: str) -> pa.Schema:
-    """Return the schema of a dataset that a query has made."""
+    """Return the schema of a dataset that a query has written."""
     schema = checked(engine, sql(query)).schema
     assert schema is not None
     system = [("offset", pa.uint64()), ("op", pa.uint8()), ("system_time", pa.timestamp("ms", "UTC"))]
@@ -51,21 +51,21 @@ def test_a_column_that_breaks_is_named(engine: EngineClient, query: str, text: s
         checked(engine, sql(query), Past(schema=known(engine, CARRIERS)))
 
 
-def test_a_query_that_can_take_over_what_the_old_one_keeps_is_admitted(engine: EngineClient) -> None:
+def test_a_query_that_can_reuse_the_state_of_the_old_one_is_accepted(engine: EngineClient) -> None:
     assert not checked(engine, sql(CARRIERS), Past(transform=sql(LATE))).is_stateful
 
 
-def test_one_that_cannot_is_refused_with_the_reason(engine: EngineClient) -> None:
+def test_a_query_that_cannot_reuse_the_state_is_refused_with_the_reason(engine: EngineClient) -> None:
     with pytest.raises(InvalidQuery, match="cannot be migrated"):
         checked(engine, sql(COUNTED), Past(transform=sql(LATE)))
 
 
-def test_the_old_query_may_be_of_another_version(engine: EngineClient) -> None:
+def test_the_old_query_may_be_from_another_version(engine: EngineClient) -> None:
     assert (
         checked(engine, sql(CARRIERS), Past(transform=replace(sql(LATE), version="0.0.1"))).schema is not None
     )
 
 
-def test_the_place_of_a_mistake_is_told(engine: EngineClient) -> None:
+def test_the_position_of_an_error_is_reported(engine: EngineClient) -> None:
     with pytest.raises(InvalidQuery, match=r"line 2,? pos 0"):
         checked(engine, sql("SELECT time_hour AS event_time\nFORM flights"))

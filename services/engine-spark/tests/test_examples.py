@@ -28,7 +28,7 @@ Rows = list[tuple[object, ...]]
 
 
 def at_once(folder: str, query: str, rows: Mapping[str, Rows]) -> Rows:
-    """Return DuckDB's answer over roots' rows of (op, event time in ms, *data); moments are milliseconds."""
+    """Return DuckDB's answer over roots' rows of (op, event time in ms, *data); timestamps are in milliseconds."""
     known = snapshots(EXAMPLES / folder)
     with duckdb.connect() as connection:
         for name, each in rows.items():
@@ -53,7 +53,7 @@ def cut(rows: Rows, edges: Sequence[int], watermarks: Sequence[int]) -> list[Blo
 
 
 def pulled(derivative: Derivative, source: random.Random) -> Rows:
-    """Return all records, made in several steps."""
+    """Return all records, computed in several steps."""
     ends = [len(chain.blocks) for chain in derivative.chains]
     cuts = [sorted(source.choices(range(end), k=3)) for end in ends]
     for until in [*zip(*cuts, strict=True), ends]:
@@ -71,14 +71,14 @@ def lines(file: Path, schema: pa.Schema) -> Rows:
     return rows
 
 
-def test_the_engine_tells_which_tables_each_example_reads(engine: EngineClient) -> None:
+def test_the_engine_reports_which_tables_each_example_reads(engine: EngineClient) -> None:
     for folder in ("leaderboard", "nexmark", "nycflights", "shipments", "trading"):
         for each in snapshots(EXAMPLES / folder).values():
             if each.kind is DatasetKind.Derivative:
                 made = transform_of(each)
                 assert isinstance(made.transform, TransformSql)
-                told = engine.validate(made.transform, {}, {}, DatasetVocabulary())
-                assert sorted(told.tables) == sorted(
+                validated = engine.validate(made.transform, {}, {}, DatasetVocabulary())
+                assert sorted(validated.tables) == sorted(
                     given.alias or given.dataset_ref for given in made.inputs
                 )
 
@@ -89,7 +89,7 @@ BEST = """
 """
 
 
-def test_the_leaderboard_is_that_of_the_changelog_stream_s_description(
+def test_the_leaderboard_matches_the_description_of_changelog_streams(
     transforms: Transforms, tmp_path: Path
 ) -> None:
     folder = EXAMPLES / "leaderboard"
@@ -111,7 +111,7 @@ def test_the_leaderboard_is_that_of_the_changelog_stream_s_description(
     assert standing(found) == Counter(at_once("leaderboard", BEST, {"match.scores": rows}))
 
 
-def test_the_leaderboard_follows_scores_that_are_taken_back(transforms: Transforms, tmp_path: Path) -> None:
+def test_the_leaderboard_follows_retracted_scores(transforms: Transforms, tmp_path: Path) -> None:
     source, known = random.Random(8), snapshots(EXAMPLES / "leaderboard")
     there: Rows = []
     blocks = []
@@ -138,17 +138,17 @@ POSITIONS = """
 """
 
 
-def test_positions_are_worth_the_price_of_the_moment(transforms: Transforms, tmp_path: Path) -> None:
+def test_positions_are_valued_at_the_current_price(transforms: Transforms, tmp_path: Path) -> None:
     source, stocks = random.Random(3), data.stocks()
-    moments = [int(date.timestamp() * 1000) for date in stocks["date"]]
+    times = [int(date.timestamp() * 1000) for date in stocks["date"]]
     prices: Rows = sorted(
         (
-            (0, moment, symbol, price)
-            for moment, symbol, price in zip(moments, stocks["symbol"], stocks["price"], strict=True)
+            (0, time, symbol, price)
+            for time, symbol, price in zip(times, stocks["symbol"], stocks["price"], strict=True)
         ),
         key=itemgetter(1),
     )
-    first, last = min(moments), max(moments)
+    first, last = min(times), max(times)
     symbols = sorted(set(stocks["symbol"]))
     trades: Rows = [
         (
@@ -182,7 +182,7 @@ DAILY = """
 """
 
 
-def test_orders_are_counted_with_those_that_left_in_three_days(
+def test_orders_are_counted_with_those_shipped_within_three_days(
     transforms: Transforms, tmp_path: Path
 ) -> None:
     source = random.Random(4)

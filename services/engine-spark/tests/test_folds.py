@@ -1,4 +1,4 @@
-"""Folds inside of whole queries."""
+"""Folds within whole queries."""
 
 from odf_testing.engine import FROM, HOUR, TO, A, Block, Make, R, flight, sql
 

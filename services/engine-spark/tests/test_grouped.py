@@ -1,4 +1,4 @@
-"""GROUP BY without windows, against rows that are counted again after each change."""
+"""GROUP BY without windows, compared with recounting the rows after each change."""
 
 import math
 import random
@@ -24,7 +24,7 @@ def totals(rows: Sequence[Row], state: pa.Table | None = None) -> tuple[list[Row
     return plain(out), state
 
 
-def test_a_group_comes_is_corrected_and_goes() -> None:
+def test_a_group_is_added_corrected_and_removed() -> None:
     out, state = totals([(A, "a", 1), (A, "b", 5), (A, "a", 2), (R, "b", 5), (R, "a", 2), (R, "a", 1)])
     assert out == [
         (A, "a", 1),
@@ -39,7 +39,7 @@ def test_a_group_comes_is_corrected_and_goes() -> None:
     assert len(state) == 0
 
 
-def test_what_alters_nothing_puts_out_nothing() -> None:
+def test_a_change_without_effect_emits_nothing() -> None:
     assert totals([(A, "a", 1), (A, "a", 0), (A, "a", None)])[0] == [(A, "a", 1)]
 
 
@@ -50,7 +50,7 @@ def test_a_correction_within_a_group_is_one_step_and_between_groups_two() -> Non
     assert totals([(FROM, "a", 1), (TO, "a", 1)], state)[0] == []
 
 
-def test_what_was_never_there_is_not_taken_away() -> None:
+def test_a_retraction_of_an_unknown_row_has_no_effect() -> None:
     assert totals([(R, "a", 1), (FROM, "b", 1), (TO, "b", 2)])[0] == [(A, "b", 2)]
 
 
@@ -65,7 +65,7 @@ def test_nulls_zeros_and_nans_are_keys_as_in_spark() -> None:
     ]  # fmt: skip
 
 
-def test_inside_of_lists_there_is_one_zero_too() -> None:
+def test_in_lists_negative_zero_equals_zero_too() -> None:
     rows = [
         (A, [0.0, None], 1),
         (A, None, 1),
@@ -147,7 +147,7 @@ def test_totals_that_do_not_fit_are_refused(
         grouped(given, None, keys=0, aggregates=[Aggregate(kind, result)])  # type: ignore[arg-type]
 
 
-def test_what_min_and_max_keep_is_not_looked_at_until_something_is_taken_back() -> None:
+def test_the_state_of_min_and_max_is_not_read_before_a_retraction() -> None:
     step = partial(grouped, keys=1, aggregates=[Aggregate("max", BIGINT)])
     types, rows = [pa.string(), BIGINT], [(A, "k", at % 40) for at in range(200)]
     _, state = step(changes(types, rows), None)
@@ -195,7 +195,7 @@ AGGREGATES = (
 
 
 def random_rows(source: random.Random, count: int) -> list[Row]:
-    """Return changes of rows; what goes was there, now and then it was not."""
+    """Return changes of rows; most retractions are of rows that exist, some are not."""
 
     def value() -> Row:
         x = source.choice([None, source.uniform(-1, 1) * 10 ** source.randrange(-20, 20), 0.1])
@@ -224,7 +224,7 @@ def random_rows(source: random.Random, count: int) -> list[Row]:
 
 
 def again(rows: Sequence[Row], *, is_exact: bool) -> Row | None:
-    """Return the aggregates of rows that are all there."""
+    """Return the aggregates of a complete set of rows."""
     if not rows:
         return None
 
@@ -247,7 +247,7 @@ def again(rows: Sequence[Row], *, is_exact: bool) -> Row | None:
 
 
 def expected(rows: Sequence[Row]) -> list[str]:
-    """Return what comes out, each group computed again after each change."""
+    """Return the expected output: each group is recomputed after each change."""
     groups: dict[Row, list[Row]] = {}
     touched: dict[tuple[Row, int], bool] = {}
     shown: dict[Row, str] = {}
@@ -284,7 +284,7 @@ def expected(rows: Sequence[Row]) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_any_batches_give_what_counting_again_gives_and_one_state(seed: int) -> None:
+def test_any_batching_gives_the_recounted_result_and_the_same_state(seed: int) -> None:
     source = random.Random(seed)
     rows = random_rows(source, 150)
     whole, end = grouped(changes(TYPES, rows), None, keys=2, aggregates=AGGREGATES)

@@ -1,4 +1,4 @@
-"""Whether the JVM answers, over one that does so when it is told to."""
+"""Health checks of the JVM, with a fake that answers on demand."""
 
 import threading
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ class Machine:
         return 0
 
 
-def test_a_machine_that_does_not_answer_is_not_well_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jvm_that_does_not_respond_is_unhealthy_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "PROBE_INTERVAL_SECONDS", 0.01)
     machine, time, stop = Machine(), [0.0], threading.Event()
     spark: Any = machine
@@ -51,7 +51,7 @@ def test_a_machine_that_does_not_answer_is_not_well_until_it_does(monkeypatch: p
     assert not asking.is_alive()
 
 
-def test_no_worker_asks_a_machine_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_worker_polls_a_jvm_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "PROBE_INTERVAL_SECONDS", 0.0)
     machine = Machine()
     machine.is_there = False

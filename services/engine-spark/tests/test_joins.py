@@ -86,7 +86,7 @@ def test_a_version_that_was_corrected_was_valid_until_then(derive: Make) -> None
     assert joined.rows() == [(A, 15, 1.0), (A, 25, 2.0), (A, 35, 2.0)]
 
 
-def test_a_join_without_bounds_looks_at_old_rows_only_for_new_partners(
+def test_a_join_without_bounds_reads_old_rows_only_for_new_partners(
     derive: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []

@@ -1,4 +1,4 @@
-"""Every kind of query writes the same bytes: as recorded, done again, however blocks are cut, on any number of cores.
+"""Every kind of query writes the same bytes: as recorded, repeated, in any batching, on any number of cores.
 
 `golden.json` has what every kind of query writes when its input is cut into requests by `SEED`, and which engine wrote
 it. To write it again after `SEMANTICS` or a release was raised:
@@ -35,7 +35,7 @@ def golden() -> dict[str, Any]:
 
 
 def derivative(spark: Spark, kind: str, folder: Path) -> Derivative:
-    """Return a derivative of a kind of query, of which nothing is computed, with inputs of its own."""
+    """Return a derivative of a kind of query, of which nothing is computed, with separate inputs."""
     folder.mkdir()
     return Derivative(
         transforms=Transforms(spark, is_signed=False),
@@ -55,7 +55,7 @@ def chain(name: str, blocks: Sequence[Block], folder: Path) -> Chain:
 
 
 def pull_in_parts(derived: Derivative, other: Transforms, source: random.Random) -> None:
-    """Pull everything in a few requests, some of which another engine has done before, whose answers were lost."""
+    """Pull everything in a few requests, some of which another engine has already answered, but the answers were lost."""
     ends = [[*sorted(source.choices(range(7), k=3)), 7] for _ in derived.chains]
     for until in zip(*ends, strict=True):
         if source.random() < 0.5:
@@ -83,7 +83,7 @@ def in_parts(spark: Spark, kind: str, seed: int, folder: Path) -> Derivative:
 
 
 def digest(derived: Derivative) -> str:
-    """Return what all requests have written, data and checkpoints, as one hash."""
+    """Return one hash of the data and checkpoints that all requests have written."""
     steps = range(len(derived.tables))
     files = [derived.folder / f"{name}-{step}" for step in steps for name in ("data", "checkpoint")]
     return hashlib.sha3_256(b"".join(file.read_bytes() for file in files)).hexdigest()
@@ -97,7 +97,7 @@ def digests(spark: Spark, kinds: Iterable[str]) -> dict[str, str]:
         }
 
 
-def told(derived: Derivative) -> list[str]:
+def exact_rows(derived: Derivative) -> list[str]:
     """Return the rows so that each bit of a float counts, and NaN is itself."""
     return [repr(row) for row in derived.rows()]
 
@@ -112,7 +112,7 @@ def test_the_engine_is_the_one_that_wrote_the_recorded_bytes(spark: Spark) -> No
 def test_the_bytes_are_as_recorded(spark: Spark, tmp_path: Path, kind: str) -> None:
     cut = in_parts(spark, kind, SEED, tmp_path / "cut")
     assert cut.rows()
-    assert digest(cut) == golden()["digests"][kind], "raise the number or mend the change"
+    assert digest(cut) == golden()["digests"][kind], "raise the number or fix the change"
 
 
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.soak) for seed in (SEED, 12)])
@@ -122,10 +122,10 @@ def test_neither_batching_nor_repetition_matters(spark: Spark, tmp_path: Path, k
     whole.pull()
     assert whole.rows()
     cut = in_parts(spark, kind, seed, tmp_path / "cut")
-    assert Counter(told(cut)) == Counter(told(whole))
+    assert Counter(exact_rows(cut)) == Counter(exact_rows(whole))
     assert cut.watermark == whole.watermark
     if len(cut.chains) == 1:
-        assert told(cut) == told(whole)
+        assert exact_rows(cut) == exact_rows(whole)
 
 
 @pytest.mark.soak  # the tests above have twelve cores, and `golden.json` was written by two

@@ -1,4 +1,4 @@
-"""Records after their window has closed: dropped and counted, or within a bound correcting it."""
+"""Records after their window has closed: dropped and counted, or, within a bound, correcting it."""
 
 import pytest
 from odf_testing.engine import COUNTS, FROM, HOUR, TO, A, Block, Make, R, flight, ms, sql
@@ -67,7 +67,7 @@ def test_late_records_without_a_bound_are_dropped_and_counted(derive: Make) -> N
     assert progress.now.late == 1
 
 
-def test_rows_that_show_a_part_of_their_key_are_not_told_apart_by_it(derive: Make) -> None:
+def test_rows_that_show_a_part_of_their_key_are_not_distinguished_by_it(derive: Make) -> None:
     query = (
         "SELECT /*+ LATE('2 hours') */ window.start AS event_time, k.a AS a, count(*) AS n FROM "
         "(SELECT time_hour, named_struct('a', origin, 'b', flight) AS k FROM flights) GROUP BY window(time_hour, '1 hour'), k"

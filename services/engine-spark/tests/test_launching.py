@@ -1,4 +1,4 @@
-"""The JVM ends with the process that started it, also one that cannot look whether that is still there."""
+"""The JVM ends with its parent process, even if it cannot check whether the parent is still running."""
 
 import os
 import signal
@@ -53,14 +53,14 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_a_jvm_that_cannot_look_dies_with_a_process_that_is_killed(tmp_path: Path) -> None:
+def test_a_jvm_that_cannot_check_its_parent_ends_when_that_is_killed(tmp_path: Path) -> None:
     with engine(tmp_path) as (process, jvm):
         os.kill(jvm, signal.SIGSTOP)
         process.kill()
         until(lambda: not is_running(jvm))
 
 
-def test_a_jvm_at_work_ends_with_its_process_and_leaves_no_folder(tmp_path: Path) -> None:
+def test_a_busy_jvm_ends_with_its_process_and_leaves_no_folder(tmp_path: Path) -> None:
     folder = tmp_path / "with a blank"
     folder.mkdir()
     with engine(folder) as (process, jvm):

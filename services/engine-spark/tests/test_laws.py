@@ -1,4 +1,4 @@
-"""Any grouping of blocks gives the same records, the same request the same bytes."""
+"""Any batching of blocks gives the same records; the same request gives the same bytes."""
 
 import random
 from collections import Counter

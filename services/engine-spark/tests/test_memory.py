@@ -1,4 +1,4 @@
-"""A query for which the memory does not suffice."""
+"""A query that runs out of memory."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from odf_engine_spark.spark.jvm import Spark
         "SELECT repeat('x', 2000000000) FROM range(1)",
     ],
 )
-def test_a_query_that_wants_more_memory_than_there_is_fails_alone(spark: Spark, query: str) -> None:
+def test_a_query_that_runs_out_of_memory_fails_alone(spark: Spark, query: str) -> None:
     greedy, other = spark.isolated(), spark.isolated()
     plan = greedy.frame(greedy.parse(query))
     with pytest.raises(FAULTS, match="OutOfMemoryError"):

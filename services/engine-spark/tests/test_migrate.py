@@ -63,7 +63,7 @@ def test_a_query_that_acts_on_each_record_continues_from_the_same_checkpoint(
     assert not (tmp_path / "migrated-data").exists()
 
 
-def test_watermarks_go_with_their_inputs_whatever_those_are_called(
+def test_watermarks_follow_their_inputs_whatever_their_names(
     derive: Make, engine: EngineClient, tmp_path: Path
 ) -> None:
     late = derive(sql(LATE), flights=[Block(rows=[flight(5, 70.0)], watermark=4)])
@@ -88,7 +88,7 @@ JOINED = (
 TOTALS = "SELECT max(time_hour) AS event_time, origin, sum(flight) AS n FROM {} GROUP BY origin"
 
 
-def test_open_windows_go_on_under_a_query_with_more_columns(
+def test_open_windows_continue_under_a_query_with_more_columns(
     derive: Make, engine: EngineClient, tmp_path: Path
 ) -> None:
     blocks = [
@@ -110,7 +110,7 @@ def test_open_windows_go_on_under_a_query_with_more_columns(
 
 
 @pytest.mark.parametrize("kind", ["INNER", "LEFT", "FULL"])
-def test_open_joins_go_on_under_a_query_with_more_columns(
+def test_open_joins_continue_under_a_query_with_more_columns(
     derive: Make, engine: EngineClient, tmp_path: Path, kind: str
 ) -> None:
     blocks = [Block(rows=[flight(1, 1.0)], watermark=2), Block(watermark=9 * HOUR)]
@@ -163,7 +163,7 @@ def test_an_input_may_get_another_name(derive: Make, engine: EngineClient, tmp_p
         (COUNTED.replace("start", "end"), COUNTED, "before the output's watermark"),
     ],
 )  # fmt: skip
-def test_what_cannot_go_on_is_refused_with_the_reason(
+def test_a_migration_that_is_impossible_is_refused_with_the_reason(
     derive: Make, engine: EngineClient, tmp_path: Path, *, old: str, new: str, why: str
 ) -> None:
     before = derive(sql(old), flights=[Block(rows=[flight(5, 70.0)], watermark=4)])

@@ -25,7 +25,7 @@ Rows = list[tuple[object, ...]]
 
 
 def at_once(query: str, rows: Mapping[str, Sequence[tuple[object, ...]]]) -> Counter[tuple[object, ...]]:
-    """Return DuckDB's answer; moments are milliseconds."""
+    """Return DuckDB's answer; timestamps are in milliseconds."""
     with duckdb.connect() as connection:
         for name, each in rows.items():
             fields = list(root_schema(KNOWN[name]))[3:]
@@ -50,7 +50,7 @@ def groupings(source: random.Random, inputs: int, blocks: int, steps: int) -> li
 
 @pytest.mark.parametrize("groups", GROUPINGS)
 @pytest.mark.parametrize("query", QUERIES)
-def test_any_grouping_of_blocks_gives_what_duckdb_gives_at_once(
+def test_any_batching_of_blocks_gives_the_result_of_duckdb(
     query: str, groups: int, transforms: Transforms, tmp_path: Path
 ) -> None:
     stream = nexmark(3000, seed=5, blocks=12)
@@ -70,9 +70,7 @@ def test_any_grouping_of_blocks_gives_what_duckdb_gives_at_once(
 
 
 @pytest.mark.parametrize("query", ["q5", "q7", "q11"])
-def test_bids_that_come_after_their_time_count_for_nothing(
-    query: str, transforms: Transforms, tmp_path: Path
-) -> None:
+def test_late_bids_are_ignored(query: str, transforms: Transforms, tmp_path: Path) -> None:
     stream = nexmark(3000, seed=6, blocks=12, late=4)
     assert len(stream.late) == 4
     rows = all_rows(stream.blocks)
@@ -90,7 +88,7 @@ def test_the_stream_is_a_function_of_its_seed() -> None:
     assert nexmark(200, seed=1, blocks=3) != nexmark(200, seed=2, blocks=3)
 
 
-def test_watermarks_are_not_ahead_of_what_is_to_come() -> None:
+def test_watermarks_are_not_ahead_of_later_events() -> None:
     for blocks in nexmark(2000, seed=3, blocks=20).blocks.values():
         watermark = 0
         for block in blocks:

@@ -1,4 +1,4 @@
-"""The first places of each partition, against rows that are sorted again after each change."""
+"""The top rows of each partition, compared with sorting the rows again after each change."""
 
 import math
 import random
@@ -39,7 +39,7 @@ def test_the_leaderboard_of_rfc_015() -> None:
     assert out.records.schema.types[-1] == pa.int32()
 
 
-def test_a_retraction_brings_back_who_had_fallen_off() -> None:
+def test_a_retraction_brings_back_rows_that_had_dropped_out() -> None:
     _, state = best(changes(SCORES, MATCHES), None)
     out, state = best(changes(SCORES, [(R, "t1", "Alice", 100)]), state)
     assert plain(out) == [(FROM, "t1", "Alice", 100, 2), (TO, "t2", "Charlie", 90, 2)]
@@ -62,7 +62,7 @@ def test_a_correction_is_applied_as_a_whole() -> None:
     assert plain(out) == []
 
 
-def test_of_equal_rows_the_latest_is_taken_away_and_what_was_never_there_is_not() -> None:
+def test_of_equal_rows_the_latest_is_retracted_and_unknown_ones_are_not() -> None:
     types = (pa.string(), pa.float64(), pa.string())
     step = partial(ranked, partition=[0], order=[SortKey(1)], limit=1)
     rows = [
@@ -77,7 +77,7 @@ def test_of_equal_rows_the_latest_is_taken_away_and_what_was_never_there_is_not(
     assert state.column(2).to_pylist() == ["one"]
 
 
-def test_columns_that_are_not_put_out_order_and_tell_rows_apart() -> None:
+def test_columns_that_are_not_output_order_and_distinguish_rows() -> None:
     types = (pa.string(), pa.int64())
     step = partial(ranked, partition=[], order=[SortKey(1)], limit=1, outputs=1)
     out, state = step(changes(types, [(A, "a", 5), (A, "a", 4), (A, "b", 3), (R, "b", 3), (R, "a", 4)]), None)
@@ -140,7 +140,7 @@ def test_a_state_whose_first_rows_are_not_the_first_is_refused(flags: list[bool]
         best(changes(SCORES, [(op, *MATCHES[0][1:])]), hostile)
 
 
-def test_rows_that_only_come_are_held_against_the_first_places_alone() -> None:
+def test_appended_rows_are_compared_with_the_top_rows_only() -> None:
     _, state = best(changes(SCORES, MATCHES), None)
     low = state.column(2).to_pylist()[:1] + [10**6] * 4 + state.column(2).to_pylist()[5:]
     out, _ = best(
@@ -149,7 +149,7 @@ def test_rows_that_only_come_are_held_against_the_first_places_alone() -> None:
     assert plain(out) == [(FROM, "t1", "Alice", 100, 2), (TO, "t4", "Bob", 105, 2)]
 
 
-def test_what_lies_behind_nulls_is_not_in_the_state() -> None:
+def test_values_under_nulls_are_not_in_the_state() -> None:
     dirty = pa.Array.from_buffers(
         pa.int64(), 2, [pa.py_buffer(b"\x02"), pa.array([7, 1], pa.int64()).buffers()[1]]
     )
@@ -162,7 +162,7 @@ def test_what_lies_behind_nulls_is_not_in_the_state() -> None:
 
 
 def expected(rows: Sequence[Row], limit: int) -> list[Row]:
-    """Return what comes out, each partition sorted again after each change."""
+    """Return the expected output: each partition is sorted again after each change."""
     there: list[Row] = []
     out: list[Row] = []
 
@@ -218,7 +218,7 @@ def random_rows(source: random.Random, count: int) -> list[Row]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_batches_give_what_sorting_again_gives_and_one_state(seed: int) -> None:
+def test_any_batching_gives_the_sorted_result_and_the_same_state(seed: int) -> None:
     source = random.Random(seed)
     rows, limit = random_rows(source, 120), 1 + seed % 4
     types = (pa.string(), pa.int64(), pa.string(), pa.int64())

@@ -1,4 +1,4 @@
-"""What SQL may not do, and how people are told."""
+"""SQL that is refused, and the errors that users see."""
 
 from pathlib import Path
 
@@ -139,7 +139,7 @@ ALLOWED = (
 
 
 @pytest.mark.parametrize("query", ALLOWED)
-def test_fixed_moments_may_be_written(derive: Make, query: str) -> None:
+def test_timestamp_literals_are_allowed(derive: Make, query: str) -> None:
     derive(sql(query), flights=[Block(rows=[flight(1)])]).pull()
 
 
@@ -176,7 +176,7 @@ def test_windows_of_two_sizes_are_refused(derive: Make) -> None:
         derive(sql(*steps, last), flights=[], weather=[]).pull()
 
 
-def test_errors_tell_line_and_position(engine: EngineClient) -> None:
+def test_errors_report_line_and_position(engine: EngineClient) -> None:
     with pytest.raises(InvalidQuery, match=r"line 2, pos 4"):
         engine.validate(sql("SELECT 1\nFRM x y z"), {}, {}, DatasetVocabulary())
     with pytest.raises(InvalidQuery) as caught:
@@ -205,7 +205,7 @@ def test_errors_tell_line_and_position(engine: EngineClient) -> None:
         ([("a", "SELECT * FRM"), f"SELECT {T} FROM a"], "in step a: "),
     ],
 )
-def test_errors_tell_the_step(derive: Make, steps: list[tuple[str, str] | str], says: str) -> None:
+def test_errors_report_the_step(derive: Make, steps: list[tuple[str, str] | str], says: str) -> None:
     with pytest.raises(InvalidQuery) as caught:
         derive(sql(*steps), flights=[Block(rows=[flight(1)])]).pull()
     assert str(caught.value).startswith(says)

@@ -1,4 +1,4 @@
-"""Requests at work, over the wire: reports, cancelled calls, and a fair share for each."""
+"""Requests in flight, over the wire: progress reports, cancelled calls, and fair scheduling."""
 
 import threading
 import time
@@ -45,13 +45,13 @@ def pairs(size: int, table: str, *kept: str) -> str:
     return f"SELECT * FROM (SELECT *, explode(sequence(1, {size})) AS b FROM ({rows})) WHERE a + b < 0"
 
 
-# Minutes, for so many flights; a task notices that it is cancelled between two of them.
+# Takes minutes with that many flights; a task checks for cancellation between two flights.
 LONG = sql(pairs(1000, "flights", "time_hour AS event_time", ""))
 
 
 @dataclass
 class Call:
-    """A caller that goes away when told to."""
+    """A caller that disconnects on demand."""
 
     go: Callable[[], None] = field(default=lambda: None)
 
@@ -95,14 +95,14 @@ def tasks(spark: Spark) -> int:
     return sum(each.getName().startswith(TASK) for each in threads)
 
 
-def test_the_caller_hears_how_far_it_is(derive: Make, engine: EngineClient, tmp_path: Path) -> None:
+def test_progress_is_reported_to_the_caller(derive: Make, engine: EngineClient, tmp_path: Path) -> None:
     heard: list[EngineProgress] = []
     engine.execute_transform(asked(derive, tmp_path, sql(LATE)), heard.append)
     assert heard[0].rows == 0
     assert heard[-1].stage == "writing"
 
 
-def test_the_caller_hears_what_came_too_late(derive: Make, engine: EngineClient, tmp_path: Path) -> None:
+def test_late_records_are_reported_to_the_caller(derive: Make, engine: EngineClient, tmp_path: Path) -> None:
     counted = "SELECT window.start AS event_time, count(*) AS n FROM flights GROUP BY window(time_hour, '10 seconds')"
     blocks = [Block(rows=[flight(5_000)], watermark=20_000), Block(rows=[flight(6_000), flight(25_000)])]
     derivative = derive(sql(counted), flights=blocks)
@@ -160,7 +160,7 @@ def test_a_small_request_does_not_wait_for_large_ones(
     until(lambda: not jobs(spark) and not tasks(spark))
 
 
-def test_what_waits_for_transforms_holds_up_no_preprocessing_and_no_question(
+def test_waiting_transforms_do_not_delay_preprocessing_or_queries(
     derive: Make, stub: Any, engine: EngineClient, spark: Spark, tmp_path: Path
 ) -> None:
     request = wired(asked(derive, tmp_path, LONG, FLIGHTS))
@@ -181,7 +181,9 @@ def test_what_waits_for_transforms_holds_up_no_preprocessing_and_no_question(
     until(lambda: not jobs(spark) and not tasks(spark))
 
 
-def test_a_silent_engine_is_given_up_and_its_job_ends(derive: Make, spark: Spark, tmp_path: Path) -> None:
+def test_a_call_to_a_silent_engine_times_out_and_its_job_ends(
+    derive: Make, spark: Spark, tmp_path: Path
+) -> None:
     server = serve("127.0.0.1:0", register(spark, is_signed=False, is_well=lambda: False))
     client = EngineClient(f"127.0.0.1:{server.port}", silence=3)
     with pytest.raises(Unavailable, match="no heartbeat for 3 s"):
@@ -191,7 +193,7 @@ def test_a_silent_engine_is_given_up_and_its_job_ends(derive: Make, spark: Spark
     server.stop(0)
 
 
-def test_a_cancelled_task_that_continues_is_told(spark: Spark) -> None:
+def test_a_cancelled_task_that_continues_is_reported(spark: Spark) -> None:
     query = pairs(6_000, "(SELECT 1)")
     stuck = threading.Event()
     requests = Requests(spark, is_well=lambda: True, on_stuck=stuck.set, grace=0)

@@ -52,7 +52,7 @@ def test_nothing_new_writes_an_empty_slice_with_the_schema_and_keeps_the_waterma
     assert late.tables[1].schema == late.tables[0].schema
 
 
-def test_a_correction_that_passes_whole_stays_one(derive: Make) -> None:
+def test_a_correction_that_passes_the_filter_whole_remains_one(derive: Make) -> None:
     late = derive(
         sql(LATE), flights=[Block(rows=[flight(5, 70.0, FROM), flight(5, 80.0, TO), flight(5, 90.0, R)])]
     )
@@ -120,7 +120,7 @@ def test_a_null_event_time_is_refused(derive: Make) -> None:
         nulls.pull()
 
 
-def test_dates_are_event_times_and_moments_are_stored_as_spark_has_them(derive: Make) -> None:
+def test_dates_are_event_times_and_timestamps_are_stored_as_spark_has_them(derive: Make) -> None:
     query = "SELECT CAST(time_hour AS DATE) AS event_time, time_hour AS at, flight + 1L AS n FROM flights"
     dates = derive(sql(query), flights=[Block(rows=[flight(25 * HOUR)])])
     dates.pull()

@@ -1,4 +1,4 @@
-"""Running aggregates, against Spark's window functions: every bit."""
+"""Running aggregates, compared bit for bit with Spark's window functions."""
 
 import math
 import random
@@ -28,7 +28,7 @@ COLUMNS = (
 
 
 def records(source: random.Random, count: int) -> pa.Table:  # noqa: C901 - a case a type
-    """Return rows of keys, times that repeat, and values of every type, null now and then."""
+    """Return rows of keys, times that repeat, and values of every type, some of them null."""
 
     def value(type_: pa.DataType) -> object:
         if source.random() < 0.2:
@@ -65,7 +65,7 @@ def records(source: random.Random, count: int) -> pa.Table:  # noqa: C901 - a ca
     return pa.Table.from_arrays(columns, schema=pa.schema(COLUMNS))
 
 
-ZERO = re.compile(r"-0\.0(?!\d)")  # inside of structs there is one zero
+ZERO = re.compile(r"-0\.0(?!\d)")  # in structs, 0.0 and -0.0 are the same
 SUMS = ("n", "i", "x", "f", "d", "w")
 
 
@@ -81,7 +81,7 @@ def test_running_aggregates_are_those_of_spark(spark: Spark) -> None:
             f"{kind}({name}) OVER (PARTITION BY k ORDER BY {order} {frame} UNBOUNDED PRECEDING) AS c{at}"
             for at, (kind, name) in enumerate(named)
         )
-        # Peers come to Spark in the order of their places: sorted before, and its sort keeps what is equal.
+        # Spark sees peers in the order of their places: they are sorted before, and its sort is stable.
         query = f"SELECT place, {calls} FROM (SELECT * FROM running_rows ORDER BY k, t, place) ORDER BY place"
         theirs = spark.session.sql(query).toArrow().drop_columns(["place"])
         given = pa.Table.from_arrays(
@@ -147,7 +147,7 @@ def test_peers_share_the_value_after_the_last_of_them() -> None:
         assert found.column(0).to_pylist() == wanted
 
 
-def test_rows_that_only_come_are_grouped_with_the_same_bits() -> None:
+def test_appended_rows_are_grouped_with_the_same_bits() -> None:
     table = records(random.Random(9), 300).select(["k", "x"]).filter(pa.array([True] * 300))
     values, _ = running(table, None, keys=[0], peers=None, aggregates=[Aggregate("sum", DOUBLE)])
     last = dict(zip(table.column("k").to_pylist(), bits(values.column(0)), strict=True))

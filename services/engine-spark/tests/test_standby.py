@@ -1,4 +1,4 @@
-"""The keeper of two engines, over workers that are warm at once and write down that they serve."""
+"""The keeper of two engines, with fake workers that are warm at once and record that they serve."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ COLD = "import time; time.sleep(600)"
 BUSY = WORKER.replace(
     "time.sleep(600)", "os.fork(); os.fork(); parent = os.getppid()\n    while os.getppid() == parent: pass"
 )
-# The engine's own worker over a process that is no JVM, but ends with its standard input as one does; it writes down
+# The engine's own worker over a process that is no JVM, but ends with its standard input as one does; it records
 # the process, and every question that it is asked. Names in capitals are set by the test.
 WATCHING = """
 import os, subprocess, sys, time
@@ -85,7 +85,7 @@ class Keeper:
         return worker
 
     def serving(self) -> list[int]:
-        """Return who has served, the last one last."""
+        """Return the workers that have served, in order."""
         return [int(line) for line in self.served.read_text().splitlines()] if self.served.exists() else []
 
     def machine_of(self, worker: Worker) -> int:
@@ -114,7 +114,7 @@ def keeper(folder: Path, *texts: str, after: float = 0.0) -> Iterator[Keeper]:
 
 
 def watching(*, hung: float = 3600.0, thinks: float = 0.0) -> str:
-    """Return a worker that ends after so many silent seconds of its JVM, which takes so many to answer."""
+    """Return a worker that ends after `hung` seconds of a silent JVM, which takes `thinks` seconds to answer."""
     return WATCHING.replace("THINKS", str(thinks)).replace("= start, HUNG", f"= start, {hung}")
 
 
@@ -153,7 +153,7 @@ def test_a_spare_that_ends_is_replaced(tmp_path: Path) -> None:
         assert kept.started[0].process.poll() is None
 
 
-def test_a_spare_that_has_lost_its_machine_ends_and_another_one_serves(tmp_path: Path) -> None:
+def test_a_spare_that_has_lost_its_jvm_ends_and_another_one_serves(tmp_path: Path) -> None:
     with keeper(tmp_path, WORKER, watching()) as kept:
         until(lambda: len(kept.started) == 2 and kept.started[1].is_ready)
         first, lost = kept.started
@@ -164,13 +164,13 @@ def test_a_spare_that_has_lost_its_machine_ends_and_another_one_serves(tmp_path:
         until(lambda: kept.serving() == [first.process.pid, kept.started[2].process.pid])
 
 
-def test_a_spare_whose_machine_hangs_ends(tmp_path: Path) -> None:
+def test_a_spare_whose_jvm_hangs_ends(tmp_path: Path) -> None:
     with keeper(tmp_path, WORKER, watching(hung=0.0, thinks=600.0)) as kept:
         until(lambda: len(kept.started) == 3)
         assert kept.started[1].process.returncode == EXIT_JVM_LOST
 
 
-def test_a_spare_asks_its_machine_while_it_waits_and_then_serves(tmp_path: Path) -> None:
+def test_a_spare_polls_its_jvm_while_it_waits_and_then_serves(tmp_path: Path) -> None:
     with keeper(tmp_path, WORKER, watching()) as kept:
         until(lambda: len(kept.started) == 2 and kept.started[1].is_ready and kept.was_asked())
         first, second = kept.started

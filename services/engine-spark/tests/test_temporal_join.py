@@ -1,4 +1,4 @@
-"""Which version held at a moment, against a look at every one."""
+"""Which version was valid at a given time, compared with a scan of all versions."""
 
 import math
 import random
@@ -17,7 +17,7 @@ def times(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array(values, dtype=np.int64)
 
 
-def test_the_last_version_up_to_the_moment_holds() -> None:
+def test_the_last_version_up_to_the_given_time_is_valid() -> None:
     right = keys(["a", "a", "b", "a"])
     found = as_of(keys(["a", "a", "a", "a", "b", "c"]), times(0, 1, 4, 9, 2, 9), right, times(1, 5, 3, 5))
     assert found.tolist() == [-1, 0, 0, 3, -1, -1]

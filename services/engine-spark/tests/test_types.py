@@ -1,4 +1,4 @@
-"""Types without a counterpart in Spark: as text inside of it, or refused by column and type."""
+"""Types without a counterpart in Spark: handled as strings there, or refused by column and type."""
 
 from pathlib import Path
 from uuid import UUID
@@ -60,14 +60,14 @@ def plain(table: pa.Table) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("start", [0, 1, 2, 3])
-def test_uuids_and_times_are_texts_inside_spark_at_any_depth(start: int) -> None:
+def test_uuids_and_times_are_strings_in_spark_at_any_depth(start: int) -> None:
     table = a_table().slice(start)
     inside = in_spark(table, spark_schema_of(table.schema))
     inside.validate(full=True)
     assert plain(inside) == ROWS[start:]
 
 
-def test_a_column_that_came_later_is_null() -> None:
+def test_a_column_that_was_added_later_is_null() -> None:
     target = spark_schema_of(a_table().schema)
     inside = in_spark(a_table().drop_columns(["u", "s"]), target)
     assert inside.schema.equals(target)
@@ -88,7 +88,7 @@ def test_queries_read_them_out_of_slices_of_any_size(
 
 
 @pytest.mark.parametrize("in_memory", [adhoc.IN_MEMORY, 0])
-def test_unsigned_integers_are_queried_whatever_their_size(
+def test_unsigned_integers_of_any_size_are_queried(
     engine: EngineClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: int
 ) -> None:
     monkeypatch.setattr(adhoc, "IN_MEMORY", in_memory)
@@ -117,7 +117,7 @@ def test_spark_scans_what_it_knows(type_: pa.DataType, is_scanned: bool) -> None
     assert adhoc._is_scanned(type_) == is_scanned
 
 
-def test_preprocessing_has_them_as_texts(engine: EngineClient, tmp_path: Path) -> None:
+def test_preprocessing_has_them_as_strings(engine: EngineClient, tmp_path: Path) -> None:
     pq.write_table(a_table(), tmp_path / "in", store_schema=False)
     request = RawQueryRequest(
         input_data_paths=(str(tmp_path / "in"),),
@@ -128,7 +128,7 @@ def test_preprocessing_has_them_as_texts(engine: EngineClient, tmp_path: Path) -
     assert plain(pq.read_table(tmp_path / "out")) == ROWS
 
 
-def test_transforms_have_them_as_texts(transforms: Transforms, tmp_path: Path) -> None:
+def test_transforms_have_them_as_strings(transforms: Transforms, tmp_path: Path) -> None:
     schema = pa.schema([*list(WEATHER)[:4], pa.field("u", pa.uuid()), pa.field("t", pa.time32("ms"))])
     chain = Chain(name="w", schema=schema, vocab=VOCAB, folder=tmp_path)
     chain.blocks.append((0, tmp_path / "slice", 0, 0, None))
@@ -142,7 +142,7 @@ def test_transforms_have_them_as_texts(transforms: Transforms, tmp_path: Path) -
     assert out.rows() == [(0, 5, IDS[0], "12:34:56.789")]
 
 
-def test_what_has_no_counterpart_is_refused_by_column_and_type(engine: EngineClient) -> None:
+def test_a_type_without_a_counterpart_is_refused_by_column_and_type(engine: EngineClient) -> None:
     schema = pa.schema([*WEATHER, pa.field("s", pa.struct([("d", pa.decimal256(50, 2))]))])
     with pytest.raises(
         InvalidQuery, match=r"column s\.d: type decimal256\(50, 2\) has no counterpart in Spark"

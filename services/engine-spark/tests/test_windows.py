@@ -56,7 +56,7 @@ def test_retractions_and_corrections_are_netted_before_aggregation(derive: Make)
     assert hourly.rows() == [(A, 0, "JFK", 1, 5.0)]
 
 
-def test_zero_is_taken_back_whatever_its_sign(derive: Make) -> None:
+def test_zero_is_retracted_whatever_its_sign(derive: Make) -> None:
     blocks = [Block(rows=[flight(1, 0.0), flight(2, -0.0), flight(1, -0.0, R)], watermark=HOUR)]
     hourly = derive(sql(COUNTS), flights=blocks)
     hourly.pull()
@@ -94,7 +94,7 @@ def test_event_times_that_do_not_follow_from_the_inputs_are_refused(derive: Make
         derive(sql(query), flights=[Block(rows=[flight(1)])]).pull()
 
 
-def test_sessions_told_by_their_start_have_no_watermark(derive: Make) -> None:
+def test_sessions_identified_by_their_start_have_no_watermark(derive: Make) -> None:
     query = "SELECT session_window.start AS event_time, count(*) AS n FROM flights GROUP BY session_window(time_hour, '5 minutes')"
     sessions = derive(sql(query), flights=[Block(rows=[flight(1), flight(9)], watermark=HOUR)])
     assert sessions.pull().new_watermark is None
@@ -151,7 +151,7 @@ def test_records_that_a_session_leaves_out_are_not_kept(derive: Make) -> None:
     assert not any(len(table) for table in read_state(sessions.checkpoint).tables.values())
 
 
-def test_sums_beside_distinct_go_in_the_order_of_the_records(derive: Make) -> None:
+def test_sums_next_to_distinct_aggregates_follow_the_order_of_the_records(derive: Make) -> None:
     query = (
         "SELECT date_trunc('hour', time_hour) AS event_time, count(DISTINCT flight) AS c, sum(dep_delay) AS s, "
         "count(DISTINCT flight) FILTER (WHERE flight > 1) AS d FROM flights GROUP BY date_trunc('hour', time_hour)"
@@ -214,8 +214,8 @@ DAY = 24 * HOUR
     ],
 )
 def test_a_record_is_late_when_its_window_has_ended(derive: Make, key: str, ends: int) -> None:
-    told = "window.start" if key.startswith("window") else key
-    query = f"SELECT {told} AS event_time, count(*) AS n FROM flights GROUP BY {key}"
+    time = "window.start" if key.startswith("window") else key
+    query = f"SELECT {time} AS event_time, count(*) AS n FROM flights GROUP BY {key}"
     last = ends - 1
     blocks = [
         Block(rows=[flight(last)], watermark=last),
@@ -231,7 +231,7 @@ def test_a_record_is_late_when_its_window_has_ended(derive: Make, key: str, ends
     assert {row[-1] for row in whole.rows()} == {2}
 
 
-def test_months_end_where_they_do() -> None:
+def test_months_end_at_their_calendar_end() -> None:
     days = np.array(["2024-02-29", "2024-03-01", "1969-12-31", "2023-11-30"], "datetime64[us]").astype(
         np.int64
     )

@@ -1,4 +1,4 @@
-"""Flights and weather of the whole year, month by month, beside DuckDB over everything at once."""
+"""Flights and weather of the whole year, month by month, compared with DuckDB over everything at once."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ COLUMNS = {"flights": ["carrier", "flight", "origin", "dest", "dep_delay"], "wea
 
 
 def months(table: "pd.DataFrame", columns: list[str]) -> list[Block]:
-    """Return a block a month, whose watermark is the last hour in it."""
+    """Return one block per month, whose watermark is its last hour."""
     blocks = []
     for _, month in table.groupby(table["millis"] // (30 * 24 * 3_600_000), sort=True):
         records = pa.Table.from_pandas(month[["millis", *columns]], preserve_index=False).to_pylist()
@@ -40,7 +40,7 @@ def data(name: str) -> "pd.DataFrame":
 
 
 @pytest.mark.soak
-def test_the_year_is_as_duckdb_has_it(transforms: Transforms, tmp_path: Path) -> None:
+def test_the_result_of_the_year_equals_that_of_duckdb(transforms: Transforms, tmp_path: Path) -> None:
     tables = {name: data(name) for name in COLUMNS}
     chains = []
     for name, schema in (("flights", FLIGHTS), ("weather", WEATHER)):

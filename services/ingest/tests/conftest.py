@@ -1,4 +1,4 @@
-"""A dataset in memory, and a coordinator that admits what is proposed to it."""
+"""A dataset in memory, and a coordinator that accepts proposals to it."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -59,9 +59,8 @@ class NoEngine:
 
 
 class Coordinator:
-    """Port `Bus` with a real coordinator behind it; `before` happens just before the next proposal is looked at.
-
-    `letters` are those that were flushed: a proposal while others wait is a fault of ours.
+    """Port `Bus` with a real coordinator; `before` is called just before it handles the next proposal. `letters` are
+    the flushed ones: a proposal while others are unflushed is a bug of ours.
     """
 
     def __init__(self, blobs: MemoryBlobStore, refs: MemoryRefStore) -> None:
@@ -165,7 +164,7 @@ class Bench:
         return [tuple(row.get(name) for name in names) for row in self.rows()]
 
     def rejected_messages(self, letters: StoredLetters) -> RejectedMessages:
-        """Return what lists and retries the rejected messages and rows."""
+        """Return the object that lists and retries rejected messages and rows."""
         return RejectedMessages(
             queues=self.queues,
             blobs=self.blobs,
@@ -175,7 +174,7 @@ class Bench:
         )
 
     def open_letters(self, rejected: RejectedMessages) -> Sequence[StoredLetter]:
-        """Return the open ones; they are as many as are counted."""
+        """Return the open ones, whose number equals the count."""
         found = list(rejected.open(self.dataset))
         assert open_rejects(self.blobs, self.state, rejecting_sources(self.state)).count == len(found)
         return found
@@ -217,7 +216,7 @@ def make_bench(tmp_path: Path) -> Iterator[MakeBench]:
 
 @pytest.fixture
 def make_polled() -> Iterator[Callable[..., Bench]]:
-    """Return what makes a dataset with a polling source."""
+    """Return a factory of datasets with a polling source."""
     pools = []
 
     def make(fetch: FetchStep, merge: MergeStrategy | None = None, **more: Any) -> Bench:

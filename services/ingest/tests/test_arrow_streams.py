@@ -119,7 +119,7 @@ def test_an_acknowledgement_comes_before_the_next_batch_is_sent(make_client: Cal
     assert list(acks) == []
 
 
-def test_a_stream_continues_where_it_was_cut_off_and_repeats_add_nothing(
+def test_an_interrupted_stream_resumes_and_repeats_add_nothing(
     make_client: Callable[..., Client],
 ) -> None:
     client = make_client()

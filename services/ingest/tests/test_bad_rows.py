@@ -1,4 +1,4 @@
-"""Rows that are left out in several steps keep their numbers, and a snapshot with a bad message is no empty one."""
+"""Rows that remain after several steps keep their numbers, and a snapshot with a bad message is not an empty one."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from odf_ingest.prepare.event_time import max_event_time
 from odf_ingest.read import split_file
 
 
-def test_rows_are_numbered_as_in_the_file_whatever_was_left_out_before() -> None:
+def test_rows_are_numbered_as_in_the_file_whichever_were_left_out_before() -> None:
     records = split_file(ReadStepNdJson(), b'{"a":0}\n{"a":1}\n{"a":2}\n{"a":3}\n')
     assert records is not None
     rows = TextRows(records)
@@ -35,6 +35,6 @@ def test_columns_of_a_file_with_a_bad_row_are_those_of_all_its_good_ones(tmp_pat
     assert rejected.count == 4
 
 
-def test_an_event_time_at_the_bound_counts() -> None:
+def test_an_event_time_at_the_bound_is_accepted() -> None:
     records = pa.table({"at": pa.array([5, 7, 8], pa.timestamp("ms", "UTC"))})
     assert [max_event_time(records, "at", latest) for latest in (None, 7, 6, 4)] == [8, 7, 5, None]

@@ -1,4 +1,4 @@
-"""What the commit queues know of a dataset after a commit, and forget with it."""
+"""State of the commit queues after a commit, and its removal with the dataset."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ def test_the_head_of_the_last_commit_is_our_own_and_no_other(make_bench: Any, tm
     assert not bench.queues.is_own(bench.dataset, a_hash("other").raw)
 
 
-def test_what_the_chain_has_is_committed_once_and_appends_nothing(make_bench: Any, tmp_path: Path) -> None:
+def test_committed_content_is_not_appended_again(make_bench: Any, tmp_path: Path) -> None:
     bench = make_bench()
     first, again = (work_of(bench, tmp_path, "10:00").commit(bench.queues, bench.dataset) for _ in range(2))
     assert [(one.is_new, one.count) for one in (first, again)] == [(True, 1), (False, 0)]
@@ -68,7 +68,7 @@ def test_a_deleted_dataset_has_neither_queue_nor_state(make_bench: Any, tmp_path
     assert bench.queues.queue(bench.dataset) is not queue
 
 
-def test_queues_are_found_made_and_forgotten_under_their_lock(make_bench: Any) -> None:
+def test_queues_are_looked_up_created_and_dropped_under_their_lock(make_bench: Any) -> None:
     bench = make_bench()
     bench.queues._queues = GuardedDict(bench.queues._mutex)
     queue = bench.queues.queue(bench.dataset)
@@ -77,7 +77,7 @@ def test_queues_are_found_made_and_forgotten_under_their_lock(make_bench: Any) -
     bench.queues.forget(bench.dataset)
 
 
-def test_an_index_that_falls_behind_again_is_brought_forward_again(
+def test_an_index_that_falls_behind_again_is_updated_again(
     make_bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = make_bench()

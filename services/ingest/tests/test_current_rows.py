@@ -20,7 +20,7 @@ def held(table: pa.Table) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_the_last_record_of_each_key_is_held_until_it_is_taken_away(is_compacted: bool) -> None:
+def test_the_last_record_of_each_key_is_kept_until_it_is_retracted(is_compacted: bool) -> None:
     source = random.Random(7)
     rows, expected = CurrentRows(("k",)), dict[int, int]()
     for _ in range(80):
@@ -55,7 +55,7 @@ def test_records_without_a_key_are_left_out() -> None:
     assert held(rows.current()) == {1: 2}
 
 
-def test_columns_that_came_later_are_null_before() -> None:
+def test_columns_that_were_added_later_are_null_before() -> None:
     rows = CurrentRows(("k",))
     rows.add(records([(1, 2, APPEND)]).drop_columns(["v"]), "op")
     rows.add(records([(2, 3, APPEND)]), "op")

@@ -1,4 +1,4 @@
-"""What a drain counts as waiting, and what ends it, without a broker."""
+"""What a drain counts as pending, and what ends it, without a broker."""
 
 from collections.abc import Mapping
 from types import MappingProxyType, SimpleNamespace
@@ -22,7 +22,7 @@ STOPPED = Unavailable(what="source", why="stopped")
 
 
 class Parts:
-    """One source with a topic of two partitions; each attribute is what a part answers."""
+    """One source with a topic of two partitions; each attribute is the answer of one component."""
 
     def __init__(self, bench: Any) -> None:
         self.bench = bench
@@ -124,7 +124,7 @@ def test_what_is_left_when_all_was_read_and_committed_is_no_message(
     assert parts.waiting() == waiting
 
 
-def test_a_source_that_stopped_or_is_gone_ends_the_drain(parts: Parts) -> None:
+def test_a_stopped_or_removed_source_ends_the_drain(parts: Parts) -> None:
     parts.stopped = STOPPED
     with pytest.raises(Unavailable):
         parts.waiting()
@@ -136,7 +136,7 @@ def test_a_source_that_stopped_or_is_gone_ends_the_drain(parts: Parts) -> None:
         parts.waiting()
 
 
-def test_a_drain_of_nothing_is_its_head_and_of_something_it_hurries_the_source(
+def test_a_drain_returns_the_head_at_once_or_hurries_the_source(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts.high = {0: 0, 1: 0}

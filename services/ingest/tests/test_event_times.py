@@ -1,4 +1,4 @@
-"""Event times of records: in milliseconds, whatever their type was, and filled in where they are missing."""
+"""Event times of records: in milliseconds, whatever their type was, and filled in if missing."""
 
 import datetime as dt
 
@@ -13,8 +13,8 @@ NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
 MS = pa.timestamp("ms", "UTC")
 
 
-def times(column: pa.Array, moments: list[int] | None = None) -> pa.ChunkedArray:
-    return with_event_time(pa.table({"event_time": column}), "event_time", moments).column("event_time")
+def times(column: pa.Array, timestamps: list[int] | None = None) -> pa.ChunkedArray:
+    return with_event_time(pa.table({"event_time": column}), "event_time", timestamps).column("event_time")
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
@@ -34,13 +34,13 @@ def test_missing_times_are_filled_in() -> None:
     assert times(pa.nulls(1), [ms]).to_pylist() == [NOON]
 
 
-def test_missing_days_are_those_of_the_moments() -> None:
+def test_missing_days_are_those_of_the_timestamps() -> None:
     ms = int(NOON.timestamp() * 1000)
     found = times(pa.array([dt.date(2021, 5, 6), None], pa.date32()), [1, ms])
     assert found.to_pylist() == [dt.date(2021, 5, 6), NOON.date()]
 
 
-def test_records_without_the_column_have_the_moments_or_nulls() -> None:
+def test_records_without_the_column_get_the_timestamps_or_nulls() -> None:
     records = pa.table({"id": [1, 2]})
     assert with_event_time(records, "at", [0, 1000]).to_pylist() == [
         {"id": 1, "at": dt.datetime(1970, 1, 1, tzinfo=dt.UTC)},
@@ -70,13 +70,13 @@ def test_a_column_of_another_type_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("type_", "expected"), [(MS, NOON), (pa.date32(), NOON.date())])
-def test_times_that_are_missing_after_a_query_are_the_moment_of_the_batch(
+def test_times_that_are_missing_after_a_query_are_the_timestamp_of_the_batch(
     type_: pa.DataType, expected: dt.datetime | dt.date
 ) -> None:
-    moment = Timestamp.from_datetime(NOON)
+    time = Timestamp.from_datetime(NOON)
     later = NOON + dt.timedelta(days=1)
     records = pa.table({"event_time": pa.array([None, later], MS).cast(type_), "id": [1, 2]})
-    filled = fill_event_time(records, "event_time", moment)
+    filled = fill_event_time(records, "event_time", time)
     assert filled.column("event_time").to_pylist() == [
         expected,
         later if type_ == MS else later.date(),

@@ -1,4 +1,4 @@
-"""Which part of a just written slice is kept for the next batch, and that the rest is read from its file."""
+"""Which part of a newly written slice is kept for the next batch; the rest is read from its file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -82,7 +82,7 @@ def test_what_the_indexes_need_of_a_written_slice_is_kept_and_no_more(
 
 
 @pytest.mark.parametrize("names", [(OTHER,), (NAME, OTHER)], ids=["another", "more"])
-def test_a_slice_that_was_written_stands_for_no_other(files: Files, names: tuple[Multihash, ...]) -> None:
+def test_a_written_slice_is_not_used_for_another(files: Files, names: tuple[Multihash, ...]) -> None:
     history = with_indexes(files, SNAPSHOT)
     history.written(NAME, SliceRecords(records=RECORDS.slice(1)))
     assert columns_read(history, *names, columns=("id",)) == {"id": [1, 2] * len(names)}

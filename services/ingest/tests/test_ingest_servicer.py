@@ -1,4 +1,4 @@
-"""What each call of ingest's services asks of it and answers, without a server."""
+"""What each RPC of ingest does and returns, without a server."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -33,7 +33,7 @@ ACTIVE = cast("grpc.ServicerContext", SimpleNamespace(is_active=lambda: True))
 
 
 def gone_after(looks: int) -> grpc.ServicerContext:
-    """Return the context of a caller who leaves after some looks."""
+    """Return the context of a caller that disconnects after some checks."""
     left = iter([True] * looks)
     return cast("grpc.ServicerContext", SimpleNamespace(is_active=lambda: next(left, False)))
 
@@ -45,7 +45,7 @@ def bench(make_bench: Any) -> Any:
 
 @pytest.fixture
 def servicer(bench: Any, tmp_path: Path) -> Any:
-    """A servicer of one dataset; `given` has what its other parts answer."""
+    """A servicer of one dataset; `given` has the answers of its other components."""
     catalog = MemoryCatalog()
     catalog.add(CatalogEntry(alias="cities", dataset_id=bench.dataset))
     given = SimpleNamespace()
@@ -96,7 +96,7 @@ def test_a_push_is_its_header_and_then_its_bytes(servicer: Any, bench: Any) -> N
     assert bench.values("id", "v") == [(1, "a")]
     again = push(servicer, ROW, idempotency_key="k")
     assert (again.already, again.head) == (True, reply.head)
-    assert push(servicer, ROW).records == 1, "without a key each push is one of its own"
+    assert push(servicer, ROW).records == 1, "without a key each push is a separate one"
 
 
 def test_parts_in_another_order_are_refused(servicer: Any, bench: Any) -> None:
@@ -133,7 +133,7 @@ def test_records_without_a_time_get_that_of_the_push_or_of_its_arrival(servicer:
     assert times[1] == bench.clock.ms
 
 
-def test_a_push_may_have_a_format_of_its_own(servicer: Any, bench: Any) -> None:
+def test_a_push_may_have_its_own_format(servicer: Any, bench: Any) -> None:
     assert push(servicer, "[" + ROW + "]", input_format="json").records == 1
     assert bench.values("id") == [(1,)]
 
@@ -286,7 +286,7 @@ def test_rejected_messages_are_listed_up_to_a_limit_and_counted_all(servicer: An
     assert asked[-1] == (bench.dataset, [Wanted(source="default", location="topic/0/1")])
 
 
-def test_rejected_messages_are_settled_as_it_is_asked_for(servicer: Any, bench: Any) -> None:
+def test_rejected_messages_are_settled_as_requested(servicer: Any, bench: Any) -> None:
     done: list[object] = []
 
     def settle(name: str) -> Any:

@@ -1,7 +1,7 @@
 """Ingestion is killed before each of its writes, and continued by a new process: nothing is lost, doubled or damaged.
 
 A write is a change of the file system, a dead letter, or a proposal; before the n-th is after the one before it. The
-killed process may have been any: ingest, or the coordinator that commits for it.
+killed process may be ingest or the coordinator that commits for it.
 """
 
 import io
@@ -81,7 +81,7 @@ class CountedCoordinator(Coordinator):
 
 
 class Process:
-    """The parts of ingest over a home, as they are after a start."""
+    """The components of ingest over a home, as after a start."""
 
     def __init__(self, home: Path, killer: Killer) -> None:
         self.home = home
@@ -111,7 +111,7 @@ class Process:
         FileCommit("default", batch, self.preparer, self.rejecting).commit(self.queues, DATASET)
 
     def messages(self, start: int, *values: str) -> None:
-        """Commit messages as the reader does that finds its position in the chain."""
+        """Commit messages like a reader that starts at its position in the chain."""
         part = Part(
             partition=0,
             values=MessageBuffer.of([value.encode() for value in values]),
@@ -221,7 +221,7 @@ class Process:
 
 @dataclass
 class World:
-    """A home, and what each kill leaves of it."""
+    """A home, and the state that each kill leaves."""
 
     killer: Killer
     folder: Path
@@ -443,7 +443,7 @@ def test_a_retry_of_rejected_rows(world: World) -> None:
         process.poll()
 
     def retry(process: Process) -> None:
-        # What a bus in memory kept is lost with its process: the letter says what the file has.
+        # The content of an in-memory bus is lost with its process: the dead letter says what the file has.
         letter = DeadLetter(
             topic="",
             partition=0,

@@ -24,6 +24,6 @@ def test_a_range_of_them_is_a_range(values: list[bytes | None], start: int, stop
 
 
 @given(st.lists(SOME.filter(len), min_size=1, max_size=4))
-def test_joined_parts_follow_on_each_other(parts: list[list[bytes | None]]) -> None:
+def test_joined_parts_are_consecutive(parts: list[list[bytes | None]]) -> None:
     joined = MessageBuffer.joined([MessageBuffer.of(part) for part in parts])
     assert list(joined) == [value for part in parts for value in part]

@@ -10,7 +10,7 @@ def test_the_value_is_canonical_json() -> None:
     assert position.text() == '{"topics":{"t":{"id":"uuid","next":{"0":123,"1":5}}},"v":1}'
 
 
-def test_what_is_written_is_read_back() -> None:
+def test_a_written_position_is_read_back() -> None:
     topic = TopicPosition(topic_id="uuid", next={0: 1, 1: 2}, greatest={0: 7})
     position = SourcePosition(topics={"t": topic}).with_receipt("a").with_receipt("b")
     assert SourcePosition.parse(position.text()) == position

@@ -1,4 +1,4 @@
-"""What the engine is asked for with records of a source, and what is made of its output."""
+"""Requests to the engine with records of a source, and the use of its output."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ RECORDS = pa.table({"id": [1, 2], "city": ["Oslo", "Rome"]})
 
 
 class Engine:
-    """Answers a query with what `answer` writes, and notes what it was asked."""
+    """Answers a query with the output of `answer`, and records its requests."""
 
     def __init__(self, answer: Callable[[pa.Table, Path], int]) -> None:
         self._answer = answer
@@ -49,7 +49,7 @@ def passing(records: pa.Table, after: Path) -> int:
     return len(records)
 
 
-def test_records_go_to_the_engine_and_its_output_comes_back(tmp_path: Path) -> None:
+def test_records_are_sent_to_the_engine_and_its_output_is_returned(tmp_path: Path) -> None:
     engine = Engine(passing)
     found = run(tmp_path, engine)
     assert found is not None
@@ -59,7 +59,7 @@ def test_records_go_to_the_engine_and_its_output_comes_back(tmp_path: Path) -> N
     assert (request.transform, is_wanted) == (QUERY, always)
 
 
-def test_an_output_without_records_is_none_and_need_not_be_written(tmp_path: Path) -> None:
+def test_an_output_without_records_is_none_and_may_be_missing(tmp_path: Path) -> None:
     assert run(tmp_path, Engine(lambda *_: 0)) is None
 
 
@@ -74,7 +74,9 @@ def test_an_output_that_cannot_be_read_is_the_engines_fault(tmp_path: Path, cont
         run(tmp_path, Engine(answer))
 
 
-def test_records_that_no_file_can_have_are_refused_and_the_engines_errors_are_its_own(tmp_path: Path) -> None:
+def test_records_that_no_file_can_have_are_refused_and_errors_of_the_engine_are_passed_on(
+    tmp_path: Path,
+) -> None:
     odd = pa.table({"a": pa.array([{}], pa.struct([]))})
     with pytest.raises(InvalidInput, match="cannot be passed to the engine"):
         run(tmp_path, Engine(passing), odd)

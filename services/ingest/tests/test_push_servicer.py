@@ -1,4 +1,4 @@
-"""What is asked of accepted pushes, and what changes made elsewhere lead to, without a server or a bus."""
+"""RPCs about accepted pushes, and effects of changes by other processes, without a server or a bus."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,7 +43,7 @@ def staged(tmp_path: Path, text: str) -> str:
 
 
 class Accepted:
-    """Keeps receipts; `settled` is what waiting for one returns."""
+    """Keeps receipts; waiting for one returns `settled`."""
 
     def __init__(self) -> None:
         self.receipts = self
@@ -148,7 +148,9 @@ def test_a_receipt_is_waited_for_up_to_a_minute(pushes: PushServicer, tmp_path: 
         (bus.TransformProgress(), []),
     ],
 )
-def test_a_change_made_elsewhere_is_looked_at_on_the_readers_thread(body: Body, calls: list[object]) -> None:
+def test_a_change_by_another_process_is_handled_on_the_readers_thread(
+    body: Body, calls: list[object]
+) -> None:
     called: list[object] = []
     requested: list[Any] = []
     owned = SimpleNamespace(
@@ -172,7 +174,7 @@ def test_a_change_made_elsewhere_is_looked_at_on_the_readers_thread(body: Body, 
     assert called[-2:] == [("own", frozenset({3})), "assigned"]
 
 
-def test_changes_are_heard_by_each_instance_and_commands_by_the_owner(bench: Any) -> None:
+def test_changes_are_received_by_each_instance_and_commands_by_the_owner(bench: Any) -> None:
     notices = Notices(cast("Any", None), cast("Any", None), bench.queues)
     commands = cast("Any", SimpleNamespace(handle=None))
     found = {one.topic: one for one in subscriptions(notices, commands, Replies(bench.coordinator))}

@@ -93,16 +93,16 @@ def test_each_open_message_is_found_once_and_none_that_may_still_be_read(rejecte
     assert load_reasons(bench.blobs, bench.dataset) == {"default": "first"}
 
 
-def test_what_is_dropped_is_open_no_longer_and_the_next_reason_is_told(rejected: Any) -> None:
+def test_dropped_messages_are_no_longer_open_and_the_next_reason_is_reported(rejected: Any) -> None:
     made, _, bench = rejected
     settled = made.drop(bench.dataset, [Wanted(source="", location="0/1")])
     assert (settled.count, settled.open) == (1, 2)
     assert offsets(made.open(bench.dataset)) == [2, 5]
     assert load_reasons(bench.blobs, bench.dataset) == {"default": "second"}
     message = bench.coordinator.sent[-1][1]
-    told = message.ingest_progress
+    progress = message.ingest_progress
     assert message.may_ignore  # by readers of an earlier version
-    assert (told.source_name, told.rejected, told.rejected_reason) == ("", 2, "second")
+    assert (progress.source_name, progress.rejected, progress.rejected_reason) == ("", 2, "second")
     with pytest.raises(NotFound, match="open rejected message 0/1 does not exist"):
         made.drop(bench.dataset, [Wanted(source="", location="0/1")])
 
@@ -116,7 +116,7 @@ def test_all_are_dropped_also_those_whose_letters_were_lost(rejected: Any) -> No
     assert load_reasons(bench.blobs, bench.dataset) == {}
 
 
-def test_what_is_retried_is_published_once_as_it_was(rejected: Any) -> None:
+def test_a_retried_message_is_published_once_unchanged(rejected: Any) -> None:
     made, letters, bench = rejected
     settled = made.retry(bench.dataset, [])
     assert (settled.count, settled.cut, settled.open) == (3, 0, 0)
@@ -125,7 +125,9 @@ def test_what_is_retried_is_published_once_as_it_was(rejected: Any) -> None:
     assert load_handled(bench.blobs, bench.dataset).positions == frozenset(), "one mark in place of many"
 
 
-def test_what_could_not_be_published_again_stays_open(rejected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_could_not_be_published_again_stays_open(
+    rejected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made, letters, bench = rejected
 
     def fail(_: object) -> int:
@@ -151,7 +153,7 @@ def test_a_letter_that_was_cut_is_not_retried_and_stays_open(rejected: Any) -> N
     assert offsets(made.open(bench.dataset)) == [2]
 
 
-def test_what_is_rejected_after_all_were_handled_counts_again(rejected: Any) -> None:
+def test_a_message_rejected_after_all_were_handled_is_counted(rejected: Any) -> None:
     made, _, bench = rejected
     made.drop(bench.dataset, [])
     topic = TopicPosition(topic_id="one", next={0: 10})
@@ -160,7 +162,7 @@ def test_what_is_rejected_after_all_were_handled_counts_again(rejected: Any) -> 
     assert offsets(made.open(bench.dataset)) == [9]
 
 
-def test_a_later_topic_of_the_same_name_has_messages_of_its_own(rejected: Any) -> None:
+def test_a_later_topic_of_the_same_name_has_separate_messages(rejected: Any) -> None:
     made, _, bench = rejected
     made.drop(bench.dataset, [])
     fresh = SourcePosition(
@@ -173,7 +175,7 @@ def test_a_later_topic_of_the_same_name_has_messages_of_its_own(rejected: Any) -
     assert made.count(bench.dataset) == 1
 
 
-def test_what_is_rejected_again_after_a_reset_is_open_again(rejected: Any) -> None:
+def test_a_message_rejected_again_after_a_reset_is_open_again(rejected: Any) -> None:
     made, _, bench = rejected
     made.drop(bench.dataset, [])
     before = SourcePosition(
@@ -188,7 +190,7 @@ def test_what_is_rejected_again_after_a_reset_is_open_again(rejected: Any) -> No
     assert {letter.offset for letter in made.open(bench.dataset)} == {2, 5}
 
 
-def test_a_new_message_is_not_hidden_by_decisions_about_what_a_reset_took_back(rejected: Any) -> None:
+def test_a_new_message_is_not_hidden_by_decisions_that_a_reset_rolled_back(rejected: Any) -> None:
     made, _, bench = rejected
     made.drop(bench.dataset, [Wanted(source="", location=f"0/{at}") for at in (1, 5)])
     start = SourcePosition(topics={"odf.push.a.default": TopicPosition(topic_id="one", next={0: 0})})
@@ -201,7 +203,7 @@ def test_a_new_message_is_not_hidden_by_decisions_about_what_a_reset_took_back(r
     assert made.count(bench.dataset) == 1
 
 
-def test_what_is_rejected_again_after_a_reset_to_the_beginning_is_open_again(rejected: Any) -> None:
+def test_a_message_rejected_again_after_a_reset_to_the_beginning_is_open_again(rejected: Any) -> None:
     made, _, bench = rejected
     made.drop(bench.dataset, [])
     commit(bench, SourcePosition())  # as a reset to before the first batch would leave it
@@ -213,7 +215,7 @@ def test_what_is_rejected_again_after_a_reset_to_the_beginning_is_open_again(rej
     assert offsets(made.open(bench.dataset)) == [1, 2, 5]
 
 
-def test_what_two_instances_decide_at_the_same_time_is_kept(rejected: Any, monkeypatch: Any) -> None:
+def test_concurrent_decisions_of_two_instances_are_kept(rejected: Any, monkeypatch: Any) -> None:
     made, letters, bench = rejected
     queues = CommitQueues(bench.blobs, bench.states, cast("Any", None), Pools.shared(bench.pool))
     other = RejectedMessages(
@@ -222,7 +224,7 @@ def test_what_two_instances_decide_at_the_same_time_is_kept(rejected: Any, monke
     usual, others = bench.blobs.note, list[threading.Thread]()
 
     def note(dataset: DatasetId, name: str) -> str | None:
-        """Have the other instance decide while this one does: between reading what was decided and writing it."""
+        """Have the other instance decide concurrently: between this one's read and write of the decisions."""
         found: str | None = usual(dataset, name)
         if not others and name == HANDLED and bench.queues.queue(dataset).lock.locked():
             wanted = [Wanted(source="", location="0/2")]
@@ -238,7 +240,7 @@ def test_what_two_instances_decide_at_the_same_time_is_kept(rejected: Any, monke
     assert made.count(bench.dataset) == 1
 
 
-def test_what_cannot_be_published_as_it_was_is_not_retried(rejected: Any) -> None:
+def test_a_message_that_cannot_be_published_unchanged_is_not_retried(rejected: Any) -> None:
     made, letters, bench = rejected
     columns = SourceSettings.from_plain({"headerColumns": "trace-id:v"})
     save_settings(bench.blobs, bench.dataset, "default", columns)
@@ -317,7 +319,7 @@ def test_rejected_rows_of_a_source_are_numbered_from_zero(make_bench: Any) -> No
     assert [letter.offset for letter in bench.coordinator.letters] == [0, 1, 2]
 
 
-def test_letters_of_a_source_that_is_gone_hide_no_others(rejected: Any) -> None:
+def test_letters_of_a_removed_source_hide_no_others(rejected: Any) -> None:
     made, _, bench = rejected
     policy = RejectPolicy(bench.coordinator, bench.blobs)
     bad = BadRecord(partition=0, offset=0, value=b"row", reason="line 1")
@@ -374,7 +376,7 @@ def test_of_letters_with_one_number_that_of_the_committed_push_counts(
     assert [letter.value for letter in made.open(bench.dataset)] == [b"0", b"1", b"2", b"3"]
 
 
-def test_what_an_earlier_topic_of_the_same_name_had_stays_open(rejected: Any) -> None:
+def test_messages_of_an_earlier_topic_of_the_same_name_stay_open(rejected: Any) -> None:
     made, _, bench = rejected
     fresh = TopicPosition(topic_id="two", next={0: 0})
     commit(bench, SourcePosition(topics={"odf.push.a.default": fresh}).with_rejected(3))
@@ -384,7 +386,7 @@ def test_what_an_earlier_topic_of_the_same_name_had_stays_open(rejected: Any) ->
 
 
 def test_a_letter_without_the_id_of_its_topic_is_of_the_one_that_is_read(rejected: Any) -> None:
-    """As releases before the id was kept wrote it."""
+    """As written by releases that did not store the id."""
     made, _, bench = rejected
     for offset in (5, 6, 8):
         bury(bench, offset, "old", topic_id="")

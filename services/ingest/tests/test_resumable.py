@@ -17,7 +17,7 @@ STOPPED = SourceStopped(dataset="cities", source="default", reason="TopicGone", 
 
 
 def outcome(phase: Phase | None, start: str, stop: SourceStopped | None) -> type[Refused] | None:
-    """Return the error of a source in a phase, None for one that is not read, if a topic has a reason to stop it."""
+    """Return the error of resuming a source in a phase (None: not read) whose topic has, or lacks, a reason to stop it."""
     record = None if phase is None else SimpleNamespace(phase=phase)
     owned = cast("Any", SimpleNamespace(record=lambda _: record))
     unused = cast("Any", None)
@@ -33,18 +33,18 @@ def outcome(phase: Phase | None, start: str, stop: SourceStopped | None) -> type
 
 @pytest.mark.parametrize("start", ["", "latest"])
 @pytest.mark.parametrize("stop", [None, STOPPED])
-def test_what_is_stopped_or_retried_is_resumed(start: str, stop: SourceStopped | None) -> None:
+def test_a_stopped_or_retried_source_is_resumed(start: str, stop: SourceStopped | None) -> None:
     for phase in (Phase.STOPPED, Phase.RETRYING):
         assert outcome(phase, start, stop) is None
 
 
-def test_what_is_not_read_needs_a_start() -> None:
+def test_a_source_that_is_not_read_needs_a_start() -> None:
     assert outcome(None, "", None) is SourceNotRead
     assert outcome(None, "latest", None) is None
 
 
 @pytest.mark.parametrize("phase", [one for one in Phase if one not in {Phase.STOPPED, Phase.RETRYING}])
-def test_what_runs_is_resumed_only_from_a_start_and_with_a_topic_that_stops_it(phase: Phase) -> None:
+def test_a_running_source_is_resumed_only_from_a_start_and_with_a_topic_that_stops_it(phase: Phase) -> None:
     assert outcome(phase, "", None) is SourceNotStopped
     assert outcome(phase, "latest", None) is SourceNotStopped
     assert outcome(phase, "", STOPPED) is SourceStopped

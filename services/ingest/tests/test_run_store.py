@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a few records as much as millions are: all is chunked, mapped, and merged from disk to disk."""
+    """Lower the limits so that a few records are handled like millions: chunked, mapped, and merged from disk to disk."""
     monkeypatch.setattr(run_file, "CHUNK", 3)
     monkeypatch.setattr(run_file, "CHUNKS", 2)
     monkeypatch.setattr(run_file, "STEP", 5)
@@ -138,7 +138,7 @@ def test_a_changed_byte_anywhere_is_found_or_changes_nothing(folder: Path) -> No
     assert found > 0.8 * len(changes), "one byte in twelve is padding"
 
 
-def test_a_file_that_is_cut_off_or_gone_takes_the_later_runs_with_it(folder: Path) -> None:
+def test_a_truncated_or_missing_file_invalidates_the_later_runs(folder: Path) -> None:
     store = a_store(folder)
     add(store, range(100_000), "a")
     add(store, range(100_000, 100_100), "b")
@@ -244,7 +244,7 @@ def test_on_a_full_disk_runs_stay_in_memory_and_are_written_later(
     assert [[one["event"] for one in logs] for logs in (once, again)] == [["an index stays in memory"]] * 2
 
 
-def test_nothing_is_left_of_a_run_or_manifest_that_cannot_be_written(
+def test_no_files_are_left_of_a_run_or_manifest_that_cannot_be_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(a_store(folder), [1], "a")
@@ -272,12 +272,12 @@ def test_a_lock_is_refused_to_a_second_writer_and_free_again_after_an_error(fold
         assert is_locked
 
 
-def test_who_wrote_last_is_adopted_by_the_other(folder: Path) -> None:
+def test_the_runs_of_the_last_writer_are_adopted_by_the_other(folder: Path) -> None:
     one, other = a_store(folder), RunStore(folder)
     add(one, [1], "a")
     other.load()
     add(other, [2], "b")
-    add(one, [3], "c")  # it slept: nothing of it may get to the disk
+    add(one, [3], "c")  # it was suspended: none of its writes may reach the disk
     assert held(one) == {1, 3}
     assert held(a_store(folder)) == {1, 2}
     one.load()
@@ -298,7 +298,7 @@ def test_while_another_process_writes_runs_stay_in_memory(folder: Path) -> None:
     assert held(a_store(folder)) == {1, 2, 3}
 
 
-def test_a_deleted_dataset_does_not_appear_again(tmp_path: Path) -> None:
+def test_a_deleted_dataset_does_not_reappear(tmp_path: Path) -> None:
     store = a_store(tmp_path / "gone" / "index" / "keys")
     add(store, [1], "a")
     assert held(store) == {1}

@@ -61,7 +61,7 @@ def test_parquet_keeps_its_types_as_they_are_stored_without_columns_of_nulls(tmp
         (b"x", "", "name of its format"),
     ],
 )
-def test_what_is_no_sample_is_refused(tmp_path: Path, content: bytes, input_format: str, words: str) -> None:
+def test_an_invalid_sample_is_refused(tmp_path: Path, content: bytes, input_format: str, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         columns(tmp_path, content, input_format)
 
@@ -82,7 +82,7 @@ def test_json_has_times_with_fractions_in_the_unit_that_holds_them(tmp_path: Pat
     assert columns(tmp_path, b'[{"no":"2026-02-30T00:00:00.5Z"}]', "json") == {"no": pa.string()}
 
 
-def test_times_behind_earlier_ones_are_counted_within_each_run() -> None:
+def test_times_that_are_out_of_order_are_counted_within_each_run() -> None:
     at = pa.array([0, 5_000, None, 2_000, 4_000, 9_000, 1_000, 8_000], MS)
     table = pa.table({"at": at, "day": pa.array([2, 1, 1, 1, 1, 1, 1, 1], pa.date32()), "n": range(8)})
     assert out_of_order(table) == {

@@ -1,4 +1,4 @@
-"""What a draft that is refused leaves behind: nothing."""
+"""A refused draft leaves no files."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,8 +19,8 @@ from odf_ingest.source_settings import SourceSettings
 def test_a_draft_whose_watermark_is_refused_leaves_no_slice(make_bench: Callable[..., Any]) -> None:
     bench = make_bench()
     drafter = Drafter(bench.blobs, bench.clock, block_version=3, is_signed=False)
-    moment = pa.array([1_600_000_000_000], pa.timestamp("ms", "UTC"))
-    merged = MergeResult(records=pa.table({"event_time": moment, "id": pa.array([1], pa.int64())}))
+    times = pa.array([1_600_000_000_000], pa.timestamp("ms", "UTC"))
+    merged = MergeResult(records=pa.table({"event_time": times, "id": pa.array([1], pa.int64())}))
     with pytest.raises(InvalidInput):
         drafter.draft(bench.state, merged, source="default", position=SourcePosition(), watermark=-(10**18))
     assert list(bench.blobs.names(bench.dataset, ObjectKind.DATA)) == []
@@ -32,7 +32,7 @@ def test_a_draft_whose_watermark_is_refused_leaves_no_slice(make_bench: Callable
 
 
 @pytest.mark.parametrize("column", ["offset", "system_time"])
-def test_records_have_no_column_of_the_system(make_bench: Callable[..., Any], column: str) -> None:
+def test_records_have_no_system_columns(make_bench: Callable[..., Any], column: str) -> None:
     bench = make_bench()
     state = bench.state
     drafter = Drafter(bench.blobs, bench.clock, block_version=3, is_signed=False)

@@ -14,7 +14,7 @@ def test_a_source_that_no_user_configured_has_the_defaults(tmp_path: Path) -> No
     assert load_settings(LocalBlobStore(tmp_path), DATASET, "default") == SourceSettings()
 
 
-def test_settings_of_one_source_are_kept_beside_those_of_another(tmp_path: Path) -> None:
+def test_settings_of_one_source_are_kept_next_to_those_of_another(tmp_path: Path) -> None:
     blobs = LocalBlobStore(tmp_path)
     stopping = SourceSettings(bad_records=BadRecords.STOP, max_retracted_share=0.9)
     refusing = SourceSettings(empty_snapshot=EmptySnapshot.REFUSE)
@@ -31,7 +31,7 @@ def test_a_source_set_back_to_the_defaults_leaves_no_note(tmp_path: Path) -> Non
     assert blobs.note(DATASET, "sources") is None
 
 
-def test_only_what_is_named_changes() -> None:
+def test_only_named_settings_change() -> None:
     before = SourceSettings(bad_records=BadRecords.STOP)
     assert before.changed({"maxRetractedShare": "0.9"}) == SourceSettings(
         bad_records=BadRecords.STOP, max_retracted_share=0.9
@@ -79,7 +79,7 @@ def test_a_damaged_note_is_named(tmp_path: Path, text: str) -> None:
         load_settings(blobs, DATASET, "a")
 
 
-def test_only_what_differs_from_the_defaults_was_chosen() -> None:
+def test_only_settings_that_differ_from_the_defaults_are_listed() -> None:
     assert SourceSettings().chosen() == {}
     chosen = SourceSettings().changed({"watermarkDelay": "90m", "badRecords": "auto"}).chosen()
     assert chosen == {"watermarkDelay": "1h30m"}

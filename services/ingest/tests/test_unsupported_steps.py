@@ -46,7 +46,7 @@ def test_a_step_that_no_module_reads_is_unsupported(call: Callable[[], object]) 
         call()
 
 
-def test_what_a_format_need_not_have_is_nothing() -> None:
+def test_what_a_format_may_lack_defaults_to_nothing() -> None:
     known = pa.schema([("id", pa.int64())])
     assert formats.split_file(STEP, b"") is None
     assert formats.suspects(STEP, [b""], None) == {}

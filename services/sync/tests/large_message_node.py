@@ -1,4 +1,4 @@
-"""A node in a process of its own, so that its memory can be measured: `python large_message_node.py HOME BYTES SECONDS LIST`.
+"""A node as a process, so that its memory can be measured: `python large_message_node.py HOME BYTES SECONDS LIST`.
 
 It has a dataset `cities` with blocks of 40 MB in all, and receives `BYTES` of large messages at a time, none of which
 may pause for `SECONDS`, and lists of objects of `LIST` bytes. Prints its port.

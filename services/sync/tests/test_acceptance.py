@@ -97,9 +97,7 @@ def test_a_chain_with_an_object_that_did_not_arrive_is_refused(
     assert there.head("cities") is None
 
 
-def test_a_dataset_that_got_another_name_meanwhile_is_not_taken_in_again(
-    here: SyncNode, there: SyncNode
-) -> None:
+def test_a_dataset_that_was_renamed_meanwhile_is_not_imported_again(here: SyncNode, there: SyncNode) -> None:
     dataset, chain, names = parts(here)
     there.catalog.add(CatalogEntry(alias="towns", dataset_id=dataset))
     for name in names:
@@ -126,7 +124,7 @@ def test_a_chain_is_replaced_only_if_that_was_asked_for(
     assert [(copy.name, copy.is_forced) for copy in copies] == [("cities", is_forced)]
 
 
-def test_objects_that_arrive_are_noted_by_one_thread_at_a_time(here: SyncNode, there: SyncNode) -> None:
+def test_arriving_objects_are_recorded_by_one_thread_at_a_time(here: SyncNode, there: SyncNode) -> None:
     dataset, chain, names = parts(here)
     with Acceptance(there.datasets, chain) as acceptance:
         acceptance._admitted.result()
@@ -138,7 +136,7 @@ def test_objects_that_arrive_are_noted_by_one_thread_at_a_time(here: SyncNode, t
     assert there.head("cities") == here.head("cities")
 
 
-def test_objects_that_arrive_before_the_blocks_are_admitted_are_checked_then(
+def test_objects_that_arrive_before_the_blocks_are_accepted_are_checked_then(
     here: SyncNode, there: SyncNode, checked: "queue.Queue[Multihash]"
 ) -> None:
     dataset, chain, names = parts(here)
@@ -191,7 +189,7 @@ def test_the_end_of_an_exchange_does_not_wait_for_a_check(
     assert has_ended.wait(WAIT_SECONDS)
 
 
-def test_a_sender_is_not_told_which_name_a_dataset_has_got_meanwhile(
+def test_the_new_name_of_a_dataset_is_not_revealed_to_the_sender(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset, chain, names = parts(here)

@@ -1,4 +1,4 @@
-"""The whole table of who may do what, written out a second time."""
+"""The complete table of permissions, written independently of the code."""
 
 from itertools import product
 
@@ -42,7 +42,7 @@ def test_without_a_role_a_private_dataset_is_hidden_and_a_public_one_read(action
 @pytest.mark.parametrize(
     ("scope", "most"), [(Scope.READ, Role.READER), (Scope.WRITE, Role.EDITOR), (Scope.MANAGE, Role.OWNER)]
 )
-def test_a_token_takes_from_a_role_and_gives_none(scope: Scope, most: Role) -> None:
+def test_a_token_restricts_a_role_and_grants_none(scope: Scope, most: Role) -> None:
     for role in Role:
         assert Caller(account=ALICE, scope=scope).limited(role, ONE) is (min(role, most))
         assert Caller(account=ALICE, scope=scope, only=ONE).limited(role, ONE) is min(role, most)
@@ -64,7 +64,7 @@ def test_a_token_takes_from_a_role_and_gives_none(scope: Scope, most: Role) -> N
         (Caller(account=ALICE, only=ONE), Name("alice"), Verdict.NOT_OWN_ACCOUNT),
     ],
 )
-def test_a_dataset_is_created_in_ones_own_account_with_a_token_that_may_write(
+def test_a_dataset_is_created_in_the_callers_account_with_a_token_that_may_write(
     caller: Caller, owner: Name | None, verdict: Verdict
 ) -> None:
     assert decide_creation(caller, owner) is verdict

@@ -1,4 +1,4 @@
-"""`access.db` keeps what it was told, is private, and allows nothing while it cannot be read."""
+"""`access.db` stores all changes, is private, and allows nothing while it cannot be read."""
 
 import base64
 import sqlite3
@@ -44,7 +44,7 @@ def test_without_a_change_there_is_no_file(directory: Directory, tmp_path: Path)
     assert not (tmp_path / FILE).exists()
 
 
-def test_everything_is_there_after_a_restart(directory: Directory, tmp_path: Path) -> None:
+def test_everything_survives_a_restart(directory: Directory, tmp_path: Path) -> None:
     alice = directory.add_account(ALICE, None)
     token, stored = directory.create_token(Name("Alice"), label="laptop", dataset=HERE)
     directory.store.set_role(HERE, alice, Role.EDITOR)
@@ -74,7 +74,7 @@ def test_lists_are_in_order_however_they_were_filled(directory: Directory) -> No
     assert list(store.tokens()) == by_age
 
 
-def test_names_are_taken_once_without_regard_to_case(directory: Directory) -> None:
+def test_names_are_unique_regardless_of_case(directory: Directory) -> None:
     directory.add_account(ALICE, None)
     with pytest.raises(AlreadyExists):
         directory.add_account(Name("ALICE"), None)
@@ -88,7 +88,7 @@ def test_names_are_taken_once_without_regard_to_case(directory: Directory) -> No
         directory.create_token(ALICE, label="two\nlines")
 
 
-def test_an_account_takes_its_tokens_and_roles_with_it(directory: Directory) -> None:
+def test_an_account_is_removed_with_its_tokens_and_roles(directory: Directory) -> None:
     alice = directory.add_account(ALICE, None)
     token, _ = directory.create_token(ALICE, label="")
     directory.store.set_role(HERE, alice, Role.EDITOR)
@@ -126,7 +126,7 @@ def test_an_account_that_is_removed_while_its_password_is_checked_cannot_log_in(
 
 
 @pytest.mark.parametrize("is_multi_tenant", [True, False])
-def test_nothing_of_a_deleted_dataset_counts_for_the_next_one_with_its_id(
+def test_nothing_of_a_deleted_dataset_applies_to_the_next_one_with_its_id(
     tmp_path: Path, *, is_multi_tenant: bool
 ) -> None:
     directory = Directory(AccessStore(tmp_path), is_multi_tenant=is_multi_tenant)
@@ -241,7 +241,7 @@ def test_a_public_dataset_is_never_marked_as_private(tmp_path: Path, monkeypatch
     assert marks == [None]
 
 
-def test_what_is_taken_back_is_gone(directory: Directory) -> None:
+def test_revoked_grants_are_gone(directory: Directory) -> None:
     alice = directory.add_account(ALICE, None)
     directory.store.set_role(HERE, alice, Role.EDITOR)
     directory.store.set_role(HERE, alice, None)
@@ -271,7 +271,7 @@ def test_a_damaged_file_allows_nothing_and_an_empty_one_is_new(tmp_path: Path, c
         assert "backup" in caught.value.advice()
 
 
-def test_a_file_of_a_later_release_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_of_a_later_release_is_left_unchanged(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
@@ -312,7 +312,7 @@ def test_a_token_with_a_typing_error_is_no_token() -> None:
     assert Token.parse(text[:20] + other + text[21:]) is None
 
 
-def test_a_token_may_have_every_character_there_is() -> None:
+def test_a_token_may_have_any_character_of_its_alphabet() -> None:
     every = base64.b32decode("ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")
     token = Token(every.ljust(ID_BYTES + SECRET_BYTES))
     assert set("0123456789abcdefghjkmnpqrstvwxyz") <= set(token.text())
@@ -353,7 +353,7 @@ def test_expired_tokens_are_deleted_with_the_next_one(tmp_path: Path) -> None:
     assert {token.id for token in directory.store.tokens()} == set(tokens[1:])
 
 
-def test_the_visibility_of_a_pushed_dataset_counts_where_there_are_many_tenants_or_if_it_was_chosen(
+def test_the_visibility_of_a_pushed_dataset_is_used_on_a_multi_tenant_node_or_if_chosen(
     directory: Directory, tmp_path: Path
 ) -> None:
     for is_multi_tenant in (True, False):

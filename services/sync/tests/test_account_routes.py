@@ -1,4 +1,4 @@
-"""Identity and login over HTTP: recorded exchanges with kamu's server, and what they do not show."""
+"""Identity and login over HTTP: recorded exchanges with kamu's server, and cases that they lack."""
 
 import http.client
 import json
@@ -143,7 +143,7 @@ def test_recorded_calls_get_the_recorded_answers(node: Node, case: str) -> None:
         if "content-type" in expected["headers"]:
             assert found["Content-Type"] == expected["headers"]["content-type"], request
         if not expected["headers"].get("content-type", "").startswith("application/json"):
-            # Each implementation has its own words for what is wrong; ours begin as the recorded ones do.
+            # Error messages differ between implementations; ours begin like the recorded ones.
             assert (recorded.startswith(text), not text) == (True, not recorded), request
             continue
         assert plain(text) == plain(recorded), request
@@ -211,11 +211,11 @@ def test_an_account_without_password_cannot_log_in_with_one(node: Node) -> None:
         ("/v/login", "login=alice", 410),
     ],
 )
-def test_odd_bodies_get_an_answer(node: Node, path: str, body: str, status: int) -> None:
+def test_odd_bodies_get_a_response(node: Node, path: str, body: str, status: int) -> None:
     assert node.ask("POST", path, body, Content_Type="application/json")[0] == status
 
 
-def test_a_device_is_logged_in_once_its_user_is(node: Node) -> None:
+def test_a_device_is_logged_in_once_its_user_has_logged_in(node: Node) -> None:
     status, _, text = node.ask("POST", "/platform/token/device/authorization", "client_id=kamu")
     begun = json.loads(text)
     assert (status, begun["verification_uri"]) == (200, f"{node.base}/v/login")
@@ -253,7 +253,7 @@ def test_logins_of_devices_expire_and_are_limited(monkeypatch: pytest.MonkeyPatc
         logins.poll(code)
 
 
-def test_polls_before_the_user_has_logged_in_do_not_shorten_the_time_for_it() -> None:
+def test_polls_before_the_user_has_logged_in_do_not_shorten_the_timeout() -> None:
     clock = ManualClock()
     logins = device_flow.DeviceLogins(clock)
     code = logins.begin("192.0.2.1")
@@ -278,7 +278,7 @@ def test_logins_are_kept_by_one_thread_at_a_time() -> None:
     assert logins.poll(code) == "token"
 
 
-def test_a_code_is_worth_a_token_only_as_long_as_the_answer_may_have_been_lost() -> None:
+def test_a_code_yields_a_token_only_while_the_response_may_have_been_lost() -> None:
     clock = ManualClock()
     logins = device_flow.DeviceLogins(clock)
     code = logins.begin("192.0.2.1")
@@ -292,7 +292,7 @@ def test_a_code_is_worth_a_token_only_as_long_as_the_answer_may_have_been_lost()
         logins.poll(code)
 
 
-def test_a_login_that_has_expired_is_remembered_while_others_begin() -> None:
+def test_an_expired_login_is_remembered_while_others_start() -> None:
     clock = ManualClock()
     logins = device_flow.DeviceLogins(clock)
     code = logins.begin("192.0.2.1")
@@ -321,9 +321,7 @@ def test_logins_that_have_expired_make_room_for_others_before_pending_ones(
         logins.poll(expired)
 
 
-def test_the_client_of_a_login_that_has_expired_is_told_so(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_client_of_an_expired_login_gets_that_error(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_flow, "EXPIRES_SECONDS", 0)
     _, _, text = node.ask("POST", "/platform/token/device/authorization", "client_id=kamu")
     assert node.poll(json.loads(text)["device_code"]) == (400, {"message": "expired_token"})
@@ -371,7 +369,7 @@ def test_logins_that_succeed_are_not_counted(tmp_path: Path, monkeypatch: pytest
         assert [node.status_of_login(one) for one in ("wrong", PASSWORD)] == [401, 429]
 
 
-def test_more_logins_than_can_be_checked_are_asked_to_come_back(
+def test_more_logins_than_can_be_checked_get_retry_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(account_routes, "MOST_LOGINS", 1)
@@ -398,9 +396,7 @@ def test_more_logins_than_can_be_checked_are_asked_to_come_back(
     "path",
     ["/platform/login", "/platform/token/device", "/platform/token/device/authorization", "/v/login"],
 )
-def test_a_body_that_comes_slowly_keeps_no_place(
-    node: Node, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
+def test_a_slow_body_occupies_no_slot(node: Node, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setattr(account_routes, "BODY_SECONDS", 0.5)
     host, _, port = node.base.removeprefix("http://").partition(":")
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
@@ -416,7 +412,7 @@ def test_a_body_that_comes_slowly_keeps_no_place(
 
 
 @pytest.mark.parametrize("page", ["/v/login?deviceCode=unknown", "/v/login"])
-def test_a_login_that_is_over_says_so_and_makes_no_token(node: Node, page: str) -> None:
+def test_a_login_that_has_ended_is_refused_and_creates_no_token(node: Node, page: str) -> None:
     before = node.directory.store.tokens()
     for method, body in (("GET", None), ("POST", f"login=alice&password={PASSWORD}")):
         status, _, text = node.ask(method, page, body)

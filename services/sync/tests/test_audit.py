@@ -1,4 +1,4 @@
-"""What is noted of requests, and that noting neither delays a request nor fails it."""
+"""What is recorded of requests, and that the audit log neither delays a request nor fails it."""
 
 import http.client
 import threading
@@ -73,7 +73,7 @@ class Node:
             connection.close()
 
     def noted(self) -> list[Envelope]:
-        """Return what was noted since the last call."""
+        """Return the entries since the last call."""
         self.audit.finish(self.bus)
         return [decode(*message) for message in self.bus.topics.pop(AUDIT, [])]
 
@@ -112,7 +112,7 @@ REFS, INGEST = "/{account}/{dataset}/refs/{ref}", "/{account}/{dataset}/ingest"
         ("GET", "/accounts/me", False, ("", "GET", "/accounts/me", "", "", False, 401)),
     ],
 )
-def test_all_but_plain_reads_of_public_data_is_noted(
+def test_all_but_plain_reads_of_public_data_is_recorded(
     node: Node, method: str, path: str, *, is_ann: bool, entry: tuple[Any, ...] | None
 ) -> None:
     token = node.directory.create_token(Name("ann"), label="")[0]
@@ -146,7 +146,7 @@ def test_a_revoked_token_is_named_and_its_secret_is_not(node: Node) -> None:
     assert token.text() not in str(noted)
 
 
-def test_logins_are_noted_with_the_name_and_without_the_password(node: Node) -> None:
+def test_logins_are_recorded_with_the_name_and_without_the_password(node: Node) -> None:
     for password in (b"wrong", PASSWORD.encode()):
         node.ask("POST", "/platform/login", LOGIN % password, Content_Type="application/json")
     noted = node.noted()
@@ -157,7 +157,7 @@ def test_logins_are_noted_with_the_name_and_without_the_password(node: Node) -> 
     assert PASSWORD not in str(noted)
 
 
-def test_hostile_headers_and_names_are_noted_as_bounded_text(node: Node) -> None:
+def test_hostile_headers_and_names_are_recorded_as_bounded_strings(node: Node) -> None:
     assert node.ask("GET", f"/ann/{'%C3' * 900}/refs/head", X_Forwarded_For="\xff" * 900) == 404
     (noted,) = node.noted()
     assert len(noted.access_decision.dataset) == len(noted.access_decision.forwarded_for) == 300
@@ -191,7 +191,7 @@ def test_entries_are_sent_again_with_their_ids_until_kafka_has_them() -> None:
     assert len(set(ids)) == 1
 
 
-def test_all_that_waits_is_sent_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_entries_are_sent_at_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_module, "MOST_IN_BATCH", 2)
     audit, bus = Audit(), MemoryBus()
     for _ in range(5):
@@ -201,7 +201,7 @@ def test_all_that_waits_is_sent_at_the_end(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("losses", [1, 2])
-def test_a_batch_that_is_being_retried_is_sent_at_the_end_or_counted(losses: int) -> None:
+def test_a_batch_that_is_being_retried_is_sent_at_shutdown_or_counted(losses: int) -> None:
     audit, bus, stop, lost = Audit(), MemoryBus(), threading.Event(), DROPPED._value.get()
     bus.losses = losses
     audit.put(None, AccessDecision())
@@ -217,7 +217,7 @@ def test_a_batch_that_is_being_retried_is_sent_at_the_end_or_counted(losses: int
     assert DROPPED._value.get() - lost == losses - 1
 
 
-def test_what_cannot_be_sent_at_the_end_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_that_cannot_be_sent_at_shutdown_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_module, "LAST_SECONDS", 0.1)
     audit, bus, lost = Audit(), MemoryBus(), DROPPED._value.get()
     bus.losses = 1
@@ -234,7 +234,7 @@ def test_an_address_cannot_flood_the_audit_with_headers_that_are_not_valid(tmp_p
         assert len(node.noted()) == 5
 
 
-def test_a_request_that_cannot_be_judged_now_is_noted_as_not_allowed(
+def test_a_request_that_cannot_be_authorized_now_is_recorded_as_not_allowed(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: object) -> None:

@@ -1,4 +1,4 @@
-"""Which blocks a spool asks a repository for, in which way, and what it keeps of them."""
+"""Which blocks a spool requests from a repository, how, and what it keeps of them."""
 
 import errno
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ Pack = Sequence[bytes | Exception]
 
 
 class There:
-    """A repository that answers with `packs`, one after another, and notes what it was asked for."""
+    """A repository that responds with `packs`, one after another, and records its requests."""
 
     url = "http://x"
 
@@ -63,7 +63,7 @@ def spool(there: There, file: BytesIO | None = None) -> BlockSpool:
     return BlockSpool(cast("Any", there), after=FIRST, file=file)
 
 
-def test_blocks_come_from_a_pack_as_long_as_it_has_the_next_one() -> None:
+def test_blocks_are_read_from_a_pack_while_it_has_the_next_one() -> None:
     there = There([RAW[LAST], RAW[THIRD]], [RAW[FIRST]])
     blocks = spool(there)
     assert [blocks.read(name) for name in (LAST, THIRD, LAST)] == [RAW[LAST], RAW[THIRD], RAW[LAST]]
@@ -74,14 +74,14 @@ def test_blocks_come_from_a_pack_as_long_as_it_has_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("error", [LOST, InvalidInput(text="it ends within an entry", where="pack")])
-def test_a_pack_that_is_cut_off_is_followed_by_another(error: Exception) -> None:
+def test_an_interrupted_pack_is_followed_by_another(error: Exception) -> None:
     there = There([RAW[LAST], error], [RAW[THIRD], RAW[SECOND]])
     blocks = spool(there)
     assert [blocks.read(name) for name in (LAST, THIRD, SECOND)] == [RAW[LAST], RAW[THIRD], RAW[SECOND]]
     assert there.asked == [("pack", LAST), ("pack", THIRD)]
 
 
-def test_a_block_with_other_bytes_is_read_as_it_is_stored_as_long_as_the_repository_has_such() -> None:
+def test_a_block_with_other_bytes_is_read_as_stored_while_the_repository_has_such() -> None:
     there = There()
     there.blocks = dict.fromkeys(RAW, b"other")
     there.stored = [RAW[LAST], RAW[THIRD]]
@@ -93,7 +93,7 @@ def test_a_block_with_other_bytes_is_read_as_it_is_stored_as_long_as_the_reposit
     assert there.asked[3:] == [("block", SECOND), ("stored", SECOND), ("block", FIRST)]
 
 
-def test_what_an_attempt_has_left_is_not_fetched_again_and_a_block_that_was_cut_off_is() -> None:
+def test_blocks_of_an_earlier_attempt_are_not_fetched_again_and_truncated_ones_are() -> None:
     file = BytesIO()
     before = spool(There(), file)
     for name in (LAST, THIRD):
@@ -109,7 +109,7 @@ def test_what_an_attempt_has_left_is_not_fetched_again_and_a_block_that_was_cut_
     assert file.getvalue() == framed(RAW[LAST]) + framed(RAW[THIRD])
 
 
-def test_the_names_that_were_asked_for_first_are_known_in_that_order() -> None:
+def test_the_first_requested_names_are_known_in_that_order() -> None:
     blocks = spool(There([RAW[LAST], RAW[THIRD], RAW[SECOND]]))
     for name in (LAST, THIRD, LAST, SECOND):
         blocks.read(name)
@@ -135,7 +135,7 @@ def test_a_spool_has_limits_of_bytes_and_of_blocks(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("rest", [[], [LOST]])
-def test_a_response_of_which_all_blocks_were_taken_is_read_to_its_end(rest: Pack) -> None:
+def test_a_response_whose_blocks_were_all_read_is_read_to_its_end(rest: Pack) -> None:
     there = There([RAW[LAST], *rest])
     blocks = spool(there)
     blocks.read(LAST)

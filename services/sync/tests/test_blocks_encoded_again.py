@@ -130,7 +130,7 @@ def test_a_chain_that_has_diverged_is_refused_with_the_common_block(here: SyncNo
 
 @contextmanager
 def static(files: dict[str, bytes]) -> Iterator[tuple[str, list[str]]]:
-    """Serve files, and nothing else; yield the URL and the paths that are asked for."""
+    """Serve files, and nothing else; yield the URL and the requested paths."""
     asked: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -154,7 +154,7 @@ def test_without_the_smart_protocol_the_block_is_named(here: SyncNode) -> None:
 
 
 def test_our_client_takes_the_recorded_block_of_an_old_layout_by_a_plain_url(here: SyncNode) -> None:
-    """The recorded server sends 152 bytes instead of 144, when it is asked for the block alone."""
+    """The recorded server sends 152 bytes instead of 144 if only the block is requested."""
     raw = all_recorded().blocks[Multihash.parse(OLD)]
     script = Script(
         lines=lines_of("smart-pull-old-layout"),

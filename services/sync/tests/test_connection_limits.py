@@ -126,7 +126,7 @@ def status_of(connection: socket.socket) -> int:
     return int(line.split()[1]) if line else 0
 
 
-def test_a_client_that_sends_a_byte_at_a_time_is_ended_and_others_are_served(tmp_path: Path) -> None:
+def test_a_client_that_sends_a_byte_at_a_time_is_disconnected_and_others_are_served(tmp_path: Path) -> None:
     with Server(tmp_path, http_header_timeout_ms=500).running() as server, server.connect() as slow:
         begun = time.monotonic()
         slow.settimeout(0.1)
@@ -143,7 +143,7 @@ def test_a_client_that_sends_a_byte_at_a_time_is_ended_and_others_are_served(tmp
         assert time.monotonic() - begun < 3
 
 
-def test_what_a_client_sends_after_it_was_ended_is_not_served(tmp_path: Path) -> None:
+def test_requests_after_a_disconnection_are_not_served(tmp_path: Path) -> None:
     with Server(tmp_path, http_header_timeout_ms=300).running() as server:
         with server.connect(REQUEST[:8]) as slow:
             assert status_of(slow) == 408
@@ -218,7 +218,7 @@ def test_a_download_is_not_ended_for_another_connection(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_secret", [False, True], ids=["http", "https"])
-def test_clients_that_stop_reading_are_ended_and_others_take_their_places(
+def test_clients_that_stop_reading_are_disconnected_and_others_take_their_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_secret: bool
 ) -> None:
     monkeypatch.setattr(connections, "STALLED_SECONDS", 0.5)
@@ -317,16 +317,16 @@ def test_failed_logins_are_counted_per_caller_in_bounded_memory(monkeypatch: pyt
         failed.note(caller)
     assert [failed.wait_seconds(caller) for caller in ("a", "b")] == [60.0, 0.0]
     for _ in range(2):
-        failed.note("c")  # one too many: counted with all others
+        failed.note("c")  # beyond the limit: counted together with all others
     assert [failed.wait_seconds(caller) for caller in ("c", "d", "b")] == [60.0, 60.0, 0.0]
-    now = 60.0  # all has passed, so that others have room again
+    now = 60.0  # all have expired, so that there is room for others
     assert [failed.wait_seconds(caller) for caller in "abcd"] == [0.0] * 4
     failed.note("e")
     failed.note("e")
     assert [failed.wait_seconds(caller) for caller in ("e", "f")] == [60.0, 0.0]
 
 
-def test_a_caller_whose_newest_failure_counts_is_not_forgotten_for_its_oldest(
+def test_a_caller_whose_newest_failure_counts_is_not_evicted_for_its_oldest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rate_limits, "MOST_CALLERS", 2)
@@ -336,7 +336,7 @@ def test_a_caller_whose_newest_failure_counts_is_not_forgotten_for_its_oldest(
         failed.note(caller)
     now = 50.0
     failed.note("a")
-    now = 60.0  # of b nothing counts any more, of a one failure
+    now = 60.0  # b has no failure left that counts, a has one
     failed.note("c")
     assert failed._failures.keys() == {"a", "c"}
 
@@ -358,7 +358,7 @@ def test_open_connections_are_counted(tmp_path: Path) -> None:
         assert count() == 0
 
 
-def test_the_protocol_of_a_connection_is_told_that_it_is_lost() -> None:
+def test_the_protocol_is_notified_of_a_lost_connection() -> None:
     async def is_told() -> bool:
         lost = asyncio.Event()
 
@@ -376,7 +376,7 @@ def test_the_protocol_of_a_connection_is_told_that_it_is_lost() -> None:
 
 
 class Transport:
-    """A connection of which only the end is seen."""
+    """A connection that only records its end."""
 
     def __init__(self) -> None:
         self.is_ended = False
@@ -405,7 +405,7 @@ class Transport:
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["open", "lost"])
-def test_only_a_connection_that_is_still_there_is_ended_for_being_slow(*, is_lost: bool) -> None:
+def test_only_an_open_connection_is_ended_for_being_slow(*, is_lost: bool) -> None:
     async def is_ended() -> bool:
         limits = Connections(most=1, most_per_address=1, header_seconds=0)
         connection, transport = connections.ClientConnection(limits, asyncio.Protocol), Transport()

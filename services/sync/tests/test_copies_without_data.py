@@ -1,4 +1,4 @@
-"""Derivatives are copied without data that the repository does not have; the receiver computes it again."""
+"""Derivatives are copied without data that the repository does not have; the receiver recomputes it."""
 
 import shutil
 from pathlib import Path
@@ -72,7 +72,7 @@ def objects(node: SyncNode) -> dict[tuple[ObjectKind, str], bytes]:
 
 def rebuild(node: SyncNode) -> PullProgress:
     puller = node.coordinator.puller
-    with node.coordinator.at_work():
+    with node.coordinator.scheduler_running():
         return list(puller.pull([COPIED], is_all=False, is_recursive=False, is_wanted=lambda: True))[-1]
 
 
@@ -124,7 +124,7 @@ def test_data_that_the_repository_has_again_is_fetched(
     assert complete_until(copy.blobs, id_of(copy)) == copy.head(COPIED)
 
 
-def test_data_that_was_lost_here_and_there_is_rebuilt(source: SyncNode, copy: SyncNode, folder: Path) -> None:
+def test_data_that_was_lost_on_both_nodes_is_rebuilt(source: SyncNode, copy: SyncNode, folder: Path) -> None:
     copy.pull(folder.as_uri(), COPIED)
     with source.served() as base:
         copy.pull(f"{base}/{ROOT}", ROOT)
@@ -141,7 +141,7 @@ def test_data_that_was_lost_here_and_there_is_rebuilt(source: SyncNode, copy: Sy
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
-def test_what_the_repository_has_is_fetched_but_the_newest_slice_stands_for_all(
+def test_available_data_is_fetched_but_the_newest_slice_stands_for_all(
     source: SyncNode, copy: SyncNode, folder: Path, lost: int
 ) -> None:
     names = slices(source)
@@ -159,7 +159,7 @@ def test_what_the_repository_has_is_fetched_but_the_newest_slice_stands_for_all(
     assert objects(copy) == objects(source)
 
 
-def test_blocks_with_data_after_blocks_without_it_come_without_their_newest_slice(
+def test_blocks_with_data_after_blocks_without_it_are_pulled_without_their_newest_slice(
     source: SyncNode, copy: SyncNode, folder: Path, tmp_path: Path
 ) -> None:
     for name in slices(source):
@@ -196,7 +196,7 @@ def test_a_copy_with_data_is_extended_by_blocks_without_it(
     assert objects(copy) == objects(source)
 
 
-def test_what_differs_is_refused_even_if_other_data_is_missing(copy: SyncNode, folder: Path) -> None:
+def test_different_data_is_refused_even_if_other_data_is_missing(copy: SyncNode, folder: Path) -> None:
     one, other, *_ = sorted((folder / "checkpoints").iterdir())
     one.unlink()
     flip(other)
@@ -231,7 +231,7 @@ def test_another_reference_is_not_moved_to_a_chain_without_data(
     assert dropped_blocks(copy.blobs, id_of(copy)) is None
 
 
-def test_a_pull_that_was_killed_after_its_marker_leaves_none_once_the_data_comes(
+def test_a_pull_that_was_killed_after_its_marker_leaves_none_once_the_data_arrives(
     source: SyncNode, copy: SyncNode, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: object, **__: object) -> None:
@@ -258,7 +258,7 @@ def test_a_pull_that_was_killed_after_its_marker_leaves_none_once_the_data_comes
     ],
     ids=["refused", "overtaken"],
 )
-def test_a_pull_that_is_refused_takes_its_marker_back(
+def test_a_pull_that_is_refused_removes_its_marker(
     source: SyncNode, copy: SyncNode, folder: Path, answer: Body, raised: type[OdfError]
 ) -> None:
     copy.pull(folder.as_uri(), COPIED)
@@ -282,7 +282,7 @@ def test_a_pull_without_a_reply_leaves_its_marker(
     assert dropped_blocks(copy.blobs, id_of(copy)) is not None
 
 
-def test_after_an_update_lost_data_is_still_looked_for_if_the_marker_cannot_be_read(
+def test_after_an_update_lost_data_is_still_searched_for_if_the_marker_cannot_be_read(
     source: SyncNode, copy: SyncNode, folder: Path
 ) -> None:
     copy.pull(folder.as_uri(), COPIED)
@@ -319,9 +319,7 @@ def test_dropped_data_is_left_out_of_a_folder(source: SyncNode, copy: SyncNode, 
     assert SyncNode(tmp_path / "third").pull((tmp_path / "again").as_uri(), COPIED)[-1].missing_objects == 0
 
 
-def test_a_copy_without_data_is_passed_on_without_it(
-    source: SyncNode, copy: SyncNode, tmp_path: Path
-) -> None:
+def test_a_copy_without_data_is_pushed_without_it(source: SyncNode, copy: SyncNode, tmp_path: Path) -> None:
     source.coordinator.dropper.drop(COPIED)
     with source.served() as base:
         missing = copy.pull(f"{base}/{COPIED}", COPIED)[-1].missing_objects

@@ -96,7 +96,7 @@ def stored(blobs: MemoryBlobStore) -> bytes:
 
 
 @pytest.mark.parametrize("has_ranges", [True, False], ids=["ranges", "no ranges"])
-def test_a_download_continues_where_its_connection_was_cut(
+def test_a_download_resumes_where_its_connection_was_cut(
     server: Server, blobs: MemoryBlobStore, tmp_path: Path, *, has_ranges: bool
 ) -> None:
     server.has_ranges, server.cuts = has_ranges, [1, 70_000, 500_000]
@@ -108,7 +108,7 @@ def test_a_download_continues_where_its_connection_was_cut(
         assert server.sent == len(CONTENT), "no byte is sent twice"
 
 
-def test_the_next_attempt_continues_what_the_last_one_left(
+def test_the_next_attempt_resumes_the_partial_file_of_the_last_one(
     server: Server, blobs: MemoryBlobStore, tmp_path: Path
 ) -> None:
     server.cuts = [300_000, 0, 0, 0]
@@ -143,7 +143,7 @@ def test_a_file_that_was_begun_with_other_bytes_is_fetched_again(
         blobs.remove(a_dataset(), ObjectKind.CHECKPOINT, [NAME])
 
 
-def test_a_complete_file_that_was_not_stored_is_not_asked_for(
+def test_a_complete_file_that_was_not_stored_is_not_requested(
     server: Server, blobs: MemoryBlobStore, tmp_path: Path
 ) -> None:
     (tmp_path / str(NAME)).write_bytes(CONTENT)
@@ -199,14 +199,14 @@ def test_a_missing_object_leaves_nothing(tmp_path: Path, blobs: MemoryBlobStore)
 
 
 def test_a_server_that_cannot_be_reached_is_an_error_with_the_cause_alone() -> None:
-    with pytest.raises(Unavailable) as told:
+    with pytest.raises(Unavailable) as caught:
         remote_dataset("http://127.0.0.1:9/cities").head()
-    assert told.value.why == "[Errno 111] Connection refused"
+    assert caught.value.why == "[Errno 111] Connection refused"
 
 
 @dataclass(slots=True)
 class Stuttering:
-    """A repository whose connections break after so many bytes each."""
+    """A repository whose connections break after these `amounts` of bytes."""
 
     amounts: list[int]
     url: str = "http://node.example/cities"
@@ -227,7 +227,7 @@ class Stuttering:
         ([1, 0, 0, ONE.size], False, 1),
     ],
 )
-def test_a_download_is_given_up_after_two_attempts_in_a_row_without_a_byte(
+def test_a_download_is_abandoned_after_two_attempts_in_a_row_without_a_byte(
     tmp_path: Path, blobs: MemoryBlobStore, amounts: list[int], is_complete: bool, left: int
 ) -> None:
     there = Stuttering(list(amounts))
@@ -238,7 +238,7 @@ def test_a_download_is_given_up_after_two_attempts_in_a_row_without_a_byte(
 
 
 @pytest.mark.parametrize(("seconds", "is_complete"), [(10.0, True), (11.0, False)])
-def test_a_download_is_given_up_if_its_attempts_are_too_slow(
+def test_a_download_is_abandoned_if_its_attempts_are_too_slow(
     tmp_path: Path, blobs: MemoryBlobStore, monkeypatch: pytest.MonkeyPatch, seconds: float, is_complete: bool
 ) -> None:
     clock = VirtualTime(monkeypatch)
@@ -255,7 +255,7 @@ def test_a_download_is_given_up_if_its_attempts_are_too_slow(
 
 
 class Failing:
-    """A repository from which nothing comes."""
+    """A repository that sends nothing."""
 
     url = "file:///srv/x"
 
@@ -267,7 +267,7 @@ class Failing:
         raise NotFound(what=str(name))
 
 
-def test_after_an_error_no_more_objects_are_asked_for(tmp_path: Path) -> None:
+def test_after_an_error_no_more_objects_are_requested(tmp_path: Path) -> None:
     there, count = Failing(), 5000
     objects = [replace(ONE, name=a_hash(str(number))) for number in range(count)]
     wanted = CopiedObjects(MemoryBlobStore(), tmp_path, a_dataset(), objects, may_lack=False)
@@ -276,7 +276,7 @@ def test_after_an_error_no_more_objects_are_asked_for(tmp_path: Path) -> None:
     assert there.asked < count
 
 
-def test_a_begun_file_that_someone_has_removed_meanwhile_hides_no_error(tmp_path: Path) -> None:
+def test_a_partial_file_that_was_removed_meanwhile_hides_no_error(tmp_path: Path) -> None:
     class Removing(Failing):
         def fetch(self, kind: ObjectKind, name: Multihash, *to: object) -> None:
             for file in tmp_path.iterdir():

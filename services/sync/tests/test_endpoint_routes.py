@@ -1,4 +1,4 @@
-"""What an application does with its endpoints: shutdown, paths that could be calls, the limit on requests, the audit."""
+"""How an application runs its endpoints: shutdown, paths that could be calls, the limit on requests, the audit."""
 
 import asyncio
 import http.client
@@ -94,7 +94,7 @@ def test_a_path_is_a_call_of_a_dataset_where_datasets_have_no_account(
         assert ask(base, "/info/other") == (200, "about read")
 
 
-def test_one_request_too_many_comes_back_when_another_has_ended(
+def test_one_request_beyond_the_limit_succeeds_when_another_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_REQUESTS", 1)
@@ -115,7 +115,7 @@ def test_one_request_too_many_comes_back_when_another_has_ended(
         assert ask(base, "/info") == (200, "hello")
 
 
-def test_a_refusal_by_an_endpoint_without_dataset_is_noted(tmp_path: Path) -> None:
+def test_a_refusal_by_an_endpoint_without_dataset_is_recorded(tmp_path: Path) -> None:
     async def refuse(_: web.Request) -> web.Response:
         raise web.HTTPBadRequest(text="no")
 
@@ -143,7 +143,7 @@ def test_only_a_read_of_a_dataset_that_everyone_may_read_is_one_of_public_data(t
         assert ask(base, "/info/read") == (200, "False")
 
 
-def test_limits_count_an_account_and_without_one_an_address(tmp_path: Path) -> None:
+def test_limits_apply_per_account_or_else_per_address(tmp_path: Path) -> None:
     async def say(request: web.Request) -> web.Response:
         return web.Response(text=str(counted_caller(request)))
 
@@ -168,7 +168,7 @@ def test_json_has_no_charset_and_text_has_one(tmp_path: Path) -> None:
     assert types == ["application/json", "text/plain; charset=utf-8"]
 
 
-def test_a_client_that_is_gone_is_no_error_in_the_log(
+def test_a_disconnected_client_is_no_error_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     has_begun, is_gone = threading.Event(), threading.Event()
@@ -191,7 +191,7 @@ def test_a_client_that_is_gone_is_no_error_in_the_log(
 
 
 @pytest.mark.parametrize("is_closing", [None, True, False])
-def test_only_the_error_of_a_connection_that_is_gone_is_the_clients(is_closing: bool | None) -> None:
+def test_only_the_error_of_a_closed_connection_is_the_clients(is_closing: bool | None) -> None:
     transport = None if is_closing is None else SimpleNamespace(is_closing=lambda: is_closing)
     request = cast("web.Request", SimpleNamespace(path="/x", transport=transport))
     is_raised = is_closing is False  # such as of the connection to a store

@@ -1,4 +1,4 @@
-"""The server asks the `Authorizer` before any endpoint runs, and answers what is no endpoint."""
+"""The server calls the `Authorizer` before any endpoint runs, and handles paths without an endpoint."""
 
 import asyncio
 import http.client
@@ -174,7 +174,7 @@ def test_a_fault_of_the_store_is_answered_without_the_details_of_the_log(
     assert str(error) not in answer.data.decode()
 
 
-def test_a_response_that_has_begun_is_cut_off_by_a_fault(tmp_path: Path) -> None:
+def test_a_started_response_is_aborted_by_a_fault(tmp_path: Path) -> None:
     async def begin(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -187,7 +187,7 @@ def test_a_response_that_has_begun_is_cut_off_by_a_fault(tmp_path: Path) -> None
         ask(url.removeprefix("http://"), "GET", "/x")
 
 
-def test_a_response_that_has_begun_is_followed_by_no_second_one(tmp_path: Path) -> None:
+def test_a_started_response_is_followed_by_no_second_one(tmp_path: Path) -> None:
     class Transport:
         is_cut = False
 

@@ -1,4 +1,4 @@
-"""How connections begin and end: redirects, codes, and what a client still waits for when it ends an exchange."""
+"""How connections begin and end: redirects, codes, and pending waits of a client that ends an exchange."""
 
 import asyncio
 import gc
@@ -16,7 +16,7 @@ from odf_sync.smart.exchange import PUSH, End, Side
 
 
 class Ending:
-    """A channel on which nothing comes before its end, and then that it was closed, or nothing."""
+    """A channel on which nothing arrives before its end, and then a close, or nothing."""
 
     def __init__(self, *, is_told: bool) -> None:
         self._is_told = is_told
@@ -40,7 +40,7 @@ class Ending:
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_a_message_that_is_awaited_at_the_end_is_given_up_without_a_trace(
+def test_a_message_that_is_awaited_at_the_end_is_abandoned_silently(
     caplog: pytest.LogCaptureFixture, *, is_told: bool
 ) -> None:
     channel = Ending(is_told=is_told)
@@ -74,7 +74,7 @@ def test_a_redirect_is_not_followed_and_its_target_gets_no_token() -> None:
     assert asked == ["/push"]
 
 
-def test_a_server_that_is_not_there_is_unavailable() -> None:
+def test_a_missing_server_is_unavailable() -> None:
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1/push"):
         connect("http://127.0.0.1:1/push")
 
@@ -98,7 +98,7 @@ def test_only_a_code_that_may_be_in_a_close_frame_is_sent(code: int, sent: int) 
     assert codes == [sent]
 
 
-def test_a_frame_is_written_as_fast_as_its_client_reads() -> None:
+def test_a_frame_is_written_only_as_fast_as_its_client_reads() -> None:
     order: list[object] = []
 
     async def drain() -> None:

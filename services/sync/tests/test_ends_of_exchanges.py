@@ -1,4 +1,4 @@
-"""How the server's end closes an exchange, whatever happened in it."""
+"""How the server closes an exchange, whatever happened in it."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.exchange import CLOSE_FAULT, CLOSE_OK, PUSH, End, ExchangeState, Side, TransferRefused
 from odf_sync.smart.messages import SERVER_CLOSES, SERVER_CLOSES_HEADER, SeedBlockOverwriteRestricted
 
-BYE: Final = (1000, b"bye")  # what the client closes with
+BYE: Final = (1000, b"bye")  # the client's close code
 
 
 class Channel:
@@ -61,7 +61,7 @@ def ended(
     return channel
 
 
-def test_a_confirmed_exchange_is_closed_by_the_client_unless_it_leaves_that_to_the_server() -> None:
+def test_a_confirmed_exchange_is_closed_by_the_client_or_else_by_the_server() -> None:
     closed = ended(ExchangeState.DONE, headers=ASKS)
     assert (closed.frames, closed.waits) == ([(CLOSE_OK, b"")], [])
     for headers in (NO_HEADERS, {SERVER_CLOSES_HEADER: "other"}):
@@ -73,7 +73,7 @@ def test_a_client_that_does_not_close_after_the_confirmation_is_closed_in_order(
     assert ended(ExchangeState.DONE, is_silent=True).frames == [(CLOSE_OK, b"")]
 
 
-def test_after_a_refusal_the_client_closes_whoever_it_is() -> None:
+def test_after_a_refusal_any_client_closes() -> None:
     for headers in (NO_HEADERS, ASKS):
         refused = ended(ExchangeState.FAILED, headers=headers)
         assert (refused.frames, refused.waits) == ([BYE], [FAULT_SECONDS])

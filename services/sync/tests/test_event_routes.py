@@ -1,4 +1,4 @@
-"""Event streams over a real socket: heads as they move, resumed, authorized as long as they last."""
+"""Event streams over a real socket: moved heads, resumption, authorization for their whole duration."""
 
 import asyncio
 import http.client
@@ -144,7 +144,7 @@ def test_a_client_that_has_seen_the_head_is_sent_only_the_next_one(node: Node) -
     assert stream.next()["id"] == str(PREVIOUS)
 
 
-def test_a_client_that_missed_moves_is_told_where_the_head_is(node: Node) -> None:
+def test_a_client_that_missed_moves_gets_the_current_head(node: Node) -> None:
     node.move(PREVIOUS)
     assert Stream(node, Last_Event_ID=str(HEAD)).next()["id"] == str(PREVIOUS)
 
@@ -159,7 +159,7 @@ def test_a_lost_notification_costs_a_heartbeat(node: Node, monkeypatch: pytest.M
     assert event["id"] == str(PREVIOUS)
 
 
-def test_a_notification_of_another_dataset_or_of_progress_wakes_up_nobody(node: Node) -> None:
+def test_a_notification_of_another_dataset_or_of_progress_wakes_up_no_stream(node: Node) -> None:
     stream = Stream(node)
     stream.next()
     node.notify(OTHER)
@@ -168,7 +168,7 @@ def test_a_notification_of_another_dataset_or_of_progress_wakes_up_nobody(node: 
     assert stream.next()["id"] == str(PREVIOUS)
 
 
-def test_every_process_is_told_of_every_notification() -> None:
+def test_every_process_receives_every_notification() -> None:
     async def subscribed() -> Subscription:
         return HeadWatch().subscription()
 
@@ -209,7 +209,7 @@ def test_streams_are_limited_and_end_with_the_server(
         assert Stream(node, method="HEAD").answer.status == 503
 
 
-def test_a_client_that_has_gone_is_forgotten(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disconnected_client_is_forgotten(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_routes, "HEARTBEAT_SECONDS", 0.02)
     streams = [Stream(node) for _ in range(3)]
     for stream in streams:
@@ -243,7 +243,7 @@ def test_the_facts_of_a_head_are_those_of_its_state() -> None:
     assert head_facts(entry, chain.state)["watermark"] == "2026-01-01T00:00:05Z"
 
 
-def test_streams_come_and_go_one_at_a_time() -> None:
+def test_streams_are_added_and_removed_one_at_a_time() -> None:
     async def use(watch: HeadWatch) -> None:
         with watch.waiting(a_dataset()) as bell:
             assert watch.is_watched(a_dataset())

@@ -44,7 +44,7 @@ def rewind(node: SyncNode, block: Multihash) -> None:
     node.refs.compare_and_set(entry.dataset_id, expected=node.head("cities"), new=block)
 
 
-def test_what_is_pushed_to_a_folder_is_pulled_from_it(here: SyncNode, folder: Path, tmp_path: Path) -> None:
+def test_a_dataset_pushed_to_a_folder_is_pulled_from_it(here: SyncNode, folder: Path, tmp_path: Path) -> None:
     LocalRepositories(tmp_path / "here").add(Name("disk"), folder.parent.as_uri())
     *steps, last = here.push("cities", "disk/cities")
     assert list(dict.fromkeys(step.state for step in steps)) == [
@@ -67,7 +67,7 @@ def test_what_is_pushed_to_a_folder_is_pulled_from_it(here: SyncNode, folder: Pa
 
 
 def test_a_push_that_is_reported_as_done_is_remembered(here: SyncNode, folder: Path) -> None:
-    """Whether it sent something, or only found that an earlier attempt had sent all."""
+    """Whether it sent something, or an earlier attempt had already sent everything."""
     (entry,) = here.catalog.entries()
     for state in ("updated", "up-to-date"):
         change_aliases(here.blobs, entry.dataset_id, lambda _: RemoteAliases())
@@ -120,7 +120,7 @@ def test_another_dataset_is_not_replaced_even_by_force(here: SyncNode, folder: P
 
 
 @pytest.mark.parametrize("kind", [ObjectKind.DATA, ObjectKind.BLOCK])
-def test_a_push_that_stops_leaves_the_old_chain_and_is_continued(
+def test_an_interrupted_push_leaves_the_old_chain_and_resumes(
     here: SyncNode, folder: Path, kind: ObjectKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here.push("cities", folder.as_uri())

@@ -92,7 +92,7 @@ def test_blocks_of_a_range_are_sent_and_make_a_repository(tmp_path: Path) -> Non
     assert [there.block(block.hash) for block in CHAIN.blocks] == [block.raw for block in CHAIN.blocks]
 
 
-def test_objects_are_sent_unless_they_are_there(tmp_path: Path) -> None:
+def test_objects_are_sent_unless_they_exist(tmp_path: Path) -> None:
     blobs, target = MemoryBlobStore(), FolderTarget((tmp_path / "cities").as_uri())
     blobs.put(DATASET, ObjectKind.CHECKPOINT, NAME, CONTENT)
     one = ObjectFile(object_type=ObjectType.CHECKPOINT, physical_hash=NAME, size=len(CONTENT))

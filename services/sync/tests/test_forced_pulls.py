@@ -26,7 +26,7 @@ def copy(tmp_path: Path) -> SyncNode:
 
 @pytest.fixture(params=["odf+http", "http", "file"])
 def url(request: pytest.FixtureRequest, source: SyncNode, tmp_path: Path) -> Iterator[str]:
-    """Return where the dataset of `source` is: at its server, by either protocol, or in a folder it is pushed to."""
+    """Return the location of the dataset of `source`: its server, by either protocol, or a folder it is pushed to."""
     with ExitStack() as stack:
         if request.param == "file":
             yield (tmp_path / "shared" / "cities").as_uri()

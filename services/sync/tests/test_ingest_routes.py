@@ -1,4 +1,4 @@
-"""Pushes over HTTP: real sockets, and a gRPC server in the place of ingest."""
+"""Pushes over HTTP: real sockets, and a gRPC server in place of ingest."""
 
 import gzip
 import http.client
@@ -41,7 +41,7 @@ MAX_BYTES = 1_000_000
 
 @dataclass
 class Ingest(push_pb2_grpc.PushServicer):
-    """Accepts what is staged, and settles it as `outcome` says."""
+    """Accepts staged files, and settles them with `outcome`."""
 
     staging: Staging
     outcome: dict[str, Any] = field(default_factory=lambda: {"state": "committed", "records": 1, "head": "h"})
@@ -70,7 +70,7 @@ class Ingest(push_pb2_grpc.PushServicer):
 
 @dataclass
 class Here:
-    """The server, and what stands behind it."""
+    """The server, and its fake ingest."""
 
     base: str
     ingest: Ingest
@@ -142,7 +142,7 @@ def _registering(ingest: Ingest) -> Any:
 
 
 @pytest.mark.parametrize("change", ["revoked", "replaced", "deleted", "nothing"])
-def test_who_may_no_longer_push_when_the_body_has_come_has_pushed_nothing(
+def test_a_caller_who_loses_permission_while_the_body_arrives_has_pushed_nothing(
     make_here: Any, change: str
 ) -> None:
     here = make_here("off")
@@ -190,7 +190,7 @@ def test_a_recorded_push_is_answered_as_recorded_if_the_commit_is_awaited(here: 
     here.ingest.outcome = {"state": state}
     accepted, _ = here.post(body_of(request), path, **headers)
     status, pushed = here.post(body_of(request), f"{path}&wait=commit", **headers)
-    # The other implementation always answers after the commit.
+    # The other implementation always responds after the commit.
     assert (accepted, status, pushed["state"]) == (202, response["status"], state)
     assert here.ingest.batches == [body_of(request)] * 2
     first, _ = here.ingest.requests
@@ -198,7 +198,7 @@ def test_a_recorded_push_is_answered_as_recorded_if_the_commit_is_awaited(here: 
     assert str(time_of(first.event_time)) == headers["odf-event-time"]
 
 
-def test_a_push_is_accepted_with_a_receipt_that_can_be_asked_for(here: Here) -> None:
+def test_a_push_is_accepted_with_a_receipt_that_can_be_queried(here: Here) -> None:
     status, plain, headers = here.ask(
         "POST", "/orders/ingest?sourceName=s", b"id\n1\n", Content_Type="text/csv"
     )
@@ -223,13 +223,11 @@ def test_a_push_that_waits_is_answered_when_it_is_committed(here: Here) -> None:
     ("code", "status"),
     [("InvalidInput", 400), ("KeyReused", 409), ("UnsupportedMediaType", 415), ("Bug", 400)],
 )
-def test_a_refusal_of_a_push_that_waits_is_an_error_that_says_what_to_do(
-    here: Here, code: str, status: int
-) -> None:
-    here.ingest.outcome = {"state": "refused", "code": code, "text": "line 2: bad", "advice": "mend it"}
+def test_a_refusal_of_a_push_that_waits_is_an_error_with_advice(here: Here, code: str, status: int) -> None:
+    here.ingest.outcome = {"state": "refused", "code": code, "text": "line 2: bad", "advice": "fix it"}
     found, plain = here.post(path="/orders/ingest?wait=commit")
     assert found == status
-    assert plain == {"message": "line 2: bad", "code": code, "advice": "mend it"}
+    assert plain == {"message": "line 2: bad", "code": code, "advice": "fix it"}
     assert here.ask("GET", f"/orders/ingest/{'a' * 32}?wait=commit")[1]["error"] == plain
 
 
@@ -251,7 +249,7 @@ def test_headers_of_the_push_reach_ingest(here: Here) -> None:
         ("/orders/ingest", {"odf_event_time": "yesterday"}, 400, "header odf-event-time"),
     ],
 )
-def test_what_cannot_be_accepted_is_refused_before_the_body_is_read(
+def test_an_unacceptable_push_is_refused_before_the_body_is_read(
     here: Here, path: str, headers: dict[str, str], status: int, words: str
 ) -> None:
     found, plain = here.post(path=path, **headers)
@@ -266,7 +264,7 @@ def test_a_refusal_by_ingest_comes_before_the_body(here: Here) -> None:
     assert not (here.home / "staging").exists()
 
 
-def test_a_client_that_expects_it_is_asked_for_the_body_only_once_it_is_wanted(here: Here) -> None:
+def test_a_client_that_expects_100_continue_gets_it_only_once_the_body_is_needed(here: Here) -> None:
     host, port = here.base.removeprefix("http://").split(":")
     head = (
         f"POST /orders/ingest HTTP/1.1\r\nHost: {host}\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
@@ -282,7 +280,7 @@ def test_a_client_that_expects_it_is_asked_for_the_body_only_once_it_is_wanted(h
         assert connection.recv(100).startswith(b"HTTP/1.1 400")
 
 
-def test_a_body_that_is_announced_as_too_large_is_refused_unread(here: Here) -> None:
+def test_a_body_that_is_declared_as_too_large_is_refused_unread(here: Here) -> None:
     status, plain = here.post(b"x" * (MAX_BYTES + 1))
     assert status == 413
     assert str(MAX_BYTES) in plain["message"]
@@ -317,7 +315,7 @@ def test_a_compressed_body_is_decompressed(here: Here) -> None:
         b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nhalf",
     ],
 )
-def test_a_body_that_is_cut_off_is_never_accepted(here: Here, body: bytes) -> None:
+def test_a_truncated_body_is_never_accepted(here: Here, body: bytes) -> None:
     host, port = here.base.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), 10) as connection:
         connection.sendall(b"POST /orders/ingest HTTP/1.1\r\nHost: localhost\r\n" + body)
@@ -329,7 +327,7 @@ def test_a_body_that_is_cut_off_is_never_accepted(here: Here, body: bytes) -> No
     assert here.staged() == []
 
 
-def test_a_body_that_stops_arriving_is_given_up(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_stops_arriving_times_out(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate_limits, "BODY_PAUSE_SECONDS", 0.2)
     host, port = here.base.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), 10) as connection:
@@ -338,7 +336,7 @@ def test_a_body_that_stops_arriving_is_given_up(here: Here, monkeypatch: pytest.
     assert here.staged() == []
 
 
-def test_a_body_that_arrives_a_byte_now_and_then_is_given_up(
+def test_a_body_that_arrives_in_slow_single_bytes_times_out(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rate_limits, "BODY_PAUSE_SECONDS", 0.4)
@@ -357,7 +355,7 @@ def test_a_body_that_arrives_a_byte_now_and_then_is_given_up(
     assert here.staged() == []
 
 
-def test_too_many_uploads_are_asked_to_come_back(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_uploads_get_retry_after(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Shares, "taken", lambda *_: nullcontext(enter_result=False))
     status, _, headers = here.ask("POST", "/orders/ingest", b"x")
     assert (status, headers["Retry-After"]) == (503, "1")
@@ -369,7 +367,7 @@ def test_without_ingest_nothing_is_accepted(here: Here) -> None:
     assert (status, plain["code"], headers["Retry-After"]) == (503, "ServiceSilent", "1")
 
 
-def test_an_ingest_that_cannot_reach_something_is_not_asked_again(here: Here) -> None:
+def test_an_ingest_with_an_unreachable_dependency_is_not_retried(here: Here) -> None:
     here.ingest.refusal = Unavailable(what="s3+http://minio.internal/secret-bucket")
     status, plain, _ = here.ask("POST", "/orders/ingest", b"x")
     assert status == 503
@@ -416,7 +414,7 @@ def test_an_unknown_receipt_does_not_exist(here: Here) -> None:
         {"Forwarded": "for=192.0.2.1"},
     ],
 )
-def test_what_may_come_from_elsewhere_is_forbidden_unless_the_settings_allow_it(
+def test_requests_that_may_be_remote_are_forbidden_unless_the_settings_allow_them(
     make_here: Any, headers: dict[str, str]
 ) -> None:
     here = make_here()

@@ -1,4 +1,4 @@
-"""Transfers to and from a bucket that are cut off: they continue, and send again what was on the way at most."""
+"""Transfers to and from a bucket that are cut off: they resume, and resend at most what was in flight."""
 
 import os
 import random
@@ -78,7 +78,7 @@ def url(place: S3Location) -> str:
 
 
 def pushed(here: SyncNode, place: S3Location, proxy: CuttingProxy, cut: int | None) -> tuple[int, int]:
-    """Push until all is there, with a cut after a number of bytes; return the bytes sent, and in both directions."""
+    """Push until all is stored, with a cut after a number of bytes; return the bytes sent, and in both directions."""
     sent, total = proxy.to_server, proxy.total
     if cut is not None:
         proxy.cut_after(cut)
@@ -97,7 +97,7 @@ def whole(here: SyncNode, server: MinioServer, proxy: CuttingProxy) -> tuple[S3L
 
 
 @pytest.mark.parametrize("part", [0.01, SOURCE.uniform(0.02, 0.5), SOURCE.uniform(0.5, 0.9), 0.995])
-def test_a_push_that_is_cut_continues(  # noqa: PLR0917 - the fixtures
+def test_an_interrupted_push_resumes(  # noqa: PLR0917 - the fixtures
     here: SyncNode,
     place: S3Location,
     server: MinioServer,
@@ -113,7 +113,7 @@ def test_a_push_that_is_cut_continues(  # noqa: PLR0917 - the fixtures
 
 
 @pytest.mark.parametrize("part", [0.01, SOURCE.uniform(0.02, 0.98), 0.995])
-def test_a_pull_that_is_cut_continues(
+def test_an_interrupted_pull_resumes(
     here: SyncNode, proxy: CuttingProxy, whole: tuple[S3Location, int, int], tmp_path: Path, part: float
 ) -> None:
     reference, *_ = whole
@@ -131,7 +131,7 @@ def test_a_pull_that_is_cut_continues(
     assert there.content("cities") == here.content("cities")
 
 
-def test_a_large_object_continues_with_the_part_that_it_was_at(
+def test_a_large_object_resumes_with_the_interrupted_part(
     server: MinioServer,
     proxy: CuttingProxy,
     place: S3Location,

@@ -1,4 +1,4 @@
-"""Transfers between two nodes whose connections are cut at any byte: they continue, and hardly a byte is sent twice."""
+"""Transfers between two nodes whose connections are cut at any byte: they resume, and hardly a byte is sent twice."""
 
 import os
 import random
@@ -65,7 +65,7 @@ def push(here: SyncNode, there: SyncNode, url: str) -> object:
 
 @contextmanager
 def proxied(transfer: Transfer, here: SyncNode, there: SyncNode) -> Iterator[CuttingProxy]:
-    """Serve the node that is asked behind a proxy."""
+    """Serve the responding node behind a proxy."""
     with (there if transfer is push else here).served() as base, cutting_proxy(base) as proxy:
         yield proxy
 
@@ -97,7 +97,7 @@ def whole(
 
 @pytest.mark.parametrize("stays_down", [True, False], ids=["until the next attempt", "only once"])
 @pytest.mark.parametrize("part", [0.01, SOURCE.uniform(0.02, 0.98), 0.995])
-def test_a_cut_transfer_continues_and_sends_hardly_a_byte_twice(
+def test_an_interrupted_transfer_resumes_and_sends_hardly_a_byte_twice(
     whole: tuple[Transfer, int, int], here: SyncNode, tmp_path: Path, part: float, *, stays_down: bool
 ) -> None:
     transfer, length, total = whole
@@ -108,7 +108,7 @@ def test_a_cut_transfer_continues_and_sends_hardly_a_byte_twice(
     assert sent <= length * (1 + TWICE) + HANDSHAKES
 
 
-def test_a_transfer_that_is_cut_again_and_again_is_completed(
+def test_a_transfer_that_is_interrupted_repeatedly_is_completed(
     whole: tuple[Transfer, int, int], here: SyncNode, tmp_path: Path
 ) -> None:
     transfer, length, total = whole
@@ -124,7 +124,7 @@ def test_a_transfer_that_is_cut_again_and_again_is_completed(
     assert sent <= length * (1 + TWICE) + cuts * HANDSHAKES
 
 
-def test_what_was_kept_is_removed_when_all_is_done(here: SyncNode, tmp_path: Path) -> None:
+def test_partial_files_are_removed_after_completion(here: SyncNode, tmp_path: Path) -> None:
     there = SyncNode(tmp_path)
     for transfer in (push, pull):
         with proxied(transfer, here, there) as proxy:

@@ -1,6 +1,6 @@
-"""Transfers of which either side is killed at each step: nothing half-written is seen, and a repetition completes them.
+"""Transfers with either side killed at each step: nothing half-written is visible, and a repetition completes them.
 
-The killed side is a process of its own, which gets a SIGKILL; the other one goes on, and sees its connections end.
+The killed side is a separate process, which gets a SIGKILL; the other one continues, and sees its connections end.
 """
 
 import os
@@ -33,7 +33,7 @@ OF_PROCESSES: Final = (
     "cache",
     "locks",
     "scratch",
-)  # folders of a home: copies, empty files, and what is looked at
+)  # folders of a home: copies, empty files, and temporary files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Ends:
 
 @dataclass(slots=True, kw_only=True)
 class World:
-    """A dataset that is transferred again and again."""
+    """A dataset that is transferred repeatedly."""
 
     folder: Path
     killable: Killable
@@ -137,7 +137,7 @@ class World:
         return survived == [True]
 
     def repeat(self, way: Way, ends: Ends) -> None:
-        """Transfer with nothing that disturbs it."""
+        """Transfer without interruption."""
         if way.scheme == "s3":
             ends.command(str(ends.bucket)).run()
             return
@@ -178,7 +178,7 @@ class World:
         return content(ends.command("").node() if way.act == "pull" else ends.serving.node())
 
     def require_survived(self, way: Way, stride: int) -> int:
-        """Kill before each `stride`-th step, and look at what that leaves; return the first that was not reached."""
+        """Kill before each `stride`-th step, and check the state afterwards; return the first that was not reached."""
         undisturbed = self.ends(way, "undisturbed")
         self.repeat(way, undisturbed)
         expected = self.content(way, undisturbed)
@@ -204,7 +204,7 @@ class World:
 
     @staticmethod
     def require_remembered(way: Way, ends: Ends) -> None:
-        """The dataset has its alias: where it came from, or where it went."""
+        """The dataset has its alias: its source, or its target."""
         node = ends.command("").node()
         entry = node.catalog.by_alias("cities")
         assert entry is not None

@@ -1,4 +1,4 @@
-"""Blocks that come or go in one message need little memory, for all callers together."""
+"""Blocks received or sent in one message need little memory, for all callers together."""
 
 import asyncio
 import contextlib
@@ -189,7 +189,7 @@ def test_a_client_that_lists_objects_without_end_is_disconnected(server: Server)
         list_many(connection)
 
 
-def test_a_list_of_objects_may_be_long_after_others_that_were(
+def test_a_list_of_objects_may_be_long_after_other_long_ones(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pushed_block(server, "lists") as connection:
@@ -244,7 +244,7 @@ def test_a_client_that_sends_blocks_slowly_is_awaited(impatient: Server) -> None
         assert b"bytes of the blocks" in slow.recv(1000)
 
 
-def test_a_client_that_sends_a_byte_now_and_then_is_not(impatient: Server) -> None:
+def test_a_client_that_sends_single_bytes_slowly_is_not_awaited(impatient: Server) -> None:
     with accepted_push(impatient, "dripping") as slow:
         slow.sendall(frame_header(MIB))
         slow.settimeout(STALLED_SECONDS / 4)
@@ -308,7 +308,7 @@ def test_the_length_of_numbers_is_known_before_they_are_written(piece: bytes) ->
     assert length_of_numbers(piece) == len(numbers(piece))
 
 
-def test_what_a_message_may_need_follows_from_its_plan() -> None:
+def test_the_memory_limit_of_a_message_follows_from_its_plan() -> None:
     assert message_bytes(TransferPlan()) == SMALL_BYTES
     assert message_bytes(TransferPlan(num_blocks=2**64 - 1)) == MOST_BYTES
     plan, archive = blocks_of_a_push()
@@ -346,7 +346,7 @@ def test_a_push_that_waits_too_long_is_refused() -> None:
         asyncio.run(receive())
 
 
-def test_a_caller_receives_half_of_what_all_together_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_receives_half_of_the_total_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_messages, "SMALL_BYTES", 4)
 
     async def has_room(large: LargeMessages, size: int, caller: str) -> bool:

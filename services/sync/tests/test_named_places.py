@@ -70,7 +70,7 @@ def test_an_unknown_repository_is_named(known: LocalRepositories) -> None:
 
 
 @pytest.mark.parametrize("is_multi_tenant", [True, False])
-def test_a_node_is_asked_for_the_name_of_an_id(
+def test_the_name_of_an_id_is_requested_from_the_node(
     known: LocalRepositories, server: PageServer, *, is_multi_tenant: bool
 ) -> None:
     known.add(Name("node"), server.url)
@@ -82,7 +82,7 @@ def test_a_node_is_asked_for_the_name_of_an_id(
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 406, 410, 418, 451])
-def test_a_server_that_refuses_to_say_so_has_names_without_accounts(
+def test_a_server_that_refuses_to_report_accounts_has_names_without_them(
     known: LocalRepositories, server: PageServer, status: int
 ) -> None:
     known.add(Name("node"), server.url)
@@ -93,10 +93,10 @@ def test_a_server_that_refuses_to_say_so_has_names_without_accounts(
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 501, 503])
-def test_a_server_that_cannot_say_so_now_is_unavailable(
+def test_a_server_that_cannot_report_accounts_now_is_unavailable(
     known: LocalRepositories, server: PageServer, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its names may have accounts: one without would name another dataset, or create it."""
+    """Its names may have accounts: one without an account would name another dataset, or create it."""
     monkeypatch.setattr(http_repository, "RETRY", 0)
     known.add(Name("node"), server.url)
     server.pages["/info"] = Page(status=status)
@@ -117,7 +117,7 @@ def test_a_server_that_cannot_say_so_now_is_unavailable(
     ],
     ids=["empty", "list", "deep", "no owner", "odd name", "odd types", "long"],
 )
-def test_a_node_that_answers_something_else_is_refused(
+def test_a_node_with_an_unexpected_response_is_refused(
     known: LocalRepositories, server: PageServer, body: bytes
 ) -> None:
     known.add(Name("node"), server.url)
@@ -169,7 +169,7 @@ def test_the_aliases_of_no_dataset_are_not_found(
         listed(datasets, ["cities", ref], recursive=False, is_strict=True)
 
 
-def test_inputs_are_listed_first_if_asked_for(datasets: NodeDatasets, known: LocalRepositories) -> None:
+def test_inputs_are_listed_first_on_request(datasets: NodeDatasets, known: LocalRepositories) -> None:
     for ref in ("cities", "big.cities"):
         change(datasets, known, ref, AliasChange(add_pull=(URL,)))
     assert names(datasets, "big.cities") == ["big.cities"]
@@ -186,7 +186,7 @@ def test_aliases_are_added_and_deleted(datasets: NodeDatasets, known: LocalRepos
     assert found == RemoteAliases(pull=("shop/cities",))
 
 
-def test_what_is_no_alias_is_neither_added_nor_deleted(
+def test_an_invalid_alias_is_neither_added_nor_deleted(
     datasets: NodeDatasets, known: LocalRepositories
 ) -> None:
     with pytest.raises(NotFound, match="towns"):
@@ -199,7 +199,7 @@ def test_what_is_no_alias_is_neither_added_nor_deleted(
 
 
 @pytest.mark.parametrize("place", ["odf+http://h/x", "file:///srv/x", "s3://bucket/x", "shop/cities"])
-def test_what_can_be_pushed_to_becomes_a_push_alias(
+def test_a_location_that_accepts_pushes_becomes_a_push_alias(
     datasets: NodeDatasets, known: LocalRepositories, place: str
 ) -> None:
     assert change(datasets, known, "cities", AliasChange(add_push=(place,)))[1].push == (place,)
@@ -230,7 +230,7 @@ def test_an_alias_in_a_repository_that_is_not_known_is_refused(
     assert names(datasets) == []
 
 
-def test_an_input_that_is_gone_is_left_out(datasets: NodeDatasets, known: LocalRepositories) -> None:
+def test_a_missing_input_is_left_out(datasets: NodeDatasets, known: LocalRepositories) -> None:
     change(datasets, known, "big.cities", AliasChange(add_push=(f"odf+{URL}",)))
     change_aliases(datasets.blobs, ID, lambda aliases: aliases.with_pull(URL))
     datasets.catalog.remove("cities")

@@ -1,4 +1,4 @@
-"""What another node makes this one request: no token of ours leaves its origin, no private address is connected to."""
+"""Requests that other nodes can cause this one to send: no token leaves its origin, no private address is reached."""
 
 import asyncio
 import threading
@@ -204,7 +204,7 @@ def test_a_hostile_node_does_not_make_a_pull_read_private_addresses(
     assert other.tokens == []
 
 
-def test_a_body_is_handed_on_while_it_arrives() -> None:
+def test_a_body_is_forwarded_while_it_arrives() -> None:
     is_read = threading.Event()
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -230,7 +230,7 @@ def test_a_body_is_handed_on_while_it_arrives() -> None:
 
 
 @pytest.mark.parametrize(("size", "arrived"), [(1, 1), (7, 7), (7, 9)])
-def test_of_an_object_that_has_arrived_nothing_is_sent_again(size: int, arrived: int) -> None:
+def test_an_object_that_has_arrived_is_not_sent_again(size: int, arrived: int) -> None:
     asked: list[tuple[str | None, bytes]] = []
 
     async def take(request: web.Request) -> web.Response:
@@ -269,7 +269,7 @@ def test_an_answer_to_an_upload_that_never_ends_is_not_read(length: int | None) 
 
 @pytest.mark.parametrize("held", [1, 1000, 10**9])
 @pytest.mark.parametrize("sizes", [[], [0], [5], [100] * 100, [1] * 500 + [1000], [10**6] * 64])
-def test_so_many_objects_are_sent_at_a_time_that_a_cut_loses_little_of_them(
+def test_the_number_of_concurrent_uploads_limits_the_loss_by_an_interruption(
     sizes: list[int], held: int
 ) -> None:
     count, loss = at_a_time(sizes, 8, held), min(held, max(sizes, default=0))
@@ -280,7 +280,7 @@ def test_so_many_objects_are_sent_at_a_time_that_a_cut_loses_little_of_them(
 
 @dataclass(slots=True)
 class Stuttering:
-    """Takes an upload of which so many bytes arrive with each attempt; then the offset that it knows is another one."""
+    """Receives an upload of which these `amounts` of bytes arrive per attempt, and reports the offset reached."""
 
     amounts: list[int]
     arrived: int = 0
@@ -306,7 +306,7 @@ class Stuttering:
         ([4, 0, 0, 0], [0, 4, 4, 4], False),
     ],
 )
-def test_an_upload_is_given_up_after_two_attempts_in_a_row_without_a_byte(
+def test_an_upload_is_abandoned_after_two_attempts_in_a_row_without_a_byte(
     amounts: list[int], starts: list[int], is_complete: bool
 ) -> None:
     there = Stuttering(list(amounts))

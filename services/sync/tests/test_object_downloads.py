@@ -107,7 +107,7 @@ def test_the_head_of_an_object_of_which_there_is_a_copy_is_that_of_its_body(slow
     assert slow.fetched == []
 
 
-def test_the_tag_of_an_object_is_its_hash_whenever_its_copy_was_used(slow: Slow) -> None:
+def test_the_etag_of_an_object_is_its_hash_whenever_its_copy_was_used(slow: Slow) -> None:
     slow.copied.append(NAME)
     copy, tag = slow.local_copy(slow.dataset, ObjectKind.DATA, NAME), f'"{NAME}"'
     assert copy is not None
@@ -176,7 +176,7 @@ def test_requests_for_one_object_share_its_fetch(slow: Slow) -> None:
             asyncio.create_task(downloads.local_path(slow.dataset, ObjectKind.DATA, NAME)) for _ in range(20)
         ]
         await asyncio.to_thread(slow.wait_for_fetches, 1)
-        requests.pop().cancel()  # its client has gone; the others still want it
+        requests.pop().cancel()  # its client has gone; the others still wait for it
         slow.released.set()
         return tuple(await asyncio.gather(*requests))
 
@@ -185,7 +185,7 @@ def test_requests_for_one_object_share_its_fetch(slow: Slow) -> None:
     assert slow.fetched == [NAME]
 
 
-def test_an_object_is_asked_for_again_after_a_fetch_has_ended(slow: Slow) -> None:
+def test_an_object_is_requested_again_after_a_fetch_has_ended(slow: Slow) -> None:
     downloads, missing = ObjectDownloads(slow.node.datasets.blobs), a_hash(1)
     slow.released.set()
 

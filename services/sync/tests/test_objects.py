@@ -1,4 +1,4 @@
-"""Slices whose bytes have the right name, but whose records are not those that the block declares."""
+"""Slices whose bytes match their name, but whose records differ from what the block declares."""
 
 import threading
 from dataclasses import replace
@@ -101,10 +101,10 @@ def test_records_that_are_not_as_declared_are_refused(
     tmp_path: Path, column: str, values: pa.Array, why: str
 ) -> None:
     one = remote(tmp_path, pa.table({**COLUMNS, column: values}))
-    with pytest.raises(RecordsRefused, match=why) as told:
+    with pytest.raises(RecordsRefused, match=why) as caught:
         fetched(tmp_path, one)
-    assert told.value.sequence_number == 2
-    assert str(one.name) in str(told.value)
+    assert caught.value.sequence_number == 2
+    assert str(one.name) in str(caught.value)
 
 
 def test_records_with_another_logical_hash_are_refused(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_an_object_that_is_stored_is_not_fetched_again(tmp_path: Path) -> None:
     assert fetched(tmp_path, one, blobs=stored) is stored
 
 
-def test_an_object_is_held_against_every_block_that_names_it(tmp_path: Path) -> None:
+def test_an_object_is_checked_against_every_block_that_names_it(tmp_path: Path) -> None:
     one = remote(tmp_path, WHOLE)
     assert one.slice is not None
     interval = OffsetInterval(start=2, end=99)

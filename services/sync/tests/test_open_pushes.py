@@ -1,4 +1,4 @@
-"""Which pushes are in progress, and for how long what they send is still taken after they have ended."""
+"""Which pushes are in progress, and for how long their uploads are still accepted after they have ended."""
 
 from contextlib import ExitStack
 
@@ -28,7 +28,7 @@ def pushes(clock: Clock) -> OpenPushes:
     return OpenPushes(clock)
 
 
-def test_a_name_is_that_of_the_dataset_that_is_pushed_to_it_and_a_while_longer(
+def test_a_name_is_reserved_for_the_dataset_that_is_pushed_to_it_and_a_while_longer(
     pushes: OpenPushes, clock: Clock
 ) -> None:
     assert pushes.dataset("cities") is None
@@ -42,7 +42,7 @@ def test_a_name_is_that_of_the_dataset_that_is_pushed_to_it_and_a_while_longer(
     assert pushes.dataset("cities") is None
 
 
-def test_of_several_pushes_the_newest_counts_and_those_that_ended_only_after_them(
+def test_of_several_pushes_the_newest_is_used_and_ended_ones_only_after_them(
     pushes: OpenPushes, clock: Clock
 ) -> None:
     with ExitStack() as first:
@@ -77,7 +77,7 @@ def test_a_name_is_pushed_to_by_one_dataset(pushes: OpenPushes) -> None:
     assert not pushes.are_of_others("cities", OTHER)
 
 
-def test_the_archives_of_a_name_are_those_that_its_exchanges_take(pushes: OpenPushes) -> None:
+def test_the_archives_of_a_name_are_those_of_its_exchanges(pushes: OpenPushes) -> None:
     with pushes.exchanging("Cities"), pushes.exchanging("cities"), pushes.exchanging("towns"):
         assert pushes.archives("cities") == ()
         assert pushes.takes_archive("cities", a_hash("x"))
@@ -86,7 +86,7 @@ def test_the_archives_of_a_name_are_those_that_its_exchanges_take(pushes: OpenPu
         assert pushes.archives("towns") == pushes.archives("nowhere") == ()
 
 
-def test_what_is_stored_is_heard_by_those_who_listen_for_its_dataset(pushes: OpenPushes) -> None:
+def test_listeners_of_a_dataset_are_notified_of_its_stored_objects(pushes: OpenPushes) -> None:
     heard: list[tuple[str, object]] = []
     name = a_hash("x")
 

@@ -1,4 +1,4 @@
-"""`/openapi.json` describes what is served, and hostile requests to all of it get only the answers that it names."""
+"""`/openapi.json` describes what is served, and hostile requests to all of it get only documented responses."""
 
 import http.client
 import json
@@ -108,7 +108,7 @@ def test_the_description_names_every_path_and_how_to_authenticate(description: A
         ),
     ],
 )
-def test_the_description_names_every_answer_of_a_transfer(
+def test_the_description_names_every_response_of_a_transfer(
     description: Any, method: str, paths: tuple[str, ...], statuses: set[str]
 ) -> None:
     of_all = {"400", "401", "403", "404", "405", "429", "500", "503"}
@@ -124,7 +124,7 @@ def test_hostile_requests_get_only_documented_answers(node: tuple[str, str], des
     try_all(f"http://{base}", token, description)
 
 
-def test_too_many_requests_at_a_time_are_asked_to_come_back(
+def test_too_many_requests_at_a_time_get_retry_after(
     node: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_endpoints, "MAX_REQUESTS", 0)

@@ -1,4 +1,4 @@
-"""Servers that send a byte now and then: each response ends, and an object is not asked for without end."""
+"""Servers that send single bytes slowly: each response ends, and an object is not requested endlessly."""
 
 import io
 import socket
@@ -62,7 +62,7 @@ def answering(answer: Callable[[socket.socket], None]) -> Iterator[HttpDataset]:
 
 
 def dripping(first: bytes, drop: bytes, *, every: float = 0.02) -> Callable[[socket.socket], None]:
-    """Return an answer that begins, and goes on by a few bytes at a time until the client has gone."""
+    """Return a response that continues a few bytes at a time until the client has gone."""
 
     def answer(connection: socket.socket) -> None:
         connection.sendall(first)
@@ -86,12 +86,12 @@ def dripping(first: bytes, drop: bytes, *, every: float = 0.02) -> Callable[[soc
     ],
     ids=["status", "header", "100", "body", "chunks", "trailers"],
 )
-def test_a_response_that_drips_is_given_up(answer: Callable[[socket.socket], None], why: str) -> None:
+def test_a_dripping_response_times_out(answer: Callable[[socket.socket], None], why: str) -> None:
     with answering(answer) as there, pytest.raises(Unavailable, match=why):
         there.head()
 
 
-def test_a_server_that_says_nothing_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 
     def answer(connection: socket.socket) -> None:
@@ -106,7 +106,7 @@ def test_a_server_that_says_nothing_is_not_asked_again(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("length", "connections"), [(100, 1), (MOST_DISCARDED, 1), (MOST_DISCARDED + 1, 2)])
-def test_the_rest_of_a_refusal_is_no_answer_to_the_next_request(length: int, connections: int) -> None:
+def test_the_rest_of_a_refusal_is_not_read_as_the_next_response(length: int, connections: int) -> None:
     asked: list[int] = []
 
     def answer(connection: socket.socket) -> None:
@@ -125,7 +125,7 @@ def test_the_rest_of_a_refusal_is_no_answer_to_the_next_request(length: int, con
     assert len(asked) == connections
 
 
-def test_a_connection_that_is_closed_without_an_answer_is_tried_again(
+def test_a_request_whose_connection_is_closed_without_a_response_is_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers = [b"", OK + b"Content-Length: %d\r\n\r\n" % len(HASH) + HASH]
@@ -134,7 +134,7 @@ def test_a_connection_that_is_closed_without_an_answer_is_tried_again(
         assert str(there.head()).encode() == HASH
 
 
-def test_no_response_lasts_for_ever_at_whatever_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_response_lasts_forever_at_any_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "RESPONSE_SECONDS", 1.0)
     endless = dripping(OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n" * 1000)
     with answering(endless) as there, pytest.raises(Unavailable, match="no end of the response in 1 s"):
@@ -169,7 +169,7 @@ def test_a_response_that_is_closed_closes_its_connection() -> None:
         assert gone.wait(10)
 
 
-def test_the_time_that_the_caller_takes_does_not_count() -> None:
+def test_the_callers_processing_time_does_not_count() -> None:
     content = HASH + b" " * 100_000
 
     def answer(connection: socket.socket) -> None:
@@ -184,7 +184,7 @@ def test_the_time_that_the_caller_takes_does_not_count() -> None:
 
 
 class Trickle:
-    """A socket that delivers some bytes at some seconds of a clock, and the clock."""
+    """A socket that delivers bytes at given seconds of a clock, and the clock."""
 
     def __init__(self, *arrivals: tuple[float, int]) -> None:
         self.now = 0.0

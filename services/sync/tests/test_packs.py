@@ -1,4 +1,4 @@
-"""Many blocks in one response: between nodes that know it, and never relied on."""
+"""Many blocks in one response: between nodes that support it, and never required."""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -35,7 +35,7 @@ Answer = Callable[[web.Request], web.StreamResponse | None]
 
 
 class Store(MemoryBlobStore):
-    """A store that cannot be reached for some of its reads."""
+    """A store that is unreachable for some of its reads."""
 
     outages: Collection[int] = ()
     """Which reads fail from now on, counted from 1."""
@@ -49,7 +49,7 @@ class Store(MemoryBlobStore):
 
 
 class Served:
-    """A node with `CHAIN`, and what was asked of it."""
+    """A node with `CHAIN`, and the requests to it."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -105,12 +105,12 @@ def node(module_node: Served) -> Served:
     return module_node
 
 
-def test_a_chain_comes_in_one_response(node: Served) -> None:
+def test_a_chain_is_sent_in_one_response(node: Served) -> None:
     assert node.pull() == HASHES
     assert node.asked == ["refs/head", f"packs/{HASHES[-1]}"]
 
 
-def test_a_client_that_stops_reading_is_no_fault_of_the_server(
+def test_a_client_that_stops_reading_is_not_logged_as_a_server_error(
     node: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = urllib3.request("GET", f"{node.url}/packs/{HASHES[-1]}", preload_content=False)
@@ -130,7 +130,7 @@ def test_a_pack_ends_before_the_block_that_is_known(node: Served) -> None:
     assert list(blocks_in([answer.data], most=max(map(len, RAW)))) == RAW[:-4:-1]
 
 
-def test_a_pack_may_end_early_and_the_rest_is_asked_for(
+def test_a_pack_may_end_early_and_the_rest_is_requested(
     node: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block_packs, "PACK_BYTES", sum(map(len, RAW[60:])))
@@ -138,7 +138,7 @@ def test_a_pack_may_end_early_and_the_rest_is_asked_for(
     assert [one.partition("/")[0] for one in node.asked] == ["refs", "packs", "packs", "packs"]
 
 
-def test_a_server_that_does_not_announce_packs_is_asked_for_single_blocks(node: Served) -> None:
+def test_single_blocks_are_requested_from_a_server_that_does_not_announce_packs(node: Served) -> None:
     def plain(request: web.Request) -> web.StreamResponse | None:
         return web.Response(text=str(HASHES[-1])) if request.path.endswith("head") else None
 
@@ -160,7 +160,7 @@ def test_a_server_that_does_not_announce_packs_is_asked_for_single_blocks(node: 
     ],
     ids=["empty", "cut length", "other block", "cut block", "huge block", "other second block", "no bytes"],
 )
-def test_a_pack_that_is_not_what_was_asked_for_costs_nothing_but_time(node: Served, content: bytes) -> None:
+def test_an_unexpected_pack_costs_nothing_but_time(node: Served, content: bytes) -> None:
     def hostile(request: web.Request) -> web.StreamResponse | None:
         return web.Response(body=content) if "/packs/" in request.path else None
 
@@ -170,7 +170,7 @@ def test_a_pack_that_is_not_what_was_asked_for_costs_nothing_but_time(node: Serv
     assert len(packs) <= 2, "a place that fails once is not asked for packs again"
 
 
-def test_packs_that_are_refused_are_not_asked_for_again(node: Served) -> None:
+def test_refused_packs_are_not_requested_again(node: Served) -> None:
     node.answer = lambda request: web.Response(status=403) if "/packs/" in request.path else None
     assert node.pull(HASHES[-10]) == HASHES[-9:]
     assert len(node.asked) == 2 + 9
@@ -218,7 +218,7 @@ def test_a_pack_with_too_long_a_block_is_refused_before_that_arrives() -> None:
         next(blocks_in([framed(b"x" * 11)[:5]], most=10))
 
 
-def test_a_pack_ends_when_the_store_becomes_unavailable_and_the_client_asks_for_the_rest(
+def test_a_pack_ends_when_the_store_becomes_unavailable_and_the_client_requests_the_rest(
     node: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block_packs, "PIECE_BYTES", 300)
@@ -229,7 +229,7 @@ def test_a_pack_ends_when_the_store_becomes_unavailable_and_the_client_asks_for_
 
 
 def test_a_pack_is_sent_in_pieces(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be larger than what a server should hold in memory for each client."""
+    """It may be larger than what a server should buffer in memory for each client."""
     frames = [framed(raw) for raw in RAW[::-1]]
     monkeypatch.setattr(block_packs, "PIECE_BYTES", len(frames[0] + frames[1]))
     answer = urllib3.request("GET", f"{node.url}/packs/{HASHES[-1]}", preload_content=False)

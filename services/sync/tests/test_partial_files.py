@@ -1,4 +1,4 @@
-"""What transfers leave is kept for the next attempt, and removed when none has come for long."""
+"""Partial files of transfers are kept for the next attempt, and removed after a long time without one."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ from odf_sync.transfer.partial_files import (
 
 
 def left(home: Path, folder: str, name: str, *, age_seconds: float) -> Path:
-    """Leave what has arrived of an object."""
+    """Leave the received part of an object."""
     with partial_file(home / folder, name) as file:
         file.write(b"begun")
     since = time.time() - age_seconds
@@ -31,7 +31,7 @@ def left(home: Path, folder: str, name: str, *, age_seconds: float) -> Path:
 
 
 @pytest.mark.parametrize("folder", ["downloads", "uploads"])
-def test_what_nobody_continues_is_removed_and_what_is_young_or_in_use_is_not(
+def test_abandoned_partial_files_are_removed_and_recent_or_used_ones_are_not(
     tmp_path: Path, folder: str
 ) -> None:
     abandoned = left(tmp_path, folder, "abandoned", age_seconds=KEPT_SECONDS + 60)
@@ -83,7 +83,7 @@ def filled(folder: Path, code: int) -> None:
         file.write(b"more")
 
 
-def test_on_a_full_disk_a_file_gives_back_what_it_has_taken(tmp_path: Path) -> None:
+def test_on_a_full_disk_a_file_releases_its_space(tmp_path: Path) -> None:
     with pytest.raises(StorageUnavailable):
         filled(tmp_path, errno.EIO)
     assert [one.read_bytes() for one in tmp_path.iterdir()] == [b"begun"], "to be continued"
@@ -104,7 +104,7 @@ def test_blocks_that_fill_the_disk_are_not_kept(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_files_that_someone_has_removed_meanwhile_hide_no_outcome(tmp_path: Path) -> None:
+def test_files_that_were_removed_meanwhile_hide_no_outcome(tmp_path: Path) -> None:
     def removed(error: Exception | None) -> None:
         with kept_blocks(tmp_path, "http://x") as file:
             file.write(b"block")
@@ -141,7 +141,7 @@ def test_only_blocks_of_an_attempt_that_may_be_continued_are_kept(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for opened in (partial_file, own_partial_file, kept_blocks):
         with pytest.raises(Damaged), opened(tmp_path / "file" / "downloads", "http"):

@@ -25,7 +25,7 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def trust(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Trust:
-    """Return what lets this process trust the CA, as if it had been started so."""
+    """Return a function that makes this process trust the CA, as if started with it."""
 
     def trust() -> None:
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))

@@ -79,7 +79,7 @@ def test_a_copy_that_needed_a_token_is_private_unless_the_other_node_says_that_e
 
 
 @pytest.mark.parametrize("scheme", ["", "odf+"], ids=["simple", "smart"])
-def test_a_copy_of_what_a_program_on_the_same_machine_may_read_is_private_without_a_token(
+def test_a_copy_of_a_dataset_readable_by_local_programs_is_private_without_a_token(
     here: Node, there: Node, scheme: str
 ) -> None:
     here.set_visibility("cities", Rule.PRIVATE)
@@ -111,7 +111,7 @@ def test_a_private_copy_stays_private_without_its_database(here: Node, there: No
     assert lost.visibility(require_entry(there.catalog, "copy").incarnation) is Rule.PRIVATE
 
 
-def test_a_copy_that_needs_no_token_is_what_datasets_are_by_default(here: Node, there: Node) -> None:
+def test_a_copy_that_needs_no_token_has_the_default_visibility(here: Node, there: Node) -> None:
     with here.served(here.authorizer) as base:
         assert not there.pull(f"{base}/cities", "copy", privacy=there.privacy)[-1].is_private
     assert there.visibility("copy") is Rule.PUBLIC
@@ -137,7 +137,7 @@ def test_a_node_without_accounts_keeps_a_visibility_that_was_chosen(
 
 
 @pytest.mark.parametrize("path", ["cities", "ann/cities"])
-def test_what_another_implementation_could_not_keep_private_is_not_sent(
+def test_a_private_dataset_is_not_sent_to_an_implementation_that_could_not_keep_it_private(
     here: Node, there: Node, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     monkeypatch.setattr(routes, "CHOSEN_HEADER", "unknown-header")
@@ -163,7 +163,7 @@ def test_another_implementation_with_accounts_keeps_it_private(
     assert other.visibility("ann/cities") is Rule.PRIVATE
 
 
-def test_a_push_without_a_place_goes_where_the_last_one_went(here: Node, there: Node, tmp_path: Path) -> None:
+def test_a_push_without_a_target_goes_to_the_last_one(here: Node, there: Node, tmp_path: Path) -> None:
     folder = (tmp_path / "folder").as_uri()
     with there.served(there.authorizer) as base:
         for place in (folder, f"odf+{base}/cities", folder, f"odf+{base}/cities"):
@@ -176,9 +176,7 @@ def test_a_push_without_a_place_goes_where_the_last_one_went(here: Node, there: 
         assert (again.state, again.target) == ("up-to-date", f"odf+{base}/cities")
 
 
-def test_what_is_private_here_is_pushed_to_a_folder_whose_permissions_count(
-    here: Node, tmp_path: Path
-) -> None:
+def test_a_private_dataset_is_pushed_to_a_folder_with_its_permissions(here: Node, tmp_path: Path) -> None:
     here.set_visibility("cities", Rule.PRIVATE)
     folder = tmp_path / "backup"
     *_, last = here.push("cities", folder.as_uri(), privacy=here.privacy)

@@ -15,7 +15,7 @@ DEFINITION = Definition(
 )
 
 
-def test_it_is_as_durable_and_as_forgetful_as_can_be(tmp_path: Path) -> None:
+def test_it_is_durable_and_overwrites_deleted_bytes(tmp_path: Path) -> None:
     database = PrivateDatabase(tmp_path, DEFINITION)
     assert database.change("INSERT INTO one VALUES (1)") == 1
     assert database.rows("PRAGMA synchronous") == [(3,)], "EXTRA"
@@ -28,7 +28,7 @@ def test_it_is_as_durable_and_as_forgetful_as_can_be(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / DEFINITION.file).stat().st_mode) == 0o600
 
 
-def test_reading_makes_no_file_and_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_reading_creates_no_file_and_writes_survive_a_restart(tmp_path: Path) -> None:
     assert PrivateDatabase(tmp_path / "home", DEFINITION).rows("SELECT * FROM one") == []
     assert list(tmp_path.iterdir()) == []
     PrivateDatabase(tmp_path / "home", DEFINITION).change("INSERT INTO one VALUES (1)")
@@ -38,7 +38,7 @@ def test_reading_makes_no_file_and_what_was_written_is_there_after_a_restart(tmp
     assert in_memory.rows("SELECT * FROM one") == [(2,)]
 
 
-def test_another_version_and_what_is_no_database_are_damaged_and_a_fault_of_now_is_not(
+def test_another_version_or_file_format_is_damaged_and_a_transient_fault_is_not(
     tmp_path: Path,
 ) -> None:
     with sqlite3.connect(tmp_path / DEFINITION.file) as other:

@@ -1,4 +1,4 @@
-"""A pull from its first step to the commit by a real coordinator: order of writing, hostile copies, lost answers."""
+"""A pull from its first step to the commit by a real coordinator: order of writes, hostile copies, lost replies."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ Write = tuple[ObjectKind, Multihash]
 
 
 class Node:
-    """A node that pulls: what it has asked its coordinator, what it has stored, and which messages are lost."""
+    """A node that pulls: its requests to the coordinator, what it has stored, and which messages are lost."""
 
     def __init__(self, home: Path, *, is_durable: bool) -> None:
         self.home = home
@@ -152,7 +152,7 @@ def move_head(folder: Path, block: Multihash) -> None:
 
 
 def published(folder: Path, chain: AChain, *hostile: bytes) -> str:
-    """Write a chain and blocks that no rule has seen to a folder; the last of all is its head."""
+    """Write a chain and unchecked blocks to a folder; the last one is its head."""
     raws = [*chain.store.values(), *hostile]
     for kind in ("blocks", "refs", "data", "checkpoints"):
         (folder / kind).mkdir(parents=True, exist_ok=True)
@@ -163,11 +163,11 @@ def published(folder: Path, chain: AChain, *hostile: bytes) -> str:
 
 
 def assert_untouched(node: Node) -> None:
-    """Nothing was stored, and the coordinator was not asked."""
+    """Nothing was stored, and the coordinator got no request."""
     assert (node.writes, node.asked) == ([], [])
 
 
-def test_a_dataset_that_is_new_here_is_copied_whole(node: Node, there: Path) -> None:
+def test_a_new_dataset_is_copied_whole(node: Node, there: Path) -> None:
     blocks = blocks_of(there)
     state = compare.admit_all(None, blocks)
 
@@ -189,7 +189,7 @@ def test_a_dataset_that_is_new_here_is_copied_whole(node: Node, there: Path) -> 
     assert node.stored(state.dataset_id, ObjectKind.DATA) == names_in(there / "data")
 
 
-def test_objects_are_stored_before_blocks_and_all_before_the_coordinator_is_asked(
+def test_objects_are_stored_before_blocks_and_all_before_the_command_to_the_coordinator(
     node: Node, there: Path
 ) -> None:
     node.pull(there.as_uri())
@@ -202,7 +202,7 @@ def test_objects_are_stored_before_blocks_and_all_before_the_coordinator_is_aske
     )
 
 
-def test_a_pull_that_was_cut_off_goes_on_with_the_objects_that_are_here(node: Node, there: Path) -> None:
+def test_an_interrupted_pull_resumes_with_the_stored_objects(node: Node, there: Path) -> None:
     node.lost_commands = ATTEMPTS
     with pytest.raises(Unavailable):
         node.pull(there.as_uri())
@@ -215,7 +215,7 @@ def test_a_pull_that_was_cut_off_goes_on_with_the_objects_that_are_here(node: No
     assert node.stored(dataset, ObjectKind.DATA) == names_in(there / "data")
 
 
-def test_an_update_takes_what_is_new_and_expects_the_head_that_is_here(node: Node, there: Path) -> None:
+def test_an_update_fetches_new_blocks_and_expects_the_local_head(node: Node, there: Path) -> None:
     blocks = blocks_of(there)
     before = compare.admit_all(None, blocks[:-1])
     move_head(there, before.head)
@@ -232,7 +232,7 @@ def test_an_update_takes_what_is_new_and_expects_the_head_that_is_here(node: Nod
     assert [name for kind, name in node.writes if kind is ObjectKind.BLOCK] == [after.head]
 
 
-def test_a_reference_takes_the_chain_and_the_head_stays(node: Node, there: Path) -> None:
+def test_a_pull_into_a_reference_leaves_the_head_unchanged(node: Node, there: Path) -> None:
     blocks = blocks_of(there)
     move_head(there, blocks[-2].hash)
     node.pull(there.as_uri())
@@ -314,7 +314,7 @@ def test_records_that_are_not_as_declared_are_not_committed(node: Node, there: P
     assert node.pull(url, trusts_records=True)[-1].state == "updated"
 
 
-def test_a_name_that_another_dataset_has_here_is_not_taken(node: Node, there: Path) -> None:
+def test_the_local_name_of_another_dataset_is_not_taken(node: Node, there: Path) -> None:
     other = a_chain()
     for block in other.blocks:
         node.coordinator.blobs.put(other.state.dataset_id, ObjectKind.BLOCK, block.hash, block.raw)
@@ -327,7 +327,7 @@ def test_a_name_that_another_dataset_has_here_is_not_taken(node: Node, there: Pa
     assert_untouched(node)
 
 
-def test_a_dataset_has_one_name_here(node: Node, there: Path) -> None:
+def test_a_dataset_has_one_local_name(node: Node, there: Path) -> None:
     node.pull(there.as_uri())
     node.writes.clear()
     node.asked.clear()
@@ -340,7 +340,7 @@ def test_a_dataset_has_one_name_here(node: Node, there: Path) -> None:
 
 
 @pytest.mark.parametrize(("commands", "answers", "asked"), [(0, 1, 1), (2, 0, 3), (1, 1, 2)])
-def test_a_lost_command_is_sent_again_and_a_lost_answer_shows_in_the_head(
+def test_a_lost_command_is_sent_again_and_a_lost_reply_is_detected_by_the_head(
     node: Node, there: Path, commands: int, answers: int, asked: int
 ) -> None:
     node.lost_commands, node.lost_answers = commands, answers
@@ -379,7 +379,7 @@ def test_a_copy_that_is_renamed_while_it_is_updated_is_updated(
     assert node.refs.head(dataset_of(there)) == blocks[-1].hash
 
 
-def test_a_refusal_is_told_with_its_reason(node: Node, there: Path) -> None:
+def test_a_refusal_is_reported_with_its_reason(node: Node, there: Path) -> None:
     node.answer = bus.Refused(code="ChainRuleViolated", text="offsets have a gap")
 
     with pytest.raises(Refused, match="offsets have a gap") as refused:
@@ -388,7 +388,7 @@ def test_a_refusal_is_told_with_its_reason(node: Node, there: Path) -> None:
     assert refused.value.reason == "ChainRuleViolated"
 
 
-def test_a_pull_that_was_overtaken_says_where_the_head_is(node: Node, there: Path) -> None:
+def test_a_pull_that_was_overtaken_reports_the_head(node: Node, there: Path) -> None:
     actual = physical_hash_of(b"another block")
     node.answer = bus.HeadMoved(head=actual.raw)
 
@@ -399,7 +399,7 @@ def test_a_pull_that_was_overtaken_says_where_the_head_is(node: Node, there: Pat
 
 
 @pytest.mark.parametrize("limit", ["BYTES_LIMIT", "COUNT_LIMIT"])
-def test_a_chain_that_is_too_long_is_not_taken(
+def test_a_chain_that_is_too_long_is_refused(
     node: Node, there: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     sizes = [file.stat().st_size for file in (there / "blocks").iterdir()]
@@ -413,7 +413,7 @@ def test_a_chain_that_is_too_long_is_not_taken(
     assert node.pull(there.as_uri())[-1].state == "updated"
 
 
-def test_a_block_of_too_many_bytes_is_not_taken(
+def test_a_block_of_too_many_bytes_is_refused(
     node: Node, there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = max(file.stat().st_size for file in (there / "blocks").iterdir())
@@ -439,7 +439,7 @@ def test_a_new_copy_remembers_its_source_and_an_update_adds_none(node: Node, the
     assert remote_aliases(node.blobs, dataset_of(moved)) == expected
 
 
-def test_a_dataset_of_a_repository_is_pulled_by_its_name_there(node: Node, there: Path) -> None:
+def test_a_dataset_of_a_repository_is_pulled_by_its_name_in_it(node: Node, there: Path) -> None:
     LocalRepositories(node.home).add(Name("shop"), there.parent.as_uri())
     assert node.pull("shop/cities", "")[-1].alias == "cities"
     assert remote_aliases(node.blobs, dataset_of(there)).pull == ("shop/cities",)
@@ -458,7 +458,7 @@ def test_a_dataset_that_is_named_by_its_id_has_to_be_that_one(node: Node, there:
     assert node.pull(f"shop/{dataset}", "")[-1].alias == "cities", "it is known by its id"
 
 
-def test_another_dataset_with_the_name_is_not_asked_for(node: Node, there: Path) -> None:
+def test_another_dataset_with_the_name_is_not_requested(node: Node, there: Path) -> None:
     node.pull(there.as_uri())
     LocalRepositories(node.home).add(Name("shop"), (there.parent / "none").as_uri())
     with pytest.raises(AlreadyExists, match="another dataset named cities"):

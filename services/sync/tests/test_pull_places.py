@@ -1,4 +1,4 @@
-"""Where a copy goes: the person chooses the reference, a URL never does, and what is told is of that reference."""
+"""The target of a pull: the user chooses the reference, a URL never does, and the result describes that reference."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from odf_sync.transfer.pull import Step
 
 @pytest.fixture
 def node(tmp_path: Path) -> SyncNode:
-    """Have `cities`, whose reference `theirs` is a block behind its head."""
+    """Have `cities`, whose reference `theirs` is one block behind its head."""
     made = SyncNode(tmp_path / "home")
     chain = a_chain(a_seed(), SetInfo(description="first"), SetInfo(description="second"))
     dataset = chain.state.dataset_id
@@ -40,7 +40,7 @@ def last(node: SyncNode, url: str, alias: str) -> Step:
     return node.pull(url, alias)[-1]
 
 
-def test_nothing_new_at_a_reference_tells_where_that_is(node: SyncNode, tmp_path: Path) -> None:
+def test_a_pull_without_news_into_a_reference_reports_its_block(node: SyncNode, tmp_path: Path) -> None:
     (entry,) = node.catalog.entries()
     url = elsewhere(node, tmp_path / "cities", "theirs")
     staged, head = node.refs.head(entry.dataset_id, "theirs"), node.refs.head(entry.dataset_id)
@@ -53,13 +53,13 @@ def test_nothing_new_at_a_reference_tells_where_that_is(node: SyncNode, tmp_path
 @pytest.mark.parametrize(
     "name", ["cities@theirs", "cities@", "ci ties", "..", "cities%2F..%2Fx", "did:odf:x"]
 )
-def test_a_url_chooses_no_reference_and_no_odd_name(node: SyncNode, tmp_path: Path, name: str) -> None:
+def test_a_url_chooses_neither_a_reference_nor_an_odd_name(node: SyncNode, tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidInput, match="choose one with --as"):
         last(node, f"https://example.org/{name}", "")
     with pytest.raises(InvalidInput, match="is not a reference"):
         last(node, elsewhere(node, tmp_path / "x", "head"), "ci ties")
 
 
-def test_a_reference_is_kept_beside_a_head_only(node: SyncNode, tmp_path: Path) -> None:
+def test_a_reference_requires_a_head(node: SyncNode, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="towns"):
         last(node, elsewhere(node, tmp_path / "x", "head"), "towns@theirs")

@@ -1,4 +1,4 @@
-"""Two pulls that were asked for by one name: one after the other, and none for a caller who has gone."""
+"""Two concurrent pulls of one name: one after the other, and none for a caller that has gone."""
 
 import threading
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class Caller:
 
 
 class Pulls:
-    """Pulls that run until they are told to end."""
+    """Pulls that run until they are released."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []

@@ -1,4 +1,4 @@
-"""What a server does not take on trust from a node that pushes or pulls: each check by itself."""
+"""A server's checks of a node that pushes or pulls: each one separately."""
 
 import os
 from collections.abc import Iterator
@@ -168,7 +168,7 @@ def test_blocks_that_do_not_follow_the_head_replace_it_only_by_force(node: SyncN
     assert node.head("cities") == theirs.state.head
 
 
-def test_archives_are_taken_for_a_push_in_progress_one_for_each(node: SyncNode) -> None:
+def test_one_archive_is_accepted_per_push_in_progress(node: SyncNode) -> None:
     body = {name: os.urandom(100) for name in "ab"}
     hashes = {name: physical_hash_of(content) for name, content in body.items()}
 
@@ -195,7 +195,7 @@ def test_archives_are_taken_for_a_push_in_progress_one_for_each(node: SyncNode) 
         assert len([*(node.settings.home / "uploads").iterdir()]) == 1
 
 
-def test_a_push_that_was_cut_off_continues_its_archive_for_a_while() -> None:
+def test_an_interrupted_push_may_resume_its_archive_for_a_while() -> None:
     now = 0.0
     pushes = OpenPushes(lambda: now)
     with pushes.exchanging("cities"):
@@ -209,7 +209,7 @@ def test_a_push_that_was_cut_off_continues_its_archive_for_a_while() -> None:
         assert pushes.takes_archive("cities", a_hash("b"))
 
 
-def test_a_client_is_told_which_objects_are_here_and_how_much_of_others_has_arrived(node: SyncNode) -> None:
+def test_a_client_gets_the_stored_objects_and_the_received_bytes_of_others(node: SyncNode) -> None:
     entry = held(node, a_chain(a_seed()))
     target = a_target(node, entry=entry)
     names = here, begun, new = tuple(physical_hash_of(content) for content in (CONTENT, b"begun", b"new"))
@@ -241,7 +241,7 @@ def test_the_bytes_of_archives_are_those_that_have_arrived_for_a_name(node: Sync
         assert target.archive_bytes() == 3
 
 
-def test_an_object_that_is_sent_is_noted_for_the_push_that_waits_for_it(node: SyncNode) -> None:
+def test_an_arrived_object_is_recorded_for_the_push_that_waits_for_it(node: SyncNode) -> None:
     node.add_cities()
     (dataset,) = (one.dataset_id for one in node.catalog.entries())
     pushes, noted = OpenPushes(), list[tuple[ObjectKind, Multihash]]()
@@ -318,7 +318,7 @@ def test_an_archive_that_cannot_be_packed_leaves_no_file_open(
 
 
 class Noting:
-    """What happens at the end of a push, in order."""
+    """The steps at the end of a push, in order."""
 
     def __init__(self) -> None:
         self.order: list[str] = []

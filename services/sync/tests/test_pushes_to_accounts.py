@@ -1,4 +1,4 @@
-"""A push gives visibility to the dataset that it creates, and to no other; a refusal shows nothing of others."""
+"""A push sets the visibility of the dataset that it creates, and of no other; a refusal reveals nothing about others."""
 
 import time
 from collections.abc import Iterator
@@ -80,7 +80,7 @@ def test_a_new_dataset_has_the_visibility_that_its_push_asks_for(
             assert there.visibility("ann/cities") == visibility.value.lower()
 
 
-def test_it_has_it_when_its_name_becomes_visible(
+def test_the_visibility_is_set_before_the_name_becomes_visible(
     here: SyncNode, there: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add, seen = there.catalog.add, list[Rule]()
@@ -188,7 +188,7 @@ def test_a_dataset_that_was_given_away_during_a_push_is_not_moved(here: SyncNode
     assert there.catalog.by_alias("ann/cities") is None
 
 
-def test_an_editor_who_is_no_maintainer_any_more_replaces_nothing(here: SyncNode, there: Node) -> None:
+def test_an_editor_who_is_no_longer_a_maintainer_replaces_nothing(here: SyncNode, there: Node) -> None:
     with there.running() as base:
         target = f"odf+{base}/ann/cities"
         here.push("cities", target, token=there.token("ann"))
@@ -251,7 +251,7 @@ def test_a_deleted_dataset_that_is_pulled_again_is_private_and_has_no_roles(
     assert there.directory.store.roles(again.incarnation) == {}
 
 
-def test_a_pull_says_under_which_name_its_dataset_exists(here: SyncNode, there: Node) -> None:
+def test_a_pull_reports_the_local_name_of_its_dataset(here: SyncNode, there: Node) -> None:
     with here.served() as base:
         there.pull(f"{base}/cities", "ann/cities")
         with pytest.raises(AlreadyExists, match="locally named ann/cities"):

@@ -47,7 +47,7 @@ def test_our_server_answers_simple_requests_as_recorded(tmp_path: Path, pool: Po
 
 
 def _by_a_node(lines: list[Line]) -> list[Line]:
-    """Return the lines with the content type that nodes give a reference, and servers of static files do not know."""
+    """Return the lines with the content type that nodes set for a reference, and static file servers do not."""
     types = {
         line["conn"]: {"content-type": f"{TEXT}; charset=utf-8"}
         for line in lines
@@ -75,7 +75,7 @@ def test_our_server_answers_single_requests_as_recorded(tmp_path: Path, pool: Po
 
 
 @plays(Side.SERVER)
-def test_our_server_takes_objects_as_recorded(tmp_path: Path, pool: Pool, case: str) -> None:
+def test_our_server_accepts_objects_as_recorded(tmp_path: Path, pool: Pool, case: str) -> None:
     lines = lines_of(case)
     names = {line["conn"]: line["path"].rpartition("/")[2] for line in lines if "path" in line}
     for conn in {line["conn"] for line in lines if line.get("status") == 500}:  # a defect
@@ -106,7 +106,7 @@ def test_our_client_copies_by_the_simple_protocol_as_recorded(tmp_path: Path, po
 
 
 def _held_before(node: SyncNode, alias: str, lines: list[Line], pool: Pool) -> Content:
-    """Have what the recorded client did not ask for, since it had it: the chain before the oldest block it got."""
+    """Have what the recorded client already had, and did not request: the chain before the oldest block it got."""
     raw = [content for (kind, _), content in content_in(lines).items() if kind is ObjectKind.BLOCK]
     last = decode_block(raw[-1]).block.prev_block_hash if raw else Multihash.parse(lines[1]["body"])
     if last is None:
@@ -123,7 +123,7 @@ def head_read_once(script: Script) -> list[str]:
 
 
 @plays(Side.CLIENT)
-def test_our_client_asks_once_for_a_dataset_that_it_may_not_see(tmp_path: Path, case: str) -> None:
+def test_our_client_requests_a_hidden_dataset_once(tmp_path: Path, case: str) -> None:
     node, lines = SyncNode(tmp_path), lines_of(case)
     alias, scheme = alias_of(lines[0]["path"]), "odf+" if case.startswith("smart") else ""
     script = Script(lines=lines)
@@ -162,7 +162,7 @@ def test_our_client_reads_a_diverged_chain_down_to_the_common_block(
 def test_our_client_reads_the_newest_block_of_a_server_that_is_behind(
     tmp_path: Path, pool: Pool, case: str
 ) -> None:
-    """The recorded client then refuses; ours has nothing to do."""
+    """The recorded client then fails; for ours, this is a no-op."""
     node, lines = SyncNode(tmp_path), lines_of(case)
     theirs = Multihash.parse(lines[1]["body"])
     node.hold(CITIES, theirs, pool)

@@ -1,5 +1,4 @@
-"""Every recorded exchange is played against our client and our server by one of the tests in this folder, or it is
-said why not."""
+"""Every recorded exchange is played against our client and our server by a test here, or listed with a reason."""
 
 import ast
 import asyncio

@@ -1,4 +1,4 @@
-"""The gRPC methods behind `odf account`, `token`, `access` and `login`: a real server, which logs in at a real node."""
+"""The gRPC methods behind `odf account`, `token`, `access` and `login`: a real server, which logs in to a real node."""
 
 import json
 import socket
@@ -85,7 +85,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
         here.server.stop(0)
 
 
-def test_a_login_by_password_is_stored_and_opens_what_is_private(here: Here) -> None:
+def test_a_login_by_password_is_stored_and_grants_access_to_private_datasets(here: Here) -> None:
     with pytest.raises(NotFound):
         remote_dataset(f"{here.there}/ann/secret", here.logins.token).head()
     (progress,) = here.log_in(password=pb.LogInRequest.Password(login="ann", password=PASSWORD))
@@ -125,7 +125,7 @@ def test_a_login_in_a_browser_waits_for_the_user(here: Here) -> None:
         ({"url": "http://127.0.0.1:1", "token": "t"}, "cannot be reached"),
     ],
 )
-def test_a_login_that_fails_says_why_and_keeps_nothing(here: Here, how: dict[str, Any], words: str) -> None:
+def test_a_failed_login_reports_why_and_stores_nothing(here: Here, how: dict[str, Any], words: str) -> None:
     before = here.logins.origins()
     with pytest.raises(OdfError, match=words):
         here.log_in(**how)
@@ -307,7 +307,7 @@ def test_accounts_tokens_and_roles_are_managed(here: Here) -> None:
         ),
     ],
 )
-def test_what_cannot_be_done_says_why(
+def test_an_impossible_request_is_refused_with_the_reason(
     here: Here, method: str, request_: Any, error: type[OdfError], words: str
 ) -> None:
     if here.catalog.by_alias("owner/data") is None:
@@ -345,7 +345,7 @@ def test_a_login_in_a_browser_that_is_refused_ends_at_once(tmp_path: Path, statu
 ORDER: Final = ("slow_down", "authorization_pending", "slow_down")
 
 
-def test_a_login_asks_less_often_when_the_node_wants_that(
+def test_a_login_polls_less_often_on_request_of_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = [Page(status=400, body=json.dumps({"message": one}).encode()) for one in ORDER]
@@ -359,13 +359,13 @@ def test_a_login_asks_less_often_when_the_node_wants_that(
     assert waits == [6.0, 6.0, 11.0]
 
 
-def test_a_login_in_a_browser_ends_when_the_command_is_gone(tmp_path: Path) -> None:
+def test_a_login_in_a_browser_ends_when_the_command_has_ended(tmp_path: Path) -> None:
     login = DeviceLogin(open="", code="c", expires_seconds=20.0, interval_seconds=0.0)
     with pytest.raises(LoginFailed, match="in time"):
         RemoteLogins(AccessStore(tmp_path)).wait("http://127.0.0.1:9", login, lambda: False)
 
 
-def test_a_token_is_not_sent_where_a_node_redirects_to(tmp_path: Path) -> None:
+def test_a_token_is_not_sent_to_the_target_of_a_redirect(tmp_path: Path) -> None:
     asked: list[str] = []
 
     def redirect(request: Request) -> Page:
@@ -409,7 +409,7 @@ def test_a_login_in_a_browser_needs_a_page_and_a_code(
         ("2", None, (5.0, 300.0)),
     ],
 )
-def test_a_login_waits_as_long_as_the_node_says_within_limits(
+def test_a_login_waits_as_long_as_the_node_requests_within_limits(
     tmp_path: Path, interval: object, expires: object, found: tuple[float, float]
 ) -> None:
     answer = {
@@ -429,7 +429,7 @@ def test_a_node_that_starts_no_login_is_unavailable_with_its_status(tmp_path: Pa
         RemoteLogins(AccessStore(tmp_path)).begin(origin)
 
 
-def test_a_node_that_says_nothing_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_node_is_not_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_login, "TIMEOUT", urllib3.Timeout(connect=10, read=0.3))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         origin = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -437,5 +437,5 @@ def test_a_node_that_says_nothing_is_not_asked_again(tmp_path: Path, monkeypatch
             RemoteLogins(AccessStore(tmp_path)).keep(origin, "secret")
         silent.accept()[0].close()
         silent.settimeout(0.01)
-        with pytest.raises(TimeoutError):  # nobody else has connected
+        with pytest.raises(TimeoutError):  # no other client has connected
             silent.accept()

@@ -1,4 +1,4 @@
-"""Objects of a copy that were lost here are fetched again by the next pull, checked as the first time."""
+"""Objects of a copy that were lost locally are fetched again by the next pull, with the same checks."""
 
 import shutil
 import time
@@ -52,7 +52,7 @@ def lose(node: SyncNode, count: int) -> None:
     node.blobs.remove(dataset, ObjectKind.DATA, names[:count])
 
 
-def test_what_was_lost_comes_again_and_nothing_else_changes(node: SyncNode) -> None:
+def test_lost_objects_are_fetched_again_and_nothing_else_changes(node: SyncNode) -> None:
     dataset = dataset_of(VECTOR)
     before = set(node.blobs.names(dataset, ObjectKind.DATA))
     head = node.refs.head(dataset)
@@ -68,8 +68,8 @@ def test_what_was_lost_comes_again_and_nothing_else_changes(node: SyncNode) -> N
     assert last(node, VECTOR.as_uri()).state == "up-to-date"
 
 
-def test_an_older_copy_brings_what_it_has_and_the_rest_stays_marked(node: SyncNode, tmp_path: Path) -> None:
-    """Otherwise what was dropped after its head would seem to be lost."""
+def test_an_older_copy_provides_its_objects_and_the_rest_stays_marked(node: SyncNode, tmp_path: Path) -> None:
+    """Otherwise objects dropped after its head would be reported as lost."""
     dataset = dataset_of(VECTOR)
     head = node.refs.head(dataset)
     assert head is not None
@@ -93,7 +93,7 @@ def _has_data(event: object) -> bool:
     return isinstance(event, AddData) and event.new_data is not None
 
 
-def test_what_was_lost_comes_oldest_first_since_the_newest_stands_for_all(node: SyncNode) -> None:
+def test_lost_objects_are_fetched_oldest_first_since_the_newest_stands_for_all(node: SyncNode) -> None:
     dataset = dataset_of(VECTOR)
     state = node.datasets.states.current(dataset)
     assert state is not None
@@ -121,7 +121,7 @@ def test_what_was_lost_comes_oldest_first_since_the_newest_stands_for_all(node: 
     assert stored == declared
 
 
-def test_an_object_that_is_another_is_not_taken(node: SyncNode, tmp_path: Path) -> None:
+def test_a_different_object_is_not_stored(node: SyncNode, tmp_path: Path) -> None:
     there = tmp_path / "there"
     shutil.copytree(VECTOR, there)
     for file in (there / "data").iterdir():
@@ -135,7 +135,7 @@ def test_an_object_that_is_another_is_not_taken(node: SyncNode, tmp_path: Path) 
     assert set(node.blobs.names(dataset_of(VECTOR), ObjectKind.DATA)) == left
 
 
-def test_what_was_there_at_this_head_is_looked_for_again_only_if_asked(node: SyncNode) -> None:
+def test_objects_complete_at_this_head_are_checked_again_only_on_request(node: SyncNode) -> None:
     url, dataset = VECTOR.as_uri(), dataset_of(VECTOR)
     assert last(node, url).state == "up-to-date"
     assert complete_until(node.blobs, dataset) == node.refs.head(dataset)
@@ -143,14 +143,14 @@ def test_what_was_there_at_this_head_is_looked_for_again_only_if_asked(node: Syn
     read = node.blobs.read
     node.blobs.read = None  # type: ignore[method-assign, assignment]
     node.blobs.has = None  # type: ignore[method-assign, assignment]
-    assert last(node, url).state == "up-to-date", "no block is read, no object is looked for"
+    assert last(node, url).state == "up-to-date", "no block is read, no object is searched for"
     del node.blobs.has
     node.blobs.read = read  # type: ignore[method-assign]
     assert last(node, url, rechecks=True).state == "restored"
     assert last(node, url, rechecks=True).state == "up-to-date"
 
 
-def test_a_marker_of_another_head_and_a_damaged_one_stand_for_nothing(node: SyncNode) -> None:
+def test_a_marker_of_another_head_and_a_damaged_one_are_ignored(node: SyncNode) -> None:
     dataset = dataset_of(VECTOR)
     for text in (str(a_hash("other")), "damaged"):
         lose(node, 1)
@@ -171,4 +171,6 @@ def test_a_copy_that_is_extended_stays_marked(tmp_path: Path) -> None:
         copy.blobs.set_note(entry.dataset_id, "whole", None)
         source.coordinator.push("cities", "Oslo", minute=3)
         assert copy.pull(f"{base}/cities", "cities")[-1].state == "updated"
-        assert complete_until(copy.blobs, entry.dataset_id) is None, "the earlier objects were not looked for"
+        assert complete_until(copy.blobs, entry.dataset_id) is None, (
+            "the earlier objects were not searched for"
+        )

@@ -69,7 +69,7 @@ def rewind(node: SyncNode, block: Multihash) -> None:
     node.refs.compare_and_set(entry.dataset_id, expected=node.head("cities"), new=block)
 
 
-def test_what_is_pushed_to_a_bucket_is_pulled_from_it(
+def test_a_dataset_pushed_to_a_bucket_is_pulled_from_it(
     here: SyncNode, place: S3Location, tmp_path: Path, server: MinioServer
 ) -> None:
     *steps, last = here.push("cities", str(place))
@@ -125,7 +125,7 @@ def test_another_dataset_is_not_replaced_even_by_force(
 
 
 @pytest.mark.parametrize("kind", [ObjectKind.DATA, ObjectKind.BLOCK])
-def test_a_push_that_stops_leaves_the_old_chain_and_is_continued(
+def test_an_interrupted_push_leaves_the_old_chain_and_resumes(
     here: SyncNode, place: S3Location, target: S3Target, kind: ObjectKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here.push("cities", str(place))
@@ -181,7 +181,7 @@ def test_an_invalid_signature_in_a_bucket_refuses_the_copy(
     assert there.catalog.by_alias("copy") is None
 
 
-def test_no_signature_is_asked_for_in_a_bucket_that_has_none(
+def test_no_signature_is_requested_from_a_bucket_without_any(
     here: SyncNode, place: S3Location, tmp_path: Path, server: MinioServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here.push("cities", str(place))
@@ -235,7 +235,7 @@ def test_of_many_pushes_at_once_one_moves_the_head(server: MinioServer, place: S
     assert [S3Target(place, server.access).head()] == [a_hash(str(number)) for number in moved]
 
 
-def test_a_head_that_is_no_hash_is_not_replaced(
+def test_a_head_that_is_not_a_hash_is_not_replaced(
     target: S3Target, server: MinioServer, place: S3Location
 ) -> None:
     server.bucket(place).put("refs/head", b"damaged")
@@ -244,7 +244,7 @@ def test_a_head_that_is_no_hash_is_not_replaced(
     assert server.bucket(place).read("refs/head") is not None
 
 
-def test_what_was_pushed_to_a_bucket_is_found_in_it(
+def test_a_dataset_pushed_to_a_bucket_is_found_by_a_search(
     here: SyncNode, server: MinioServer, tmp_path: Path
 ) -> None:
     base = server.new_bucket("shared")

@@ -54,14 +54,14 @@ def test_head_blocks_and_objects_are_read(there: S3Dataset) -> None:
 
 
 @pytest.mark.parametrize("start", [0, 1, len(DATA) - 1, len(DATA)])
-def test_a_download_continues_where_it_was_cut_off(there: S3Dataset, start: int) -> None:
+def test_an_interrupted_download_resumes(there: S3Dataset, start: int) -> None:
     out = BytesIO()
     out.write(DATA[:start])
     there.fetch(ObjectKind.DATA, NAME, out, len(DATA))
     assert out.getvalue() == DATA
 
 
-def test_what_does_not_exist_is_named(server: MinioServer, place: S3Location) -> None:
+def test_a_missing_object_is_named(server: MinioServer, place: S3Location) -> None:
     empty = S3Dataset(server.new_bucket(), server.access)
     for ask in (empty.head, lambda: empty.block(NAME)):
         with pytest.raises(
@@ -89,14 +89,14 @@ def test_more_than_was_declared_is_refused(there: S3Dataset) -> None:
 
 
 @pytest.mark.parametrize("head", [b"not a hash", b"\xff", b"x" * 5000], ids=["text", "bytes", "long"])
-def test_a_head_that_is_no_hash_is_refused(server: MinioServer, head: bytes) -> None:
+def test_a_head_that_is_not_a_hash_is_refused(server: MinioServer, head: bytes) -> None:
     location = server.new_bucket()
     server.bucket(location).put("refs/head", head)
     with pytest.raises(InvalidInput, match=r"refs/head: (not a hash|longer than 1024 bytes)"):
         S3Dataset(location, server.access).head()
 
 
-def test_private_buckets_ask_for_credentials(place: S3Location) -> None:
+def test_private_buckets_require_credentials(place: S3Location) -> None:
     with pytest.raises(StorageUnavailable, match="access is denied") as caught:
         S3Dataset(place, S3Access()).head()
     assert caught.value.advice().startswith(
@@ -146,7 +146,7 @@ def test_a_url_that_names_no_bucket_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("more", "length"), [(0, SIZE_LIMIT), (1, SIZE_LIMIT + 1), (9, SIZE_LIMIT + 1)])
-def test_of_a_signature_just_enough_is_read_to_see_that_it_is_too_long(
+def test_a_signature_that_is_too_long_is_read_only_just_beyond_the_limit(
     server: MinioServer, place: S3Location, there: S3Dataset, more: int, length: int
 ) -> None:
     server.bucket(place).put(f"signatures/{NAME}", bytes(SIZE_LIMIT + more))

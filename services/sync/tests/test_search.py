@@ -1,4 +1,4 @@
-"""Datasets are found by words, here and in repositories, of which an index is kept."""
+"""Datasets are found by words, locally and in repositories, whose index is cached."""
 
 import json
 from collections.abc import Iterator
@@ -113,7 +113,7 @@ def test_names_keywords_columns_and_descriptions_are_searched_best_first(
     assert (one.dataset.kind, one.dataset.columns[-2:]) == ("root", ("station", "temperature"))
 
 
-def test_an_index_is_used_while_it_is_young_and_while_the_repository_is_away(
+def test_an_index_is_used_while_it_is_fresh_or_the_repository_is_down(
     here: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = cast("ManualClock", here.clock)
@@ -223,7 +223,7 @@ def test_lists_are_not_trusted(here: Search, server: PageServer, body: bytes, pr
     assert problem in searched.problem
 
 
-def test_text_of_others_cannot_control_a_terminal(here: Search, server: PageServer) -> None:
+def test_foreign_strings_cannot_control_a_terminal(here: Search, server: PageServer) -> None:
     listed = {
         "name": "x",
         "description": "a\x1b[2Jb\ud800" + "c" * 5000,
@@ -239,7 +239,7 @@ def test_text_of_others_cannot_control_a_terminal(here: Search, server: PageServ
     assert one.dataset.columns == ()
 
 
-def test_a_server_that_lists_nothing_says_so(here: Search, server: PageServer) -> None:
+def test_a_server_without_a_list_is_reported(here: Search, server: PageServer) -> None:
     known(here, "static", server.url)
     (searched,) = results(here, "weather")[1]
     assert searched.problem == f"a list of datasets at {server.url}/datasets does not exist"

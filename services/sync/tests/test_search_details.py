@@ -1,4 +1,4 @@
-"""What is found first, how much is kept of a summary, and what a search does with an odd repository or clock."""
+"""Ranking, limits of summaries, and searches with an odd repository or clock."""
 
 import json
 import socket
@@ -72,7 +72,7 @@ def found(here: Search, text: str, **options: Any) -> list[str]:
     return [one.name for one in here.find(Query(text=text, **options))[0]]
 
 
-def test_the_best_place_of_any_word_decides_and_names_break_ties(here: Search, disk: Path) -> None:
+def test_the_best_match_of_any_word_decides_and_names_break_ties(here: Search, disk: Path) -> None:
     write(disk / "b", described("b", title="late rain", keywords=("rain",)))
     write(disk / "a", described("a", title="rain"))
     write(disk / "rain", described("rain"))
@@ -94,7 +94,7 @@ def test_every_word_is_needed_in_some_field_in_any_case() -> None:
         assert results == ([] if fields is None else [fields]), text
 
 
-def test_after_a_clock_was_set_back_an_index_is_not_believed(here: Search, disk: Path) -> None:
+def test_after_a_clock_was_set_back_an_index_is_not_used(here: Search, disk: Path) -> None:
     clock = cast("ManualClock", here.clock)
     write(disk / "a", described("a", title="rain"))
     assert found(here, "rain") == ["disk/a"]
@@ -107,7 +107,7 @@ def test_after_a_clock_was_set_back_an_index_is_not_believed(here: Search, disk:
     assert found(here, "rain") == ["disk/a", "disk/b", "disk/c"]
 
 
-def test_what_the_owner_said_last_counts(disk: Path) -> None:
+def test_the_owners_last_definition_is_used(disk: Path) -> None:
     schemas = [schema_to_event(pa.schema([(name, pa.string())])) for name in ("old", "new")]
     infos = [SetInfo(description=text, keywords=(text,)) for text in ("old", "new")]
     chain = a_chain(a_seed(), schemas[0], infos[0], infos[1])
@@ -117,7 +117,7 @@ def test_what_the_owner_said_last_counts(disk: Path) -> None:
     assert replace(summary, name="x") == summary_of("x", chain.state)
 
 
-def test_a_chain_is_read_back_to_the_one_that_is_known_and_what_it_said_is_kept(
+def test_a_chain_is_read_back_to_the_known_block_and_earlier_definitions_are_kept(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = described("a", title="rain", keywords=("wet",))
@@ -135,16 +135,14 @@ def test_a_chain_is_read_back_to_the_one_that_is_known_and_what_it_said_is_kept(
     assert (unfinished.head, unfinished.description) == ("", "rain"), "its Seed was not reached"
 
 
-def test_a_derivative_is_one(disk: Path) -> None:
+def test_a_derivative_is_shown_as_one(disk: Path) -> None:
     chain = a_derivative(a_dataset("input"))
     write(disk / "a", chain)
     there = RemoteFolder((disk / "a").as_uri())
     assert summary_of_chain(there, "a", chain.state.head, None).kind == "derivative"
 
 
-def test_a_dataset_that_cannot_be_read_hides_what_is_in_its_folder_and_nothing_else(
-    here: Search, disk: Path
-) -> None:
+def test_an_unreadable_dataset_hides_its_folder_and_nothing_else(here: Search, disk: Path) -> None:
     write(disk / "broken" / "inner", described("inner", title="rain"))
     (disk / "broken" / "refs").mkdir()
     (disk / "broken" / "refs" / "head").write_text("damaged")
@@ -153,7 +151,7 @@ def test_a_dataset_that_cannot_be_read_hides_what_is_in_its_folder_and_nothing_e
     assert found(here, "rain") == ["disk/account/inner"]
 
 
-def test_only_so_many_datasets_of_a_folder_are_read(
+def test_the_number_of_datasets_read_from_a_folder_is_limited(
     here: Search, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b", "c"):
@@ -162,7 +160,7 @@ def test_only_so_many_datasets_of_a_folder_are_read(
     assert found(here, "rain") == ["disk/a", "disk/b"]
 
 
-def test_a_folder_that_is_gone_is_a_problem_and_its_index_is_searched(here: Search, disk: Path) -> None:
+def test_a_missing_folder_is_a_problem_and_its_index_is_searched(here: Search, disk: Path) -> None:
     write(disk / "a", described("a", title="rain"))
     assert found(here, "rain") == ["disk/a"]
     disk.rename(disk.with_name("moved"))
@@ -175,8 +173,8 @@ def listed(**fields: object) -> DatasetSummary:
     return DatasetSummary.of_json({"name": "a", **fields})
 
 
-def test_of_a_listed_dataset_so_much_is_kept() -> None:
-    """Each limit by itself."""
+def test_the_summary_of_a_listed_dataset_is_limited() -> None:
+    """Each limit separately."""
     assert len(listed(description="x" * 1001).description) == 1000
     assert listed(keywords=["k" * 101]).keywords == ("k" * 100,)
     assert len(listed(keywords=["k"] * 51).keywords) == 50
@@ -202,7 +200,7 @@ def test_of_a_listed_dataset_so_much_is_kept() -> None:
 
 
 class Failing:
-    """Chain states, and heads, that cannot be read of one dataset."""
+    """Chain states and heads that cannot be read for one dataset."""
 
     def __init__(self, states: Mapping[DatasetId, ChainState], failing: DatasetId, error: OdfError) -> None:
         self._states, self._failing, self._error = states, failing, error
@@ -234,7 +232,7 @@ def tried() -> Iterator[tuple[OdfError, bool, bool]]:
 
 
 @pytest.mark.parametrize(("error", "has_bucket", "is_refused"), tuple(tried()))
-def test_a_bucket_that_is_away_makes_no_list_without_datasets(
+def test_an_unreachable_bucket_does_not_result_in_an_empty_list(
     error: OdfError, has_bucket: bool, is_refused: bool
 ) -> None:
     own, entries = failing(error, in_bucket=has_bucket), (GONE, HERE, EMPTY)
@@ -285,7 +283,7 @@ def test_a_silent_repository_delays_a_search_only_for_a_while(
         one.join(10)
 
 
-def test_what_was_read_after_a_search_is_found_by_the_next(
+def test_an_index_read_after_a_search_is_used_by_the_next(
     here: Search, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searching, "ANSWER_SECONDS", 0.1)
@@ -314,7 +312,10 @@ def test_a_search_waits_for_no_read_of_another_url_and_for_none_if_the_index_is_
         return SearchedRepository(name="disk", index=NOTHING)
 
     try:
-        for url in ("http://127.0.0.1:1/", disk.as_uri()):  # the former one of this name; then one of now
+        for url in (
+            "http://127.0.0.1:1/",
+            disk.as_uri(),
+        ):  # the former one of this name; then the current one
             reads.begin((Name("disk"), url, None), blocked)
             found, (searched,) = here.find(Query(text="rain"))
             assert ([one.name for one in found], searched.problem) == (["disk/a"], "")
@@ -322,7 +323,7 @@ def test_a_search_waits_for_no_read_of_another_url_and_for_none_if_the_index_is_
         ends.set()
 
 
-def test_a_read_is_begun_and_ended_by_one_thread_at_a_time() -> None:
+def test_a_read_is_started_and_ended_by_one_thread_at_a_time() -> None:
     reads, found = searching.Reads(), SearchedRepository(name="disk", index=NOTHING)
     running: GuardedDict[Read, Future[SearchedRepository]] = GuardedDict(reads._guard)
     reads._running = running
@@ -378,7 +379,7 @@ def test_a_repository_that_is_removed_while_it_is_read_has_no_datasets(
     assert "repository disk" in searched.problem
 
 
-def test_a_folder_whose_name_is_none_of_a_dataset_hides_no_other() -> None:
+def test_a_folder_with_an_invalid_name_of_a_dataset_hides_no_other() -> None:
     assert list(crawl._valid(["-", "cities", "a b", "ann/towns"])) == ["cities", "ann/towns"]
 
 

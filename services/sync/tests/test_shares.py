@@ -1,4 +1,4 @@
-"""Whom limits count a request for, and how much of something each may have at a time."""
+"""To which caller limits attribute a request, and how much of a resource each may use at a time."""
 
 from contextlib import ExitStack, suppress
 
@@ -35,7 +35,7 @@ def test_a_host_is_counted_once_whatever_address_of_its_network_it_uses(
     assert counted_address(address) == counted
 
 
-def test_no_caller_has_more_than_its_share_and_all_together_no_more_than_there_is() -> None:
+def test_no_caller_has_more_than_its_share_and_all_together_no_more_than_the_total() -> None:
     shares = Shares(most=3, of_caller=2)
     with shares.taken("ann") as first, shares.taken("ann") as second:
         assert first
@@ -69,7 +69,7 @@ def test_a_body_may_pause_but_has_to_arrive_at_a_rate() -> None:
     assert pace.seconds_left() < 0
 
 
-def test_bodies_have_a_pace_and_shares_of_their_own() -> None:
+def test_bodies_have_a_separate_pace_and_shares() -> None:
     with ExitStack() as taken:
         found = [
             taken.enter_context(shares.taken("ann")) for shares in [shares_of_bodies()] for _ in range(33)

@@ -1,4 +1,4 @@
-"""Signatures are pulled with their blocks, checked, and in few requests; other servers are not asked for them."""
+"""Signatures are pulled with their blocks, checked, and in few requests; other servers get no such requests."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -44,7 +44,7 @@ Answer = Callable[[web.Request], web.StreamResponse | None]
 
 
 class Served:
-    """A node with `CHAIN`, and what was asked of it."""
+    """A node with `CHAIN`, and the requests to it."""
 
     def __init__(self, signed: Mapping[Multihash, bytes]) -> None:
         self.asked: list[str] = []
@@ -99,7 +99,7 @@ def packs_with(content: bytes) -> Answer:
     return lambda request: web.Response(body=content) if "/signature-packs/" in request.path else None
 
 
-def test_the_signatures_of_a_chain_come_in_one_response() -> None:
+def test_the_signatures_of_a_chain_are_sent_in_one_response() -> None:
     with served() as node:
         assert node.pull() == SIGNATURES
         assert node.asked == ["refs/head", f"signature-packs/{NAMES[0]}"]
@@ -115,7 +115,7 @@ def test_of_new_blocks_only_their_signatures_are_sent() -> None:
         )
 
 
-def test_a_new_block_and_its_signature_come_over_one_connection() -> None:
+def test_a_new_block_and_its_signature_are_sent_over_one_connection() -> None:
     with served() as node:
         there = remote_dataset(node.url)
         missing = missing_blocks(there, there.head(), CHAIN.store.__getitem__, NAMES[1])
@@ -133,13 +133,13 @@ def test_a_dataset_without_signatures_costs_no_request() -> None:
         assert "Odf-Block-Signatures" not in urllib3.request("HEAD", f"{node.url}/refs/head").headers
 
 
-def test_blocks_without_a_signature_stay_without_one() -> None:
+def test_blocks_without_a_signature_are_copied_without_one() -> None:
     some = {name: SIGNATURES[name] for name in NAMES[7::5]}  # not the newest
     with served(some) as node:
         assert node.pull() == some
 
 
-def test_a_server_that_does_not_announce_signatures_is_not_asked_for_them() -> None:
+def test_no_signatures_are_requested_from_a_server_that_does_not_announce_them() -> None:
     with served() as node:
         head = web.Response(text=str(NAMES[0]), headers={"Odf-Block-Packs": "1"})
         node.answer = lambda request: head if request.path.endswith("head") else None
@@ -147,7 +147,7 @@ def test_a_server_that_does_not_announce_signatures_is_not_asked_for_them() -> N
         assert node.asked == ["refs/head"]
 
 
-def test_a_pack_may_end_early_and_the_rest_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pack_may_end_early_and_the_rest_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_packs, "PACK_BYTES", sum(len(block.raw) for block in CHAIN.blocks[30:]))
     with served() as node:
         assert node.pull() == SIGNATURES
@@ -172,7 +172,7 @@ def test_a_block_that_the_server_lost_ends_its_pack() -> None:
     ],
     ids=["other key", "other block", "garbage", "one byte more", "long", "1 MB"],
 )
-def test_what_is_no_signature_of_the_block_is_refused_and_named(content: bytes, why: str) -> None:
+def test_an_invalid_signature_of_a_block_is_refused_and_named(content: bytes, why: str) -> None:
     with served() as node:
         node.answer = packs_with(framed(content))
         with pytest.raises(SignatureRefused, match=why) as refused:
@@ -188,7 +188,7 @@ def test_a_pack_that_ends_within_a_signature_is_refused() -> None:
         assert refused.value.block == str(NAMES[1])
 
 
-def test_signatures_of_blocks_that_were_not_asked_for_are_not_taken() -> None:
+def test_signatures_of_blocks_that_were_not_requested_are_not_stored() -> None:
     with served() as node:
         node.answer = packs_with(framed(SIGNATURES[NAMES[0]]) * 2)
         assert node.pull(1) == {NAMES[0]: SIGNATURES[NAMES[0]]}
@@ -197,7 +197,7 @@ def test_signatures_of_blocks_that_were_not_asked_for_are_not_taken() -> None:
 
 
 async def cut(request: web.Request, after: int) -> web.StreamResponse:
-    """Send some signatures from where it was asked to begin, and a part of the next one."""
+    """Send some signatures from the requested start, and a part of the next one."""
     first = NAMES.index(Multihash.parse(request.path.rpartition("/")[2]))
     response = web.StreamResponse()
     await response.prepare(request)
@@ -208,7 +208,7 @@ async def cut(request: web.Request, after: int) -> web.StreamResponse:
     return response
 
 
-def test_a_cut_connection_is_followed_by_another_while_signatures_arrive(
+def test_an_interrupted_connection_is_replaced_while_signatures_arrive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http, "RETRY", urllib3.Retry(0, redirect=0))
@@ -253,7 +253,7 @@ def here(tmp_path: Path) -> SyncNode:
 
 @pytest.fixture(params=["http", "odf+http", "file"])
 def url(request: pytest.FixtureRequest, there: SyncNode, tmp_path: Path) -> Iterator[str]:
-    """Where the dataset of the other node is pulled from."""
+    """The location from which the dataset of the other node is pulled."""
     entry = there.catalog.by_alias("cities")
     assert entry is not None
     with there.served() as base:
@@ -347,7 +347,7 @@ def test_signatures_are_stored_before_blocks_and_the_head(
     assert here.signatures("copy") == there.signatures("cities")
 
 
-def test_a_server_that_sends_elsewhere_is_not_said_to_have_an_invalid_signature() -> None:
+def test_a_server_that_redirects_is_not_reported_to_have_an_invalid_signature() -> None:
     def elsewhere(request: web.Request) -> web.StreamResponse | None:
         redirect = web.Response(status=302, headers={"Location": "ftp://127.0.0.1/"})
         return redirect if "/signature-packs/" in request.path else None

@@ -1,4 +1,4 @@
-"""Signatures are pushed with their blocks, checked, and only to those that take them."""
+"""Signatures are pushed with their blocks, checked, and only to nodes that accept them."""
 
 import tarfile
 from collections.abc import Callable, Iterator
@@ -111,7 +111,7 @@ def test_a_long_chain_is_pushed_with_its_signatures_in_parts_and_by_upload(
     assert [*(tmp_path / "there" / UPLOADED).iterdir()] == [], "each archive is removed with its push"
 
 
-def test_an_archive_that_someone_has_removed_meanwhile_does_not_hide_that_the_head_has_moved(
+def test_an_archive_that_was_removed_meanwhile_does_not_hide_that_the_head_has_moved(
     here: SyncNode, there: SyncNode, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(push_to_node, "MESSAGE_BYTES", 0)
@@ -129,7 +129,7 @@ def test_an_archive_that_someone_has_removed_meanwhile_does_not_hide_that_the_he
     assert there.head("copy") == here.head("cities")
 
 
-def test_a_forced_push_has_the_signatures_of_the_chain_that_replaces(
+def test_a_forced_push_sends_the_signatures_of_the_new_chain(
     here: SyncNode, there: SyncNode, url: str
 ) -> None:
     here.push("cities", url)
@@ -158,7 +158,7 @@ def test_a_node_that_does_not_announce_them_is_sent_no_signatures(
 
 
 @pytest.mark.parametrize("way", ["node", "folder"])
-def test_signatures_are_not_looked_for_block_by_block_where_there_are_none(
+def test_signatures_are_not_searched_for_block_by_block_if_none_exist(
     here: SyncNode, url: str, folder: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (entry,) = here.catalog.entries()
@@ -174,7 +174,7 @@ def test_signatures_are_not_looked_for_block_by_block_where_there_are_none(
     assert ObjectKind.SIGNATURE not in asked
 
 
-def test_a_push_that_was_cut_off_continues_with_its_signatures(
+def test_an_interrupted_push_resumes_with_its_signatures(
     here: SyncNode, there: SyncNode, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(push_to_node, "MESSAGE_BYTES", 0)
@@ -331,7 +331,7 @@ def test_an_archive_has_each_signature_before_its_block() -> None:
         list(read_archive(BytesIO(out.getvalue()), count=3))
 
 
-def test_an_archive_without_signatures_is_as_it_was() -> None:
+def test_the_format_of_an_archive_without_signatures_is_unchanged() -> None:
     blocks = [(name, str(name).encode()) for name in NAMES]
     write_archive(blocks, (plain := BytesIO()))
     write_archive(blocks, (unsigned := BytesIO()), no_signature)

@@ -132,7 +132,7 @@ def test_head_requests_have_no_body(served: str) -> None:
     assert ask(served, "HEAD", f"/{CITIES}/refs/head")[:2] == (200, b"")
 
 
-def test_objects_are_kept_for_ever_by_caches_and_references_are_asked_for_again(served: str) -> None:
+def test_objects_are_cached_forever_and_references_are_revalidated(served: str) -> None:
     head = (VECTORS / CITIES / "refs" / "head").read_text()
     for kind in ("blocks", "data"):
         file = min((VECTORS / CITIES / kind).iterdir())
@@ -171,7 +171,7 @@ def test_an_object_is_put_only_under_its_own_hash_with_its_length(served: str) -
 
 @pytest.mark.parametrize("kind", ["node", "static", "folder"])
 @pytest.mark.parametrize("name", [CITIES, WEATHER])
-def test_whole_chain_comes_from_any_repository(served: str, kind: str, name: str) -> None:
+def test_whole_chain_is_read_from_any_repository(served: str, kind: str, name: str) -> None:
     with static(VECTORS) as base:
         urls = {"node": f"{served}/{name}", "static": f"{base}/{name}/", "folder": (VECTORS / name).as_uri()}
         there = remote_dataset(urls[kind])
@@ -196,7 +196,7 @@ def test_only_new_blocks_are_fetched() -> None:
     assert set(there.asked) == {block.hash for block in new}
 
 
-def test_nothing_is_missing_when_here_is_ahead() -> None:
+def test_nothing_is_missing_when_the_local_chain_is_ahead() -> None:
     there = RemoteFolder((VECTORS / CITIES).as_uri())
     whole = missing_blocks(there, there.head(), nothing_here, None).blocks
     read = FolderStoreReader(VECTORS / CITIES)
@@ -224,7 +224,7 @@ def test_a_false_block_is_named(tmp_path: Path) -> None:
     assert caught.value.block == victim.name
 
 
-def test_more_bytes_than_declared_are_not_taken(served: str) -> None:
+def test_more_bytes_than_declared_are_refused(served: str) -> None:
     data = min((VECTORS / CITIES / "data").iterdir())
     for there in (remote_dataset(f"{served}/{CITIES}"), remote_dataset((VECTORS / CITIES).as_uri())):
         with pytest.raises(InvalidInput):
@@ -259,7 +259,7 @@ def test_a_head_with_a_newline_is_refused(tmp_path: Path) -> None:
                 remote_dataset(url).head()
 
 
-def test_unknown_dataset_and_unreachable_server_are_told_apart(served: str) -> None:
+def test_unknown_dataset_and_unreachable_server_are_distinguished(served: str) -> None:
     with pytest.raises(NotFound):
         remote_dataset(f"{served}/nobody").head()
     with pytest.raises(NotFound):
@@ -268,7 +268,7 @@ def test_unknown_dataset_and_unreachable_server_are_told_apart(served: str) -> N
         remote_dataset("gopher://example.com/cities")
 
 
-def test_nobody_listening_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_server_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_repository, "RETRY", 0)
     with pytest.raises(Unavailable):
         HttpDataset("http://127.0.0.1:9/cities").head()
@@ -285,7 +285,7 @@ class FolderStoreReader:
 
 
 class Counting:
-    """A repository that notes which blocks it was asked for."""
+    """A repository that records which blocks were requested."""
 
     def __init__(self, inner: RemoteDataset) -> None:
         self.url = inner.url

@@ -104,7 +104,7 @@ def test_our_client_names_the_common_ancestor_of_a_diverged_chain(
         node.pull(f"odf+{base}/{CITIES}", CITIES)
 
     assert script.faults == []
-    # Ours also finds out where the chains part, by the blocks that it does not have.
+    # Ours also finds the common block, from the blocks that it does not have.
     assert script.asked == [*script.recorded, *(f"GET {path}" for path in blocks)]
     assert script.closed == [GAVE_UP]
     assert refused.value.common_block == str(NINE)
@@ -129,7 +129,7 @@ def test_our_client_pushes_as_recorded(tmp_path: Path, pool: Pool, case: str) ->
 
 
 @plays(Side.CLIENT)
-def test_our_client_asks_for_the_head_only_if_nothing_is_new(tmp_path: Path, pool: Pool, case: str) -> None:
+def test_our_client_requests_only_the_head_if_nothing_is_new(tmp_path: Path, pool: Pool, case: str) -> None:
     node, lines = SyncNode(tmp_path), lines_of(case)
     node.hold("here", Multihash.parse(lines[1]["body"]), pool)
     script = Script(lines=lines)
@@ -210,7 +210,7 @@ def test_our_client_refuses_a_push_that_has_diverged(tmp_path: Path, pool: Pool,
         node.push(CITIES, f"odf+{base}/{alias}", token=token_in([asked]))
 
     assert script.faults == []
-    # Ours also finds out where the chains part, by the blocks that it does not have.
+    # Ours also finds the common block, from the blocks that it does not have.
     assert script.asked == [*script.recorded, *(f"GET {path}" for path in blocks)]
     assert refused.value.common_block == str(NINE)
 
@@ -238,8 +238,8 @@ def test_our_client_logs_in_with_a_password_as_recorded(tmp_path: Path, case: st
 
 
 @plays(Side.CLIENT)
-def test_our_end_of_an_exchange_says_and_takes_what_was_recorded(case: str) -> None:
-    """The recorded clients were written by hand: what they say is said by the lower layers of our client."""
+def test_our_end_of_an_exchange_sends_and_accepts_the_recorded_messages(case: str) -> None:
+    """The recorded clients were written by hand: the lower layers of our client send their messages."""
     lines = lines_of(case)
     script = Script(lines=lines)
 
@@ -253,7 +253,7 @@ def test_our_end_of_an_exchange_says_and_takes_what_was_recorded(case: str) -> N
 
 @dataclass
 class _Ours:
-    """Our end of an exchange at a time; `theirs` reads what the recorded client said as our server's end does."""
+    """Our end of one exchange at a time; `theirs` reads the recorded client's messages like our server."""
 
     base: str
     stack: ExitStack

@@ -1,4 +1,4 @@
-"""The client's WebSocket: how many answers it waits for, and how it is closed."""
+"""The client's WebSocket: how many responses it waits for, and how it is closed."""
 
 import asyncio
 import threading
@@ -64,7 +64,7 @@ TOKEN = authorization("a token")
 
 
 class SlowServer:
-    """Takes its time to answer a close frame."""
+    """Replies slowly to a close frame."""
 
     def __init__(self) -> None:
         self.codes: list[int | None] = []
@@ -87,7 +87,7 @@ class SlowServer:
 
 
 def test_the_servers_close_frame_is_awaited_also_if_no_message_came_in_time() -> None:
-    """A client that leaves before may be seen as lost, although all that was pushed is there."""
+    """A client that leaves before may be treated as lost, although its push is complete."""
     server = SlowServer()
     with running(server.app()) as base, connected(f"{base}/push", PUSH, {}) as connection:
         assert connection.poll(0.01) is None
@@ -98,8 +98,10 @@ def test_the_servers_close_frame_is_awaited_also_if_no_message_came_in_time() ->
 
 
 @pytest.mark.parametrize("is_asked", [False, True])
-def test_a_server_that_never_closes_is_left(monkeypatch: pytest.MonkeyPatch, is_asked: bool) -> None:
-    """Its pings begin the time of aiohttp for the close frame again and again."""
+def test_a_connection_that_the_server_never_closes_is_abandoned(
+    monkeypatch: pytest.MonkeyPatch, is_asked: bool
+) -> None:
+    """Its pings repeatedly restart aiohttp's timeout for the close frame."""
     monkeypatch.setattr(smart_connection, "CLOSE_SECONDS", 0.4)
     monkeypatch.setattr(smart_connection, "CLOSED_SECONDS", 0.8)
     is_left = threading.Event()
@@ -126,7 +128,7 @@ def test_a_server_that_never_closes_is_left(monkeypatch: pytest.MonkeyPatch, is_
         assert is_left.wait(10)
 
 
-def test_a_server_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_of_which_the_server_reads_nothing_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smart_connection, "ANSWER_SECONDS", 0.2)
 
     class Stuck:
@@ -143,7 +145,7 @@ def test_a_server_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class PatientServer:
-    """Answers a push when all of its messages have come, then closes."""
+    """Responds to a push once all of its messages have arrived, then closes."""
 
     def __init__(self) -> None:
         self.app = web.Application()
@@ -171,7 +173,7 @@ def test_a_node_of_this_kind_is_sent_a_small_push_in_one_round_trip(tmp_path: Pa
 
 
 class OtherServer:
-    """Knows nothing of this kind of node, and notes what comes before it has answered."""
+    """Does not know this kind of node, and records what arrives before its response."""
 
     def __init__(self) -> None:
         self.app = web.Application()
@@ -234,7 +236,7 @@ class AskingServer:
         return socket
 
 
-def test_a_question_is_not_taken_for_the_confirmation_that_blocks_were_dropped(
+def test_a_progress_request_is_not_mistaken_for_the_confirmation_of_dropped_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(push_to_node, "CROSSING_SECONDS", 0.0)
@@ -280,7 +282,7 @@ NOTHING: Final = PushRequest(
 BROKEN: Final = Refusal(fault=Internal(phase=Phase.PUSH_COMPLETE, error_message="disk full"))
 
 
-def test_a_late_question_is_passed_over_and_an_error_instead_of_the_confirmation_is_a_refusal() -> None:
+def test_a_late_progress_request_is_ignored_and_an_error_instead_of_the_confirmation_is_a_refusal() -> None:
     with running(TruncatedServer().app) as base, connected(f"{base}/push", PUSH, {}) as connection:
         connection.send(NOTHING)
         connection.expect(PushAccepted)
@@ -398,7 +400,7 @@ class Frames:
         ((WSMessage(WSMsgType.BINARY, b"", None), WSMessage(WSMsgType.CLOSED, None, None)), ABNORMAL, ""),
     ],
 )
-def test_whatever_still_comes_the_close_of_the_other_side_is_awaited(
+def test_the_close_of_the_other_side_is_awaited_whatever_arrives_before(
     frames: tuple[WSMessage, ...], code: int, reason: str
 ) -> None:
     channel = Channel(cast("Any", Frames(*frames)), End(side=Side.SERVER, table=PUSH))
@@ -408,10 +410,10 @@ def test_whatever_still_comes_the_close_of_the_other_side_is_awaited(
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_an_object_whose_url_has_expired_comes_from_the_node_itself(
+def test_an_object_whose_url_has_expired_is_fetched_from_the_node_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
-    """Presigned URLs hold for an hour, and all are asked for at once."""
+    """Presigned URLs are valid for an hour, and all are requested at once."""
     there = SyncNode(tmp_path / "there")
     there.add_cities()
     there.coordinator.push("cities", "Oslo")

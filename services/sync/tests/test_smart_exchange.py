@@ -1,4 +1,4 @@
-"""Messages, their order, and archives: whatever comes, an end fails by a protocol error, and is not in no state."""
+"""Messages, their order, and archives: on any input, an end fails with a protocol error, and remains in a valid state."""
 
 import gzip
 import io
@@ -110,7 +110,7 @@ JSON = st.recursive(
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda one: type(one).__name__)
-def test_a_message_is_read_as_it_was_written(message: Message) -> None:
+def test_a_message_survives_a_round_trip(message: Message) -> None:
     assert decode(encode(message), (type(message),)) == message
 
 
@@ -135,7 +135,7 @@ def test_a_visibility_may_be_in_lower_case() -> None:
         ('{"force_update_if_diverged":1}', "message.force_update_if_diverged"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_named(text: str, where: str) -> None:
+def test_an_unreadable_message_is_named(text: str, where: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         End(side=Side.SERVER, table=PULL).receive(text)
     assert refused.value.where == where
@@ -153,7 +153,7 @@ def test_a_message_is_limited_in_length_except_for_its_archive(monkeypatch: pyte
 @pytest.mark.parametrize(
     "payload", ["[1,2,256]", "[1,2,]", "[1,,2]", "[,]", '["a"]', "[1.0]", "[-1]", "7", "[1 2]"]
 )
-def test_an_archive_that_is_no_list_of_bytes_is_refused(payload: str) -> None:
+def test_an_archive_that_is_not_a_list_of_bytes_is_refused(payload: str) -> None:
     text = encode(MetadataReply(blocks=BlocksBatch(num_blocks=1, payload=b"\1"))).replace("[1]", payload)
     with pytest.raises(InvalidInput):
         decode(text, (MetadataReply,))
@@ -204,7 +204,7 @@ def test_two_ends_agree_on_the_state_after_every_message(data: st.DataObject) ->
         assert ends[Side.CLIENT].state is ends[Side.SERVER].state
 
 
-def test_questions_and_answers_about_the_progress_may_come_late() -> None:
+def test_progress_requests_and_responses_may_arrive_late() -> None:
     running, complete = UploadsRunning(uploaded_objects_count=2), UploadsComplete()
     for state in (ExchangeState.READY, ExchangeState.UPLOADED):
         client = End(side=Side.CLIENT, table=PUSH, state=state)
@@ -261,7 +261,7 @@ AWAITED_BY_THE_CLIENT = [
         ("null", "null"),
     ],
 )  # fmt: skip
-def test_an_error_is_a_refusal_wherever_it_comes_and_never_a_confirmation(
+def test_an_error_is_a_refusal_at_any_step_and_never_a_confirmation(
     table: Table, state: ExchangeState, error: str, text: str
 ) -> None:
     end = End(side=Side.CLIENT, table=table, state=state)
@@ -367,14 +367,14 @@ def test_a_hostile_archive_is_refused(archive: Callable[[], bytes], why: str) ->
         read(archive(), 2)
 
 
-def test_short_blocks_count_as_what_they_take_in_memory() -> None:
+def test_short_blocks_are_counted_by_their_size_in_memory() -> None:
     archive = archive_of(*(b"%d" % n for n in range(80)))
     with pytest.raises(InvalidInput, match="more than 10000 bytes"):
         read(archive, 80)
     assert len(read(archive, 80, 80 * COUNTED_BYTES)) == 80
 
 
-def test_a_header_that_promises_gigabytes_is_not_believed() -> None:
+def test_a_header_that_declares_gigabytes_is_not_trusted() -> None:
     with tarfile.open(fileobj=(out := io.BytesIO()), mode="w:gz") as tar:
         entry = tarfile.TarInfo(str(HASH))
         entry.size = 1 << 40

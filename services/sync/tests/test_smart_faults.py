@@ -1,4 +1,4 @@
-"""What an end of an exchange does with each fault of the other side, by itself: no socket, no server."""
+"""How one end of an exchange handles each fault of the other: no socket, no server."""
 
 import asyncio
 from collections.abc import Iterator
@@ -120,9 +120,7 @@ def channel_of(
         (text_frame("{}"), ProtocolViolated, "expected Err or Ok"),
     ],
 )
-def test_each_frame_that_is_no_message_has_its_error(
-    frame: WSMessage, error: type[Exception], text: str
-) -> None:
+def test_each_invalid_frame_has_its_error(frame: WSMessage, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text) as caught:
         asyncio.run(channel_of(Frames(frame), state=ExchangeState.REQUESTED).receive())
     assert type(caught.value) is error
@@ -135,7 +133,7 @@ def test_a_large_message_is_read_as_a_small_one(monkeypatch: pytest.MonkeyPatch)
     assert channel.end.state is ExchangeState.ACCEPTED
 
 
-def test_what_is_sent_on_a_lost_connection_is_the_end_of_the_exchange() -> None:
+def test_sending_on_a_lost_connection_ends_the_exchange() -> None:
     with pytest.raises(PeerClosed) as closed:
         asyncio.run(channel_of(Frames(is_lost=True)).send(REQUEST))
     assert closed.value.close_code == ABNORMAL
@@ -150,7 +148,7 @@ def test_no_archive_is_sent_on_a_closed_connection(transport: object) -> None:
         asyncio.run(channel.send_archive(reply, BytesIO(b"archive"), request))
 
 
-def test_a_message_sent_early_is_sent_once_and_counts_in_its_turn() -> None:
+def test_a_message_sent_early_is_sent_once_and_counted_at_its_step() -> None:
     socket = Frames()
     channel = channel_of(socket)
 
@@ -172,7 +170,7 @@ def test_a_message_of_another_kind_is_named_and_a_refusal_is_raised() -> None:
         of_kind(PushConfirmed, BROKEN)
 
 
-def test_answers_about_the_progress_that_come_late_are_passed_over() -> None:
+def test_late_progress_responses_are_ignored() -> None:
     late = (UploadsRunning(uploaded_objects_count=1), UploadsComplete())
     last = UploadsRequest(object_files=(), is_truncated=False)
     frames = [text_frame(encode(one)) for one in (*late, last)]
@@ -220,7 +218,7 @@ HEAD, OTHER = a_hash("head"), a_hash("other")
     ],
     ids=lambda one: type(one).__name__ if isinstance(one, Fault) else "",
 )
-def test_a_refusal_says_why_and_what_to_do(fault: Fault, why: str, advice: str) -> None:
+def test_a_refusal_has_its_reason_and_advice(fault: Fault, why: str, advice: str) -> None:
     refused = TransferRefused(fault=fault)
     assert str(refused).startswith("the other node refused: ")
     assert why in str(refused)
@@ -272,7 +270,7 @@ def test_blocks_that_cannot_be_unpacked_leave_no_file_open() -> None:
     assert file.closed
 
 
-def test_spooled_blocks_are_as_they_came() -> None:
+def test_spooled_blocks_are_as_received() -> None:
     given = {HEAD: b"first", OTHER: b"", a_hash("third"): b"third"}
     with SpooledBlocks(BytesIO(), [(name, raw, b"signed") for name, raw in given.items()]) as found:
         assert list(found.items()) == list(given.items())
@@ -288,7 +286,7 @@ def test_an_archive_that_was_not_sent_is_refused(tmp_path: Path) -> None:
 
 
 class Silent:
-    """The channel of a client that answers as `answers` say: None for no answer in time."""
+    """The channel of a client with these `answers`: None for no answer in time."""
 
     def __init__(self, *answers: object) -> None:
         self._answers = list(answers)
@@ -310,7 +308,7 @@ RUNNING = UploadsRunning(uploaded_objects_count=1)
 
 
 def test_uploads_are_awaited_while_bytes_of_objects_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the client says: otherwise its answers would hold a place without end."""
+    """Whatever the client sends: otherwise its answers would occupy a slot forever."""
     monkeypatch.setattr(serve_push, "ROUNDS", 2)
     steady = Silent(None, RUNNING, None, RUNNING, None, UploadsComplete())
     arrived = iter([0, 0, 1, 1, 2, 2])
@@ -319,7 +317,7 @@ def test_uploads_are_awaited_while_bytes_of_objects_arrive(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("answers", [(None, None), (None, RUNNING), (RUNNING, RUNNING)])
-def test_a_client_that_sends_no_object_is_given_up(
+def test_a_client_that_sends_no_object_is_disconnected(
     monkeypatch: pytest.MonkeyPatch, answers: tuple[object, object]
 ) -> None:
     monkeypatch.setattr(serve_push, "ROUNDS", 2)
@@ -331,7 +329,7 @@ def test_a_client_that_sends_no_object_is_given_up(
 LARGE = 2 * SMALL_BYTES
 
 
-def test_large_messages_wait_for_room_and_a_push_that_waits_too_long_is_refused() -> None:
+def test_large_messages_wait_for_memory_and_a_push_that_waits_too_long_is_refused() -> None:
     large = LargeMessages(most=LARGE, wait_seconds=0.01)
 
     async def receive() -> list[str]:
@@ -351,7 +349,7 @@ def test_large_messages_wait_for_room_and_a_push_that_waits_too_long_is_refused(
     assert asyncio.run(receive()) == ["small", "alone", "both"]
 
 
-def test_a_message_that_waits_comes_in_as_soon_as_another_has_come() -> None:
+def test_a_waiting_message_is_received_as_soon_as_another_has_been() -> None:
     large = LargeMessages(most=LARGE, wait_seconds=30.0)
     order: list[str] = []
 
@@ -452,7 +450,7 @@ def test_a_push_that_lists_more_objects_than_its_blocks_refer_to_is_refused() ->
 
     with pytest.raises(TransferRefused, match="3 objects for blocks that refer to fewer"):
         asyncio.run(receive(3))
-    with pytest.raises(AttributeError):  # it goes on, to a channel that is not there
+    with pytest.raises(AttributeError):  # it continues, with a channel that does not exist
         asyncio.run(receive(2))
 
 
@@ -478,7 +476,7 @@ def test_late_answers_do_not_prolong_the_wait_for_a_message() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
-def test_a_wait_whose_time_is_over_has_an_end(seconds: float) -> None:
+def test_an_expired_wait_ends(seconds: float) -> None:
     """To aiohttp, 0 s is no limit."""
 
     class Socket:

@@ -111,7 +111,7 @@ def connected(base: str, action: str = "pull", version: str = str(VERSION)) -> I
 
 
 def require_served(base: str) -> None:
-    """Another client opens an exchange, and gets an answer."""
+    """Another client opens an exchange, and gets a response."""
     with connected(base) as client:
         assert client.status == 101
         client.send(TEXT, PULL)
@@ -157,7 +157,7 @@ def base(tmp_path_factory: pytest.TempPathFactory, pool: Pool) -> Iterator[str]:
         pytest.param(frame(CLOSE, b"\0\1"), PROTOCOL_ERROR, id="close with no code of the protocol"),
     ],
 )
-def test_what_is_no_message_in_order_ends_with_a_code(base: str, action: str, sent: bytes, code: int) -> None:
+def test_an_unexpected_message_ends_with_a_code(base: str, action: str, sent: bytes, code: int) -> None:
     with connected(base, action) as client:
         client.socket.sendall(sent)
         assert client.close_code() == code
@@ -172,7 +172,7 @@ def test_only_a_get_is_upgraded(base: str, action: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["1", "+1", "01", " 1", "1 ", "\t1\t", "0" * 5000 + "1"])
-def test_this_version_may_be_written_as_any_integer_may(base: str, version: str) -> None:
+def test_this_version_may_be_written_in_any_form_of_an_integer(base: str, version: str) -> None:
     with connected(base, version=version) as client:
         assert client.status == 101
 
@@ -202,7 +202,7 @@ def test_another_version_is_refused_as_one(base: str, version: str) -> None:
         "9" * 5000,
     ],
 )
-def test_a_version_that_is_no_integer_of_32_bits_is_no_version(base: str, version: str) -> None:
+def test_a_version_that_is_not_an_integer_of_32_bits_is_invalid(base: str, version: str) -> None:
     with connected(base, version=version) as client:
         assert (client.status, client.is_json) == (400, False)
 
@@ -223,7 +223,7 @@ def test_any_bytes_end_an_exchange_or_leave_it_waiting(base: str, parts: list[by
     require_served(base)
 
 
-def test_a_client_that_sends_a_byte_at_a_time_or_nothing_is_ended(
+def test_a_client_that_sends_a_byte_at_a_time_or_nothing_is_disconnected(
     base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (serve_pull, serve_push):

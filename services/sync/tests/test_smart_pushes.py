@@ -1,4 +1,4 @@
-"""Pushes between two nodes over real sockets: what is refused, replaced and continued, and that nothing half is seen."""
+"""Pushes between two nodes over real sockets: refused, replaced and resumed; nothing half-written is visible."""
 
 import threading
 import time
@@ -62,7 +62,7 @@ def test_a_dataset_is_the_same_on_the_other_node(here: SyncNode, there: SyncNode
     assert there.content("copy") == here.content("cities")
 
 
-def test_a_place_is_remembered(here: SyncNode, there: SyncNode) -> None:
+def test_the_target_of_a_push_is_remembered(here: SyncNode, there: SyncNode) -> None:
     with pytest.raises(InvalidInput, match="with --to"):
         here.push("cities", "")
     with there.served() as base:
@@ -158,7 +158,7 @@ def test_another_dataset_is_not_replaced_even_by_force(here: SyncNode, there: Sy
     assert there.head("cities") == head
 
 
-def test_a_dataset_has_one_name_there(here: SyncNode, there: SyncNode) -> None:
+def test_a_dataset_has_one_name_on_the_other_node(here: SyncNode, there: SyncNode) -> None:
     with there.served() as base:
         here.push("cities", f"odf+{base}/cities")
         with pytest.raises(TransferRefused, match=r"refused: the dataset has another name here$"):
@@ -191,7 +191,7 @@ def test_a_chain_whose_object_was_not_sent_is_refused_and_nothing_has_the_name(
     assert list(there.catalog.entries()) == []
 
 
-def test_a_commit_there_during_a_push_wins(
+def test_a_commit_on_the_other_node_during_a_push_wins(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with there.served() as base:
@@ -288,7 +288,7 @@ def test_a_part_has_as_many_blocks_as_fit(
 def test_a_chain_is_replaced_in_one_exchange(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else an interruption would leave the other node with a beginning of the new chain, and without its own."""
+    """Otherwise, an interruption would leave the other node with a part of the new chain, and without its own."""
     ranges = []
     send = push_to_node._send_part
 
@@ -310,7 +310,7 @@ def test_a_chain_is_replaced_in_one_exchange(
             here.push("cities", f"odf+{base}/cities", is_forced=True)
 
 
-def test_questions_about_the_progress_are_answered(
+def test_progress_requests_are_answered(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serve_push, "PROGRESS_SECONDS", 0.02)
@@ -354,7 +354,7 @@ def test_a_slow_push_has_succeeded_although_another_one_has_moved_the_head_since
     assert there.head("cities") != here.head("cities")
 
 
-def test_after_the_last_upload_no_question_is_awaited(
+def test_after_the_last_upload_no_progress_request_is_awaited(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with there.served() as base:
@@ -366,7 +366,7 @@ def test_after_the_last_upload_no_question_is_awaited(
     assert time.monotonic() - begun < 5.0  # the next question comes after ten
 
 
-def test_an_object_that_is_lost_here_is_named(here: SyncNode, there: SyncNode) -> None:
+def test_a_locally_lost_object_is_named(here: SyncNode, there: SyncNode) -> None:
     entry = here.catalog.by_alias("cities")
     assert entry is not None
     lost = next(here.blobs.names(entry.dataset_id, ObjectKind.DATA))
@@ -377,7 +377,7 @@ def test_an_object_that_is_lost_here_is_named(here: SyncNode, there: SyncNode) -
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/x", "ftp://x/y", "odf+ftp://x"])
-def test_other_places_cannot_be_pushed_to(here: SyncNode, url: str) -> None:
+def test_other_locations_cannot_be_pushed_to(here: SyncNode, url: str) -> None:
     with pytest.raises(InvalidInput, match="odf\\+http"):
         here.push("cities", url)
 
@@ -398,7 +398,7 @@ UPGRADE = {"Connection": "keep-alive, Upgrade", "Upgrade": "WebSocket"}
         ({**UPGRADE, "x-odf-smtp-version": "2"}, '{"message":"Incompatible client version"}'),
     ],
 )
-def test_a_request_that_is_no_upgrade_to_this_version_is_refused(
+def test_a_request_without_an_upgrade_to_this_version_is_refused(
     here: SyncNode, call: str, headers: dict[str, str], text: str
 ) -> None:
     with here.served() as base:

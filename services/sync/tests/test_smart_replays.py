@@ -38,7 +38,7 @@ def test_our_server_answers_a_pull_as_recorded(tmp_path: Path, pool: Pool, case:
 
 
 @plays(Side.SERVER)
-def test_our_server_takes_a_push_as_recorded(tmp_path: Path, pool: Pool, case: str) -> None:
+def test_our_server_accepts_a_push_as_recorded(tmp_path: Path, pool: Pool, case: str) -> None:
     lines = lines_of(case)
     there = recorded_node(tmp_path, lines, pool)
 
@@ -93,8 +93,8 @@ def test_our_server_keeps_nothing_of_a_push_with_a_corrupt_block(
     assert state_of(there.node) == before
 
 
-def test_our_server_takes_answers_about_the_progress_that_come_late(tmp_path: Path, pool: Pool) -> None:
-    """They answer questions that crossed with the end of a list of objects, and are not the end of the next one."""
+def test_our_server_accepts_late_progress_responses(tmp_path: Path, pool: Pool) -> None:
+    """They answer questions sent at the same time as the end of a list of objects, and do not end the next one."""
     recorded = lines_of("smart-push-truncated-rounds")
     lines = [late for line in recorded for late in (line, *_answered_again(line))]
     assert len(lines) == len(recorded) + 4
@@ -113,7 +113,7 @@ def _answered_again(line: Line) -> list[Line]:
 
 
 @plays(Side.SERVER)
-def test_our_server_asks_for_the_progress_of_slow_uploads_as_recorded(
+def test_our_server_requests_the_progress_of_slow_uploads_as_recorded(
     tmp_path: Path, pool: Pool, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     lines = lines_of(case)
@@ -135,7 +135,7 @@ def test_our_server_asks_for_the_progress_of_slow_uploads_as_recorded(
 @plays(Side.SERVER)
 def test_a_node_of_one_tenant_answers_as_recorded(tmp_path: Path, pool: Pool, case: str) -> None:
     lines = lines_of(case)
-    # Names with an account exist here, too: one that is unknown is no route that does not exist.
+    # Names with an account exist on this node, too: an unknown one is not an unknown route.
     with_account = next(line["conn"] for line in lines if line.get("path") == "/kamu/upserts/refs/head")
     there = recorded_node(tmp_path, answered(lines, with_account, status=404), pool, is_multi_tenant=False)
     there.node.coordinator.add(yaml.safe_dump(root("upserts", ["city STRING"])))

@@ -1,4 +1,4 @@
-"""Blocks of an exchange in a file: as they came, with their signatures, and gone afterwards."""
+"""Blocks of an exchange in a file: as received, with their signatures, and removed afterwards."""
 
 import errno
 from io import BytesIO
@@ -29,7 +29,7 @@ def test_blocks_have_their_bytes_and_signatures_until_they_are_closed() -> None:
     assert file.closed
 
 
-def test_a_disk_that_is_full_is_known_before_a_block_is_asked_for() -> None:
+def test_a_full_disk_is_detected_before_a_block_is_requested() -> None:
     class Full(BytesIO):
         def flush(self) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -39,7 +39,7 @@ def test_a_disk_that_is_full_is_known_before_a_block_is_asked_for() -> None:
         SpooledBlocks(file, [(ONE, b"first", b"")])
 
 
-def test_a_file_comes_in_pieces_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_sent_in_pieces_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spooled, "PIECE_BYTES", 4)
     file = BytesIO(b"0123456789")
     file.read(3)

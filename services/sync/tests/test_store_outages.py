@@ -1,4 +1,4 @@
-"""While the store cannot be reached, each route that needs it answers 503 and when to come back, and recovers alone."""
+"""While the store is unreachable, each route that needs it responds 503 with Retry-After, and recovers automatically."""
 
 import http.client
 import shutil
@@ -127,13 +127,13 @@ class Node:
             connection.close()
 
     def forget_copies(self) -> None:
-        """Remove what the node has read or stored recently."""
+        """Remove the copies of recently read or stored objects."""
         shutil.rmtree(self.home / "cache", ignore_errors=True)
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give up early, as a node does after some 20 s."""
+    """Time out early; a node does so after some 20 s."""
     monkeypatch.setattr(bucket, "BACKOFF", Backoff(first=0.001, most=0.001))
     monkeypatch.setattr(bucket, "RETRY_SECONDS", 0.1)
     monkeypatch.setattr(bucket, "TIMEOUT", urllib3.Timeout(connect=2, read=0.3))
@@ -165,13 +165,15 @@ def stopped(server: MinioServer) -> Iterator[None]:
 FAULTS: Final[dict[str, Fault]] = {"stopped": stopped, "silent": MinioServer.paused}
 
 
-def test_every_route_is_tried_or_needs_no_store(node: Node) -> None:
+def test_every_route_is_covered_or_needs_no_store(node: Node) -> None:
     served = {(one.method, one.path) for one in node.served if one.path not in OTHERS}
     assert served == node.requests().keys()
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_route_asks_to_come_back_and_then_serves(node: Node, server: MinioServer, fault: str) -> None:
+def test_each_route_responds_with_retry_after_and_then_serves(
+    node: Node, server: MinioServer, fault: str
+) -> None:
     def answers() -> dict[tuple[str, str], tuple[int, str | None]]:
         node.forget_copies()
         requests = node.requests()
@@ -224,7 +226,7 @@ def test_an_event_stream_ends_so_that_its_client_connects_again(node: Node, serv
 
 
 @pytest.mark.parametrize("transfer", ["pull", "push"])
-def test_a_client_of_ours_is_told_to_try_again_and_succeeds_then(
+def test_our_client_is_asked_to_retry_and_then_succeeds(
     node: Node, server: MinioServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transfer: str
 ) -> None:
     monkeypatch.setattr(http_endpoints, "RETRY_AFTER_SECONDS", 1)  # which the client waits, four times
@@ -273,7 +275,7 @@ def test_an_exchange_ends_with_a_reason(node: Node, server: MinioServer) -> None
     assert node.node.head("cities") == node.head
 
 
-def test_an_upload_to_a_full_disk_asks_to_come_back(node: Node) -> None:
+def test_an_upload_to_a_full_disk_gets_retry_after(node: Node) -> None:
     large = bytes(4 << 20)
     path = f"/cities/data/{physical_hash_of(large)}"
     with small_disk(node.home / "uploads", size="1m"):
@@ -281,7 +283,7 @@ def test_an_upload_to_a_full_disk_asks_to_come_back(node: Node) -> None:
     assert node.ask("PUT", path, large, {}) == (200, None)
 
 
-def test_a_copy_that_cannot_be_opened_is_not_said_to_be_missing(node: Node) -> None:
+def test_a_copy_that_cannot_be_opened_is_not_reported_as_missing(node: Node) -> None:
     path = f"/cities/data/{node.slice}"
     assert node.ask("GET", path, None, {}) == (200, None)
     (copy,) = (node.home / "cache").glob(f"**/{node.slice}")

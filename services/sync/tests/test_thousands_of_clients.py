@@ -1,4 +1,4 @@
-"""A server in a process of its own with 2,000 clients that are slow or greedy: its memory is bounded, others are served."""
+"""A server in a separate process with 2,000 slow or greedy clients: its memory is bounded, others are served."""
 
 import http.client
 import os

@@ -1,4 +1,4 @@
-"""What a transfer does in the cases that are rare: nothing there, an odd URL, an answer that is another one."""
+"""Rare cases of transfers: missing data, an odd URL, an unexpected response."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ ID = a_dataset()
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 6, 8])
-def test_a_pack_that_ends_within_a_block_is_refused_after_what_is_whole(size: int) -> None:
+def test_a_pack_that_ends_within_a_block_is_refused_after_the_complete_blocks(size: int) -> None:
     found = blocks_in([framed(b"first") + framed(b"second")[:size]], most=10)
     assert next(found) == b"first"
     with pytest.raises(InvalidInput, match="ends within an entry"):
@@ -67,7 +67,7 @@ def pair(tmp_path: Path) -> tuple[SyncNode, SyncNode]:
     return here, there
 
 
-def test_two_chains_are_compared_from_here_and_nothing_that_is_missing_is(
+def test_two_chains_are_compared_from_the_local_one_and_missing_ones_are_not(
     pair: tuple[SyncNode, SyncNode],
 ) -> None:
     here, there = pair
@@ -88,10 +88,10 @@ def test_two_chains_are_compared_from_here_and_nothing_that_is_missing_is(
 
 
 @pytest.mark.parametrize("is_ahead", [True, False])
-def test_a_chain_that_is_ahead_here_stays_marked_as_dropped(
+def test_a_local_chain_that_is_ahead_stays_marked_as_dropped(
     pair: tuple[SyncNode, SyncNode], is_ahead: bool
 ) -> None:
-    """What the shorter chain of the repository has is here, which says nothing about later blocks."""
+    """All objects of the repository's shorter chain are stored locally, which implies nothing for later blocks."""
     shorter, longer = pair
     here = longer if is_ahead else shorter
     (entry,) = here.catalog.entries()
@@ -136,7 +136,7 @@ def test_a_new_dataset_gets_its_local_name_in_a_folder_and_at_a_node(
     assert named(tmp_path / "b", server.url) == "shop/cities"
 
 
-def test_at_a_node_with_accounts_it_is_that_of_the_token_or_the_owner(
+def test_on_a_node_with_accounts_the_name_has_that_of_the_token_or_the_owner(
     tmp_path: Path, server: PageServer
 ) -> None:
     server.pages["/info"] = Page(body=b'{"isMultiTenant": true}')
@@ -158,7 +158,7 @@ def test_at_a_node_with_accounts_it_is_that_of_the_token_or_the_owner(
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "ftp://example.org", "http:///path", "http://host:port/"])
-def test_what_is_no_url_of_http_is_not_asked(url: str) -> None:
+def test_a_url_other_than_http_is_not_requested(url: str) -> None:
     with pytest.raises(InvalidInput):
         NodeClient(url, PUBLIC, timeout=urllib3.Timeout(1), retries=urllib3.Retry(0))
 
@@ -180,7 +180,7 @@ def test_an_origin_is_scheme_host_and_port(one: str, other: str, is_own: bool) -
 
 
 class Uploads:
-    """Answers puts as `answers` say, and notes what came: the range, and the body."""
+    """Responds to PUTs with `answers`, and records range and body."""
 
     def __init__(self, *answers: web.Response) -> None:
         self._answers = list(answers)
@@ -208,7 +208,7 @@ def upload_of(content: bytes, place: TransferUrl | None) -> Upload:
     return Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=place)
 
 
-def test_an_object_is_sent_only_where_the_other_node_says_and_only_if_it_is_here() -> None:
+def test_an_object_is_sent_only_to_the_url_of_the_other_node_and_only_if_it_exists() -> None:
     with pytest.raises(InvalidInput, match="gives no URL to send it to"):
         uploader("http://localhost", content=b"object").send(upload_of(b"object", None))
     with pytest.raises(NotFound, match="which the chain declares"):
@@ -216,7 +216,7 @@ def test_an_object_is_sent_only_where_the_other_node_says_and_only_if_it_is_here
 
 
 @pytest.mark.parametrize("status", [300, 404, 507])
-def test_an_object_that_is_not_taken_is_unavailable_with_the_answer(status: int) -> None:
+def test_an_object_that_is_not_accepted_is_unavailable_with_the_response(status: int) -> None:
     there = Uploads(web.Response(status=status, text="no room"))
     with running(there.app) as url:
         upload = upload_of(b"object", TransferUrl(url=f"{url}/x"))
@@ -225,7 +225,7 @@ def test_an_object_that_is_not_taken_is_unavailable_with_the_answer(status: int)
 
 
 @pytest.mark.parametrize("status", [200, 201, 299])
-def test_every_success_is_one(status: int) -> None:
+def test_every_2xx_status_is_a_success(status: int) -> None:
     there = Uploads(web.Response(status=status))
     with running(there.app) as url:
         uploader(url, may_continue=False, content=b"object").send(
@@ -234,7 +234,7 @@ def test_every_success_is_one(status: int) -> None:
     assert there.came == [(None, b"object")]
 
 
-def test_what_the_other_node_has_is_not_sent_and_other_bytes_are_replaced() -> None:
+def test_bytes_that_the_other_node_has_are_not_sent_and_wrong_ones_are_replaced() -> None:
     there = Uploads(
         web.Response(status=WRONG_BYTES, text="other bytes"),
         web.Response(status=200),
@@ -255,7 +255,7 @@ def test_bytes_that_are_wrong_from_the_first_on_are_not_sent_again() -> None:
 @pytest.mark.parametrize(
     ("arrived", "start"), [("4", 4), ("10", 0), ("11", 0), ("x", 0), ("-1", 0), ("", 0), ("9", 9)]
 )
-def test_only_an_offset_within_the_file_is_believed(arrived: str, start: int) -> None:
+def test_only_an_offset_within_the_file_is_trusted(arrived: str, start: int) -> None:
     there = Uploads(web.Response(status=INCOMPLETE, headers={OFFSET: arrived}), web.Response(status=200))
     with running(there.app) as url:
         file = File(url=f"{url}/x", headers={}, content=BytesIO(b"0123456789"), size=10)
@@ -264,7 +264,7 @@ def test_only_an_offset_within_the_file_is_believed(arrived: str, start: int) ->
 
 
 @pytest.mark.parametrize(("offset", "sent"), [("4", b"456789"), ("x", b"0123456789"), (None, b"0123456789")])
-def test_an_upload_continues_where_the_url_says_that_it_ended(offset: str | None, sent: bytes) -> None:
+def test_an_upload_resumes_at_the_offset_that_the_url_reports(offset: str | None, sent: bytes) -> None:
     content = b"0123456789"
     there = Uploads(web.Response(status=200))
     with running(there.app) as url:
@@ -278,7 +278,7 @@ def test_an_upload_continues_where_the_url_says_that_it_ended(offset: str | None
 
 
 @pytest.mark.parametrize("is_own", [True, False])
-def test_an_upload_continues_only_at_the_node_itself_and_only_if_that_can(*, is_own: bool) -> None:
+def test_an_upload_resumes_only_at_the_node_itself_and_only_if_supported(*, is_own: bool) -> None:
     content = b"0123456789"
     there = Uploads(web.Response(status=200))
     with running(there.app) as url:
@@ -290,7 +290,9 @@ def test_an_upload_continues_only_at_the_node_itself_and_only_if_that_can(*, is_
 
 
 @pytest.mark.parametrize("status", [200, 404])
-def test_an_object_is_closed_whether_or_not_it_is_taken(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_is_closed_whether_or_not_it_is_accepted(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened, blobs = BytesIO(b"object"), MemoryBlobStore(MemoryRefStore())
     monkeypatch.setattr(blobs, "open", lambda *_: opened)
     there = Uploads(web.Response(status=status))
@@ -299,7 +301,7 @@ def test_an_object_is_closed_whether_or_not_it_is_taken(status: int, monkeypatch
     assert opened.closed
 
 
-def test_without_an_exchange_nothing_is_asked_for_and_the_node_itself_is_read(server: PageServer) -> None:
+def test_without_an_exchange_nothing_is_requested_and_the_node_itself_is_read(server: PageServer) -> None:
     there = SmartDataset(f"odf+{server.url}/cities", None, LOOPBACK)
     name = a_hash("block")
     there.request([(ObjectKind.DATA, name, 1)])
@@ -312,7 +314,7 @@ def test_without_an_exchange_nothing_is_asked_for_and_the_node_itself_is_read(se
         SmartDataset(server.url)
 
 
-def test_the_blocks_of_an_exchange_are_handed_over_once_newest_first(server: PageServer) -> None:
+def test_the_blocks_of_an_exchange_are_returned_once_newest_first(server: PageServer) -> None:
     there = SmartDataset(f"odf+{server.url}/cities", None, LOOPBACK)
     first, last = a_hash("first"), a_hash("last")
     there._blocks = {first: b"1", last: b"2"}

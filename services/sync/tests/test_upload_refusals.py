@@ -55,7 +55,7 @@ def test_the_headers_of_an_upload_decide_before_its_body(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_question_is_answered_with_what_has_arrived(tmp_path: Path) -> None:
+def test_a_status_request_returns_the_received_bytes(tmp_path: Path) -> None:
     question = request_of(0, Content_Range=f"bytes */{SIZE}")
     assert answer(tmp_path, question, has=False).headers["Upload-Offset"] == "0"
     with partial_file(tmp_path / "uploads", "file") as file:
@@ -69,7 +69,7 @@ def test_a_question_is_answered_with_what_has_arrived(tmp_path: Path) -> None:
     assert (busy.status, busy.headers["Retry-After"]) == (503, "1")
 
 
-def test_while_too_many_are_received_others_come_back(
+def test_while_too_many_uploads_are_received_others_get_retry_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rate_limits, "BODIES", 2)
@@ -91,7 +91,7 @@ def test_while_too_many_are_received_others_come_back(
 
 
 @pytest.mark.parametrize(("status", "said"), [(403, 500), (404, 503), (200, 200), (206, 206), (416, 416)])
-def test_a_file_that_cannot_be_opened_is_a_fault_of_the_node_that_no_cache_keeps(
+def test_a_file_that_cannot_be_opened_is_a_server_error_that_is_not_cached(
     tmp_path: Path, status: int, said: int
 ) -> None:
     response = SentFile(tmp_path / "file", headers={"Cache-Control": "immutable"})

@@ -1,4 +1,4 @@
-"""Uploads in parts, over real sockets: what contradicts itself is refused, and harms nothing that has arrived."""
+"""Uploads in parts, over real sockets: contradictory requests are refused, and do not affect received bytes."""
 
 import gzip
 import http.client
@@ -75,7 +75,7 @@ class Server:
         self.await_answer(204, sent, len(content), path)
 
     def await_answer(self, status: int, offset: int | None, size: int, path: str = PATH) -> None:
-        """Wait until the node says that it has so many bytes, or the whole."""
+        """Wait until the node reports that number of bytes, or completion."""
         deadline = time.monotonic() + 20
         while (found := self.ask(size, path)) != Answer(status, offset, None):
             assert time.monotonic() < deadline, found
@@ -117,7 +117,7 @@ def server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Server]
         ("bytes 4-9/8", OBJECT[4:]),  # ends after it
         ("bytes 9-4/10", OBJECT[4:]),  # backwards
         ("bytes 4-9/*", OBJECT[4:]),  # without a length
-        ("bytes */10", OBJECT[4:]),  # a question with an answer
+        ("bytes */10", OBJECT[4:]),  # a status request with a body
         ("bytes 4-9", OBJECT[4:]),
         ("items 4-9/10", OBJECT[4:]),
         ("bytes -4-9/10", OBJECT[4:]),
@@ -125,7 +125,7 @@ def server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Server]
         ("bytes ٤-9/10".encode().decode("latin-1"), OBJECT[4:]),
     ],
 )
-def test_a_range_that_contradicts_itself_is_refused_and_what_has_arrived_stays(
+def test_a_range_that_contradicts_itself_is_refused_and_received_bytes_are_kept(
     server: Server, content_range: str, body: bytes
 ) -> None:
     server.cut()
@@ -136,7 +136,7 @@ def test_a_range_that_contradicts_itself_is_refused_and_what_has_arrived_stays(
 
 
 @pytest.mark.parametrize("start", [1, 3, 5, 9], ids=["overlap", "overlap of one", "gap of one", "gap"])
-def test_a_part_that_does_not_follow_is_told_what_has_arrived(server: Server, start: int) -> None:
+def test_a_part_that_does_not_follow_gets_the_received_offset(server: Server, start: int) -> None:
     server.cut()
     assert server.put(OBJECT[start:], f"bytes {start}-9/10") == Answer(409, BEGUN, None)
     assert server.put(OBJECT[BEGUN:], "bytes 4-9/10").status == 200
@@ -151,12 +151,12 @@ def test_nothing_is_received_for_a_name_without_a_dataset(server: Server) -> Non
     assert server.kept() == []
 
 
-def test_a_part_of_what_was_never_begun_is_told_so(server: Server) -> None:
+def test_a_part_of_an_unknown_upload_is_refused(server: Server) -> None:
     assert server.put(OBJECT[BEGUN:], "bytes 4-9/10") == Answer(409, 0, None)
     assert server.kept() == []
 
 
-def test_a_question_leaves_nothing(server: Server) -> None:
+def test_a_status_request_leaves_no_file(server: Server) -> None:
     assert server.ask() == Answer(204, 0, None)
     assert server.kept() == []
 
@@ -176,7 +176,7 @@ def test_the_hash_decides_whether_the_parts_are_of_one_object(server: Server, re
     assert server.stored()
 
 
-def test_first_bytes_of_another_object_are_dropped_and_the_whole_is_taken(server: Server) -> None:
+def test_first_bytes_of_another_object_are_dropped_and_the_whole_is_accepted(server: Server) -> None:
     server.cut(b"xxxx" + OBJECT[BEGUN:])
     assert server.put(OBJECT[BEGUN:], "bytes 4-9/10").status == 400
     assert server.ask() == Answer(204, 0, None)
@@ -184,7 +184,7 @@ def test_first_bytes_of_another_object_are_dropped_and_the_whole_is_taken(server
     assert server.stored()
 
 
-def test_a_total_below_what_has_arrived_begins_again(server: Server) -> None:
+def test_a_total_below_the_received_bytes_starts_over(server: Server) -> None:
     server.cut()
     assert server.ask(BEGUN - 1).status == 400
     assert server.put(OBJECT).status == 200
@@ -216,7 +216,7 @@ def test_two_clients_that_send_the_same_object_at_once_are_both_served(server: S
     assert server.kept() == []
 
 
-def test_while_one_client_sends_another_cannot_continue_and_comes_back(server: Server) -> None:
+def test_while_one_client_sends_another_cannot_resume_and_retries(server: Server) -> None:
     path, rest = f"/cities/data/{physical_hash_of(LARGE)}", f"bytes 100-{len(LARGE) - 1}/{len(LARGE)}"
     with closing(server.begin(LARGE, 100, path)) as first:
         assert server.put(LARGE[100:], rest, path) == Answer(503, None, "1")
@@ -226,7 +226,7 @@ def test_while_one_client_sends_another_cannot_continue_and_comes_back(server: S
     assert server.kept() == []
 
 
-def test_a_second_upload_that_is_cut_leaves_nothing_that_no_client_can_continue(server: Server) -> None:
+def test_a_second_interrupted_upload_leaves_no_file_that_cannot_be_resumed(server: Server) -> None:
     path = f"/cities/data/{physical_hash_of(LARGE)}"
     with closing(server.begin(LARGE, 100, path)) as first:
         second = server.begin(LARGE, 200, path)
@@ -240,7 +240,7 @@ def test_a_second_upload_that_is_cut_leaves_nothing_that_no_client_can_continue(
     assert server.kept() == []
 
 
-def test_a_client_that_stops_sending_is_ended_and_continues_later(
+def test_a_client_that_stops_sending_is_disconnected_and_resumes_later(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rate_limits, "BODY_PAUSE_SECONDS", 0.2)
@@ -253,7 +253,7 @@ def test_a_client_that_stops_sending_is_ended_and_continues_later(
 
 
 def answer_to_bytes(connection: socket.socket) -> bytes:
-    """Return the answer to a client that sends a byte ten times a second."""
+    """Return the response to a client that sends one byte ten times a second."""
     connection.settimeout(0.1)
     for _ in range(50):
         try:
@@ -263,7 +263,7 @@ def answer_to_bytes(connection: socket.socket) -> bytes:
     raise AssertionError("the client is not ended")
 
 
-def test_a_client_that_sends_a_byte_now_and_then_is_ended(
+def test_a_client_that_sends_single_bytes_slowly_is_ended(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rate_limits, "BODY_PAUSE_SECONDS", 0.4)
@@ -295,7 +295,7 @@ def test_a_body_that_is_compressed_for_the_transfer_is_refused(server: Server) -
     assert server.put(content, path=path).status == 200
 
 
-def test_each_dataset_keeps_uploads_of_its_own_whatever_the_case_of_its_name(tmp_path: Path) -> None:
+def test_each_dataset_has_separate_uploads_whatever_the_case_of_its_name(tmp_path: Path) -> None:
     files = [upload_file(tmp_path, alias, a_hash("x")) for alias in ("cities", "Cities", "towns")]
     assert files[0] == files[1] != files[2]
     assert upload_file(tmp_path, "cities", a_hash("y")) != files[0]

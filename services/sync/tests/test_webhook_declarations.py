@@ -82,7 +82,7 @@ def test_the_address_that_is_connected_to_is_checked_again(home: Path, receiver:
     assert store.all()[0].delivery.is_pending
 
 
-def test_what_cannot_be_reached_says_why(node: Node, receiver: Receiver) -> None:
+def test_an_unreachable_receiver_is_reported_with_the_reason(node: Node, receiver: Receiver) -> None:
     with receiving() as closed:
         url = closed.url
     node.add(url)
@@ -105,12 +105,12 @@ def test_what_cannot_be_reached_says_why(node: Node, receiver: Receiver) -> None
         "http://127.0.0.1/" + "x" * 2000,
     ],
 )
-def test_what_is_no_url_is_refused(node: Node, url: str) -> None:
+def test_an_invalid_url_is_refused(node: Node, url: str) -> None:
     with pytest.raises(InvalidInput):
         node.add(url)
 
 
-def test_a_url_is_kept_as_it_is_requested_and_signed(node: Node, receiver: Receiver) -> None:
+def test_a_url_is_stored_as_it_is_requested_and_signed(node: Node, receiver: Receiver) -> None:
     url = receiver.url.partition("/hook")[0]
     node.add(url.replace("http", "HTTP"))
     (post,) = receiver.await_posts(1)

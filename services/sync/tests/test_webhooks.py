@@ -1,4 +1,4 @@
-"""Webhooks over real sockets: signed, retried with the same id, and each on its own."""
+"""Webhooks over real sockets: signed, retried with the same id, and independent of each other."""
 
 import hmac
 import threading
@@ -92,7 +92,7 @@ def test_a_secret_that_is_shown_once_signs_instead(node: Node, receiver: Receive
 
 
 @pytest.mark.usefixtures("quick")
-def test_what_fails_is_posted_again_with_the_same_id(node: Node, receiver: Receiver) -> None:
+def test_a_failed_post_is_retried_with_the_same_id(node: Node, receiver: Receiver) -> None:
     receiver.statuses += [500, 302, 404]
     node.add(receiver.url)
     posts = receiver.await_posts(4)
@@ -114,7 +114,7 @@ def test_the_last_error_and_the_next_attempt_are_listed(node: Node, receiver: Re
     assert len(receiver.posts) == 1, "a commit hurries no receiver that fails"
 
 
-def test_a_receiver_is_left_alone_for_as_long_as_it_asks(node: Node, receiver: Receiver) -> None:
+def test_retry_after_of_a_receiver_is_respected(node: Node, receiver: Receiver) -> None:
     receiver.statuses, receiver.retry_after = [503], "600"
     node.add(receiver.url)
     item = node.await_item(lambda item: item.failures > 0)
@@ -138,7 +138,7 @@ def test_a_receiver_that_answers_410_gets_no_more_events(node: Node, receiver: R
         *[("Fri, 31 Dec 99999 23:59:59 GMT", 0), ("\u0665", 0)],
     ],
 )
-def test_a_pause_is_seconds_or_a_date_and_anything_else_is_none(header: str, pause: int) -> None:
+def test_retry_after_is_seconds_or_a_date_and_anything_else_is_ignored(header: str, pause: int) -> None:
     assert sender_module.pause_ms(header, NOW_MS) == pause
 
 
@@ -149,7 +149,7 @@ def test_a_pause_is_kept_up_to_the_longest_delay() -> None:
         assert delivery.failed(0, "status 503", spread=0, pause_ms=pause).next_ms == delay
 
 
-def test_only_the_newest_head_is_posted_to_a_receiver_that_is_back(
+def test_only_the_newest_head_is_posted_to_a_receiver_that_has_recovered(
     node: Node, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhook_module, "FIRST_RETRY_MS", 2000)
@@ -187,7 +187,7 @@ def test_a_receiver_that_does_not_answer_delays_no_other(
         silent.set()
 
 
-def test_what_was_not_delivered_is_after_a_restart_with_the_same_id(
+def test_an_undelivered_event_is_posted_after_a_restart_with_the_same_id(
     home: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhook_module, "FIRST_RETRY_MS", 1500)
@@ -237,7 +237,7 @@ def test_a_webhook_of_heads_ends_with_its_dataset(node: Node, receiver: Receiver
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_receiver_that_is_gone_too_is_given_up(
+def test_posting_to_an_unreachable_receiver_of_a_deleted_dataset_ends(
     node: Node, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhook_module, "MAX_GONE_FAILURES", 3)
@@ -249,7 +249,7 @@ def test_a_receiver_that_is_gone_too_is_given_up(
     assert len(receiver.posts) == 4
 
 
-def test_a_dataset_that_is_back_is_not_reported_as_gone(
+def test_a_dataset_that_exists_again_is_not_reported_as_deleted(
     node: Node, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhook_module, "FIRST_RETRY_MS", 2000)
@@ -298,13 +298,13 @@ def test_nothing_of_a_failure_is_left_once_its_event_is_delivered_or_withdrawn()
         (410, Outcome(error="status 410", is_unwanted=True)),
     ],
 )
-def test_only_2xx_is_a_success_and_only_410_the_end(status: int, outcome: Outcome | str) -> None:
+def test_only_2xx_is_a_success_and_only_410_is_final(status: int, outcome: Outcome | str) -> None:
     sender = sender_module.WebhookSender(cast("Any", SimpleNamespace(clock=ManualClock())), *UNUSED)
     expected = Outcome(error=outcome) if isinstance(outcome, str) else outcome
     assert sender._outcome(status, "") == expected
 
 
-def test_an_attempt_is_never_further_away_than_the_longest_delay() -> None:
+def test_an_attempt_is_never_later_than_the_longest_delay() -> None:
     clock = ManualClock()
     sender = sender_module.WebhookSender(cast("Any", SimpleNamespace(clock=clock)), *UNUSED)
     delays = {}

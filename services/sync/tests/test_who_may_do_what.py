@@ -1,6 +1,6 @@
 """Every endpoint × method × role × visibility, on a node of many tenants and on one of one (wire-facts §8.6).
 
-The table is driven by what the server itself lists, so a new endpoint needs a row.
+The endpoints are taken from the server's own list, so a new one needs a row.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ ROWS: Final = {
     ("POST", "/ingest"): Action.WRITE,
     ("GET", "/ingest/{receipt}"): Action.WRITE,
 }
-# Answers to: a token that does not exist, no token, an account without role, and a reader, editor, maintainer and owner.
+# Responses to: an unknown token, no token, an account without role, and a reader, editor, maintainer and owner.
 CALLERS: Final = ("invalid", "anonymous", "stranger", "reader", "editor", "maintainer", "alice")
 PUBLIC: Final = {
     Action.READ: (401, 200, 200, 200, 200, 200, 200),

@@ -67,7 +67,7 @@ class Posted:
         return dict(json.loads(self.body))
 
     def signed_message(self, url: str) -> tuple[bytes, dict[str, str]]:
-        """Return what is signed and the signature's parameters, read from the headers as RFC 9421 says."""
+        """Return the signed bytes and the signature's parameters, read from the headers as in RFC 9421."""
         label, _, parameters = self.headers["signature-input"].partition("=")
         names, _, rest = parameters.removeprefix("(").partition(")")
         values = {"@method": self.method, "@target-uri": url, **self.headers}

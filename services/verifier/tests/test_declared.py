@@ -1,4 +1,4 @@
-"""What a chain declares of a slice is held against the slice, thing by thing; the chain itself breaks no rule."""
+"""Each declaration of a chain about a slice is checked against the slice; the chain itself breaks no rule."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +38,7 @@ OTHER = RECORDS.set_column(4, "city", pa.array([1, 2]))
 
 @pytest.fixture
 def declared(story: Story) -> DataSlice:
-    """A slice that is stored, as it has to be declared."""
+    """A stored slice, and its correct declaration."""
     return stored_slice(story, RECORDS)
 
 
@@ -74,7 +74,7 @@ def test_a_slice_that_is_as_declared_is_valid(story: Story, declared: DataSlice)
         (Damage.OBJECT_MISSING, {"physical_hash": Multihash.sha3(bytes(32))}),
     ],
 )
-def test_one_thing_that_is_declared_otherwise_is_found(
+def test_a_single_wrong_declaration_is_found(
     story: Story, declared: DataSlice, damage: Damage, change: dict[str, object]
 ) -> None:
     data = replace(declared, **change)  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ def test_each_slice_has_to_have_the_schema_that_is_set_before_it(story: Story, d
     assert story.verify(chain, Scope()).is_valid
 
 
-def test_bytes_alone_are_hashed_where_records_are_not_to_be_read(story: Story, declared: DataSlice) -> None:
+def test_only_bytes_are_hashed_if_records_are_not_to_be_read(story: Story, declared: DataSlice) -> None:
     chain = chain_of(story, replace(declared, logical_hash=Multihash.arrow0(bytes(32))))
 
     assert story.verify(chain, Scope(depth=Depth(logical=False))).is_valid
@@ -122,7 +122,7 @@ def test_all_bytes_that_were_hashed_are_counted(story: Story, declared: DataSlic
     assert (verdict.is_valid, verdict.tally.bytes) == (True, declared.size + len(content))
 
 
-def test_every_slice_of_a_long_chain_is_looked_at(story: Story) -> None:
+def test_every_slice_of_a_long_chain_is_checked(story: Story) -> None:
     chain = a_chain().add_data(30)
     story.put(chain)
     verdict = story.verify(chain, Scope(replay=False))
@@ -158,7 +158,7 @@ def test_progress_is_reported_while_a_long_chain_is_checked(
     assert verdict[0].is_valid
 
 
-def test_a_slice_that_came_since_the_last_verdict_has_to_have_the_schema_from_before_it(
+def test_a_slice_added_since_the_last_verdict_has_to_have_the_schema_from_before_it(
     story: Story, declared: DataSlice, tmp_path: Path
 ) -> None:
     scope = Scope(incremental=True)
@@ -255,7 +255,7 @@ def test_a_chain_of_another_dataset_is_found(story: Story) -> None:
     assert problem.text == f"the seed has the id {chain.state.dataset_id}, the folder {other}"
 
 
-def test_above_a_lost_block_all_is_looked_at_and_the_lost_one_is_named(story: Story) -> None:
+def test_all_blocks_above_a_lost_one_are_checked_and_the_lost_one_is_named(story: Story) -> None:
     chain = a_chain().add_data(4)
     story.put(chain)
     lost = chain.blocks[4].hash

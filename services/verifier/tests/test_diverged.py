@@ -1,4 +1,4 @@
-"""Derivatives that have read what their inputs no longer have are not valid, though every transform can be replayed."""
+"""Derivatives of records that their inputs no longer have are invalid, although every transform can be replayed."""
 
 import pytest
 from odf_testing.builders import AChain, a_chain, a_dataset, a_hash, a_seed, a_time, a_transform
@@ -19,7 +19,7 @@ SCOPE = Scope()
 @pytest.fixture(autouse=True)
 def _replayable(monkeypatch: pytest.MonkeyPatch) -> None:
     def replays(*_: object) -> list[Outcome]:
-        return [(1, 1, None)]  # as it does: blocks that a reset forgets stay in the store
+        return [(1, 1, None)]  # as on a node: blocks removed by a reset stay in the store
 
     monkeypatch.setattr(Replay, "run", replays)
 
@@ -34,7 +34,7 @@ def root(story: Story) -> AChain:
 
 @pytest.fixture
 def copy(story: Story, root: AChain) -> AChain:
-    """A derivative of our own whose only transform has read all of the root."""
+    """A derivative of this node whose only transform has read all of the root."""
     key = generate()
     keep_dataset_key(story.home / "keys", key)
     made = a_chain(a_seed(kind=DatasetKind.Derivative, dataset=key.dataset_id), a_transform(INPUT))
@@ -48,14 +48,14 @@ def reset(story: Story, root: AChain) -> None:
     story.put(root, to=root.blocks[-2].hash)
 
 
-def test_what_its_inputs_have_is_valid(story: Story, root: AChain, copy: AChain) -> None:
+def test_a_derivative_of_existing_records_is_valid(story: Story, root: AChain, copy: AChain) -> None:
     assert story.verify(copy, SCOPE).word == "valid"
     root.add(SetInfo(description="c"))
     story.put(root)
     assert story.verify(copy, SCOPE).word == "valid"
 
 
-def test_an_input_that_was_reset_is_named_with_what_to_do(story: Story, root: AChain, copy: AChain) -> None:
+def test_an_input_that_was_reset_is_named_with_advice(story: Story, root: AChain, copy: AChain) -> None:
     read = root.state.head
     reset(story, root)
     verdict = story.verify(copy, SCOPE)
@@ -74,18 +74,18 @@ def test_a_copy_is_to_be_pulled_again(story: Story, root: AChain, copy: AChain) 
     assert "--reset-derivatives" not in problem.text
 
 
-def test_an_input_that_is_not_here_says_nothing(story: Story, root: AChain, copy: AChain) -> None:
+def test_an_unavailable_input_is_no_finding(story: Story, root: AChain, copy: AChain) -> None:
     reset(story, root)
     story.catalog.remove("flights")
     assert story.verify(copy, SCOPE).is_valid
 
 
-def test_an_input_without_a_head_says_nothing(story: Story, copy: AChain) -> None:
+def test_an_input_without_a_head_is_no_finding(story: Story, copy: AChain) -> None:
     story.refs.remove(INPUT, HEAD, expected=None)
     assert story.verify(copy, SCOPE).is_valid
 
 
-def test_inputs_of_which_nothing_can_be_said_hide_no_other(story: Story, root: AChain) -> None:
+def test_unavailable_inputs_do_not_hide_others(story: Story, root: AChain) -> None:
     elsewhere, unread, unstored, newest = (
         a_dataset(name) for name in ("elsewhere", "unread", "unstored", "newest")
     )

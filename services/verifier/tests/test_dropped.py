@@ -1,4 +1,4 @@
-"""Data that was dropped is told apart from data that was lost."""
+"""Dropped data is distinguished from lost data."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ SCOPE = Scope(replay=False)
 
 @pytest.fixture
 def chain(story: Story) -> AChain:
-    """A derivative of two steps with checkpoints, none of whose objects is here."""
+    """A derivative of two steps with checkpoints, none of whose objects is stored."""
     made = a_chain(a_seed(kind=DatasetKind.Derivative), a_transform(INPUT))
     for _ in range(2):
         extend(story, made)
@@ -81,7 +81,7 @@ def test_a_copy_that_lost_data_is_to_be_pulled_again(story: Story, chain: AChain
     assert [one.text for one in story.verify(chain, SCOPE).problems] == ["missing in checkpoints"] * 2
 
 
-def test_dropped_data_is_told_once_with_what_makes_it_again(story: Story, chain: AChain) -> None:
+def test_dropped_data_is_reported_once_with_the_command_that_rebuilds_it(story: Story, chain: AChain) -> None:
     note_drop(story.blobs, chain.state.dataset_id, chain.state.head)
     verdict = story.verify(chain, SCOPE)
     (problem,) = verdict.problems
@@ -100,7 +100,7 @@ def test_other_damage_of_a_dropped_dataset_is_reported_with_the_drop(story: Stor
     assert [one.kind for one in verdict.problems] == [Damage.SIGNATURE_INVALID, Damage.DATA_DROPPED]
 
 
-def test_what_is_lost_after_a_drop_is_damage(story: Story, chain: AChain) -> None:
+def test_data_lost_after_a_drop_is_damage(story: Story, chain: AChain) -> None:
     note_drop(story.blobs, chain.state.dataset_id, chain.state.head)
     extend(story, chain)
     verdict = story.verify(chain, SCOPE)
@@ -109,7 +109,7 @@ def test_what_is_lost_after_a_drop_is_damage(story: Story, chain: AChain) -> Non
     assert verdict.problems[0].block == chain.state.head
 
 
-def test_a_note_that_was_taken_away_or_cannot_be_read_excuses_nothing(story: Story, chain: AChain) -> None:
+def test_a_missing_or_unreadable_note_excuses_nothing(story: Story, chain: AChain) -> None:
     dataset = chain.state.dataset_id
     story.blobs.set_note(dataset, "dropped", "yes")
     assert story.verify(chain, SCOPE).word == "invalid"
@@ -119,7 +119,7 @@ def test_a_note_that_was_taken_away_or_cannot_be_read_excuses_nothing(story: Sto
     assert dropped_blocks(story.blobs, dataset) is None
 
 
-def test_a_note_says_nothing_of_a_folder_elsewhere(story: Story, chain: AChain) -> None:
+def test_a_note_does_not_apply_to_a_foreign_folder(story: Story, chain: AChain) -> None:
     note_drop(story.blobs, chain.state.dataset_id, chain.state.head)
     verdict = story.verify(chain, SCOPE, is_local=False)
     assert verdict.word == "invalid"
@@ -143,7 +143,7 @@ def test_an_input_that_was_dropped_is_named(story: Story, chain: AChain) -> None
     assert dropped_input(story.datasets, later) is None
 
 
-def test_a_dataset_that_lost_only_what_came_after_a_drop_is_not_said_to_be_dropped(
+def test_a_dataset_that_lost_only_data_added_after_a_drop_is_not_reported_as_dropped(
     story: Story, chain: AChain
 ) -> None:
     note_drop(story.blobs, chain.state.dataset_id, chain.blocks[1].hash)
@@ -151,9 +151,7 @@ def test_a_dataset_that_lost_only_what_came_after_a_drop_is_not_said_to_be_dropp
     assert [one.kind for one in verdict.problems] == [Damage.OBJECT_MISSING] * 2
 
 
-def test_an_input_that_was_dropped_is_found_behind_those_of_which_nothing_is_known(
-    story: Story, chain: AChain
-) -> None:
+def test_a_dropped_input_is_found_after_unavailable_ones(story: Story, chain: AChain) -> None:
     root, elsewhere = a_chain(a_seed(dataset=INPUT)), a_dataset("elsewhere")
     story.put(root, name="flights")
     story.put(a_chain(a_seed(dataset=a_dataset("other"))), name="other")

@@ -1,4 +1,4 @@
-"""Transforms that ask for an engine that is not here are told apart from those that do not give the same."""
+"""Transforms that ask for an unavailable engine are distinguished from those with a different result."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -23,13 +23,13 @@ from odf_verifier.replay import Replay
 from odf_verifier.report import Damage, Problem, Tally
 from odf_verifier.verification import Verdict
 
-HERE = "here"
+INSTALLED = "new"
 TARGET: Any = SimpleNamespace(name="hourly")
 
 
 @dataclass
 class Transforms:
-    """Transforms of one dataset, by the versions that they ask for; `HERE` alone can be run."""
+    """Transforms of one dataset, by the versions that they ask for; only `INSTALLED` can be run."""
 
     versions: tuple[str, ...]
     gives: TransformResponseSuccess | Exception
@@ -39,7 +39,7 @@ class Transforms:
     ) -> Iterator[StoredTransform]:
         event = ExecuteTransform(query_inputs=())
         for number, version in enumerate(self.versions):
-            asked = a_transform(a_dataset(number))  # each is another query
+            asked = a_transform(a_dataset(number))  # each is a different query
             asked = replace(asked, transform=replace(asked.transform, version=version))
             state = a_chain(a_seed(kind=DatasetKind.Derivative), asked).state
             yield StoredTransform(
@@ -52,8 +52,8 @@ class Transforms:
     def run(self, stored: StoredTransform, *, alias: str, scratch: Path) -> TransformResponseSuccess:
         assert stored.state.transform is not None
         version = stored.state.transform.transform.version
-        if version != HERE:
-            raise EngineNotAvailable(text=f"the transform requires {version}, but this engine is {HERE}")
+        if version != INSTALLED:
+            raise EngineNotAvailable(text=f"the transform requires {version}, but this engine is {INSTALLED}")
         if isinstance(self.gives, Exception):
             raise self.gives
         return self.gives
@@ -68,8 +68,8 @@ def replayed(
     return [(done, problem) for done, _, problem in replay.run([], None)]
 
 
-def test_what_cannot_be_replayed_is_said_once_and_the_rest_is_replayed() -> None:
-    steps = replayed("old", "old", HERE, "older", HERE)
+def test_transforms_that_cannot_be_replayed_are_reported_once_and_the_rest_is_replayed() -> None:
+    steps = replayed("old", "old", INSTALLED, "older", INSTALLED)
     assert [(done, problem and problem.kind) for done, problem in steps] == [
         (0, Damage.ENGINE_NOT_AVAILABLE),
         (1, None),
@@ -79,13 +79,13 @@ def test_what_cannot_be_replayed_is_said_once_and_the_rest_is_replayed() -> None
     problem = steps[0][1]
     assert problem is not None
     assert (
-        problem.text == "cannot be replayed on this node: the transform requires old, but this engine is here"
+        problem.text == "cannot be replayed on this node: the transform requires old, but this engine is new"
     )
 
 
-def test_what_gives_something_else_is_found_behind_it() -> None:
+def test_a_different_result_is_found_after_a_transform_that_cannot_be_replayed() -> None:
     other = TransformResponseSuccess(new_offset_interval=OffsetInterval(start=0, end=0))
-    kinds = [problem.kind for _, problem in replayed("old", HERE, gives=other) if problem is not None]
+    kinds = [problem.kind for _, problem in replayed("old", INSTALLED, gives=other) if problem is not None]
     assert kinds == [Damage.ENGINE_NOT_AVAILABLE, Damage.REPLAY_MISMATCH]
 
 
@@ -99,8 +99,8 @@ def test_what_gives_something_else_is_found_behind_it() -> None:
     ],
     ids=lambda fault: type(fault).__name__,
 )
-def test_a_replay_ends_where_an_input_is_not_what_the_transform_saw(fault: OdfError) -> None:
-    ((done, problem),) = replayed(HERE, HERE, gives=fault)
+def test_a_replay_ends_where_an_input_differs_from_what_the_transform_read(fault: OdfError) -> None:
+    ((done, problem),) = replayed(INSTALLED, INSTALLED, gives=fault)
     assert (done, problem and problem.kind) == (1, Damage.INPUT_MISSING)
     assert problem is not None
     assert str(fault) in problem.text
@@ -116,6 +116,6 @@ def test_a_replay_ends_where_an_input_is_not_what_the_transform_saw(fault: OdfEr
         ((Damage.ENGINE_NOT_AVAILABLE, Damage.DATA_DROPPED), "dropped"),
     ],
 )
-def test_the_verdict_has_a_word_of_its_own(kinds: tuple[Damage, ...], word: str) -> None:
+def test_the_verdict_has_a_distinct_name(kinds: tuple[Damage, ...], word: str) -> None:
     verdict = Verdict(head=None, problems=tuple(Problem(kind=kind) for kind in kinds), tally=Tally())
     assert _message(TARGET, verdict).verdict.verdict == word

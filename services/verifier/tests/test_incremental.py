@@ -1,4 +1,4 @@
-"""Where a verification begins that looks only at what came since the last good verdict."""
+"""Where an incremental verification begins: after the last good verdict."""
 
 import threading
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ SCOPE = Scope(incremental=True)
 
 @pytest.fixture
 def chain(story: Story) -> AChain:
-    """A dataset of definitions only, so that there are no objects to look at."""
+    """A dataset of definitions only, so that there are no objects to check."""
     made = a_chain(a_seed(), *(SetInfo(description=str(number)) for number in range(4)))
     story.put(made)
     return made
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_only_what_came_since_is_looked_at(story: Story, chain: AChain, count: int) -> None:
+def test_only_later_blocks_are_checked(story: Story, chain: AChain, count: int) -> None:
     assert story.verify(chain, SCOPE).tally.blocks == 5
     for number in range(count):
         chain.add(SetInfo(description=f"new {number}"))
@@ -39,7 +39,7 @@ def test_only_what_came_since_is_looked_at(story: Story, chain: AChain, count: i
     assert (verdict.is_valid, verdict.tally.blocks) == (True, count)
 
 
-def test_a_dataset_that_was_reset_is_looked_at_from_its_seed_and_then_continues(
+def test_a_dataset_that_was_reset_is_checked_from_its_seed_and_then_incrementally(
     story: Story, chain: AChain
 ) -> None:
     story.verify(chain, SCOPE)
@@ -53,7 +53,7 @@ def test_a_dataset_that_was_reset_is_looked_at_from_its_seed_and_then_continues(
     assert verdicts[0].head == chain.state.head
 
 
-def test_the_verdict_on_a_foreign_folder_is_not_one_on_the_dataset_here(story: Story, chain: AChain) -> None:
+def test_the_verdict_on_a_foreign_folder_is_not_one_on_the_local_dataset(story: Story, chain: AChain) -> None:
     for _ in range(2):
         assert story.verify(chain, SCOPE, is_local=False).tally.blocks == 5
     assert story.verify(chain, SCOPE).tally.blocks == 5
@@ -73,7 +73,7 @@ def test_a_chain_without_the_block_that_was_verified_last_is_damaged(story: Stor
 
 
 class Asked(Verifier):
-    """Notes what it is asked for, and sets `stop`."""
+    """Records its requests, and sets `stop`."""
 
     def __init__(self, story: Story, stop: threading.Event) -> None:
         super().__init__(story.datasets, story.engine, NOWHERE)
@@ -86,7 +86,7 @@ class Asked(Verifier):
         return iter(())
 
 
-def test_after_a_commit_only_new_blocks_are_looked_at_and_no_records_are_read(
+def test_after_a_commit_only_new_blocks_are_checked_and_no_records_are_read(
     story: Story, chain: AChain
 ) -> None:
     verifier = Asked(story, stop := threading.Event())
@@ -107,14 +107,14 @@ def test_a_dataset_without_a_head_is_damaged(story: Story) -> None:
     assert verdict.head is None
 
 
-def test_without_being_told_otherwise_all_is_looked_at_again(story: Story, chain: AChain) -> None:
+def test_by_default_everything_is_checked_again(story: Story, chain: AChain) -> None:
     for scope in (SCOPE, Scope()):
         assert story.verify(chain, scope).tally.blocks == 5
     assert story.verify(chain, SCOPE).tally.blocks == 0
 
 
 class Replayed:
-    """Stands in for the replay: notes how many blocks it is given, and finds what it is told."""
+    """Fake replay: records how many blocks it is given, and returns the configured problems."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.blocks: list[int] = []
@@ -153,7 +153,7 @@ def test_what_a_replay_finds_is_a_problem_and_found_again(
     assert story.verify(chain, SCOPE).is_valid
 
 
-def test_progress_of_the_replay_is_told_before_the_verdict(
+def test_progress_of_the_replay_is_reported_before_the_verdict(
     story: Story, chain: AChain, replayed: Replayed
 ) -> None:
     replayed.found = Problem(kind=Damage.REPLAY_MISMATCH, text="other records")
@@ -163,7 +163,7 @@ def test_progress_of_the_replay_is_told_before_the_verdict(
     assert isinstance(verdict, Verdict)
 
 
-def test_nothing_is_replayed_on_damage_nor_in_a_folder_elsewhere(
+def test_nothing_is_replayed_on_damage_or_in_a_foreign_folder(
     story: Story, chain: AChain, replayed: Replayed
 ) -> None:
     assert story.verify(chain, SCOPE, is_local=False).is_valid

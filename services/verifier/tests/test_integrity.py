@@ -83,13 +83,13 @@ def test_every_flipped_block_is_named(folder: Path) -> None:
         problem = problems_of_blocks(folder)
         assert problem.kind is Damage.BLOCK_HASH_MISMATCH
         assert str(problem.block) == file.name
-        # The head's own number is stated only by itself.
+        # No other block states the sequence number of the head.
         assert problem.sequence_number == (None if file.name == head_of(folder) else number)
         flip(file)
 
 
 def problems_of_blocks(folder: Path) -> Problem:
-    # The seed may be what is damaged, so the id is given.
+    # The seed may be the damaged block, so the id is given.
     _, problems = check_chain(target_of(folder, DatasetId.of_key(bytes(32))))
     return problems[0]
 
@@ -139,7 +139,7 @@ def test_a_folder_in_place_of_a_block_is_named_with_its_place(folder: Path, abov
     assert links == chain[len(chain) - above :]
 
 
-def test_a_missing_block_is_named_and_what_is_above_it_still_looked_at(folder: Path) -> None:
+def test_a_missing_block_is_named_and_those_above_it_are_still_checked(folder: Path) -> None:
     chain = check_chain(target_of(folder))[0]
     lost = chain[1]
     (folder / "blocks" / str(lost.hash)).unlink()
@@ -149,7 +149,7 @@ def test_a_missing_block_is_named_and_what_is_above_it_still_looked_at(folder: P
     assert links == chain[2:]
 
 
-def test_bytes_alone_say_nothing_of_records(folder: Path) -> None:
+def test_a_check_of_bytes_alone_does_not_cover_records(folder: Path) -> None:
     assert problems_of(folder, depth=Depth(logical=False))[0] == []
 
 

@@ -1,4 +1,4 @@
-"""A migration in a chain is repeated as one, and its checkpoint and records are held against the block."""
+"""A migration in a chain is repeated as one, and its checkpoint and records are compared with the block."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -83,7 +83,7 @@ def migrated_chain(source: AChain) -> AChain:
 def replayed(
     *, migrated: bytes, interval: OffsetInterval | None = None, since: int = 0
 ) -> list[Problem | None]:
-    """Return what is found in the blocks after the first `since`."""
+    """Return the problems found in the blocks after the first `since`."""
     source = a_chain(a_seed(dataset=A), a_push_source(), a_schema())
     output = migrated_chain(source)
     story = Story(engine=cast("Engine", Migrating(migrated=migrated, interval=interval)))
@@ -102,7 +102,7 @@ def replayed(
     ]
 
 
-def test_a_migration_that_gives_the_same_is_right() -> None:
+def test_a_migration_with_the_same_result_is_valid() -> None:
     assert replayed(migrated=b"migrated") == [None, None]
 
 
@@ -118,7 +118,7 @@ def test_a_migration_is_repeated_as_one_also_if_its_query_was_verified_before() 
         (b"migrated", OffsetInterval(start=0, end=3), "offsets: declared None"),
     ],
 )
-def test_a_migration_that_gives_something_else_is_found(
+def test_a_migration_with_a_different_result_is_found(
     migrated: bytes, interval: OffsetInterval | None, what: str
 ) -> None:
     first, problem = replayed(migrated=migrated, interval=interval)

@@ -1,4 +1,4 @@
-"""What a replay gave is compared in the types that the dataset began with, whatever the engine's setting."""
+"""The result of a replay is compared in the types of the dataset's schema, whatever the engine's setting."""
 
 from pathlib import Path
 
@@ -24,9 +24,9 @@ INTERVAL = OffsetInterval(start=0, end=1)
 
 
 def records(values: list[int | None], *, signed: bool) -> pa.Table:
-    moments = pa.array([0] * len(values)).cast(pa.timestamp("ms", "UTC"))
+    times = pa.array([0] * len(values)).cast(pa.timestamp("ms", "UTC"))
     return with_system_columns(
-        pa.table({"event_time": moments, "n": pa.array(values, pa.int64())}),
+        pa.table({"event_time": times, "n": pa.array(values, pa.int64())}),
         ops=None,
         first_offset=0,
         system_time=Timestamp.from_ms(0),

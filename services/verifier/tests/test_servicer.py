@@ -1,4 +1,4 @@
-"""What a request asks of the verifier, and how its verdicts are answered."""
+"""What a request makes the verifier check, and how its verdicts are returned."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ VALID: Final = Verdict(head=None, problems=(), tally=Tally())
 
 
 class Judge(Verifier):
-    """Notes what it is asked, and gives one step and the verdict."""
+    """Records its requests, and yields one step and the verdict."""
 
     def __init__(self, story: Story, verdict: Verdict = VALID) -> None:
         super().__init__(story.datasets, story.engine, story.home)

@@ -1,4 +1,4 @@
-"""Signatures beside blocks: none is no damage, a wrong one is found and named by dataset, block and kind."""
+"""Signatures of blocks: a missing one is no damage, a wrong one is reported by dataset, block and kind."""
 
 import shutil
 from pathlib import Path
@@ -93,7 +93,7 @@ def test_a_folder_in_place_of_a_signature_is_named(folder: Path) -> None:
     assert problem.text == f"signatures/{one.name}: it is not a regular file"
 
 
-def test_of_a_file_that_is_too_long_only_so_much_is_read_that_this_is_noticed(folder: Path) -> None:
+def test_a_file_that_is_too_long_is_read_only_up_to_the_limit(folder: Path) -> None:
     one, other, *_ = sign(folder)
     overwrite(one, bytes(2 * SIZE_LIMIT))
     other.unlink()

@@ -1,4 +1,4 @@
-"""Which datasets a verification looks at."""
+"""Which datasets a verification covers."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from odf_verifier.targets import targets
 
 @pytest.fixture
 def datasets() -> NodeDatasets:
-    """Have names only: nothing can be read of any dataset."""
+    """Have names only: no dataset can be read."""
     made = in_memory()
     for alias in ("flights", "flights.late", "me/flights.hourly", "weather"):
         made.catalog.add(CatalogEntry(alias=alias, dataset_id=generate().dataset_id))
@@ -30,14 +30,14 @@ def names(datasets: NodeDatasets, *refs: str) -> list[str]:
     return [target.name for target in targets(datasets, refs, every=False, recursive=False)]
 
 
-def test_a_pattern_covers_also_what_cannot_be_read(datasets: NodeDatasets) -> None:
+def test_a_pattern_covers_unreadable_datasets_too(datasets: NodeDatasets) -> None:
     assert names(datasets, "FLIGHTS.%") == ["flights.late", "me/flights.hourly"]
     assert names(datasets, "weather", "%flights%", "flights") == [
         "weather", "flights", "flights.late", "me/flights.hourly",
     ]  # fmt: skip
 
 
-def test_a_pattern_that_covers_nothing_is_an_error(datasets: NodeDatasets) -> None:
+def test_a_pattern_without_a_match_is_an_error(datasets: NodeDatasets) -> None:
     with pytest.raises(NotFound, match=r"no dataset has a name that matches trains\.%"):
         names(datasets, "flights", "trains.%")
     with pytest.raises(InvalidInput, match="% matches anything"):
@@ -131,7 +131,7 @@ def test_inputs_of_two_inputs_are_read_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert read == [a_dataset("cities"), a_dataset("daily")]
 
 
-def test_inputs_that_are_not_here_or_have_no_head_keep_no_other_from_being_listed() -> None:
+def test_inputs_that_are_missing_or_have_no_head_do_not_hide_others() -> None:
     story = Story()
     story.catalog.add(CatalogEntry(alias="empty", dataset_id=a_dataset("empty")))
     story.put(a_chain(a_seed(dataset=a_dataset("cities"))), name="cities")
@@ -142,7 +142,7 @@ def test_inputs_that_are_not_here_or_have_no_head_keep_no_other_from_being_liste
     assert [target.name for target in found] == ["empty", "cities", "report"]
 
 
-def test_a_folder_is_a_dataset_elsewhere_by_the_id_of_its_seed(
+def test_a_folder_is_a_foreign_dataset_with_the_id_of_its_seed(
     datasets: NodeDatasets, tmp_path: Path
 ) -> None:
     chain, folder = a_chain(), tmp_path / "a copy"

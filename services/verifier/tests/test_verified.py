@@ -10,7 +10,7 @@ DATASET = DatasetId.of_key(bytes(32))
 A, B = Multihash.sha3(b"a" * 32), Multihash.sha3(b"b" * 32)
 
 
-def test_phases_are_remembered_apart(tmp_path: Path) -> None:
+def test_phases_are_remembered_separately(tmp_path: Path) -> None:
     verified = VerifiedHeads(tmp_path / "verified")
     verified.remember(DATASET, {"integrity": A, "replay": A})
     verified.remember(DATASET, {"integrity": B})

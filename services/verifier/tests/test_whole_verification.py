@@ -66,7 +66,7 @@ Change = Callable[[TransformRequest, TransformResponseSuccess], TransformRespons
 
 
 class OtherEngine(PassingEngine):
-    """Answers as told, once it has done what is asked."""
+    """Returns the configured result after the requested work."""
 
     change: Change = staticmethod(lambda _, response: response)
 
@@ -123,7 +123,7 @@ class Node:
         return self.coordinator.find(ref).state.head
 
     def file(self, ref: str, kind: ObjectKind) -> Path:
-        """Return the file of some object."""
+        """Return the file of an object."""
         dataset = self.coordinator.find(ref).id
         name = min(self.coordinator.blobs.names(dataset, kind), key=str)
         return self.coordinator.blobs.local_path(dataset, kind, name)
@@ -207,7 +207,7 @@ def no_watermark_of_the_fourth_record(
     return replace(response, new_watermark=None) if request.next_offset == 3 else response
 
 
-def test_a_watermark_that_an_engine_left_as_it_was_is_no_difference(node: Node) -> None:
+def test_a_watermark_that_an_engine_left_unchanged_is_no_difference(node: Node) -> None:
     node.engine.change = no_watermark_of_the_fourth_record
     before = node.coordinator.find("copy").state.watermark
     node.push("Kyiv", minute=2)
@@ -295,7 +295,7 @@ def grow(file: Path) -> None:
         (ObjectKind.BLOCK, delete, Damage.BLOCK_MISSING),
     ],
 )
-def test_a_bad_verdict_is_given_again_until_the_damage_is_repaired(
+def test_a_bad_verdict_is_repeated_until_the_damage_is_repaired(
     node: Node, kind: ObjectKind, spoil: Callable[[Path], None], damage: Damage
 ) -> None:
     file = node.file("copy", kind)
@@ -318,7 +318,7 @@ def test_a_signature_that_is_wrong_is_damage(node: Node) -> None:
     assert node.damage("copy") == [Damage.SIGNATURE_INVALID]
 
 
-def test_a_look_at_the_bytes_alone_leaves_the_replay_to_be_done(node: Node) -> None:
+def test_a_check_of_the_bytes_alone_leaves_the_replay_pending(node: Node) -> None:
     verdict = node.verify("copy", Scope(replay=False, incremental=True))
     assert (verdict.word, verdict.tally.transforms) == ("valid", 0)
     assert node.is_remembered("copy", "integrity")
@@ -331,7 +331,7 @@ def test_a_look_at_the_bytes_alone_leaves_the_replay_to_be_done(node: Node) -> N
     assert node.verify("copy").tally.transforms == 3
 
 
-def test_a_block_that_was_lost_since_its_bytes_were_looked_at_is_found_by_the_replay(node: Node) -> None:
+def test_a_block_that_was_lost_since_its_bytes_were_checked_is_found_by_the_replay(node: Node) -> None:
     node.verify("copy", Scope(replay=False, incremental=True))
     known = node.coordinator.find("copy")
     links = list(iterate(node.coordinator.datasets.reader(known.id), known.state.head))
@@ -348,7 +348,7 @@ def test_a_verdict_on_a_reference_is_not_the_datasets(node: Node) -> None:
 
 
 class Context:
-    """A caller that listens."""
+    """A caller that stays connected."""
 
     def is_active(self) -> bool:
         return True
@@ -384,7 +384,7 @@ def test_a_request_may_leave_the_replay_out(node: Node) -> None:
     assert len(node.engine.requests) == ran
 
 
-def test_a_dataset_that_cannot_be_judged_now_is_answered_with_why_and_the_others_are_judged(
+def test_a_dataset_that_cannot_be_verified_now_is_reported_with_the_reason_and_the_others_are_verified(
     node: Node,
 ) -> None:
     node.engine.failures = [Unavailable(what="the engine", why="it is starting")]
@@ -416,8 +416,8 @@ def await_true(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def tell(node: Node, ref: str, *bodies: Any) -> Any:
-    """Return the service that was told of commits to a dataset."""
+def notified(node: Node, ref: str, *bodies: Any) -> Any:
+    """Return the service, notified of commits to a dataset."""
     service = node.build()
     (subscription,) = service.subscriptions
     for body in bodies or (bus.Committed(),):
@@ -425,8 +425,8 @@ def tell(node: Node, ref: str, *bodies: Any) -> Any:
     return service
 
 
-def test_what_is_announced_as_committed_is_verified_and_replayed(node: Node) -> None:
-    service = tell(node, "copy")
+def test_announced_commits_are_verified_and_replayed(node: Node) -> None:
+    service = notified(node, "copy")
     (background,) = service.background
 
     with running(background):
@@ -438,7 +438,7 @@ def test_what_is_announced_as_committed_is_verified_and_replayed(node: Node) -> 
     assert (verdict.tally.blocks > 0, verdict.tally.transforms) == (True, 0)
 
 
-def test_nothing_is_looked_at_when_commits_are_not_to_be_verified(node: Node) -> None:
+def test_nothing_is_checked_when_commits_are_not_to_be_verified(node: Node) -> None:
     service = node.build(looks=False)
     assert (service.subscriptions, service.background) == ((), ())
 
@@ -447,7 +447,7 @@ def test_a_commit_that_is_damaged_is_reported_in_the_log(node: Node) -> None:
     file = node.file("copy", ObjectKind.DATA)
     flip(file)
 
-    with capture_logs() as log, running(tell(node, "copy").background[0]):
+    with capture_logs() as log, running(notified(node, "copy").background[0]):
         await_true(lambda: bool(log))
 
     (entry,) = log
@@ -456,7 +456,7 @@ def test_a_commit_that_is_damaged_is_reported_in_the_log(node: Node) -> None:
     assert entry["object"] == file.name
 
 
-def test_a_dataset_that_cannot_be_judged_is_put_off_and_the_next_one_is_judged(node: Node) -> None:
+def test_a_dataset_that_cannot_be_verified_is_postponed_and_the_next_one_is_verified(node: Node) -> None:
     node.engine.failures = [Unavailable(what="the engine")]
     on_commit = OnCommit(node.verifier)
     for target in targets(node.datasets, ("copy", "cities"), every=False, recursive=False):
@@ -469,10 +469,10 @@ def test_a_dataset_that_cannot_be_judged_is_put_off_and_the_next_one_is_judged(n
     assert not node.is_remembered("copy", "bytes")
 
 
-def test_a_commit_is_judged_after_a_quiet_time(node: Node) -> None:
+def test_a_commit_is_verified_after_a_quiet_period(node: Node) -> None:
     on_commit = OnCommit(node.verifier)
     with running(on_commit.run) as thread:
-        time.sleep(1.2)  # it looks twice, and finds nothing
+        time.sleep(1.2)  # it checks twice, and finds nothing
         assert thread.is_alive()
         for target in targets(node.datasets, ("cities",), every=False, recursive=False):
             on_commit.add(target)

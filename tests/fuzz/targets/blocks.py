@@ -30,7 +30,7 @@ MESSAGES = (
 
 
 def check(raw: bytes) -> None:
-    """Read `raw` as everything that it may be; what is read can be shown, and written to be read as the same."""
+    """Read `raw` as every type that it may be; the result can be shown, and survives a round trip."""
     _check_block(raw)
     _check_event(raw)
     for cls in MESSAGES:

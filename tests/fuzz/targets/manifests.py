@@ -14,7 +14,7 @@ from odf_common.errors import OdfError
 
 
 def check(raw: bytes) -> None:
-    """Read `raw` as every kind of manifest; what is read can be stored, shown, and read again."""
+    """Read `raw` as every kind of manifest; the result can be stored, shown, and read again."""
     _check_snapshots(raw)
     _check_event(raw)
     _check_block(raw)

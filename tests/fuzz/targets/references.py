@@ -18,7 +18,7 @@ REPEATING = Alias(dataset=Name("a" * 60 + "-b" * 20))
 
 
 def check(raw: bytes) -> None:
-    """Read `raw` by every parser: what is printed reads as the same; a pattern covers each name or not, quickly."""
+    """Read `raw` by every parser: printed references are read back; patterns are matched quickly."""
     text = raw.decode("utf-8", "surrogateescape")
     for parse in PARSERS:
         try:

@@ -12,7 +12,7 @@ END = b"\xff"  # in no UTF-8 text, and rarely in a descriptor
 
 
 def check(raw: bytes) -> None:
-    """Decode the payload with the schema in both formats; what is decoded is a JSON object."""
+    """Decode the payload with the schema in both formats; the result is a JSON object."""
     schema, _, payload = raw.partition(END)
     _check_avro(schema, payload)
     _check_protobuf(schema, payload)

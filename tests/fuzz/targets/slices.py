@@ -1,4 +1,4 @@
-"""Data slices: Parquet files of strangers, above all their footers."""
+"""Data slices: untrusted Parquet files, above all their footers."""
 
 import os
 import struct

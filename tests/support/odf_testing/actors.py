@@ -13,7 +13,7 @@ import pytest
 from odf_testing.killer import Killed, Killer
 
 _HERE: Final = threading.local()
-# In real time: an actor that runs for longer waits for something that never happens.
+# In real time: an actor that runs for longer waits for an event that never happens.
 STUCK_SECONDS: Final = 60.0
 
 
@@ -44,14 +44,14 @@ class Actor:
             self._thread.join()
 
     def kill(self) -> None:
-        """Kill it where it is: it writes nothing more."""
+        """Kill it at its current position: it writes nothing more."""
         self.is_dead = self.is_ending = True
         if not self.is_over:
             self.go()
 
     def pause(self) -> None:
         """Let other actors run; called by the actor."""
-        if self.is_dead:  # although something caught that
+        if self.is_dead:  # although the code caught that
             raise Killed
         self._theirs.release()
         self._mine.acquire()

@@ -190,8 +190,8 @@ class AChain:
     def add(self, *events: KnownEvent, version: int = BLOCK_VERSION) -> "AChain":
         """Add a block per event, a second apart; raises `ChainRuleViolated`."""
         for event in events:
-            moment = a_block(self.last, event).system_time
-            blocks, self.last = build_blocks(self.last, [event], system_time=moment, version=version)
+            system_time = a_block(self.last, event).system_time
+            blocks, self.last = build_blocks(self.last, [event], system_time=system_time, version=version)
             self.blocks.extend(blocks)
             self.store.update({one.hash: one.raw for one in blocks})
         return self

@@ -76,8 +76,8 @@ class BusContract:
         assert len({(message.key, message.partition) for message in found}) == 3
         inbox.close()
 
-    def test_what_was_not_committed_is_delivered_again_to_the_same_group(self, bus: Bus) -> None:
-        """And only that; another group has positions of its own."""
+    def test_uncommitted_messages_are_delivered_again_to_the_same_group(self, bus: Bus) -> None:
+        """And only that; another group has separate positions."""
         send(bus, COORDINATOR_COMMANDS, a_dataset(), range(3))
         inbox = bus.subscribe(COORDINATOR_COMMANDS, group="readers")
         first, *_ = take(inbox, 3)
@@ -88,7 +88,7 @@ class BusContract:
             assert numbers(take(inbox, len(left))) == {a_dataset(): left}
             inbox.close()
 
-    def test_without_a_group_every_inbox_receives_what_is_sent_from_now_on(self, bus: Bus) -> None:
+    def test_without_a_group_every_inbox_receives_later_messages(self, bus: Bus) -> None:
         """Earlier messages are not delivered."""
         send(bus, NOTIFICATIONS, a_dataset(), range(2))
         inboxes = [bus.subscribe(NOTIFICATIONS, group=None) for _ in range(2)]
@@ -126,7 +126,7 @@ class TopicsContract:
     def test_fixed_topics_are_created_under_the_prefix_unless_they_exist(
         self, topics: Topics, name: str
     ) -> None:
-        """What exists stays as it is."""
+        """An existing topic is unchanged."""
         topics.ensure_topics([name], 2)
         first = topics.topic_id(topics.prefix + name)
         topics.ensure_topics([name, f"{name}.other"], 3)
@@ -134,7 +134,7 @@ class TopicsContract:
         assert topics.partitions(topics.prefix + name) == 2
         assert topics.partitions(f"{topics.prefix}{name}.other") == 3
 
-    def test_a_push_topic_that_exists_is_left_alone(self, topics: Topics, name: str) -> None:
+    def test_an_existing_push_topic_is_left_unchanged(self, topics: Topics, name: str) -> None:
         """Its name is complete."""
         topics.create_push_topic(name, 2)
         topics.create_push_topic(name, 5)
@@ -172,7 +172,7 @@ class TopicsContract:
         assert (topics.partitions(name), topics.topic_id(name)) == (3, first)
 
     def test_a_missing_topic_is_not_found(self, topics: Topics, name: str) -> None:
-        """For every question; deleting it does nothing."""
+        """For every request; deleting it does nothing."""
         topics.delete_topic(name)
         for question in (
             topics.topic_id,
@@ -186,7 +186,7 @@ class TopicsContract:
 
 
 def await_gone(topics: Topics, name: str) -> None:
-    """Return when a deleted topic is gone, which takes a broker a while."""
+    """Return when a deleted topic has disappeared, which takes a broker a while."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not isinstance(topics.describe([name])[name], NotFound):
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""A certificate that only those trust who are given it, and a proxy that presents it for a server without TLS."""
+"""A self-signed certificate, and a proxy that presents it for a server without TLS."""
 
 import datetime as dt
 import ipaddress

@@ -70,13 +70,13 @@ class BlobStoreContract:
             with pytest.raises(NotFound):
                 read(a_dataset(), ObjectKind.DATA, NAME)
 
-    def test_an_object_that_is_there_is_left_alone(self, blobs: BlobStore) -> None:
+    def test_an_existing_object_is_left_unchanged(self, blobs: BlobStore) -> None:
         """Names are hashes: the first content is as good as a later one."""
         blobs.put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
         blobs.put(a_dataset(), ObjectKind.DATA, NAME, b"other bytes")
         assert blobs.read(a_dataset(), ObjectKind.DATA, NAME) == CONTENT
 
-    def test_many_objects_are_stored_at_once_and_those_that_are_there_are_left_alone(
+    def test_many_objects_are_stored_at_once_and_existing_ones_are_left_unchanged(
         self, blobs: BlobStore
     ) -> None:
         blobs.put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
@@ -98,7 +98,7 @@ class BlobStoreContract:
         assert blobs.read(a_dataset(), ObjectKind.CHECKPOINT, NAME) == CONTENT
         shutil.rmtree(folder)
 
-    def test_a_file_of_an_object_that_is_there_is_dropped(self, blobs: BlobStore) -> None:
+    def test_a_file_of_an_existing_object_is_dropped(self, blobs: BlobStore) -> None:
         blobs.put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
         file = blobs.scratch() / "other"
         file.write_bytes(b"other")
@@ -124,7 +124,7 @@ class BlobStoreContract:
         assert set(blobs.names(a_dataset(1), ObjectKind.BLOCK)) == {a_hash(1), a_hash(3)}
         assert set(blobs.datasets()) == {a_dataset(1), a_dataset(2)}
 
-    def test_removed_objects_are_gone_and_may_come_back(self, blobs: BlobStore) -> None:
+    def test_removed_objects_are_gone_and_may_be_stored_again(self, blobs: BlobStore) -> None:
         """Others stay; removing missing ones does nothing."""
         blobs.remove(a_dataset(), ObjectKind.DATA, [NAME])
         for number in (1, 2):
@@ -138,7 +138,7 @@ class BlobStoreContract:
         blobs.put(a_dataset(), ObjectKind.DATA, a_hash(1), CONTENT)
         assert blobs.read(a_dataset(), ObjectKind.DATA, a_hash(1)) == CONTENT
 
-    def test_who_changes_notes_excludes_others(self, blobs: BlobStore) -> None:
+    def test_notes_are_changed_under_an_exclusive_lock(self, blobs: BlobStore) -> None:
         def count() -> None:
             for _ in range(20):
                 with blobs.noting(a_dataset(1)):
@@ -153,7 +153,7 @@ class BlobStoreContract:
             thread.join()
         assert blobs.note(a_dataset(1), "count") == "60"
 
-    def test_notes_are_kept_until_they_are_taken_away(self, blobs: BlobStore) -> None:
+    def test_notes_are_kept_until_they_are_removed(self, blobs: BlobStore) -> None:
         """They belong to one dataset, and are deleted with it."""
         blobs.put(a_dataset(1), ObjectKind.BLOCK, NAME, CONTENT)
         blobs.set_note(a_dataset(1), "one", None)
@@ -167,7 +167,7 @@ class BlobStoreContract:
         blobs.delete_dataset(a_dataset(1))
         assert blobs.note(a_dataset(1), "two") is None
 
-    def test_a_deleted_dataset_is_gone_and_may_come_back(self, blobs: BlobStore) -> None:
+    def test_a_deleted_dataset_is_gone_and_may_be_stored_again(self, blobs: BlobStore) -> None:
         """Deleting a missing one does nothing."""
         blobs.put(a_dataset(1), ObjectKind.BLOCK, NAME, CONTENT)
         blobs.put(a_dataset(2), ObjectKind.BLOCK, NAME, CONTENT)
@@ -193,31 +193,31 @@ class RefStoreContract:
         assert refs.head(a_dataset()) == a_hash(2)
         assert refs.head(a_dataset(2)) is None
 
-    def test_a_stale_mover_is_told_and_nothing_changes(self, refs: RefStore) -> None:
+    def test_a_stale_mover_gets_an_error_and_nothing_changes(self, refs: RefStore) -> None:
         """The error has the expected and the actual hash."""
         refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
         for expected in (None, a_hash(2)):
-            with pytest.raises(HeadMoved) as told:
+            with pytest.raises(HeadMoved) as caught:
                 refs.compare_and_set(a_dataset(), expected=expected, new=a_hash(3))
-            assert told.value.actual == str(a_hash(1))
+            assert caught.value.actual == str(a_hash(1))
         assert refs.head(a_dataset()) == a_hash(1)
 
-    def test_references_of_other_names_are_apart(self, refs: RefStore) -> None:
+    def test_references_of_other_names_are_separate(self, refs: RefStore) -> None:
         """The name is `head` by default."""
         refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1), ref="other")
         assert refs.head(a_dataset()) is None
         assert refs.head(a_dataset(), "other") == a_hash(1)
 
-    def test_a_reference_is_removed_where_it_was_seen(self, refs: RefStore) -> None:
+    def test_a_reference_is_removed_only_from_its_expected_block(self, refs: RefStore) -> None:
         """Others stay; names are returned in order."""
         refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
         refs.compare_and_set(a_dataset(), expected=None, new=a_hash(2), ref="b-1")
         refs.compare_and_set(a_dataset(), expected=None, new=a_hash(3), ref="a")
         assert refs.names(a_dataset()) == ("a", "b-1", "head")
         assert refs.names(a_dataset(2)) == ()
-        with pytest.raises(HeadMoved) as told:
+        with pytest.raises(HeadMoved) as caught:
             refs.remove(a_dataset(), "a", expected=a_hash(1))
-        assert (told.value.ref, told.value.actual) == ("a", str(a_hash(3)))
+        assert (caught.value.ref, caught.value.actual) == ("a", str(a_hash(3)))
         refs.remove(a_dataset(), "a", expected=a_hash(3))
         assert refs.head(a_dataset(), "a") is None
         assert refs.names(a_dataset()) == ("b-1", "head")
@@ -225,7 +225,7 @@ class RefStoreContract:
         assert refs.names(a_dataset()) == ("head",)
 
     def test_of_many_movers_exactly_one_wins_each_round(self, refs: RefStore) -> None:
-        """Threads here; adapters of real stores add processes."""
+        """Threads only; adapters of real stores add processes."""
         movers, rounds = 8, 20
         expected: Multihash | None = None
         with ThreadPoolExecutor(movers) as pool:
@@ -288,7 +288,7 @@ class CatalogContract:
         assert sum(won) == 1
         assert catalog.by_alias("cities") == an_entry("cities", won.index(True))
 
-    def test_entries_come_by_lower_case_alias(self, catalog: Catalog) -> None:
+    def test_entries_are_sorted_by_lower_case_alias(self, catalog: Catalog) -> None:
         """Accounts are part of the alias."""
         for number, alias in enumerate(["b", "A", "me/c"]):
             catalog.add(an_entry(alias, number))
@@ -315,7 +315,7 @@ class CatalogContract:
         catalog.add(an_entry("cities"))
         assert [one.incarnation for one in catalog.entries()] == [str(a_dataset())]
 
-    def test_what_is_not_there_cannot_be_replaced(self, catalog: Catalog) -> None:
+    def test_a_missing_entry_cannot_be_replaced(self, catalog: Catalog) -> None:
         """Replacing never creates."""
         with pytest.raises(NotFound):
             catalog.replace(an_entry())
@@ -334,7 +334,7 @@ class CatalogContract:
         assert catalog.by_id(a_dataset()) == an_entry("Places", default="topic")
         catalog.add(an_entry("cities", 3))
 
-    def test_a_claim_is_held_by_one_and_what_it_recorded_stays_until_it_is_settled(
+    def test_a_claim_is_held_by_one_and_its_records_are_kept_until_it_is_settled(
         self, catalog: Catalog
     ) -> None:
         """Releasing a claim does not settle it."""
@@ -403,7 +403,7 @@ class LocksContract:
         assert locks.acquire(a_dataset(1), 5000) is not None
 
     def test_an_expired_lock_is_not_released_from_its_next_holder(self, locks: Locks) -> None:
-        """Its holder may have slept."""
+        """Its holder may have been suspended."""
         old = locks.acquire(a_dataset(), 30)
         assert old is not None
         time.sleep(0.06)

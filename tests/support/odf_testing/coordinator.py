@@ -90,7 +90,7 @@ class FakeBus(MemoryBus):
 
 
 class NoIngest:
-    """Nothing waits anywhere."""
+    """No messages wait."""
 
     def __init__(self) -> None:
         self.drained: list[DatasetId] = []
@@ -110,7 +110,7 @@ class NoIngest:
 
 @dataclass
 class Coordinator:
-    """All parts of a coordinator, and what tests do with it."""
+    """All parts of a coordinator, and helpers of tests."""
 
     home: Path
     engine: PassingEngine = field(default_factory=PassingEngine)
@@ -153,7 +153,7 @@ class Coordinator:
 
     @property
     def node_datasets(self) -> NodeDatasets:
-        """Return the datasets as the other services of the node have them."""
+        """Return the datasets as seen by the other services of the node."""
         return NodeDatasets(catalog=self.catalog, blobs=self.blobs, refs=self.refs, states=self.states)
 
     def _open_stores(self) -> None:
@@ -225,7 +225,7 @@ class Coordinator:
 
     @property
     def parts(self) -> Parts:
-        """Return what the servicer answers with."""
+        """Return the servicer's dependencies."""
         return Parts(
             datasets=self.datasets,
             creator=self.creator,
@@ -240,7 +240,7 @@ class Coordinator:
     def new_committer(
         self, *, refs: RefStore | None = None, locks: Locks | None = None, lock_ttl_ms: int = 10_000
     ) -> Committer:
-        """Return one more committer over the same stores, as another instance would have it."""
+        """Return one more committer over the same stores, like that of another instance."""
         return Committer(
             blobs=self.blobs,
             refs=refs or self.refs,
@@ -310,7 +310,7 @@ class Coordinator:
     def propose(
         self, known: DatasetHandle, events: Iterable[KnownEvent], *, system_time: Timestamp | None = None
     ) -> Outcome:
-        """Propose on the head that `known` has."""
+        """Propose on the head of `known`."""
         return self.committer.commit(
             known.id,
             expected_head=known.state.head,
@@ -319,8 +319,8 @@ class Coordinator:
         )
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Have the scheduler run meanwhile."""
+    def scheduler_running(self) -> Iterator[None]:
+        """Run the scheduler within the block."""
         stop = threading.Event()
         thread = threading.Thread(target=self.scheduler.run, args=(stop,), daemon=True)
         thread.start()
@@ -331,7 +331,7 @@ class Coordinator:
             thread.join()
 
     def work(self) -> int:
-        """Do all transforms that are due; returns how many looks that took."""
+        """Do all transforms that are due; returns the number of runs."""
         looks = 0
         while self.scheduler.work():
             looks += 1

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from typing import Final
 
 CHUNK_BYTES: Final = 8192
-# After each piece: a network is slower than a server, which would see nothing of a burst otherwise.
+# After each piece: a network is slower than a server, which would otherwise not notice a burst.
 PAUSE_SECONDS: Final = 0.0002
 NEVER: Final = 1 << 60
 
 
 class CuttingProxy:
-    """Forwards connections to a server; a cut resets both ends of all of them, and loses what is under way."""
+    """Forwards connections to a server; a cut resets both ends of all of them, and loses the bytes in flight."""
 
     def __init__(self, port: int) -> None:
         self.url = ""

@@ -24,8 +24,8 @@ ODF: Final = Path(sys.executable).with_name("odf")
 COLD: Final = ("up", "down")  # commands that start and end processes
 PATIENCE: Final = 60.0  # seconds
 COMMAND_SECONDS: Final = 600.0
-LOOK_SECONDS: Final = 0.05  # between two looks
-PAUSE_PER_LOOK: Final = 2.0  # times as long as a look took
+LOOK_SECONDS: Final = 0.05  # between two checks
+PAUSE_PER_LOOK: Final = 2.0  # times the duration of a check
 
 
 class CommandFailed(AssertionError):
@@ -161,7 +161,7 @@ class EmbeddedNode:
     def eventually(self, claim: Callable[[], bool], timeout: float = PATIENCE) -> None:
         """Return when the condition holds; fail if it does not in time.
 
-        Looks that are commands are rarer than those that are cheap, since what is waited for needs the processor too.
+        Checks by commands are rarer than cheap ones, since the awaited work needs the processor, too.
         """
         deadline = time.monotonic() + timeout
         while True:

@@ -59,7 +59,7 @@ def only_request(out: Derivative) -> TransformRequest:
 
 
 class EngineContract:
-    """A query that passes all records on; fixtures: `engine`, and pytest's `tmp_path`."""
+    """A query that returns all records unchanged; fixtures: `engine`, and pytest's `tmp_path`."""
 
     def test_records_get_consecutive_offsets_in_the_order_of_the_slices(
         self, engine: Engine, tmp_path: Path
@@ -73,7 +73,7 @@ class EngineContract:
             assert out.tables[-1]["offset"].to_pylist() == list(range(first, last + 1))
         assert [row[FLIGHT] for row in out.rows()] == [5, 2, 9, 1, 3, 4]
 
-    def test_a_request_without_records_gives_none(self, engine: Engine, tmp_path: Path) -> None:
+    def test_a_request_without_records_returns_none(self, engine: Engine, tmp_path: Path) -> None:
         """And no interval; a file of zero records has the output's schema."""
         out = derivative(engine, tmp_path, [block(1, watermark=NOON), Block(watermark=NOON + HOUR)])
         out.pull(1)
@@ -113,7 +113,7 @@ class EngineContract:
         engine.execute_transform(only_request(out), seen.append)
         assert all(one.rows <= one.total for one in seen)
 
-    def test_a_query_that_is_no_sql_is_refused(self, engine: Engine) -> None:
+    def test_a_query_that_is_not_sql_is_refused(self, engine: Engine) -> None:
         """With its position."""
         with pytest.raises(InvalidQuery, match="line 1"):
             engine.validate(sql("SELEC 1"), {}, {}, VOCAB)

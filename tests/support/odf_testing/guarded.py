@@ -1,4 +1,4 @@
-"""Containers that fail when they are used without their lock: what a race would show only now and then."""
+"""Containers that fail when they are used without their lock: what a race would show only occasionally."""
 
 import threading
 from collections import OrderedDict

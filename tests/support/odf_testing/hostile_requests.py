@@ -1,4 +1,4 @@
-"""Requests of any kind to all that an OpenAPI description names; the dataset is the vector `cities.population`."""
+"""Requests of any kind to all operations of an OpenAPI description; the dataset is the vector `cities.population`."""
 
 import json
 from collections.abc import Mapping
@@ -92,7 +92,7 @@ def _try(url: str, token: str, operation: schemathesis.APIOperation[Any, Any, An
         has_body = operation.method == "post" and data.draw(SOMETIMES)
         body: dict[str, Any] = {"data": data.draw(bodies)} if has_body else {}
         answer = case.call(url, headers=headers, timeout=30, **body)
-        # A refusal of the other implementation has no body, which a description cannot say.
+        # A refusal of the other implementation has no body, which a description cannot express.
         case.validate_response(answer, checks=CHECKS + (CHECKS_OF_CONTENT if answer.content else []))
         assert b"Traceback" not in answer.content
 

@@ -1,4 +1,4 @@
-"""Runs commands of sync in processes of their own, and kills one by SIGKILL before its n-th step.
+"""Runs commands of sync in separate processes, and kills one by SIGKILL before its n-th step.
 
 A step is a change of the file system, bytes that are kept for the next attempt, or bytes that are sent to another
 process, unless it is only asked for something. What is between two steps leaves nothing behind, so a kill before each
@@ -136,7 +136,7 @@ def killable() -> Iterator[Killable]:
 
 
 def be_quick(set_attribute: Callable[[object, str, object], None]) -> None:
-    """Have requests to a server that is gone end soon, and nothing wait for the disk."""
+    """Make requests to a server that has ended fail soon, and skip waiting for the disk."""
     set_attribute(http, "RETRY", QUICK)
     set_attribute(upload, "RETRY", QUICK)
     set_attribute(os, "fsync", lambda _: None)

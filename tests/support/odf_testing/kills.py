@@ -1,4 +1,4 @@
-"""Kills parts of a node while it is working, and repeats commands until all is done."""
+"""Kills parts of a node while it is busy, and repeats commands until all is done."""
 
 import json
 import os
@@ -19,7 +19,7 @@ ENGINE: Final = "engine-spark"
 Messages = Mapping[str, Sequence[bytes]]
 _TRIES: Final = 60
 _LOOK_SECONDS: Final = 0.002
-# What a part's log has at level debug when a piece of its work begins and ends.
+# The entries of a part's debug log when a unit of its work begins and ends.
 _WORK: Final = {
     "coordinator": (b"transform step begins", b"transform step ends"),
     "ingest": (b"proposing a block", b"proposal answered"),
@@ -46,7 +46,7 @@ def disturbed(
     work = _Work(node, part)
     running = {command: node.start(command) for command in (*commands, f"pull {pulled}")}
     time.sleep(source.uniform(0, 0.5))
-    old = _killed_at_work(node, part, work, with_jvm=victim == JVM)
+    old = _killed_while_busy(node, part, work, with_jvm=victim == JVM)
     for process in running.values():
         said = process.communicate()[1].decode()
         assert process.returncode in (0, 1), said
@@ -76,13 +76,13 @@ class _Work:
         return under_way > 0
 
 
-def _killed_at_work(node: EmbeddedNode, part: str, work: _Work, *, with_jvm: bool) -> int:
+def _killed_while_busy(node: EmbeddedNode, part: str, work: _Work, *, with_jvm: bool) -> int:
     """Kill a part, or only its JVM, while a piece of its work is under way; return the pid of the part."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         pid = node.pid(part)
         if pid is not None and work.is_under_way():
-            os.kill(pid, signal.SIGSTOP)  # so that it cannot finish between the look and the kill
+            os.kill(pid, signal.SIGSTOP)  # so that it cannot finish between the check and the kill
             try:
                 if work.is_under_way():
                     os.kill(jvm(pid) if with_jvm else pid, signal.SIGKILL)
@@ -95,7 +95,7 @@ def _killed_at_work(node: EmbeddedNode, part: str, work: _Work, *, with_jvm: boo
 
 
 def done(node: EmbeddedNode, command: str) -> list[Row]:
-    """Repeat a command while something that it needs is unreachable; return its rows."""
+    """Repeat a command while one of its dependencies is unreachable; return its rows."""
     said = b""
     for _ in range(_TRIES):
         ended = node.attempt(f"{command} --output json")

@@ -56,7 +56,7 @@ class MinioServer:
 
     @property
     def access(self) -> S3Access:
-        """Return what opens it."""
+        """Return its credentials."""
         return S3Access(endpoint=self.endpoint, region=REGION, access_key=ACCESS_KEY, secret_key=SECRET_KEY)
 
     def start(self) -> None:

@@ -56,7 +56,7 @@ class PushLogs:
         return self.logs.keys()
 
     def offsets_at(self, name: str, ms: int) -> Mapping[int, int]:
-        """Return the beginning for the epoch, else the end: all records have the timestamp 0; raises `NotFound`."""
+        """Return the beginning for the epoch, otherwise the end: all records have the timestamp 0; raises `NotFound`."""
         return {0: len(self._log(name).values) if ms else 0}
 
     def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
@@ -98,7 +98,7 @@ class PushConsumer:
     """Reads records at positions that the caller keeps, like `KafkaRecords`."""
 
     def __init__(self, logs: PushLogs, waited: Callable[[float], None]) -> None:
-        """Read `logs`; `waited` is called with the time for which nothing came."""
+        """Read `logs`; `waited` is called with the time without records."""
         self._logs = logs
         self._waited = waited
         self._at: dict[Partition, int] = {}

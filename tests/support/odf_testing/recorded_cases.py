@@ -14,7 +14,7 @@ P = ParamSpec("P")
 
 
 class Side(Enum):
-    """The side that is ours."""
+    """Our side of the exchange."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -35,7 +35,7 @@ class Sides:
     server: str | NotPlayed
 
     def of(self, side: Side) -> str | NotPlayed:
-        """Return what is said about a side."""
+        """Return the entry of a side."""
         return self.client if side is Side.CLIENT else self.server
 
 
@@ -47,7 +47,7 @@ PUSH_OF_ROWS: Final = NotPlayed("no command of ours sends rows to another node")
 
 SERVED: Final = "test_our_server_answers_simple_requests_as_recorded"
 SERVED_PULL: Final = "test_our_server_answers_a_pull_as_recorded"
-SERVED_PUSH: Final = "test_our_server_takes_a_push_as_recorded"
+SERVED_PUSH: Final = "test_our_server_accepts_a_push_as_recorded"
 NOT_PUSHED: Final = "test_our_server_answers_as_recorded_and_nothing_changes"
 CALLED: Final = "test_recorded_calls_get_the_recorded_answers"
 INGESTED: Final = "test_a_recorded_push_is_answered_as_recorded_if_the_commit_is_awaited"
@@ -56,8 +56,8 @@ NO_ROUTE: Final = "test_reads_that_this_node_does_not_serve_are_no_route"
 COPIES: Final = "test_our_client_copies_by_the_simple_protocol_as_recorded"
 PULLS: Final = "test_our_client_pulls_as_recorded"
 PUSHES: Final = "test_our_client_pushes_as_recorded"
-SPEAKS: Final = "test_our_end_of_an_exchange_says_and_takes_what_was_recorded"
-FINDS_NOTHING: Final = "test_our_client_asks_once_for_a_dataset_that_it_may_not_see"
+SPEAKS: Final = "test_our_end_of_an_exchange_sends_and_accepts_the_recorded_messages"
+FINDS_NOTHING: Final = "test_our_client_requests_a_hidden_dataset_once"
 
 RECORDINGS: Final = {
     "simple-pull-new": Sides(client=COPIES, server=SERVED),
@@ -74,7 +74,7 @@ RECORDINGS: Final = {
     "refs-blocks-objects": Sides(
         client=BY_HAND, server="test_our_server_answers_single_requests_as_recorded"
     ),
-    "object-put": Sides(client=BY_HAND, server="test_our_server_takes_objects_as_recorded"),
+    "object-put": Sides(client=BY_HAND, server="test_our_server_accepts_objects_as_recorded"),
     "smart-pull-new": Sides(client=PULLS, server=SERVED_PULL),
     "smart-pull-up-to-date": Sides(client=PULLS, server=SERVED_PULL),
     "smart-pull-incremental": Sides(client=PULLS, server=SERVED_PULL),
@@ -92,7 +92,7 @@ RECORDINGS: Final = {
     "smart-push-new": Sides(client=PUSHES, server=SERVED_PUSH),
     "smart-push-new-no-objects": Sides(client=PUSHES, server=SERVED_PUSH),
     "smart-push-up-to-date": Sides(
-        client="test_our_client_asks_for_the_head_only_if_nothing_is_new", server=NOT_PUSHED
+        client="test_our_client_requests_only_the_head_if_nothing_is_new", server=NOT_PUSHED
     ),
     "smart-push-diverged": Sides(
         client="test_our_client_refuses_a_push_that_has_diverged", server=NOT_PUSHED
@@ -111,7 +111,7 @@ RECORDINGS: Final = {
     ),
     "smart-push-invalid-head": Sides(client=SPEAKS, server=NOT_PUSHED),
     "smart-push-slow-upload": Sides(
-        client=SPEAKS, server="test_our_server_asks_for_the_progress_of_slow_uploads_as_recorded"
+        client=SPEAKS, server="test_our_server_requests_the_progress_of_slow_uploads_as_recorded"
     ),
     "smart-push-truncated-rounds": Sides(client=SPEAKS, server=SERVED_PUSH),
     "smart-push-corrupt-block": Sides(

@@ -1,4 +1,4 @@
-"""A client that sends what was recorded to a server over sockets, and checks that every answer is the recorded one."""
+"""A client that sends recorded requests to a server over sockets, and checks that every response is the recorded one."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from aiohttp import WSMsgType
 from odf_testing.recorded_transfers import PATIENCE_SECONDS, RECORDED_HOST, Line, body_of, plain_of
 
 JSON, TEXT = "application/json", "text/plain"
-IN_OWN_WORDS = (400, 415, 422)  # where the body is text, which says what is wrong
+IN_OWN_WORDS = (400, 415, 422)  # if the body is an error message
 FORBIDDEN = 403
 LENGTH, ALLOW = "content-length", "allow"
 HEADERS = ("content-type", LENGTH, ALLOW)
@@ -21,7 +21,7 @@ HEADERS = ("content-type", LENGTH, ALLOW)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a server answered."""
+    """The response of a server."""
 
     status: int
     headers: Mapping[str, str]

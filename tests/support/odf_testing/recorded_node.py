@@ -1,4 +1,4 @@
-"""A node as the recorded server was: its accounts, its tokens, and the datasets that the recorded clients found."""
+"""A node in the state of the recorded server: its accounts, tokens and datasets."""
 
 import re
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ class RecordedNode:
 def recorded_node(
     home: Path, lines: list[Line], pool: Pool, *, is_multi_tenant: bool | None = None
 ) -> RecordedNode:
-    """Return a node with what the recorded server had before the first request; its kind shows in the names there."""
+    """Return a node in the state of the recorded server before the first request; the recorded names show its kind."""
     found = heads_in(lines)
     if is_multi_tenant is None:
         is_multi_tenant = all("/" in alias for alias in found)
@@ -82,7 +82,7 @@ def _accounts(directory: Directory) -> dict[str, str]:
 
 
 def heads_in(lines: list[Line]) -> dict[str, str | None]:
-    """Return the heads of the datasets that were asked for, as they were before; None: no such dataset."""
+    """Return the former heads of the requested datasets; None: no such dataset."""
     heads: dict[str, str | None] = {}
     answers = {line["conn"]: line for line in lines if line["from"] == "server"}
     for line in lines:

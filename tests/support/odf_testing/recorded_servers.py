@@ -1,4 +1,4 @@
-"""A server that answers over sockets as recorded, and notes what a client does otherwise than the recorded one."""
+"""A server that responds over sockets as recorded, and records how a client differs from the recorded one."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ ANSWERED = ("content-type", "allow")
 
 @dataclass
 class Script:
-    """A server that answers as recorded; `asked` are the requests it got, `faults` what came instead of the recorded."""
+    """A server that answers as recorded; `asked` are the requests it got, `faults` the unexpected ones."""
 
     lines: list[Line]
     replaced: Mapping[str, str] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Script:
 
     @property
     def recorded_acts(self) -> list[str]:
-        """Return what `did` has if the client does what the recorded one did."""
+        """Return the expected value of `did` for a client that acts like the recorded one."""
         return [_act(line) for line in self.lines if line["from"] == "client"]
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -101,7 +101,7 @@ class Script:
         return socket
 
     async def _closed(self, socket: web.WebSocketResponse, line: Line) -> None:
-        """Note how the client ends the exchange."""
+        """Record how the client ends the exchange."""
         if not socket.closed:
             frame = await socket.receive(PATIENCE_SECONDS)
             self.closed.append((frame.data, frame.extra or ""))
@@ -132,12 +132,12 @@ def _meaning(content: bytes) -> Any:
 
 
 def _opened(plain: dict[str, Any]) -> dict[str, Any]:
-    """Return JSON with that in its texts read, too."""
+    """Return JSON whose strings are decoded as JSON, too."""
     return {key: _meaning(held.encode()) if isinstance(held, str) else held for key, held in plain.items()}
 
 
 def in_order(acts: list[str]) -> list[str]:
-    """Return acts with those sorted that are at the same time: requests for objects that follow each other."""
+    """Return acts with concurrent ones sorted: consecutive requests for objects."""
     groups = [(are_objects, list(group)) for are_objects, group in groupby(acts, _is_object)]
     return [act for are_objects, group in groups for act in (sorted(group) if are_objects else group)]
 

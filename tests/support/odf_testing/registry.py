@@ -24,7 +24,7 @@ BASIC = "Basic "
 
 @dataclass(slots=True)
 class Registered:
-    """A schema of the registry; `serialized` is what it answers to `format=serialized`."""
+    """A schema of the registry; `serialized` is the response for `format=serialized`."""
 
     text: str
     kind: str = "AVRO"
@@ -68,7 +68,7 @@ def serving_registry(port: int = 0, certificate: tuple[Path, Path] | None = None
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        wbufsize = 65_536  # an answer in one piece, which the client's kernel acknowledges at once
+        wbufsize = 65_536  # a response in one piece, which the client's kernel acknowledges at once
 
         def log_message(self, format: str, *args: object) -> None:
             pass

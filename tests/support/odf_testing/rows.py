@@ -21,7 +21,7 @@ def row(names: str, *values: object) -> Row:
 
 
 def at_once(roots: Mapping[str, Sequence[Row]], query: str) -> list[tuple[object, ...]]:
-    """Return DuckDB's result over everything that was sent; timestamps are milliseconds."""
+    """Return DuckDB's result over all input; timestamps are milliseconds."""
     with duckdb.connect() as connection:
         for name, rows in roots.items():
             connection.register(name.replace(".", "_"), pa.Table.from_pylist([plain(row) for row in rows]))
@@ -35,7 +35,7 @@ def changes(chain: StoredChain) -> list[tuple[object, ...]]:
     return [tuple(plain(row).values()) for row in table.drop_columns([OFFSET, SYSTEM_TIME]).to_pylist()]
 
 
-def moment(**after: float) -> datetime:
+def timestamp(**after: float) -> datetime:
     """Return the timestamp that long after the first."""
     return START + timedelta(**after)
 

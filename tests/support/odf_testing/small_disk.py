@@ -1,4 +1,4 @@
-"""A small file system of its own at a folder, so that a disk can be full."""
+"""A small separate file system at a folder, so that a disk can be full."""
 
 import subprocess
 from collections.abc import Iterator

@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 class Story:
-    """A node and what a story does with it."""
+    """A node and the helpers of a story."""
 
     def __init__(self, node: EmbeddedNode) -> None:
         """Use a running node."""
@@ -120,7 +120,7 @@ class Story:
         return self._rows(f"verify {line} --output json", code=code)
 
     def _entry(self, dataset: str) -> Row:
-        """Return what never changes of a dataset without asking again."""
+        """Return the immutable facts of a dataset without asking again."""
         if dataset not in self._known:
             self._known = {row["alias"]: row for row in self._rows("list --output json")}
         return self._known[dataset]

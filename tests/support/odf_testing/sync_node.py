@@ -1,4 +1,4 @@
-"""A node as far as transfers go: its stores, a coordinator that answers at once, and the HTTP server."""
+"""The parts of a node for transfers: its stores, a coordinator that answers at once, and the HTTP server."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,13 +55,13 @@ class SyncNode:
         self.replies = cast("Replies", self)
 
     def request(self, topic: str, dataset: DatasetId, body: Body, *, timeout: float) -> Envelope | None:
-        """Answer as the coordinator does over the bus."""
+        """Reply like the coordinator over the bus."""
         del topic, timeout
         (outgoing,) = self._commands(envelope(dataset, body))
         return outgoing.envelope
 
     def hold(self, alias: str, head: Multihash, pool: Pool) -> None:
-        """Have a dataset, with all of its objects that are in the pool."""
+        """Add a dataset, with all of its objects that are in the pool."""
         chain = pool.chain(head)
         dataset = dataset_of(chain)
         for name, raw in chain:

@@ -14,7 +14,7 @@ from odf_testing.passing_engine import PassingEngine
 from odf_verifier.targets import Target
 from odf_verifier.verification import Scope, Verdict, Verifier
 
-NOWHERE: Final = Path("/dev/null")  # nothing can be written there
+NOWHERE: Final = Path("/dev/null")  # not writable
 
 
 class Story:

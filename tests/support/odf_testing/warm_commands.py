@@ -1,6 +1,6 @@
 """`odf` commands in processes that are forked from one that has imported their modules.
 
-To start an interpreter and import costs a command more than most of what it does, and tests run hundreds.
+Starting an interpreter and importing modules takes most of a command's time, and tests run hundreds.
 """
 
 import multiprocessing
@@ -20,7 +20,7 @@ from odf_common.cli.main import COMMANDS, PACKAGE, main
 _SERVER: Final = multiprocessing.get_context("forkserver")
 _MODULES: Final = [f"{PACKAGE}.{name.replace('-', '_')}" for name in COMMANDS]
 _SERVER.set_forkserver_preload([__name__, *(name for name in _MODULES if find_spec(name) is not None)])
-# To start a process is to look after all that run, and the status of one can be read only once.
+# Starting a process polls all running ones, and the status of one can be read only once.
 _lock: Final = threading.Lock()
 
 

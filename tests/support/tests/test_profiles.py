@@ -30,7 +30,7 @@ def test_the_same_examples_are_tried_whatever_was_imported_before(
     assert (tried() == before) is is_repeatable()
 
 
-def test_the_profile_holds_where_a_test_has_settings_of_its_own() -> None:
+def test_the_profile_applies_to_a_test_with_its_own_settings() -> None:
     class Machine(RuleBasedStateMachine):
         pass
 

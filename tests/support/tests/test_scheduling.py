@@ -8,7 +8,7 @@ WAITING = "libs/odf_common/tests/adapters/test_kafka_quiet.py"
 ALL = (OWN, SHARED, SPARK, UNIT)
 
 
-def test_stories_with_a_node_of_their_own_do_not_need_the_shared_one() -> None:
+def test_stories_with_a_separate_node_do_not_need_the_shared_one() -> None:
     assert needs_shared_node(SHARED)
     assert not needs_shared_node(OWN)
 
@@ -17,12 +17,12 @@ def test_two_processes_take_the_shared_node_and_the_last_takes_the_session() -> 
     assert [chosen(ALL, process, 4) for process in range(4)] == [SHARED, SHARED, OWN, SPARK]
 
 
-def test_a_process_without_files_of_its_own_takes_what_anyone_may() -> None:
+def test_a_process_without_files_of_its_kind_takes_any_others() -> None:
     assert chosen((SHARED, SPARK, OWN, UNIT), 2, 4) == OWN
     assert chosen((SHARED, UNIT), 3, 4) == UNIT
 
 
-def test_files_that_mostly_wait_are_begun_before_the_rest() -> None:
+def test_files_that_mostly_wait_are_started_before_the_rest() -> None:
     assert mostly_waits(WAITING)
     assert not mostly_waits(UNIT)
     assert chosen((OWN, UNIT, WAITING), 2, 4) == WAITING

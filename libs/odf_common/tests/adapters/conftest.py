@@ -26,7 +26,7 @@ def place(server: MinioServer) -> S3Location:
 
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], AbstractContextManager[None]]:
-    """Return what makes a disk that has room for this number of small files."""
+    """Return a factory of disks with room for this number of small files."""
 
     @contextmanager
     def after(count: int) -> Iterator[None]:

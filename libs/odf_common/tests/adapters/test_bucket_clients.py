@@ -1,4 +1,4 @@
-"""How a bucket's server is addressed, with which credentials, and what its errors are called: without a server."""
+"""Addresses, credentials and error names of a bucket's server, without a server."""
 
 import ssl
 from pathlib import Path
@@ -80,7 +80,7 @@ def distrust() -> urllib3.exceptions.SSLError:
     ],
     ids=lambda one: type(one).__name__ if isinstance(one, Exception) else None,
 )
-def test_each_fault_has_its_words_and_is_repeated_only_if_it_may_pass(
+def test_each_fault_has_its_message_and_is_retried_only_if_transient(
     monkeypatch: pytest.MonkeyPatch, error: Exception, attempts: int, why: str, advice: str
 ) -> None:
     monkeypatch.setattr(module, "BACKOFF", Backoff(first=0.0, most=0.0))
@@ -106,7 +106,7 @@ def test_an_object_that_cannot_be_removed_is_named(monkeypatch: pytest.MonkeyPat
     assert refused.value.file == "prefix/one"
 
 
-def test_an_object_that_is_gone_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_object_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     conditions: list[object] = []
 
     def absent(_: object, __: str, ___: str, ____: bytes, condition: object) -> None:
@@ -131,7 +131,7 @@ LOST = urllib3.exceptions.ProtocolError("the answer was lost")
         ([LOST], None, False),
     ],
 )
-def test_after_an_answer_that_was_lost_what_is_stored_decides(
+def test_after_a_lost_response_the_stored_object_decides(
     monkeypatch: pytest.MonkeyPatch, answers: list[Exception], stored: bytes | None, *, is_stored: bool
 ) -> None:
     waiting = iter([*answers, refusal("PreconditionFailed", 412)])

@@ -1,4 +1,4 @@
-"""What a large upload asks the server, and what it returns, without a server."""
+"""Requests of a large upload and its result, without a server."""
 
 import hashlib
 from io import BytesIO
@@ -16,7 +16,7 @@ CONTENT = b"content"
 
 
 class Sizes:
-    """Answers how long the object is: `before` and after the parts were sent."""
+    """Reports the length of the object: `before` and after the parts were sent."""
 
     def __init__(self, before: int | None, after: int | None) -> None:
         self._answers = [before, after]
@@ -70,7 +70,7 @@ def test_a_small_object_is_sent_from_its_start(monkeypatch: pytest.MonkeyPatch) 
 
 
 class Uploads:
-    """Uploads of which some parts have arrived; notes what is sent, and of which parts an object is completed."""
+    """Uploads with some parts already stored; records what is sent, and of which parts an object is completed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *uploads: tuple[str, str, list[Part]]) -> None:
         self._uploads = uploads

@@ -52,7 +52,7 @@ def stuck() -> Iterator[tuple[Stuck, ingest_pb2_grpc.IngestStub]]:
     server.stop(1)
 
 
-def test_calls_that_wait_for_one_dataset_hold_up_neither_others_nor_other_methods(
+def test_calls_that_wait_for_one_dataset_delay_neither_others_nor_other_methods(
     stuck: tuple[Stuck, ingest_pb2_grpc.IngestStub],
 ) -> None:
     servicer, stub = stuck

@@ -1,4 +1,4 @@
-"""Dead letters that are larger than a message may be: cut, so that they never stop the source they come from."""
+"""Dead letters larger than the message limit are truncated, so that they never stop their source."""
 
 from collections.abc import Iterator
 from hashlib import sha3_256

@@ -1,4 +1,4 @@
-"""What a store has done when it returns is still so after a power cut: bytes, names, and what was removed."""
+"""What a store has done when it returns survives a power cut: bytes, names and removals."""
 
 import errno
 import os
@@ -150,7 +150,7 @@ ACTS = (
 
 
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
-def test_what_is_done_survives_a_power_cut(
+def test_completed_operations_survive_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Home], None]
 ) -> None:
     home = Home(tmp_path / "home", tmp_path / "elsewhere")

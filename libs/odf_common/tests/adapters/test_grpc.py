@@ -67,7 +67,7 @@ def served() -> Iterator[Served]:
     server.stop(0)
 
 
-def test_a_call_that_is_made_while_the_server_stops_ends() -> None:
+def test_a_call_during_the_shutdown_of_the_server_ends() -> None:
     """With gRPC's transparent retries some such calls never ended: one in fifty on a busy processor."""
 
     ended: list[grpc.StatusCode] = []
@@ -122,7 +122,7 @@ class Advised(InvalidInput):
         (Unavailable(what="Kafka", why="gone"), Unavailable),
     ],
 )
-def test_an_error_travels_with_its_family_and_words(
+def test_an_error_is_transmitted_with_its_family_and_message(
     served: Served, fault: OdfError, family: type[OdfError]
 ) -> None:
     servicer, stub, _ = served
@@ -161,7 +161,7 @@ def test_a_refusal_bears_the_name_of_the_error(served: Served) -> None:
     assert caught.value.reason == "ChainRuleViolated"
 
 
-def test_advice_travels_too(served: Served) -> None:
+def test_advice_is_transmitted_too(served: Served) -> None:
     servicer, stub, _ = served
     servicer.fault = Advised(text="bad")
     with pytest.raises(InvalidInput) as caught, calling("ingest"):
@@ -179,7 +179,7 @@ def test_a_stream_ends_with_the_error(served: Served) -> None:
     assert [item.done for item in stub.Drain(pb.DrainRequest(), timeout=5)] == [False, True]
 
 
-def test_a_bug_does_not_tell_its_words(served: Served) -> None:
+def test_the_message_of_a_bug_is_not_transmitted(served: Served) -> None:
     servicer, stub, _ = served
     servicer.fault = RuntimeError("/home/secret")
     with pytest.raises(OdfError) as caught, calling("ingest"):
@@ -194,7 +194,7 @@ def test_large_messages_pass(served: Served) -> None:
     assert stub.Push(iter([pb.PushPart(content=bytes(size))]), timeout=20).records == size
 
 
-def test_a_server_that_is_not_there_is_unavailable() -> None:
+def test_a_missing_server_is_unavailable() -> None:
     with channel("127.0.0.1:1") as open_channel, pytest.raises(Unavailable), calling("ingest"):
         ingest_pb2_grpc.IngestStub(open_channel).Push(iter([]), timeout=5)
 

@@ -1,4 +1,4 @@
-"""What librdkafka does with paused partitions, against the broker that it carries for tests."""
+"""How librdkafka handles paused partitions, with its mock broker."""
 
 import random
 import time
@@ -28,7 +28,7 @@ def bootstrap() -> Iterator[str]:
             producer.produce(topic, str(number).encode(), partition=0)
     producer.flush(10)
     yield address
-    del owner  # the broker ends with the client that began it
+    del owner  # the broker ends with the client that started it
 
 
 @pytest.fixture

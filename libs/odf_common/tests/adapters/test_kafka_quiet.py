@@ -1,4 +1,4 @@
-"""Partitions that are handed over to the watch and taken back, against the broker that librdkafka carries for tests."""
+"""Partitions that are handed over to the watch and back, with librdkafka's mock broker."""
 
 import random
 import time
@@ -22,7 +22,7 @@ WAIT_MS = 200  # of the watch's fetches
 
 
 class Topics:
-    """Partitions that grow, a reader of them, and what it has taken."""
+    """Partitions that grow, a reader of them, and the messages that it has read."""
 
     def __init__(self, address: str, count: int, name: str) -> None:
         """Write one message to each of `count` topics."""
@@ -42,12 +42,12 @@ class Topics:
         self.written[place] += 1
 
     def take(self) -> None:
-        """Take what there is at the moment."""
+        """Read the messages available now."""
         for chunk in self.records.take(100, 0.02).chunks:
             self.taken[chunk.partition] += chunk.offsets
 
     def take_all(self) -> None:
-        """Take until all that was written has come."""
+        """Read until all written messages have arrived."""
         deadline = time.monotonic() + PATIENCE
         while any(len(self.taken[place]) < self.written[place] for place in self.places):
             assert time.monotonic() < deadline, self.taken
@@ -61,7 +61,7 @@ class Topics:
             self.take()
 
     def require_each_once_in_order(self) -> None:
-        """Raise unless everything came exactly once."""
+        """Raise unless each message arrived exactly once."""
         assert self.taken == {place: list(range(count)) for place, count in self.written.items()}
 
 
@@ -70,7 +70,7 @@ def address() -> Iterator[str]:
     owner = AdminClient({"bootstrap.servers": "none:1", "test.mock.num.brokers": 1}, logger=LOGGER)
     (one,) = owner.list_topics(timeout=10).brokers.values()
     yield f"{one.host}:{one.port}"
-    del owner  # the broker ends with the client that began it
+    del owner  # the broker ends with the client that started it
 
 
 @pytest.fixture(
@@ -90,7 +90,7 @@ def topics(address: str, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     made.records.close()
 
 
-def test_a_partition_in_which_nothing_comes_is_fetched_no_more_until_something_comes(topics: Topics) -> None:
+def test_a_quiet_partition_is_not_fetched_until_a_message_arrives(topics: Topics) -> None:
     for _ in range(3):
         topics.take_all()
         topics.rest()
@@ -135,7 +135,9 @@ def test_a_quiet_partition_that_is_paused_rests_until_it_is_resumed(topics: Topi
 
 
 @pytest.mark.parametrize("topics", [(1, 2)], indirect=True)
-def test_a_client_that_has_handed_much_over_is_replaced_and_the_watch_has_several(topics: Topics) -> None:
+def test_a_client_that_has_handed_over_many_partitions_is_replaced_and_the_watch_has_several(
+    topics: Topics,
+) -> None:
     first = topics.records._consumer
     topics.take_all()
     topics.rest()
@@ -152,7 +154,7 @@ def test_a_client_that_has_handed_much_over_is_replaced_and_the_watch_has_severa
 @pytest.mark.parametrize(
     "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 6))]
 )
-def test_whatever_happens_each_message_comes_once_and_in_order(topics: Topics, seed: int) -> None:
+def test_whatever_happens_each_message_arrives_once_and_in_order(topics: Topics, seed: int) -> None:
     choice = random.Random(seed)
     for _ in range(120):
         place = choice.choice(topics.places)

@@ -20,7 +20,7 @@ def a_message(
 
 
 class Client:
-    """A consumer that hands out what it is told to."""
+    """A consumer that returns configured messages."""
 
     def __init__(self, config: Any, logger: Any) -> None:
         self.config = config
@@ -84,7 +84,7 @@ def test_keys_and_the_last_header_of_each_name_belong_to_a_chunk(reader: tuple[K
     assert chunk.headers(("h", "none")) == {"h": [b"2", None], "none": [None, None]}
 
 
-def test_headers_whose_names_are_not_text_are_no_values(
+def test_headers_whose_names_are_not_text_are_ignored(
     reader: tuple[KafkaRecords, Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreadable(_: Message) -> None:
@@ -118,7 +118,7 @@ def test_partitions_are_told_apart_and_each_keeps_its_order(reader: tuple[KafkaR
     ]
 
 
-def test_ends_and_faults_are_news_and_no_messages(reader: tuple[KafkaRecords, Client]) -> None:
+def test_ends_and_faults_are_reported_and_are_no_messages(reader: tuple[KafkaRecords, Client]) -> None:
     made, client = reader
     made.assign({A: 0, B: 0})
     client.messages = [

@@ -1,4 +1,4 @@
-"""What only the files of a home show: who may read them, what is no object among them, and damage next to them."""
+"""Properties of the files of a home: permissions, files that are not objects, and damage next to them."""
 
 import contextlib
 import errno
@@ -44,7 +44,7 @@ def test_an_object_that_is_missing_is_named_by_its_kind_and_hash(tmp_path: Path)
             ask(a_dataset(), ObjectKind.DATA, NAME)
 
 
-def test_an_index_goes_with_its_dataset(tmp_path: Path) -> None:
+def test_an_index_is_removed_with_its_dataset(tmp_path: Path) -> None:
     blobs = LocalBlobStore(tmp_path)
     file = blobs.index_folder(a_dataset()) / "words"
     durable.write(file, b"")
@@ -92,7 +92,7 @@ def test_a_claim_that_is_settled_while_claims_are_listed_and_what_is_no_claim_hi
     assert [one.dataset_id.folder for one in claims.records(tmp_path)] == [other.name]
 
 
-def test_a_damaged_dataset_keeps_no_other_from_being_swept(tmp_path: Path) -> None:
+def test_a_damaged_dataset_does_not_prevent_sweeping_others(tmp_path: Path) -> None:
     blobs = LocalBlobStore(tmp_path)
     datasets = sorted(map(a_dataset, range(3)), key=lambda one: one.folder)
     for dataset in datasets:
@@ -119,9 +119,7 @@ def test_a_claim_has_all_that_was_recorded(tmp_path: Path) -> None:
     assert set(left.push_topics) == {"odf.a", "odf.b"}
 
 
-def test_a_write_of_which_the_system_takes_a_part_is_completed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Short(FileIO):
         def write(self, content: object, /) -> int:
             return super().write(bytes(content)[:3])  # type: ignore[call-overload]
@@ -136,7 +134,7 @@ def test_a_write_of_which_the_system_takes_a_part_is_completed(
 
 @pytest.fixture
 def failing_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that confirms nothing."""
+    """A disk that fails each sync."""
 
     def fsync(_: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -242,7 +240,7 @@ def test_a_file_that_cannot_be_moved_for_now_is_left_where_it_is(
     assert list((tmp_path / "target").iterdir()) == []
 
 
-def test_a_folder_that_another_process_makes_at_the_same_time_is_durable_too(
+def test_a_folder_that_another_process_creates_at_the_same_time_is_durable_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mkdir, synced = Path.mkdir, list[Path]()
@@ -264,7 +262,7 @@ def test_unfinished_writes_are_no_references(tmp_path: Path) -> None:
     assert refs.names(a_dataset()) == ("head",)
 
 
-def test_a_reference_is_removed_whether_it_is_there_or_not(tmp_path: Path) -> None:
+def test_a_reference_is_removed_whether_it_exists_or_not(tmp_path: Path) -> None:
     refs = LocalRefStore(tmp_path)
     refs.compare_and_set(a_dataset(), expected=None, new=NAME, ref="next")
     for _ in range(2):
@@ -296,11 +294,11 @@ def test_a_lock_leaves_no_file_open_once_it_is_released_or_refused(
     assert open_in(tmp_path) == 0
 
 
-def test_a_claim_that_is_settled_and_then_released_touches_nothing_that_came_since(tmp_path: Path) -> None:
+def test_a_claim_that_is_settled_and_then_released_does_not_touch_later_ones(tmp_path: Path) -> None:
     first = claims.take(tmp_path, a_dataset())
     assert first is not None
     first.settle()
-    second = claims.take(tmp_path, a_dataset())  # its file has the number of the one that was closed
+    second = claims.take(tmp_path, a_dataset())  # its file has the descriptor of the one that was closed
     assert second is not None
     first.release()
     assert claims.take(tmp_path, a_dataset()) is None, "the second still holds it"
@@ -308,7 +306,7 @@ def test_a_claim_that_is_settled_and_then_released_touches_nothing_that_came_sin
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_claim_that_another_process_abandoned_is_continued_behind_its_records(tmp_path: Path) -> None:
+def test_a_claim_that_another_process_abandoned_is_continued_after_its_records(tmp_path: Path) -> None:
     (file,) = abandoned = [tmp_path / a_dataset().folder]
     for topic in ("odf.a", "odf.b"):
         before = file.read_bytes() if file.exists() else b""

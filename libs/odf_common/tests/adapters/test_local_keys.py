@@ -9,7 +9,7 @@ from odf_common.errors import InvalidInput
 from odf_common.identity.keys import generate
 
 
-def test_the_nodes_key_is_made_once_for_the_owners_eyes(tmp_path: Path) -> None:
+def test_the_nodes_key_is_created_once_and_readable_by_its_owner_only(tmp_path: Path) -> None:
     folder = tmp_path / "home" / "keys"
     before = os.umask(0)
     try:
@@ -22,13 +22,13 @@ def test_the_nodes_key_is_made_once_for_the_owners_eyes(tmp_path: Path) -> None:
     assert [file.name for file in folder.iterdir()] == [NODE]
 
 
-def test_who_makes_it_at_the_same_time_gets_the_same(tmp_path: Path) -> None:
+def test_concurrent_creators_get_the_same_key(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: node_key(tmp_path / "keys"), range(32)))
     assert len({key.raw for key in made}) == 1
 
 
-def test_a_cut_off_key_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_truncated_key_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     (tmp_path / NODE).write_bytes(b"short")
     with pytest.raises(InvalidInput, match="32 bytes"):
         node_key(tmp_path)
@@ -41,13 +41,13 @@ def test_a_datasets_key_is_read_from_its_file(tmp_path: Path) -> None:
     assert dataset_key(tmp_path, key.dataset_id) == key
 
 
-def test_a_dataset_of_another_node_has_no_key_here(tmp_path: Path) -> None:
+def test_a_dataset_of_another_node_has_no_local_key(tmp_path: Path) -> None:
     with pytest.raises(NoPrivateKey) as caught:
         dataset_key(tmp_path, generate().dataset_id)
     assert "ODF_HOME" in caught.value.advice()
 
 
-def test_another_datasets_key_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_the_key_of_another_dataset_is_not_used_for_it(tmp_path: Path) -> None:
     dataset = generate().dataset_id
     (tmp_path / dataset.folder).write_bytes(generate().raw)
     with pytest.raises(InvalidInput, match="another dataset"):

@@ -51,7 +51,7 @@ def test_a_damaged_name_is_found_by_its_copy_and_repaired_from_it(home: Path, da
     assert LocalCatalog(home).by_alias("cities") == ENTRY
 
 
-def test_a_damaged_name_of_which_only_the_published_one_is_left_is_restored_without_topics(
+def test_a_damaged_name_with_only_its_published_copy_left_is_restored_without_topics(
     home: Path,
 ) -> None:
     (home / "names" / "cities").write_bytes(b"")
@@ -59,7 +59,7 @@ def test_a_damaged_name_of_which_only_the_published_one_is_left_is_restored_with
     assert LocalCatalog(home).by_alias("cities") == replace(ENTRY, push_topics={})
 
 
-def test_a_damaged_name_that_two_datasets_may_have_or_none_is_unreadable(home: Path) -> None:
+def test_a_damaged_name_that_no_dataset_or_two_may_have_is_unreadable(home: Path) -> None:
     for name in ("cities", "rivers"):
         (home / "names" / name).write_bytes(b"")
     shutil.copytree(layout.dataset_folder(home, a_dataset()), layout.dataset_folder(home, a_dataset(3)))
@@ -100,7 +100,7 @@ def test_of_two_names_of_a_dataset_the_recorded_one_stays_or_else_the_newer_one(
 
 
 @pytest.mark.parametrize("lost", ["copy", "published", "both"])
-def test_what_a_datasets_folder_has_lost_of_its_name_is_written_again(home: Path, lost: str) -> None:
+def test_the_name_is_restored_in_a_datasets_folder_that_has_lost_it(home: Path, lost: str) -> None:
     before = [file.read_bytes() for file in (copy_of(home), published(home))]
     if lost != "published":
         copy_of(home).unlink()
@@ -110,7 +110,7 @@ def test_what_a_datasets_folder_has_lost_of_its_name_is_written_again(home: Path
     assert [file.read_bytes() for file in (copy_of(home), published(home))] == before
 
 
-def test_sound_names_are_left_as_they_are(home: Path) -> None:
+def test_valid_names_are_left_unchanged(home: Path) -> None:
     files = [file for file in home.rglob("*") if file.is_file() and file.parent.name != "locks"]
     before = {file: file.stat().st_ino for file in files}
     LocalCatalog(home).repair_names()
@@ -152,7 +152,7 @@ def test_strays_are_old_folders_that_never_had_a_name(home: Path) -> None:
     assert list(catalog.strays(written)) == [], "something in it is not older"
 
 
-def test_a_name_that_cannot_be_read_for_now_is_kept_and_one_that_is_new_is_said_to_be_unreadable(
+def test_a_temporarily_unreadable_name_is_kept_and_a_new_one_is_reported_as_unreadable(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog, names = LocalCatalog(home), home / "names"
@@ -217,7 +217,7 @@ def test_an_entry_that_finds_the_disk_full_is_not_replaced(
     assert LocalCatalog(home).by_alias("cities") == ENTRY
 
 
-def test_a_name_that_is_mended_in_place_is_read_again_after_a_while(
+def test_a_name_that_is_repaired_in_place_is_read_again_after_a_while(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, clock = home / "names" / "cities", [100.0]

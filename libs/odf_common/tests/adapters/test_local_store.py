@@ -118,7 +118,7 @@ def test_a_dataset_whose_folder_cannot_be_hidden_has_lost_its_head_first(
     assert refs.head(a_dataset()) is None
 
 
-def test_deleting_a_dataset_takes_its_head_along(tmp_path: Path) -> None:
+def test_deleting_a_dataset_deletes_its_head(tmp_path: Path) -> None:
     blobs, refs = LocalBlobStore(tmp_path), LocalRefStore(tmp_path)
     refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
     blobs.delete_dataset(a_dataset())
@@ -137,7 +137,7 @@ def test_a_deleted_dataset_leaves_no_lock(tmp_path: Path) -> None:
     assert list((tmp_path / "locks").iterdir()) == []
 
 
-def test_locks_of_datasets_that_are_gone_are_removed_unless_they_are_held(
+def test_locks_of_deleted_datasets_are_removed_unless_they_are_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits for a lock"))
@@ -217,7 +217,7 @@ def test_a_damaged_name_is_an_error_and_hides_no_other(tmp_path: Path, text: byt
     assert catalog.by_id(other.dataset_id) == other
 
 
-def test_a_dataset_that_is_removed_while_strays_are_looked_for_is_none(tmp_path: Path) -> None:
+def test_a_dataset_that_is_removed_during_the_search_for_strays_is_not_one(tmp_path: Path) -> None:
     assert list(LocalCatalog(tmp_path).strays(float("inf"), [a_dataset()])) == []
 
 
@@ -255,7 +255,7 @@ def test_an_unchanged_folder_is_not_read_again(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("damaged", [0, 1, 2])
-def test_names_are_mended_past_a_dataset_that_cannot_be(tmp_path: Path, damaged: int) -> None:
+def test_names_are_repaired_past_a_dataset_that_cannot_be(tmp_path: Path, damaged: int) -> None:
     catalog = LocalCatalog(tmp_path)
     notes = [tmp_path / "datasets" / a_dataset(number).folder / "notes" for number in range(3)]
     for number, folder in enumerate(notes):
@@ -371,7 +371,7 @@ def test_a_record_of_a_claim_is_read_although_a_power_cut_has_torn_the_one_befor
     assert [one.alias for one in catalog.claims()] == ["towns"]
 
 
-def test_a_claim_is_held_until_its_file_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_is_held_until_its_file_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = LocalCatalog(tmp_path)
     claim = catalog.claim(a_dataset())
     assert claim is not None
@@ -424,7 +424,7 @@ def test_a_sweep_takes_unfinished_writes_that_are_old_and_nothing_else(tmp_path:
     assert [file.exists() for file in (old, young, whole, lock, link)] == [False, True, True, True, True]
 
 
-def test_a_dataset_that_is_a_link_is_unlinked_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+def test_a_dataset_that_is_a_link_is_unlinked_and_its_target_is_kept(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "blocks").mkdir(parents=True)
     (tmp_path / "home" / "datasets").mkdir(parents=True)

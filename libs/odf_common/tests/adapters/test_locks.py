@@ -21,7 +21,7 @@ def holder(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
         yield process
 
 
-def test_a_lock_that_another_process_keeps_is_given_up_and_its_holder_is_named(
+def test_waiting_for_a_lock_that_another_process_keeps_times_out_and_its_holder_is_named(
     tmp_path: Path, holder: "subprocess.Popen[bytes]"
 ) -> None:
     with pytest.raises(durable.LockHeld) as caught, durable.locked(tmp_path / "lock", wait_seconds=0.05):
@@ -32,7 +32,7 @@ def test_a_lock_that_another_process_keeps_is_given_up_and_its_holder_is_named(
     assert f"ps -p {holder.pid}" in caught.value.advice()
 
 
-def test_a_lock_is_had_as_soon_as_its_holder_is_gone(
+def test_a_lock_is_acquired_as_soon_as_its_holder_has_ended(
     tmp_path: Path, holder: "subprocess.Popen[bytes]"
 ) -> None:
     ending = threading.Timer(0.05, holder.kill)

@@ -33,7 +33,7 @@ class TestMemoryCatalog(CatalogContract):
         return MemoryCatalog()
 
 
-def test_deleting_a_dataset_takes_its_heads_along() -> None:
+def test_deleting_a_dataset_deletes_its_heads() -> None:
     refs = MemoryRefStore()
     blobs = MemoryBlobStore(refs)
     blobs.put(a_dataset(), ObjectKind.BLOCK, NAME, CONTENT)

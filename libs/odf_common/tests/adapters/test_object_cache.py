@@ -218,7 +218,7 @@ def test_a_copy_is_whole_after_a_power_cut(
     assert {copy.stat().st_ino, taken.stat().st_ino} <= set(synced)
 
 
-def test_a_copy_is_dropped_whether_it_is_there_or_not(cache: ObjectCache) -> None:
+def test_a_copy_is_dropped_whether_it_exists_or_not(cache: ObjectCache) -> None:
     cache.put("one/data/a", b"first")
     cache.put("one/data/b", b"second")
     for _ in range(2):
@@ -227,7 +227,7 @@ def test_a_copy_is_dropped_whether_it_is_there_or_not(cache: ObjectCache) -> Non
     assert cache.find("one/data/b") is not None
 
 
-def test_files_that_are_moved_in_count_as_those_that_are_written(
+def test_files_that_are_moved_in_are_counted_like_written_ones(
     cache: ObjectCache, tmp_path: Path, clock: Clock
 ) -> None:
     for number in range(11):

@@ -1,4 +1,4 @@
-"""No `OSError` leaves the local store, whichever call of the operating system fails and however."""
+"""No `OSError` escapes from the local store, whichever system call fails and however."""
 
 import contextlib
 import errno
@@ -55,7 +55,7 @@ KEY = generate()
         (None, "storage"),
     ],
 )
-def test_a_file_is_shown_from_the_home_on_or_as_what_it_is(file: str | None, shown: str) -> None:
+def test_a_path_is_shown_relative_to_the_home_or_described(file: str | None, shown: str) -> None:
     assert str(fault(FileNotFoundError(errno.ENOENT, "x", file))) == f"{shown} does not exist"
 
 
@@ -85,7 +85,7 @@ class Home:
 
 
 class Homes:
-    """Homes to each of which something odd happens after it is opened; one is used until an action changes it."""
+    """Homes that are each damaged in some way after opening; one is reused until an action changes it."""
 
     def __init__(self, template: Path, folder: Path, spoil: Callable[[Path], None] | None = None) -> None:
         self._template, self._folder, self._spoil = template, folder, spoil
@@ -104,7 +104,7 @@ class Homes:
 
 
 def _state(folder: Path) -> set[tuple[str, int, int, int]]:
-    """Return name, type, size and time of change of everything in a folder."""
+    """Return name, type, size and change time of everything in a folder."""
     found, waiting = set(), [os.fspath(folder)]
     while waiting:
         with os.scandir(waiting.pop()) as entries:
@@ -158,7 +158,7 @@ def ref_calls(home: Home) -> dict[str, Callable[[], object]]:
 
 
 def catalog_calls(home: Home) -> dict[str, Callable[[], object]]:
-    catalog = LocalCatalog(home.path)  # with nothing remembered
+    catalog = LocalCatalog(home.path)  # with empty caches
     return {
         "entries": lambda: list(catalog.entries()),
         "by_alias": lambda: catalog.by_alias("cities"),
@@ -255,7 +255,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, call: str, number: int) -> Iterator
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_every_public_method_is_tried(store: str, template: Path, tmp_path: Path) -> None:
+def test_every_public_method_is_covered(store: str, template: Path, tmp_path: Path) -> None:
     owner, calls = STORES[store]
     module = owner.__name__ if inspect.ismodule(owner) else owner.__module__
     functions = inspect.getmembers(owner, inspect.isfunction)
@@ -345,7 +345,7 @@ def test_a_pipe_in_the_place_of_an_object_is_damage_and_keeps_no_reader_waiting(
             action()
 
 
-def test_an_object_whose_place_is_taken_by_a_folder_is_not_taken_as_stored(tmp_path: Path) -> None:
+def test_an_object_whose_place_is_taken_by_a_folder_is_not_regarded_as_stored(tmp_path: Path) -> None:
     blobs = LocalBlobStore(tmp_path)
     layout.object_file(tmp_path, a_dataset(), BLOCK, NAME).mkdir(parents=True)
     for action in (
@@ -419,7 +419,7 @@ def test_a_name_whose_file_cannot_be_opened_is_restored_from_the_dataset(tmp_pat
     assert LocalCatalog(tmp_path).by_alias("cities") == an_entry()
 
 
-def test_a_damaged_name_of_an_earlier_release_is_restored_from_what_other_nodes_see(tmp_path: Path) -> None:
+def test_a_damaged_name_of_an_earlier_release_is_restored_from_its_published_copy(tmp_path: Path) -> None:
     LocalCatalog(tmp_path).add(an_entry())
     layout.note_file(tmp_path, a_dataset(), "name").unlink()
     (tmp_path / "names" / "cities").write_bytes(b"")
@@ -436,7 +436,7 @@ def test_a_write_that_fails_leaves_no_pending_file(tmp_path: Path, monkeypatch: 
         assert list(target.parent.iterdir()) == []
 
 
-def test_what_waiting_cures_is_told_from_what_it_does_not() -> None:
+def test_transient_faults_are_distinguished_from_permanent_ones() -> None:
     assert isinstance(fault(OSError(errno.ENOENT, "no")), NotFound)
     assert isinstance(fault(OSError("without a number")), StorageUnavailable)
     for name in PASSING:

@@ -1,4 +1,4 @@
-"""gRPC between the parts of a node over mutual TLS: only certificates of the node's authority are talked to."""
+"""gRPC between the services of a node over mutual TLS: only certificates of the node's CA are accepted."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +39,7 @@ def is_serving(open_channel: grpc.Channel) -> bool:
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-def test_peers_with_certificates_of_one_authority_talk(tls: PeerTls, port: int) -> None:
+def test_peers_with_certificates_of_one_authority_connect(tls: PeerTls, port: int) -> None:
     address = f"127.0.0.1:{port}"
     with channel(address, tls) as plain, reached("the service", address, tls=tls) as watched:
         assert is_serving(plain)

@@ -53,7 +53,7 @@ class TestRedisStateCache(StateCacheContract):
         return RedisStateCache(server[1])
 
 
-def test_with_redis_lost_locks_are_given_and_nothing_is_known(server: Server) -> None:
+def test_without_redis_locks_are_granted_and_no_state_is_cached(server: Server) -> None:
     process, connection = server
     cache, locks = RedisStateCache(connection), RedisLocks(connection)
     cache.put(DATASET, b"state")
@@ -69,7 +69,7 @@ def test_with_redis_lost_locks_are_given_and_nothing_is_known(server: Server) ->
 
 
 @pytest.mark.parametrize("left_ms", [None, 3_600_000])
-def test_a_lock_left_without_an_end_runs_out_like_any_other(server: Server, left_ms: int | None) -> None:
+def test_a_lock_left_without_a_ttl_expires_like_any_other(server: Server, left_ms: int | None) -> None:
     connection = server[1]
     connection.client.set(f"odf:lock:{DATASET}", "of a process long gone", px=left_ms)
     locks = RedisLocks(connection)
@@ -80,7 +80,7 @@ def test_a_lock_left_without_an_end_runs_out_like_any_other(server: Server, left
     assert locks.acquire(DATASET, 50) is not None
 
 
-def test_a_key_of_another_type_costs_its_dataset_its_cache_and_no_other(server: Server) -> None:
+def test_a_key_of_another_type_disables_the_cache_of_its_dataset_only(server: Server) -> None:
     connection = server[1]
     other = DatasetId.of_key(bytes(31) + b"1")
     cache, locks = RedisStateCache(connection), RedisLocks(connection)

@@ -38,7 +38,7 @@ def test_a_name_is_taken_once_and_can_be_freed(tmp_path: Path) -> None:
     assert known.names() == ()
 
 
-def test_what_a_search_found_goes_with_the_name(tmp_path: Path) -> None:
+def test_search_results_are_removed_with_the_name(tmp_path: Path) -> None:
     known, other = LocalRepositories(tmp_path), index_file(tmp_path, Name("other"))
     known.add(SHOP, "file:///srv/data")
     for file in (other, index_file(tmp_path, SHOP)):
@@ -82,7 +82,7 @@ def test_a_damaged_manifest_is_named_and_can_be_removed(tmp_path: Path, manifest
         "https://token@example.org/",
     ],
 )
-def test_what_is_no_url_of_a_repository_is_refused(url: str) -> None:
+def test_an_invalid_url_of_a_repository_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         repository_url(url)
     assert "secret" not in str(caught.value)

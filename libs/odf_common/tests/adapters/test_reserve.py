@@ -1,4 +1,4 @@
-"""The space kept free for deletions is really allocated, whatever the file system can do."""
+"""The space reserved for deletions is really allocated on any file system."""
 
 import errno
 import os
@@ -62,7 +62,7 @@ def test_a_disk_that_fills_up_leaves_nothing_and_says_so(
 
 
 @pytest.mark.parametrize(("free", "is_allocated"), [(ROOM - 1, False), (ROOM, True)])
-def test_the_last_free_bytes_are_left_alone(
+def test_the_last_free_bytes_are_not_reserved(
     tmp_path: Path, reserve: Reserve, monkeypatch: pytest.MonkeyPatch, free: int, is_allocated: bool
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))

@@ -1,4 +1,4 @@
-"""No error of the SDK leaves a bucket, and a lost answer is neither a lost nor a doubled write."""
+"""No error of the SDK escapes from a bucket, and a lost response neither loses nor repeats a write."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
@@ -61,16 +61,16 @@ def calls(stored: Bucket, folder: Path) -> dict[str, Callable[[], object]]:
 METHODS = tuple(calls(Bucket(S3Location(bucket="none"), S3Access()), Path()))
 
 
-def test_every_public_method_is_tried() -> None:
+def test_every_public_method_is_covered() -> None:
     functions = inspect.getmembers(Bucket, inspect.isfunction)
     assert {name for name, _ in functions if not name.startswith("_")} == set(METHODS)
 
 
 def error_of(action: Callable[[], object]) -> OdfError:
-    with pytest.raises(OdfError) as told:
+    with pytest.raises(OdfError) as caught:
         action()
-    assert SECRET_KEY not in explained(told.value)
-    return told.value
+    assert SECRET_KEY not in explained(caught.value)
+    return caught.value
 
 
 @pytest.mark.usefixtures("quick")
@@ -185,7 +185,7 @@ def test_attempts_are_counted_again_after_one_that_got_further(
 ) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(bucket, "sleep", pauses.append)
-    arrived = chain([0, 10, 10, 20, 20], repeat(20))  # asked for once before, and twice if it is more
+    arrived = chain([0, 10, 10, 20, 20], repeat(20))  # requested once before, and twice if it is larger
 
     def breaking() -> None:
         raise urllib3.exceptions.ProtocolError("the connection broke")
@@ -213,7 +213,7 @@ def forwarded(server: MinioServer, request: Request) -> Page:
 
 @pytest.fixture
 def losing(server: MinioServer) -> Iterator[tuple[str, list[str]]]:
-    """A server that carries out the next requests of these methods, and loses the answers."""
+    """A server that executes the next requests of these methods, and loses the responses."""
     lost: list[str] = []
 
     def answer(request: Request) -> Page | None:
@@ -255,15 +255,15 @@ def test_a_move_whose_answer_was_lost_fails_if_another_came_first(
 
     with serving_answers(answer) as endpoint:
         late = S3RefStore(Bucket(replace(place, endpoint=endpoint), server.access))
-        with pytest.raises(HeadMoved) as told:
+        with pytest.raises(HeadMoved) as caught:
             late.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
-    assert told.value.actual == str(a_hash(2))
+    assert caught.value.actual == str(a_hash(2))
     assert refs.head(a_dataset()) == a_hash(2)
 
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("method", ["GET", "PUT", "HEAD", "POST", "DELETE"])
-def test_lost_answers_are_asked_for_again(
+def test_requests_whose_responses_were_lost_are_repeated(
     server: MinioServer, place: S3Location, losing: tuple[str, list[str]], method: str, tmp_path: Path
 ) -> None:
     endpoint, lost = losing
@@ -281,7 +281,7 @@ def test_lost_answers_are_asked_for_again(
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_object_that_arrives_cut_is_continued_where_it_was_cut(
+def test_an_interrupted_download_resumes_where_it_was_cut(
     server: MinioServer, place: S3Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bucket, "CHUNK_BYTES", 2)
@@ -304,7 +304,7 @@ def test_an_object_that_arrives_cut_is_continued_where_it_was_cut(
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_large_object_of_which_less_is_stored_than_was_sent_is_not_taken_as_stored(
+def test_a_large_object_that_is_stored_incompletely_is_not_regarded_as_stored(
     server: MinioServer, place: S3Location, tmp_path: Path
 ) -> None:
     def answer(request: Request) -> Page:
@@ -353,7 +353,7 @@ def test_a_prefix_that_cannot_be_listed_has_no_objects(
     assert not stored.has_any("signatures/")
 
 
-def test_a_usable_bucket_is_left_as_it_was(server: MinioServer, place: S3Location) -> None:
+def test_a_usable_bucket_is_left_unchanged(server: MinioServer, place: S3Location) -> None:
     server.bucket(place).require_usable()
     assert server.objects(place) == {}
 
@@ -375,19 +375,19 @@ def test_a_server_that_ignores_conditions_is_refused(
 
     with serving_answers(answer) as endpoint:
         careless = Bucket(replace(place, endpoint=endpoint), server.access)
-        with pytest.raises(StorageUnavailable, match="does not obey the conditions of a PUT") as told:
+        with pytest.raises(StorageUnavailable, match="does not obey the conditions of a PUT") as caught:
             careless.require_usable()
-    assert told.value.advice().startswith("use a server that supports them")
+    assert caught.value.advice().startswith("use a server that supports them")
     assert server.objects(place) == {}
 
 
 def weak(page: Page) -> Page:
-    """Return an answer as a proxy that compresses sends it on."""
+    """Return a response as a compressing proxy forwards it."""
     tags = {name: f"W/{value}" for name, value in page.headers.items() if name.lower() == "etag"}
     return replace(page, headers={**page.headers, **tags})
 
 
-def test_a_server_whose_tags_match_nothing_is_refused_and_no_head_is_moved_for_ever(
+def test_a_server_whose_tags_match_nothing_is_refused_and_moving_a_head_is_not_retried_forever(
     server: MinioServer, place: S3Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bucket_refs, "BACKOFF", Backoff(first=0.001, most=0.001))
@@ -397,17 +397,17 @@ def test_a_server_whose_tags_match_nothing_is_refused_and_no_head_is_moved_for_e
             weakened.require_usable()
         refs = S3RefStore(weakened)
         refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
-        with pytest.raises(StorageUnavailable, match="10 conditional PUTs failed") as told:
+        with pytest.raises(StorageUnavailable, match="10 conditional PUTs failed") as caught:
             refs.compare_and_set(a_dataset(), expected=a_hash(1), new=a_hash(2))
-    assert "ETag" in told.value.advice()
+    assert "ETag" in caught.value.advice()
     assert S3RefStore(server.bucket(place)).head(a_dataset()) == a_hash(1)
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_upload_that_makes_progress_is_not_given_up(
+def test_an_upload_that_makes_progress_does_not_time_out(
     server: MinioServer, place: S3Location, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(bucket, "RETRY_SECONDS", 0.05)  # less than a part takes
+    monkeypatch.setattr(bucket, "RETRY_SECONDS", 0.05)  # less than the time for a part
     refused: set[str] = set()
 
     def answer(request: Request) -> Page:
@@ -446,7 +446,7 @@ def test_an_upload_of_which_only_the_last_answer_was_lost_is_not_sent_again(
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_silent_server_is_given_up_after_one_attempt(
+def test_a_request_to_a_silent_server_is_abandoned_after_one_attempt(
     server: MinioServer, place: S3Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bucket, "RETRY_SECONDS", 0)

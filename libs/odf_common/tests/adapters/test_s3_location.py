@@ -42,15 +42,15 @@ def test_urls_name_a_bucket_a_prefix_and_maybe_an_endpoint(url: str, location: S
     ],
 )
 def test_other_urls_are_refused_with_a_reason(url: str, why: str) -> None:
-    with pytest.raises(InvalidInput) as told:
+    with pytest.raises(InvalidInput) as caught:
         S3Location.parse(url)
-    assert why in str(told.value)
+    assert why in str(caught.value)
 
 
 def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
-    with pytest.raises(InvalidInput, match="set ODF_S3_ACCESS_KEY") as told:
+    with pytest.raises(InvalidInput, match="set ODF_S3_ACCESS_KEY") as caught:
         S3Location.parse("s3+http://key:secret@host/bucket")
-    assert "secret@" not in str(told.value)
+    assert "secret@" not in str(caught.value)
 
 
 def test_secrets_are_not_shown() -> None:

@@ -165,7 +165,7 @@ def test_an_object_that_many_threads_need_at_once_is_fetched_once(
 
     def slowly(self: Bucket, name: str, file: Path) -> bool:
         fetched.append(name)
-        time.sleep(0.2)  # meanwhile the others ask for it
+        time.sleep(0.2)  # meanwhile the others request it
         return download(self, name, file)
 
     monkeypatch.setattr(Bucket, "download", slowly)
@@ -176,7 +176,7 @@ def test_an_object_that_many_threads_need_at_once_is_fetched_once(
     assert [path.read_bytes() for path in paths] == [CONTENT] * 20
 
 
-def test_threads_that_wait_for_a_fetch_get_its_error_and_later_ones_try_again(
+def test_threads_that_wait_for_a_fetch_get_its_error_and_later_ones_retry(
     server: MinioServer, place: S3Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = server.store(place, tmp_path / "reader")
@@ -243,7 +243,7 @@ def test_more_objects_than_one_page_are_listed_and_removed(
     assert list(stored.objects("")) == []
 
 
-def test_no_more_of_an_object_is_read_than_is_asked_for(server: MinioServer, place: S3Location) -> None:
+def test_no_more_of_an_object_is_read_than_requested(server: MinioServer, place: S3Location) -> None:
     stored = server.bucket(place)
     stored.put("one", CONTENT)
     for limit, content in ((3, CONTENT[:3]), (None, CONTENT)):
@@ -275,7 +275,7 @@ def test_an_error_of_one_of_many_objects_is_raised(
         blobs.put_all(a_dataset(), ObjectKind.BLOCK, [(a_hash(number), b"") for number in range(4)])
 
 
-def test_the_head_of_a_deleted_dataset_goes_before_its_objects_and_they_before_what_is_here(
+def test_a_deletion_removes_the_head_first_then_the_objects_then_local_files(
     server: MinioServer, place: S3Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blobs, refs = server.store(place, tmp_path), S3RefStore(server.bucket(place))
@@ -295,7 +295,7 @@ def test_the_head_of_a_deleted_dataset_goes_before_its_objects_and_they_before_w
     assert blobs.note(a_dataset(), "sources") is None
 
 
-def test_what_another_node_has_stored_is_not_overwritten_and_its_bytes_are_those_read(
+def test_an_object_of_another_node_is_not_overwritten_and_its_bytes_are_read(
     server: MinioServer, place: S3Location, tmp_path: Path
 ) -> None:
     kind = next(kind for kind in ObjectKind if kind not in NAMED_BY_CONTENT)
@@ -312,7 +312,7 @@ def test_what_another_node_has_stored_is_not_overwritten_and_its_bytes_are_those
         assert opened.read() == CONTENT
 
 
-def test_what_is_read_whole_is_kept_and_read_again_if_its_copy_goes(
+def test_an_object_read_whole_is_cached_and_read_again_if_its_copy_is_removed(
     server: MinioServer, place: S3Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.store(place, tmp_path / "writer").put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
@@ -339,7 +339,7 @@ def test_what_is_read_whole_is_kept_and_read_again_if_its_copy_goes(
     assert copy.exists()
 
 
-def test_what_is_no_object_or_dataset_is_not_listed(
+def test_keys_other_than_objects_and_datasets_are_not_listed(
     server: MinioServer, place: S3Location, tmp_path: Path
 ) -> None:
     blobs, stored = server.store(place, tmp_path), server.bucket(place)
@@ -352,7 +352,7 @@ def test_what_is_no_object_or_dataset_is_not_listed(
     assert list(blobs.datasets()) == [a_dataset()]
 
 
-def test_what_killed_processes_left_in_the_home_is_removed(
+def test_files_that_killed_processes_left_in_the_home_are_removed(
     server: MinioServer, place: S3Location, tmp_path: Path
 ) -> None:
     blobs = server.store(place, tmp_path)

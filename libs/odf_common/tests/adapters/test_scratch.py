@@ -32,7 +32,7 @@ def files(parent: Path) -> list[Path]:
     return sorted(parent.rglob("slice.parquet"))
 
 
-def test_what_a_killed_process_left_goes_and_what_a_living_one_has_stays(tmp_path: Path) -> None:
+def test_files_of_a_killed_process_are_removed_and_those_of_a_running_one_are_kept(tmp_path: Path) -> None:
     dead, alive = a_holder(tmp_path), a_holder(tmp_path)
     try:
         assert len(files(tmp_path)) == 2
@@ -58,7 +58,7 @@ def test_folders_are_new_and_of_one_process_together(tmp_path: Path) -> None:
     assert [*first.iterdir(), *second.iterdir()] == []
 
 
-def test_other_folders_beside_are_left_alone(tmp_path: Path) -> None:
+def test_other_adjacent_folders_are_left_unchanged(tmp_path: Path) -> None:
     (tmp_path / "tmp" / "ingest").mkdir(parents=True)
     Scratch(tmp_path).folder()
     assert (tmp_path / "tmp" / "ingest").is_dir()
@@ -71,7 +71,7 @@ def test_a_store_in_one_process_does_not_sweep_that_of_another_store(tmp_path: P
     assert first.is_dir()
 
 
-def test_what_cannot_be_removed_now_is_found_again_at_the_next_start(tmp_path: Path) -> None:
+def test_files_that_cannot_be_removed_now_are_found_again_at_the_next_start(tmp_path: Path) -> None:
     (tmp_path / "1-dead.lock").touch()
     stubborn = tmp_path / "1-dead"
     stubborn.touch()  # no folder, so removing it as one fails

@@ -35,7 +35,7 @@ PROGRESS, DONE = RawQueryResponseProgress(), RawQueryResponseSuccess(num_records
 
 
 class Engine(engine_pb2_grpc.EngineServicer):
-    """Is frozen, between its first word and its last, until it is freed."""
+    """Hangs between its first and last message until it is released."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -49,7 +49,7 @@ class Engine(engine_pb2_grpc.EngineServicer):
 
 
 class BusyEngine(engine_pb2_grpc.EngineServicer):
-    """Has a request wait in line, and then works at it forever."""
+    """Queues a request, and then works on it forever."""
 
     def ExecuteRawQuery(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802 - gRPC's name
         raw = encode_message(RawQueryResponseRoot(value=PROGRESS))
@@ -70,7 +70,7 @@ def added(engine: engine_pb2_grpc.EngineServicer) -> Callable[[grpc.Server], tup
     return add
 
 
-def test_an_engine_that_is_silent_is_asked_nothing_more_until_it_speaks() -> None:
+def test_a_silent_engine_gets_no_further_requests_until_it_responds() -> None:
     engine = Engine()
     server = serve("127.0.0.1:0", added(engine))
     client = EngineClient(f"127.0.0.1:{server.port}", quiet=0.2)
@@ -139,7 +139,7 @@ def test_an_engine_that_takes_long_for_an_analysis_is_waited_for() -> None:
     server.stop(0)
 
 
-def test_a_query_of_a_source_is_ended_when_it_takes_too_long_once_it_has_begun() -> None:
+def test_a_query_of_a_source_times_out_after_its_start() -> None:
     engine = BusyEngine()
     server = serve("127.0.0.1:0", added(engine))
     client = EngineClient(f"127.0.0.1:{server.port}", preprocessing=0.0)

@@ -37,7 +37,9 @@ def end(command: subprocess.Popen[bytes]) -> None:
     command.communicate()
 
 
-def test_files_of_killed_commands_go_and_those_of_living_and_stopped_ones_stay(tmp_path: Path) -> None:
+def test_files_of_killed_commands_are_removed_and_those_of_running_and_stopped_ones_are_kept(
+    tmp_path: Path,
+) -> None:
     (dead, _), (stopped, stays), (alive, lives) = (a_command(tmp_path) for _ in range(3))
     try:
         end(dead)
@@ -51,7 +53,7 @@ def test_files_of_killed_commands_go_and_those_of_living_and_stopped_ones_stay(t
     assert names(tmp_path) == set()
 
 
-def test_a_file_is_gone_when_its_command_ends_whether_the_node_has_taken_it_or_not(tmp_path: Path) -> None:
+def test_a_file_is_removed_when_its_command_ends_whether_the_node_has_taken_it_or_not(tmp_path: Path) -> None:
     staging = Staging(tmp_path)
     for is_taken in (False, True):
         with staging.holding() as staged:

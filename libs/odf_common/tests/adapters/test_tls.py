@@ -41,7 +41,7 @@ def test_a_plain_cluster_has_no_settings_of_security() -> None:
     assert not [name for name in config if name.startswith(("ssl.", "sasl.", "security."))]
 
 
-def test_a_hostname_is_checked_unless_that_is_switched_off() -> None:
+def test_a_hostname_is_checked_unless_disabled() -> None:
     checked, unchecked = (
         common(KafkaCluster("kafka:9093", tls=ClientTls(checks_hostname=checks))) for checks in (True, False)
     )

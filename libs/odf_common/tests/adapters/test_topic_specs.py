@@ -1,4 +1,4 @@
-"""Topics as the node creates them, or as an administrator is asked to."""
+"""Topics as the node creates them, or as an administrator has to."""
 
 from odf_common.adapters.kafka.cluster import TopicPolicy
 from odf_common.adapters.kafka.topic_specs import missing_topics, node_topics, push_topic
@@ -19,13 +19,13 @@ def test_replicas_are_the_brokers_unless_they_are_configured() -> None:
     assert {spec.replication_factor for spec in node_topics(TopicPolicy(), "")} == {-1}
 
 
-def test_claims_are_kept_for_ever_in_one_partition_and_dead_letters_for_a_month() -> None:
+def test_claims_are_kept_forever_in_one_partition_and_dead_letters_for_a_month() -> None:
     specs = {spec.name: spec for spec in node_topics(TopicPolicy(), "")}
     assert (specs[NODE_CLAIMS].partitions, specs[NODE_CLAIMS].config) == (1, {"retention.ms": "-1"})
     assert specs[DEAD_LETTERS].config == {"retention.ms": str(30 * 24 * 3600 * 1000)}
 
 
-def test_what_an_administrator_has_to_create_is_said_with_its_configuration() -> None:
+def test_topics_that_an_administrator_has_to_create_are_listed_with_their_configuration() -> None:
     error = missing_topics([push_topic(STRICT, "odf.push.orders.default", 2)])
     properties = "partitions=2, replication-factor=3, retention.ms=-1, min.insync.replicas=2"
     assert str(error).endswith(f"odf.push.orders.default ({properties})")

@@ -1,4 +1,4 @@
-"""Topics of a broker that is too busy for a moment."""
+"""Topics of a broker that is temporarily busy."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ from odf_common.ports.bus import TopicInfo
 
 
 class Fenced:
-    """Takes no topics for the first `times` requests, as a cluster whose only broker is fenced."""
+    """Refuses topics in the first `times` requests, like a cluster whose only broker is fenced."""
 
     def __init__(self, times: int) -> None:
         """Begin."""
@@ -26,7 +26,7 @@ class Fenced:
         self.asked: list[list[str]] = []
 
     def create_topics(self, topics: list[NewTopic], **_: object) -> dict[str, "Future[None]"]:
-        """Answer as the client does."""
+        """Respond like the client."""
         self.asked.append([topic.topic for topic in topics])
         found = {}
         for topic in topics:
@@ -50,7 +50,7 @@ def create(topics: Any) -> None:
     topics._create([push_topic(TopicPolicy(), name) for name in ("quick", "slow")])
 
 
-def test_topics_are_made_once_the_broker_is_fenced_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_are_created_once_the_broker_is_no_longer_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
     topics, fenced = creating(monkeypatch, 2)
     create(topics)
     assert fenced.asked == [["quick", "slow"], ["slow"], ["slow"]]
@@ -75,7 +75,7 @@ def test_partitions_that_were_added_are_waited_for(monkeypatch: pytest.MonkeyPat
     assert list(counts) == []
 
 
-# The collector runs in the client's own thread when no thread uses the client any more.
+# The garbage collector runs in the client's own thread once no other thread uses the client.
 ABANDONED = """
 import gc, threading
 from confluent_kafka import Producer, TopicPartition
@@ -142,7 +142,7 @@ class Timed(KafkaTopics):
     """A topic of two partitions, the second of which has no message at or after the time."""
 
     def __init__(self) -> None:
-        """Ask no broker."""
+        """Connect to no broker."""
 
     def partitions(self, name: str) -> int:
         return 2
@@ -155,6 +155,6 @@ def test_a_partition_without_messages_after_a_time_begins_at_its_end() -> None:
     assert Timed().offsets_at("one", 1000) == {0: 4, 1: 5}
 
 
-def test_an_answer_that_comes_when_no_caller_waits_any_more_ends_no_process() -> None:
+def test_a_response_that_arrives_after_its_caller_has_left_ends_no_process() -> None:
     done = subprocess.run([sys.executable, "-c", ABANDONED], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr

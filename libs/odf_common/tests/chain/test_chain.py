@@ -31,7 +31,7 @@ def reading(*chains: AChain) -> "Reader":
 
 
 class Reader:
-    """A store that remembers what it was asked for."""
+    """A store that records its reads."""
 
     def __init__(self, store: dict[Multihash, bytes]) -> None:
         self.store = store
@@ -45,7 +45,7 @@ class Reader:
 
 
 def branch(chain: AChain, at: int) -> AChain:
-    """The first blocks of a chain, as a chain of its own."""
+    """The first blocks of a chain, as a separate chain."""
     made = AChain(blocks=chain.blocks[:at], store={one.hash: one.raw for one in chain.blocks[:at]})
     made.last = fold(chain.read, chain.blocks[at - 1].hash)
     return made
@@ -118,7 +118,7 @@ def test_a_damaged_block_is_named_with_its_place(at: int) -> None:
     assert broken.value.sequence_number == 7
 
 
-def test_bytes_that_are_no_block_are_named() -> None:
+def test_invalid_bytes_of_a_block_are_named() -> None:
     name = block_hash(b"nonsense")
     for walk in (
         iterate(Reader({name: b"nonsense"}), name),
@@ -160,7 +160,7 @@ def test_a_block_that_breaks_a_rule_stops_the_fold() -> None:
     assert refused.value.sequence_number == 3
 
 
-def test_trouble_with_the_store_is_not_taken_for_a_broken_chain() -> None:
+def test_a_failure_of_the_store_is_not_reported_as_a_broken_chain() -> None:
     def read(name: Multihash) -> bytes:
         raise Unavailable(what="the store")
 
@@ -181,25 +181,25 @@ def test_the_longer_chain_is_ahead(common: int) -> None:
     assert compare(LONG.read, head, LONG.read, HASHES[-1]) == Behind(blocks=1202 - common)
 
 
-def test_anything_is_ahead_of_nothing() -> None:
+def test_any_chain_is_ahead_of_an_empty_one() -> None:
     assert compare(LONG.read, HASHES[-1], LONG.read, None) == Ahead(blocks=1203)
     assert compare(LONG.read, None, LONG.read, HASHES[9]) == Behind(blocks=10)
 
 
-def test_a_remote_that_is_ahead_is_asked_for_its_new_blocks_only() -> None:
+def test_only_the_new_blocks_of_a_remote_that_is_ahead_are_read() -> None:
     theirs = reading(LONG)
     compare(LONG.read, HASHES[-5], theirs, HASHES[-1])
     assert theirs.asked == HASHES[:-5:-1]
 
 
-def test_a_remote_that_is_behind_is_asked_for_its_head_only() -> None:
+def test_only_the_head_of_a_remote_that_is_behind_is_read() -> None:
     theirs = reading(LONG)
     compare(LONG.read, HASHES[-1], theirs, HASHES[-5])
     assert theirs.asked == [HASHES[-5]]
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(1, 1), (1, 5), (7, 2)])
-def test_diverged_chains_part_at_their_common_ancestor(ours: int, theirs: int) -> None:
+def test_diverged_chains_have_their_common_ancestor(ours: int, theirs: int) -> None:
     base = a_chain().add_data(10)
     left = branch(base, 8).add_data(ours, records=1)
     right = branch(base, 8).add_data(theirs, records=2)
@@ -242,7 +242,7 @@ def test_datasets_of_another_implementation_fold(folder: Path) -> None:
     assert state_from_bytes(state_to_bytes(state)) == state
 
 
-def test_blocks_in_version_2_go_on_in_version_2() -> None:
+def test_blocks_in_version_2_are_continued_in_version_2() -> None:
     chain = AChain().add(a_seed(), a_push_source(), version=2).add(a_schema(), version=3).add_data()
     assert {decoded.version for _, decoded, _ in iterate(chain.read, chain.state.head)} == {2}
     assert fold(chain.read, chain.state.head) == chain.state
@@ -253,7 +253,7 @@ def test_watermarks_are_those_of_the_last_event() -> None:
     assert chain.state.watermark == a_time(1)
 
 
-def test_a_broken_chain_is_told_with_the_place_if_that_is_known() -> None:
+def test_a_broken_chain_is_reported_with_the_place_if_known() -> None:
     broken = ChainBroken(kind="missing", block="b", sequence_number=7, text="is missing")
     assert str(broken) == "block b, sequence number 7, is missing"
     assert str(replace(broken, sequence_number=None)) == "block b is missing"

@@ -63,13 +63,13 @@ def test_setting_the_watermark_keeps_all_source_states() -> None:
     assert {name: one.value for name, one in chain.state.source_states.items()} == {"default": "1", "b": "2"}
 
 
-def test_an_event_without_source_state_leaves_those_that_are_known() -> None:
+def test_an_event_without_source_state_keeps_the_known_ones() -> None:
     chain = a_chain().add(AddData(new_source_state=a_source_state("1"))).add_data()
     assert chain.state.source_states == {"default": a_source_state("1")}
     assert chain.state.last_source_state is None
 
 
-def test_a_disabled_source_is_not_carried_on() -> None:
+def test_a_disabled_source_is_not_carried_over() -> None:
     chain = a_chain().add(
         AddData(new_source_state=a_source_state("1")), DisablePushSource(source_name="default")
     )

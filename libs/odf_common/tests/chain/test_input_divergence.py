@@ -63,12 +63,12 @@ def found(chain: AChain, *kept: str) -> ConsistentBlock | None:
     return find_consistent_block(chain.read, chain.state.head, holds)
 
 
-def test_a_chain_whose_inputs_have_all_it_saw_agrees_at_its_head() -> None:
+def test_a_chain_whose_inputs_still_have_all_it_has_read_is_consistent_at_its_head() -> None:
     assert found(derived("one", "two"), "two") is None
     assert found(a_derivative(A)) is None
 
 
-def test_only_the_last_step_is_looked_at_where_that_suffices() -> None:
+def test_only_the_last_step_is_read_if_that_suffices() -> None:
     chain = derived("one", "two")
     reads: list[Multihash] = []
 
@@ -80,7 +80,7 @@ def test_only_the_last_step_is_looked_at_where_that_suffices() -> None:
     assert len(reads) == 1
 
 
-def test_transforms_that_saw_lost_blocks_are_undone_down_to_the_last_that_did_not() -> None:
+def test_transforms_of_lost_blocks_are_rolled_back_to_the_last_consistent_one() -> None:
     chain = derived("one", "two", "three")
     heads = [one.hash for one in chain.blocks]
 
@@ -88,7 +88,7 @@ def test_transforms_that_saw_lost_blocks_are_undone_down_to_the_last_that_did_no
     assert found(chain, "one", "two") == ConsistentBlock(block=heads[-2], definitions_since=())
 
 
-def test_where_nothing_is_kept_the_chain_is_as_before_its_first_records() -> None:
+def test_without_any_input_left_the_chain_is_as_before_its_first_records() -> None:
     chain = derived("one", "two")
 
     assert found(chain) == ConsistentBlock(block=chain.blocks[2].hash, definitions_since=())
@@ -109,7 +109,7 @@ def all_but(lost: str) -> Callable[[DatasetId, Multihash], bool]:
     return lambda _, block: block != a_hash(lost)
 
 
-def test_the_seed_stays_even_if_all_came_in_one_commit() -> None:
+def test_the_seed_is_kept_even_if_all_blocks_are_of_one_commit() -> None:
     past = a_derivative(A).state
     events = (
         a_seed(DatasetKind.Derivative),
@@ -125,7 +125,7 @@ def test_the_seed_stays_even_if_all_came_in_one_commit() -> None:
     assert agreed == ConsistentBlock(block=blocks[0].hash, definitions_since=(a_transform(A),))
 
 
-def test_what_the_dataset_said_of_itself_is_lost_with_what_comes_after_but_told() -> None:
+def test_definitions_after_a_lost_step_are_rolled_back_and_reported() -> None:
     chain = derived("one", "two")
     before = chain.blocks[-2].hash
     said = SetInfo(description="new")
@@ -137,7 +137,7 @@ def test_what_the_dataset_said_of_itself_is_lost_with_what_comes_after_but_told(
     assert agreed == ConsistentBlock(block=before, definitions_since=(said,))
 
 
-def test_what_is_told_comes_oldest_first_and_without_what_cannot_be_read() -> None:
+def test_definitions_are_reported_oldest_first_and_without_unreadable_ones() -> None:
     chain = derived("one", "two")
     said = (SetInfo(description="first"), SetInfo(description="second"))
     chain.add(*said)
@@ -170,7 +170,7 @@ def test_definitions_of_one_commit_stay_where_no_input_was_lost() -> None:
     assert found(chain, "one") is None
 
 
-def test_what_was_said_after_the_last_good_step_stays() -> None:
+def test_definitions_after_the_last_consistent_step_are_kept() -> None:
     chain = derived("one").add(SetInfo(description="kept"))
     before = chain.state.head
     read(chain, "two", 1)
@@ -178,18 +178,18 @@ def test_what_was_said_after_the_last_good_step_stays() -> None:
     assert found(chain, "one") == ConsistentBlock(block=before, definitions_since=())
 
 
-def test_a_schema_that_came_with_records_goes_with_them() -> None:
+def test_a_schema_that_came_with_records_is_rolled_back_with_them() -> None:
     chain = derived("one")
-    before, moment = chain.state.head, chain.blocks[-1].block.system_time
+    before, system_time = chain.state.head, chain.blocks[-1].block.system_time
     chain = in_one_commit(chain, WIDE, "two")
 
     agreed = found(chain, "one")
 
-    assert chain.blocks[-1].block.system_time == chain.blocks[-2].block.system_time != moment
+    assert chain.blocks[-1].block.system_time == chain.blocks[-2].block.system_time != system_time
     assert agreed == ConsistentBlock(block=before, definitions_since=())
 
 
-def test_a_schema_of_an_earlier_commit_stays() -> None:
+def test_a_schema_of_an_earlier_commit_is_kept() -> None:
     chain = derived("one").add(WIDE)
     before = chain.state.head
     read(chain, "two", 1)
@@ -198,20 +198,20 @@ def test_a_schema_of_an_earlier_commit_stays() -> None:
 
 
 def in_one_commit(chain: AChain, schema: SetDataSchema, block: str) -> AChain:
-    """Add a schema and a transform as the coordinator does: with one time."""
+    """Add a schema and a transform as the coordinator does: with one timestamp."""
 
     return add_in_one_commit(chain, schema, some_result(chain.state, a_step(chain.state, A, block, 1)))
 
 
 def add_in_one_commit(chain: AChain, *events: KnownEvent) -> AChain:
-    moment = Timestamp(chain.state.system_time.ns + 1_000_000_000)
-    blocks, chain.last = build_blocks(chain.state, events, system_time=moment, version=3)
+    system_time = Timestamp(chain.state.system_time.ns + 1_000_000_000)
+    blocks, chain.last = build_blocks(chain.state, events, system_time=system_time, version=3)
     chain.blocks.extend(blocks)
     chain.store.update({one.hash: one.raw for one in blocks})
     return chain
 
 
-def test_a_line_holds_the_blocks_of_its_chain_and_no_others() -> None:
+def test_an_index_has_the_blocks_of_its_chain_and_no_others() -> None:
     chain, other = a_chain().add_data(3), a_chain().add(SetInfo(description="x")).add_data(4)
     every = {**chain.store, **other.store}
 
@@ -228,7 +228,7 @@ def test_a_line_holds_the_blocks_of_its_chain_and_no_others() -> None:
     assert not line.contains(a_hash("nowhere"))
 
 
-def test_a_line_is_read_only_as_far_down_as_is_asked() -> None:
+def test_an_index_reads_a_chain_only_as_far_as_requested() -> None:
     chain = a_chain().add_data(5)
     reads: list[Multihash] = []
 
@@ -240,7 +240,7 @@ def test_a_line_is_read_only_as_far_down_as_is_asked() -> None:
     assert set(reads) == {chain.blocks[-1].hash, chain.blocks[-2].hash}
 
 
-def test_a_line_that_is_broken_says_so_each_time() -> None:
+def test_a_broken_chain_is_reported_on_each_lookup() -> None:
     chain = a_chain().add_data(5)
     lost = chain.blocks[-3].hash
 

@@ -262,13 +262,13 @@ def test_a_disabled_source_still_lets_the_watermark_be_set() -> None:
     assert admitted(disabled(), AddData(new_watermark=a_time()), {}).watermark == a_time()
 
 
-def test_a_disabled_source_may_be_replaced_and_then_takes_data() -> None:
+def test_a_disabled_source_may_be_replaced_and_then_accepts_data() -> None:
     chain = a_chain().add(DisablePushSource(source_name="default"), a_push_source()).add_data()
     assert chain.state.last_offset == 9
     assert not chain.state.definitions.disabled_sources
 
 
-def test_a_disabled_polling_source_may_give_way_to_pushes() -> None:
+def test_a_disabled_polling_source_may_be_replaced_by_pushes() -> None:
     chain = a_chain(
         a_seed(), a_polling_source(), a_schema(), DisablePollingSource(), a_push_source()
     ).add_data()
@@ -285,7 +285,7 @@ def test_an_unreadable_source_takes_the_place_of_those_before_it() -> None:
     )
 
 
-def test_an_event_of_a_later_version_leaves_all_definitions_as_they_are() -> None:
+def test_an_event_of_a_later_version_leaves_all_definitions_unchanged() -> None:
     state = admitted(FULL, UnknownEvent(discriminator=99, reason="from the future"), {})
     assert state.definitions == FULL.definitions
     assert admitted(state, some_data(state), {}).schema == FULL.schema
@@ -316,11 +316,11 @@ def test_an_unreadable_source_may_be_what_is_disabled() -> None:
         assert admitted(state, event, {}).sequence_number == 2
 
 
-def test_a_disabled_source_keeps_no_other_event_from_being_admitted() -> None:
+def test_a_disabled_source_does_not_prevent_other_events() -> None:
     assert admitted(disabled(), INFO, {}).info == INFO
 
 
-def test_a_dataset_that_never_had_a_source_takes_data() -> None:
+def test_a_dataset_that_never_had_a_source_accepts_data() -> None:
     state = a_chain(a_seed(), a_schema()).state
     assert admitted(state, AddData(new_data=a_slice()), {}).last_offset == 9
 
@@ -339,7 +339,7 @@ def test_a_transform_changes_something_by_one_new_input_a_watermark_or_a_checkpo
         admitted(state, replace(again, new_checkpoint=a_checkpoint()), {})
 
 
-def test_a_block_in_another_version_is_accepted_and_the_chain_stays_in_its_own() -> None:
+def test_a_block_in_another_version_is_accepted_and_the_chain_keeps_its_version() -> None:
     state = admit(ROOT, a_block(ROOT, INFO), block_hash=a_hash("x"), version=2)
     assert state.block_version == 3
 
@@ -378,7 +378,7 @@ def test_an_event_of_the_other_kind_of_dataset_is_named(
     ],
     ids=["offset-too-many", "offset-missing", "checkpoint-too-many", "checkpoint-missing"],
 )
-def test_a_refusal_says_what_should_be_there_and_what_is(
+def test_a_refusal_has_the_expected_and_the_actual_value(
     past: ChainState, event: KnownEvent, why: str
 ) -> None:
     with pytest.raises(ChainRuleViolated) as refused:
@@ -392,7 +392,7 @@ def test_a_checkpoint_that_no_event_before_has_is_not_continued() -> None:
         admit(FULL, a_block(FULL, event), block_hash=a_hash("next"), version=3)
 
 
-def test_a_source_that_was_disabled_and_defined_again_takes_data() -> None:
+def test_a_source_that_was_disabled_and_defined_again_accepts_data() -> None:
     chain = a_chain(a_seed(), a_polling_source(), a_schema(), DisablePollingSource())
     data = replace(some_data(chain.state), new_source_state=a_source_state("1"))
     with pytest.raises(ChainRuleViolated, match="disabled_source_takes_no_data"):

@@ -246,7 +246,7 @@ def test_every_rule_has_an_accepting_and_a_refusing_case() -> None:
     assert sorted(names) == sorted(CASES)
 
 
-def test_every_rule_says_its_sentence_and_where_it_comes_from() -> None:
+def test_every_rule_has_its_sentence_and_source() -> None:
     for rule in (*FIRST_RULES, *RULES):
         assert (rule.__doc__ or "").rstrip().endswith(")."), rule.__name__
 

@@ -164,7 +164,7 @@ def test_the_first_schema_of_an_input_is_no_change() -> None:
     assert until_change(source, step).step == step
 
 
-def test_nothing_is_planned_when_the_inputs_are_where_they_were() -> None:
+def test_nothing_is_planned_when_the_inputs_are_unchanged() -> None:
     source, output = an_input().add_data(), a_derivative(A)
     execute(output, source)
     assert plan_inputs(output.state, {A: source.state}) is None
@@ -182,7 +182,7 @@ def test_nothing_is_planned_without_a_transform() -> None:
     assert plan_inputs(a_chain(a_seed(DatasetKind.Derivative)).state, {}) is None
 
 
-def test_an_input_that_stood_still_keeps_its_place_beside_one_that_moved() -> None:
+def test_an_unchanged_input_keeps_its_position_next_to_one_that_advanced() -> None:
     other = a_dataset("b")
     first, second = (
         an_input().add_data(),
@@ -217,7 +217,7 @@ def test_definitions_alone_are_no_work_once_there_is_a_schema() -> None:
     assert has_work(a_chain(a_seed(DatasetKind.Derivative), a_transform(A)).state, [found])
 
 
-def test_a_schema_alone_is_work_so_that_what_is_derived_has_its_columns_too() -> None:
+def test_a_schema_alone_is_work_so_that_derivatives_get_its_columns() -> None:
     source, output = an_input().add_data(), a_derivative(A)
     execute(output, source)
     source.add(wider())
@@ -237,11 +237,11 @@ def test_a_watermark_alone_is_work() -> None:
     assert [one.event_time for one in found.watermarks] == [a_time(7)]
 
 
-def test_watermarks_come_one_an_event_oldest_first_with_the_time_of_their_block() -> None:
+def test_watermarks_are_listed_one_per_event_oldest_first_with_the_time_of_their_block() -> None:
     source = an_input().add_data().add(AddData(prev_offset=9, new_watermark=a_time(3))).add_data()
     found = read(source, planned(a_derivative(A), source))
-    moments = [one.block.system_time for one in source.blocks[-2:]]
-    assert found.watermarks == tuple(Watermark(system_time=one, event_time=a_time(3)) for one in moments)
+    times = [one.block.system_time for one in source.blocks[-2:]]
+    assert found.watermarks == tuple(Watermark(system_time=one, event_time=a_time(3)) for one in times)
 
 
 def test_replaying_a_stored_event_gives_the_same_request() -> None:
@@ -266,7 +266,7 @@ def request(state: ChainState, *inputs: InputSlices) -> TransformRequest:
     return build_request(state, inputs, {A: source}, alias="derivative", system_time=a_time(100), files=files)
 
 
-def test_a_request_names_slices_in_order_and_the_offset_to_go_on_from() -> None:
+def test_a_request_names_slices_in_order_and_the_offset_to_continue_from() -> None:
     source, output = an_input().add_data(2), a_derivative(A)
     execute(output, source, records=4)
     source.add_data(2)
@@ -293,14 +293,14 @@ def test_a_dataset_without_transform_makes_no_request() -> None:
 
 
 @pytest.mark.parametrize("new_offset", [None, 8, 10])
-def test_an_event_that_claims_other_records_than_the_input_has_is_found_out(new_offset: int | None) -> None:
+def test_an_event_that_claims_other_records_than_the_input_has_is_detected(new_offset: int | None) -> None:
     source = an_input().add_data()
     step = replace(planned(a_derivative(A), source), new_offset=new_offset)
     with pytest.raises(InputMismatch, match="the blocks have 0–9"):
         read(source, step)
 
 
-def test_records_that_do_not_begin_where_the_step_begins_are_found_out() -> None:
+def test_records_that_do_not_begin_where_the_step_begins_are_detected() -> None:
     source = an_input().add_data(2)
     step = planned(a_derivative(A), source)
     newest = source.blocks[-1].block

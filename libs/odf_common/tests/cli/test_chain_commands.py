@@ -23,7 +23,7 @@ ITEMS = [BlockItem(hash=str(block.hash), content=block.raw) for block in BLOCKS]
 
 @dataclass
 class Served:
-    """What the coordinator has, newest first, and what was read of it."""
+    """The coordinator's blocks, newest first, and those that were read."""
 
     items: list[BlockItem] = field(default_factory=lambda: ITEMS[::-1])
     read: int = 0
@@ -85,7 +85,7 @@ def test_a_part_of_several_hashes_names_them(served: Served, capsys: pytest.Capt
         ("zzzzzzzz", 1, "block zzzzzzzz in cities does not exist"),
     ],
 )
-def test_what_names_no_block_is_refused(
+def test_an_unknown_block_is_refused(
     block: str, status: int, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["inspect", "block", "cities", block]) == status

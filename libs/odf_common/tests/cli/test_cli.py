@@ -92,7 +92,7 @@ def test_help_is_quick() -> None:
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3 * 0.25
 
 
-def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("odf 0.")
 
@@ -136,7 +136,7 @@ def test_errors_are_one_sentence_and_advice(
     assert capsys.readouterr().err == said
 
 
-def test_settings_that_are_wrong_are_told(
+def test_wrong_settings_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ODF_KAFKA", "nonsense")

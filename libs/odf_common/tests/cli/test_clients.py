@@ -11,7 +11,7 @@ from odf_common.embedded.node_file import Node
 
 @pytest.fixture
 def listener() -> socket.socket:
-    """A port where no process listens yet."""
+    """A port at which no process listens yet."""
     made = socket.socket()
     made.bind(("127.0.0.1", 0))
     return made
@@ -40,7 +40,7 @@ def test_a_service_that_is_being_restarted_is_waited_for(
     assert clock.pauses == 3
 
 
-def test_a_service_that_stays_away_is_told_with_where_to_look(listener: socket.socket) -> None:
+def test_a_service_that_stays_down_is_reported_with_advice(listener: socket.socket) -> None:
     with (
         listener,
         pytest.raises(ServiceUnreachable) as caught,

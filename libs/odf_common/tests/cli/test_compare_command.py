@@ -1,4 +1,4 @@
-"""`odf compare` and `odf verify` over services that answer what they are told to."""
+"""`odf compare` and `odf verify` over services with configured answers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from odf_common.proto.odf.node.v1 import verifier_pb2 as verdicts
 
 
 @pytest.mark.parametrize(("relation", "status"), [("equal", 0), ("ahead", 4), ("behind", 4), ("diverged", 4)])
-def test_the_exit_status_tells_not_equal_from_refused(
+def test_the_exit_status_distinguishes_not_equal_from_refused(
     monkeypatch: pytest.MonkeyPatch, relation: str, status: int
 ) -> None:
     def compared(request: wire.CompareRequest, timeout: float) -> wire.Comparison:

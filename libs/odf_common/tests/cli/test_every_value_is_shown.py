@@ -1,4 +1,4 @@
-"""Whatever Arrow holds is printed, as a table, JSON and YAML: no committed value stops a command that shows it."""
+"""Any Arrow value is printed, as a table, JSON and YAML: no committed value fails a command that shows it."""
 
 import json
 from decimal import Decimal

@@ -9,7 +9,7 @@ from odf_common.hashing.physical import physical_hash_of
 VECTORS = Path(__file__).parents[4] / "tests" / "vectors" / "logical-hash"
 
 
-def test_logical_hashes_are_printed_one_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logical_hashes_are_printed_one_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     expected = json.loads((VECTORS / "expected.json").read_bytes())
     files = [str(VECTORS / name) for name in expected]
     assert main(["hash", "logical", *files]) == 0

@@ -1,4 +1,4 @@
-"""What `odf ingest` prints of a committed file besides its row in the table."""
+"""What `odf ingest` prints about a committed file in addition to its row in the table."""
 
 import pytest
 

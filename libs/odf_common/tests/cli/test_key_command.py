@@ -1,4 +1,4 @@
-"""`odf key`: a dataset's key leaves one home and makes the copy in another ours; no node is there."""
+"""`odf key`: the key exported from one home turns the copy in another into an own dataset; no node is running."""
 
 import json
 import os
@@ -19,7 +19,7 @@ KEY = generate()
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Path:
-    """Return a home where `cities` was made."""
+    """Return a home where `cities` was created."""
     home = tmp_path / "ours"
     LocalCatalog(home).add(CatalogEntry(alias="cities", dataset_id=KEY.dataset_id))
     keep_dataset_key(home / "keys", KEY)
@@ -28,7 +28,7 @@ def ours(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """Return a home that has a copy of it, called `towns`, and a dataset of its own."""
+    """Return a home that has a copy of it, called `towns`, and its own dataset."""
     home = tmp_path / "copy"
     LocalCatalog(home).add(CatalogEntry(alias="towns", dataset_id=KEY.dataset_id))
     other = generate()
@@ -92,7 +92,7 @@ def test_the_key_of_another_dataset_is_refused(
     [b"", b"\xff\x00", KEY.raw, KEY.text().encode()[:-2], multibase.encode(KEY.raw).encode(), b"f" * 5000],
     ids=["empty", "bytes", "raw", "cut", "without a prefix", "long"],
 )
-def test_what_is_no_key_is_refused_without_being_shown(
+def test_an_invalid_key_is_refused_without_being_shown(
     content: bytes,
     copy: Path,
     tmp_path: Path,
@@ -108,7 +108,7 @@ def test_what_is_no_key_is_refused_without_being_shown(
     assert KEY.raw.hex()[:20] not in shown.out + shown.err
 
 
-def test_what_is_not_here_is_told(
+def test_a_missing_dataset_or_key_is_reported(
     copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ODF_HOME", str(copy))
@@ -128,7 +128,7 @@ def test_a_key_is_read_in_every_multibase() -> None:
         assert PrivateKey.parse(multibase.encode(raw, encoding)) == KEY
 
 
-def test_only_a_dataset_whose_key_was_not_here_counts_as_created_elsewhere(
+def test_only_a_dataset_whose_key_was_imported_counts_as_created_elsewhere(
     exported: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = Path(os.environ["ODF_HOME"]) / "keys"

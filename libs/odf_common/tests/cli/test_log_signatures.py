@@ -67,7 +67,7 @@ def test_table_has_them_as_columns() -> None:
     assert lines[2].split()[-1] == "none"
 
 
-def test_yaml_has_them_beside_the_hash_and_its_documents_stay_manifests() -> None:
+def test_yaml_has_them_next_to_the_hash_and_its_documents_stay_manifests() -> None:
     text = shown("--signatures", "-o", "yaml")
     documents = text.split("---\n")[1:]
     assert [document.splitlines()[1:3] for document in documents[:2]] == [
@@ -77,7 +77,7 @@ def test_yaml_has_them_beside_the_hash_and_its_documents_stay_manifests() -> Non
     assert [one["kind"] for one in yaml.safe_load_all(text)] == ["MetadataBlock"] * 3
 
 
-def test_without_the_option_none_is_asked_for_or_shown(requests: list[LogRequest]) -> None:
+def test_without_the_option_none_is_requested_or_shown(requests: list[LogRequest]) -> None:
     assert "valid" not in shown()
     assert "signature" not in json.loads(shown("-o", "json"))[0]
     assert "Signature" not in shown("-o", "yaml")

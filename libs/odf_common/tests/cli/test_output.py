@@ -1,4 +1,4 @@
-"""What people see on a terminal of 80 columns, and what a pipe gets."""
+"""Output on a terminal of 80 columns and into a pipe."""
 
 import datetime as dt
 import json
@@ -50,14 +50,14 @@ def test_records_of_23_columns_are_all_shown_on_80(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.usefixtures("terminal")
-def test_one_record_of_many_columns_is_a_line_a_field(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_record_of_many_columns_is_printed_one_line_per_field(capsys: pytest.CaptureFixture[str]) -> None:
     print_records(flights([2]), "table")
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(NAMES) + 4
     assert lines[1].split() == ["op", "-C"]
 
 
-def test_a_pipe_gets_one_line_a_record_and_json_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_gets_one_line_per_record_and_json_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     print_records(flights([0, 3]), "table")
     assert len(capsys.readouterr().out.splitlines()) == 2 + 2
     print_records(flights([0, 3]), "json")
@@ -113,7 +113,7 @@ def test_columns_that_are_left_out_are_named(capsys: pytest.CaptureFixture[str])
     assert "left out: blocks; … marks truncated text" in capsys.readouterr().err
 
 
-def test_no_at_a_prompt_changes_nothing_and_is_no_abort(
+def test_no_at_a_prompt_changes_nothing_and_is_not_an_abort(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "n")
@@ -124,7 +124,7 @@ def test_no_at_a_prompt_changes_nothing_and_is_no_abort(
     assert capsys.readouterr().err.endswith("nothing was changed\n")
 
 
-def test_where_no_user_can_be_asked_it_is_misuse(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_without_a_terminal_is_misuse(monkeypatch: pytest.MonkeyPatch) -> None:
     def closed(_: str) -> str:
         raise EOFError
 
@@ -133,7 +133,7 @@ def test_where_no_user_can_be_asked_it_is_misuse(monkeypatch: pytest.MonkeyPatch
         confirm("Delete it?")
 
 
-def test_one_object_is_a_line_a_field(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_object_is_printed_one_line_per_field(capsys: pytest.CaptureFixture[str]) -> None:
     print_object({"home": "/h", "kafka": None}, "table")
     assert capsys.readouterr().out == "home   /h\nkafka\n"
 

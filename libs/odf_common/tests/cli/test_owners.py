@@ -1,4 +1,4 @@
-"""On a multi-tenant node, no command gives a dataset to an account that does not exist."""
+"""On a multi-tenant node, no command assigns a dataset to an account that does not exist."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from odf_common.proto.odf.node.v1.sync_pb2 import SyncPullItem
 
 @dataclass
 class FakeNode:
-    """A node with the account ann, which does all that reaches it."""
+    """A node with the account ann, which accepts all requests."""
 
     is_multi_tenant: bool = True
     done: list[str] = field(default_factory=list)
@@ -121,7 +121,7 @@ def test_without_sync_names_are_given_where_accounts_never_owned_datasets(
     assert len(node.done) == (0 if was_multi_tenant else 4)
 
 
-def test_what_is_no_name_or_manifest_is_left_to_the_node(node: FakeNode, tmp_path: Path) -> None:
+def test_an_invalid_name_or_manifest_is_left_to_the_node(node: FakeNode, tmp_path: Path) -> None:
     (tmp_path / "odd.yaml").write_text("kind: [")
     assert cli.main(["add", str(tmp_path / "odd.yaml")]) == 0
     assert cli.main(["rename", "orders", "zed/a/b"]) == 0

@@ -69,7 +69,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch, *sources: tuple[str, str]) -> None:
     monkeypatch.setattr(clients, "ingest", opened)
 
 
-def test_why_sources_do_not_go_on_is_listed(
+def test_the_reasons_of_stalled_sources_are_listed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stuck(monkeypatch, ("flights", "a is stopped"), ("report", "b waits"), ("flights", "c waits"))
@@ -83,7 +83,7 @@ def test_why_sources_do_not_go_on_is_listed(
     }
 
 
-def test_datasets_are_listed_though_ingest_is_away(
+def test_datasets_are_listed_although_ingest_is_down(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @contextmanager
@@ -109,7 +109,7 @@ def ids(*names: str) -> list[str]:
         (["trains.%"], []),
     ],
 )
-def test_a_list_has_what_is_named_like_any_pattern(
+def test_a_list_has_the_datasets_that_match_any_pattern(
     patterns: list[str], names: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["list", "-o", "json", *patterns]) == 0
@@ -142,9 +142,7 @@ def test_hashes_are_cut_short_before_the_text_is() -> None:
     assert row["problem"] == "a has read block f1620abababab… of b"
 
 
-def test_a_pattern_that_no_name_is_like_is_refused(
-    deleted: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pattern_without_a_match_is_refused(deleted: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list", "a..%"]) == 1
     assert cli.main(["delete", "a..%", "--yes"]) == 1
     assert "which % matches anything" in capsys.readouterr().err
@@ -153,12 +151,12 @@ def test_a_pattern_that_no_name_is_like_is_refused(
     assert deleted == []
 
 
-def test_what_reads_others_is_deleted_before_them(deleted: list[str]) -> None:
+def test_datasets_are_deleted_before_their_inputs(deleted: list[str]) -> None:
     assert cli.main(["delete", "report", "flights%", "Flights.late", IDS["flights"], "--yes"]) == 0
     assert deleted == ids("report", "flights.worst", "flights.late", "flights")
 
 
-def test_what_reads_itself_or_each_other_can_be_told_to_go() -> None:
+def test_datasets_that_read_themselves_or_each_other_can_be_deleted() -> None:
     known = [
         summary("flights", "flights"),
         summary("flights.late", "report"),
@@ -168,7 +166,7 @@ def test_what_reads_itself_or_each_other_can_be_told_to_go() -> None:
     assert {one.alias for one in deletable(known, known)} == {"flights", "flights.late", "report"}
 
 
-def test_nothing_is_deleted_where_something_else_reads_one(
+def test_nothing_is_deleted_if_another_dataset_reads_one(
     deleted: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["delete", "flights%", "--yes"]) == 1
@@ -180,7 +178,7 @@ def test_nothing_is_deleted_where_something_else_reads_one(
     assert deleted == []
 
 
-def test_it_is_asked_with_all_names(
+def test_the_confirmation_lists_all_names(
     deleted: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "n")

@@ -52,13 +52,13 @@ def test_decode_separates_blocks_as_documents(tmp_path: Path) -> None:
     assert result.output.count("---\nkind: MetadataBlock\n") == 2
 
 
-def test_decode_names_the_file_that_is_no_block(content: Path) -> None:
+def test_decode_names_the_invalid_file(content: Path) -> None:
     result = CliRunner().invoke(block.command, ["decode", str(content)])
     assert isinstance(result.exception, InvalidInput)
     assert str(result.exception).startswith(f"{content}: ")
 
 
-def test_parse_ref_answers_each_text_with_one_line() -> None:
+def test_parse_ref_prints_one_line_per_argument() -> None:
     texts = ["foo", "a/b", "r/a/b", "http://x", "foo:bar", "-x", "\udcff"]
     result = CliRunner().invoke(parse_ref.command, ["--", *texts])
     assert result.exit_code == 0

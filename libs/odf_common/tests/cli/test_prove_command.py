@@ -1,4 +1,4 @@
-"""`odf prove`: proofs made and checked; no node is there."""
+"""`odf prove`: proofs created and checked; no node is running."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ Prove = Callable[..., dict[str, str]]
 
 @pytest.fixture
 def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrivateKey:
-    """Have a home with one dataset, `cities`, that was made there, and a copy of another's, `towns`."""
+    """Have a home with one own dataset, `cities`, and a copy of a foreign one, `towns`."""
     made = generate()
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys" / made.dataset_id.folder).write_bytes(made.raw)
@@ -75,7 +75,7 @@ def test_the_signature_may_be_in_any_multibase(key: PrivateKey) -> None:
 
 
 @pytest.mark.parametrize("signature", ["", "f", "f00", "x", "f" + "0" * 128, "f" + "0" * 5000, "\x1b[31m"])
-def test_what_is_no_signature_is_no_proof(key: PrivateKey, signature: str) -> None:
+def test_an_invalid_signature_is_no_proof(key: PrivateKey, signature: str) -> None:
     assert checked(key.dataset_id, "4711", signature) == 3
 
 
@@ -84,7 +84,7 @@ def test_a_bare_signature_of_the_challenge_is_no_proof(key: PrivateKey) -> None:
 
 
 @pytest.mark.parametrize("output", ["table", "json", "yaml"])
-def test_the_verdict_is_told_in_every_form(
+def test_the_verdict_is_printed_in_every_format(
     key: PrivateKey, output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     signature = proven("cities", "4711")["signature"]
@@ -120,7 +120,7 @@ def test_a_copy_has_no_key_and_no_proof(
         (["../keys", "4711"], InvalidInput),
     ],
 )
-def test_what_cannot_be_proven_is_refused(arguments: list[str], error: type[Exception]) -> None:
+def test_an_invalid_challenge_is_refused(arguments: list[str], error: type[Exception]) -> None:
     with pytest.raises(error):
         prove.command.main(arguments, standalone_mode=False)
 

@@ -1,4 +1,4 @@
-"""What `odf pull` says while the engine is at work."""
+"""Output of `odf pull` while the engine is running."""
 
 import pytest
 
@@ -31,11 +31,11 @@ def test_an_error_names_its_dataset_once(error: str, text: str) -> None:
         (PullItem(alias="hourly", stage="writing", late=7), "hourly: writing, 7 late"),
     ],
 )
-def test_it_is_said_in_words(item: PullItem, text: str) -> None:
+def test_progress_is_described_in_words(item: PullItem, text: str) -> None:
     assert progress_text(item) == text
 
 
-def test_without_a_terminal_it_is_said_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_progress_is_printed_periodically(capsys: pytest.CaptureFixture[str]) -> None:
     time = [0.0]
     remarks = Remarks(is_terminal=False, now=lambda: time[0])
     for seconds in (
@@ -51,7 +51,7 @@ def test_without_a_terminal_it_is_said_now_and_then(capsys: pytest.CaptureFixtur
     assert err.splitlines() == [progress_text(WORKING)] * 2
 
 
-def test_a_terminal_shows_it_live_and_gets_no_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_shows_progress_live_and_gets_no_lines(capsys: pytest.CaptureFixture[str]) -> None:
     time = [0.0]
     remarks = Remarks(is_terminal=True, now=lambda: time[0])
     time[0] = 2 * REPORT_INTERVAL_SECONDS

@@ -1,4 +1,4 @@
-"""`odf ref list` over a coordinator that has a reference which cannot be read."""
+"""`odf ref list` over a coordinator with an unreadable reference."""
 
 import json
 from collections.abc import Iterator

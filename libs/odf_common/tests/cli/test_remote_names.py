@@ -29,5 +29,5 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("shop/orders", False),
     ],
 )
-def test_a_name_is_remote_if_it_is_in_a_repository_and_not_here(name: str, expected: bool) -> None:
+def test_a_name_is_remote_if_it_is_in_a_repository_and_not_local(name: str, expected: bool) -> None:
     assert is_remote(name) is expected

@@ -16,7 +16,7 @@ def test_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["DatasetSnapshot", "datasetsnapshot"])
-def test_a_schema_is_printed_as_it_lies_in_its_file(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_schema_is_printed_as_stored_in_its_file(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["schema", name]) == 0
     assert capsys.readouterr().out == text_of("DatasetSnapshot")
 

@@ -1,4 +1,4 @@
-"""`odf search` says what was searched, how old that is, and what could not be read."""
+"""`odf search` reports what was searched, the age of the index, and what could not be read."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def test_the_age_of_an_index_is_shown(seconds: int, age: str) -> None:
     assert repository_lines([searched], NOW) == [f"shop: 3 datasets as of {age}"]
 
 
-def test_what_cannot_be_read_is_named() -> None:
+def test_an_unreadable_repository_or_dataset_is_named() -> None:
     away = SearchedRepository(name="shop", datasets=3, read_at_ms=int(NOW) * 1000, problem="refused")
     never = SearchedRepository(name="disk", problem="no such folder")
     one = SearchedRepository(name="lone", datasets=1, read_at_ms=int(NOW) * 1000)

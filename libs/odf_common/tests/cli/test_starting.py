@@ -1,4 +1,4 @@
-"""What is wrong before a node starts is said at once, with the setting, and nothing is started."""
+"""Errors before a node starts are reported at once, with the setting, and nothing is started."""
 
 import json
 import socket
@@ -47,7 +47,7 @@ def test_a_wrong_kafka_address_is_named_at_once(
     assert not (home / "node.json").exists()
 
 
-def test_what_listens_but_is_not_kafka_is_named(
+def test_a_server_other_than_kafka_is_named(
     home: Path, busy: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del home
@@ -96,14 +96,14 @@ def test_a_busy_http_port_is_named_by_its_setting(
         require_free({"ODF_SYNC_HTTP": "203.0.113.1:80"})
 
 
-def test_a_remembered_port_that_is_busy_is_not_replaced_in_silence(tmp_path: Path) -> None:
+def test_a_remembered_port_that_is_busy_is_not_replaced_silently(tmp_path: Path) -> None:
     port = allocate(tmp_path, ["kafka"])["kafka"]
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
         taken.listen()
-        with pytest.raises(PortTaken, match=f"port {port}, which this node's kafka had before") as told:
+        with pytest.raises(PortTaken, match=f"port {port}, which this node's kafka had before") as caught:
             allocate(tmp_path, ["kafka"], must_keep=True)
-        assert "--new-ports" in told.value.advice()
+        assert "--new-ports" in caught.value.advice()
         other = allocate(tmp_path, ["kafka"])["kafka"]
     assert other != port
     assert allocate(tmp_path, ["kafka"], must_keep=True)["kafka"] == other
@@ -136,7 +136,7 @@ def test_a_second_up_fails_when_the_node_dies_before_it_is_ready(
     assert "stopped before it was ready" in capsys.readouterr().err
 
 
-def test_a_start_survives_its_way_to_another_process() -> None:
+def test_a_start_can_be_sent_to_another_process() -> None:
     for start in (Start(), Start(services=("kafka", "sync"), new_ports=True), Start(take_over=True)):
         assert Start.parse(start.arguments()) == start
 
@@ -147,7 +147,7 @@ def test_a_prefix_has_the_characters_of_topics() -> None:
         Settings.from_env({"ODF_KAFKA_PREFIX": "a b"})
 
 
-def test_logs_are_shown_as_people_read_them() -> None:
+def test_logs_are_shown_in_readable_form() -> None:
     text = """
 {"event": "ready", "level": "info", "timestamp": "2026-01-01T10:00:00.5Z", "service": "sync", "logger": "x"}
 Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""`odf status` names everything that is stuck, with since when and what to do."""
+"""`odf status` reports everything that is stuck, since when, and what to do."""
 
 import json
 import os
@@ -24,7 +24,7 @@ NS = Timestamp.parse(SINCE).ns
 
 @pytest.fixture
 def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A node one of whose parts, three of whose datasets are stuck."""
+    """A node with a part and three datasets that are stuck."""
     monkeypatch.setenv("ODF_HOME", str(tmp_path))
     services = (
         Part(name="sync", pid=1, state="ready", since=SINCE),
@@ -38,7 +38,7 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     datasets = [
         DatasetSummary(alias="fine", dataset_id="1", head="h"),
         DatasetSummary(
-            alias="late", dataset_id="2", head="h", problem="engine gone", since=NS, remedy="mend it"
+            alias="late", dataset_id="2", head="h", problem="engine gone", since=NS, remedy="fix it"
         ),
         DatasetSummary(alias="root", dataset_id="3", head="h"),
         DatasetSummary(
@@ -68,10 +68,10 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("answers")
-def test_every_problem_is_shown_with_since_when_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_problem_is_shown_with_its_start_and_advice(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status"]) == 0
     shown = capsys.readouterr().out
-    for of, problem, remedy in (("late", "engine gone", "mend it"), ("root", "topic replaced", "resume it")):
+    for of, problem, remedy in (("late", "engine gone", "fix it"), ("root", "topic replaced", "resume it")):
         assert f"\n{of}, since {SINCE}\n  {problem}\n  → {remedy}\n" in shown
     assert f"\nverifier, since {SINCE}\n  is restarting; error: cannot start why=no\n  → Its log is " in shown
     assert (
@@ -100,7 +100,7 @@ def test_a_coordinator_that_does_not_answer_is_a_problem(
     assert "no answer in time; the datasets shown are incomplete" in said
 
 
-def test_what_the_supervisor_says_about_a_part_is_shown_and_not_its_log(
+def test_the_supervisors_report_on_a_part_is_shown_instead_of_its_log(
     answers: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     silent = Part(
@@ -114,7 +114,7 @@ def test_what_the_supervisor_says_about_a_part_is_shown_and_not_its_log(
 
 
 @pytest.mark.usefixtures("answers")
-def test_programs_get_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_has_the_same_problems(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", "-o", "json"]) == 0
     held = json.loads(capsys.readouterr().out)
     assert [one["of"] for one in held["problems"]] == ["verifier", "late", "root", "bad"]
@@ -133,7 +133,7 @@ def test_programs_get_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     }
     assert "poll" not in rows["late"]
     assert cli.main(["status", "late", "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["remedy"] == "mend it"
+    assert json.loads(capsys.readouterr().out)[0]["remedy"] == "fix it"
 
 
 def test_a_full_disk_is_the_first_problem(

@@ -1,4 +1,4 @@
-"""Tables fit the terminal, and nothing disappears without a word."""
+"""Tables fit the terminal, and anything cut is marked."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ def table(cells: Cells, width: int | None, *extra: str) -> Layout:
     return found
 
 
-def test_what_fits_is_printed_as_it_is() -> None:
+def test_a_table_that_fits_is_printed_unchanged() -> None:
     found = table({"alias": ["a.b", "c"], "records": [1, 1000]}, 80)
     assert found == Layout(lines=("alias  records", "─────  ───────", "a.b          1", "c         1000"))
 
@@ -61,7 +61,7 @@ def test_many_columns_are_printed_in_parts_with_the_first_in_each() -> None:
     assert not found.is_cut
 
 
-def test_one_long_text_does_not_take_the_room_of_others() -> None:
+def test_one_long_value_does_not_take_the_space_of_others() -> None:
     found = table({"offset": [1], "text": ["x" * 5000], "city": ["Oslo"]}, 40)
     assert "Oslo" in found.lines[-1]
     assert found.is_cut
@@ -78,7 +78,7 @@ def test_wide_characters_keep_columns_straight() -> None:
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\x1b[31mb", "a\rb", "a\x00b"])
-def test_control_characters_do_nothing_to_the_terminal(text: str) -> None:
+def test_control_characters_have_no_effect_on_the_terminal(text: str) -> None:
     shown = "".join(table({"t": [text]}, 80).lines)
     assert shown.isprintable()
 
@@ -123,7 +123,7 @@ def test_sentences_lose_whole_words_if_enough_is_left(width: int, shown: str) ->
     assert cut("a b東京都千代田区霞が関", 9) == "a b東京…"
 
 
-def test_columns_with_long_headers_are_printed_a_line_a_field_where_that_is_shorter() -> None:
+def test_columns_with_long_headers_are_printed_one_line_per_field_if_that_is_shorter() -> None:
     cells = {f"a_header_that_is_far_longer_than_any_of_its_values_{n}": [n, n] for n in range(22)}
     found = table({"offset": [1, 2], **cells}, 80)
     assert (found.parts, len(found.lines)) == (0, 2 * 23 + 1)

@@ -18,7 +18,7 @@ ID = "0123456789abcdef0123456789abcdef"
         Refused(code="x"),
     ],
 )
-def test_a_message_comes_out_of_a_record_as_it_went_in(
+def test_a_message_survives_a_round_trip_through_a_record(
     body: Propose | Committed | HeadMoved | Refused,
 ) -> None:
     sent = stamped(envelope(DATASET, body), message_id=ID, sent_at=5)
@@ -50,7 +50,7 @@ def test_a_message_without_id_time_and_correlation_gets_them() -> None:
     assert (first.message_id, first.sent_at, first.correlation_id) == (ID, 5, ID)
 
 
-def test_stamping_keeps_what_is_there() -> None:
+def test_stamping_keeps_existing_values() -> None:
     sent = envelope(DATASET, Propose(), correlation_id="mine")
     first = stamped(sent, message_id=ID, sent_at=5)
     assert first.correlation_id == "mine"

@@ -76,7 +76,7 @@ BLOCKS = objects(MetadataBlock)
 
 @LAWS
 @given(BLOCKS, some.sampled_from([2, 3]))
-def test_block_comes_back_from_its_bytes(block: MetadataBlock, version: int) -> None:
+def test_block_survives_a_round_trip_through_bytes(block: MetadataBlock, version: int) -> None:
     decoded = decode_block(encode_block(block, version))
     assert decoded.version == version
     assert decoded.block == block
@@ -84,7 +84,7 @@ def test_block_comes_back_from_its_bytes(block: MetadataBlock, version: int) -> 
 
 @LAWS
 @given(BLOCKS)
-def test_block_comes_back_from_its_yaml_and_from_its_json(block: MetadataBlock) -> None:
+def test_block_survives_a_round_trip_through_yaml_and_json(block: MetadataBlock) -> None:
     raw = encode_block(block)
     assert block_from_text(block_to_yaml(raw).encode(), "block") == (block, 3)
     assert block_from_text(json.dumps(to_plain(block)).encode(), "block") == (block, None)
@@ -104,7 +104,7 @@ def test_what_is_written_as_yaml_reads_as_the_same(value: Any) -> None:
 
 @LAWS
 @given(values(EVENTS))
-def test_event_alone_comes_back(event: Any) -> None:
+def test_event_alone_survives_a_round_trip(event: Any) -> None:
     assert decode_event(encode_event(event)) == event
 
 
@@ -118,7 +118,7 @@ MESSAGES: tuple[type, ...] = (
 
 @LAWS
 @given(some.sampled_from(MESSAGES).flatmap(objects))
-def test_engine_message_comes_back(message: Any) -> None:
+def test_engine_message_survives_a_round_trip(message: Any) -> None:
     (cls,) = (cls for cls in MESSAGES if isinstance(message, cls))
     assert decode_message(cls, encode_message(message)) == message
 
@@ -197,8 +197,8 @@ def stock_item(builder: Any, shape: Shape, item: Any) -> int:
     return int(builder.EndObject())
 
 
-def stock_timestamp(builder: Any, moment: Timestamp) -> int:
-    seconds, nanos = divmod(moment.ns, 1_000_000_000)
+def stock_timestamp(builder: Any, timestamp: Timestamp) -> int:
+    seconds, nanos = divmod(timestamp.ns, 1_000_000_000)
     day = Timestamp(seconds // 86_400 * 86_400 * 1_000_000_000).datetime()
     builder.Prep(4, 16)
     builder.PrependUint32(nanos)
@@ -233,7 +233,7 @@ def test_damaged_blocks_are_refused_or_decoded() -> None:
 
 
 def survives(raw: bytes) -> None:
-    """Whatever is accepted can be shown and hashed as well."""
+    """Any accepted block can be shown and hashed, too."""
     try:
         decode_block(raw)
     except InvalidInput:
@@ -266,7 +266,7 @@ def test_types_that_double_at_every_level_are_refused_quickly() -> None:
         decode_message(DataTypeMap, raw)
 
 
-def test_vector_that_repeats_one_long_text_is_refused_quickly() -> None:
+def test_vector_that_repeats_one_long_string_is_refused_quickly() -> None:
     text = struct.pack("<I", 20_000) + b"x" * 20_000 + b"\0" * 4
     count = 5_000
     entries = b"".join(struct.pack("<I", 4 * (count - n)) for n in range(count))
@@ -279,14 +279,14 @@ def test_vector_that_repeats_one_long_text_is_refused_quickly() -> None:
 YEAR_2020 = struct.pack("<iHHII", 2020, 1, 0, 0, 0)
 
 
-def watermark_at(moment: bytes) -> Timestamp:
+def watermark_at(time: bytes) -> Timestamp:
     start = Timestamp.parse("2020-01-01T00:00:00Z")
     raw = encode_message(engine_messages.Watermark(system_time=Timestamp(0), event_time=start))
-    return decode_message(engine_messages.Watermark, raw.replace(YEAR_2020, moment)).event_time
+    return decode_message(engine_messages.Watermark, raw.replace(YEAR_2020, time)).event_time
 
 
 @pytest.mark.parametrize(
-    "moment",
+    "time",
     [
         (0, 1, 0, 0),
         (10000, 1, 0, 0),
@@ -300,15 +300,15 @@ def watermark_at(moment: bytes) -> Timestamp:
         (2020, 1, 4294967295, 0),
     ],
 )
-def test_time_that_does_not_exist_is_refused(moment: tuple[int, int, int, int]) -> None:
-    year, ordinal, seconds, nanos = moment
+def test_time_that_does_not_exist_is_refused(time: tuple[int, int, int, int]) -> None:
+    year, ordinal, seconds, nanos = time
     with pytest.raises(InvalidInput):
         watermark_at(struct.pack("<iHHII", year, ordinal, 0, seconds, nanos))
 
 
 def test_leap_second_is_the_next_second() -> None:
-    moment = watermark_at(struct.pack("<iHHII", 2016, 366, 0, 86_399, 1_500_000_000))
-    assert str(moment) == "2017-01-01T00:00:00.500Z"
+    time = watermark_at(struct.pack("<iHHII", 2016, 366, 0, 86_399, 1_500_000_000))
+    assert str(time) == "2017-01-01T00:00:00.500Z"
 
 
 def test_vocabulary_without_names_has_the_default_ones() -> None:
@@ -412,7 +412,7 @@ def test_no_block_of_another_version_is_written(version: int) -> None:
         encode_block(block, version)
 
 
-def test_a_table_without_what_it_has_to_have_is_refused() -> None:
+def test_a_table_without_its_required_fields_is_refused() -> None:
     with pytest.raises(InvalidInput, match="Seed has no dataset_id"):
         decode_message(Seed, encode_message(AddData()))
     header = BlockHeader(system_time=Timestamp(0), sequence_number=0)
@@ -421,7 +421,7 @@ def test_a_table_without_what_it_has_to_have_is_refused() -> None:
 
 
 @pytest.mark.parametrize("damaged", [b"\x16\x1f", b"\x16\x21", b"\x16\xa0"])
-def test_a_hash_that_is_not_as_long_as_it_says_is_refused(damaged: bytes) -> None:
+def test_a_hash_whose_length_differs_from_its_prefix_is_refused(damaged: bytes) -> None:
     header = BlockHeader(
         system_time=Timestamp(0), prev_block_hash=Multihash.sha3(bytes(32)), sequence_number=1
     )
@@ -433,15 +433,15 @@ def test_a_hash_that_is_not_as_long_as_it_says_is_refused(damaged: bytes) -> Non
 
 def test_times_from_year_1_to_9999_are_written_and_no_others() -> None:
     first, last = -62_135_596_800 * NANOS, 253_402_300_800 * NANOS - 1
-    for moment in (first, last):
-        event = AddData(new_watermark=Timestamp(moment))
+    for time in (first, last):
+        event = AddData(new_watermark=Timestamp(time))
         assert decode_event(encode_event(event)) == event
-    for moment in (first - 1, last + 1):
+    for time in (first - 1, last + 1):
         with pytest.raises(InvalidInput, match="outside the years 1 to 9999"):
-            encode_event(AddData(new_watermark=Timestamp(moment)))
+            encode_event(AddData(new_watermark=Timestamp(time)))
 
 
-def test_text_that_is_no_unicode_is_not_written() -> None:
+def test_a_string_that_is_not_unicode_is_not_written() -> None:
     with pytest.raises(InvalidInput, match="half a surrogate pair"):
         encode_event(DisablePushSource(source_name="\ud800"))
 

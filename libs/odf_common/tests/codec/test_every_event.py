@@ -1,4 +1,4 @@
-"""Each kind of event, not only those that chance picks, comes back from every form it is written in."""
+"""Each kind of event, not only randomly drawn ones, survives a round trip through every form."""
 
 import json
 import struct
@@ -33,7 +33,7 @@ LAWS = settings(max_examples=examples(15))
 @pytest.mark.parametrize("version", [2, 3])
 @LAWS
 @given(data=some.data())
-def test_every_event_comes_back_from_bytes_yaml_and_json(
+def test_every_event_survives_a_round_trip_through_bytes_yaml_and_json(
     kind: type, version: int, data: some.DataObject
 ) -> None:
     event = data.draw(objects(kind))
@@ -92,7 +92,7 @@ def test_a_field_outside_its_table_is_refused(at: int, offset: int) -> None:
 
 
 @pytest.mark.parametrize("count", [100, 1 << 20, (1 << 32) - 1])
-def test_a_vector_or_text_longer_than_the_buffer_is_refused(count: int) -> None:
+def test_a_vector_or_string_longer_than_the_buffer_is_refused(count: int) -> None:
     raw = encode_message(
         RawQueryRequest(
             input_data_paths=("a",), transform=TransformSql(engine="spark"), output_data_path="out"

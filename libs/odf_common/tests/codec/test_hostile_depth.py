@@ -1,4 +1,4 @@
-"""What is nested deeply, or is very large, is refused clearly wherever it enters; what is written can be read."""
+"""Deeply nested or very large input is refused with a clear error everywhere; what is written can be read."""
 
 import struct
 import tracemalloc
@@ -22,7 +22,7 @@ DEEPEST = MAX_DEPTH - AROUND - 1  # options around a plain type
 
 
 def nested(depth: int, *, plain: int = 0) -> SetDataSchema:
-    """Return a schema whose last column is so deep, and that many plain ones before it."""
+    """Return a schema whose last column has this depth, after that many plain ones."""
     inner: Any = DataTypeInt32()
     for _ in range(depth):
         inner = DataTypeOption(inner=inner)
@@ -30,7 +30,7 @@ def nested(depth: int, *, plain: int = 0) -> SetDataSchema:
     return SetDataSchema(schema=DataSchema(fields=(*fields, DataField(name="a", type=inner))))
 
 
-def test_the_deepest_types_come_back() -> None:
+def test_the_deepest_types_survive_a_round_trip() -> None:
     event = nested(DEEPEST, plain=3)
     assert decode_event(encode_event(event)) == event
     assert event_from_text(to_yaml(event).encode(), "file") == event
@@ -43,23 +43,25 @@ def test_types_that_no_version_could_read_again_are_not_written(depth: int) -> N
 
 
 @pytest.mark.parametrize("plain", [0, 3])
-def test_what_others_nest_deeper_is_refused(monkeypatch: pytest.MonkeyPatch, plain: int) -> None:
+def test_deeper_nesting_of_other_implementations_is_refused(
+    monkeypatch: pytest.MonkeyPatch, plain: int
+) -> None:
     monkeypatch.setattr(writer, "MAX_DEPTH", 1000)
     raw = encode_event(nested(DEEPEST + 1, plain=plain))
     with pytest.raises(InvalidInput, match="nested deeper than 64"):
         decode_event(raw)
 
 
-def test_a_failed_writing_leaves_nothing_behind() -> None:
+def test_a_failed_write_leaves_no_state() -> None:
     with pytest.raises(InvalidInput):
         encode_message(nested(150))
-    test_the_deepest_types_come_back()
+    test_the_deepest_types_survive_a_round_trip()
 
 
 @pytest.mark.parametrize(
     "entries", ['{"a":' * 400 + "1" + "}" * 400, '{"a":NaN}', '{"a":1e999}', '{"a":1,"a":2}', "["]
 )
-def test_attributes_of_a_block_that_are_no_json_of_ours_are_shown_as_text(entries: str) -> None:
+def test_attributes_of_a_block_that_are_not_our_json_are_shown_as_strings(entries: str) -> None:
     event = SetDataSchema(schema=DataSchema(fields=(), extra=ExtraAttributes(entries)))
     raw = encode_block(MetadataBlock(system_time=Timestamp(0), sequence_number=1, event=event))
     (document,) = documents(block_to_yaml(raw).encode(), "file")
@@ -71,7 +73,7 @@ def test_a_number_that_no_json_can_hold_is_refused() -> None:
         documents(b'{"a": 1e999}', "file")
 
 
-def test_many_keys_of_which_the_last_comes_twice_are_refused_quickly() -> None:
+def test_many_keys_with_a_duplicate_at_the_end_are_refused_quickly() -> None:
     keys = ",".join(f'"{n}": 1' for n in range(50_000))
     with pytest.raises(InvalidInput, match="key '49999' is given twice"):
         documents(f'{{{keys}, "49999": 1}}'.encode(), "file")

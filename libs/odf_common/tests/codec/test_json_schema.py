@@ -1,4 +1,4 @@
-"""The schemas accept what the decoder reads, refuse what is plainly wrong, and are the files we publish."""
+"""The schemas accept what the decoder reads, refuse invalid input, and equal the published files."""
 
 import copy
 import json
@@ -65,13 +65,13 @@ def plain_documents(text: bytes) -> Iterator[Any]:
 # --- the files -----------------------------------------------------------------------------------------------------
 
 
-def test_the_files_are_what_the_model_says() -> None:
+def test_the_files_equal_those_generated_from_the_model() -> None:
     files = {file.name: file.read_text("utf-8") for file in (HERE / "docs" / "schemas").iterdir()}
     assert files == {f"{name}.json": text_of(name) for name in NAMES}, "run `make schemas`"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_schema_is_one(name: str) -> None:
+def test_every_schema_is_valid(name: str) -> None:
     Draft202012Validator.check_schema(schema_of(name))
 
 

@@ -1,4 +1,4 @@
-"""The schema file and the dataclasses say the same."""
+"""The schema file and the dataclasses are consistent."""
 
 import re
 from pathlib import Path
@@ -51,7 +51,7 @@ def members(body: str) -> list[str]:
 
 
 def classes() -> dict[str, type]:
-    """Every table that can be reached from a root."""
+    """Every table reachable from a root."""
     found: dict[str, type] = {}
     left = list(ROOTS)
     while left:

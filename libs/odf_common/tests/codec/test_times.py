@@ -12,14 +12,14 @@ DATASET = DatasetId.of_key(bytes(32))
 
 
 @given(st.integers(-(2**63) * 10**9, (2**63 - 1) * 10**9))
-def test_a_time_travels_whole(ns: int) -> None:
+def test_a_time_is_transmitted_exactly(ns: int) -> None:
     assert time_of(time_message(Timestamp(ns))) == Timestamp(ns)
 
 
 @pytest.mark.parametrize(
     "text", ["0001-01-01T00:00:00Z", "1969-12-31T23:59:59.999999999Z", "9999-12-31T23:59:59.999Z"]
 )
-def test_a_sentinel_time_travels_on_the_bus(text: str) -> None:
+def test_a_sentinel_time_is_transmitted_on_the_bus(text: str) -> None:
     sent = envelope(DATASET, Committed(watermark=time_message(Timestamp.parse(text))))
     received = body_of(decode(*encode(sent)))
     assert isinstance(received, Committed)

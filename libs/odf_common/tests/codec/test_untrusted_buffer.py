@@ -1,4 +1,4 @@
-"""What lies at the end of a buffer is read, and nothing beyond it."""
+"""Data at the end of a buffer is read, and nothing beyond it."""
 
 import struct
 
@@ -29,7 +29,7 @@ def test_a_vtable_and_a_table_may_end_with_the_buffer() -> None:
 
 
 @pytest.mark.parametrize("slots", [32, 33, 34])
-def test_a_vtable_has_as_many_slots_as_it_says(slots: int) -> None:
+def test_a_vtable_has_as_many_slots_as_it_declares(slots: int) -> None:
     raw = table_before_vtable(4 + 2 * slots, 4, *range(slots))
     assert Source(raw).vtable(0) == (tuple(range(slots)), 4)
 
@@ -102,7 +102,7 @@ def test_fields_may_be_at_the_end_of_their_table(size: int, tag_at: int) -> None
 
 
 @pytest.mark.parametrize(("size", "tag_at"), [(8, 8), (8, 4), (4, 4)])
-def test_a_field_behind_its_table_is_refused(size: int, tag_at: int) -> None:
+def test_a_field_after_its_table_is_refused(size: int, tag_at: int) -> None:
     tag = event_tag(DisablePollingSource())
     with pytest.raises(InvalidInput, match="outside its table"):
         decode_event(wrapped(size, tag_at=tag_at, tag=tag))

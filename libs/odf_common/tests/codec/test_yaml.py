@@ -231,7 +231,7 @@ def test_plain_scalars_are_only_what_json_has(text: str, expected: Any) -> None:
     assert type(scalar_of(text)) is type(expected)
 
 
-def test_what_others_would_take_for_something_else_is_quoted() -> None:
+def test_strings_that_other_parsers_would_read_as_other_types_are_quoted() -> None:
     written = to_yaml(ev.SetInfo(description="yes", keywords=("2020-01-01", "1e3", "null", "a")))
     assert written == "kind: SetInfo\ndescription: 'yes'\nkeywords:\n- '2020-01-01'\n- '1e3'\n- 'null'\n- a\n"
 
@@ -241,7 +241,7 @@ def test_lines_are_shown_as_lines() -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 1 << 64, 1.5, True, "1"])
-def test_offset_is_a_whole_number_of_64_bits(value: Any) -> None:
+def test_offset_is_an_integer_of_64_bits(value: Any) -> None:
     with pytest.raises(InvalidInput, match="start"):
         from_plain(ev.OffsetInterval, {"start": value, "end": 0})
 
@@ -280,7 +280,7 @@ def test_an_event_is_one_document(text: str, count: str) -> None:
         event_from_text(text.encode(), "f")
 
 
-def test_a_repository_comes_back_from_its_manifest_and_from_no_other() -> None:
+def test_a_repository_is_read_from_its_manifest_and_from_no_other() -> None:
     repository = Repository(url="https://example.com/datasets")
     text = repository_to_yaml(repository)
     assert repository_from_text(text.encode(), "f") == repository
@@ -298,7 +298,7 @@ def test_json_with_tabs_and_escaped_surrogates_is_read() -> None:
     assert document.value == {"a": "🚀"}
 
 
-def test_half_a_surrogate_pair_is_not_text() -> None:
+def test_half_a_surrogate_pair_is_not_a_string() -> None:
     with pytest.raises(InvalidInput, match="surrogate"):
         event_from_text(b'{"kind": "SetInfo", "description": "\\ud83d"}', "f")
 
@@ -309,7 +309,7 @@ def test_a_repeated_key_is_found_in_json_as_in_yaml(text: str) -> None:
         snapshots(text)
 
 
-def test_a_snapshot_knows_where_its_parts_stand() -> None:
+def test_a_snapshot_has_the_places_of_its_parts() -> None:
     text = """
 kind: DatasetSnapshot
 version: 1

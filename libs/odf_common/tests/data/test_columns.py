@@ -63,7 +63,7 @@ def test_signed_columns_are_those_of_the_reference() -> None:
     assert table.column("op").to_pylist() == [2, 3]
 
 
-def test_columns_bear_the_names_of_the_vocabulary() -> None:
+def test_columns_have_the_names_of_the_vocabulary() -> None:
     table = with_system_columns(
         pa.table({"at": pa.array([NOON], MS_UTC)}),
         ops=None,
@@ -90,7 +90,7 @@ def test_a_record_cannot_bring_a_system_column(name: str) -> None:
 @pytest.mark.parametrize(
     "event_time", [pa.array([1, 2]), pa.array(["2020", "2021"]), pa.array([NOON, None], MS_UTC), None]
 )
-def test_an_event_time_that_is_none_is_refused(event_time: pa.Array | None) -> None:
+def test_an_invalid_event_time_is_refused(event_time: pa.Array | None) -> None:
     table = records().drop_columns("event_time")
     with pytest.raises(InvalidInput, match="column event_time"):
         numbered(table if event_time is None else table.append_column("event_time", event_time))
@@ -104,12 +104,12 @@ def test_an_event_time_that_is_none_is_refused(event_time: pa.Array | None) -> N
         (pa.array([NOON, NOON], pa.timestamp("ns", "Europe/Kyiv")), MS_UTC),
     ],
 )
-def test_an_event_time_is_a_moment_or_a_date(given: pa.Array, kept: pa.DataType) -> None:
+def test_an_event_time_is_a_timestamp_or_a_date(given: pa.Array, kept: pa.DataType) -> None:
     table = records().drop_columns("event_time").append_column("event_time", given)
     assert numbered(table).schema.field("event_time").type == kept
 
 
-def test_every_moment_comes_to_be_in_utc_and_keeps_its_fraction() -> None:
+def test_every_timestamp_is_converted_to_utc_and_keeps_its_fraction() -> None:
     naive, zoned = pa.timestamp("us"), pa.timestamp("s", "America/New_York")
     struct = pa.struct([("at", zoned), ("n", pa.int8())])
     table = pa.table(

@@ -90,7 +90,7 @@ def test_no_columns_are_an_empty_schema() -> None:
         ("1 INT", "1 INT"),
     ],
 )
-def test_what_is_wrong_is_told_by_column(text: str, column: str) -> None:
+def test_errors_are_reported_by_column(text: str, column: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         ddl_to_schema([text])
     assert refused.value.where == f"column {column}"

@@ -62,7 +62,7 @@ def test_a_null_where_a_value_is_required_is_refused(tmp_path: Path) -> None:
         write_slice(records(a_value(1) | {"t": None}), tmp_path / "slice")
 
 
-def test_other_columns_are_left_alone() -> None:
+def test_other_columns_are_left_unchanged() -> None:
     table = pa.table({"n": [1, None], "s": [{"a": None}, None]})
     made = without_nulls_behind_nulls(table)
     assert [made.column(at).chunk(0).equals(table.column(at).chunk(0)) for at in range(2)] == [True, True]

@@ -45,7 +45,7 @@ def test_a_schema_of_the_reference_is_read() -> None:
     )
 
 
-def test_what_is_announced_is_what_slices_hold() -> None:
+def test_the_announced_schema_is_that_of_the_slices() -> None:
     schema = pa.schema(
         [
             ("text", pa.dictionary(pa.int8(), pa.large_string())),
@@ -159,7 +159,7 @@ OLD = pa.schema(
         (OLD.set(2, pa.field("s", pa.struct([("x", pa.int8()), ("y", pa.int8())]))), True),
     ],
 )
-def test_compatible_changes_are_told_from_none(new: pa.Schema, changed: bool) -> None:
+def test_compatible_changes_are_distinguished_from_none(new: pa.Schema, changed: bool) -> None:
     assert check_evolution(OLD, new) is changed
 
 

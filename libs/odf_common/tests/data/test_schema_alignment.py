@@ -23,12 +23,12 @@ def test_offset_and_operation_take_the_datasets_integers_and_columns_its_nullabi
     assert not check_evolution(SIGNED, made.schema)
 
 
-def test_other_integers_are_left_to_be_judged() -> None:
+def test_other_integers_are_left_for_later_checks() -> None:
     found = UNSIGNED.set(2, pa.field("n", pa.int32()))
     assert aligned_schema(found, SIGNED, VOCAB).field("n").type == pa.int32()
 
 
-def test_new_columns_stay_as_they_are() -> None:
+def test_new_columns_are_left_unchanged() -> None:
     found = UNSIGNED.append(pa.field("s", pa.string()))
     assert aligned_schema(found, SIGNED, VOCAB).field("s") == pa.field("s", pa.string())
 
@@ -45,7 +45,7 @@ def test_an_offset_that_the_datasets_integers_cannot_hold_is_refused() -> None:
         align_to_schema(records, SIGNED, VOCAB)
 
 
-def test_moments_are_cut_to_the_datasets_unit_wherever_they_are() -> None:
+def test_timestamps_are_truncated_to_the_datasets_unit_at_any_depth() -> None:
     fine, coarse = pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC")
     value = pa.array([{"at": [1_999, None]}, None], pa.struct([("at", pa.list_(fine))]))
     known = pa.schema([("s", pa.struct([("at", pa.list_(coarse))]))])
@@ -67,14 +67,14 @@ def test_parts_of_nested_columns_are_taken_from_their_place() -> None:
 
 
 @pytest.mark.parametrize("year", ["1600", "3000"])
-def test_a_moment_that_the_datasets_unit_cannot_hold_is_refused(year: str) -> None:
+def test_a_timestamp_that_the_datasets_unit_cannot_hold_is_refused(year: str) -> None:
     at = pa.array([f"{year}-01-01T00:00:00Z"]).cast(pa.timestamp("us", "UTC"))
     known = pa.schema([("at", pa.timestamp("ns", "UTC"))])
     with pytest.raises(InvalidInput, match="column at"):
         align_to_schema(pa.table({"at": at}), known, DatasetVocabulary())
 
 
-def test_columns_that_a_dataset_never_had_come_as_optional_ones() -> None:
+def test_columns_that_a_dataset_never_had_are_added_as_optional() -> None:
     found = UNSIGNED.append(pa.field("s", pa.string(), nullable=False))
     wanted = with_new_columns(SIGNED, found)
     assert [*wanted] == [*SIGNED, pa.field("s", pa.string())]

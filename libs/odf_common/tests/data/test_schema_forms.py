@@ -1,4 +1,4 @@
-"""Schemas in Arrow's terms, ODF's and SQL's: what goes there comes back."""
+"""Schemas in the forms of Arrow, ODF and SQL survive a round trip."""
 
 import pyarrow as pa
 import pytest
@@ -42,7 +42,7 @@ SCHEMAS = fields(TYPES).map(pa.schema)
 
 
 @given(SCHEMAS)
-def test_what_is_told_in_any_form_comes_back(schema: pa.Schema) -> None:
+def test_a_schema_survives_a_round_trip_through_any_form(schema: pa.Schema) -> None:
     assert to_arrow(from_arrow(schema)).equals(schema)
     assert ddl_to_schema(schema_to_ddl(schema)).equals(schema)
     assert schema_of_event(schema_to_event(schema)).equals(schema)

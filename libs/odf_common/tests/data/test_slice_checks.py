@@ -1,4 +1,4 @@
-"""Records that are not what their block declares are named, whatever they hash to."""
+"""Records that differ from what their block declares are named, whatever their hash."""
 
 import pyarrow as pa
 import pytest
@@ -63,11 +63,11 @@ def test_records_that_are_as_declared_are_accepted_in_every_layout() -> None:
         (with_column("op", pa.array([0, 2, 0], pa.uint8())), CORRECTION, "record 2: a -C without"),
     ],
 )
-def test_what_differs_is_named(table: pa.Table, kind: str, text: str) -> None:
-    with pytest.raises(RecordsDiffer) as told:
+def test_a_difference_is_named(table: pa.Table, kind: str, text: str) -> None:
+    with pytest.raises(RecordsDiffer) as caught:
         check_records(table, INTERVAL, None)
-    assert told.value.kind == kind
-    assert text in str(told.value)
+    assert caught.value.kind == kind
+    assert text in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -79,17 +79,17 @@ def test_what_differs_is_named(table: pa.Table, kind: str, text: str) -> None:
     ],
 )
 def test_another_schema_than_the_one_in_force_is_named(table: pa.Table, text: str) -> None:
-    with pytest.raises(RecordsDiffer, match=text) as told:
+    with pytest.raises(RecordsDiffer, match=text) as caught:
         check_records(table, INTERVAL, DECLARED)
-    assert told.value.kind == SCHEMA
+    assert caught.value.kind == SCHEMA
 
 
-def test_a_uuid_is_what_odfs_own_schema_makes_of_it() -> None:
+def test_a_uuid_is_as_defined_by_the_odf_schema() -> None:
     uuids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16), None, bytes(16)], pa.binary(16)))
     table = with_column("text", uuids)
-    told = schema_of_event(SetDataSchema(schema=from_arrow(table.schema)))
-    check_records(table, INTERVAL, told)
-    assert not check_evolution(told, table.schema)
+    schema = schema_of_event(SetDataSchema(schema=from_arrow(table.schema)))
+    check_records(table, INTERVAL, schema)
+    assert not check_evolution(schema, table.schema)
 
 
 def test_a_slice_with_offsets_alone_has_no_operations_to_check() -> None:

@@ -69,7 +69,7 @@ ODD_COLUMNS = {
         pa.uuid(), pa.array([bytes(16), None, bytes(range(16))], pa.binary(16))
     ),
     "struct": pa.array([{"x": 1, "y": "a"}, {"x": None, "y": None}, None]),
-    "struct of moments": pa.array([{"at": 1}, None, {"at": 2}], pa.struct([("at", pa.timestamp("ns"))])),
+    "struct of timestamps": pa.array([{"at": 1}, None, {"at": 2}], pa.struct([("at", pa.timestamp("ns"))])),
     "deep": pa.array([{"a": {"b": [1, None]}}, {"a": None}, None]),
     "": pa.array([1, 2, 3]),
 }
@@ -205,7 +205,7 @@ def test_a_damaged_description_of_a_column_is_read_or_refused() -> None:
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_a_text_that_stands_once_and_is_meant_in_every_record_is_refused_unread(
+def test_a_string_stored_once_for_every_record_is_refused_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, nested: bool
 ) -> None:
     rows, text = 2000, "x" * (256 * 1024)
@@ -225,7 +225,7 @@ def test_a_strangers_slice_with_other_records_than_declared_is_refused_before_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_slice(a_slice(), tmp_path / "s")
-    assert len(read_foreign_slice(tmp_path / "s", 2)) == 3  # refused by what compares it with its block
+    assert len(read_foreign_slice(tmp_path / "s", 2)) == 3  # refused by the comparison with its block
     monkeypatch.setattr(slices, "_HARMLESS", 10)
     assert len(read_foreign_slice(tmp_path / "s", 3)) == 3
     with pytest.raises(CorruptSlice, match="contains 3 records, but 2 are declared"):
@@ -252,6 +252,6 @@ def test_a_strangers_honest_slice_is_read_as_ours_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "values", [pa.array([b""] * 3, pa.binary(0)), pa.array([Decimal("1E+5")] * 3, pa.decimal128(5, -3))]
 )
-def test_what_parquet_does_not_have_is_no_fault_of_the_disk(tmp_path: Path, values: pa.Array) -> None:
+def test_a_type_that_parquet_lacks_is_not_reported_as_a_disk_error(tmp_path: Path, values: pa.Array) -> None:
     with pytest.raises(InvalidInput, match="cannot be stored as Parquet"):
         write_slice(a_slice(a=values), tmp_path / "slice")

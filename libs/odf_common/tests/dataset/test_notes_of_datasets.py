@@ -1,4 +1,4 @@
-"""What is noted next to a dataset's objects, and the keys of its batches, by themselves."""
+"""Notes stored next to a dataset's objects, and the keys of its batches."""
 
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_hash, a_push_source, a_schema, a_seed
@@ -60,7 +60,7 @@ def test_dropped_objects_stay_noted_unless_the_head_surely_did_not_move(
     assert blobs.note(ID, DROPPED) == (str(HEAD) if is_noted else former)
 
 
-def test_what_is_noted_already_is_not_written_again() -> None:
+def test_an_unchanged_note_is_not_written_again() -> None:
     blobs = NotedStore()
     for _ in range(2):
         note_complete(blobs, ID, HEAD)
@@ -101,7 +101,7 @@ def test_dropped_are_the_objects_of_the_blocks_up_to_the_marker() -> None:
     assert [found.contains(one.hash) for one in chain.blocks] == [True, True, True, False]
 
 
-def test_where_a_dataset_was_pushed_last_comes_first_and_once() -> None:
+def test_the_last_push_target_of_a_dataset_is_listed_first_and_once() -> None:
     blobs = MemoryBlobStore()
     for place in (SHARED, COPY, SHARED):
         changed = change_aliases(blobs, ID, lambda known, place=place: known.pushed_to(place))  # type: ignore[misc]
@@ -117,6 +117,6 @@ def test_a_batch_of_a_run_has_the_runs_key_and_its_index(place: int) -> None:
 
 
 @pytest.mark.parametrize("key", ["my run", "7", key_in_run("run", 10**9), "run\x1f", "run\x1f²", "run\x1f-1"])
-def test_any_other_key_is_a_run_of_its_own(key: str) -> None:
+def test_any_other_key_is_a_separate_run(key: str) -> None:
     assert run_and_place(key) is None
     assert run_of(key) == key

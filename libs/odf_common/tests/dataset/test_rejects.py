@@ -1,4 +1,4 @@
-"""What is counted of rejected messages, and how their places are written."""
+"""Counts of rejected messages, and the notation of their places."""
 
 import json
 from collections.abc import Iterator
@@ -62,12 +62,12 @@ def test_a_place_is_read_as_it_is_listed(text: str, expected: tuple[str, str]) -
 
 
 @pytest.mark.parametrize("text", ["", "7", "0/", "/1", "0/-1", "0/x", "a/0", "row/", "row/x"])
-def test_what_is_no_place_is_refused(text: str) -> None:
+def test_an_invalid_place_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="expected PARTITION/OFFSET"):
         _location(text)
 
 
-def test_a_state_of_another_kind_says_nothing_of_rejects() -> None:
+def test_a_state_of_another_kind_has_no_rejects() -> None:
     state = SourceState(source_name="a", kind="other", value='{"topics": {}, "rejected": 3}')
     assert source_progress(state) == source_progress(None) == SourceProgress()
     assert source_progress(replace(state, kind=KIND)).rejected == 3
@@ -75,7 +75,7 @@ def test_a_state_of_another_kind_says_nothing_of_rejects() -> None:
 
 @pytest.mark.parametrize("kind", ["odf/kafka", "other"])
 @pytest.mark.parametrize("value", ["", "null", "[]", "{}", '{"topics": {"t": {}}, "rejected": 3}'])
-def test_a_source_state_that_says_nothing_of_this_counts_as_nothing(kind: str, value: str) -> None:
+def test_a_source_state_without_counts_has_no_progress(kind: str, value: str) -> None:
     assert source_progress(SourceState(source_name="a", kind=kind, value=value)) == SourceProgress()
 
 
@@ -91,7 +91,7 @@ def test_progress_is_by_topic_and_a_topic_that_others_read_too_is_counted_by_sou
     )
 
 
-def test_progress_of_a_polling_source_is_the_number_of_what_it_has_rejected() -> None:
+def test_progress_of_a_polling_source_is_its_number_of_rejects() -> None:
     value = {"rejected": 3, "retried": [[0, 1]]}
     progress = source_progress(SourceState(source_name=DEFAULT_SOURCE, kind=POLLED, value=json.dumps(value)))
     expected = SourceProgress(rejected=3, ends={rows_part(DEFAULT_SOURCE): 3}, retried=Numbers.of([0]))
@@ -129,7 +129,7 @@ def test_numbers_are_kept_as_intervals() -> None:
 @pytest.mark.parametrize(
     "plain", [[[2, 2]], [[3, 2]], [[0, 2], [2, 3]], [[-1, 1]], [[1]], [1], 1, [["a", "b"]]]
 )
-def test_what_are_no_intervals_is_refused(plain: object) -> None:
+def test_invalid_intervals_are_refused(plain: object) -> None:
     with pytest.raises((ValueError, TypeError)):
         Numbers.parse(plain)
     state = {"rejected": 3, "retried": plain}
@@ -161,16 +161,16 @@ def test_the_time_of_the_first_reject_stays_until_none_is_open() -> None:
         assert found == (None if reason is None else FirstReject(reason=reason, since=Timestamp(since or 0)))
 
 
-def test_decisions_hold_up_to_where_the_source_stands() -> None:
+def test_decisions_apply_up_to_the_position_of_the_source() -> None:
     handled = HandledRejects().with_positions("a", [place(1), place(5), place(9)])
-    progress = SourceProgress(rejected=4, ends={("id", 0): 6})
-    assert handled.as_of("a", progress) == HandledRejects(
+    passed = SourceProgress(rejected=4, ends={("id", 0): 6})
+    assert handled.as_of("a", passed) == HandledRejects(
         counts={"a": 2}, positions=frozenset({place(1), place(5)})
     )
     assert handled.as_of("a", SourceProgress(rejected=4, ends={("id", 0): 10})) == handled
     all_of_them = handled.with_all("a", SourceProgress(rejected=7, ends={("id", 0): 20}))
     assert all_of_them == HandledRejects(counts={"a": 7}, through={("id", 0): 20})
-    assert all_of_them.as_of("a", progress) == HandledRejects(counts={"a": 4}, through={("id", 0): 6})
+    assert all_of_them.as_of("a", passed) == HandledRejects(counts={"a": 4}, through={("id", 0): 6})
 
 
 def test_numbers_within_others_add_nothing() -> None:
@@ -189,7 +189,7 @@ def row(number: int) -> MessagePosition:
     return MessagePosition(topic_id=rows_part("s")[0], partition=0, offset=number)
 
 
-def test_decisions_on_what_the_source_has_not_passed_any_more_do_not_count() -> None:
+def test_decisions_on_messages_after_a_reset_position_are_ignored() -> None:
     handled = HandledRejects().with_positions("s", [row(1), row(2)])
     assert handled.open_count("s", progress(3, 3)) == 1
     back = handled.as_of("s", progress(2, 2))
@@ -197,7 +197,7 @@ def test_decisions_on_what_the_source_has_not_passed_any_more_do_not_count() -> 
     assert handled.as_of("s", progress(3, 3)) == handled
 
 
-def test_a_mark_on_all_messages_goes_back_with_the_source() -> None:
+def test_a_mark_on_all_messages_is_reset_with_the_source() -> None:
     handled = HandledRejects().with_all("s", progress(5, 5))
     back = handled.as_of("s", progress(3, 3))
     assert (back.through, back.counts) == ({rows_part("s"): 3}, {"s": 3})
@@ -210,7 +210,7 @@ def test_a_mark_on_all_messages_covers_those_before_it_however_many_were_rejecte
     assert handled.open_count("s", progress(6, 7)) == 2
 
 
-def test_decisions_on_other_topics_and_later_messages_stay() -> None:
+def test_decisions_on_other_topics_and_later_messages_are_kept() -> None:
     other, later = MessagePosition(topic_id="other", partition=0, offset=0), place(5)
     handled = HandledRejects().with_positions("a", [other, place(4), later])
     all_of_one = handled.with_all("a", SourceProgress(rejected=4, ends={("id", 0): 5}))

@@ -14,7 +14,7 @@ def test_a_dataset_has_no_aliases_at_first() -> None:
     assert remote_aliases(store(), a_dataset()) == RemoteAliases()
 
 
-def test_aliases_keep_their_order_and_are_there_once() -> None:
+def test_aliases_keep_their_order_and_are_unique() -> None:
     blobs = store()
     change_aliases(blobs, a_dataset(), lambda known: known.with_pull(SECOND).with_pull(FIRST))
     change_aliases(blobs, a_dataset(), lambda known: known.with_pull(SECOND))

@@ -1,4 +1,4 @@
-"""Stored transforms are asked for again as they were, whatever their dataset and its inputs have become since."""
+"""Stored transforms are replayed as they were, however their dataset and its inputs have changed since."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -63,7 +63,7 @@ WIDE = a_schema(**{name: DataTypeOption(inner=DataTypeString()) for name in ("ci
 
 
 class Asked(PassingEngine):
-    """Keeps the columns that each request told of, and adds nothing."""
+    """Records its requests, and the columns in each of them; adds no records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Asked(PassingEngine):
 
 
 class World:
-    """An input, a derivative, and what replays it."""
+    """An input, a derivative, and the replay."""
 
     def __init__(self) -> None:
         self.source = a_chain(a_seed(dataset=A), a_push_source(), a_schema())
@@ -95,7 +95,7 @@ class World:
         return new
 
     def execute(self) -> None:
-        """Commit a transform that saw all that is new."""
+        """Commit a transform that has read all new records."""
         past, head = self.output.state, self.source.state
         done = past.progress_of(A)
         is_new = done.last_block != head.head
@@ -138,7 +138,7 @@ class World:
                 blobs.put(dataset, ObjectKind.CHECKPOINT, event.new_checkpoint.physical_hash, b"state")
 
     def replay(self, folder: Path, since: int = 0) -> list[StoredTransform]:
-        """Ask for all transforms after the block numbered `since` - 1 again."""
+        """Replay all transforms after the block numbered `since` - 1."""
         replayer, state = self.replayer(), self.state_before(since)
         stored = [*replayer.transforms(self.blocks(since), state)]
         for number, one in enumerate(stored):
@@ -178,7 +178,7 @@ def test_each_transform_is_replayed_with_the_query_of_its_time(world: World, tmp
     assert world.engine.migrations == []
 
 
-def test_each_transform_is_told_the_schema_of_its_time(world: World, tmp_path: Path) -> None:
+def test_each_transform_gets_the_schema_of_its_time(world: World, tmp_path: Path) -> None:
     world.source.add_data()
     world.execute()
     world.source.add(WIDE).add_data()
@@ -210,7 +210,7 @@ def test_a_migration_is_migrated_again(world: World, tmp_path: Path, since: int)
     assert a_checkpoint(2).physical_hash.digest.hex() in asked.prev_checkpoint_path
 
 
-def test_a_transform_after_a_new_query_that_saw_something_is_no_migration(
+def test_a_transform_after_a_new_query_that_read_records_is_no_migration(
     world: World, tmp_path: Path
 ) -> None:
     world.source.add_data()
@@ -222,7 +222,7 @@ def test_a_transform_after_a_new_query_that_saw_something_is_no_migration(
     assert [one.migrated for one in world.replay(tmp_path)] == [None, None]
 
 
-def test_only_what_follows_a_new_query_at_once_is_a_migration(world: World) -> None:
+def test_only_a_transform_directly_after_a_new_query_is_a_migration(world: World) -> None:
     world.source.add_data()
     world.execute()
     world.query("SELECT city FROM input_0")
@@ -311,7 +311,7 @@ def test_an_input_without_a_block_is_not_found(world: World) -> None:
         inputs.advance(ExecuteTransform(query_inputs=(step,)))
 
 
-def test_what_an_input_was_ends_where_the_step_ends(world: World, tmp_path: Path) -> None:
+def test_an_input_is_replayed_only_up_to_the_end_of_the_step(world: World, tmp_path: Path) -> None:
     world.source.add_data()
     world.execute()
     before = world.source.state.head

@@ -100,7 +100,7 @@ def test_after_a_restart_only_new_blocks_are_read(world: World) -> None:
     assert world.blobs.reads == 2
 
 
-def test_what_was_read_is_known_after_a_restart_also_if_an_older_state_was_before(world: World) -> None:
+def test_a_folded_state_is_cached_across_a_restart_even_after_an_older_one(world: World) -> None:
     world.states().current(world.dataset)
     world.chain.add_data(2)
     world.store()
@@ -110,7 +110,7 @@ def test_what_was_read_is_known_after_a_restart_also_if_an_older_state_was_befor
     assert world.blobs.reads == 0
 
 
-def test_of_two_known_states_the_newer_one_is_gone_on_from(world: World) -> None:
+def test_of_two_known_states_the_newer_one_is_continued(world: World) -> None:
     states = world.states()
     states.current(world.dataset)
     world.chain.add_data(3)
@@ -131,7 +131,7 @@ def test_an_older_head_is_folded_again(world: World) -> None:
     assert states.at(world.dataset, older.hash).head == older.hash
 
 
-def test_what_is_remembered_is_current(world: World) -> None:
+def test_cached_states_are_current(world: World) -> None:
     states = world.states()
     world.chain.add_data()
     world.store()
@@ -142,7 +142,7 @@ def test_what_is_remembered_is_current(world: World) -> None:
     assert world.blobs.reads == 0
 
 
-def test_a_damaged_cache_is_no_more_than_slow(world: World) -> None:
+def test_a_damaged_cache_is_only_slow(world: World) -> None:
     world.cache.held[world.dataset] = b"nonsense"
     assert world.states().current(world.dataset) == world.chain.state
 
@@ -154,7 +154,7 @@ def test_without_a_cache_it_works_the_same(world: World) -> None:
     assert states.current(world.dataset) == world.chain.state
 
 
-def test_a_block_that_is_not_what_its_name_says_is_refused(world: World) -> None:
+def test_a_block_that_does_not_match_its_name_is_refused(world: World) -> None:
     world.blobs.delete_dataset(world.dataset)
     for block in world.chain.blocks:
         damaged = block.raw + b"\0" if block is world.chain.blocks[2] else block.raw
@@ -169,7 +169,7 @@ def test_a_missing_block_is_not_found(world: World) -> None:
         world.states().at(world.dataset, world.chain.state.head)
 
 
-def test_what_is_known_of_a_dataset_that_has_gone_is_forgotten_by_the_cache_too(world: World) -> None:
+def test_the_cache_forgets_the_state_of_a_deleted_dataset_too(world: World) -> None:
     states = world.states()
     states.remember(world.chain.state)
     assert world.cache.get(world.dataset) is not None
@@ -202,7 +202,7 @@ def test_of_committed_states_the_one_that_was_longest_unused_is_dropped() -> Non
     assert blobs.reads > 0
 
 
-def test_a_scan_over_more_datasets_than_there_is_room_for_still_finds_most_of_them_known() -> None:
+def test_a_scan_over_more_datasets_than_the_cache_holds_still_has_mostly_hits() -> None:
     blobs, refs, stored = stored_seeds(120)
     states = ChainStates(blobs, refs, NoStateCache(), capacity=100)
 
@@ -215,7 +215,7 @@ def test_a_scan_over_more_datasets_than_there_is_room_for_still_finds_most_of_th
     assert len(states) == 100
 
 
-def test_of_states_that_are_merely_read_each_sixteenth_replaces_the_oldest() -> None:
+def test_of_states_that_are_only_read_each_sixteenth_replaces_the_oldest() -> None:
     blobs, refs, (committed, *stored) = stored_seeds(1 + 2 * ADMITTED)
     states = ChainStates(blobs, refs, NoStateCache(), capacity=1)
     states.remember(committed)
@@ -235,7 +235,7 @@ class FailingCache(DictCache):
         raise Unavailable(what="the cache")
 
 
-def test_what_the_cache_could_not_take_is_known_in_this_process(world: World) -> None:
+def test_a_state_that_the_cache_could_not_store_is_known_in_this_process(world: World) -> None:
     world.cache = FailingCache()
     states = world.states()
 
@@ -271,7 +271,7 @@ def test_the_state_at_an_earlier_block_is_folded_and_not_kept(world: World) -> N
 
 @dataclass
 class AskedCache(DictCache):
-    """Notes what is asked of it."""
+    """Records its calls."""
 
     asked: list[str] = field(default_factory=list)
 
@@ -284,7 +284,7 @@ class AskedCache(DictCache):
         super().put(dataset, state)
 
 
-def test_the_cache_is_asked_once_in_a_process_and_given_what_it_does_not_have(world: World) -> None:
+def test_the_cache_is_read_once_per_process_and_filled_with_missing_states(world: World) -> None:
     world.cache = cache = AskedCache()
     for expected in (["get", "put"], ["get"]):
         cache.asked.clear()

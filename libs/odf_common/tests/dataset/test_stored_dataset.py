@@ -1,4 +1,4 @@
-"""A dataset of a node read through its stores, and the look at the block that a chain continues from."""
+"""A dataset of a node read through its stores, and the check of the block that a chain continues from."""
 
 from pathlib import Path
 

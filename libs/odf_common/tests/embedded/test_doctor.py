@@ -28,14 +28,12 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(home=tmp_path)
 
 
-def test_a_sound_machine_has_nothing_that_failed(settings: Settings) -> None:
+def test_a_healthy_machine_has_no_failed_checks(settings: Settings) -> None:
     assert [one for one in examine(settings) if one.state == FAILED] == []
     assert all(one.remedy == "" for one in examine(settings) if one.state == OK)
 
 
-def test_a_variable_that_is_no_setting_is_a_warning(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_variable_is_a_warning(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ODF_KAFKA_PASSWORD", "secret")
     (finding,) = [one for one in examine(settings) if "ODF_KAFKA_PASSWORD " in one.text]
     assert (finding.check, finding.state) == ("settings", WARNING)

@@ -23,7 +23,7 @@ def here(tmp_path: Path) -> Node:
     )
 
 
-def test_what_is_written_is_read(here: Node) -> None:
+def test_a_written_node_file_is_read_back(here: Node) -> None:
     write_node(here)
     assert read_node(here.home) == here
 
@@ -34,13 +34,13 @@ def test_a_home_without_a_node_says_how_to_start_one(here: Node) -> None:
     assert "odf up --detach" in caught.value.advice()
 
 
-def test_a_node_whose_supervisor_is_gone_is_none(here: Node) -> None:
+def test_a_node_whose_supervisor_has_ended_is_not_running(here: Node) -> None:
     write_node(replace(here, pid=2**22 + 1))
     with pytest.raises(NoNode):
         read_node(here.home)
 
 
-def test_a_file_that_is_no_json_is_no_node(here: Node) -> None:
+def test_a_file_that_is_not_json_is_not_a_node(here: Node) -> None:
     (here.home / "node.json").write_text("{")
     with pytest.raises(NoNode):
         read_node(here.home)
@@ -61,7 +61,7 @@ def test_settings_alone_are_enough(tmp_path: Path) -> None:
         found.address("sync")
 
 
-def test_a_forgotten_node_is_gone(here: Node) -> None:
+def test_a_forgotten_node_is_removed(here: Node) -> None:
     write_node(here)
     forget_node(here.home)
     forget_node(here.home)

@@ -55,7 +55,7 @@ def probed(on_connect: OnConnect, make: Callable[[str], Probe]) -> bool:
 
 
 async def frozen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Accept, as the kernel does for a stopped process, and say nothing."""
+    """Accept, as the kernel does for a stopped process, and send nothing."""
     await reader.read()
     writer.close()
 
@@ -84,7 +84,7 @@ def test_an_answer_is_recognised(make: Callable[[str], Probe], question: bytes, 
     assert probed(answering, make)
 
 
-def test_a_server_that_closes_the_connection_or_says_something_else_does_not_respond() -> None:
+def test_a_server_that_closes_the_connection_or_sends_something_else_does_not_respond() -> None:
     async def closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
@@ -96,7 +96,7 @@ def test_a_server_that_closes_the_connection_or_says_something_else_does_not_res
     assert not probed(loading, redis_answers)
 
 
-def test_a_grpc_server_responds_until_it_is_gone() -> None:
+def test_a_grpc_server_responds_until_it_has_ended() -> None:
     server = serve("127.0.0.1:0", lambda _: ())
     address = f"127.0.0.1:{server.port}"
 

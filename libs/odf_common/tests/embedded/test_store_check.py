@@ -21,9 +21,9 @@ def test_a_home_without_a_bucket_needs_no_record_of_its_store(tmp_path: Path) ->
 
 
 def test_a_bucket_that_cannot_be_reached_is_named_and_not_remembered(tmp_path: Path) -> None:
-    with pytest.raises(StorageUnavailable) as told:
+    with pytest.raises(StorageUnavailable) as caught:
         require_store(settings(tmp_path, NOWHERE))
-    assert str(told.value) == (
+    assert str(caught.value) == (
         f"the S3 server cannot be reached (Connection refused): {NOWHERE} cannot be used now"
     )
     assert not (tmp_path / "store").exists()
@@ -31,9 +31,9 @@ def test_a_bucket_that_cannot_be_reached_is_named_and_not_remembered(tmp_path: P
 
 def test_a_home_with_datasets_cannot_be_given_another_store(tmp_path: Path) -> None:
     LocalCatalog(tmp_path).add(an_entry())
-    with pytest.raises(StoreChanged) as told:
+    with pytest.raises(StoreChanged) as caught:
         require_store(settings(tmp_path, NOWHERE))
-    assert str(told.value) == f"the datasets of this home are in its folder, and ODF_STORE names {NOWHERE}"
+    assert str(caught.value) == f"the datasets of this home are in its folder, and ODF_STORE names {NOWHERE}"
     (tmp_path / "store").write_text(f"{NOWHERE}\n")
     with pytest.raises(StoreChanged, match=r"are in s3[+]http://127.0.0.1:9/some-bucket/prefix, and"):
         require_store(settings(tmp_path))

@@ -92,7 +92,7 @@ def test_a_part_becomes_ready_and_is_stopped(tmp_path: Path) -> None:
     run(story)
 
 
-def test_a_killed_part_is_started_again_within_a_second(tmp_path: Path) -> None:
+def test_a_killed_part_is_restarted_within_a_second(tmp_path: Path) -> None:
     async def story() -> None:
         changes: list[tuple[str, int | None]] = []
         kept = part(tmp_path, SLEEP, changes)
@@ -111,7 +111,7 @@ def test_a_killed_part_is_started_again_within_a_second(tmp_path: Path) -> None:
     run(story)
 
 
-def test_what_a_part_has_started_ends_with_it(tmp_path: Path) -> None:
+def test_child_processes_of_a_part_end_with_it(tmp_path: Path) -> None:
     async def story() -> None:
         child = (
             "import subprocess,time; print(subprocess.Popen(['sleep','60']).pid, flush=True); time.sleep(60)"
@@ -128,7 +128,7 @@ def test_what_a_part_has_started_ends_with_it(tmp_path: Path) -> None:
     run(story)
 
 
-def test_who_does_not_listen_is_killed_after_its_grace(tmp_path: Path) -> None:
+def test_a_part_that_ignores_sigterm_is_killed_after_its_grace_period(tmp_path: Path) -> None:
     async def story() -> None:
         deaf = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
         kept = part(tmp_path, deaf)
@@ -141,7 +141,7 @@ def test_who_does_not_listen_is_killed_after_its_grace(tmp_path: Path) -> None:
     run(story)
 
 
-def test_a_part_that_ends_again_and_again_has_failed_and_is_tried_less_often(tmp_path: Path) -> None:
+def test_a_part_that_ends_repeatedly_has_failed_and_is_restarted_less_often(tmp_path: Path) -> None:
     async def never() -> bool:
         return False
 
@@ -178,7 +178,7 @@ def test_a_part_dies_with_its_supervisor(tmp_path: Path) -> None:
     assert not is_running(child)
 
 
-def test_the_launcher_does_not_outlive_a_parent_that_is_gone() -> None:
+def test_the_launcher_does_not_outlive_its_parent() -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(LAUNCHER), "1", "echo", "x"], capture_output=True, check=False
     )
@@ -186,7 +186,7 @@ def test_the_launcher_does_not_outlive_a_parent_that_is_gone() -> None:
     assert subprocess.run(launched(("echo", "x")), capture_output=True, check=True).stdout == b"x\n"
 
 
-def test_logs_are_moved_aside_and_three_are_kept(tmp_path: Path) -> None:
+def test_logs_are_rotated_and_three_are_kept(tmp_path: Path) -> None:
     log = tmp_path / "part.log"
     for number in range(6):
         log.write_text(str(number))
@@ -222,7 +222,7 @@ def test_ports_are_free_different_and_remembered(tmp_path: Path) -> None:
     assert allocate(tmp_path, ("a", "b")) == {"a": first["a"], "b": first["b"]}
 
 
-def test_a_port_that_is_taken_is_given_up(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_replaced(tmp_path: Path) -> None:
     import socket
 
     first = allocate(tmp_path, ("a",))["a"]
@@ -271,7 +271,7 @@ def test_a_damaged_list_of_ports_is_written_again(tmp_path: Path, text: str) -> 
     assert set(allocate(tmp_path, ("a",))) == {"a"}
 
 
-def test_what_killed_parts_had_begun_to_write_is_swept_away(tmp_path: Path) -> None:
+def test_unfinished_writes_of_killed_parts_are_swept(tmp_path: Path) -> None:
     for name in ("scratch/slice", "staging/file", "datasets/one"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
@@ -279,7 +279,7 @@ def test_what_killed_parts_had_begun_to_write_is_swept_away(tmp_path: Path) -> N
     assert sorted(one.name for one in tmp_path.iterdir()) == ["datasets"]
 
 
-def test_a_part_that_never_stays_up_is_tried_for_ever(
+def test_a_part_that_never_stays_up_is_restarted_forever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     never = part(tmp_path, "")
@@ -299,7 +299,7 @@ def test_a_part_that_never_stays_up_is_tried_for_ever(
     assert max(pauses) == pauses[-1] == RESTART.most
 
 
-def test_a_disk_that_is_full_for_a_while_does_not_end_what_runs(
+def test_a_disk_that_is_full_for_a_while_ends_no_running_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "logs").mkdir()
@@ -313,7 +313,7 @@ def test_a_disk_that_is_full_for_a_while_does_not_end_what_runs(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     async def story() -> None:
-        at_work = asyncio.create_task(supervisor.run())
+        running = asyncio.create_task(supervisor.run())
         first = supervisor._parts[0]
         await eventually(lambda: all(one.state == "ready" for one in supervisor._parts))
         killed = first.pid
@@ -322,16 +322,16 @@ def test_a_disk_that_is_full_for_a_while_does_not_end_what_runs(
             patch.setattr(node, "write_node", full)
             os.kill(killed, signal.SIGKILL)
             await eventually(lambda: first.state == "ready" and first.pid != killed)
-        # There is room again: nothing has to happen for the file to be right.
+        # There is space again: the file becomes correct without further events.
         await eventually(lambda: read_node(tmp_path).parts[0].pid == first.pid)
         supervisor.stop()
-        await at_work
+        await running
         assert [one.state for one in supervisor._parts] == ["stopped", "stopped"]
 
     run(story)
 
 
-def test_what_a_killed_part_put_aside_is_gone_when_it_starts_again(tmp_path: Path) -> None:
+def test_temporary_files_of_a_killed_part_are_removed_when_it_restarts(tmp_path: Path) -> None:
     async def story() -> None:
         folder = tmp_path / "put" / "aside"
         code = f"import tempfile; tempfile.mkdtemp(); {SLEEP}"
@@ -418,7 +418,7 @@ def test_a_part_whose_log_cannot_be_opened_fails_alone_and_starts_once_it_can(tm
         (RuntimeError("can't start new thread"), "ulimit -u"),
     ],
 )
-def test_a_part_that_the_system_refuses_to_start_names_what_to_do(
+def test_a_part_that_the_system_refuses_to_start_has_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, remedy: str
 ) -> None:
     async def refused() -> None:
@@ -441,7 +441,7 @@ def test_a_part_that_the_system_refuses_to_start_names_what_to_do(
     run(story)
 
 
-def test_a_node_whose_part_cannot_be_started_at_first_says_why(tmp_path: Path) -> None:
+def test_a_node_whose_part_cannot_be_started_at_first_reports_why(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file where the folder of logs should be")
     specs = (PartSpec(name="a", command=("sleep", "60"), environment=child_environment(), probe=ready),)
     supervisor = Supervisor(Plan(node=Node(home=tmp_path, pid=os.getpid()), parts=specs), lambda _: None)
@@ -450,7 +450,7 @@ def test_a_node_whose_part_cannot_be_started_at_first_says_why(tmp_path: Path) -
     assert "can be written" in caught.value.advice()
 
 
-def test_a_part_that_stops_answering_is_unresponsive_until_it_answers(
+def test_a_part_that_stops_responding_is_unresponsive_until_it_responds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(managed_process, "LIVENESS_SECONDS", 0.02)

@@ -203,7 +203,9 @@ def columns(draw: st.DrawFn) -> pa.Array:
 
 @given(st.lists(columns(), min_size=1, max_size=3), st.integers(0, 11), st.integers(1, 8))
 @settings(max_examples=examples(80))
-def test_any_records_hash_as_the_plain_rules_say(arrays: list[pa.Array], start: int, size: int) -> None:
+def test_the_hash_of_any_records_equals_that_of_the_plain_rules(
+    arrays: list[pa.Array], start: int, size: int
+) -> None:
     table = pa.table({f"c{i}": array for i, array in enumerate(arrays)}).slice(start)
     expected = Multihash.arrow0(plain_digest.digest(table))
     assert logical_hash(table) == expected
@@ -222,7 +224,7 @@ def test_blocks_of_a_column_do_not_matter(data: st.DataObject) -> None:
     arrow_digest_encoding._block_steps.cache_clear()
 
 
-def test_many_threads_and_blocks_hash_as_the_plain_rules_say() -> None:
+def test_the_hash_of_many_threads_and_blocks_equals_that_of_the_plain_rules() -> None:
     rows = 40_000
     random = np.random.default_rng(7)
     numbers = random.integers(-(2**60), 2**60, rows)

@@ -43,12 +43,12 @@ def test_base16_and_base32_ignore_case(text: str) -> None:
 
 
 @given(some.binary(max_size=64), some.sampled_from(multibase.FINAL))
-def test_bytes_come_back_from_every_final_encoding(raw: bytes, encoding: str) -> None:
+def test_bytes_survive_a_round_trip_through_every_final_encoding(raw: bytes, encoding: str) -> None:
     assert multibase.decode(multibase.encode(raw, encoding)) == raw
 
 
 @given(some.text(max_size=30))
-def test_any_text_is_refused_or_is_the_one_spelling_of_its_bytes(text: str) -> None:
+def test_any_string_is_refused_or_is_the_one_spelling_of_its_bytes(text: str) -> None:
     try:
         raw = multibase.decode(text)
     except InvalidInput:
@@ -92,7 +92,7 @@ def test_any_text_is_refused_or_is_the_one_spelling_of_its_bytes(text: str) -> N
         "f" * 5000,
     ],
 )
-def test_hostile_text_is_refused(text: str) -> None:
+def test_hostile_strings_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         multibase.decode(text)
 

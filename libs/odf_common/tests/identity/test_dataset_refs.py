@@ -59,7 +59,7 @@ def test_names_of_the_grammar_are_names(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", NOT_NAMES)
-def test_other_texts_are_no_names_anywhere(text: str) -> None:
+def test_other_strings_are_no_names_anywhere(text: str) -> None:
     for whole in (text, f"a/{text}", f"{text}/a", f"a/b/{text}"):
         for parse in (parse_alias, parse_ref, parse_ref_remote, parse_ref_any):
             with pytest.raises(InvalidInput):
@@ -108,7 +108,7 @@ def test_any_reference_follows_the_order_of_the_grammar() -> None:
         parse_ref_any("a/b/c/d")
 
 
-def test_ambiguous_alias_is_settled_by_the_known_repositories() -> None:
+def test_ambiguous_alias_is_resolved_by_the_known_repositories() -> None:
     alias = AmbiguousAlias(first=name("Repo"), dataset=name("b"))
     assert alias.settle([name("repo")]) == RemoteAlias(repo=name("repo"), dataset=name("b"))
     assert alias.settle([]) == Alias(account=name("repo"), dataset=name("b"))
@@ -156,12 +156,12 @@ def test_pattern_matches_whole_names(pattern: str, alias: str, *, expected: bool
     assert parse_pattern(pattern).matches(parse_alias(alias)) is expected
 
 
-def test_a_pattern_of_many_parts_answers_at_once() -> None:
+def test_a_pattern_of_many_parts_is_matched_quickly() -> None:
     assert not parse_pattern("%a" * 1000).matches(parse_alias("a" * 2000 + "b"))
 
 
 @given(some.text("ab%", min_size=1, max_size=8), some.text("ab", min_size=1, max_size=8))
-def test_a_pattern_says_what_a_regular_expression_would(pattern: str, text: str) -> None:
+def test_a_pattern_matches_like_a_regular_expression(pattern: str, text: str) -> None:
     expected = re.fullmatch(pattern.replace("%", ".*"), text) is not None
     assert parse_pattern(pattern).matches(parse_alias(text)) is expected
 
@@ -170,7 +170,7 @@ def test_a_pattern_says_what_a_regular_expression_would(pattern: str, text: str)
     "text",
     ["", "a b", "a/", "%/a", "a/b/c", "a_%", "a..%", "-%", ".%.", "%.", "%-.%", "%--a", "did:odf:%", "a%@b"],
 )
-def test_broken_patterns_and_those_that_no_name_is_like_are_refused(text: str) -> None:
+def test_broken_patterns_and_those_that_no_name_can_match_are_refused(text: str) -> None:
     with pytest.raises(
         InvalidInput, match=r"is not a (reference; expected a name in which % matches anything|name)"
     ):
@@ -178,7 +178,7 @@ def test_broken_patterns_and_those_that_no_name_is_like_are_refused(text: str) -
 
 
 @given(some.text("ab.-%", min_size=1, max_size=6))
-def test_a_pattern_is_taken_if_some_name_is_like_it(text: str) -> None:
+def test_a_pattern_is_accepted_if_some_name_can_match_it(text: str) -> None:
     # If any name is, then one in which every % is a letter, or nothing where that leaves a name.
     try:
         pattern = parse_pattern(text)
@@ -196,14 +196,14 @@ def is_name(text: str) -> bool:
     return True
 
 
-def test_patterns_are_told_from_urls() -> None:
+def test_patterns_are_distinguished_from_urls() -> None:
     assert [text for text in ("a.%", "a", "https://x/%20", "file:///a%20b", "%") if is_pattern(text)] == [
         "a.%",
         "%",
     ]
 
 
-def test_what_patterns_cover_comes_once_and_in_order() -> None:
+def test_matches_of_patterns_are_listed_once_and_in_order() -> None:
     names = ("flights", "Flights.Late", "weather", "me/flights.hourly")
     assert matching_names(["flights.%", "%late"], names) == ("Flights.Late", "me/flights.hourly")
     with pytest.raises(NothingCovered, match=r"no dataset has a name that matches trains\.%"):
@@ -218,7 +218,7 @@ REMOTE_IDS = some.tuples(SOME_NAMES, IDS).map("/".join)
 
 
 @given(ALIASES | IDS | REMOTE_IDS | URLS | some.text(max_size=20))
-def test_what_is_printed_of_a_reference_reads_as_the_same(text: str) -> None:
+def test_a_printed_reference_is_read_back(text: str) -> None:
     for parse in (parse_alias, parse_remote_alias, parse_ref, parse_ref_remote, parse_ref_any):
         try:
             ref = parse(text)
@@ -248,5 +248,5 @@ def test_every_id_is_read_with_its_repository(text: str, repo: str) -> None:
 
 
 @given(URLS)
-def test_every_url_is_read_as_it_is(text: str) -> None:
+def test_every_url_is_read_unchanged(text: str) -> None:
     assert parse_ref_any(text) == Url(text)

@@ -11,7 +11,7 @@ def test_dataset_id_is_the_public_half() -> None:
     assert str(PrivateKey.from_bytes(secret).dataset_id) == f"did:odf:fed01{public}"
 
 
-def test_generated_keys_differ_and_come_back_from_their_bytes() -> None:
+def test_generated_keys_differ_and_are_restored_from_their_bytes() -> None:
     one, other = generate(), generate()
     assert one.dataset_id != other.dataset_id
     assert PrivateKey.from_bytes(one.raw).dataset_id == one.dataset_id

@@ -39,7 +39,7 @@ def test_no_other_name_is_a_signer(text: str) -> None:
         SignerId.parse(text)
 
 
-def test_what_is_signed_of_a_block_is_its_domain_and_its_hash() -> None:
+def test_the_signed_bytes_of_a_block_are_its_domain_and_its_hash() -> None:
     assert block_message(BLOCK) == b"odf/block-signature/v1\0" + b"\x16\x20" + BLOCK.digest
 
 
@@ -52,7 +52,7 @@ def test_a_signature_holds_for_its_block_and_signer_only() -> None:
     )
 
 
-def test_a_bare_signature_of_the_hash_is_none_of_the_block() -> None:
+def test_a_bare_signature_of_the_hash_is_not_one_of_the_block() -> None:
     bare = BlockSignature(signer=SignerId.of_key(KEY), signature=KEY.sign(BLOCK.raw))
     assert not bare.is_valid_for(BLOCK)
 

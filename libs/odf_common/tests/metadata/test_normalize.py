@@ -44,7 +44,7 @@ def test_single_query_becomes_the_last_of_one() -> None:
         assert found == sql(queries=(st.SqlQueryStep(query="SELECT 1"),))
 
 
-def test_input_without_alias_is_called_as_it_was_written() -> None:
+def test_input_without_alias_is_named_as_written() -> None:
     inputs = (
         ev.TransformInput(dataset_ref="Org/Trades"),
         ev.TransformInput(dataset_ref=str(ID)),
@@ -55,7 +55,7 @@ def test_input_without_alias_is_called_as_it_was_written() -> None:
     assert [given.alias for given in event.inputs] == ["Org/Trades", str(ID), "y"]
 
 
-def test_normal_snapshot_stays_as_it_is() -> None:
+def test_normal_snapshot_is_unchanged() -> None:
     by = sql(queries=(st.SqlQueryStep(alias="a", query="SELECT 1"), st.SqlQueryStep(query="SELECT * FROM a")))
     snapshot = derivative(transform(ev.TransformInput(dataset_ref="a", alias="b"), by=by), ev.SetInfo())
     assert normalize(snapshot) == snapshot
@@ -101,7 +101,7 @@ def test_only_the_last_query_has_no_alias(queries: tuple[st.SqlQueryStep, ...]) 
         ),
     ],
 )
-def test_what_cannot_define_a_dataset_is_refused(snapshot: DatasetSnapshot, complaint: str) -> None:
+def test_an_invalid_definition_of_a_dataset_is_refused(snapshot: DatasetSnapshot, complaint: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         normalize(snapshot)
     assert complaint in str(caught.value)

@@ -15,15 +15,15 @@ def test_a_time_that_leaves_the_calendar_in_utc_is_refused(text: str) -> None:
 
 
 @given(st.integers())
-def test_every_time_can_be_told(ns: int) -> None:
+def test_every_time_can_be_formatted(ns: int) -> None:
     assert str(Timestamp(ns)).endswith("Z")
 
 
 @given(st.datetimes(timezones=st.just(UTC)))
-def test_a_time_of_the_calendar_is_told_as_it_is_parsed(moment: datetime) -> None:
-    stamp = Timestamp.from_datetime(moment)
+def test_a_time_of_the_calendar_is_formatted_as_it_is_parsed(time: datetime) -> None:
+    stamp = Timestamp.from_datetime(time)
     assert Timestamp.parse(str(stamp)) == stamp
-    assert str(stamp)[:19] == moment.isoformat()[:19]
+    assert str(stamp)[:19] == time.isoformat()[:19]
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,6 @@ def test_years_before_the_first_are_expanded() -> None:
     assert str(Timestamp(first.ns - 367 * 86_400 * 1_000_000_000)) == "-0001-12-31T00:00:00Z"
 
 
-def test_a_moment_is_rounded_down_to_milliseconds() -> None:
-    moment = Timestamp.parse("1969-12-31T23:59:59.999999999Z")
-    assert str(moment.whole_ms()) == "1969-12-31T23:59:59.999Z"
+def test_a_timestamp_is_rounded_down_to_milliseconds() -> None:
+    time = Timestamp.parse("1969-12-31T23:59:59.999999999Z")
+    assert str(time.whole_ms()) == "1969-12-31T23:59:59.999Z"

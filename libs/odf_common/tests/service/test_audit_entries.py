@@ -1,4 +1,4 @@
-"""Which calls have an entry in the audit, and what is in it, without a server."""
+"""Which calls have an entry in the audit log, and its content, without a server."""
 
 from dataclasses import replace
 from typing import Final
@@ -42,7 +42,7 @@ def test_a_change_without_success_is_not_allowed_and_belongs_to_no_dataset(statu
     assert done.may_ignore
 
 
-def test_what_a_client_sent_is_cut_and_made_valid() -> None:
+def test_strings_of_a_client_are_truncated_and_made_valid() -> None:
     sent = "\ud800" + "x" * 1000
     call = replace(CHANGE, dataset=sent, subject=sent, certificate_name=sent, address=sent, user_agent=sent)
     (entry,) = (message.access_decision for message in noted(call))

@@ -1,4 +1,4 @@
-"""Calls over gRPC that change something, or are refused, are in the audit: who, which method, which dataset, outcome."""
+"""Calls over gRPC that change something, or are refused, are in the audit log: who, which method, which dataset, outcome."""
 
 import time
 from collections.abc import Iterator
@@ -124,7 +124,7 @@ class Ingest(ingest_pb2_grpc.IngestServicer):
 
 
 class Node:
-    """A server of three services, and what the audit has of its calls."""
+    """A server of three services, and the audit entries of its calls."""
 
     def __init__(self, tls: PeerTls | None = None) -> None:
         self.servicer, self.audit, self.bus = Coordinator(), Audit(), MemoryBus()
@@ -139,7 +139,7 @@ class Node:
         self.address = f"127.0.0.1:{self.server.port}"
 
     def noted(self, count: int = 1) -> list[AccessDecision]:
-        """Return what was noted since the last call, once there are that many; a client may be told first."""
+        """Return the entries since the last call, once there are that many; the client may get its response first."""
         found: list[AccessDecision] = []
         until = time.monotonic() + 10
         while len(found) < count and time.monotonic() < until:
@@ -297,7 +297,7 @@ def test_a_full_queue_delays_no_call(stub: coordinator_pb2_grpc.CoordinatorStub,
 def test_a_call_that_cannot_be_noted_is_answered(
     node: Node, stub: coordinator_pb2_grpc.CoordinatorStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The work is done: an error would be taken for a failure, and repeated."""
+    """The work is done: after an error, the client would repeat the call."""
 
     def broken(*_: object) -> None:
         raise ValueError("a bug")

@@ -1,4 +1,4 @@
-"""What the settings say about Kafka, Redis and buckets reaches those who connect to them."""
+"""Settings of Kafka, Redis and buckets reach the clients that connect to them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -55,7 +55,9 @@ def test_topics_are_those_of_the_settings() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["ssl", "sasl_ssl", "sasl_plaintext"])
-def test_a_client_of_kafka_trusts_presents_and_signs_in_as_it_is_told(tmp_path: Path, protocol: str) -> None:
+def test_a_client_of_kafka_uses_the_configured_ca_certificate_and_login(
+    tmp_path: Path, protocol: str
+) -> None:
     certificate, key = self_signed(tmp_path)
     tls = {
         "ODF_KAFKA_CA_FILE": str(certificate),
@@ -94,7 +96,7 @@ def test_a_client_of_kafka_trusts_presents_and_signs_in_as_it_is_told(tmp_path: 
         )
 
 
-def test_a_file_that_is_no_certificate_is_named_before_kafka_is_asked(tmp_path: Path) -> None:
+def test_an_invalid_certificate_is_named_before_connecting_to_kafka(tmp_path: Path) -> None:
     file = secret(tmp_path, "nonsense")
     with pytest.raises(InvalidInput) as refused:
         cluster({"ODF_KAFKA_SECURITY_PROTOCOL": "ssl", "ODF_KAFKA_CA_FILE": file})

@@ -78,7 +78,7 @@ def test_results_are_sent_and_then_the_position_moves() -> None:
     assert set(topics.names) == set(FIXED_TOPICS)
 
 
-def test_what_cannot_be_reached_is_tried_again() -> None:
+def test_an_unreachable_dependency_is_retried() -> None:
     bus = MemoryBus()
     bus.losses = 2
     bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose()))
@@ -113,7 +113,7 @@ def test_an_error_of_ours_is_a_dead_letter_and_the_next_message_is_handled() -> 
 
 
 @pytest.mark.parametrize("value", [b"\xff", b""])
-def test_what_is_no_message_is_a_dead_letter(value: bytes) -> None:
+def test_an_invalid_message_is_a_dead_letter(value: bytes) -> None:
     bus = MemoryBus()
     bus.send_raw(COORDINATOR_COMMANDS, b"did:odf:x", value)
     run_until(bus, answering, lambda: bool(bus.positions))
@@ -121,7 +121,7 @@ def test_what_is_no_message_is_a_dead_letter(value: bytes) -> None:
 
 
 @pytest.mark.parametrize("may_ignore", [True, False])
-def test_an_unknown_kind_is_passed_over_where_it_may_be(may_ignore: bool) -> None:
+def test_an_unknown_kind_is_skipped_if_allowed(may_ignore: bool) -> None:
     bus = MemoryBus()
     raw = Envelope(dataset_id=str(DATASET), may_ignore=may_ignore).SerializeToString()
     bus.send_raw(COORDINATOR_COMMANDS, str(DATASET).encode(), raw)
@@ -146,7 +146,7 @@ def test_a_bug_is_a_dead_letter_on_the_third_attempt_and_ends_nothing_else() -> 
     assert [letter.reason for letter in bus.letters] == ["ZeroDivisionError on attempt 3"]
 
 
-def test_told_to_stop_while_trying_again_leaves_the_message_for_the_next() -> None:
+def test_a_stop_during_retries_leaves_the_message_for_the_next_reader() -> None:
     bus = MemoryBus()
     bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose()))
     tried = threading.Event()
@@ -160,7 +160,7 @@ def test_told_to_stop_while_trying_again_leaves_the_message_for_the_next() -> No
 
 
 @pytest.mark.parametrize("threads", [0, 4])
-def test_a_dataset_that_cannot_be_reached_holds_up_no_other_and_keeps_its_order(threads: int) -> None:
+def test_an_unavailable_dataset_does_not_delay_others_and_keeps_its_order(threads: int) -> None:
     bus = MemoryBus()
     freed = threading.Event()
     answered: list[tuple[str, int]] = []
@@ -186,7 +186,7 @@ def test_a_dataset_that_cannot_be_reached_holds_up_no_other_and_keeps_its_order(
     assert bus.letters == []
 
 
-def test_handlers_that_block_hold_up_no_other_dataset() -> None:
+def test_handlers_that_block_do_not_delay_other_datasets() -> None:
     bus = MemoryBus()
     done = threading.Event()
     bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose()))

@@ -45,7 +45,7 @@ def test_a_position_waits_for_the_earliest_message_that_is_not_done() -> None:
     assert [(one.partition, one.offset) for one in lanes.settle()] == [(0, 2)]
 
 
-def test_a_message_is_given_up_after_a_while_and_those_behind_it_with_it() -> None:
+def test_a_message_is_abandoned_after_a_while_together_with_those_after_it() -> None:
     tries: list[int] = []
 
     def take(one: ReceivedMessage, _: int) -> None:
@@ -69,7 +69,7 @@ def test_partitions_that_come_again_are_settled_again() -> None:
     assert [one.offset for one in lanes.settle()] == [7]
 
 
-def test_no_more_messages_are_taken_than_there_is_room_for() -> None:
+def test_no_more_messages_are_taken_than_the_lanes_hold() -> None:
     freed = threading.Event()
     lanes = MessageLanes(lambda *_: assert_(freed.wait(10)), threads=2, limit=2)
     lanes.put(message(0, b"a"))
@@ -95,7 +95,7 @@ def test_a_message_that_is_done_makes_room_at_once() -> None:
     lanes.close()
 
 
-def test_what_was_not_begun_when_it_closes_is_not_done() -> None:
+def test_messages_not_started_before_closing_are_not_handled() -> None:
     begun, freed = threading.Event(), threading.Event()
 
     def take(*_: object) -> None:
@@ -111,7 +111,7 @@ def test_what_was_not_begun_when_it_closes_is_not_done() -> None:
     assert [one.offset for one in lanes.settle()] == [0]
 
 
-def test_what_is_no_trouble_of_a_message_is_raised_where_it_is_seen() -> None:
+def test_an_error_unrelated_to_a_message_is_raised_to_the_reader() -> None:
     def take(*_: object) -> None:
         raise ZeroDivisionError
 
@@ -126,7 +126,7 @@ def assert_(claim: bool) -> None:
     assert claim
 
 
-def test_a_message_is_tried_again_when_its_pause_is_over_and_not_after_closing(
+def test_a_message_is_retried_after_its_pause_and_not_after_closing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, attempts = [100.0], list[int]()

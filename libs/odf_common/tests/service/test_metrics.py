@@ -1,4 +1,4 @@
-"""The server that a Prometheus reads metrics from: who may read, and what silent clients cost the others."""
+"""The server from which Prometheus scrapes metrics: who may read, and limits on silent clients."""
 
 import socket
 import ssl
@@ -113,7 +113,7 @@ def test_one_address_has_a_bounded_number_of_connections_and_time_for_each(
     assert "odf_messages_total" in scrape(beyond_loopback)
 
 
-def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(
+def test_a_client_that_sends_single_bytes_slowly_is_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "REQUEST_SECONDS", 1.0)
@@ -129,7 +129,7 @@ def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(
 
 
 def ended(connection: socket.socket) -> bool:
-    """Return whether the server has closed it; False if it says nothing before the timeout."""
+    """Return whether the server has closed it; False if it sends nothing before the timeout."""
     try:
         return connection.recv(1) == b""
     except TimeoutError:

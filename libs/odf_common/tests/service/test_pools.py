@@ -11,7 +11,7 @@ import pytest
 from odf_common.service.consumer.pools import ElasticLimit, ElasticPool, SerialQueue
 
 
-def test_tasks_that_stall_take_no_thread_from_the_others() -> None:
+def test_stalled_tasks_take_no_thread_from_others() -> None:
     pool, release = ElasticPool(2, name="test", stalled=0.02), threading.Event()
     stalled = [pool.submit(release.wait, 10) for _ in range(12)]
     assert pool.submit(lambda: "done").result(10) == "done"
@@ -27,10 +27,10 @@ def test_tasks_that_stall_later_take_no_thread_either() -> None:
         assert pool.submit(lambda: "done").result(5) == "done"
         release.set()
         assert all(one.result(10) for one in stalled)
-        time.sleep(0.05)  # nothing waits, and nothing looks for what stalls
+        time.sleep(0.05)  # nothing waits, and nothing checks for stalled tasks
 
 
-def test_no_more_tasks_run_at_once_than_were_asked_for_while_none_stalls() -> None:
+def test_no_more_tasks_run_at_once_than_configured_while_none_stalls() -> None:
     pool, now, most = ElasticPool(2, name="test", stalled=60), 0, 0
     guard = threading.Lock()
 
@@ -69,7 +69,7 @@ def test_an_error_is_that_of_its_task_alone() -> None:
         bad.result(10)
 
 
-def test_a_queue_keeps_its_order_and_one_that_stalls_holds_up_no_other() -> None:
+def test_a_queue_keeps_its_order_and_a_stalled_one_does_not_delay_others() -> None:
     pool, release = ElasticPool(1, name="test", stalled=0.02), threading.Event()
     stuck, other = SerialQueue(pool), SerialQueue(pool)
     waiting = [stuck.submit(lambda: release.wait(10)) for _ in range(20)]
@@ -82,7 +82,7 @@ def test_a_queue_keeps_its_order_and_one_that_stalls_holds_up_no_other() -> None
     assert all(one.result(10) for one in waiting)
 
 
-def test_a_queue_that_was_empty_runs_what_comes_later() -> None:
+def test_a_queue_that_was_empty_runs_later_tasks() -> None:
     begun: list[Callable[[], None]] = []
     queue = SerialQueue(cast("Executor", SimpleNamespace(submit=begun.append)))
     for number in range(2):

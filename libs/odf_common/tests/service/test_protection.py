@@ -37,7 +37,7 @@ def test_only_addresses_that_no_other_machine_reaches_are_loopback(host: str, *,
 @pytest.mark.parametrize(
     "what", ["ODF_INGEST_GRPC", "ODF_ENGINE", "ODF_SYNC_HTTP", "ODF_VIEWS_HTTP", "ODF_METRICS_HOST"]
 )
-def test_nothing_listens_beyond_loopback_unless_settings_say_so_in_so_many_words(what: str) -> None:
+def test_nothing_listens_beyond_loopback_unless_settings_say_so_explicitly(what: str) -> None:
     with pytest.raises(Unprotected, match=f"{what} 0.0.0.0:80 would be open") as refused:
         require_protected(Settings.from_env({}), what, OPEN)
     assert "ODF_LISTEN_UNPROTECTED=1" in refused.value.advice()

@@ -1,4 +1,4 @@
-"""What a reader does in which order: results and dead letters before positions, and inboxes that are lost or closed."""
+"""The order of a reader's actions: results and dead letters before positions, and inboxes that are lost or closed."""
 
 import threading
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ POSITION = ("odf.test", COORDINATOR_COMMANDS)
 
 
 class Stop(threading.Event):
-    """Is set by the test, or once it has been looked at `looks` times; no pause takes any time."""
+    """Is set by the test, or after `looks` checks; pauses take no time."""
 
     def __init__(self, looks: int = 100) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Stop(threading.Event):
 
 
 class NotedInbox(MemoryInbox):
-    """Notes what is committed and that it is closed; the first polls of the bus's inboxes fail."""
+    """Records commits and closing; the first polls of the bus's inboxes fail."""
 
     noted: "NotedBus"
 
@@ -68,7 +68,7 @@ class NotedInbox(MemoryInbox):
 
 
 class NotedBus(MemoryBus):
-    """Notes the order of what is done with it."""
+    """Records the order of calls."""
 
     def __init__(self, *messages: Envelope) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ def test_a_dead_letter_that_did_not_arrive_leaves_its_message_in_its_place(raw: 
     assert bus.positions == {}
 
 
-def test_an_inbox_that_is_lost_is_closed_and_after_a_pause_another_is_opened() -> None:
+def test_a_lost_inbox_is_closed_and_after_a_pause_another_is_opened() -> None:
     bus, stop = NotedBus(message()), Stop()
     bus.failing_polls = 1
     reading(bus, then(stop, answering)).run(stop)
@@ -172,7 +172,7 @@ def test_a_message_that_is_handled_while_the_reader_stops_is_committed() -> None
     assert bus.acts == ["subscribe", "send", "flush", "commit 0", "close"]
 
 
-def test_no_more_messages_are_read_while_too_many_are_in_hand() -> None:
+def test_no_more_messages_are_read_while_too_many_are_in_flight() -> None:
     def unavailable(_: Envelope) -> Iterable[OutgoingMessage]:
         raise Unavailable(what="engine")
 

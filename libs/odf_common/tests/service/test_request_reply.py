@@ -1,4 +1,4 @@
-"""Whose reply is whose, and what a caller does without one."""
+"""Matching replies to callers, and timeouts."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ SECONDS = 30.0  # more than any test waits
 
 
 class AnsweringBus(MemoryBus):
-    """Answers each command when it is flushed, as `answer` says."""
+    """Replies to each command when it is flushed, with `answer`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,13 +93,13 @@ def test_replies_to_other_processes_and_late_ones_are_no_answer(bus: AnsweringBu
     assert head_in(request(bus, 2)) == bytes([2])
 
 
-def test_what_cannot_be_sent_is_raised_and_waited_for_no_longer(bus: AnsweringBus) -> None:
+def test_a_failed_send_is_raised_and_no_longer_waited_for(bus: AnsweringBus) -> None:
     bus.losses = 1
     with pytest.raises(Unavailable):
         request(bus)
 
 
-def test_a_caller_is_woken_once_its_reply_is_there(bus: AnsweringBus) -> None:
+def test_a_caller_is_woken_once_its_reply_arrives(bus: AnsweringBus) -> None:
     class Woken(threading.Event):
         def set(self) -> None:
             assert pending().answer is not None

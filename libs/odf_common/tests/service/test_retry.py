@@ -13,7 +13,7 @@ def test_pauses_grow_up_to_the_longest() -> None:
     assert Backoff(first=0.1, most=10.0, factor=3).pause(3) == 0.1 * 9
 
 
-def test_what_is_retried_forever_does_not_overflow() -> None:
+def test_pauses_of_endless_retries_do_not_overflow() -> None:
     assert Backoff(first=0.2, most=15.0).pause(10**9) == 15.0
 
 

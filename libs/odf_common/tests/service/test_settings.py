@@ -8,7 +8,7 @@ from odf_common.errors import InvalidInput, Unavailable
 from odf_common.service.settings import Settings, described, unknown_variables, without_password
 
 
-def test_nothing_told_gives_the_defaults() -> None:
+def test_no_variables_give_the_defaults() -> None:
     settings = Settings.from_env({})
     assert settings.home == Path.cwd() / ".odf"
     assert (settings.kafka, settings.block_version, settings.slice_max_bytes) == (None, 3, 16 * 1024 * 1024)
@@ -45,7 +45,7 @@ def test_passwords_are_not_shown() -> None:
     assert shown["ODF_REDIS"] == "redis://me:***@host:1/0"
 
 
-def test_what_was_not_told_is_unavailable_by_name() -> None:
+def test_a_missing_setting_is_unavailable_by_name() -> None:
     with pytest.raises(Unavailable, match="ODF_ENGINE is not set"):
         Settings.from_env({}).required("engine")
 
@@ -121,7 +121,7 @@ def test_a_store_is_a_place_in_a_bucket_whose_secrets_are_not_shown() -> None:
         ("ODF_XQWVJYZZZ", "ODF_XQWVJYZZZ is not a setting of the node"),
     ],
 )
-def test_a_variable_that_is_no_setting_is_named(name: str, text: str) -> None:
+def test_an_unknown_variable_is_named(name: str, text: str) -> None:
     others = {"ODF_HOME": "/x", "ODF_PART": "sync", "ODF_PUBLISH": "1", "_ODF_COMPLETE": "x", "PATH": "/bin"}
     assert unknown_variables({**others, name: ""}) == (text,)
     assert unknown_variables(others) == ()
@@ -149,7 +149,7 @@ def test_replicas_of_a_topic_are_enough_for_its_writes() -> None:
     ids=["scheme", "credentials", "endpoint", "half a key", "other half"],
 )
 def test_unusable_settings_of_a_store_are_refused(environ: dict[str, str], why: str) -> None:
-    with pytest.raises(InvalidInput) as told:
+    with pytest.raises(InvalidInput) as caught:
         Settings.from_env(environ)
-    assert why in str(told.value)
-    assert "secret@" not in str(told.value)
+    assert why in str(caught.value)
+    assert "secret@" not in str(caught.value)

@@ -27,7 +27,7 @@ LEDGER = MergeStrategyLedger(primary_key=("id",))
 
 
 class Node:
-    """A dataset, and pushes accepted for it; `restart` is what a kill and a start do."""
+    """A dataset, and pushes accepted for it; `restart` simulates a kill and a restart."""
 
     def __init__(self, bench: Any, home: Path) -> None:
         self.bench = bench
@@ -205,7 +205,7 @@ def test_a_kill_before_the_commit_loses_nothing(
         Refused(reason="LockHeld", text="locked"),
     ],
 )
-def test_what_may_pass_is_retried_until_it_has(
+def test_a_transient_failure_is_retried_until_it_succeeds(
     make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     node = make_node()
@@ -221,7 +221,7 @@ def test_what_may_pass_is_retried_until_it_has(
     assert node.settled(node.accept(line(1))).state == "committed"
 
 
-def test_a_push_that_hits_a_bug_holds_up_no_other(
+def test_a_push_that_hits_a_bug_does_not_delay_others(
     make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = make_node()
@@ -295,7 +295,7 @@ def test_a_stopping_service_leaves_the_push_for_the_next_start(
     assert node.bench.values("id") == [(1,)]
 
 
-def test_waiting_ends_in_time_or_when_the_caller_has_gone(make_node: Callable[..., Node]) -> None:
+def test_waiting_ends_at_the_timeout_or_when_the_caller_has_gone(make_node: Callable[..., Node]) -> None:
     node = make_node()
     receipt = node.accept(line(1))
     begun = time.monotonic()
@@ -306,7 +306,7 @@ def test_waiting_ends_in_time_or_when_the_caller_has_gone(make_node: Callable[..
 
 
 class LaterPool:
-    """Runs what was submitted once it is told to, in this thread."""
+    """Runs submitted tasks on demand, in this thread."""
 
     def __init__(self) -> None:
         self._calls: list[Callable[[], object]] = []
@@ -321,7 +321,7 @@ class LaterPool:
 
 @pytest.fixture
 def later(make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> tuple[Node, LaterPool]:
-    """Return a node that settles pushes when its pool is told to."""
+    """Return a node that settles pushes when its pool is run."""
     monkeypatch.setattr(module, "RETRY", Backoff(first=0.0, most=0.0))
     node, pool = make_node(), LaterPool()
     node.pushes._parts = replace(node.pushes._parts, pool=cast("Any", pool))
@@ -378,7 +378,7 @@ def test_pushes_that_another_process_settles_are_left_to_it(later: tuple[Node, L
 @pytest.mark.parametrize(
     "error", [NothingCommitted.because(StorageUnavailable(what="the disk")), Unavailable(what="the bus")]
 )
-def test_a_push_of_which_nothing_was_committed_is_tried_again(
+def test_a_push_without_a_commit_is_retried(
     later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     node, pool = later
@@ -390,7 +390,7 @@ def test_a_push_of_which_nothing_was_committed_is_tried_again(
 
 
 class Waits(threading.Event):
-    """Notes for how long it was waited, and does not wait."""
+    """Records the durations of waits, and does not wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -412,7 +412,7 @@ def test_pauses_between_attempts_grow(later: tuple[Node, LaterPool], monkeypatch
     assert waits.seconds == [0.2, 0.4, 0.8]
 
 
-def test_a_push_whose_outcome_cannot_be_stored_yet_counts_once_it_is(
+def test_a_push_is_counted_once_its_outcome_is_stored(
     later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, pool = later
@@ -457,7 +457,7 @@ def test_a_service_that_was_stopped_settles_no_push(later: tuple[Node, LaterPool
     assert node.bench.rows() == []
 
 
-def test_records_without_event_time_have_that_of_the_acceptance(later: tuple[Node, LaterPool]) -> None:
+def test_records_without_event_time_get_the_time_of_acceptance(later: tuple[Node, LaterPool]) -> None:
     node, pool = later
     node.accept('{"id":1}\n')
     node.pushes.wake(node.bench.dataset)
@@ -466,7 +466,7 @@ def test_records_without_event_time_have_that_of_the_acceptance(later: tuple[Nod
 
 
 class QuarterHours(threading.Event):
-    """Lets a quarter of an hour pass where it is waited for; set after two hours."""
+    """Advances the clock by a quarter of an hour on each wait; set after two hours."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -484,7 +484,7 @@ class QuarterHours(threading.Event):
         return self.is_set()
 
 
-def test_receipts_are_tidied_when_the_service_starts_and_every_hour(
+def test_receipts_are_cleaned_up_when_the_service_starts_and_every_hour(
     later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, _ = later

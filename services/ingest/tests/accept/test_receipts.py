@@ -95,7 +95,7 @@ def test_a_refused_push_leaves_its_key_free(receipts: Receipts, tmp_path: Path) 
 def test_no_push_is_accepted_while_files_of_others_are_removed(
     receipts: Receipts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A refused push that is accepted again then would lose its new batch or its receipt."""
+    """Otherwise, a refused push that is accepted again meanwhile would lose its new batch or its receipt."""
     folder = tmp_path / "home/accepted" / DATASET.folder
     unlink, removed = Path.unlink, set[str]()
 
@@ -174,7 +174,7 @@ def test_an_outcome_that_cannot_be_stored_keeps_the_batch(
     assert (waiting.receipt, waiting.batch.read_text()) == (accepted, "x")
 
 
-def test_a_push_comes_after_those_that_wait_however_many_were_settled(
+def test_a_push_is_queued_after_those_that_wait_however_many_were_settled(
     receipts: Receipts, tmp_path: Path
 ) -> None:
     for id_ in ("b" * 32, "d" * 32, "c" * 32):
@@ -190,7 +190,7 @@ def test_a_key_names_one_push_of_one_source_of_one_dataset() -> None:
     assert id_of(DATASET, "a", "b") != id_of(DATASET, "ab", "")
 
 
-def test_a_kill_between_outcome_and_batch_is_tidied_up(receipts: Receipts, tmp_path: Path) -> None:
+def test_a_kill_between_outcome_and_batch_is_cleaned_up(receipts: Receipts, tmp_path: Path) -> None:
     receipts.accept(DATASET, a_receipt(), staged(tmp_path))
     name = batches(tmp_path)[0]
     receipts.settle(DATASET, replace(a_receipt(), state=State.COMMITTED))
@@ -262,7 +262,7 @@ def test_receipts_are_forgotten_after_a_week_but_never_a_waiting_one(
 
 
 @pytest.mark.parametrize("id_", ["", "../../names/x", "g" * 32, "A" * 32, "a" * 33])
-def test_what_is_no_receipts_id_is_refused(receipts: Receipts, id_: str) -> None:
+def test_an_invalid_receipt_id_is_refused(receipts: Receipts, id_: str) -> None:
     with pytest.raises(InvalidInput, match="not a receipt"):
         receipts.find(DATASET, id_)
 
@@ -274,6 +274,6 @@ def test_a_damaged_receipt_is_named(receipts: Receipts, tmp_path: Path) -> None:
         receipts.find(DATASET, a_receipt().id)
 
 
-def test_a_staged_file_that_is_gone_is_named(receipts: Receipts, tmp_path: Path) -> None:
+def test_a_missing_staged_file_is_named(receipts: Receipts, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="staged file gone"):
         receipts.accept(DATASET, a_receipt(), tmp_path / "gone")

@@ -1,4 +1,4 @@
-"""What is equal, for keys and for merges alike, in every type and nested."""
+"""Equality of values of every type, also nested: the same for keys and merges."""
 
 import math
 import struct
@@ -25,7 +25,7 @@ def a_nan(bits: int) -> float:
 
 
 NANS = [a_nan(0), a_nan(1), a_nan(1 << 63), a_nan((1 << 63) | 7)]
-MOMENT = datetime(2020, 1, 1, 1, 2, 3, tzinfo=UTC)
+TIMESTAMP = datetime(2020, 1, 1, 1, 2, 3, tzinfo=UTC)
 
 # Distinct values of each type.
 VALUES: list[tuple[pa.DataType, list[Any]]] = [
@@ -44,7 +44,10 @@ VALUES: list[tuple[pa.DataType, list[Any]]] = [
     (pa.binary(), [b"", b"\0", b"\0\0", b"a"]),
     (pa.date32(), [date(2020, 1, 1), date(1, 1, 1)]),
     (pa.time64("us"), [time(0), time(0, 0, 0, 1)]),
-    *((pa.timestamp(unit, "UTC"), [MOMENT, MOMENT.replace(second=4)]) for unit in ("s", "ms", "us", "ns")),
+    *(
+        (pa.timestamp(unit, "UTC"), [TIMESTAMP, TIMESTAMP.replace(second=4)])
+        for unit in ("s", "ms", "us", "ns")
+    ),
     (pa.uuid(), [UUID(int=1), UUID(int=2)]),
 ]
 IDS = [str(type_) for type_, _ in VALUES]
@@ -129,7 +132,7 @@ def test_a_null_list_or_struct_is_not_an_empty_one() -> None:
     assert not equal(structs, structs.take(pa.array([1, 2, 0]))).any()
 
 
-def test_what_lies_behind_a_null_does_not_count() -> None:
+def test_values_under_a_null_are_ignored() -> None:
     values = pa.array([1, 2])
     mask = pa.array([True, False])
     left = pa.StructArray.from_arrays([values], ["a"], mask=mask)
@@ -168,7 +171,7 @@ def test_parts_of_columns_compare_as_their_values_do(
     ("type_", "empty"),
     [
         (pa.struct([("a", pa.int64())]), {"a": None}),
-        (pa.struct([("a", pa.int64())]), {"a": 0}),  # as it is below a struct that is null
+        (pa.struct([("a", pa.int64())]), {"a": 0}),  # as in the children of a null struct
         (pa.struct([("a", pa.struct([("b", pa.string())]))]), {"a": {"b": ""}}),
         (pa.list_(pa.int64()), []),
         (pa.large_list(pa.string()), []),
@@ -177,6 +180,6 @@ def test_parts_of_columns_compare_as_their_values_do(
         (pa.float64(), 0.0),
     ],
 )
-def test_nothing_differs_from_a_value_that_has_nothing_in_it(type_: pa.DataType, empty: object) -> None:
+def test_an_empty_value_never_differs(type_: pa.DataType, empty: object) -> None:
     left, right = pa.array([None, empty, None, empty], type_), pa.array([empty, None, None, empty], type_)
     assert equal(left, right).tolist() == [False, False, True, True]

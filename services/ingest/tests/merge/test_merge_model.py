@@ -1,4 +1,4 @@
-"""Any batches of any sources, with restarts, resets and lost indexes: the dataset holds what a plain model says."""
+"""Any batches of any sources, with restarts, resets and lost indexes: the dataset equals a plain model."""
 
 import shutil
 import struct
@@ -40,7 +40,7 @@ NAN = float("nan")
 OTHER_NAN: float = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0007))[0]
 Row = Mapping[str, Any]
 
-# What a key column may be: types as a reader may infer them, and few distinct values, so that keys meet again.
+# Key columns: types as a reader may infer them, and few distinct values, so that keys repeat.
 KEYS: Mapping[str, tuple[pa.DataType, Sequence[Any]]] = {
     "int8": (pa.int8(), [-1, 0, 1]),
     "int64": (pa.int64(), [-(2**63), 0, 2**53, 2**53 + 1]),
@@ -69,7 +69,7 @@ VALUES: Sequence[Any] = [None, [], [None], [0.0], [-0.0], [NAN], [OTHER_NAN], [1
 
 @dataclass
 class Model:
-    """What a dataset should hold: operations and rows in the order of their offsets within a key."""
+    """The expected content of a dataset: operations and rows in the order of their offsets within a key."""
 
     log: list[tuple[int, Row]] = field(default_factory=list)
 
@@ -198,7 +198,7 @@ def sources(draw: st.DrawFn, name: str) -> Source:
 
 @st.composite
 def batches(draw: st.DrawFn, source: Source, types: Mapping[str, str]) -> tuple[pa.Table | None, list[int]]:
-    """Return records and their operations, which only some sources give."""
+    """Return records and their operations, if the source has any."""
     rows = draw(
         st.lists(st.fixed_dictionaries({name: cells(name, types) for name in source.columns}), max_size=8)
     )
@@ -239,7 +239,7 @@ STEPS = st.sampled_from(["batch"] * 6 + ["repeat", "restart", "reset", "index"])
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
-def test_a_dataset_holds_what_the_model_says(make_bench: Any, data: st.DataObject) -> None:
+def test_a_dataset_equals_the_model(make_bench: Any, data: st.DataObject) -> None:
     types = {name: data.draw(st.sampled_from(sorted(KEYS)), label=name) for name in ("k1", "k2")}
     both = [data.draw(sources(name), label=name) for name in ("default", "other")]
     check(make_bench, types, both, data)
@@ -327,5 +327,5 @@ def commit(bench: Any, model: Model, source: Source, records: pa.Table | None, o
     added = stored_log(bench)[before:]
     assert outcome.count == len(added)
     assert by_key(added, source.key) == by_key(model.log[before:], source.key)
-    # The order among keys is the order of their values, which the model has no word on.
+    # Keys are ordered by value, which the model does not define.
     model.log[before:] = added

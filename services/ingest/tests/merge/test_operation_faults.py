@@ -1,4 +1,4 @@
-"""Which rows of a batch have no operation of the specification, and what is said of them."""
+"""Which rows of a batch have an invalid operation, and what is reported of them."""
 
 import pyarrow as pa
 import pytest

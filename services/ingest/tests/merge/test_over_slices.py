@@ -51,7 +51,7 @@ def push(bench: Any, records: pa.Table | None, source: str = "default") -> int:
     return count
 
 
-def test_ledgers_of_one_dataset_have_keys_of_their_own(make_bench: Any) -> None:
+def test_ledgers_of_one_dataset_have_separate_keys(make_bench: Any) -> None:
     bench = two_sources(
         make_bench, MergeStrategyLedger(primary_key=("a",)), MergeStrategyLedger(primary_key=("b",))
     )

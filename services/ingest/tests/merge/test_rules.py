@@ -17,11 +17,11 @@ from odf_ingest.merge.difference import alike
 from odf_ingest.merge.ordering import by_event_time, by_key
 from odf_ingest.merge.strategy import History, merge
 
-MOMENTS = pa.timestamp("ms", "UTC")
+TIMESTAMPS = pa.timestamp("ms", "UTC")
 
 
 @pytest.mark.parametrize("ops", [[0, None], [0, 4], [-1], ["x"]])
-def test_what_is_no_operation_is_refused(ops: list[object]) -> None:
+def test_an_invalid_operation_is_refused(ops: list[object]) -> None:
     with pytest.raises(InvalidInput, match="column op"):
         operations(pa.table({"op": pa.array(ops)}), "op")
 
@@ -39,26 +39,26 @@ def test_records_of_one_key_are_ordered_by_operation_and_otherwise_stay_as_they_
 
 
 def test_records_without_event_time_come_first() -> None:
-    records = pa.table({"at": pa.array([2, None, 1, None], MOMENTS), "v": [0, 1, 2, 3]})
+    records = pa.table({"at": pa.array([2, None, 1, None], TIMESTAMPS), "v": [0, 1, 2, 3]})
     assert by_event_time(records, "at")["v"].to_pylist() == [1, 3, 2, 0]
 
 
 def test_records_that_are_ordered_are_not_copied() -> None:
-    for moments in ([1, 2, 2], [7], []):
-        records = pa.table({"at": pa.array(moments, pa.timestamp("ms", "UTC"))})
+    for times in ([1, 2, 2], [7], []):
+        records = pa.table({"at": pa.array(times, pa.timestamp("ms", "UTC"))})
         assert by_event_time(records, "at") is records
 
 
-def test_a_column_that_may_be_missing_is_null_and_any_other_one_is_asked_for() -> None:
+def test_a_missing_column_is_null_if_optional_and_an_error_if_required() -> None:
     known = pa.schema(
         [
-            ("event_time", MOMENTS),
+            ("event_time", TIMESTAMPS),
             pa.field("id", pa.int64(), nullable=False),
             pa.field("v", pa.string()),
         ]
     )
     vocab = DatasetVocabulary()
-    records = pa.table({"event_time": pa.array([1], MOMENTS), "id": [7]})
+    records = pa.table({"event_time": pa.array([1], TIMESTAMPS), "id": [7]})
     assert align_columns(records, known, vocab).column("v").to_pylist() == [None]
     with pytest.raises(InvalidInput, match="column id: is required in this dataset and is missing"):
         align_columns(records.drop_columns(["id"]), known, vocab)
@@ -103,6 +103,6 @@ def test_known_records_get_the_columns_of_new_ones() -> None:
 
 def test_an_empty_snapshot_of_a_dataset_without_records_needs_no_columns() -> None:
     empty = cast("History", SimpleNamespace(current=lambda _: pa.table({})))
-    new = pa.table({"event_time": pa.array([], MOMENTS)})
+    new = pa.table({"event_time": pa.array([], TIMESTAMPS)})
     merged = merge(MergeStrategySnapshot(primary_key=("id",)), new, empty, DatasetVocabulary())
     assert (merged.records, merged.ops) == (new, None)

@@ -32,7 +32,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string()), ("event_time", pa.ti
 
 
 class Past:
-    """Port `History` that takes in what was appended."""
+    """Port `History` that stores the appended records."""
 
     def __init__(self) -> None:
         self.index = KeyIndex()
@@ -165,7 +165,7 @@ def test_nulls_are_changes_against_values() -> None:
     assert [row[0] for row in after(SNAPSHOT, table((1, "a", 0), (2, None, 0)), past)] == [2, 3, 2, 3]
 
 
-def test_a_retracted_key_that_comes_back_is_new() -> None:
+def test_a_retracted_key_that_reappears_is_new() -> None:
     past = past_of(SNAPSHOT, table((1, "a", 0), (2, "b", 0)))
     past.take(merge(SNAPSHOT, table((2, "b", 0)), past, DatasetVocabulary()), ("id",))
     assert after(SNAPSHOT, table((1, "a", 0), (2, "b", 0)), past) == [(0, 1, "a")]
@@ -205,7 +205,7 @@ def test_a_changelog_with_half_a_correction_is_refused() -> None:
         after(CHANGELOG, table((1, "a", 0), (2, "c", 0), ops=[2, 3]))
 
 
-def test_several_corrections_of_a_key_follow_on_each_other() -> None:
+def test_several_corrections_of_a_key_are_consecutive() -> None:
     new = table(
         (2, "x", 0), (1, "a", 0), (1, "b", 0), (2, "y", 0), (1, "b", 0), (1, "c", 0), ops=[2, 2, 3, 3, 2, 3]
     )
@@ -231,7 +231,7 @@ def test_several_corrections_of_a_key_follow_on_each_other() -> None:
         ([5, 1, 1, 1], [0, 2, 2, 3], 1, True),
     ],
 )
-def test_it_is_told_what_comes_before_the_first_correction_that_is_not_whole(
+def test_the_records_before_the_first_incomplete_correction_are_reported(
     keys: list[int], ops: list[int], whole: int, may_come: bool
 ) -> None:
     with pytest.raises(IncompleteCorrection) as raised:
@@ -246,7 +246,7 @@ def test_operations_of_a_key_stay_in_their_order_of_arrival() -> None:
     assert after(CHANGELOG, new) == [(0, 1, "b"), (1, 1, "b")]
 
 
-def test_a_correction_stays_in_one_piece_where_its_from_came() -> None:
+def test_a_correction_stays_in_one_piece_at_the_place_of_its_first_half() -> None:
     new = table((1, "a", 0), (1, "b", 0), (1, "c", 0), (1, "d", 0), ops=[0, 2, 0, 3])
     assert after(CHANGELOG, new) == [(0, 1, "a"), (2, 1, "b"), (3, 1, "d"), (0, 1, "c")]
 
@@ -261,7 +261,7 @@ def test_a_correction_whose_halves_came_the_wrong_way_round_is_refused() -> None
     st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), max_size=25),
     st.sets(st.integers(1, 24)),
 )
-def test_what_becomes_of_a_key_does_not_depend_on_where_batches_were_cut(
+def test_the_result_for_a_key_does_not_depend_on_where_batches_were_cut(
     messages: list[tuple[int, int]], cuts: set[int]
 ) -> None:
     rows = [(op, key, str(number)) for number, (key, op) in enumerate(messages)]
@@ -276,7 +276,7 @@ def by_key(found: tuple[list[Row], bool]) -> tuple[Mapping[int, list[Row]], bool
 def in_batches(rows: Sequence[Row], cuts: set[int]) -> tuple[list[Row], bool]:
     """Return what is appended when batches end at `cuts`, and whether the source stops at a half correction.
 
-    What comes before the first correction that is not whole is committed; the rest begins the next batch.
+    Records before the first incomplete correction are committed; the rest begins the next batch.
     """
     appended: list[Row] = []
     begin = 0
@@ -311,21 +311,21 @@ def test_the_last_upsert_of_a_key_wins_and_equal_ones_change_nothing() -> None:
     assert found == [(2, 1, "a"), (3, 1, "A"), (0, 4, "d")]
 
 
-def test_an_upsert_may_take_a_key_away() -> None:
+def test_an_upsert_may_remove_a_key() -> None:
     past = past_of(UPSERT, table((1, "a", 0), (2, "b", 0)))
     found = after(UPSERT, table((1, "whatever", 1), (9, "x", 1), (3, "c", 1), ops=[1, 1, 0]), past)
     assert found == [(1, 1, "a"), (0, 3, "c")]
 
 
 @pytest.mark.parametrize("gone", [(1,), (1, 2)])
-def test_retractions_alone_take_keys_away_and_unknown_ones_are_ignored(gone: tuple[int, ...]) -> None:
+def test_retractions_alone_remove_keys_and_unknown_ones_are_ignored(gone: tuple[int, ...]) -> None:
     new = table(*((number, "whatever", 1) for number in gone), ops=[1] * len(gone))
     past = past_of(UPSERT, table((1, "a", 0), (2, "b", 0)))
     assert after(UPSERT, new, past) == [(1, number, "ab"[number - 1]) for number in gone]
     assert after(UPSERT, new) == []
 
 
-def test_an_upsert_looks_at_the_keys_of_its_batch_only() -> None:
+def test_an_upsert_looks_up_the_keys_of_its_batch_only() -> None:
     past = past_of(UPSERT, table(*((number, "a", 0) for number in range(100))))
     asked: list[int] = []
 

@@ -17,7 +17,7 @@ Poll = Callable[..., PollSummary]
 
 @pytest.fixture
 def poll() -> Poll:
-    """Return what polls a bench's dataset once, with a poller as after a restart unless one is given."""
+    """Return a function that polls a bench's dataset once, with a new poller unless one is given."""
 
     def run(
         bench: Any,
@@ -47,7 +47,7 @@ def poller_of(bench: Any, environ: Mapping[str, str] | None = None, **limits: An
 
 @pytest.fixture
 def make_poller() -> Callable[..., Poller]:
-    """Return what makes a poller of a bench's dataset."""
+    """Return a factory of pollers of a bench's dataset."""
     return poller_of
 
 

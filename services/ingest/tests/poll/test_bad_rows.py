@@ -152,7 +152,7 @@ def test_a_bad_row_may_be_rejected_alone(  # noqa: PLR0917
     assert bench.values("id") == [(1,), (3,)]
     (found,) = bench.coordinator.letters
     assert (found.value.decode(), found.reason) == (letter, f"a-1.txt, {reason}")
-    # What a letter has is a message that the source reads, and that is as bad as the row.
+    # The content of a dead letter is a message for the source, which is rejected like the row.
     with pytest.raises(InvalidInput) if "null" not in reason else nullcontext():
         read_records(read, [found.value], declared_schema(read))
     assert source_progress(bench.state.source_states["default"]).rejected == 1
@@ -212,8 +212,10 @@ def test_rows_are_counted_over_files_and_each_has_its_number(
         assert poll(bench) == PollSummary()  # the state still has the condition of the next request
     assert [(one.offset, one.value) for one in bench.coordinator.letters] == [(0, b"x"), (1, b"y"), (2, b"z")]
     assert open_rejects(bench.blobs, bench.state, rejecting_sources(bench.state)).count == 3
-    (*_, told) = (one.ingest_progress for _, one in bench.coordinator.sent if one.HasField("ingest_progress"))
-    assert (told.rejected, told.rejected_reason) == (3, bench.coordinator.letters[0].reason)
+    (*_, progress) = (
+        one.ingest_progress for _, one in bench.coordinator.sent if one.HasField("ingest_progress")
+    )
+    assert (progress.rejected, progress.rejected_reason) == (3, bench.coordinator.letters[0].reason)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +229,7 @@ def test_rows_are_counted_over_files_and_each_has_its_number(
     ],
     ids=["all", "header", "all-null", "share", "parquet"],
 )
-def test_a_file_is_refused_if_it_is_no_such_file(  # noqa: PLR0917
+def test_a_file_of_another_format_is_refused(  # noqa: PLR0917
     make_polled: Any, poll: Any, tmp_path: Path, read: ReadStep, content: bytes, more: Any, why: str
 ) -> None:
     (tmp_path / "a.txt").write_bytes(content)
@@ -238,7 +240,7 @@ def test_a_file_is_refused_if_it_is_no_such_file(  # noqa: PLR0917
     assert (bench.rows(), bench.coordinator.letters) == ([], [])
 
 
-def test_a_file_without_rows_of_text_is_read_where_bad_rows_are_rejected(
+def test_a_binary_file_is_read_by_a_source_that_rejects_bad_rows(
     make_polled: Any, poll: Any, tmp_path: Path
 ) -> None:
     pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
@@ -247,7 +249,7 @@ def test_a_file_without_rows_of_text_is_read_where_bad_rows_are_rejected(
 
 
 def test_rows_of_a_snapshot_are_never_rejected_alone(make_polled: Any, poll: Any, tmp_path: Path) -> None:
-    """The merge would take those that are left out for deleted."""
+    """The merge would treat the rows left out as deleted."""
     (tmp_path / "a.txt").write_bytes(b'{"id":1}\nx\n')
     fetch = FetchStepFilesGlob(path=f"{tmp_path}/*.txt")
     bench = rejecting(make_polled(fetch, read=LINES, merge=MergeStrategySnapshot(primary_key=("id",))))

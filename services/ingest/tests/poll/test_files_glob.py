@@ -66,9 +66,7 @@ def test_each_file_is_a_block_in_order_of_names_and_nothing_new_is_no_block(
     assert bench.state.head == head
 
 
-def test_files_that_come_earlier_in_the_order_are_not_skipped(
-    make_polled: Any, poll: Any, folder: Path
-) -> None:
+def test_new_files_that_sort_earlier_are_not_skipped(make_polled: Any, poll: Any, folder: Path) -> None:
     bench = make_polled(glob(folder))
     write(folder, "data-9.json", 9)
     poll(bench)
@@ -280,6 +278,6 @@ def test_each_block_is_read_once_for_its_files_and_all_again_after_a_reset() -> 
         chain.add(AddData(new_source_state=ReadFile(name=name).state()))
         assert list(files.at(chain.state.head)) == ["a", "b"][: len(chain.blocks) - 3]
         assert list(files.at(chain.state.head)) == ["a", "b"][: len(chain.blocks) - 3]
-    # The one before is read too: that is where it stops.
+    # The previous block is read too: the search stops there.
     assert reads == [chain.blocks[at].hash for at in (3, 2, 4, 3)]
     assert files.at(before) == {}

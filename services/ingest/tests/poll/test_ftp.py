@@ -91,7 +91,7 @@ def test_a_file_is_a_block_and_an_unchanged_one_is_not_transferred(
     [({"SIZE"}, "odf/etag"), ({"MDTM"}, "odf/sha3-256"), ({"MDTM", "SIZE"}, "odf/sha3-256")],
     ids=["no-size", "no-time", "neither"],
 )
-def test_a_server_that_says_less_adds_nothing_twice(  # noqa: PLR0917
+def test_a_server_with_fewer_commands_adds_nothing_twice(  # noqa: PLR0917
     make_polled: Any, poll: Any, server: FolderServer, tmp_path: Path, unknown: set[str], kind: str
 ) -> None:
     server.unknown = unknown
@@ -154,14 +154,14 @@ def test_the_data_connection_goes_to_the_address_that_was_checked(
     assert "PASV" in server.commands
 
 
-def test_a_server_that_does_not_know_how_to_end_is_no_error(
+def test_a_server_that_does_not_support_quit_is_no_error(
     make_polled: Any, poll: Any, server: FolderServer
 ) -> None:
     server.unknown = {"QUIT"}
     assert poll(make_polled(url(server))).records == 1
 
 
-def test_a_server_that_does_not_answer_the_end_is_not_waited_for(
+def test_a_server_that_does_not_answer_quit_is_not_waited_for(
     make_polled: Any, poll: Any, server: FolderServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ftp, "SILENCE_SECONDS", 60.0)
@@ -189,7 +189,7 @@ def test_a_name_that_cannot_be_resolved_is_unreachable(make_polled: Any, poll: A
         ("a%ff", InvalidInput, "is not a URL"),
     ],
 )
-def test_a_place_without_a_file_is_an_error(  # noqa: PLR0917
+def test_an_address_without_a_file_is_an_error(  # noqa: PLR0917
     make_polled: Any, poll: Any, server: FolderServer, path: str, error: type[OdfError], text: str
 ) -> None:
     with pytest.raises(error, match=text):

@@ -52,7 +52,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MqttBroker]:
 
 @pytest.fixture
 def broker(running: MqttBroker, monkeypatch: pytest.MonkeyPatch) -> MqttBroker:
-    """Return the broker; clients of each test have names of their own, as all benches have one dataset."""
+    """Return the broker; each test has distinct client names, since all benches share one dataset."""
     client, salt = mqtt._client, uuid.uuid4().hex
     monkeypatch.setattr(mqtt, "_client", lambda dataset, topics: client(f"{dataset}{salt}", topics))  # type: ignore[arg-type]
     return running
@@ -66,7 +66,7 @@ def step(broker: MqttBroker, qos: MqttQos | None = EXACT, path: str = "home/#", 
 
 @pytest.fixture
 def make_polled(make_polled: Any) -> Any:
-    """Return what makes a dataset whose records have the event time of their message."""
+    """Return a factory of datasets whose records have the event time of their message."""
     return partial(make_polled, read=ReadStepNdJson(ddl_schema=("id BIGINT", "v STRING")))
 
 
@@ -164,7 +164,7 @@ def is_completion(sent: Callable[[], int], number: int, kind: PacketType, _: int
 
 
 def checks_notes(monkeypatch: pytest.MonkeyPatch, bench: Any) -> None:
-    """Fail if an identifier is given back that no durable note says is free: its next message would be dropped."""
+    """Fail if an identifier is released that no durable note marks as free: its next message would be dropped."""
     confirm = mqtt_session.Session.confirm
 
     def checked(session: mqtt_session.Session, kind: PacketType, number: int) -> None:
@@ -225,7 +225,7 @@ def test_identifiers_that_were_free_before_a_reset_are_not_in_the_next_batch(
     assert ids(bench) == [1, 2]
 
 
-def test_the_session_of_earlier_topics_has_identifiers_of_its_own(
+def test_the_session_of_earlier_topics_has_separate_identifiers(
     make_polled: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ingest was killed before it released a message of other topics with the same identifier."""
@@ -246,7 +246,7 @@ def test_the_session_of_earlier_topics_has_identifiers_of_its_own(
 
 
 @pytest.mark.parametrize("stage", list(STAGES)[:3])
-def test_at_least_once_loses_nothing_under_kills_and_keys_drop_what_is_doubled(
+def test_at_least_once_loses_nothing_under_kills_and_keys_drop_duplicates(
     make_polled: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     bench = make_polled(step(broker, LEAST), MergeStrategyLedger(primary_key=("id",)))
@@ -286,7 +286,7 @@ def test_a_message_with_an_identifier_that_was_released_is_new(
 def test_batches_of_two_nodes_with_other_messages_or_topics_have_other_states(
     make_polled: Any, poll: Any, broker: MqttBroker
 ) -> None:
-    """The state says whether a batch is in the chain: those of another node must not be taken for it."""
+    """The state says whether a batch is in the chain: those of another node must not be mistaken for it."""
     states = []
     for message in (line(1), line(4), ("home/2", line(1)[1])):
         bench = make_polled(step(broker, LEAST))
@@ -298,7 +298,7 @@ def test_batches_of_two_nodes_with_other_messages_or_topics_have_other_states(
     assert len({one.value for one in states}) == 3
 
 
-def test_at_most_once_is_the_default_and_takes_what_is_published_meanwhile(
+def test_at_most_once_is_the_default_and_receives_messages_published_meanwhile(
     make_polled: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mqtt, "QUIET_SECONDS", 2.0)
@@ -322,7 +322,7 @@ def test_a_retained_message_is_read_once(make_polled: Any, poll: Any, broker: Mq
     assert poll(bench) == NOTHING  # other topics are another session
 
 
-def test_a_bad_message_is_a_dead_letter_and_does_not_hold_its_batch(
+def test_a_bad_message_is_a_dead_letter_and_does_not_block_its_batch(
     make_polled: Any, poll: Any, broker: MqttBroker
 ) -> None:
     bench = make_polled(step(broker))
@@ -375,7 +375,7 @@ def test_each_message_is_a_whole_snapshot_under_that_strategy(
     assert bench.values("op", "id") == [(0, 1), (0, 2), (1, 1)]
 
 
-def test_a_broker_that_restarts_keeps_what_it_has(make_polled: Any, poll: Any, tmp_path: Path) -> None:
+def test_a_broker_that_restarts_keeps_its_messages(make_polled: Any, poll: Any, tmp_path: Path) -> None:
     with serving_mqtt(tmp_path) as broker:
         bench = make_polled(step(broker))
         poll(bench)

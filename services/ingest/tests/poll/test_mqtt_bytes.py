@@ -91,7 +91,7 @@ def publish(flags: int, body: bytes) -> Message:
         (1, b"\x00\x01t", Message(topic="t", payload=b"", qos=ONCE)),
     ],
 )
-def test_a_message_is_what_its_packet_has(flags: int, body: bytes, message: Message) -> None:
+def test_a_message_has_the_content_of_its_packet(flags: int, body: bytes, message: Message) -> None:
     assert publish(flags, body) == message
 
 
@@ -113,7 +113,7 @@ def test_a_message_that_contradicts_itself_is_refused(flags: int, body: bytes, w
         publish(flags, body)
 
 
-def test_a_text_is_as_long_as_its_length_can_say() -> None:
+def test_a_string_is_as_long_as_its_length_field_allows() -> None:
     raw = connect("c" * MAX_STRING, None, None)
     found = split(raw, len(raw))
     assert found is not None

@@ -17,7 +17,7 @@ from odf_ingest.poll.unpack import prepared
 LINE = b'{"id":1,"v":"a"}\n'
 
 
-def test_one_poll_of_a_dataset_runs_at_a_time_and_the_other_looks_again(
+def test_one_poll_of_a_dataset_runs_at_a_time_and_the_other_polls_again(
     make_polled: Any, make_poller: Any, web: PageServer
 ) -> None:
     web.pages["/a"] = Page(body=LINE, etag='"1"', pause=0.3)
@@ -130,7 +130,7 @@ def test_kinds_that_are_not_fetched_say_so(make_polled: Any, poll: Any) -> None:
         poll(make_polled(FetchStepEthereumLogs(chain_id=1)))
 
 
-def test_failures_in_a_row_are_counted_since_the_first_and_a_cancelled_poll_is_none(
+def test_failures_in_a_row_are_counted_since_the_first_and_a_cancelled_poll_is_not_one(
     make_polled: Any, make_poller: Any
 ) -> None:
     bench = make_polled(FetchStepEthereumLogs(chain_id=1))

@@ -1,4 +1,4 @@
-"""What a chain says a polling source has read, and what a poll makes of a state that it cannot read."""
+"""The position of a polling source in the chain, and what a poll does with a state that it cannot read."""
 
 from dataclasses import replace
 from typing import Any
@@ -42,7 +42,7 @@ def test_a_state_has_a_count_only_once_something_was_rejected() -> None:
         '{"kind":"odf/etag","v":1,"value":"one"}',
     ],
 )
-def test_a_count_that_cannot_be_read_does_not_begin_again(value: str) -> None:
+def test_an_unreadable_count_does_not_restart_at_zero(value: str) -> None:
     with pytest.raises(InvalidInput, match="source state"):
         without_count(state_of(POLLED, value))
 

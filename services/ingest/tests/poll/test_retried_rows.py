@@ -48,7 +48,7 @@ PAGE = '{"id":1,"day":"2024-01-01"}\n{"id":2,"day":"2.1.2024"}\n{"id":3,"day":"3
 
 
 class Retrying:
-    """A dataset whose bad rows are rejected, and what retries them."""
+    """A dataset whose bad rows are rejected, and the object that retries them."""
 
     def __init__(self, bench: Any, poll: Callable[[Any], PollSummary]) -> None:
         settings = SourceSettings(bad_records=BadRecords.DEAD_LETTER)
@@ -84,7 +84,7 @@ def place(number: int) -> Wanted:
 
 @pytest.fixture
 def retrying(make_polled: Any, poll: Any, web: PageServer) -> Any:
-    """Return what makes a source of a page with bad rows, and polls it."""
+    """Return a function that adds a source of a page with bad rows, and polls it."""
 
     def make(body: str | bytes = PAGE, **more: Any) -> Retrying:
         made = Retrying(make_polled(FetchStepUrl(url=f"{web.url}/a"), **{"read": LINES} | more), poll)
@@ -140,7 +140,7 @@ def test_what_was_retried_is_known_to_the_chain(retrying: Any, web: PageServer) 
     assert (made.open, made.ids) == ([0, 3], [1, 3, 9])
     with pytest.raises(NotFound, match="open rejected message 0/1 does not exist"):
         made.retry(1)
-    # A reset takes the row back, and opens it again.
+    # A reset rolls the row back, and opens it again.
     made.bench.refs.compare_and_set(made.bench.dataset, expected=made.bench.state.head, new=before)
     assert (made.open, made.ids) == ([0, 1], [1])
     made.read_as(read=GERMAN_LINES)
@@ -194,7 +194,7 @@ def test_a_row_has_the_event_time_of_its_file(make_polled: Any, poll: Any, tmp_p
     assert made.poll() == PollSummary()
 
 
-def test_a_row_that_came_otherwise_meanwhile_is_settled(retrying: Any, web: PageServer) -> None:
+def test_a_row_that_another_poll_has_committed_is_settled(retrying: Any, web: PageServer) -> None:
     made = retrying(merge=MergeStrategyLedger(primary_key=("id",)))
     web.pages["/a"] = Page(body=b'{"id":2,"day":"2024-01-02"}\n', etag='"2"')
     made.poll()
@@ -239,7 +239,7 @@ def test_only_rows_that_the_chain_has_rejected_and_not_committed_since_are_left(
             rows.check(position)
 
 
-def test_rows_of_a_source_that_is_gone_are_not_committed(make_bench: Any) -> None:
+def test_rows_of_a_removed_source_are_not_committed(make_bench: Any) -> None:
     letter = SimpleNamespace(source="gone", offset=0, event_ms=0, input_format="", value=b"{}")
     rows = RetriedRows([cast("StoredLetter", letter)], cast("Any", None))
     with pytest.raises(SourceGone, match="push source gone"):

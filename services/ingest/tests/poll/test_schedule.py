@@ -42,7 +42,7 @@ Start = Callable[..., PollSchedule]
 
 @pytest.fixture
 def start(make_poller: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Return what runs a schedule over a bench's dataset, until the test ends."""
+    """Return a function that runs a schedule over a bench's dataset until the test ends."""
     monkeypatch.setattr(module, "TICK_SECONDS", 0.01)
     monkeypatch.setattr(body, "RETRY", Backoff(first=0, most=0))
     stop = threading.Event()
@@ -82,7 +82,7 @@ def eventually(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_dataset_with_an_interval_is_polled_again_and_again(
+def test_a_dataset_with_an_interval_is_polled_repeatedly(
     make_polled: Any, web: PageServer, start: Start
 ) -> None:
     web.pages["/a"] = Page(body=LINE, etag='"1"')
@@ -107,7 +107,7 @@ def test_only_own_datasets_with_an_interval_are_polled(
     assert web.requests == []
 
 
-def test_a_changed_interval_counts_at_once(make_polled: Any, web: PageServer, start: Start) -> None:
+def test_a_changed_interval_takes_effect_at_once(make_polled: Any, web: PageServer, start: Start) -> None:
     web.pages["/a"] = Page(body=LINE)
     bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     schedule = start(bench, "none")
@@ -133,7 +133,7 @@ def test_datasets_of_newly_assigned_partitions_are_polled_at_once(
     eventually(lambda: len(bench.rows()) == 1)
 
 
-def test_a_failed_poll_is_shown_and_tried_again_soon_until_it_succeeds(
+def test_a_failed_poll_is_shown_and_retried_soon_until_it_succeeds(
     make_polled: Any, web: PageServer, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RETRY", Backoff(first=0.3, most=0.3))
@@ -149,7 +149,7 @@ def test_a_failed_poll_is_shown_and_tried_again_soon_until_it_succeeds(
     assert schedule.view(bench.dataset).error is None
 
 
-def test_an_error_that_stays_waits_for_the_interval(
+def test_a_permanent_error_waits_for_the_interval(
     make_polled: Any, web: PageServer, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RETRY", Backoff(first=0, most=0))
@@ -164,7 +164,7 @@ def attempt(error: OdfError | None = None, failures: int = 0) -> Attempt:
     return Attempt(ended=Timestamp.from_ms(0), ended_monotonic=0.0, error=error, failures=failures)
 
 
-def test_only_a_failure_that_may_pass_is_polled_again_sooner_and_never_later() -> None:
+def test_only_a_transient_failure_is_polled_again_sooner_and_never_later() -> None:
     lost, wrong = Unavailable(what="the server"), InvalidInput(text="no")
     hour = 3600
     assert _pause(attempt(), hour) == hour
@@ -195,7 +195,7 @@ def test_a_poll_that_has_started_is_not_started_again(make_polled: Any, make_pol
     assert schedule._is_due(bench.dataset, 1)
 
 
-def test_settings_that_cannot_be_read_concern_their_own_dataset(make_polled: Any, make_poller: Any) -> None:
+def test_unreadable_settings_affect_only_their_dataset(make_polled: Any, make_poller: Any) -> None:
     bench = make_polled(FetchStepUrl(url="http://127.0.0.1:1/a"))
     other = a_dataset("other")
     save_settings(bench.blobs, bench.dataset, "default", SourceSettings(poll_interval=Duration.parse("1d")))
@@ -226,6 +226,6 @@ def test_intervals(text: str, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "0s", "999ms", "15", "1.5h", "-1s", "367d", "1 h", "off"])
-def test_what_is_no_interval_is_refused(text: str) -> None:
+def test_an_invalid_interval_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="pollInterval: expected"):
         SourceSettings.from_plain({"pollInterval": text})

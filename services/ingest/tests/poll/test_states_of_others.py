@@ -1,4 +1,4 @@
-"""States of polling sources that this version has not written: read if it can, and never taken for a beginning."""
+"""States of polling sources written by other versions: read if possible, and never treated as a fresh start."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def batch_of(text: str) -> object:
     return MqttProgress.parse(state_of(MQTT, text))
 
 
-def test_what_was_written_is_read_again() -> None:
+def test_a_written_state_is_read_back() -> None:
     file = ReadFile(name="a.csv", size=3, modified=5, digest="d")
     assert file_of(json.dumps(FILE)) == ReadFile.parse(file.state().value) == file
     batch = MqttProgress(client="c", number=2, ids=(1, 2), digest="d")
@@ -33,7 +33,7 @@ def test_what_was_written_is_read_again() -> None:
 
 
 @pytest.mark.parametrize("state", [None, state_of(ETAG, json.dumps(BATCH))])
-def test_a_state_of_another_kind_is_none(state: SourceState | None) -> None:
+def test_a_state_of_another_kind_is_ignored(state: SourceState | None) -> None:
     assert MqttProgress.parse(state) == MqttProgress()
 
 

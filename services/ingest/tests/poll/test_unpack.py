@@ -52,7 +52,7 @@ def zstd(content: bytes) -> bytes:
 
 @pytest.fixture
 def source(make_polled: Any, tmp_path: Path) -> Callable[..., Any]:
-    """Return what makes a dataset that polls a file with these bytes."""
+    """Return a factory of datasets that poll a file with these bytes."""
 
     def make(content: bytes, *steps: Any) -> Any:
         file = tmp_path / "fetched.bin"
@@ -225,7 +225,7 @@ def test_archives_with_too_many_entries_are_refused(
             poll(source(raw, step))
 
 
-def test_a_command_that_fails_says_what_it_said(source: Any, poll: Any) -> None:
+def test_the_error_of_a_failed_command_has_its_output(source: Any, poll: Any) -> None:
     for command, message in {
         ("sh", "-c", "cat; echo oops >&2; exit 3"): "command sh: exit code 3: oops",
         ("sh", "-c", "kill -9 $$"): "ended by signal 9",
@@ -276,7 +276,7 @@ def test_a_source_of_another_node_runs_no_command_and_reads_no_file(source: Any,
 
 
 def test_a_file_that_cannot_be_written_is_no_damaged_archive(tmp_path: Path) -> None:
-    """The fault is this node's: what was downloaded is sound."""
+    """The fault is on this node: the download is valid."""
     archive = tmp_path / "archive"
     archive.write_bytes(gzip.compress(LINE))
     context = cast("Any", SimpleNamespace(limits=SimpleNamespace(size=100)))

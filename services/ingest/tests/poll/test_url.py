@@ -74,9 +74,9 @@ def test_the_event_time_and_the_watermark_are_the_time_of_last_modification(
     web.pages["/a"] = Page(body=line(1), modified=MODIFIED)
     bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     poll(bench)
-    moment = Timestamp.parse("2024-01-05T10:00:00Z")
-    assert bench.values("event_time") == [(moment.datetime(),)]
-    assert bench.state.watermark == moment
+    modified = Timestamp.parse("2024-01-05T10:00:00Z")
+    assert bench.values("event_time") == [(modified.datetime(),)]
+    assert bench.state.watermark == modified
 
 
 def test_without_an_etag_last_modified_is_the_condition(make_polled: Any, poll: Any, web: PageServer) -> None:
@@ -238,7 +238,7 @@ def test_a_local_file_is_read_again_when_it_changes(make_polled: Any, poll: Any,
     assert poll(bench).records == 1
 
 
-def test_what_is_no_readable_file_is_refused(make_polled: Any, poll: Any, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_refused(make_polled: Any, poll: Any, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys" / "k").write_text("hush")
@@ -280,7 +280,7 @@ def test_a_redirect_to_a_file_is_refused(make_polled: Any, poll: Any, web: PageS
 def test_the_address_that_is_connected_to_is_the_one_that_was_checked(
     make_polled: Any, poll: Any, web: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name that changes its address between the check and the connection."""
+    """A host name whose address changes between the check and the connection."""
     port = int(web.url.rpartition(":")[2])
     web.pages["/a"] = Page(body=line(1))
     answers = [[(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]]

@@ -1,4 +1,4 @@
-"""The assigned sources of one instance that reads nothing, without threads and at a clock of the test's."""
+"""The assigned sources of one instance that reads nothing, without threads, with the test's clock."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ class Reading:
 
 
 class Catalog(MemoryCatalog):
-    """Notes which datasets are looked up; fails with `fault`."""
+    """Records which datasets are looked up; fails with `fault`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,12 +116,12 @@ class World:
         self.owned.look(self.dataset)
 
     def pass_time(self, seconds: float) -> None:
-        """Inspect what is due after that time."""
+        """Inspect the datasets due after that time."""
         self.now += seconds
         self.owned.look_again()
 
     def stop(self) -> None:
-        """Stop the source because of what the chain says now."""
+        """Stop the source because of a change in the chain."""
         self.owned.stopped(self.source, InvalidInput(text="beyond help"), as_of(self.bench.state, self.key))
 
     @property

@@ -1,4 +1,4 @@
-"""Push topics in memory, and a reader of them that runs in a thread of its own."""
+"""Push topics in memory, and a reader of them that runs in a separate thread."""
 
 import threading
 import time

@@ -73,7 +73,9 @@ def test_the_setting_holds_after_a_restart_also_without_a_declared_schema(
     assert bench.values("op", "id", "v") == [(0, 1, 0.5), (0, 2, 1.0), (1, 1, 0.5)]
 
 
-def test_neither_columns_of_messages_nor_a_registry_go_with_it(make_bench: Any, broker: Broker) -> None:
+def test_columns_of_messages_and_a_registry_cannot_be_combined_with_it(
+    make_bench: Any, broker: Broker
+) -> None:
     with running(make_bench(), broker) as node:
         with pytest.raises(InvalidInput, match="each message of this source is a whole batch"):
             control(node).change(entry(node), "", ARROW | {"keyColumns": "id"})

@@ -1,4 +1,4 @@
-"""Which sources are read, reopened, retried or stopped after each event; without threads, at a clock of the test's."""
+"""Which sources are read, reopened, retried or stopped after each event; without threads, with the test's clock."""
 
 from dataclasses import replace
 from typing import Any
@@ -42,14 +42,14 @@ def commit_of_another_writer(world: World) -> None:
     commit(world.bench, replace(batch, topic=TOPIC))
 
 
-def test_a_dataset_of_another_instance_is_not_even_looked_up(world: World) -> None:
+def test_a_dataset_of_another_instance_is_not_looked_up(world: World) -> None:
     world.own()
     world.catalog.looked_up.clear()
     world.owned.look(a_dataset("of another instance"))
     assert world.catalog.looked_up == []
 
 
-def test_a_dataset_that_is_assigned_elsewhere_is_closed_and_stays_closed(world: World) -> None:
+def test_a_dataset_that_is_assigned_to_another_instance_is_closed_and_stays_closed(world: World) -> None:
     world.own()
     world.owned.own(frozenset({1, 2}))
     assert world.reading.sources == {}
@@ -59,7 +59,7 @@ def test_a_dataset_that_is_assigned_elsewhere_is_closed_and_stays_closed(world: 
     assert world.reading.sources == {}
 
 
-def test_a_retry_of_a_dataset_that_was_assigned_elsewhere_is_not_planned_any_longer(world: World) -> None:
+def test_a_retry_of_a_dataset_that_was_assigned_to_another_instance_is_cancelled(world: World) -> None:
     world.owned.failed(world.own(), UNREADABLE)
     world.owned.own(frozenset({1, 2}))
     world.catalog.looked_up.clear()
@@ -67,7 +67,7 @@ def test_a_retry_of_a_dataset_that_was_assigned_elsewhere_is_not_planned_any_lon
     assert world.catalog.looked_up == []
 
 
-def test_an_inspection_that_ends_after_its_dataset_was_assigned_elsewhere_opens_nothing(world: World) -> None:
+def test_an_inspection_that_ends_after_its_dataset_was_reassigned_opens_nothing(world: World) -> None:
     world.held = []
     world.owned.own(frozenset({3}))
     world.look()
@@ -82,7 +82,7 @@ def test_a_change_during_a_commit_is_applied_after_it(world: World) -> None:
     source.in_flight.begun += 1
     world.bench.propose(DisablePushSource(source_name="default"), a_push_source())
     world.look()
-    for _ in range(2):  # it is looked at until the source is idle
+    for _ in range(2):  # it is inspected until the source is idle
         world.pass_time(BUSY_RECHECK_SECONDS)
         assert world.source is source
     source.in_flight.settled += 1
@@ -91,7 +91,7 @@ def test_a_change_during_a_commit_is_applied_after_it(world: World) -> None:
     assert world.source.is_as_defined(world.bench.state)
 
 
-def test_a_dataset_that_has_not_changed_is_left_alone_during_a_commit(world: World) -> None:
+def test_an_unchanged_dataset_is_not_reopened_during_a_commit(world: World) -> None:
     source = world.own()
     world.look()
     source.in_flight.begun += 1
@@ -123,7 +123,7 @@ def test_a_dataset_whose_name_follows_its_blocks_is_found(world: World) -> None:
 
 
 @pytest.mark.parametrize("is_named", [False, True])
-def test_a_dataset_without_sources_is_not_looked_up_for_ever(world: World, *, is_named: bool) -> None:
+def test_a_dataset_without_sources_is_not_looked_up_forever(world: World, *, is_named: bool) -> None:
     world.catalog.remove("a")
     if is_named:
         world.catalog.add(CatalogEntry(alias="a", dataset_id=world.dataset))
@@ -134,7 +134,7 @@ def test_a_dataset_without_sources_is_not_looked_up_for_ever(world: World, *, is
     assert len(world.catalog.looked_up) == (1 if is_named else 2)
 
 
-def test_a_dataset_without_blocks_is_left_and_is_no_trouble(world: World) -> None:
+def test_a_dataset_without_blocks_is_skipped_and_is_no_problem(world: World) -> None:
     world.own()
     entry = CatalogEntry(alias="a", dataset_id=world.dataset, push_topics={"default": TOPIC})
     world.owned.found([Inspection(dataset=world.dataset, entry=entry)])
@@ -168,7 +168,7 @@ def test_a_source_whose_topic_has_lost_messages_is_not_opened(world: World) -> N
     assert world.reading.sources == {}
 
 
-def test_news_of_a_source_that_was_opened_again_since_change_nothing(world: World) -> None:
+def test_stale_reports_of_a_reopened_source_change_nothing(world: World) -> None:
     before = world.own()
     world.owned.reopen(before)
     source, record = world.source, world.record
@@ -196,7 +196,7 @@ def test_a_source_that_fails_after_every_few_messages_is_retried_less_often(worl
     assert world.record.trouble.tries == 1, "another trouble"
 
 
-def test_only_a_commit_ends_a_trouble_that_is_not_the_topics(world: World) -> None:
+def test_only_a_commit_ends_a_problem_that_is_not_the_topics(world: World) -> None:
     source = world.own()
     world.owned.failed(source, StorageUnavailable(file="data/x", why="the disk is full"))
     world.pass_time(RETRY.first)

@@ -1,4 +1,4 @@
-"""What becomes of a batch: committed and reported, given up, or skipped; all threads of the node are the test's own."""
+"""The outcome of a batch: committed and reported, abandoned, or skipped; without threads."""
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -101,7 +101,7 @@ class Work:
 
     @property
     def failure(self) -> Exception:
-        """Return the only failure; no batch of the source is in flight, and what follows it is dropped."""
+        """Return the only failure; no batch of the source is in flight, and later ones are dropped."""
         ((error, _),) = self.failures
         assert (self.source.in_flight.count, self.source.in_flight.is_stale) == (0, True)
         return error
@@ -140,7 +140,7 @@ def refuse(work: Work, *errors: Exception) -> None:
     work.bench.queues.commit_indexed = committed
 
 
-def test_a_batch_is_committed_and_reported_with_what_still_waits(work: Work) -> None:
+def test_a_batch_is_committed_and_reported_with_the_remaining_lag(work: Work) -> None:
     work.source.alias, work.source.offsets.high = "counted", {0: 5}
     work.begin(a_batch({0: [message(1), message(2)]}))
     assert (work.ids, work.progress, work.failures) == ([1, 2], [(3, 2)], [])
@@ -210,7 +210,7 @@ def test_messages_of_a_topic_that_was_replaced_while_they_were_read_are_not_comm
 
 
 @pytest.mark.parametrize("error", [FULL, ZeroDivisionError(), InvalidInput(text="beyond help")])
-def test_what_follows_a_batch_that_cannot_be_committed_is_dropped(work: Work, error: Exception) -> None:
+def test_batches_after_one_that_cannot_be_committed_are_dropped(work: Work, error: Exception) -> None:
     refuse(work, error)
     work.begin(a_batch({0: [message(1)]}))
     assert work.failure is error
@@ -269,7 +269,7 @@ def test_the_rest_of_a_batch_that_was_committed_in_part_is_read_again(work: Work
     assert (work.ids, work.progress) == ([1], [(3, 1)])
 
 
-def test_what_waits_is_reported_for_a_source_that_lacks_the_rest_of_a_correction(
+def test_the_lag_is_reported_for_a_source_that_lacks_the_rest_of_a_correction(
     make_work: Callable[..., Work],
 ) -> None:
     step = ReadStepNdJson(ddl_schema=("op INT", "id BIGINT", "event_time TIMESTAMP"))
@@ -301,7 +301,7 @@ def test_the_message_that_a_user_skips_becomes_a_dead_letter_and_the_rest_is_rea
     assert work.ids == []
 
 
-def test_a_message_that_is_no_record_is_skipped_where_the_source_stops_at_those(work: Work) -> None:
+def test_an_invalid_message_is_skipped_if_the_source_stops_at_those(work: Work) -> None:
     save_settings(
         work.bench.blobs, work.bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP)
     )
@@ -314,7 +314,7 @@ def test_a_message_that_is_no_record_is_skipped_where_the_source_stops_at_those(
     assert work.progress == [(2, 0)]
 
 
-def test_a_skip_that_cannot_be_committed_is_tried_again_with_the_source(work: Work) -> None:
+def test_a_skip_that_cannot_be_committed_is_retried_with_the_source(work: Work) -> None:
     search = a_search()
     refuse(work, InvalidInput(text="beyond help"), FULL)
     batch = replace(a_batch({0: [message(1)]}), search=search)
@@ -339,7 +339,7 @@ def a_query_source(work: Work) -> None:
     work.source.plan = replace(work.source.plan, source=source)
 
 
-def test_a_query_that_is_no_longer_wanted_does_not_begin(work: Work) -> None:
+def test_a_cancelled_query_does_not_start(work: Work) -> None:
     queried: list[object] = []
     work.bench.preparer.messages = lambda _, batch: queried.append(batch)
     a_query_source(work)
@@ -352,7 +352,7 @@ def test_a_query_that_is_no_longer_wanted_does_not_begin(work: Work) -> None:
     assert (queried, work.failures, work.source.in_flight.count) == ([], [], 0)
 
 
-def test_a_query_is_wanted_until_its_source_is_opened_again(work: Work) -> None:
+def test_a_query_is_cancelled_when_its_source_is_reopened(work: Work) -> None:
     a_query_source(work)
     plans: list[Plan] = []
 
@@ -369,7 +369,7 @@ def test_a_query_is_wanted_until_its_source_is_opened_again(work: Work) -> None:
     assert not plans[0].is_wanted()
 
 
-def test_a_source_is_stopped_at_what_the_chain_says_of_it(work: Work) -> None:
+def test_the_state_of_a_source_is_read_from_the_chain(work: Work) -> None:
     assert work.worker.chain_of(work.source) == as_of(work.bench.state, work.source.key)
     work.source.dataset = a_dataset("gone")
     assert work.worker.chain_of(work.source) is None

@@ -55,7 +55,7 @@ def bench(request: Any, make_bench: Any) -> Any:
 
 
 def filled(bench: Any, broker: Broker, batches: int = 3) -> None:
-    """Commit some batches, then lose the index and what is in memory."""
+    """Commit some batches, then lose the index and all state in memory."""
     with running(bench, broker, other=OTHER) as node:
         for number in range(batches):
             broker.logs[TOPIC, 0] += [message(number)]
@@ -74,7 +74,7 @@ def lose(bench: Any) -> None:
 
 @contextmanager
 def held_slices(bench: Any) -> Iterator[threading.Event]:
-    """Have the first reading of a slice wait; yield the event that is set when it does."""
+    """Block the first read of a slice; yield the event that is set when it does."""
     is_waiting, may_continue = threading.Event(), threading.Event()
     history = bench.queues.queue(bench.dataset).history
     path: Callable[[Multihash], Path] = history._slice_path
@@ -114,7 +114,7 @@ def test_no_other_source_waits_while_an_index_is_built(bench: Any, broker: Broke
         node.wait(lambda: node.owned.stuck() == {})
 
 
-def test_a_damage_found_in_a_commit_is_mended_outside_of_it(
+def test_damage_found_in_a_commit_is_repaired_outside_of_it(
     bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(bench, broker)
@@ -134,7 +134,7 @@ def test_a_damage_found_in_a_commit_is_mended_outside_of_it(
         assert len(damaged) == 1, "it is not asked again"
 
 
-def test_a_damaged_index_is_behind_until_it_came_from_the_slices_again(
+def test_a_damaged_index_is_behind_until_it_was_rebuilt_from_the_slices(
     bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(bench, broker)
@@ -156,7 +156,7 @@ def test_a_damaged_index_is_behind_until_it_came_from_the_slices_again(
     look_up()
 
 
-def test_an_index_that_another_thread_brings_forward_is_behind(
+def test_an_index_that_another_thread_updates_is_behind(
     bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept_index, "BUSY_SECONDS", 0.0)
@@ -176,7 +176,7 @@ def test_an_index_that_another_thread_brings_forward_is_behind(
     assert found
 
 
-def test_an_index_that_fell_far_behind_is_brought_forward_outside_of_the_commit(
+def test_an_index_that_fell_far_behind_is_updated_outside_of_the_commit(
     bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept_index, "MAX_BLOCKS_IN_COMMIT", 2)
@@ -210,7 +210,7 @@ def test_storage_that_fails_while_an_index_is_built_is_named_until_the_index_is_
         await_ids(node, [0, 1, 2, 7])
 
 
-def test_building_stops_when_it_is_not_wanted_and_continues_from_there(
+def test_a_build_stops_when_it_is_cancelled_and_resumes_from_there(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = make_bench(MergeStrategyUpsertStream(primary_key=KEY), STEP)
@@ -242,7 +242,7 @@ def test_an_index_that_was_never_built_is_behind(bench: Any) -> None:
         history.current(bench.state, KEY, keys)
 
 
-def test_an_index_with_its_last_slice_is_complete_although_it_is_not_wanted_any_more(
+def test_an_index_with_its_last_slice_is_complete_although_it_was_cancelled(
     bench: Any, broker: Broker
 ) -> None:
     filled(bench, broker, batches=1)

@@ -1,4 +1,4 @@
-"""Datasets continue as they began: other implementations', those of the other setting, those of several sources."""
+"""Datasets continue with their schema: those of other implementations, of the other setting, of several sources."""
 
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ def slice_files(bench: Any) -> list[tuple[AddData, Path]]:
 
 
 def check_integrity(bench: Any) -> None:
-    """All blocks are admitted again from their bytes, and every slice is what its block says."""
+    """All blocks are accepted again from their bytes, and every slice matches its block."""
     state = fold(lambda name: bench.blobs.read(bench.dataset, ObjectKind.BLOCK, name), bench.state.head)
     assert state == bench.state
     for event, file in slice_files(bench):
@@ -114,7 +114,7 @@ def test_a_polled_dataset_of_another_implementation_continues_by_push(bench_of: 
 
 
 @pytest.mark.parametrize("is_signed", [True, False])
-def test_the_setting_is_for_datasets_that_begin(make_bench: Any, tmp_path: Path, is_signed: bool) -> None:
+def test_the_setting_applies_to_new_datasets(make_bench: Any, tmp_path: Path, is_signed: bool) -> None:
     bench = make_bench(is_signed=is_signed)
     text = '{"id":1,"v":"a","event_time":"2020-01-01T00:00:00Z"}\n'
     push(bench, tmp_path, text, key="a")
@@ -172,7 +172,7 @@ def test_a_source_with_one_more_optional_column_evolves_the_schema(make_bench: A
     check_integrity(bench)
 
 
-def test_a_snapshot_without_an_optional_column_takes_back_whole_records(
+def test_a_snapshot_without_an_optional_column_retracts_whole_records(
     make_bench: Any, tmp_path: Path
 ) -> None:
     merge = MergeStrategySnapshot(primary_key=("id",))
@@ -221,7 +221,7 @@ def test_a_uuid_is_a_key_like_any_other(make_bench: Any, tmp_path: Path) -> None
     check_integrity(bench)
 
 
-def test_a_snapshot_that_comes_again_is_no_change_however_fine_its_moments_are(
+def test_a_repeated_snapshot_is_no_change_whatever_the_precision_of_its_timestamps(
     make_bench: Any, tmp_path: Path
 ) -> None:
     merge = MergeStrategySnapshot(primary_key=("id",))

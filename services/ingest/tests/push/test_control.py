@@ -72,7 +72,7 @@ def skip(node: Running) -> Any:
     ("start", "expected"),
     [("earliest", [1, 2, 7, 8, 9]), ("latest", [1, 2]), ("1", [1, 2, 8, 9]), ("keep", [1, 2, 9])],
 )
-def test_a_topic_that_was_replaced_is_accepted_from_where_a_person_says(
+def test_a_topic_that_was_replaced_is_accepted_from_the_given_position(
     make_bench: Any, broker: Broker, start: str, expected: list[int]
 ) -> None:
     bench = make_bench()
@@ -161,7 +161,7 @@ def test_a_topic_that_was_deleted_is_created_again(make_bench: Any, broker: Brok
         assert node.ids == [1, 2]
 
 
-def test_what_was_mended_outside_needs_no_new_position(make_bench: Any, broker: Broker) -> None:
+def test_a_cause_that_was_repaired_externally_needs_no_new_position(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [message(1)]
@@ -202,7 +202,7 @@ def test_a_topic_is_accepted_before_its_reader_has_noticed_that_it_changed(
 
 
 @pytest.mark.parametrize("start", ["soon", "-1", "1.5", "0x1"])
-def test_a_start_that_is_none_is_refused(make_bench: Any, broker: Broker, start: str) -> None:
+def test_an_invalid_start_is_refused(make_bench: Any, broker: Broker, start: str) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [message(1)]
@@ -245,31 +245,29 @@ def half(op: int, key: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("lonely", "beside"),
+    ("lonely", "others"),
     [
         (half(3, 5), [half(0, 1), half(2, 2), half(3, 2), half(0, 3), half(0, 4)]),  # a +C without a -C
         (half(2, 5), [half(0, 1), half(2, 2), half(3, 2), half(0, 3), half(0, 4)]),  # a -C without a +C
     ],
 )
-def test_a_half_whose_other_half_never_comes_is_left_out(
-    make_bench: Any, broker: Broker, lonely: bytes, beside: list[bytes]
+def test_a_half_whose_other_half_never_arrives_is_skipped(
+    make_bench: Any, broker: Broker, lonely: bytes, others: list[bytes]
 ) -> None:
     columns = ("op INT", "id BIGINT", "v STRING", "event_time TIMESTAMP")
     bench = make_bench(MergeStrategyChangelogStream(primary_key=("id",)), ReadStepNdJson(ddl_schema=columns))
-    broker.logs[TOPIC, 0] += [*beside[:1], lonely, *beside[1:]]
+    broker.logs[TOPIC, 0] += [*others[:1], lonely, *others[1:]]
     with running(bench, broker, size=150, most=250) as node:
         assert stop(node).reason == "IncompleteCorrection"
         assert skip(node) == ("default", (0, 1))
-        node.wait(lambda: len(node.ids) == len(beside))
+        node.wait(lambda: len(node.ids) == len(others))
         node.drain()
     (letter,) = bench.coordinator.letters
     assert letter.offset == 1
     assert "skipped by command" in letter.reason
 
 
-def test_a_half_that_is_waited_for_is_left_out_when_no_user_wants_to_wait(
-    make_bench: Any, broker: Broker
-) -> None:
+def test_a_half_that_waits_for_its_other_half_is_skipped_on_request(make_bench: Any, broker: Broker) -> None:
     columns = ("op INT", "id BIGINT", "v STRING", "event_time TIMESTAMP")
     bench = make_bench(MergeStrategyChangelogStream(primary_key=("id",)), ReadStepNdJson(ddl_schema=columns))
     broker.logs[TOPIC, 0] += [half(0, 1), half(2, 5), half(2, 2), half(3, 2)]
@@ -282,7 +280,7 @@ def test_a_half_that_is_waited_for_is_left_out_when_no_user_wants_to_wait(
     assert letter.reason == "skipped by command: record 1: a -C without a +C after it"
 
 
-def test_a_search_finds_nothing_when_the_cause_was_mended(make_bench: Any, broker: Broker) -> None:
+def test_a_search_finds_nothing_when_the_cause_was_repaired(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     usual, is_broken = bench.preparer.messages, [True]
 
@@ -301,9 +299,7 @@ def test_a_search_finds_nothing_when_the_cause_was_mended(make_bench: Any, broke
     assert bench.coordinator.letters == []
 
 
-def test_a_message_that_cannot_be_left_out_either_is_reported_at_once(
-    make_bench: Any, broker: Broker
-) -> None:
+def test_a_message_that_cannot_be_skipped_either_is_reported_at_once(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
         node.wait(lambda: bool(node.reader.sources))
@@ -319,7 +315,7 @@ def test_a_message_that_cannot_be_left_out_either_is_reported_at_once(
         assert node.ids == [1]
 
 
-def test_a_bug_in_leaving_a_message_out_stops_the_source_and_is_reported(
+def test_a_bug_in_skipping_a_message_stops_the_source_and_is_reported(
     make_bench: Any, broker: Broker
 ) -> None:
     bench = make_bench()
@@ -365,7 +361,7 @@ def test_a_start_may_be_given_for_each_partition(make_bench: Any, broker: Broker
 
 
 class Wire:
-    """Port `Bus` between two instances: what one asks, the other answers."""
+    """Port `Bus` between two instances: requests of one are answered by the other."""
 
     def __init__(self) -> None:
         self.owner: SourceCommands | None = None
@@ -381,7 +377,7 @@ class Wire:
 
 
 def instances(node: Running) -> tuple[SourceCommands, Wire]:
-    """Return the commands of an instance that reads nothing, and how it reaches the one that reads the source."""
+    """Return the commands of an instance that reads nothing, and its bus to the one that reads the source."""
     wire, bench = Wire(), node.bench
     replies = wire.asking = Replies(wire)  # type: ignore[arg-type]
     replies.on_assigned(frozenset())
@@ -400,7 +396,9 @@ def instances(node: Running) -> tuple[SourceCommands, Wire]:
     return SourceCommands(control=control(node), owned=idle, catalog=node.catalog, replies=replies), wire
 
 
-def test_a_source_that_another_instance_reads_is_resumed_there(make_bench: Any, broker: Broker) -> None:
+def test_a_source_that_another_instance_reads_is_resumed_by_that_instance(
+    make_bench: Any, broker: Broker
+) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
         asked, _ = instances(node)
@@ -430,7 +428,7 @@ def test_a_resumed_source_is_reported_with_the_block_of_its_new_position(
         asked, wire = instances(node)
         if is_here:
             assert wire.owner is not None
-            asked, wire.owner = wire.owner, None  # no instance is left to ask
+            asked, wire.owner = wire.owner, None  # no instance is left to answer
         entry = node.catalog.by_alias("a")
         assert entry is not None
         broker.logs[TOPIC, 0] += [message(1)]
@@ -442,7 +440,7 @@ def test_a_resumed_source_is_reported_with_the_block_of_its_new_position(
         assert done == Continues(source="default", topic=TOPIC, head=bench.state.head, next={0: 1})
 
 
-def test_a_message_at_which_a_source_is_stopped_elsewhere_is_left_out_there(
+def test_a_message_at_which_another_instance_is_stopped_is_skipped_by_that_instance(
     make_bench: Any, broker: Broker
 ) -> None:
     bench = make_bench()
@@ -464,7 +462,7 @@ def test_a_message_at_which_a_source_is_stopped_elsewhere_is_left_out_there(
         node.wait(lambda: len(node.ids) == 9)
 
 
-def test_an_instance_that_does_not_answer_is_said_to_be_out_of_reach(
+def test_an_instance_that_does_not_answer_is_reported_as_unreachable(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "REPLY_TIMEOUT_SECONDS", 0.01)
@@ -486,7 +484,7 @@ def test_an_instance_that_does_not_answer_is_said_to_be_out_of_reach(
             owner.handle(envelope(entry.dataset_id, Propose()))
 
 
-def test_a_command_for_a_dataset_that_is_gone_is_refused(make_bench: Any, broker: Broker) -> None:
+def test_a_command_for_a_deleted_dataset_is_refused(make_bench: Any, broker: Broker) -> None:
     with running(make_bench(), broker) as node:
         owner = instances(node)[1].owner
         assert owner is not None

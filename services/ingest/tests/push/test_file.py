@@ -54,7 +54,7 @@ def line(number: int, value: str = "a", at: str = "2020-01-01T00:00:00Z") -> str
     return f'{{"id":{number},"v":"{value}","event_time":"{at}"}}\n'
 
 
-def test_the_first_batch_brings_the_schema_and_a_watermark(make_bench: Any, tmp_path: Path) -> None:
+def test_the_first_batch_sets_the_schema_and_a_watermark(make_bench: Any, tmp_path: Path) -> None:
     bench = make_bench()
     outcome = push(bench, tmp_path, line(1) + line(2, at="2020-03-01T00:00:00+01:00"))
     schema, data = bench.events()[-2:]
@@ -185,13 +185,13 @@ def test_a_faulty_file_of_a_source_that_stops_names_the_line_and_commits_nothing
     assert bench.state.head == before
 
 
-def test_records_without_event_time_take_the_batchs_own(make_bench: Any, tmp_path: Path) -> None:
+def test_records_without_event_time_take_that_of_the_batch(make_bench: Any, tmp_path: Path) -> None:
     bench = make_bench()
     push(bench, tmp_path, '{"id":1}\n' + line(2))
     assert bench.values("id", "event_time")[0] == (1, EVENT_TIME.datetime())
 
 
-def test_an_event_time_column_that_is_missing_is_made(make_bench: Any, tmp_path: Path) -> None:
+def test_a_missing_event_time_column_is_added(make_bench: Any, tmp_path: Path) -> None:
     bench = make_bench(
         None, ReadStepNdJson(ddl_schema=("id BIGINT",)), SetVocab(event_time_column="happened")
     )
@@ -200,7 +200,7 @@ def test_an_event_time_column_that_is_missing_is_made(make_bench: Any, tmp_path:
 
 
 @pytest.mark.parametrize("column", ["offset", "op", "system_time"])
-def test_columns_by_a_system_columns_name_are_refused(make_bench: Any, tmp_path: Path, column: str) -> None:
+def test_columns_named_like_system_columns_are_refused(make_bench: Any, tmp_path: Path, column: str) -> None:
     bench = make_bench(None, ReadStepNdJson(ddl_schema=(f"{column} BIGINT",)))
     with pytest.raises(InvalidInput, match=column):
         push(bench, tmp_path, f'{{"{column}":1}}\n')
@@ -250,7 +250,7 @@ def test_a_proposal_that_was_lost_is_repeated_as_it_was(
     assert (outcome.is_new, len(bench.rows())) == (True, 1)
 
 
-def test_snapshots_go_on_from_what_the_slices_hold(make_bench: Any, tmp_path: Path) -> None:
+def test_snapshots_continue_from_the_stored_slices(make_bench: Any, tmp_path: Path) -> None:
     bench = make_bench(MergeStrategySnapshot(primary_key=("id",)))
     push(bench, tmp_path, line(1) + line(2), "a")
     bench.queues.forget(bench.dataset)
@@ -270,7 +270,7 @@ def test_a_ledger_knows_its_keys_after_a_restart_and_after_others_wrote(
     assert [row["id"] for row in bench.rows()] == [1, 2, 3]
 
 
-def test_a_ledger_forgets_keys_that_a_reset_has_taken_back(make_bench: Any, tmp_path: Path) -> None:
+def test_a_ledger_forgets_keys_that_a_reset_has_rolled_back(make_bench: Any, tmp_path: Path) -> None:
     bench = make_bench(LEDGER)
     push(bench, tmp_path, line(1), "first")
     before = bench.state.head
@@ -281,7 +281,7 @@ def test_a_ledger_forgets_keys_that_a_reset_has_taken_back(make_bench: Any, tmp_
     assert bench.values("offset", "id") == [(0, 1), (1, 2)]
 
 
-def test_a_file_whose_query_no_caller_wants_any_more_is_cancelled(make_bench: Any, tmp_path: Path) -> None:
+def test_a_file_whose_query_no_caller_waits_for_is_cancelled(make_bench: Any, tmp_path: Path) -> None:
     def file(*_: object) -> None:
         raise QueryNotWanted
 
@@ -327,7 +327,7 @@ def test_an_event_time_at_a_sentinel_is_committed(make_bench: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize("year", [0, 10_000])
-def test_an_event_time_that_no_chain_can_tell_is_refused_and_nothing_is_committed(
+def test_an_event_time_that_no_chain_can_represent_is_refused_and_nothing_is_committed(
     make_bench: Any, tmp_path: Path, year: int
 ) -> None:
     milliseconds = round((year - 1970) * 365.2425 * 86_400_000)

@@ -52,7 +52,7 @@ def broker() -> Broker:
     return made
 
 
-def test_a_half_waits_for_the_other_one_and_the_rest_with_it(make_bench: Any, broker: Broker) -> None:
+def test_a_half_waits_for_the_other_one_and_later_records_wait_too(make_bench: Any, broker: Broker) -> None:
     bench = a_bench(make_bench)
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [message(ADD, 1), message(FROM, 1)]
@@ -127,7 +127,7 @@ def test_a_backlog_of_pairs_gets_through_small_batches(
 
 
 class Doubling:
-    """Port `Preprocessor`: gives each record twice where it is no half of a correction."""
+    """Port `Preprocessor`: returns each record twice unless it is half of a correction."""
 
     def run(self, transform: Transform, records: pa.Table, is_wanted: IsWanted) -> pa.Table | None:
         twice = records.filter(pc.less(records.column("op"), FROM))
@@ -135,7 +135,7 @@ class Doubling:
 
 
 @pytest.mark.parametrize("apart", [1, 3, 30])
-def test_a_backlog_gets_through_where_records_come_of_a_query(
+def test_a_backlog_gets_through_if_records_come_from_a_query(
     make_bench: Any, broker: Broker, apart: int
 ) -> None:
     bench = a_bench(make_bench)
@@ -156,7 +156,7 @@ def test_a_backlog_gets_through_where_records_come_of_a_query(
     assert sorted(rows[::2]) == [(FROM, key) for key in [*range(60), 99]]
 
 
-def test_what_was_begun_is_gone_on_with_after_a_restart(make_bench: Any, broker: Broker) -> None:
+def test_an_unfinished_correction_continues_after_a_restart(make_bench: Any, broker: Broker) -> None:
     bench = a_bench(make_bench)
     broker.logs[TOPIC, 0] += [message(ADD, 1), message(FROM, 1)]
     with running(bench, broker) as node:
@@ -167,7 +167,7 @@ def test_what_was_begun_is_gone_on_with_after_a_restart(make_bench: Any, broker:
     assert bench.values("op", "id") == [(ADD, 1), (FROM, 1), (TO, 1)]
 
 
-def test_a_second_half_that_stands_alone_stops_the_source_behind_what_is_whole(
+def test_a_second_half_alone_stops_the_source_after_the_complete_records(
     make_bench: Any, broker: Broker
 ) -> None:
     bench = a_bench(make_bench)
@@ -179,7 +179,9 @@ def test_a_second_half_that_stands_alone_stops_the_source_behind_what_is_whole(
         assert bench.values("op", "id") == [(FROM, 1), (TO, 1)]
 
 
-def test_a_first_half_with_too_much_behind_it_stops_the_source(make_bench: Any, broker: Broker) -> None:
+def test_a_first_half_with_too_many_records_after_it_stops_the_source(
+    make_bench: Any, broker: Broker
+) -> None:
     bench = a_bench(make_bench)
     broker.logs[TOPIC, 0] += [message(FROM, 1), *(message(ADD, key) for key in range(10, 99))]
     with running(bench, broker, size=200, most=4000) as node:
@@ -188,7 +190,7 @@ def test_a_first_half_with_too_much_behind_it_stops_the_source(make_bench: Any, 
         assert bench.rows() == []
 
 
-def test_what_is_no_record_is_a_dead_letter_once_though_its_batch_waits(
+def test_an_invalid_record_is_a_dead_letter_once_though_its_batch_waits(
     make_bench: Any, broker: Broker
 ) -> None:
     bench = a_bench(make_bench)

@@ -19,7 +19,7 @@ from odf_ingest.commit.in_flight import IsWanted, PushesInFlight, Target, cancel
 
 
 class Slow:
-    """A commit that ends when told; it looks then at whether it is still wanted."""
+    """A commit that ends on demand; it then checks whether it was cancelled."""
 
     def __init__(self, state: Any) -> None:
         self.state = state
@@ -41,7 +41,7 @@ class Slow:
 
 @pytest.fixture
 def push(make_bench: Any, tmp_path: Path) -> Any:
-    """Return what begins a push of some bytes in the background."""
+    """Return a function that starts a push of some bytes in the background."""
     state = make_bench().state
     pushes = PushesInFlight()
     pool = ThreadPoolExecutor(4)
@@ -92,9 +92,7 @@ def test_a_push_of_the_same_bytes_joins_the_one_in_flight(push: Any, tmp_path: P
 
 
 @pytest.mark.parametrize(("content", "may_join"), [("else", True), ("same", False)])
-def test_other_bytes_or_a_key_of_the_clients_own_are_another_push(
-    push: Any, content: str, may_join: bool
-) -> None:
+def test_other_bytes_or_an_explicit_key_are_another_push(push: Any, content: str, may_join: bool) -> None:
     slow, other = push.slow(), push.slow()
     first = push("same", slow, "a")
     assert slow.begun.wait(10)
@@ -143,7 +141,7 @@ def test_a_push_that_another_client_has_joined_continues_without_the_first_clien
     assert not second.result(10).is_new
 
 
-def test_who_has_joined_waits_as_long_as_it_takes(push: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_has_joined_waits_without_a_timeout(push: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CALLER_POLL_SECONDS", 0.001)
     slow, looks = push.slow(), Counter[str]()
 
@@ -160,7 +158,7 @@ def test_who_has_joined_waits_as_long_as_it_takes(push: Any, monkeypatch: pytest
     assert not second.result(10).is_new
 
 
-def test_a_push_that_cannot_be_compared_is_one_of_its_own(push: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_that_cannot_be_compared_is_a_separate_one(push: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreadable(*_: object) -> bytes:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -175,7 +173,7 @@ def test_a_push_that_cannot_be_compared_is_one_of_its_own(push: Any, monkeypatch
     assert [one.result(10).is_new for one in (first, second)] == [True, True]
 
 
-def test_who_has_joined_and_withdraws_is_answered_at_once(push: Any) -> None:
+def test_a_client_that_has_joined_and_withdraws_is_answered_at_once(push: Any) -> None:
     slow = push.slow()
     first = push("same", slow, "a")
     assert slow.begun.wait(10)
@@ -213,7 +211,7 @@ def test_a_push_that_was_withdrawn_is_joined_by_none(push: Any) -> None:
         first.result(10)
 
 
-def test_those_that_joined_a_push_get_its_error(push: Any) -> None:
+def test_clients_that_joined_a_push_get_its_error(push: Any) -> None:
     slow = push.slow()
     slow.error = Unavailable(what="Kafka")
     first = push("same", slow, "a")

@@ -26,7 +26,7 @@ ONE, TWO = a_dataset(1), a_dataset(2)
 
 
 class Bench:
-    """A schedule, what it asked for, and the time."""
+    """A schedule, its requests, and the time."""
 
     def __init__(self, catalog: Catalog, owned: Callable[[DatasetId], bool] = lambda _: True) -> None:
         self.now = 1000.0
@@ -62,7 +62,7 @@ class Bench:
         return self.cpu_seconds
 
     def after(self, seconds: float) -> list[Sequence[DatasetId]]:
-        """Return what is asked for when that time has passed."""
+        """Return the inspections requested after that time."""
         self.now += seconds
         self.asked.clear()
         self.schedule.step()
@@ -85,7 +85,7 @@ def an_entry(alias: str, dataset: DatasetId) -> CatalogEntry:
     return CatalogEntry(alias=alias, dataset_id=dataset, push_topics={"default": f"odf.push.{alias}.default"})
 
 
-def test_of_two_planned_inspections_the_earlier_one_counts(bench: Bench) -> None:
+def test_of_two_planned_inspections_the_earlier_one_is_kept(bench: Bench) -> None:
     bench.schedule.later(ONE, 3)
     bench.schedule.later(ONE, 1)
     bench.schedule.later(ONE, 2)
@@ -94,7 +94,7 @@ def test_of_two_planned_inspections_the_earlier_one_counts(bench: Bench) -> None
     assert bench.after(5) == []
 
 
-def test_what_is_due_at_once_is_asked_for_together(bench: Bench) -> None:
+def test_datasets_due_at_the_same_time_are_requested_together(bench: Bench) -> None:
     bench.schedule.later(TWO, 1)
     bench.schedule.later(ONE, 1)
     assert bench.after(1) == [sorted([ONE, TWO], key=str)]
@@ -144,7 +144,7 @@ def test_others_datasets_are_not_inspected(catalog: MemoryCatalog) -> None:
     assert bench.asked == [[TWO]]
 
 
-def test_the_catalog_is_scanned_again_and_again(bench: Bench) -> None:
+def test_the_catalog_is_scanned_repeatedly(bench: Bench) -> None:
     bench.schedule.start()
     bench.after(RESCAN_SECONDS - 1)
     assert bench.scans == 1
@@ -163,7 +163,7 @@ def test_a_scan_that_takes_long_is_repeated_less_often(bench: Bench) -> None:
     assert bench.scans == 2
 
 
-def test_no_scan_begins_while_another_one_goes_on(bench: Bench) -> None:
+def test_no_scan_begins_while_another_one_is_in_progress(bench: Bench) -> None:
     bench.schedule.start()
     bench.is_scanning_slowly = True
     bench.after(RESCAN_SECONDS)
@@ -202,12 +202,12 @@ def test_a_patrol_inspects_a_limited_number(bench: Bench) -> None:
     assert [len(some) for some in bench.after(PATROL_SECONDS)] == [MAX_PER_PATROL]
 
 
-def test_where_nothing_is_assigned_nothing_is_asked_for(bench: Bench) -> None:
+def test_without_assignments_nothing_is_requested(bench: Bench) -> None:
     bench.schedule.start()
     assert bench.after(PATROL_SECONDS) == []
 
 
-def test_no_patrol_comes_early(bench: Bench) -> None:
+def test_no_patrol_is_early(bench: Bench) -> None:
     bench.schedule.start()
     bench.known = {ONE: None}
     assert bench.after(PATROL_SECONDS - 1) == []

@@ -1,4 +1,4 @@
-"""Inspections of datasets in the background: none that is slow or fails holds up others."""
+"""Inspections of datasets in the background: a slow or failing one does not delay others."""
 
 import threading
 import time
@@ -66,7 +66,7 @@ def test_a_dataset_that_cannot_be_read_hides_no_other() -> None:
     assert {one.dataset for one in found if one.error is not None} == set(faults)
 
 
-def test_a_bug_in_the_inspection_of_some_keeps_others_from_nothing() -> None:
+def test_a_bug_in_the_inspection_of_some_does_not_affect_others() -> None:
     names = [a_dataset(number) for number in range(2)]
     found: list[DatasetId] = []
 
@@ -88,7 +88,7 @@ def test_a_bug_in_the_inspection_of_some_keeps_others_from_nothing() -> None:
     assert [line["event"] for line in logs] == ["cannot inspect datasets"]
 
 
-def test_a_slow_dataset_holds_up_only_itself() -> None:
+def test_a_slow_dataset_delays_only_itself() -> None:
     names, release, done = [a_dataset(number) for number in range(50)], threading.Event(), set[DatasetId]()
 
     def current(dataset: DatasetId) -> None:
@@ -110,7 +110,7 @@ def test_a_slow_dataset_holds_up_only_itself() -> None:
     assert done == set(names)
 
 
-def test_a_dataset_is_read_by_one_thread_at_a_time_and_again_if_asked_meanwhile() -> None:
+def test_a_dataset_is_read_by_one_thread_at_a_time_and_again_if_requested_meanwhile() -> None:
     dataset, release, begun = a_dataset(), threading.Event(), list[int]()
     delivered, reading = list[DatasetId](), list[int]()
 
@@ -139,7 +139,7 @@ def test_a_dataset_is_read_by_one_thread_at_a_time_and_again_if_asked_meanwhile(
     assert begun == [1, 1]
 
 
-def test_what_was_read_is_delivered_before_the_slow_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_inspections_are_delivered_before_the_slow_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspector_module, "GATHER_SECONDS", 0.0)
     names, delivered = [a_dataset(number) for number in range(3)], list[list[DatasetId]]()
     with ThreadPoolExecutor(1) as pool:
@@ -155,7 +155,7 @@ def test_what_was_read_is_delivered_before_the_slow_rest(monkeypatch: pytest.Mon
     assert delivered == [[name] for name in names]
 
 
-def test_a_dataset_that_was_renamed_is_read_on_under_its_new_name(make_bench: Any) -> None:
+def test_a_dataset_that_was_renamed_continues_under_its_new_name(make_bench: Any) -> None:
     broker = Broker()
     broker.make(TOPIC)
     with running(make_bench(), broker) as node:
@@ -174,7 +174,7 @@ def test_a_dataset_that_was_renamed_is_read_on_under_its_new_name(make_bench: An
         assert "odf source resume b " in str(getattr(node.owned.reason(key), "advice", str)())
 
 
-def test_a_name_that_another_dataset_has_by_now_stands_for_no_other() -> None:
+def test_a_reused_name_does_not_refer_to_the_former_dataset() -> None:
     old, new = (a_dataset(number) for number in range(2))
     found = list[Inspection]()
     with ThreadPoolExecutor(1) as pool:
@@ -183,7 +183,7 @@ def test_a_name_that_another_dataset_has_by_now_stands_for_no_other() -> None:
     assert [(one.dataset, one.entry) for one in found] == [(old, None)]
 
 
-def test_what_is_wanted_and_what_is_busy_are_changed_under_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requested_and_busy_datasets_are_changed_under_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspector_module, "GATHER_SECONDS", 0.0)
     names, found = [a_dataset(number) for number in range(3)], list[Inspection]()
     at_once = cast("Executor", SimpleNamespace(submit=lambda run: run()))

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: what is read is assigned and not paused, and each message is committed once."""
+"""Any events in any order: what is read is assigned and not paused, and each message is committed once."""
 
 import threading
 from collections.abc import Callable
@@ -48,7 +48,7 @@ ACTS = (
     "fault",
     "deny",
     "break",
-    "mend",
+    "repair",
     "look",
     "reopen",
 )
@@ -115,7 +115,7 @@ def a_message(at: Partition, offset: int, value: bytes | None, news: KafkaError 
 
 
 class Deck(Executor):
-    """Runs a task when it is told to."""
+    """Runs a task on demand."""
 
     def __init__(self) -> None:
         self.tasks: list[Callable[[], None]] = []
@@ -144,7 +144,7 @@ class AtOnce(Executor):
 
 @dataclass
 class World:
-    """An ingest whose every step is the test's."""
+    """An ingest whose every step is controlled by the test."""
 
     bench: Any
     broker: Broker
@@ -165,7 +165,7 @@ class World:
                 self.broker.logs[place] += [message(self.id(name, first + n)) for n in range(7)]
                 self.produced[name] += 7
             case "step":
-                # Few messages are taken at once: several steps make a source get ahead of its commits.
+                # Few messages are taken at once: after several steps a source is ahead of its commits.
                 for _ in range(4):
                     self.reader.step(self.stop)
             case "commit":
@@ -179,7 +179,7 @@ class World:
                 self.client.faults.add(place)
             case "deny":
                 self.broker.denied ^= {place[0]}
-            case "break" | "mend":
+            case "break" | "repair":
                 self.broken[:] = [True] if act == "break" else []
                 self.reader.request(lambda: self.owned.resume(key))
             case "look":
@@ -203,13 +203,13 @@ class World:
         return [row["id"] % 1_000_000 for row in self.bench.rows() if row["id"] // 1_000_000 == place]
 
     def settle(self) -> None:
-        """Mend all that is broken, and run until all is committed."""
+        """Repair all faults, and run until all is committed."""
         self.broker.denied, self.client.faults = set(), set()
         self.act("own", "")
         for _ in range(400):
-            # What failed before may stop its source only now.
+            # An earlier failure may stop its source only now.
             for name in NAMES:
-                self.act("mend", name)
+                self.act("repair", name)
             for act in ("inspect", "step", "commit", "commit"):
                 self.act(act, "")
                 self.check()
@@ -299,7 +299,7 @@ def test_a_source_that_gets_ahead_of_its_commits_is_paused(world: Callable[[], W
 @example(steps=[*BEHIND, ("disown", "default"), ("step", "default"), ("own", "default")])
 @example(steps=[*BEHIND, ("fault", "default"), ("step", "default")])
 @example(steps=[*BEHIND, ("break", "default"), ("commit", "default"), ("step", "default")])
-def test_what_is_read_is_assigned_and_not_paused_and_all_is_committed_once(
+def test_sources_being_read_are_assigned_and_not_paused_and_all_is_committed_once(
     world: Callable[[], World], steps: list[tuple[str, str]]
 ) -> None:
     made = world()

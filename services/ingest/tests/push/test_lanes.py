@@ -1,4 +1,4 @@
-"""Which client reads which source, whose turn it is, and what is kept when one of several clients fails."""
+"""Which client reads which source, in which order clients are polled, and what is kept when one of several fails."""
 
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from odf_ingest.push.source import PushSource
 
 
 class Client:
-    """Notes what it is asked; returns `chunks`, or fails."""
+    """Records its calls; returns `chunks`, or fails."""
 
     def __init__(self, name: str, log: list[tuple[str, object]]) -> None:
         self.name, self._log = name, log
@@ -70,13 +70,13 @@ class Bench:
         self.log.clear()
 
     def turns(self) -> str:
-        """Return the clients in the order in which they were asked in one round."""
+        """Return the clients in the order in which they were polled in one round."""
         self.log.clear()
         self.lanes.take(10, 6.0)
         return "".join(name for name, _ in self.log)
 
 
-def test_sources_of_one_topic_have_clients_of_their_own_and_others_share_the_first() -> None:
+def test_sources_of_one_topic_have_separate_clients_and_others_share_the_first() -> None:
     bench = Bench(2)
     assert bench.opened == [("a", {("shared", 0): 7}), ("b", {("shared", 0): 7})]
     bench.lanes.open([source("other", 1, 2), source("third", 3)])
@@ -101,7 +101,7 @@ def test_a_source_is_paused_and_resumed_in_its_own_client() -> None:
     assert bench.log == [], "it is no longer read"
 
 
-def test_a_source_that_is_not_read_is_closed_without_a_word() -> None:
+def test_closing_a_source_that_is_not_read_has_no_effect() -> None:
     bench = Bench(1)
     bench.lanes.close(source("other", 1))
     assert bench.log == []
@@ -129,7 +129,7 @@ def test_the_wait_is_shared_unless_the_last_round_brought_messages() -> None:
     assert [asked for _, asked in alone.log] == [(10, 6.0)] * 2, "no other client is kept waiting"
 
 
-def test_what_other_clients_brought_is_not_lost_with_one_that_fails() -> None:
+def test_messages_of_other_clients_are_not_lost_with_one_that_fails() -> None:
     bench = Bench(2)
     bench.clients[1].fails = True
     with pytest.raises(Unavailable):

@@ -16,7 +16,7 @@ def test_every_event_leads_to_one_phase_or_is_refused(phase: Phase, event: Event
             after(phase, event)
 
 
-def test_every_phase_has_a_row_and_every_event_a_place() -> None:
+def test_every_phase_has_a_row_and_every_event_a_column() -> None:
     assert set(TRANSITIONS) == set(Phase)
     assert {event for row in TRANSITIONS.values() for event in row} == set(Event)
 
@@ -37,5 +37,5 @@ def test_whatever_takes_messages_can_be_reopened_and_stopped() -> None:
         assert after(phase, Event.STOP) is Phase.STOPPED
 
 
-def test_only_a_person_or_the_chain_resumes_what_is_stopped() -> None:
+def test_only_a_user_or_the_chain_resumes_a_stopped_source() -> None:
     assert set(TRANSITIONS[Phase.STOPPED]) == {Event.RESUME, Event.CLOSE}

@@ -1,4 +1,4 @@
-"""Which messages a batch keeps that is cut before one of them, and what a search for a message has seen."""
+"""Which messages remain in a batch that is cut before one of them, and how far a search for a message has got."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -53,7 +53,7 @@ def test_a_batch_is_cut_before_a_record_which_is_counted_without_bad_messages() 
     assert kept(BATCH.before(4, bad)) == {0: [0, 2, 5], 1: [10, 11]}
 
 
-def test_what_is_cut_off_is_unread_and_the_position_follows_the_last_message_that_is_kept() -> None:
+def test_messages_cut_off_are_unread_and_the_position_follows_the_last_one_kept() -> None:
     cut = BATCH.before(1, {(0, 2)})
     assert cut is not None
     assert (cut.start, cut.end, cut.size) == (BATCH.start, {0: 3, 1: 10}, 2)
@@ -77,7 +77,7 @@ def test_a_search_is_over_once_every_partition_is_past_it() -> None:
     assert search.doubled(4).count == 8
 
 
-def test_the_first_end_of_a_search_counts() -> None:
+def test_the_first_result_of_a_search_is_kept() -> None:
     search = SkipSearch(count=1, until={}, why="x")
     search.finish((0, 3))
     search.finish(None)
@@ -116,5 +116,5 @@ def test_half_of_a_correction_is_skipped_in_the_partition_of_the_search_only() -
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_no_message_is_skipped_for_a_fault_that_is_not_its_own(error: Exception) -> None:
+def test_no_message_is_skipped_for_an_unrelated_fault(error: Exception) -> None:
     assert not _is_to_be_skipped(ALONE, error)

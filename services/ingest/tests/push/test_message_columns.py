@@ -117,7 +117,7 @@ def test_a_column_of_the_message_replaces_one_of_the_value_without_a_declared_sc
     assert reasons(bench) == []
 
 
-def test_what_is_no_value_of_its_column_is_a_dead_letter_that_names_it(make_bench: Any) -> None:
+def test_an_invalid_value_of_a_column_is_a_dead_letter_that_names_it(make_bench: Any) -> None:
     bench = make_bench(read=read_by("id BIGINT NOT NULL", "v STRING", "trace STRING", "score DOUBLE"))
     columns = settings(keyColumns="id", headerColumns="trace-id:trace,score:score")
     value = b'{"v":"a"}'
@@ -270,7 +270,7 @@ def test_settings_are_written_as_they_are_read() -> None:
 
 
 class Undecodable:
-    """A decoder that can decode nothing; tombstones stay what they are."""
+    """A decoder that can decode nothing; tombstones are unaffected."""
 
     def decode(self, values: Sequence[bytes | None]) -> tuple[MessageBuffer, dict[int, str]]:
         """Return no value, and why."""

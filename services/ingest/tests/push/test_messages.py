@@ -150,7 +150,7 @@ def test_a_topic_that_was_recreated_is_noticed(make_bench: Any) -> None:
         (ReadStepCsv, b"%s,%s"),
     ],
 )
-def test_what_is_no_uuid_or_time_of_day_is_a_dead_letter(make_bench: Any, step: Any, form: bytes) -> None:
+def test_an_invalid_uuid_or_time_of_day_is_a_dead_letter(make_bench: Any, step: Any, form: bytes) -> None:
     bench = make_bench(None, step(ddl_schema=("u UUID", "t TIME")))
     one = b"123e4567-e89b-12d3-a456-426614174000"
     values: list[bytes | None] = [
@@ -247,7 +247,7 @@ def test_a_batch_that_is_drafted_again_still_reports_what_it_has_rejected(make_b
     assert [one.offset for one in work.rejected] == [0]
 
 
-def test_a_batch_is_read_again_if_its_first_reading_failed_for_a_moment(make_bench: Any) -> None:
+def test_a_batch_is_read_again_after_a_transient_failure(make_bench: Any) -> None:
     bench = make_bench()
     reading: Future[PreparedRecords] = Future()
     reading.set_exception(Unavailable(what="the engine"))
@@ -294,7 +294,7 @@ def test_messages_are_read_again_if_their_source_has_changed(make_bench: Any, *,
     assert bench.values("id", "v") == [(None, "a")]
 
 
-def test_messages_of_a_source_that_is_gone_are_not_committed(make_bench: Any) -> None:
+def test_messages_of_a_removed_source_are_not_committed(make_bench: Any) -> None:
     bench = make_bench()
     work, _ = read_first(bench, a_batch({0: [message(1)]}))
     bench.propose(DisablePushSource(source_name="default"))
@@ -318,7 +318,7 @@ def test_dead_letters_that_cannot_be_reported_fail_nothing(make_bench: Any) -> N
     assert [one["event"] for one in entries] == ["messages rejected", "cannot send progress"]
 
 
-def test_messages_are_taken_again_when_their_times_are_wanted_all_at_once(make_bench: Any) -> None:
+def test_messages_are_read_again_when_their_timestamps_are_needed(make_bench: Any) -> None:
     bench = make_bench()
     bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="sent"))]
     with pytest.raises(PositionChanged):
@@ -353,7 +353,7 @@ def test_a_batch_of_which_one_partition_begins_elsewhere_is_not_committed(make_b
     assert sorted(bench.values("id")) == [(1,), (2,)]
 
 
-def test_what_is_known_of_a_partition_stays_while_others_are_read_and_its_time_never_goes_back(
+def test_the_state_of_a_partition_is_kept_while_others_are_read_and_its_time_never_decreases(
     make_bench: Any,
 ) -> None:
     bench = make_bench()
@@ -370,7 +370,7 @@ def test_what_is_known_of_a_partition_stays_while_others_are_read_and_its_time_n
     assert bench.state.watermark == Timestamp.parse("2020-01-03T00:00:00Z")
 
 
-def test_a_partition_that_was_never_looked_at_holds_the_watermark(make_bench: Any) -> None:
+def test_a_partition_that_was_never_read_holds_the_watermark(make_bench: Any) -> None:
     bench = make_bench()
     commit(bench, a_batch({0: [message(1, day=20)]}, partitions=2, unread=frozenset((0, 1))))
     assert bench.state.watermark is None
@@ -412,7 +412,7 @@ def test_a_batch_that_is_drafted_again_counts_and_buries_its_bad_messages_once(m
     assert len(bench.coordinator.letters) == 2
 
 
-def test_what_was_handled_is_not_open(make_bench: Any) -> None:
+def test_handled_messages_are_not_open(make_bench: Any) -> None:
     bench = make_bench()
     commit(bench, a_batch({0: JUNK}))
     handled = HandledRejects().with_positions(
@@ -446,7 +446,7 @@ def test_a_source_stops_at_a_batch_of_which_too_much_is_bad(make_bench: Any) -> 
     assert [row["id"] for row in bench.rows()] == [1, 2, 3]
 
 
-def test_a_source_that_stops_at_bad_records_stops_in_each_partition_by_itself(make_bench: Any) -> None:
+def test_a_source_that_stops_at_bad_records_stops_in_each_partition_separately(make_bench: Any) -> None:
     bench = make_bench()
     save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
     values: dict[int, list[bytes | None]] = {0: [message(1), b"junk", message(2)], 1: [message(3)]}

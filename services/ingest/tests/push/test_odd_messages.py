@@ -1,4 +1,4 @@
-"""A source continues past odd messages: each is rejected for a reason, and what is stored is what was compared."""
+"""A source continues past odd messages: each is rejected with a reason, and the stored value is the one that was compared."""
 
 import io
 from pathlib import Path
@@ -31,18 +31,18 @@ from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 OPEN = ReadStepNdJson()
-CAME = 1_600_000_000_000  # ms, when each message came
+CAME = 1_600_000_000_000  # timestamp of each message, ms
 
 
 class Topic:
-    """A topic of some partitions, whose batches are committed one after the other."""
+    """A topic with several partitions, whose batches are committed one after the other."""
 
     def __init__(self, bench: Any, partitions: int = 1) -> None:
         self.bench = bench
         self.next = dict.fromkeys(range(partitions), 0)
 
     def push(self, *values: bytes) -> None:
-        """Commit one batch, dealt out over the partitions."""
+        """Commit one batch, distributed over the partitions."""
         dealt = {number: list(values[number :: len(self.next)]) for number in self.next}
         end = {number: at + len(dealt[number]) for number, at in self.next.items()}
         batch = MessageBatch(
@@ -115,7 +115,7 @@ def test_partitions_of_one_batch_get_the_same_types(make_bench: Any) -> None:
     assert topic.rejected == ["column a: 'x' is not a value of DOUBLE"]
 
 
-def test_a_column_of_nulls_is_left_out_until_a_value_comes(make_bench: Any) -> None:
+def test_a_column_of_nulls_is_left_out_until_it_has_a_value(make_bench: Any) -> None:
     topic = Topic(make_bench(None, OPEN))
     topic.push(b'{"a":1,"b":null,"c":[],"d":{},"e":{"f":null,"g":1}}')
     assert types(topic.bench) == {"a": pa.int64(), "e": pa.struct([("g", pa.int64())])}
@@ -153,7 +153,7 @@ def test_records_without_any_value_are_rejected(make_bench: Any, step: Any) -> N
     assert topic.rejected[2] == "has none of the columns a; it is empty"
 
 
-def test_event_times_that_are_none_are_rejected_and_those_missing_are_the_time_of_the_message(
+def test_invalid_event_times_are_rejected_and_missing_ones_are_the_time_of_the_message(
     make_bench: Any,
 ) -> None:
     topic = Topic(make_bench(None, OPEN))
@@ -212,7 +212,7 @@ def test_a_key_that_no_record_has_rejects_them_instead_of_stopping_the_source(ma
     assert topic.rejected == ["has no id", "column id: is null; a value of BIGINT is required"]
 
 
-def test_operations_that_are_none_are_rejected(make_bench: Any) -> None:
+def test_invalid_operations_are_rejected(make_bench: Any) -> None:
     topic = Topic(make_bench(MergeStrategyChangelogStream(primary_key=("id",)), OPEN))
     topic.push(b'{"id":1}')
     topic.push(b'{"id":1,"op":0}', b'{"id":2,"op":"+A"}', b'{"id":3}', b'{"id":4,"op":9}')
@@ -259,7 +259,7 @@ def test_a_key_in_seconds_is_known_again_in_the_unit_that_is_stored(
     assert topic.rejected == []
 
 
-def test_inferred_whole_numbers_are_never_doubles(make_bench: Any) -> None:
+def test_inferred_integers_are_never_doubles(make_bench: Any) -> None:
     topic = Topic(make_bench(None, OPEN))
     topic.push(b'{"a":9007199254740993}', b'{"a":12345678901234567890}', b'{"a":1.0}')
     assert topic.rejected == []
@@ -287,7 +287,7 @@ def test_a_time_past_the_year_9999_is_rejected(make_bench: Any) -> None:
     ]
 
 
-def test_csv_without_a_schema_keeps_its_columns_by_place(make_bench: Any) -> None:
+def test_csv_without_a_schema_keeps_its_columns_by_position(make_bench: Any) -> None:
     topic = Topic(make_bench(None, ReadStepCsv()))
     topic.push(b"1,x", b"2", b'3,"a,b"', b"4,y,z")
     topic.push(b"5,w")
@@ -298,7 +298,7 @@ def test_csv_without_a_schema_keeps_its_columns_by_place(make_bench: Any) -> Non
     ]
 
 
-def test_csv_with_headers_and_without_a_schema_goes_by_names(make_bench: Any) -> None:
+def test_csv_with_headers_and_without_a_schema_is_read_by_name(make_bench: Any) -> None:
     topic = Topic(make_bench(None, ReadStepCsv(header=True, infer_schema=True)))
     topic.push(b"a,b\n1,x", b"b,a\ny,2", b"3,z")
     topic.push(b"c,a\ntrue,4", b"a\n5.5", b"event_time,a\n2020-01-01,6")

@@ -1,4 +1,4 @@
-"""What a source knows of its topic: how far it has read, what waits, and whether the topic has fallen silent."""
+"""Offsets of a source in its topic: how far it has read, its lag, and whether the topic is silent."""
 
 from types import SimpleNamespace
 
@@ -16,14 +16,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return made
 
 
-def test_one_partition_that_has_moved_is_enough_to_be_after_what_was_seen() -> None:
+def test_one_advanced_partition_is_enough_to_be_after_the_known_offsets() -> None:
     offsets = PartitionOffsets({0: 3, 1: 5})
     assert not offsets.are_after({0: 3, 1: 5})
     offsets.read(1, 5)
     assert offsets.are_after({0: 3, 1: 5})
 
 
-def test_a_partition_of_which_nothing_was_seen_counts_from_its_first_message() -> None:
+def test_a_partition_without_known_offsets_counts_from_its_first_message() -> None:
     offsets = PartitionOffsets({0: 0})
     assert offsets.have_reached({})
     assert not offsets.are_after({})
@@ -31,7 +31,7 @@ def test_a_partition_of_which_nothing_was_seen_counts_from_its_first_message() -
     assert offsets.are_after({})
 
 
-def test_all_partitions_must_have_reached_what_was_seen() -> None:
+def test_all_partitions_must_have_reached_the_known_offsets() -> None:
     offsets = PartitionOffsets({0: 3, 1: 5})
     assert offsets.have_reached({0: 3, 1: 5})
     assert not offsets.have_reached({0: 3, 1: 6})
@@ -58,7 +58,7 @@ def test_only_a_partition_that_is_read_to_its_known_end_is_read() -> None:
     assert offsets.unread == {1, 2}
 
 
-def test_what_was_read_and_is_not_committed_counts_as_unread() -> None:
+def test_uncommitted_messages_count_as_unread() -> None:
     offsets = PartitionOffsets({0: 0, 1: 0})
     offsets.read(0, 0)
     offsets.ends = {0: 1, 1: 0}
@@ -66,7 +66,7 @@ def test_what_was_read_and_is_not_committed_counts_as_unread() -> None:
     assert offsets.activity(is_idle=False).unread == frozenset({0})
 
 
-def test_an_idle_source_is_silent_while_one_partition_has_messages_that_do_not_come(
+def test_an_idle_source_is_silent_while_messages_of_one_partition_do_not_arrive(
     clock: SimpleNamespace,
 ) -> None:
     offsets = PartitionOffsets({0: 3, 1: 3})
@@ -78,7 +78,7 @@ def test_an_idle_source_is_silent_while_one_partition_has_messages_that_do_not_c
 
 
 @pytest.mark.parametrize("ends", [{}, {0: 5}])
-def test_a_source_that_has_read_what_its_topic_has_is_not_silent(
+def test_a_source_that_has_read_its_topic_to_the_end_is_not_silent(
     clock: SimpleNamespace, ends: dict[int, int]
 ) -> None:
     offsets = PartitionOffsets({0: 3})
@@ -111,5 +111,5 @@ def test_silence_begins_again_after_messages(clock: SimpleNamespace) -> None:
     assert offsets.silence({0: 9}, is_idle=True) == 0
     clock.now += 1
     assert offsets.silence({0: 9}, is_idle=True) == 1
-    assert offsets.silence({0: 9}, is_idle=False) == 0  # and after work
+    assert offsets.silence({0: 9}, is_idle=False) == 0  # and after processing
     assert offsets.silence({0: 9}, is_idle=True) == 0

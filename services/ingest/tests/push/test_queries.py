@@ -1,4 +1,4 @@
-"""The SQL of a source, `preprocess`: what its output lacks, what it leaves out, and records for which it fails."""
+"""The SQL of a source, `preprocess`: missing values in its output, records that it drops, and those for which it fails."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,7 +27,7 @@ Query = Callable[[pa.Table], pa.Table | None]
 
 
 class Queries:
-    """Port `Preprocessor` whose SQL is a function; it gives None where nothing is left, as the engine does."""
+    """Port `Preprocessor` whose SQL is a function; returns None if no record is left, as the engine does."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
@@ -95,9 +95,7 @@ def test_records_for_which_the_query_fails_are_dead_letters(make_bench: Any, bro
     assert set(reasons(bench)) == {0, 3}, "offsets are those in the topic"
 
 
-def test_records_that_a_query_leaves_out_may_stand_beside_one_for_which_it_fails(
-    make_bench: Any, broker: Broker
-) -> None:
+def test_a_query_may_drop_some_records_and_fail_for_another(make_bench: Any, broker: Broker) -> None:
     def query(records: pa.Table) -> pa.Table:
         if 2 in records.column("id").to_pylist():
             raise InvalidInput(text="division by zero")

@@ -34,7 +34,7 @@ from .in_memory_broker import LEDGER, TOPIC, Broker, Running, message, running
 from .in_memory_broker import broker as broker  # noqa: PLC0414 - a fixture
 
 
-def test_what_lies_in_the_topic_is_committed_in_order_and_once(make_bench: Any, broker: Broker) -> None:
+def test_messages_in_the_topic_are_committed_in_order_and_once(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     broker.logs[TOPIC, 0] += [message(number) for number in range(500)]
     with running(bench, broker) as node:
@@ -45,7 +45,7 @@ def test_what_lies_in_the_topic_is_committed_in_order_and_once(make_bench: Any, 
     assert position_of(bench.state, "default").topics[TOPIC].next == {0: 800}
 
 
-def test_a_restart_continues_where_the_chain_stands(make_bench: Any, broker: Broker) -> None:
+def test_a_restart_continues_at_the_position_of_the_chain(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     for start in range(0, 300, 100):
         broker.logs[TOPIC, 0] += [message(number) for number in range(start, start + 100)]
@@ -77,7 +77,7 @@ def test_a_reader_polls_often_after(make_bench: Any, broker: Broker, happens: st
             node.wait(lambda: broker.waits[-1] == reader.POLL_SECONDS)
 
 
-def test_messages_that_a_source_cannot_take_yet_stay_in_the_client(make_bench: Any, broker: Broker) -> None:
+def test_messages_that_a_source_cannot_buffer_yet_stay_in_the_client(make_bench: Any, broker: Broker) -> None:
     bench, may_commit = make_bench(), threading.Event()
     broker.logs[TOPIC, 0] += [message(number) for number in range(10_000, 20_000)]
     bench.coordinator.before = [lambda: may_commit.wait(10)]
@@ -106,7 +106,7 @@ def test_a_poll_waits_until_a_batch_is_due(make_bench: Any, broker: Broker) -> N
         node.wait(has_waited)
 
 
-def test_what_is_not_owned_is_not_read(make_bench: Any, broker: Broker) -> None:
+def test_unassigned_sources_are_not_read(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
         node.wait(lambda: bool(node.reader.sources))
@@ -116,7 +116,7 @@ def test_what_is_not_owned_is_not_read(make_bench: Any, broker: Broker) -> None:
         assert not node.reader.sources
 
 
-def test_a_reset_of_the_chain_reads_again_what_it_took_away(make_bench: Any, broker: Broker) -> None:
+def test_messages_rolled_back_by_a_reset_are_read_again(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [message(1)]
@@ -129,7 +129,7 @@ def test_a_reset_of_the_chain_reads_again_what_it_took_away(make_bench: Any, bro
         node.wait(lambda: node.ids == [1, 2])
 
 
-def test_another_writer_of_the_chain_does_no_harm(make_bench: Any, broker: Broker) -> None:
+def test_another_writer_of_the_chain_is_harmless(make_bench: Any, broker: Broker) -> None:
     bench = make_bench(LEDGER)
     bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="event_time"))] * 1
     with running(bench, broker) as node:
@@ -153,7 +153,7 @@ def test_a_recreated_topic_stops_the_source_and_nothing_of_it_is_taken(
         assert node.ids == [1, 2]
 
 
-def test_a_topic_that_is_gone_stops_the_source_with_the_command_that_helps(
+def test_a_deleted_topic_stops_the_source_with_the_command_that_helps(
     make_bench: Any, broker: Broker
 ) -> None:
     bench = make_bench()
@@ -178,7 +178,7 @@ def test_records_lost_before_they_were_read_stop_the_source(make_bench: Any, bro
     assert [row["id"] for row in bench.rows()] == [1, 2, 3]
 
 
-def test_a_fault_of_the_partition_is_looked_into(make_bench: Any, broker: Broker) -> None:
+def test_a_fault_of_the_partition_triggers_an_inspection(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [message(1)]
@@ -189,7 +189,7 @@ def test_a_fault_of_the_partition_is_looked_into(make_bench: Any, broker: Broker
         node.wait(lambda: node.ids == [1, 2])
 
 
-def test_a_topic_that_comes_late_is_noticed(make_bench: Any) -> None:
+def test_a_topic_that_is_created_late_is_noticed(make_bench: Any) -> None:
     bench, broker = make_bench(), Broker()
     with running(bench, broker) as node:
         assert not node.reader.sources
@@ -222,9 +222,7 @@ def test_records_without_an_operation_are_dead_letters(make_bench: Any, broker: 
     ]
 
 
-def test_a_schema_that_cannot_follow_stops_the_source_with_the_reason(
-    make_bench: Any, broker: Broker
-) -> None:
+def test_an_incompatible_schema_stops_the_source_with_the_reason(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     broker.logs[TOPIC, 0] += [message(1)]
     with running(bench, broker) as node:
@@ -241,7 +239,7 @@ def test_a_schema_that_cannot_follow_stops_the_source_with_the_reason(
         assert node.ids == [1]
 
 
-def test_a_disabled_source_is_left(make_bench: Any, broker: Broker) -> None:
+def test_a_disabled_source_is_closed(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
         node.wait(lambda: bool(node.reader.sources))
@@ -250,7 +248,7 @@ def test_a_disabled_source_is_left(make_bench: Any, broker: Broker) -> None:
         node.wait(lambda: not node.reader.sources)
 
 
-def test_a_dataset_that_has_gone_is_left(make_bench: Any, broker: Broker) -> None:
+def test_the_sources_of_a_deleted_dataset_are_closed(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     gone: DatasetId = bench.dataset
     with running(bench, broker) as node:
@@ -270,7 +268,7 @@ def test_a_dataset_that_has_gone_is_left(make_bench: Any, broker: Broker) -> Non
     ],
     ids=["full", "damaged", "refused", "locked", "raw"],
 )
-def test_a_source_whose_files_cannot_be_used_for_a_while_continues_by_itself(
+def test_a_source_whose_files_are_unusable_for_a_while_recovers_automatically(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
     bench = make_bench()
@@ -291,7 +289,7 @@ def test_a_source_whose_files_cannot_be_used_for_a_while_continues_by_itself(
     assert len([one for one in logs if one["event"] == "source cannot be read yet"]) == 1
 
 
-def test_a_source_that_stops_at_bad_records_commits_what_comes_before(
+def test_a_source_that_stops_at_bad_records_commits_the_records_before(
     make_bench: Any, broker: Broker
 ) -> None:
     bench = make_bench()
@@ -308,7 +306,7 @@ def test_a_source_that_stops_at_bad_records_commits_what_comes_before(
         assert node.ids == [1, 2, 3]
 
 
-def test_progress_tells_how_many_messages_wait_for_a_decision_and_metrics_count_them(
+def test_progress_reports_how_many_messages_wait_for_a_decision_and_metrics_count_them(
     make_bench: Any, broker: Broker
 ) -> None:
     bench = make_bench()
@@ -318,12 +316,12 @@ def test_progress_tells_how_many_messages_wait_for_a_decision_and_metrics_count_
         node.drain()
         node.wait(lambda: metrics.BAD.labels("a", "default")._value.get() == before + 2)
         node.wait(lambda: any(one.ingest_progress.rejected == 2 for _, one in bench.coordinator.sent))
-    told = [one.ingest_progress for _, one in bench.coordinator.sent if one.HasField("ingest_progress")]
-    assert told[-1].rejected_reason == "is not one JSON object"
+    progress = [one.ingest_progress for _, one in bench.coordinator.sent if one.HasField("ingest_progress")]
+    assert progress[-1].rejected_reason == "is not one JSON object"
 
 
 def test_progress_is_sent_at_once(make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not with the next message, which may come tomorrow."""
+    """Not with the next message, which may arrive tomorrow."""
     bench = make_bench()
     flush, sent_at_flush = bench.coordinator.flush, list[int]()
 
@@ -336,10 +334,10 @@ def test_progress_is_sent_at_once(make_bench: Any, broker: Broker, monkeypatch: 
     with running(bench, broker) as node:
         node.drain()
         node.wait(lambda: any(one.ingest_progress.records == 1 for _, one in bench.coordinator.sent))
-    told = [
+    progress = [
         place for place, (_, one) in enumerate(bench.coordinator.sent) if one.ingest_progress.records == 1
     ]
-    assert sent_at_flush[-1] > told[-1]
+    assert sent_at_flush[-1] > progress[-1]
 
 
 def test_large_messages_are_read_in_small_numbers(make_bench: Any, broker: Broker) -> None:
@@ -355,12 +353,12 @@ def test_large_messages_are_read_in_small_numbers(make_bench: Any, broker: Broke
     broker.logs[TOPIC, 0] += [b'{"id":%d,"v":"%s"}' % (number, text.encode()) for number in range(200)]
     with running(make_bench(), broker, size=100_000) as node:
         node.drain()
-    several = [count for count in counts if count > 1]  # one, where it only waits for the next
+    several = [count for count in counts if count > 1]  # one, if it only waits for the next
     assert several[-1] in {9, 10}, "a slice of them"
 
 
 @pytest.mark.parametrize("error", [IndexBehind(), PositionChanged(source="default")])
-def test_messages_whose_batch_came_too_early_are_read_again(
+def test_messages_whose_batch_was_started_too_early_are_read_again(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     bench = make_bench()
@@ -378,7 +376,7 @@ def test_messages_whose_batch_came_too_early_are_read_again(
         assert node.ids == [1, 2]
 
 
-def test_a_bug_in_a_commit_stops_the_source_and_says_so(
+def test_a_bug_in_a_commit_stops_the_source_and_is_reported(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = make_bench()
@@ -393,7 +391,7 @@ def test_a_bug_in_a_commit_stops_the_source_and_says_so(
     assert "source stopped by a bug" in [line["event"] for line in logs]
 
 
-def test_a_commit_that_succeeded_although_it_raised_is_no_trouble_once_the_topic_is_read_to_its_end(
+def test_a_commit_that_succeeded_although_it_raised_is_no_problem_once_the_topic_is_read_to_its_end(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = make_bench()

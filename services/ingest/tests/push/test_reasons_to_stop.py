@@ -1,4 +1,4 @@
-"""Which changes of a chain end the reason for which a source was stopped."""
+"""Which changes of a chain resolve the reason for which a source was stopped."""
 
 from dataclasses import replace
 

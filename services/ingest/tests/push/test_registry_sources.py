@@ -192,7 +192,7 @@ def test_a_key_that_is_an_array_is_refused(make_bench: Any, registry: Registry) 
     )
 
 
-def test_a_json_key_that_is_no_value_does_not_become_columns(make_bench: Any, registry: Registry) -> None:
+def test_a_json_key_that_is_not_a_value_does_not_become_columns(make_bench: Any, registry: Registry) -> None:
     texts = [b" 5", b'1,"v":"x"', b"[1]", b""]
     prepared = with_keys(make_bench, registry, "{}", "BIGINT", texts, kind="JSON")
     assert prepared.records is not None
@@ -296,7 +296,7 @@ def test_a_source_of_another_format_stops_and_says_why(
         json_step(ReadStepCsv())
 
 
-def test_a_registry_that_does_not_answer_holds_up_no_other_source_of_the_dataset(
+def test_a_registry_that_does_not_answer_does_not_delay_other_sources_of_the_dataset(
     make_bench: Any, broker: Broker, registry: Registry
 ) -> None:
     bench = make_bench(None, None, replace(a_push_source("other"), read=ReadStepNdJson(ddl_schema=COLUMNS)))

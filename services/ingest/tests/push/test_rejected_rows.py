@@ -43,7 +43,7 @@ NO_DATE = "line 2: column day: '2.1.2024' is not a value of DATE"
 
 
 class Pushing:
-    """A dataset to which files are pushed, and what retries their rejected rows."""
+    """A dataset to which files are pushed, and the object that retries their rejected rows."""
 
     def __init__(self, bench: Any, folder: Path) -> None:
         self.bench = bench
@@ -91,7 +91,7 @@ class Pushing:
 
 @pytest.fixture
 def pushing(make_bench: Any, tmp_path: Path) -> Any:
-    """Return what makes a dataset with one push source."""
+    """Return a factory of datasets with one push source."""
     return lambda merge=None, read=LINES: Pushing(make_bench(merge or MergeStrategyAppend(), read), tmp_path)
 
 
@@ -130,16 +130,16 @@ def test_good_rows_are_committed_and_bad_ones_become_dead_letters(
     assert source_progress(made.bench.state.source_states["default"]).rejected == len(values)
 
 
-def test_what_was_rejected_is_announced(pushing: Any) -> None:
+def test_rejected_rows_are_announced(pushing: Any) -> None:
     made = pushing()
     with capture_logs() as entries:
         made.push(PAGE)
-    (told,) = [one for _, one in made.bench.coordinator.sent if one.HasField("ingest_progress")]
-    assert told.ingest_progress.rejected == 3
+    (progress,) = [one for _, one in made.bench.coordinator.sent if one.HasField("ingest_progress")]
+    assert progress.ingest_progress.rejected == 3
     assert [one["messages"] for one in entries if one["event"] == "messages rejected"] == [3]
 
 
-def test_the_push_of_a_row_is_found_behind_blocks_of_others(pushing: Any) -> None:
+def test_the_push_of_a_row_is_found_past_blocks_of_others(pushing: Any) -> None:
     made = pushing()
     made.bench.propose(replace(made.bench.state.push_sources["default"], source_name="other"))
     made.push('{"id":1}\nfirst\n', "a")
@@ -188,7 +188,7 @@ def test_a_snapshot_with_a_bad_row_is_refused_since_it_would_retract_the_row(
     assert made.letters.sent == []
 
 
-def test_formats_without_rows_of_text_are_refused(pushing: Any) -> None:
+def test_binary_formats_are_refused(pushing: Any) -> None:
     made = pushing(read=ReadStepParquet(ddl_schema=DDL))
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"id": [1, None]}), sink)
@@ -214,7 +214,7 @@ def test_rows_are_rejected_once_if_another_commit_comes_first(pushing: Any) -> N
 
 
 def test_rows_get_the_next_numbers_if_another_push_comes_first(pushing: Any) -> None:
-    """Numbers belong to the push that is committed with them: letters of the overtaken draft do not count."""
+    """Numbers belong to the push that is committed with them: dead letters of the overtaken draft do not count."""
     made = pushing()
     other = SourcePosition().with_rejected_rows(1).source_state("default")
     made.bench.coordinator.before = [lambda: made.bench.propose(AddData(new_source_state=other))]
@@ -224,7 +224,7 @@ def test_rows_get_the_next_numbers_if_another_push_comes_first(pushing: Any) -> 
 
 
 def test_of_two_letters_of_a_number_that_of_the_committed_push_counts(pushing: Any) -> None:
-    """Another instance of ingest may write its letter later, and be overtaken."""
+    """Another instance of ingest may write its dead letter later, and lose the race."""
     made = pushing()
     made.push('{"id":1}\nfirst\n', "a")
     made.push('{"id":2}\nsecond\n', "b")
@@ -263,7 +263,7 @@ def test_rows_that_fit_now_are_committed_once_and_the_rest_stays_open(pushing: A
     assert made.rejected.drop(made.bench.dataset, [Wanted(source="", location="row/2")]).open == 0
 
 
-def test_a_row_of_another_format_than_the_sources_is_read_in_its_own(pushing: Any) -> None:
+def test_a_row_is_read_in_its_own_format_rather_than_the_sources(pushing: Any) -> None:
     made = pushing()
     made.push("id,day\n1,2024-01-01\n2,2.1.2024\n", input_format="csv")
     with pytest.raises(CannotRetry, match=r"row/0 cannot be retried: .*'2.1.2024' is not a value of DATE"):
@@ -302,7 +302,7 @@ def test_messages_and_rows_are_retried_together(pushing: Any) -> None:
     assert [one.value for one in made.letters.again] == [b"m"]
 
 
-def test_rows_of_several_sources_have_numbers_of_their_own(pushing: Any) -> None:
+def test_rows_of_several_sources_are_numbered_separately(pushing: Any) -> None:
     made = pushing()
     made.bench.propose(replace(made.bench.state.push_sources["default"], source_name="other"))
     made.push('{"id":1}\nx\n', "a")
@@ -316,7 +316,7 @@ def test_rows_of_several_sources_have_numbers_of_their_own(pushing: Any) -> None
 
 
 @pytest.mark.parametrize("locations", [["row/0"], []], ids=["one", "all"])
-def test_a_row_is_open_that_has_the_number_of_one_dropped_before_a_reset(
+def test_a_row_with_the_number_of_one_dropped_before_a_reset_is_open(
     pushing: Any, locations: list[str]
 ) -> None:
     made = pushing()

@@ -70,7 +70,7 @@ def test_partitions_are_changed_without_retention_and_retention_without_partitio
         assert (broker.partitions(TOPIC), broker.kept) == (3, {})
 
 
-def test_a_setting_is_stored_before_the_schedule_looks_at_it_again(make_bench: Any, broker: Broker) -> None:
+def test_a_setting_is_stored_before_the_schedule_reads_it_again(make_bench: Any, broker: Broker) -> None:
     bench, seen = make_bench(), list[SourceSettings]()
 
     class Schedule(NoSchedule):
@@ -105,7 +105,7 @@ def test_a_source_that_another_instance_reads_is_shown_with_its_position(
         assert view.state == "opening", "it is to be read there, and was not yet"
 
 
-def test_topics_of_others_keep_their_partitions_and_retention(make_bench: Any, broker: Broker) -> None:
+def test_external_topics_keep_their_partitions_and_retention(make_bench: Any, broker: Broker) -> None:
     with running(make_bench(), broker) as node:
         entry = node.catalog.by_alias("a")
         assert entry is not None
@@ -128,7 +128,7 @@ def test_a_schema_registry_is_refused_for_a_source_that_could_not_be_read_with_i
             control(node).change(entry, "", {"schemaRegistry": "http://registry"})
 
 
-def test_a_changed_setting_is_tried_at_once(make_bench: Any, broker: Broker) -> None:
+def test_a_changed_setting_takes_effect_at_once(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     with serving_registry() as registry, running(bench, broker) as node:
         registry.add(1, "{}", kind="JSON")

@@ -75,7 +75,7 @@ def test_a_replaced_topic_is_accepted_without_retracting_anything(
     assert bench.values("op", "id")[3:] == [(RETRACT, 2)]
 
 
-def test_a_message_that_is_no_snapshot_retracts_nothing(make_bench: Any, broker: Broker) -> None:
+def test_an_invalid_snapshot_retracts_nothing(make_bench: Any, broker: Broker) -> None:
     bench = a_bench(make_bench)
     broker.logs[TOPIC, 0] += [snapshot(3), b"junk", None]
     with running(bench, broker) as node:

@@ -88,7 +88,7 @@ def test_keys_and_headers_that_become_columns_count_too() -> None:
     assert [batch.size for batch in source.ready] == [140, 50]
 
 
-def test_batches_follow_on_each_other() -> None:
+def test_batches_are_consecutive() -> None:
     source = a_source()
     source.add(a_chunk([60] * 5))
     source.add(a_chunk([60] * 2, start=5))
@@ -126,7 +126,7 @@ def test_a_batch_is_due_after_its_delay_and_at_once_when_hurried_and_nothing_wai
     assert source.due <= time.monotonic()
 
 
-def test_a_batch_may_take_longer_while_what_fills_it_waits_in_the_topic() -> None:
+def test_a_batch_may_take_longer_while_the_topic_has_messages_to_fill_it() -> None:
     source = a_source(size=100, delay=60)
     source.add(a_chunk([10]))
     source.offsets.high[0] = 10
@@ -136,7 +136,7 @@ def test_a_batch_may_take_longer_while_what_fills_it_waits_in_the_topic() -> Non
     assert source.due < time.monotonic() + 70
 
 
-def test_a_source_that_waits_is_not_cut_before_something_new_has_come() -> None:
+def test_a_waiting_source_is_not_cut_before_new_messages_arrive() -> None:
     source = a_source(size=100, delay=5, wait=Wait(seen={0: 2}, tries=1, why="half"))
     source.is_hurried = True
     source.add(a_chunk([1]))
@@ -154,7 +154,7 @@ def test_a_source_that_waits_is_not_cut_before_something_new_has_come() -> None:
     assert [batch.tries for batch in source.ready] == [1, 0]
 
 
-def test_limits_double_with_each_try_up_to_a_top() -> None:
+def test_limits_double_with_each_attempt_up_to_a_maximum() -> None:
     usual = BatchLimits(size=MAX_BATCH_BYTES // 3, delay=0.1)
     assert usual.after(0) == usual
     assert usual.after(1) == BatchLimits(size=2 * (MAX_BATCH_BYTES // 3), delay=0.2)
@@ -179,7 +179,7 @@ def test_tombstones_count_no_bytes() -> None:
     assert not source.ready
 
 
-def test_partitions_stand_side_by_side_in_a_batch() -> None:
+def test_a_batch_has_messages_of_several_partitions() -> None:
     source = a_source(partitions=2)
     source.add(a_chunk([1, 1], partition=1))
     source.add(a_chunk([1], partition=0))
@@ -198,7 +198,7 @@ def test_where_a_message_is_a_batch_each_is_cut_at_once() -> None:
     assert [batch.end[0] for batch in source.ready] == [1, 2, 3]
 
 
-def test_lag_is_what_waits_behind_what_is_committed() -> None:
+def test_lag_is_the_number_of_messages_after_the_committed_position() -> None:
     source = a_source()
     source.offsets.high[0] = 10
     assert source.offsets.lag({0: 4}) == 6
@@ -238,7 +238,7 @@ def test_a_batch_says_how_long_each_partition_has_been_quiet(monkeypatch: pytest
 
 
 class MovingOn(deque[MessageBatch]):
-    """Batches ready, of which the reader's thread begins one just as another thread looks."""
+    """Ready batches, of which the reader's thread starts one just as another thread checks."""
 
     def __init__(self, source: PushSource) -> None:
         super().__init__()
@@ -261,7 +261,7 @@ def test_a_source_is_not_idle_while_its_messages_move_from_the_buffer_in_flight(
     assert not source.is_idle
 
 
-def test_a_trouble_that_continues_has_the_time_and_the_tries_since_it_began() -> None:
+def test_a_lasting_problem_has_the_time_and_the_attempts_since_it_began() -> None:
     error = Unavailable(what="the registry")
     first = Trouble.of(error, None)
     again = Trouble.of(error, replace(first, since=5.0))
@@ -291,7 +291,7 @@ def test_messages_in_flight_are_unread_for_the_sources_other_topics() -> None:
     assert source.offsets.activity(is_idle=source.is_idle).unread == frozenset({2})
 
 
-def test_a_batch_of_the_top_size_does_not_grow() -> None:
+def test_a_batch_of_the_maximum_size_does_not_grow() -> None:
     source = a_source()
     source._usual = source._limits = BatchLimits(size=100, delay=1.0, most=100)
     source.add(a_chunk([99]))
@@ -300,7 +300,7 @@ def test_a_batch_of_the_top_size_does_not_grow() -> None:
     assert [batch.may_grow for batch in source.ready] == [True, False]
 
 
-def test_a_source_lacks_more_until_something_new_has_come() -> None:
+def test_a_source_lacks_more_until_new_messages_arrive() -> None:
     assert not a_source().lacks_more
     source = a_source(wait=Wait(seen={0: 2}, tries=1, why="half"))
     lacks = [source.lacks_more]
@@ -317,7 +317,7 @@ def test_a_partition_without_messages_was_seen_to_its_end() -> None:
     assert source.is_waiting
 
 
-def test_a_half_that_waits_is_searched_for_by_itself_in_its_partition() -> None:
+def test_a_waiting_half_is_searched_for_alone_in_its_partition() -> None:
     search = Wait(seen={0: 2, 1: 5}, tries=1, why="half", first=1).search
     assert (search.count, search.until, search.why, search.half_in) == (1, {0: 2, 1: 5}, "half", 1)
 
@@ -334,7 +334,7 @@ def test_batches_are_placed_in_the_order_in_which_they_began_whichever_is_read_f
     assert placed == [0, 1, 2]
 
 
-def test_a_batch_that_cannot_be_placed_holds_up_no_other() -> None:
+def test_a_batch_that_cannot_be_placed_does_not_delay_others() -> None:
     def fail() -> None:
         raise Unavailable(what="the queue")
 

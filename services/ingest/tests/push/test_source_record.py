@@ -1,4 +1,4 @@
-"""What is known of a source in each phase, and which message a user may skip."""
+"""The state of a source in each phase, and which message a user may skip."""
 
 from dataclasses import replace
 
@@ -61,7 +61,7 @@ def test_half_of_a_correction_is_searched_in_the_partition_of_the_first_message(
 
 def test_a_source_that_no_message_stopped_has_none_to_skip() -> None:
     assert a_stop().search is None
-    # The reason of the stop counts, not what the source waited for before.
+    # The reason of the stop counts, not the source's earlier wait.
     assert replace(a_record(Phase.WAITING), stop=a_stop()).skips is None
 
 
@@ -93,11 +93,11 @@ def test_a_source_that_is_opened_again_still_knows_what_it_waits_and_searches_fo
 @pytest.mark.parametrize(
     ("event", "phase"), [(Event.OPENED, Phase.READING), (Event.OPENED_SHORT, Phase.WAITING)]
 )
-def test_an_open_source_keeps_its_trouble_but_neither_wait_nor_search(event: Event, phase: Phase) -> None:
+def test_an_open_source_keeps_its_problem_but_neither_wait_nor_search(event: Event, phase: Phase) -> None:
     source = a_source()
     done = replace(a_record(Phase.OPENING), source=None).moved(event, source=source)
     assert (done.phase, done.source, done.wait, done.search) == (phase, source, None, None)
-    # Opening alone is no proof of progress.
+    # Opening alone does not prove progress.
     assert (done.trouble, done.last_trouble) == (TROUBLE, TROUBLE)
     assert done.suspect is None
 

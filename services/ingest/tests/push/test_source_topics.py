@@ -1,4 +1,4 @@
-"""Which topics a dataset's sources read, and from where, with the cluster and the notes in memory."""
+"""Which topics a dataset's sources read, and from which offsets, with the cluster and the notes in memory."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ NOON = TopicStart.parse("2020-01-01T12:00:00Z")
 
 
 class Cluster(Broker):
-    """Topics of which the second message is from noon; `is_away`: it does not answer."""
+    """Topics of which the second message is from noon; `is_away`: the cluster does not respond."""
 
     is_away = False
     listings = 0
@@ -48,7 +48,7 @@ class Cluster(Broker):
 
 
 class Sources:
-    """A dataset with the sources `default` and `other`, and topics of others: `shop` and `street`."""
+    """A dataset with the sources `default` and `other`, and external topics: `shop` and `street`."""
 
     def __init__(self, make_bench: Any) -> None:
         self.bench = make_bench(None, None, a_push_source("other"))
@@ -100,7 +100,7 @@ def test_a_source_that_the_chain_does_not_have_is_not_read(sources: Sources) -> 
     assert {source for source, _ in sources.of()} == {"default", "other"}
 
 
-def test_each_source_has_a_start_of_its_own_until_it_starts_at_the_beginning(sources: Sources) -> None:
+def test_each_source_has_a_separate_start_until_it_starts_at_the_beginning(sources: Sources) -> None:
     sources.choose("default", "shop", LATEST)
     sources.choose("other", "shop,street", NOON)
     assert sources.starts == {"default": {"shop": {0: 3}}, "other": {"shop": {0: 1}, "street": {0: 1}}}
@@ -114,7 +114,7 @@ def test_each_source_has_a_start_of_its_own_until_it_starts_at_the_beginning(sou
     assert all(one.start is None for one in sources.of().values())
 
 
-def test_a_start_that_cannot_be_chosen_leaves_the_old_one(sources: Sources) -> None:
+def test_a_start_that_cannot_be_set_leaves_the_old_one(sources: Sources) -> None:
     sources.choose("default", "shop", LATEST)
     sources.cluster.denied = {"street"}
     with pytest.raises(Unavailable):
@@ -135,7 +135,7 @@ def test_a_chosen_start_holds_for_its_topic_and_partitions_only(sources: Sources
 
 
 @pytest.mark.parametrize("note", ["junk", "[]", '{"default": {"shop": {"id": "x"}}}', '{"default": 1}'])
-def test_damaged_starts_are_named_and_not_taken_for_the_beginning(sources: Sources, note: str) -> None:
+def test_damaged_starts_are_named_and_not_treated_as_the_beginning(sources: Sources, note: str) -> None:
     sources.choose("default", "shop", LATEST)
     sources.bench.blobs.set_note(sources.bench.dataset, STARTS, note)
     with pytest.raises(InvalidInput, match="starts of the topics"):
@@ -167,7 +167,7 @@ def test_topics_that_cannot_be_described_may_exist_and_missing_ones_do_not(sourc
     assert len(existing(found.values())) == 2
 
 
-def test_damaged_settings_concern_their_source_only(sources: Sources) -> None:
+def test_damaged_settings_affect_their_source_only(sources: Sources) -> None:
     sources.choose("default", "shop", EARLIEST)
     note = json.loads(sources.bench.blobs.note(sources.bench.dataset, NOTE))
     note["other"] = {"badRecords": "nonsense"}

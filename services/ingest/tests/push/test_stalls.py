@@ -91,7 +91,7 @@ def test_an_index_that_is_built_is_reported_after_a_while() -> None:
 @pytest.mark.parametrize(
     ("trouble", "text"), [(None, "has not committed"), (Trouble(since=1.0, why="the lock is held"), "lock")]
 )
-def test_a_commit_is_reported_after_a_while_with_its_trouble(trouble: Trouble | None, text: str) -> None:
+def test_a_commit_is_reported_after_a_while_with_its_problem(trouble: Trouble | None, text: str) -> None:
     record = a_record()
     assert record.source is not None
     batches = record.source.in_flight

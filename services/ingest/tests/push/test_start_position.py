@@ -1,4 +1,4 @@
-"""Where a source begins: where the chain stands, if that is still in the topic, and never past a message that was not read."""
+"""Where a source begins: at the chain's position, if the topic still has it, and never past an unread message."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -65,7 +65,7 @@ def opened(
         ({0: 4}, {0: 0, 1: 2}, {0: 9, 1: 7}, {0: 4, 1: 2}),  # a partition that was added
     ],
 )
-def test_each_partition_begins_where_the_chain_stands_or_at_its_first_message(
+def test_each_partition_begins_at_the_position_of_the_chain_or_at_its_first_message(
     read: Offsets | None, low: Offsets, high: Offsets, begins: Offsets
 ) -> None:
     source = opened(state_at(read), topic(low, high))
@@ -81,14 +81,14 @@ def test_each_partition_begins_where_the_chain_stands_or_at_its_first_message(
         ({0: 4}, {0: 0}, {0: 3}, PositionBeyondEnd),
     ],
 )
-def test_a_position_that_the_topic_has_no_more_stops_the_source(
+def test_a_position_that_the_topic_no_longer_has_stops_the_source(
     read: Offsets, low: Offsets, high: Offsets, error: type[OdfError]
 ) -> None:
     with pytest.raises(error):
         opened(state_at(read), topic(low, high))
 
 
-def test_a_topic_that_was_made_again_or_is_gone_stops_the_source() -> None:
+def test_a_topic_that_was_recreated_or_deleted_stops_the_source() -> None:
     described = topic({0: 0}, {0: 9})
     with pytest.raises(TopicReplaced) as replaced:
         opened(state_at({0: 4}, "another"), described)
@@ -98,7 +98,7 @@ def test_a_topic_that_was_made_again_or_is_gone_stops_the_source() -> None:
 
 
 @pytest.mark.parametrize("error", [NotFound(what=TOPIC), Unavailable(what="Kafka")])
-def test_a_topic_that_cannot_be_described_yet_is_tried_again(error: OdfError) -> None:
+def test_a_topic_that_cannot_be_described_yet_is_retried(error: OdfError) -> None:
     with pytest.raises(type(error)):
         opened(state_at(None), error)
 

@@ -1,4 +1,4 @@
-"""A source or dataset that cannot be read holds up no other, is named, and continues once its cause is fixed."""
+"""A source or dataset that cannot be read does not delay others, is reported, and continues once its cause is fixed."""
 
 import threading
 import time
@@ -65,7 +65,7 @@ def has_tried(node: Running, times: int) -> bool:
     return record is not None and record.trouble is not None and record.trouble.tries == times
 
 
-def test_a_topic_that_cannot_be_described_holds_up_no_other(make_bench: Any, broker: Broker) -> None:
+def test_a_topic_that_cannot_be_described_does_not_delay_others(make_bench: Any, broker: Broker) -> None:
     bench = two_sources(make_bench)
     broker.denied = {OTHER}
     broker.logs[OTHER, 0] += [message(2)]
@@ -79,7 +79,7 @@ def test_a_topic_that_cannot_be_described_holds_up_no_other(make_bench: Any, bro
         node.wait(lambda: node.owned.stuck() == {})
 
 
-def test_sources_whose_topics_cannot_be_described_are_tried_again(
+def test_sources_whose_topics_cannot_be_described_are_retried(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unavailable(_: object) -> None:
@@ -97,7 +97,7 @@ def test_sources_whose_topics_cannot_be_described_are_tried_again(
         node.wait(lambda: node.owned.stuck() == {})
 
 
-def test_a_topic_that_may_be_described_and_not_read_is_tried_less_and_less_often(
+def test_a_topic_that_may_be_described_and_not_read_is_retried_less_and_less_often(
     make_bench: Any, broker: Broker
 ) -> None:
     bench = two_sources(make_bench)
@@ -115,7 +115,7 @@ def test_a_topic_that_may_be_described_and_not_read_is_tried_less_and_less_often
         assert node.owned.stuck() == {}
 
 
-def test_a_query_that_takes_its_time_holds_up_no_source_without_one(make_bench: Any, broker: Broker) -> None:
+def test_a_slow_query_does_not_delay_sources_without_one(make_bench: Any, broker: Broker) -> None:
     bench = two_sources(make_bench, preprocess=a_query(SqlQueryStep(query="SELECT * FROM input")))
     release, usual = threading.Event(), bench.preparer.messages
 
@@ -182,7 +182,7 @@ def test_a_source_whose_query_takes_too_long_stops_until_it_has_another(
         node.wait(lambda: node.ids == [1])
 
 
-def test_a_full_disk_is_named_until_a_commit_succeeds_and_what_waits_is_counted(
+def test_a_full_disk_is_named_until_a_commit_succeeds_and_the_lag_is_counted(
     make_bench: Any, broker: Broker
 ) -> None:
     bench = make_bench()
@@ -210,13 +210,13 @@ def test_a_full_disk_is_named_until_a_commit_succeeds_and_what_waits_is_counted(
 
 
 def lags(node: Running) -> list[int]:
-    """Return how many messages waited, as told with each progress."""
+    """Return the lag in each progress report."""
     sent = node.bench.coordinator.sent
-    told = [body_of(one) for topic, one in sent if topic == NOTIFICATIONS]
-    return [one.lag for one in told if isinstance(one, IngestProgress)]
+    messages = [body_of(one) for topic, one in sent if topic == NOTIFICATIONS]
+    return [one.lag for one in messages if isinstance(one, IngestProgress)]
 
 
-def test_a_dataset_whose_topics_are_gone_from_its_entry_is_left_and_ends_nothing(
+def test_sources_without_a_topic_in_the_catalog_are_closed_and_end_nothing(
     make_bench: Any, broker: Broker
 ) -> None:
     bench = two_sources(make_bench)
@@ -229,7 +229,7 @@ def test_a_dataset_whose_topics_are_gone_from_its_entry_is_left_and_ends_nothing
         assert node.owned.stuck() == {}
 
 
-def test_a_bug_that_one_dataset_meets_is_named_and_ends_nothing(
+def test_a_bug_in_one_dataset_is_named_and_ends_nothing(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = make_bench()
@@ -248,7 +248,7 @@ def test_a_bug_that_one_dataset_meets_is_named_and_ends_nothing(
         node.wait(lambda: node.ids == [1])
 
 
-def test_a_commit_that_does_not_get_on_is_named(make_bench: Any, broker: Broker) -> None:
+def test_a_stalled_commit_is_named(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     usual, is_held = bench.queues.commit_indexed, threading.Event()
 
@@ -315,7 +315,7 @@ def is_stopped(node: Running) -> Callable[[], bool]:
 
 
 def bad(number: int) -> Callable[[Any, Any], None]:
-    """Return what raises for a batch with the message that has this number."""
+    """Return a function that raises for a batch with the message of this number."""
 
     def check(_: Any, batch: Any) -> None:
         for part in batch.parts:
@@ -357,11 +357,13 @@ def test_a_source_whose_cause_was_fixed_continues_when_it_is_resumed(make_bench:
     assert bench.coordinator.letters == []
 
 
-def test_the_message_beyond_help_is_found_and_left_out_and_no_other(make_bench: Any, broker: Broker) -> None:
+def test_only_the_message_that_cannot_be_committed_is_found_and_skipped(
+    make_bench: Any, broker: Broker
+) -> None:
     bench = make_bench()
     break_at(bench, 137, 300)
     broker.logs[TOPIC, 0] += [message(number) for number in range(400)]
-    # Each try ends in a traceback, which takes long to print.
+    # Each attempt prints a traceback, which is slow.
     with capture_logs(), running(bench, broker, size=100_000) as node:
         for _ in range(2):
             node.wait(is_stopped(node))
@@ -393,7 +395,7 @@ def test_a_stopped_source_whose_topic_cannot_be_described_stays_stopped(
         assert (stop(node).reason, bench.state.head) == ("TopicReplaced", head)
 
 
-def test_a_search_that_takes_too_long_is_reported_and_goes_on(
+def test_a_search_that_takes_too_long_is_reported_and_continues(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = make_bench()

@@ -1,4 +1,4 @@
-"""Sources that read topics of other owners."""
+"""Sources that read external topics."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def shown(node: Running) -> dict[str, tuple[str, int | None]]:
     return {one.topic: (one.state, one.waiting) for one in control(node).show(entry(node))}
 
 
-def test_topics_of_others_are_read_in_place_of_the_sources_own(make_bench: Any, broker: Broker) -> None:
+def test_external_topics_are_read_in_place_of_the_sources_own(make_bench: Any, broker: Broker) -> None:
     with running(make_bench(), broker) as node:
         fill(broker, "shop.a", 1, 2)
         fill(broker, "shop.b", 3)
@@ -63,9 +63,7 @@ def test_a_topic_that_appears_later_is_read_if_it_matches(make_bench: Any, broke
         assert numbers(node) == [1, 3]
 
 
-def test_a_source_none_of_whose_topics_exists_is_shown_and_not_resumed(
-    make_bench: Any, broker: Broker
-) -> None:
+def test_a_source_without_existing_topics_is_shown_and_not_resumed(make_bench: Any, broker: Broker) -> None:
     with running(make_bench(), broker) as node:
         read(node, "shop.*")
         (view,) = control(node).show(entry(node))
@@ -128,7 +126,7 @@ def test_messages_that_expire_before_the_chosen_start_is_read_stop_the_source(
         assert shown(node) == {"shop": ("stopped", 2)}
 
 
-def test_a_topic_that_is_gone_stops_only_itself_and_is_forgotten_by_resuming(
+def test_a_deleted_topic_stops_only_itself_and_is_forgotten_by_resuming(
     make_bench: Any, broker: Broker
 ) -> None:
     bench = make_bench()
@@ -154,7 +152,7 @@ def test_a_topic_that_is_gone_stops_only_itself_and_is_forgotten_by_resuming(
         assert shown(node).keys() == {"shop.b"}
 
 
-def test_a_topic_of_others_that_was_replaced_is_read_as_it_is_now_once_resumed(
+def test_an_external_topic_that_was_replaced_is_read_from_the_new_one_once_resumed(
     make_bench: Any, broker: Broker
 ) -> None:
     bench = make_bench()
@@ -214,7 +212,7 @@ def test_a_topic_that_cannot_be_read_is_refused(
         ]
 
 
-def test_a_start_that_is_none_is_refused(make_bench: Any, broker: Broker) -> None:
+def test_an_invalid_start_is_refused(make_bench: Any, broker: Broker) -> None:
     with (
         running(make_bench(), broker) as node,
         pytest.raises(InvalidInput, match="expected earliest, latest"),
@@ -238,7 +236,7 @@ def test_the_watermark_waits_for_every_topic(make_bench: Any, broker: Broker) ->
         assert str(bench.state.watermark) == "2020-01-05T00:00:00Z"
 
 
-def test_sources_of_one_topic_have_clients_of_their_own() -> None:
+def test_sources_of_one_topic_have_separate_clients() -> None:
     clients = [Broker(), Broker()]
     lanes = Lanes(clients[0], lambda: clients[1])
     one, two = a_source(), a_source()

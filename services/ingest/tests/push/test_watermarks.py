@@ -209,20 +209,20 @@ def test_one_record_from_the_far_future_freezes_no_stream_with_a_bound(
     assert len(topic.bench.rows()) == (7 if partitions == 1 else 11)
 
 
-def test_event_times_count_up_to_the_bound_in_the_future() -> None:
+def test_event_times_up_to_the_bound_in_the_future_are_used() -> None:
     now = Timestamp.from_ms(5)
     assert latest_counted(SourceSettings(max_future=Duration(HOUR)), now) == 5 + HOUR
     assert latest_counted(SourceSettings(max_future=UNLIMITED), now) is None
 
 
-def test_a_batch_that_keeps_the_watermark_has_none_whatever_its_records_say() -> None:
+def test_a_batch_that_keeps_the_watermark_has_none_whatever_its_records() -> None:
     records = pa.table({"event_time": pa.array([7], pa.timestamp("ms", "UTC"))})
     now, settings = Timestamp.from_ms(5), SourceSettings()
     assert watermark_of(None, records, "event_time", settings, now) == Timestamp.from_ms(7)
     assert watermark_of(KEEP_WATERMARK, records, "event_time", settings, now) is None
 
 
-def test_each_partition_is_judged_by_its_own_records_where_some_do_not_count(make_bench: Any) -> None:
+def test_each_partition_is_judged_by_its_own_records_if_some_are_ignored(make_bench: Any) -> None:
     topic, far = Topic(make_bench(), 2), "2999-01-01T00:00:00Z"
     topic.configure(maxFuture="1h")
     topic.publish({0: [HOURS[12]], 1: [HOURS[6], far]})
@@ -231,7 +231,7 @@ def test_each_partition_is_judged_by_its_own_records_where_some_do_not_count(mak
     assert topic.watermark == HOURS[13]
 
 
-def test_a_partition_that_has_been_quiet_does_not_hold_the_watermark_for_ever(make_bench: Any) -> None:
+def test_a_partition_that_has_been_quiet_does_not_hold_the_watermark_forever(make_bench: Any) -> None:
     topic = Topic(make_bench(), 2)
     topic.publish({0: [HOURS[5]], 1: [HOURS[2]]})
     assert topic.watermark == HOURS[2]
@@ -296,12 +296,12 @@ def test_durations_are_read_and_written(text: str, ms: int, shown: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", "-1s", "1.5h", "1 h", "h", "1h30", "1y", "٣s", "None"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         Duration.parse(text)
 
 
-def test_settings_with_durations_survive_their_note(make_bench: Any) -> None:
+def test_settings_with_durations_survive_storage(make_bench: Any) -> None:
     topic = Topic(make_bench())
     topic.configure(watermarkDelay="90s", maxFuture="1d", idleTimeout="5m")
     bench = topic.bench

@@ -194,7 +194,7 @@ OPTIONS: Final = [
 
 
 def odd_messages(step: ReadStep) -> st.SearchStrategy[bytes]:
-    """Messages of the list, some of them with a token in the wrong place."""
+    """Messages of the list, some of them with a misplaced token."""
     some = st.sampled_from(messages_of(step))
     broken = st.builds(
         lambda message, at, token: message[:at] + token + message[at:],

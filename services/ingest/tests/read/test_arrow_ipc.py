@@ -100,7 +100,7 @@ def test_two_columns_of_one_name_are_refused() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"ARROW1", b"junk" * 100])
-def test_bytes_that_are_no_arrow_are_refused(raw: bytes) -> None:
+def test_bytes_that_are_not_arrow_are_refused(raw: bytes) -> None:
     with pytest.raises(InvalidInput, match="is not Arrow data"):
         read_batch(ReadArrowIpc(), raw, None)
 

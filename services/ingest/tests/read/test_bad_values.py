@@ -73,7 +73,7 @@ def test_rows_of_csv_that_do_not_fit_are_found_together() -> None:
     assert misfits(ReadStepCsv(), rows, schema) == set(range(1, len(rows), 2))
 
 
-def test_records_of_json_that_do_not_fit_are_found_together_with_reasons_of_their_own() -> None:
+def test_records_of_json_that_do_not_fit_are_found_together_with_separate_reasons() -> None:
     good = json.dumps(GOOD).encode()
     named = {
         json.dumps({**GOOD, column: "soon"}).encode(): f"column {column}: 'soon' {EXPECTED[column]}"

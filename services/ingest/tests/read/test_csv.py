@@ -27,7 +27,7 @@ def test_a_message_may_carry_the_header_where_the_source_has_one() -> None:
     assert rows(b"id,name,day\n1,a,", b"2,b,", header=True) == [(1, "a", None), (2, "b", None)]
 
 
-def test_columns_go_by_the_names_of_the_header_each_message_carries() -> None:
+def test_columns_follow_the_header_of_each_message() -> None:
     found = rows(b'day,"id",name\n2020-01-01,1,a', b"2,b,", b"name,day,id\nc,,3\n", header=True)
     assert found == [(1, "a", "2020-01-01"), (2, "b", None), (3, "c", None)]
 
@@ -138,7 +138,7 @@ def test_a_bad_line_is_refused_alone_and_among_good_ones(bad: bytes) -> None:
         rows(b"1,a,", bad, b"2,b,")
 
 
-def test_a_file_without_header_has_columns_by_their_place_and_its_bad_line_is_named(tmp_path: Path) -> None:
+def test_a_file_without_header_has_columns_by_position_and_its_bad_line_is_named(tmp_path: Path) -> None:
     file = tmp_path / "data.csv"
     file.write_bytes(b"1,a,\n2,b,2020-01-01\n")
     assert read_file(ReadStepCsv(), file, SCHEMA).column("id").to_pylist() == [1, 2]
@@ -176,7 +176,7 @@ def test_a_line_that_is_not_utf8_is_named(
         read_file(step, file, schema)
 
 
-def test_without_a_schema_columns_are_text_unless_types_are_to_be_found(tmp_path: Path) -> None:
+def test_without_a_schema_columns_are_strings_unless_types_are_inferred(tmp_path: Path) -> None:
     file = tmp_path / "data.csv"
     file.write_bytes(b"a,b\n1,x\n")
     assert read_file(ReadStepCsv(header=True), file, None).to_pylist() == [{"a": "1", "b": "x"}]
@@ -222,7 +222,7 @@ def test_a_record_has_one_column_or_more() -> None:
 
 
 @pytest.mark.parametrize("is_inferred", [False, True])
-def test_a_header_is_text_and_names_each_column_once(*, is_inferred: bool) -> None:
+def test_a_header_has_strings_and_names_each_column_once(*, is_inferred: bool) -> None:
     step = ReadStepCsv(header=True, infer_schema=is_inferred)
     with pytest.raises(InvalidInput, match="is not UTF-8 text"):
         header_names(step, b"a,\xff")
@@ -234,7 +234,7 @@ def test_a_header_is_text_and_names_each_column_once(*, is_inferred: bool) -> No
     ("value", "inferred"),
     [(b"1234567890123456", pa.string()), (b"123456789012345", pa.float64()), (b"1", pa.float64())],
 )
-def test_a_column_of_fractions_and_integers_that_they_do_not_hold_exactly_is_inferred_as_text(
+def test_a_column_of_doubles_and_integers_that_are_not_exact_as_doubles_is_inferred_as_string(
     value: bytes, inferred: pa.DataType
 ) -> None:
     step = ReadStepCsv(header=True, infer_schema=True)
@@ -242,7 +242,7 @@ def test_a_column_of_fractions_and_integers_that_they_do_not_hold_exactly_is_inf
     assert found == pa.schema([("a", inferred), ("b", pa.string())])
 
 
-def test_a_value_of_several_lines_is_whole_where_arrow_divides_a_large_text() -> None:
+def test_a_value_of_several_lines_is_whole_where_arrow_splits_a_large_file() -> None:
     block = 16 << 20
     row, value = b"x,1\n", b"\n" * 2000
     before = row * ((block - len(value) // 2) // len(row))

@@ -117,7 +117,7 @@ def test_a_decimal_with_too_many_digits_before_the_point_is_refused_among_others
 
 
 @pytest.mark.parametrize("wanted", [pa.decimal128(10, 2), pa.decimal256(50, 2)])
-def test_decimals_inside_of_others_are_exact_too(wanted: pa.DataType) -> None:
+def test_nested_decimals_are_exact_too(wanted: pa.DataType) -> None:
     schema = pa.schema([("c", pa.struct([("d", wanted)])), ("l", pa.list_(wanted))])
     good, most = b'{"c":{"d":7},"l":["1.25"]}', "9" * (wanted.precision - 1)
     rows = [{"c": {"d": Decimal(7)}, "l": [Decimal("1.25")]}] * 2
@@ -129,13 +129,13 @@ def test_decimals_inside_of_others_are_exact_too(wanted: pa.DataType) -> None:
 
 @pytest.mark.parametrize("type_", ["TINYINT", "BIGINT", "BIGINT UNSIGNED", "DOUBLE", "DECIMAL(10, 2)"])
 @pytest.mark.parametrize("written", ["0x10", "0xFF", "-0X1", " 0x1 "])
-def test_hexadecimal_digits_are_no_number_in_csv(type_: str, written: str) -> None:
+def test_hexadecimal_digits_are_not_a_number_in_csv(type_: str, written: str) -> None:
     with pytest.raises(InvalidInput, match=r"^column c: '.*' is not a value of"):
         value_of(ReadStepCsv(), type_, written)
     assert value_of(ReadStepCsv(), "STRING", written) == written
 
 
-def test_numbers_beside_hexadecimal_text_are_read() -> None:
+def test_numbers_next_to_hexadecimal_strings_are_read() -> None:
     schema = pa.schema([("address", pa.string()), ("n", pa.int8())])
     table = read_batch(ReadStepCsv(), b"0xFF,1\n0x1,-2.0\n", schema)
     assert table.to_pylist() == [{"address": "0xFF", "n": 1}, {"address": "0x1", "n": -2}]
@@ -176,7 +176,7 @@ def test_the_reason_names_column_value_and_type(
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("type_", ["TIMESTAMP(3)", "TIMESTAMP(6)"])
-def test_a_time_outside_of_the_years_that_can_be_told_is_refused(step: ReadStep, type_: str) -> None:
+def test_a_time_outside_of_the_representable_years_is_refused(step: ReadStep, type_: str) -> None:
     for written in ("9999-12-31T23:59:59-05:00", "0001-01-01T00:00:00+05:00", "0000-06-01T00:00:00Z"):
         with pytest.raises(InvalidInput, match=r"column c: .* outside of the years 0001 to 9999"):
             value_of(step, type_, json.dumps(written))
@@ -209,7 +209,7 @@ def test_a_record_none_of_whose_columns_is_known_is_refused(step: ReadStep, reco
     assert read_records(step, [b'{"c":null}', b'{"d":"x"}'], schema).num_rows == 2
 
 
-def test_a_json_document_is_taken_apart_without_changing_a_digit() -> None:
+def test_a_json_document_is_split_without_changing_a_digit() -> None:
     schema = ddl_to_schema(["c DECIMAL(38, 9)"])
     step = ReadStepJson(sub_path="a.b")
     text = b'{"x":[1,{"y":2}],"a":{"n":1.0,"b":[{"c":12345678901234567890.123456789}, {"c":\n1}]},"z":null}'
@@ -232,7 +232,7 @@ def test_a_json_document_is_taken_apart_without_changing_a_digit() -> None:
             read_batch(step, bad, schema)
 
 
-def test_zero_fractions_in_text_are_left_alone() -> None:
+def test_zero_fractions_in_strings_are_left_unchanged() -> None:
     schema = ddl_to_schema(["c INT", "t STRING"])
     text = r'{"c":1.0,"t":"1.0, \"2.0\", 3e1 \\"}'
     assert (

@@ -22,7 +22,7 @@ def collection(*features: object, **more: object) -> bytes:
     return json.dumps({"type": "FeatureCollection", **more, "features": features}).encode()
 
 
-def test_properties_become_columns_and_the_geometry_its_own(tmp_path: Path) -> None:
+def test_properties_become_columns_and_so_does_the_geometry(tmp_path: Path) -> None:
     file = tmp_path / "places.geojson"
     file.write_bytes(collection(feature("Berlin", people=3_600_000), feature("Atlantis", None), bbox=[1, 2]))
     rows = read_file(ReadStepGeoJson(), file, SCHEMA).to_pylist()
@@ -33,7 +33,7 @@ def test_properties_become_columns_and_the_geometry_its_own(tmp_path: Path) -> N
     assert read_file(ReadStepGeoJson(), file, None).to_pylist() == rows
 
 
-def test_a_feature_a_line_gives_the_same_records() -> None:
+def test_one_feature_per_line_gives_the_same_records() -> None:
     features = [feature("Berlin", people=1), feature("Rome", {"type": "MultiPoint", "coordinates": [[1, 2]]})]
     lines = b"\n\n".join(json.dumps(one).encode() for one in features) + b"\n"
     expected = read_batch(ReadStepGeoJson(), collection(*features), SCHEMA)
@@ -123,7 +123,7 @@ def test_a_feature_that_does_not_fit_is_named_by_its_place(bad: dict[str, Any], 
         (b"\xff", "is not UTF-8"),
     ],
 )
-def test_what_is_no_collection_is_refused(text: bytes, reason: str) -> None:
+def test_a_document_other_than_a_collection_is_refused(text: bytes, reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         read_batch(ReadStepGeoJson(), text, SCHEMA)
 

@@ -1,4 +1,4 @@
-"""Columns that are inferred: no value of a record that is taken is lost."""
+"""Inferred columns: no value of an accepted record is lost."""
 
 import json
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ RECORDS = st.lists(st.dictionaries(st.sampled_from("abc"), INNER, max_size=3), m
 def taken(
     step: ReadStep, values: Sequence[bytes], known: pa.Schema | None = None
 ) -> dict[int, dict[str, Any]]:
-    """Return the records that are no rejects by their places."""
+    """Return the accepted records by their places."""
     schema = infer_records(step, values, known)
     outcome = isolate_bad_records(
         MessageBuffer.of(values),
@@ -44,7 +44,7 @@ def taken(
 
 
 def values_in(value: object) -> object:
-    """Return a value without what is no value: nulls in objects, and arrays and objects without anything in them."""
+    """Return a value without its empty parts: nulls in objects, and empty arrays and objects."""
     if isinstance(value, dict):
         found = {name: values_in(inner) for name, inner in value.items()}
         return {name: inner for name, inner in found.items() if inner is not None} or None
@@ -56,7 +56,7 @@ def values_in(value: object) -> object:
 
 @given(before=RECORDS, records=RECORDS)
 @pytest.mark.parametrize("step", STEPS)
-def test_no_value_of_a_message_that_is_taken_is_lost(
+def test_no_value_of_an_accepted_message_is_lost(
     step: ReadStep, before: list[dict[str, Any]], records: list[dict[str, Any]]
 ) -> None:
     known = infer_records(step, [json.dumps(record).encode() for record in before], None)
@@ -67,7 +67,7 @@ def test_no_value_of_a_message_that_is_taken_is_lost(
 
 
 @pytest.mark.parametrize("wrapped", ["{}", '{{"x":{}}}', "[{}]", '[{{"x":[{}]}}]'])
-def test_an_integer_too_long_for_a_column_makes_no_doubles_of_others(wrapped: str) -> None:
+def test_an_integer_too_long_for_a_column_does_not_turn_others_into_doubles(wrapped: str) -> None:
     numbers = ("9007199254740993", "12345678901234567890")  # the first is no double, the second no int64
     found = taken(ReadStepNdJson(), [f'{{"v":{wrapped.format(number)}}}'.encode() for number in numbers])
     assert found == {0: {"v": json.loads(wrapped.format(numbers[0]))}}
@@ -85,7 +85,7 @@ def test_arrays_and_objects_without_values_have_no_vote(step: ReadStep) -> None:
     "value",
     [b'{"\\ud800":1,"a":2}', b'{"a":2,"o":{"\\udfff":1}}', b'{"a":2,"l":[{"\\udfff":1}]}'],
 )
-def test_a_column_whose_name_is_no_text_is_refused_not_dropped(step: ReadStep, value: bytes) -> None:
+def test_a_column_whose_name_is_not_valid_text_is_refused_not_dropped(step: ReadStep, value: bytes) -> None:
     assert taken(step, [value, b'{"a":1}', b'{"\\ud83d\\ude00":3}']) == {
         1: {"a": 1, "😀": None},
         2: {"a": None, "😀": 3},
@@ -95,7 +95,7 @@ def test_a_column_whose_name_is_no_text_is_refused_not_dropped(step: ReadStep, v
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_text_that_only_shows_half_a_surrogate_pair_is_kept(step: ReadStep) -> None:
+def test_a_string_that_spells_out_half_a_surrogate_pair_is_kept(step: ReadStep) -> None:
     value = b'{"a":"\\\\ud800","l":[{"b":1}]}'
     table = read_batch(step, value, infer_batch(step, value, None))
     assert table.to_pylist() == [json.loads(value)] == [{"a": "\\ud800", "l": [{"b": 1}]}]
@@ -127,9 +127,7 @@ def test_a_column_of_records_that_disagree_has_the_kind_of_most_values_or_the_fi
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("wrong", [b"[]", b'[{"b":1},{"c":1}]', b"junk", b"\xff"])
-def test_columns_are_inferred_from_the_messages_after_one_that_is_no_record(
-    step: ReadStep, wrong: bytes
-) -> None:
+def test_columns_are_inferred_from_the_messages_after_an_invalid_one(step: ReadStep, wrong: bytes) -> None:
     assert infer_records(step, [b'{"a":1}', wrong, b'{"z":1}'], None).names == ["a", "z"]
 
 
@@ -159,6 +157,6 @@ def test_a_batch_has_the_known_columns_before_its_own(step: ReadStep) -> None:
     assert infer_batch(step, b'{"c":true,"a":1}', known) == known.append(pa.field("c", pa.bool_()))
 
 
-def test_records_inside_of_documents_are_kept_beside_a_bad_one() -> None:
+def test_records_in_documents_are_kept_next_to_a_bad_one() -> None:
     values = [b'{"x":{"a":1}}', b'{"x":1}', b'{"x":{"a":2}}']
     assert taken(ReadStepJson(sub_path="x"), values) == {0: {"a": 1}, 2: {"a": 2}}

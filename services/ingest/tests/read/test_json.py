@@ -20,7 +20,7 @@ def test_a_file_is_an_array_of_objects(tmp_path: Path) -> None:
     ]
 
 
-def test_the_array_may_lie_inside_the_document() -> None:
+def test_the_array_may_be_nested_in_the_document() -> None:
     step = ReadStepJson(sub_path="result.rows")
     table = read_batch(step, b'{"result": {"rows": [{"id": 1}]}}', SCHEMA)
     assert table.column("id").to_pylist() == [1]
@@ -59,7 +59,7 @@ def test_white_space_and_other_members_of_the_document_do_not_matter() -> None:
         b'{"rows":null}',
     ],
 )
-def test_a_document_that_is_not_json_to_its_end_or_says_something_twice_is_refused(document: bytes) -> None:
+def test_a_document_that_is_not_json_to_its_end_or_has_a_duplicate_key_is_refused(document: bytes) -> None:
     with pytest.raises(InvalidInput):
         read_batch(ReadStepJson(sub_path="rows"), document, SCHEMA)
 

@@ -7,8 +7,8 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepNdJson
 from odf_ingest.read import read_batch, read_file, read_records
 
-MOMENT = pa.timestamp("ms", "UTC")
-SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("at", MOMENT), ("day", pa.date32())])
+TIMESTAMP = pa.timestamp("ms", "UTC")
+SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("at", TIMESTAMP), ("day", pa.date32())])
 STEP = ReadStepNdJson()
 
 
@@ -21,7 +21,7 @@ def test_one_message_is_one_record_in_order() -> None:
     assert [row["id"] for row in rows(b'{"id":2}', b'{"id":1}', b'{"id":3}')] == [2, 1, 3]
 
 
-def test_columns_that_are_not_declared_are_passed_over_and_missing_ones_are_null() -> None:
+def test_columns_that_are_not_declared_are_skipped_and_missing_ones_are_null() -> None:
     assert rows(b'{"id":1,"other":{"deep":[1]}}') == [{"id": 1, "city": None, "at": None, "day": None}]
 
 
@@ -78,7 +78,7 @@ def test_an_empty_message_does_not_hide_a_double_one() -> None:
         rows(b'{"id":1}', b"", b'{"id":2}{"id":3}')
 
 
-def test_moments_with_offsets_become_utc_and_naive_ones_are_utc() -> None:
+def test_timestamps_with_offsets_become_utc_and_naive_ones_are_utc() -> None:
     found = rows(
         b'{"at":"2020-01-01T02:00:00+02:00"}',
         b'{"at":"2020-01-01 00:00:00"}',
@@ -87,14 +87,14 @@ def test_moments_with_offsets_become_utc_and_naive_ones_are_utc() -> None:
     assert {row["at"].isoformat() for row in found} == {"2020-01-01T00:00:00+00:00"}  # type: ignore[attr-defined]
 
 
-def test_moments_and_dates_follow_the_formats_given() -> None:
+def test_timestamps_and_dates_follow_the_given_formats() -> None:
     step = ReadStepNdJson(timestamp_format="dd/MM/yyyy HH:mm", date_format="%d.%m.%Y")
     (row,) = rows(b'{"at":"31/01/2020 07:05","day":"1.2.2020"}', step=step)
     assert str(row["at"]) == "2020-01-31 07:05:00+00:00"
     assert str(row["day"]) == "2020-02-01"
 
 
-def test_a_file_holds_one_object_a_line_and_blank_lines_do_not_count(tmp_path: Path) -> None:
+def test_a_file_has_one_object_per_line_and_blank_lines_are_ignored(tmp_path: Path) -> None:
     file = tmp_path / "data"
     file.write_bytes(b'\xef\xbb\xbf{"id":1}\n\n{"id":2}\n')
     assert read_file(STEP, file, SCHEMA).column("id").to_pylist() == [1, 2]

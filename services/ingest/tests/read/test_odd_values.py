@@ -1,4 +1,4 @@
-"""An odd value is a record, or is rejected for a reason; and never a matter of its neighbours."""
+"""An odd value is a record, or is rejected with a reason, independently of its neighbours."""
 
 from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from .odd_values import JSON_STEPS, NESTED, OPTIONS, STEPS, TYPES, declared, mes
 def rows_and_reasons(
     read: Callable[[Sequence[bytes]], pa.Table], faults: Any, some: Sequence[bytes]
 ) -> list[Any]:
-    """Return for each value its record, by the bytes that it has, or the reason why it is none."""
+    """Return for each value its record, as bytes, or the reason why it was rejected."""
     outcome = isolate_bad_records(some, read, faults, chunk=8)
     found: list[Any] = [None] * len(some)
     for place, reason in outcome.bad.items():
@@ -40,7 +40,7 @@ def rows_and_reasons(
 
 @given(data=st.data())
 @pytest.mark.parametrize("step", [*JSON_STEPS, *(ReadStepCsv(**some) for some in OPTIONS)])  # type: ignore[arg-type]
-def test_what_a_message_becomes_does_not_depend_on_those_next_to_it(
+def test_the_result_of_a_message_does_not_depend_on_adjacent_ones(
     step: ReadStep, data: st.DataObject
 ) -> None:
     types = TYPES if isinstance(step, ReadStepCsv) else [*TYPES, *NESTED]
@@ -59,9 +59,7 @@ def test_what_a_message_becomes_does_not_depend_on_those_next_to_it(
 
 @given(data=st.data())
 @pytest.mark.parametrize("step", [*STEPS, ReadStepCsv(infer_schema=True), ReadStepCsv(header=True)])
-def test_columns_that_are_inferred_hold_for_each_message_by_itself(
-    step: ReadStep, data: st.DataObject
-) -> None:
+def test_inferred_columns_hold_for_each_message_alone(step: ReadStep, data: st.DataObject) -> None:
     some = data.draw(st.lists(odd_messages(step), min_size=1, max_size=12))
     if isinstance(step, ReadStepCsv) and step.header:
         some = [b"n,c\n" + one for one in some]
@@ -77,7 +75,7 @@ def test_columns_that_are_inferred_hold_for_each_message_by_itself(
 
 
 @pytest.mark.parametrize("step", JSON_STEPS)
-def test_where_no_column_has_a_value_a_message_is_refused_for_what_it_is_itself(step: ReadStep) -> None:
+def test_without_any_column_each_message_is_refused_for_its_own_fault(step: ReadStep) -> None:
     some = [b'{"c":null}', *[b'{"c":nan}'] * 7, b'null{"c":0}', b"{}", b'{"c":1,"c":1}']
     schema = infer_records(step, some[:-1], None)
     assert len(schema) == 0

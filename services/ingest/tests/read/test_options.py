@@ -1,4 +1,4 @@
-"""Each option of a read step is obeyed exactly (docs/reference/manifests.md has the table)."""
+"""Each option of a read step is followed exactly (docs/reference/manifests.md has the table)."""
 
 from pathlib import Path
 from typing import Any
@@ -134,7 +134,9 @@ def test_a_sub_path_leads_to_the_array(tmp_path: Path) -> None:
         (ReadStepJson(sub_path=""), "subPath", "is not of the form"),
     ],
 )
-def test_what_could_never_be_obeyed_is_refused(step: ReadStep, where: str, complaint: str) -> None:
+def test_an_option_that_could_never_take_effect_is_refused(
+    step: ReadStep, where: str, complaint: str
+) -> None:
     with pytest.raises(InvalidInput, match=complaint) as refused:
         require_options(step)
     assert refused.value.where == where
@@ -148,5 +150,5 @@ def test_what_could_never_be_obeyed_is_refused(step: ReadStep, where: str, compl
         ReadStepJson(sub_path="a.b c.d", timestamp_format="rfc3339"),
     ],
 )
-def test_what_can_be_obeyed_is_taken(step: ReadStep) -> None:
+def test_an_option_that_can_take_effect_is_accepted(step: ReadStep) -> None:
     require_options(step)

@@ -62,7 +62,7 @@ def test_a_decimal_with_more_digits_before_the_point_than_declared_is_refused(ty
     ],
     ids=["struct", "list"],
 )
-def test_decimals_inside_of_others_are_refused_too(
+def test_nested_decimals_are_refused_too(
     type_of: Callable[[pa.DataType], pa.DataType], value_of: Callable[[Decimal], object]
 ) -> None:
     def read(number: Decimal) -> list[object]:
@@ -79,7 +79,7 @@ def test_decimals_inside_of_others_are_refused_too(
 
 
 @pytest.mark.parametrize("raw", [b"", b"PAR1", b"junk" * 100])
-def test_bytes_that_are_no_parquet_are_refused(raw: bytes) -> None:
+def test_bytes_that_are_not_parquet_are_refused(raw: bytes) -> None:
     with pytest.raises(InvalidInput):
         read_batch(ReadStepParquet(), raw, None)
 
@@ -111,7 +111,7 @@ def test_two_columns_of_one_name_are_refused_unless_neither_is_read() -> None:
 
 
 @pytest.mark.parametrize("type_", [pa.string_view(), pa.binary_view()])
-def test_texts_and_binary_values_of_any_layout_can_be_ordered(type_: pa.DataType) -> None:
+def test_strings_and_binary_values_of_any_layout_can_be_ordered(type_: pa.DataType) -> None:
     table = pa.table({"a": pa.array([b"x", None, b"y" * 100]).cast(type_)})
     found = read_batch(ReadStepParquet(), file_of(table), None)
     assert found.take([2, 1, 0]).to_pylist() == table.to_pylist()[::-1]

@@ -58,7 +58,7 @@ def test_penguins_have_quoted_values_with_separators_and_odd_names() -> None:
     assert "Adult, 1 Egg Stage" in table.column("Stage").to_pylist()
 
 
-def test_temperatures_have_timestamps_of_their_own_format() -> None:
+def test_temperatures_have_timestamps_of_a_custom_format() -> None:
     for name, format_text, java in (
         ("sf-temps.csv", "%Y/%m/%d %H:%M:%S", "yyyy/MM/dd HH:mm:ss"),
         ("seattle-temps.csv", "%Y/%m/%d %H:%M", "yyyy/MM/dd HH:mm"),

@@ -111,7 +111,7 @@ def test_the_language_driver_names_an_encoding() -> None:
     with pytest.raises(InvalidInput, match=r"^\.cpg: 'klingon' is not a known encoding"):
         rows(files | {"cpg": b"klingon"})
     with pytest.raises(InvalidInput, match=r"^\.cpg: 'rot13' is not a known encoding"):
-        rows(files | {"cpg": b"rot13"})  # known to Python, and no encoding of text
+        rows(files | {"cpg": b"rot13"})  # known to Python, but not a text encoding
 
 
 def test_lines_and_points_of_several_parts() -> None:
@@ -207,7 +207,9 @@ def test_what_decompresses_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatc
         read_batch(ReadStepEsriShapefile(), zipped(files), None)
 
 
-def test_names_that_lead_outside_lead_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_point_outside_the_archive_write_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()
     monkeypatch.chdir(inside)

@@ -1,4 +1,4 @@
-"""Each length in a shape is checked before it is believed: at the limit it is taken, one beyond it is refused."""
+"""Each length in a shape is checked before use: at the limit it is accepted, one beyond it is refused."""
 
 import struct
 
@@ -64,7 +64,7 @@ def test_a_sound_shape_has_its_rings(content: bytes, rings: int) -> None:
 
 @pytest.mark.parametrize("content", [one for one, _ in SOUND if len(one) > 4])
 def test_a_shape_that_is_one_byte_too_short_is_refused(content: bytes) -> None:
-    """Not the last numbers of a shape that has none: those after the count."""
+    """A null shape, of four bytes, has nothing to cut off."""
     with pytest.raises((ValueError, struct.error)):
         _rings(content[:-1])
 
@@ -96,7 +96,7 @@ def test_a_shape_that_claims_what_it_does_not_have_is_refused(content: bytes, wh
 
 
 def file_of(*contents: bytes, lengths: tuple[int, ...] | None = None) -> bytes:
-    """Return a .shp file of records, of so many 16-bit words as `lengths` say."""
+    """Return a .shp file of records, with these lengths in 16-bit words."""
     records = b"".join(
         struct.pack(">2i", number, len(content) // 2 if lengths is None else lengths[number - 1]) + content
         for number, content in enumerate(contents, start=1)
@@ -136,6 +136,6 @@ def test_the_squares_of_the_rings_of_all_polygons_are_summed(
 
 
 @pytest.mark.parametrize("content", [b"", bytes(99), bytes(100), struct.pack("<i", 9994) + bytes(96)])
-def test_what_is_no_shapefile_is_refused(content: bytes) -> None:
+def test_an_invalid_shapefile_is_refused(content: bytes) -> None:
     with pytest.raises(InvalidInput, match="is not a shapefile"):
         geometries(content)

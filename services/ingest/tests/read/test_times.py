@@ -13,7 +13,7 @@ from odf_ingest.read.types.times import to_dates, to_timestamps
 NOON = datetime(2020, 2, 1, 12, 0, tzinfo=UTC)
 
 
-def moment(text: str, format_text: str | None = None) -> datetime:
+def parsed(text: str, format_text: str | None = None) -> datetime:
     found, nothing = to_timestamps(pa.array([text, None]), format_text).to_pylist()
     assert nothing is None
     assert isinstance(found, datetime)
@@ -33,7 +33,7 @@ def moment(text: str, format_text: str | None = None) -> datetime:
     ],
 )
 def test_rfc_3339_is_read_with_and_without_a_zone(text: str) -> None:
-    assert moment(text) == NOON
+    assert parsed(text) == NOON
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_rfc_3339_is_read_with_and_without_a_zone(text: str) -> None:
     ],
 )
 def test_strftime_and_java_formats_are_followed(format_text: str, text: str) -> None:
-    assert moment(text, format_text) == NOON
+    assert parsed(text, format_text) == NOON
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2020-13-01T00:00:00Z", "01/02/2020"])
-def test_a_text_that_is_no_moment_is_refused(text: str) -> None:
+def test_an_invalid_timestamp_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
-        moment(text)
+        parsed(text)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_text_that_is_no_moment_is_refused(text: str) -> None:
         ("DATE", "2024-01-01T00:00:00Z", "'2024-01-01T00:00:00Z' is not a value of DATE"),
     ],
 )
-def test_the_reason_quotes_the_first_text_that_is_no_time(type_: str, text: str, reason: str) -> None:
+def test_the_reason_quotes_the_first_invalid_time(type_: str, text: str, reason: str) -> None:
     good = ["2024-01-01", *["2024-01-02"] * 40]
     texts = pa.array([None, *good, text, *good, "later"])
     (column,) = ddl_to_schema([f"c {type_}"])
@@ -86,9 +86,9 @@ def test_the_reason_quotes_the_first_text_that_is_no_time(type_: str, text: str,
 
 
 @pytest.mark.parametrize("text", ["2020-02-01 12", "31/02/2020 12:00", "x1/02/2020 12:00"])
-def test_a_text_of_another_format_is_refused(text: str) -> None:
+def test_a_string_of_another_format_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
-        moment(text, "dd/MM/yyyy HH:mm")
+        parsed(text, "dd/MM/yyyy HH:mm")
 
 
 def test_a_format_with_unknown_letters_is_refused() -> None:
@@ -113,7 +113,7 @@ def test_dates_follow_their_format() -> None:
         (9, "%d %B %Y", "2 January 2020", "2020-01-02 00:00:00.000000000Z"),
     ],
 )
-def test_moments_have_the_fraction_that_was_declared(
+def test_timestamps_have_the_declared_fraction(
     digits: int, format_text: str | None, text: str, shown: str
 ) -> None:
     schema = ddl_to_schema([f"at TIMESTAMP({digits})"])
@@ -122,13 +122,13 @@ def test_moments_have_the_fraction_that_was_declared(
     assert table.column("at").cast(pa.string()).to_pylist() == [shown]
 
 
-def test_a_moment_that_nanoseconds_cannot_hold_is_refused() -> None:
+def test_a_timestamp_that_nanoseconds_cannot_hold_is_refused() -> None:
     schema = ddl_to_schema(["at TIMESTAMP(9)"])
     with pytest.raises(InvalidInput, match="9999-01-01"):
         parse_objects([b'{"at": "9999-01-01T00:00:00Z"}'], schema, TimeFormats())
 
 
-def test_a_zone_does_not_carry_a_moment_past_what_nanoseconds_hold() -> None:
+def test_a_zone_does_not_move_a_timestamp_past_the_range_of_nanoseconds() -> None:
     schema = ddl_to_schema(["at TIMESTAMP(9)"])
     formats = TimeFormats(timestamp="%Y-%m-%dT%H:%M:%S%z")
     with pytest.raises(InvalidInput, match="column at"):

@@ -1,4 +1,4 @@
-"""Types of the specification's DDL table that text has no literals for, at any depth, from every text format."""
+"""Types of the specification's DDL table without literals in text formats, at any depth, from every such format."""
 
 import datetime as dt
 import json
@@ -20,7 +20,7 @@ from odf_ingest.read.types.type_names import type_name
 from odf_ingest.read.types.uuids import to_uuids
 
 ID = "123e4567-e89b-12d3-a456-426614174000"
-MOMENT = dt.datetime(2020, 1, 1, 0, 0, 0, 123_000, dt.UTC)
+TIMESTAMP = dt.datetime(2020, 1, 1, 0, 0, 0, 123_000, dt.UTC)
 FLAT = [
     ("UUID", ID, UUID(ID)),
     ("UUID", ID.upper(), UUID(ID)),
@@ -34,7 +34,7 @@ NESTED = [
     ("UUID[]", [ID, None], [UUID(ID), None]),
     ("TIME[]", ["12:34"], [dt.time(12, 34)]),
     ("DATE[]", ["2020-01-02"], [dt.date(2020, 1, 2)]),
-    ("TIMESTAMP[]", ["2020-01-01T02:00:00.123+02:00"], [MOMENT]),
+    ("TIMESTAMP[]", ["2020-01-01T02:00:00.123+02:00"], [TIMESTAMP]),
     ("DATE[][]", [["2020-01-02"], None, []], [[dt.date(2020, 1, 2)], None, []]),
     (
         "STRUCT<u: UUID, t: TIME, l: ARRAY<DATE>, s: STRUCT<d: DATE>>",
@@ -50,7 +50,7 @@ def schema_of(type_: str) -> pa.Schema:
 
 @pytest.mark.parametrize("step", [ReadStepNdJson(), ReadStepJson()])
 @pytest.mark.parametrize(("type_", "given", "expected"), [*FLAT, *NESTED])
-def test_json_has_them_as_text(step: ReadStep, type_: str, given: object, expected: object) -> None:
+def test_json_has_them_as_strings(step: ReadStep, type_: str, given: object, expected: object) -> None:
     values = [json.dumps({"c": one}).encode() for one in (given, None, given)]
     schema = schema_of(type_)
     for table in (
@@ -69,7 +69,7 @@ def _join(step: ReadStep, values: list[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize(("type_", "given", "expected"), FLAT)
-def test_csv_has_them_as_text(type_: str, given: str, expected: object) -> None:
+def test_csv_has_them_as_strings(type_: str, given: str, expected: object) -> None:
     schema = ddl_to_schema(["n INT", f"c {type_}"])
     values = [f"1,{given}".encode(), b"2,", f"3,{given}".encode()]
     for table in (
@@ -93,7 +93,7 @@ def test_csv_has_them_as_text(type_: str, given: str, expected: object) -> None:
         ("TIMESTAMP[]", ["soon"], "soon"),
     ],
 )
-def test_other_texts_are_refused_by_column_and_value(type_: str, value: Any, text: str) -> None:
+def test_other_strings_are_refused_by_column_and_value(type_: str, value: Any, text: str) -> None:
     lines = b"%s\n%s" % (json.dumps({"c": None}).encode(), json.dumps({"c": value}).encode())
     with pytest.raises(InvalidInput, match=rf"^line 2: column c: .*{text}"):
         read_batch(ReadStepNdJson(), lines, schema_of(type_))
@@ -137,7 +137,7 @@ def test_a_struct_with_required_parts_may_be_null_itself(type_: str) -> None:
         ("ARRAY<STRUCT<d: DATE NOT NULL>>", b'[{"d":null}]', "d"),
     ],
 )
-def test_a_required_part_is_required_where_there_is_a_whole(type_: str, value: bytes, part: str) -> None:
+def test_a_required_field_is_required_if_its_struct_is_not_null(type_: str, value: bytes, part: str) -> None:
     with pytest.raises(InvalidInput, match=f"column c: its field {part} is required and is null"):
         read_records(ReadStepNdJson(), [b'{"c":%s}' % value], schema_of(type_))
 
@@ -157,7 +157,7 @@ def test_messages_name_a_type_as_it_is_declared_or_as_arrow_does(type_: pa.DataT
 
 
 @pytest.mark.parametrize("count", range(1, 9))
-def test_the_first_value_that_cannot_be_cast_is_found_wherever_it_is(count: int) -> None:
+def test_the_first_value_that_cannot_be_cast_is_found_at_any_place(count: int) -> None:
     for first in range(count):
         texts = ["1"] * first + ["x"] + ["1", "y"] * (count - first)
         assert first_misfit(pa.array(texts), pa.int64()) == first
@@ -198,7 +198,7 @@ def test_required_elements_of_a_list_and_fields_of_a_struct_may_not_be_null(type
 
 
 @pytest.mark.parametrize("nested", ["{}", "ARRAY<{}>"])
-def test_text_of_a_column_of_bytes_is_base64_only_if_a_binary_message_was_decoded(nested: str) -> None:
+def test_a_string_in_a_column_of_bytes_is_base64_only_if_a_binary_message_was_decoded(nested: str) -> None:
     schema = ddl_to_schema([f"c {nested.format('BINARY')}", f"t {nested.format('STRING')}"])
     value = b'{"c":"YQ==","t":"YQ=="}' if nested == "{}" else b'{"c":["YQ=="],"t":["YQ=="]}'
 

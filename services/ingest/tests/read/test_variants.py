@@ -14,5 +14,5 @@ def test_every_read_format_has_a_reader(step: Any) -> None:
 
 
 @pytest.mark.parametrize("strategy", get_args(MergeStrategy))
-def test_every_merge_strategy_is_there(strategy: type) -> None:
+def test_every_merge_strategy_exists(strategy: type) -> None:
     assert merge.dispatch(strategy) is not merge.dispatch(object)

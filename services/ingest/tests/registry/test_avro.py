@@ -1,4 +1,4 @@
-"""Avro messages, compared with a decoder of our own that shares nothing with fastavro."""
+"""Avro messages, compared with an independent decoder that shares no code with fastavro."""
 
 import json
 import struct
@@ -190,7 +190,7 @@ def test_rows_are_those_of_an_independent_decoder(rows: list[dict[str, Any]]) ->
     assert table.to_pylist() == [Reference(one).value(ROW) for one in payloads]
 
 
-def test_columns_without_declared_types_keep_decimals_as_text_and_longs_whole() -> None:
+def test_columns_without_declared_types_keep_decimals_as_strings_and_longs_exact() -> None:
     schema = record(id="long", price=logical("bytes", "decimal", precision=20, scale=2))
     text = decoded(schema, {"id": 2**63 - 1, "price": (1234567890123456789).to_bytes(8, "big")})
     columns = infer_records(DecodedJson(), [text.encode()], None)
@@ -431,7 +431,7 @@ def test_a_value_of_fixed_size_may_take_no_bytes() -> None:
     assert decoder(record(a={"type": "fixed", "name": "F", "size": 0}))(b"") == '{"a":""}'
 
 
-def test_a_schema_that_is_no_json_is_refused() -> None:
+def test_a_schema_that_is_not_json_is_refused() -> None:
     for text in ("{", "[" * 100_000, "\ud800"):
         schema = Schema(kind="AVRO", text=text)
         assert "is not an Avro schema" in refusal(partial(avro_decoder, schema))
@@ -447,7 +447,7 @@ def test_the_clock_of_the_reference_is_exact() -> None:
 
 
 def test_maps_whose_values_take_no_bytes_have_short_names() -> None:
-    """An entry is its key's length, at least, and at most its name, four more characters, and what is around both."""
+    """An entry has at least the length byte of its key, and at most its name, four more characters, and the delimiters."""
 
     def entries(length: int) -> object:
         value = {"type": "record", "name": "L", "fields": [{"name": "n" * length, "type": "null"}]}
@@ -473,7 +473,7 @@ def test_maps_whose_values_take_no_bytes_have_short_names() -> None:
     ids=["date", "time", "uuid", "decimal", "string", "array", "map", "empty union", "fixed"],
 )
 def test_an_element_has_as_long_a_name_as_its_least_bytes_allow(type_: object, longest: int) -> None:
-    """Of the characters that a byte may stand for, the value's longest text and what is around it are taken."""
+    """The limit per byte is the length of the value's longest string and its delimiters."""
 
     def elements(length: int) -> object:
         item = {"type": "record", "name": "L", "fields": [{"name": "n" * length, "type": type_}]}
@@ -483,7 +483,7 @@ def test_an_element_has_as_long_a_name_as_its_least_bytes_allow(type_: object, l
     assert "take too few bytes" in refusal(lambda: decoder(elements(longest + 1)))
 
 
-def test_what_a_schema_only_mentions_is_nested_up_to_a_limit_too() -> None:
+def test_unused_attributes_of_a_schema_are_nested_up_to_a_limit_too() -> None:
     def mentioning(depth: int) -> object:
         note: list[Any] = []
         for _ in range(depth - 1):

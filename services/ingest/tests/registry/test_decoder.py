@@ -65,7 +65,7 @@ def test_a_schema_may_be_named_by_its_guid(registry: Registry) -> None:
     assert registry.asked == [f"/schemas/guids/{GUID}", path, f"{path}?format=serialized"]
 
 
-def test_a_guid_that_the_registry_does_not_know_says_nothing_about_other_messages(registry: Registry) -> None:
+def test_an_unknown_guid_does_not_affect_other_messages(registry: Registry) -> None:
     unknown = framed_by_guid(UUID(int=3), b"\x0a")
     for guids in ({}, {GUID: 1}):  # the registry knows no GUIDs at all, or others
         registry.guids = guids
@@ -98,9 +98,7 @@ def test_what_cannot_be_decoded_is_named_by_its_schema(registry: Registry) -> No
         assert reason.startswith(expected), reason
 
 
-def test_a_schema_that_was_missing_is_looked_for_again(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_schema_is_requested_again(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Registries().decoder(SourceSettings(schema_registry=registry.url))
     assert made is not None
     value = avro(7, ROW, {"id": 1})
@@ -170,7 +168,7 @@ def test_references_that_lead_nowhere_are_refused(
     assert len(registry.asked) <= client.MAX_REFERENCES + 2
 
 
-def test_a_registry_that_is_down_says_nothing_about_messages(registry: Registry) -> None:
+def test_a_registry_that_is_down_does_not_reject_messages(registry: Registry) -> None:
     value = avro(1, ROW, {"id": 1})
     for status in (500, 503, 429, 404, 302, 422):
         registry.fails = status
@@ -183,7 +181,7 @@ def test_a_registry_that_is_down_says_nothing_about_messages(registry: Registry)
         assert "is not a schema" in unavailable(lambda: decode(registry, value))
 
 
-def test_an_answer_that_trickles_is_given_up(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trickling_response_times_out(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "BODY_SECONDS", 0.2)
     registry.pause = 0.05
     assert "more than 0.2 s for an answer" in unavailable(lambda: decode(registry, avro(1, ROW, {"id": 1})))

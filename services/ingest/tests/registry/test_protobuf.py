@@ -189,7 +189,7 @@ def test_indexes_choose_the_type(
         (b"\x00" + sized(19, number(1, 2**60)), "cannot be written as JSON"),
     ],
 )
-def test_what_is_no_message_is_refused(row: Callable[[bytes], str], payload: bytes, why: str) -> None:
+def test_an_invalid_message_is_refused(row: Callable[[bytes], str], payload: bytes, why: str) -> None:
     assert why in refusal(lambda: row(payload))
 
 

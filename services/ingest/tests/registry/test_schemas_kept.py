@@ -1,4 +1,4 @@
-"""Which schemas are asked for, and for how long what came back is kept."""
+"""Which schemas are requested, and for how long they are cached."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -46,7 +46,7 @@ def faults_of(client: Client) -> Callable[..., dict[int, str]]:
     return lambda *values, **options: decoder.decode(values, **options)[1]
 
 
-def test_only_an_id_of_31_bits_is_asked_for(client: Client, faults_of: Callable[..., dict[int, str]]) -> None:
+def test_only_an_id_of_31_bits_is_requested(client: Client, faults_of: Callable[..., dict[int, str]]) -> None:
     assert faults_of(framed(MAX_ID)) == {}
     assert "the id is too large" in faults_of(framed(MAX_ID + 1))[0]
     assert faults_of(framed(0)) == {}
@@ -69,7 +69,7 @@ def test_a_message_begins_with_the_whole_name_of_its_schema(
     assert client.asked == ([] if name is None else [name])
 
 
-def test_a_schema_that_could_not_be_used_is_asked_for_again_after_a_while(
+def test_an_unusable_schema_is_requested_again_after_a_while(
     client: Client, faults_of: Callable[..., dict[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
@@ -87,7 +87,7 @@ def test_a_schema_that_could_not_be_used_is_asked_for_again_after_a_while(
     assert client.asked == [1] * 3
 
 
-def test_the_schemas_that_were_used_last_are_kept(
+def test_the_most_recently_used_schemas_are_kept(
     client: Client, faults_of: Callable[..., dict[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_SCHEMAS", 2)

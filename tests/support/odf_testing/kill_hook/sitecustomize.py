@@ -1,7 +1,7 @@
 """Lets a test kill a service by SIGKILL at its n-th change of the file system: before it, or after it.
 
 The process is armed by a file named like its module in the folder `$KILL_HOOK`, with the number of changes to survive,
-and `before` or `after`. It takes the file away at its next change, which is the first that counts.
+and `before` or `after`. It removes the file at its next change, which is the first that counts.
 """
 
 import os
@@ -52,7 +52,7 @@ class _Hook:
 
 
 def _module() -> str:
-    """Return the module that `python -m` runs; during its start, only the command line tells."""
+    """Return the module that `python -m` runs; during its start, only the command line has it."""
     words = sys.orig_argv
     return words[words.index("-m") + 1] if "-m" in words[:-1] else ""
 
