@@ -23,7 +23,6 @@ class Servicer(verifier_pb2_grpc.VerifierServicer):
     """Serves `Verify`."""
 
     def __init__(self, datasets: NodeDatasets, verifier: Verifier) -> None:
-        """Serve the datasets of this node."""
         self._datasets = datasets
         self._verifier = verifier
 

@@ -171,7 +171,6 @@ class OnCommit:
     """Verifies datasets on commit; several commits of a dataset that are queued become one verification."""
 
     def __init__(self, verifier: Verifier) -> None:
-        """Start with an empty queue."""
         self._verifier = verifier
         self._waiting: dict[str, Target] = {}
         self._changed = threading.Condition()

@@ -32,7 +32,6 @@ class MemoryRefStore(RefStore):
     """Heads in a dictionary; threads may share it."""
 
     def __init__(self) -> None:
-        """Start with no heads."""
         self._heads: dict[tuple[DatasetId, str], Multihash] = {}
         self._guard = threading.Lock()
 
@@ -188,7 +187,6 @@ class MemoryCatalog(Catalog):
     """Names in a dictionary; threads may share it."""
 
     def __init__(self) -> None:
-        """Start with no names."""
         self._entries: dict[str, CatalogEntry] = {}
         self._guard = threading.Lock()
         self._lock = threading.Lock()

@@ -108,7 +108,6 @@ class RedisLocks:
     """One lock per dataset."""
 
     def __init__(self, connection: RedisConnection) -> None:
-        """Use a connection."""
         self._connection = connection
 
     def acquire(self, dataset: DatasetId, ttl_ms: int) -> RedisLock | None:
@@ -132,7 +131,6 @@ class RedisStateCache:
     """The last known state of each chain as bytes; a state contains the head it belongs to."""
 
     def __init__(self, connection: RedisConnection) -> None:
-        """Use a connection."""
         self._connection = connection
 
     def get(self, dataset: DatasetId) -> bytes | None:

@@ -2,6 +2,9 @@
 
 Blocks are read by hash, so each is proven to be the requested one, and sequence numbers must fall by one at every step,
 so a walk ends. Only links are checked here; `chain/rules` checks the events.
+
+Walks take a function that reads a block, not a `DatasetReader`: packs, spooled downloads and pushed blocks have no more
+to offer than that.
 """
 
 from collections.abc import Callable, Iterator

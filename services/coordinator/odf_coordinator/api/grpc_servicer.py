@@ -58,7 +58,6 @@ class Servicer(CoordinatorServicer):
     """Serves the `odf` command and other services."""
 
     def __init__(self, parts: Parts) -> None:
-        """Use these components."""
         self._parts = parts
 
     def Add(self, request: wire.AddRequest, context: grpc.ServicerContext) -> wire.AddReply:

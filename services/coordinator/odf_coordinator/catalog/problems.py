@@ -25,7 +25,6 @@ class Problems:
     """The current problem of each dataset that has one; thread-safe."""
 
     def __init__(self) -> None:
-        """Start without problems."""
         self._known: dict[DatasetId, Problem] = {}
         self._seen: dict[DatasetId, float] = {}
         self._lock = threading.Lock()

@@ -29,7 +29,6 @@ class Slices:
     """Lists slices; caches a dataset's list, so that the next call reads only newer blocks."""
 
     def __init__(self, datasets: Datasets) -> None:
-        """List slices of `datasets`."""
         self._datasets = datasets
         self._known: dict[DatasetId, _Listing] = {}
         self._lock = threading.Lock()

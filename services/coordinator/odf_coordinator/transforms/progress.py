@@ -21,7 +21,6 @@ class RunningTransform:
     """One running transform."""
 
     def __init__(self, announce: Callable[[EngineProgress], None], clock: Clock) -> None:
-        """No report has arrived yet."""
         self.now = EngineProgress()
         self._announce = announce
         self._clock = clock

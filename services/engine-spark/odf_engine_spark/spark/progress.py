@@ -14,7 +14,6 @@ class Progress:
     """The progress of one request. Thread-safe."""
 
     def __init__(self) -> None:
-        """Start with nothing done."""
         self._guard = threading.Lock()
         self._now = EngineProgress()
         self._is_cancelled = False

@@ -101,7 +101,6 @@ class Receipts:
     """The receipts in a home; several processes may use them."""
 
     def __init__(self, home: Path) -> None:
-        """Use a home."""
         self._folder = home / FOLDER
 
     def find(self, dataset: DatasetId, id_: str) -> Receipt | None:

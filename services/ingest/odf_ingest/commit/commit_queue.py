@@ -64,7 +64,6 @@ class CommitQueues:
         committer: BatchCommitter,
         pools: Pools,
     ) -> None:
-        """Commit through `committer`."""
         self._blobs = blobs
         self._states = states
         self._committer = committer

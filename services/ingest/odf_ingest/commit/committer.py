@@ -88,7 +88,6 @@ class Proposals:
     """Sends proposals to the coordinator over the bus; replies are matched by correlation id."""
 
     def __init__(self, replies: Replies) -> None:
-        """Send over `replies`."""
         self.replies = replies
 
     def propose(self, draft: Draft, wait: float = REPLY_TIMEOUT_SECONDS) -> Body | None:
@@ -106,7 +105,6 @@ class BatchCommitter:
     """Commits batches; one thread per dataset at a time."""
 
     def __init__(self, states: ChainStates, drafter: Drafter, proposals: Proposals) -> None:
-        """Use these parts."""
         self._states = states
         self._drafter = drafter
         self._proposals = proposals

@@ -106,7 +106,6 @@ class LateRecords:
     """Late records by source since the process started; thread-safe."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._lock = threading.Lock()
         self._known: dict[tuple[DatasetId, str], Lateness] = defaultdict(Lateness)
 

@@ -46,7 +46,6 @@ class Drains:
     def __init__(
         self, topics: SourceTopics, queues: CommitQueues, owned: AssignedSources, reader: PushReader
     ) -> None:
-        """Use these parts."""
         self.waiting_timeout = WAITING_TIMEOUT_SECONDS
         self._topics = topics
         self._queues = queues

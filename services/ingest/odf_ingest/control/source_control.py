@@ -103,7 +103,6 @@ class SourceControl:
         request: Callable[[Callable[[], None]], None],
         schedule: PollSchedule,
     ) -> None:
-        """Use these parts."""
         self._schedule = schedule
         self._queues = queues
         self._topics = topics

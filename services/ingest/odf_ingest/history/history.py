@@ -226,7 +226,6 @@ class HistoryAt:
     """Port `History` for one state of the chain."""
 
     def __init__(self, history: DatasetHistory, state: ChainState) -> None:
-        """Use `history` at `state`."""
         self._history = history
         self._state = state
 

@@ -112,7 +112,6 @@ class ReadFiles:
     """The files that a dataset's chain says were read; keeps them, and walks only the blocks since. One thread."""
 
     def __init__(self, read: ReadBlock) -> None:
-        """Read blocks with `read`."""
         self._read = read
         self._head: Multihash | None = None
         self._files: dict[str, ReadFile] = {}

@@ -58,7 +58,6 @@ class TextRows:
     """Rows of text that are read together; bad ones are left out, and collected with the reason."""
 
     def __init__(self, records: FileRecords) -> None:
-        """Read `records`."""
         self.records = records
         self._kept = np.arange(len(records.places))
         self._reasons: dict[int, str] = {}
@@ -110,7 +109,6 @@ class RejectedRows:
     """The rows of a file, of which bad ones are left out; unless all are bad, or its format has no rows of text."""
 
     def __init__(self, step: ReadStep, file: Path) -> None:
-        """Read the file with `step`."""
         self._step = step
         self._file = file
         self._has_bad = False

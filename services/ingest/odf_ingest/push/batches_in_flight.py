@@ -58,7 +58,6 @@ class BatchesInFlight:
     """What the threads tell each other about them: each attribute is written by one thread only."""
 
     def __init__(self) -> None:
-        """There is none yet."""
         self.begun = 0
         self.settled = 0
         self.is_stale = False  # all are to be dropped

@@ -44,7 +44,6 @@ class Inspector:
         pool: Executor,
         deliver: Callable[[Sequence[Inspection]], None],
     ) -> None:
-        """Work on `pool`."""
         self._catalog = catalog
         self._current = current
         self._topics = topics

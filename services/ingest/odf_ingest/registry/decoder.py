@@ -40,7 +40,6 @@ class Decoder:
     """Decodes messages with the schemas of one registry; thread-safe."""
 
     def __init__(self, client: RegistryClient) -> None:
-        """Fetch schemas with `client`."""
         self._client = client
         self._known: OrderedDict[tuple[int | UUID, bool], _CachedDecoder] = OrderedDict()
         self._mutex = threading.Lock()
@@ -98,7 +97,6 @@ class Registries:
     """Decoders by registry; thread-safe."""
 
     def __init__(self) -> None:
-        """Know none yet."""
         self._decoders: OrderedDict[RegistryAddress, Decoder] = OrderedDict()
         self._mutex = threading.Lock()
 

@@ -35,7 +35,6 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
     """Serves the directory of a node; its callers are trusted."""
 
     def __init__(self, directory: Directory, logins: RemoteLogins, catalog: Catalog) -> None:
-        """Serve a directory."""
         self._directory = directory
         self._store = directory.store
         self._logins = logins

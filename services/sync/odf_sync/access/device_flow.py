@@ -30,7 +30,6 @@ class DeviceLogins:
     """Pending logins; thread-safe."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Start without logins."""
         self._clock = clock
         self._lock = threading.Lock()
         self._logins: dict[str, _Login] = {}

@@ -72,7 +72,6 @@ class RemoteLogins:
     """The tokens of other nodes; thread-safe."""
 
     def __init__(self, store: AccessStore) -> None:
-        """Keep them in a store."""
         self._store = store
         retries = urllib3.Retry(total=2, read=0, backoff_factor=0.3)  # who says nothing is not asked again
         self._pool = urllib3.PoolManager(num_pools=2, timeout=TIMEOUT, retries=retries)

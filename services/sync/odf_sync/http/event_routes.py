@@ -43,7 +43,6 @@ class EventRoutes:
     """Handlers of event streams."""
 
     def __init__(self, states: ChainStates, authorizer: Authorizer, heads: HeadWatch) -> None:
-        """Serve the commits of every dataset."""
         self._states = states
         self._authorizer = authorizer
         self._heads = heads

@@ -38,7 +38,6 @@ class HeadWatch:
     """The streams that wait for datasets; thread-safe."""
 
     def __init__(self) -> None:
-        """Nothing waits yet."""
         self._bells: dict[str, set[Bell]] = {}
         self._lock = threading.Lock()
         self.is_closed = False

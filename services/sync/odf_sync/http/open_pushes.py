@@ -34,7 +34,6 @@ class OpenPushes:
     """The pushes that are in progress, by the name that they are for."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin with none."""
         self._clock = clock
         self._datasets: dict[str, list[DatasetId]] = {}
         self._ended: dict[str, tuple[DatasetId, float]] = {}

@@ -74,7 +74,6 @@ class Reads:
     """Reads of repositories that are in progress; thread-safe."""
 
     def __init__(self) -> None:
-        """Begin without any."""
         self._guard = threading.Lock()
         self._running: dict[Read, Future[SearchedRepository]] = {}
 

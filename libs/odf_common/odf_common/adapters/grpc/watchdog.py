@@ -9,7 +9,6 @@ class Watchdog:
     """Calls `give_up` once, from its own thread, unless reset within `seconds`."""
 
     def __init__(self, seconds: float, give_up: Callable[[], object]) -> None:
-        """Start the timer."""
         self._seconds = seconds
         self._give_up = give_up
         self._until = time.monotonic() + seconds

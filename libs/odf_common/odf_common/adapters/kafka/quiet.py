@@ -29,7 +29,6 @@ class QuietPartitions:
     """Reports which of its partitions have messages or errors; used by one thread."""
 
     def __init__(self, config: Config) -> None:
-        """Watch nothing yet."""
         self._config: Config = {**config, **SETTINGS}
         self._clients: list[_Client] = []
 

@@ -31,7 +31,6 @@ class S3BlobStore(BlobStore):
     """
 
     def __init__(self, bucket: Bucket, *, local: BlobStore, cache: ObjectCache) -> None:
-        """Use a bucket."""
         self._bucket = bucket
         self._local = local
         self._cache = cache

@@ -27,7 +27,6 @@ class S3RefStore(RefStore):
     """
 
     def __init__(self, bucket: Bucket) -> None:
-        """Use a bucket."""
         self._bucket = bucket
 
     def head(self, dataset: DatasetId, ref: str = HEAD) -> Multihash | None:

@@ -247,7 +247,6 @@ class Remarks:
     """Reports the progress of a pull every `REPORT_INTERVAL_SECONDS` seconds when stderr is not a terminal."""
 
     def __init__(self, *, is_terminal: bool, now: Callable[[], float]) -> None:
-        """Start the first interval."""
         self._is_terminal = is_terminal
         self._now = now
         self._said = now()

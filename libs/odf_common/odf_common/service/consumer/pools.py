@@ -135,7 +135,6 @@ class SerialQueue:
     """Runs tasks one after another on a pool, and takes no thread of it while there is none."""
 
     def __init__(self, pool: Executor) -> None:
-        """Run tasks on `pool`."""
         self._pool = pool
         self._tasks: deque[_Task] = deque()
         self._mutex = threading.Lock()

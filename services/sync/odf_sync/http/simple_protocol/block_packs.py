@@ -30,7 +30,6 @@ class BlockPacks:
     """Sends packs of the blocks of a store, and of their signatures."""
 
     def __init__(self, datasets: NodeDatasets) -> None:
-        """Read from the stores of the node."""
         self._datasets = datasets
 
     async def send(self, request: web.Request) -> web.StreamResponse:

@@ -71,7 +71,6 @@ class ObjectDownloads:
     """Answers with objects; used in the event loop only."""
 
     def __init__(self, blobs: BlobStore) -> None:
-        """Read from the store of the node."""
         self._blobs = blobs
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="objects")
         self._fetches: dict[tuple[DatasetId, ObjectKind, Multihash], asyncio.Future[Path]] = {}

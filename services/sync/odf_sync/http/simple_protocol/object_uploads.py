@@ -65,7 +65,6 @@ class ObjectUploads:
     """Receives objects: one is stored if its bytes hash to its name, and if so durably."""
 
     def __init__(self) -> None:
-        """Receive nothing yet."""
         self._received = shares_of_bodies()
 
     async def receive(self, request: web.Request, upload: ExpectedUpload, caller: Hashable) -> web.Response:
