@@ -30,6 +30,7 @@ from odf_sync.access import rate_limits
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rate_limits import Shares
+from odf_sync.http import ingest_routes
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import FAILED, UNAVAILABLE, application
 from odf_sync.http.ingest_client import IngestClient
@@ -217,6 +218,14 @@ def test_a_push_is_accepted_with_a_receipt_that_can_be_queried(here: Here) -> No
 def test_a_push_that_waits_is_answered_when_it_is_committed(here: Here) -> None:
     status, plain = here.post(path="/orders/ingest?wait=commit")
     assert (status, plain["state"], plain["records"], plain["head"]) == (200, "committed", 1, "h")
+
+
+def test_a_push_that_waits_is_answered_as_accepted_if_it_is_not_committed_in_time(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest_routes, "WAIT_SECONDS", 0.0)
+    status, plain = here.post(path="/orders/ingest?wait=commit")
+    assert (status, plain["state"]) == (202, "accepted")
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,10 @@ count = next(number for number, one in enumerate(given) if not one.startswith("-
 options = dict(one.split("=", 1) for one in given[:count])
 image, *arguments = given[count:]
 out, _ = options["--volume"].split(":", 1)
-lines = pathlib.Path(options["--env-file"]).read_text().splitlines()
+variables = pathlib.Path(options["--env-file"])
+if variables.stat().st_mode & 0o77:
+    sys.exit("others may read the variables")
+lines = variables.read_text().splitlines()
 environ = dict(line.split("=", 1) for line in lines)
 environ = {{name: value.replace("/odf/out", out) for name, value in environ.items()}}
 script = here / image.replace("/", "-")

@@ -147,6 +147,8 @@ def test_an_option_that_could_never_take_effect_is_refused(
     [
         ReadStepCsv(quote="", escape="", separator="\t", encoding="ISO-8859-1", null_value=""),
         ReadStepCsv(date_format="dd/MM/yyyy", timestamp_format="%F %T"),
+        ReadStepCsv(encoding="utf-16"),
+        ReadStepJson(encoding="utf-32"),
         ReadStepJson(sub_path="a.b c.d", timestamp_format="rfc3339"),
     ],
 )
