@@ -161,7 +161,10 @@ def second_coordinator(node: EmbeddedNode, first: int) -> Iterator[None]:
             yield
         finally:
             process.terminate()
-            process.wait(30)
+            try:
+                process.wait(30)
+            finally:
+                process.kill()  # one that does not end fails this story, and disturbs no other
 
 
 def blocks_of(folder: Path) -> int:

@@ -32,6 +32,7 @@ __all__ = ["Handler", "OutgoingMessage", "Service", "Subscription", "run_isolate
 log = structlog.stdlib.get_logger(__name__)
 
 JOIN_SECONDS: Final = 8.0  # for all messages in flight together; the supervisor kills after 10 s
+SIGNAL_SECONDS: Final = 1.0  # in which a signal is handled, whichever thread has received it
 EXIT_BUG: Final = 70  # exit code: a bug; the supervisor restarts
 MAX_OPEN_FILES: Final = 1 << 16
 
@@ -199,6 +200,8 @@ def _run(prepare: Callable[[Settings], RunningService], settings: Settings) -> i
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     running.start()
-    running.stop.wait()
+    # Only this thread runs the handler, and a signal that another thread has received does not wake it.
+    while not running.stop.wait(SIGNAL_SECONDS):
+        pass
     running.finish()
     return EXIT_BUG if running.has_failed else 0

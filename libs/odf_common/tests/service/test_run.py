@@ -1,4 +1,5 @@
 import resource
+import signal
 import threading
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from odf_testing.bus import MemoryBus
 from structlog.testing import capture_logs
 
-from odf_common.service import run
+from odf_common.service import logging, metrics, run
 from odf_common.service.environment import Environment, IsolatedEnvironment
 from odf_common.service.run import RunningService, Service
 from odf_common.service.settings import Settings
@@ -77,3 +78,26 @@ def test_a_service_that_only_answers_calls_is_connected_to_nothing(tmp_path: Pat
     assert begun.wait(5)
     running.finish()
     assert not running.has_failed
+
+
+@pytest.mark.timeout(20)
+def test_a_service_stops_by_a_signal_that_another_thread_has_received(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "SIGNAL_SECONDS", 0.05)
+    monkeypatch.setattr(logging, "configure", lambda *_, **__: None)
+    monkeypatch.setattr(metrics, "expose", lambda _: None)
+
+    def receive(stop: threading.Event) -> None:
+        time.sleep(0.1)  # the main thread waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        stop.wait()
+
+    environment = cast("Environment", SimpleNamespace(close=lambda: None, bus=MemoryBus()))
+    service = RunningService(Service(name="some", background=(receive,)), environment)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        assert run._run(lambda _: service, Settings(home=tmp_path)) == 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
