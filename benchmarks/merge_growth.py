@@ -62,9 +62,9 @@ class Dataset:
         """Drop the state in memory; the stored index is kept."""
         self.history = _history(self.blobs, self.state)
 
-    def bring_forward(self) -> None:
+    def catch_up(self) -> None:
         """Update the index, as is done before a batch takes its place in the queue."""
-        self.history.bring_forward(self.source.merge, lambda: self.state)
+        self.history.catch_up(self.source.merge, lambda: self.state)
 
     def prepared(self, records: pa.Table) -> PreparedRecords:
         """Return records as they are merged."""
@@ -79,7 +79,7 @@ class Dataset:
     def commit(self, records: pa.Table) -> None:
         """Append a batch."""
         begun = time.process_time()
-        self.bring_forward()
+        self.catch_up()
         merged = self.drafter.merged(
             self.state, self.prepared(records), self.history.at(self.state), SourceSettings()
         )

@@ -182,7 +182,7 @@ def _large_snapshot() -> list[Row]:
 
 
 def _merged(dataset: Dataset, new: pa.Table) -> int:
-    dataset.bring_forward()
+    dataset.catch_up()
     found = dataset.drafter.merged(
         dataset.state, dataset.prepared(new), dataset.history.at(dataset.state), SourceSettings()
     )

@@ -39,7 +39,7 @@ def with_indexes(files: Files, *merges: MergeStrategy) -> DatasetHistory:
     chain = a_chain()
     history = DatasetHistory(chain.read, files)
     for merge in merges:
-        history.bring_forward(merge, lambda: chain.state)
+        history.catch_up(merge, lambda: chain.state)
     return history
 
 

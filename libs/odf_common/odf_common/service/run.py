@@ -5,6 +5,7 @@ For messages that cannot be handled see `consumer_loop`. On SIGTERM: stop pollin
 
 import os
 import resource
+import select
 import signal
 import sys
 import threading
@@ -32,7 +33,7 @@ __all__ = ["Handler", "OutgoingMessage", "Service", "Subscription", "run_isolate
 log = structlog.stdlib.get_logger(__name__)
 
 JOIN_SECONDS: Final = 8.0  # for all messages in flight together; the supervisor kills after 10 s
-SIGNAL_SECONDS: Final = 1.0  # in which a signal is handled, whichever thread has received it
+LOOK_SECONDS: Final = 0.5  # between two looks whether a bug has ended the service
 EXIT_BUG: Final = 70  # exit code: a bug; the supervisor restarts
 MAX_OPEN_FILES: Final = 1 << 16
 
@@ -200,8 +201,19 @@ def _run(prepare: Callable[[Settings], RunningService], settings: Settings) -> i
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     running.start()
-    # Only this thread runs the handler, and a signal that another thread has received does not wake it.
-    while not running.stop.wait(SIGNAL_SECONDS):
-        pass
+    _await(running.stop)
     running.finish()
     return EXIT_BUG if running.has_failed else 0
+
+
+def _await(stop: threading.Event) -> None:
+    """Return once `stop` is set: at once by a signal, whichever thread has received it.
+
+    Only the main thread runs handlers, and only the pipe wakes it for a signal that another thread has received.
+    It does not wait for the event: a handler that sets an event whose lock its own thread holds would never return.
+    """
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    while not stop.is_set():
+        select.select([woken], [], [], LOOK_SECONDS)

@@ -84,7 +84,7 @@ def test_a_service_that_only_answers_calls_is_connected_to_nothing(tmp_path: Pat
 def test_a_service_stops_by_a_signal_that_another_thread_has_received(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "SIGNAL_SECONDS", 0.05)
+    monkeypatch.setattr(run, "LOOK_SECONDS", 60.0)
     monkeypatch.setattr(logging, "configure", lambda *_, **__: None)
     monkeypatch.setattr(metrics, "expose", lambda _: None)
 
@@ -99,5 +99,6 @@ def test_a_service_stops_by_a_signal_that_another_thread_has_received(
     try:
         assert run._run(lambda _: service, Settings(home=tmp_path)) == 0
     finally:
+        signal.set_wakeup_fd(-1)
         for number, handler in before.items():
             signal.signal(number, handler)

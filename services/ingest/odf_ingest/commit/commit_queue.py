@@ -23,7 +23,7 @@ from odf_ingest.history.kept_index import BuildProgress, IndexBehind, IsWanted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pools:
-    """Threads for commits, for calls that wait for the engine, and for bringing indexes forward."""
+    """Threads for commits, for calls that wait for the engine, and for catching indexes up."""
 
     commits: Executor
     queries: Executor
@@ -89,16 +89,16 @@ class CommitQueues:
     def commit(self, dataset: DatasetId, batch: Batch[P]) -> Outcome:
         """Commit the batch once its index is ready; see `BatchCommitter.commit`."""
         while True:
-            self.bring_forward(dataset, batch.source)
+            self.catch_up(dataset, batch.source)
             with suppress(IndexBehind):
                 return self.commit_indexed(dataset, batch)
 
     @guarded
-    def bring_forward(self, dataset: DatasetId, source: str, is_wanted: IsWanted = lambda: True) -> None:
-        """Bring the index for merging a source's batches forward, while others commit; may take long."""
+    def catch_up(self, dataset: DatasetId, source: str, is_wanted: IsWanted = lambda: True) -> None:
+        """Catch up the index for merging a source's batches, while others commit; may take long."""
         merge = _merge_step(self.state(dataset), source)
         history = self.queue(dataset).history
-        history.bring_forward(merge, lambda: self.state(dataset), is_wanted)
+        history.catch_up(merge, lambda: self.state(dataset), is_wanted)
 
     def building(self, dataset: DatasetId, merge: MergeStrategy) -> BuildProgress | None:
         """Return how far the index for a merge strategy is being caught up; None if it is not."""

@@ -101,18 +101,18 @@ class DatasetHistory:
             records = records.select([column for column in records.column_names if column in wanted])
             self._kept = _CachedSlice(name, replace(written, records=without_dictionaries(records)), wanted)
 
-    def bring_forward(
+    def catch_up(
         self,
         merge: MergeStrategy | None,
         current: Callable[[], ChainState],
         is_wanted: IsWanted = lambda: True,
     ) -> None:
-        """Bring the index that a strategy looks up, if any, forward to the current state; may take long."""
+        """Catch up the index that a strategy looks up, if any, to the current state; may take long."""
         match merge:
             case MergeStrategyLedger(primary_key=key):
-                self._key_index(key, current()).bring_forward(current, is_wanted)
+                self._key_index(key, current()).catch_up(current, is_wanted)
             case MergeStrategySnapshot(primary_key=key) | MergeStrategyUpsertStream(primary_key=key):
-                self._row_index(key, current()).bring_forward(current, is_wanted)
+                self._row_index(key, current()).catch_up(current, is_wanted)
             case _:
                 pass  # it looks nothing up
 

@@ -1,6 +1,6 @@
 """One index of a dataset: caught up in the background, looked up in a commit.
 
-Bringing forward may take minutes, after an upgrade or when the folder is lost, so it is done without the dataset's
+Catching up may take minutes, after an upgrade or when the folder is lost, so it is done without the dataset's
 lock. In a commit, an index is only extended by what others have committed since; anything else raises `IndexBehind`,
 upon which it is caught up again before the next attempt.
 """
@@ -27,7 +27,7 @@ from odf_ingest.history.run_store import RunStore
 
 log = structlog.stdlib.get_logger(__name__)
 
-BUSY_SECONDS: Final = 1.0  # that a commit waits for another thread to bring the index forward
+BUSY_SECONDS: Final = 1.0  # that a commit waits for another thread to catch up the index
 MAX_BLOCKS_IN_COMMIT: Final = 1000  # by which a commit extends an index
 FEW_SLICES: Final = 64  # that are read at once, however many indexes are being built
 BUILDS: Final = 2  # indexes built at a time in this process; each holds some 100,000 records in memory
@@ -108,7 +108,7 @@ class KeptIndex(Generic[Index]):
         self._is_ready = False  # caught up by this process, and not found damaged since
         self.building: BuildProgress | None = None
 
-    def bring_forward(self, current: Callable[[], ChainState], is_wanted: IsWanted) -> None:
+    def catch_up(self, current: Callable[[], ChainState], is_wanted: IsWanted) -> None:
         """Extend the index to the current state of the chain, or stop early once that is not wanted any more."""
         self.building = self.building or BuildProgress(since=time.time())
         try:

@@ -107,16 +107,16 @@ class BatchWorker:
             ready.set_result(None)
             queue.tasks.submit(lambda: settle(ready))
             return
-        indexed = queue.indexing(source.name).submit(lambda: self._bring_forward(source))
+        indexed = queue.indexing(source.name).submit(lambda: self._catch_up(source))
         indexed.add_done_callback(lambda ready: queue.tasks.submit(lambda: settle(ready)))
 
-    def _bring_forward(self, source: PushSource) -> None:
+    def _catch_up(self, source: PushSource) -> None:
         def is_wanted() -> bool:
             return not (source.in_flight.is_stale or self._stop.is_set())
 
         if is_wanted():
             keep_trying(
-                lambda: self._queues.bring_forward(source.dataset, source.name, is_wanted),
+                lambda: self._queues.catch_up(source.dataset, source.name, is_wanted),
                 self._stop,
                 final=StorageUnavailable,
             )

@@ -159,7 +159,7 @@ def test_a_batch_without_keys_waits_for_no_index_and_no_query(work: Work) -> Non
     def refused(*_: object) -> None:
         raise AssertionError
 
-    work.bench.queues.bring_forward = refused
+    work.bench.queues.catch_up = refused
     work.pool.is_held = True
     work.begin(a_batch({0: [message(1)]}))
     assert work.source.in_flight.querying_since is None
@@ -188,7 +188,7 @@ def test_a_batch_that_a_reopened_source_left_behind_is_dropped(work: Work) -> No
 
 def test_no_index_is_built_for_a_batch_that_is_dropped(make_work: Callable[..., Work]) -> None:
     work, indexed = make_work(MergeStrategyLedger(primary_key=("id",))), list[object]()
-    work.bench.queues.bring_forward = lambda *some: indexed.append(some)
+    work.bench.queues.catch_up = lambda *some: indexed.append(some)
     work.pool.is_held = True
     work.begin(a_batch({0: [message(1)]}))
     work.source.in_flight.is_stale = True
@@ -388,10 +388,10 @@ def test_a_batch_takes_its_place_once_its_index_is_ready(make_work: Callable[...
 
         setattr(work.bench.queues, name, call)
 
-    noted("bring_forward")
+    noted("catch_up")
     noted("commit_indexed")
     work.begin(a_batch({0: [message(1), message(1)]}))
-    assert (order, work.ids) == (["bring_forward", "commit_indexed"], [1])
+    assert (order, work.ids) == (["catch_up", "commit_indexed"], [1])
 
 
 def test_an_index_that_cannot_be_stored_fails_its_batch(make_work: Callable[..., Work]) -> None:
@@ -399,7 +399,7 @@ def test_an_index_that_cannot_be_stored_fails_its_batch(make_work: Callable[...,
         raise FULL
 
     work = make_work(MergeStrategyLedger(primary_key=("id",)))
-    work.bench.queues.bring_forward = full
+    work.bench.queues.catch_up = full
     work.begin(a_batch({0: [message(1)]}))
     assert work.failure is FULL
     assert work.ids == []

@@ -138,7 +138,7 @@ def test_a_damaged_index_is_behind_until_it_was_rebuilt_from_the_slices(
     bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(bench, broker)
-    bench.queues.bring_forward(bench.dataset, "default")
+    bench.queues.catch_up(bench.dataset, "default")
     history, keys = bench.queues.queue(bench.dataset).history, key_array(pa.table({"id": [0]}), KEY)
     is_ledger = isinstance(bench.state.push_sources["default"].merge, MergeStrategyLedger)
     look_up = partial(history.fresh if is_ledger else history.current, bench.state, KEY, keys)
@@ -152,7 +152,7 @@ def test_a_damaged_index_is_behind_until_it_was_rebuilt_from_the_slices(
             look_up()
     with pytest.raises(kept_index.IndexBehind):
         look_up()
-    bench.queues.bring_forward(bench.dataset, "default")
+    bench.queues.catch_up(bench.dataset, "default")
     look_up()
 
 
@@ -172,7 +172,7 @@ def test_an_index_that_another_thread_updates_is_behind(
         return state
 
     merge = bench.state.push_sources["default"].merge
-    history.bring_forward(merge, current, lambda: True)
+    history.catch_up(merge, current, lambda: True)
     assert found
 
 
@@ -194,7 +194,7 @@ def test_storage_that_fails_while_an_index_is_built_is_named_until_the_index_is_
     bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(bench, broker)
-    build, is_full = bench.queues.bring_forward, threading.Event()
+    build, is_full = bench.queues.catch_up, threading.Event()
     is_full.set()
 
     def failing(*arguments: Any) -> None:
@@ -202,7 +202,7 @@ def test_storage_that_fails_while_an_index_is_built_is_named_until_the_index_is_
             raise StorageUnavailable(file="index", why="no space left on device")
         build(*arguments)
 
-    monkeypatch.setattr(bench.queues, "bring_forward", failing)
+    monkeypatch.setattr(bench.queues, "catch_up", failing)
     with running(bench, broker, other=OTHER) as node:
         broker.logs[TOPIC, 0] += [message(1), message(7)]
         node.wait(lambda: "no space left on device" in why(bench, node))
@@ -216,7 +216,7 @@ def test_a_build_stops_when_it_is_cancelled_and_resumes_from_there(
     bench = make_bench(MergeStrategyUpsertStream(primary_key=KEY), STEP)
     monkeypatch.setattr("odf_ingest.history.history.RUN", 1)
     filled(bench, broker)
-    bench.queues.bring_forward(bench.dataset, "default", lambda: False)
+    bench.queues.catch_up(bench.dataset, "default", lambda: False)
     history = bench.queues.queue(bench.dataset).history
     with pytest.raises(kept_index.IndexBehind):
         history.current(bench.state, KEY, None)
@@ -228,7 +228,7 @@ def test_a_build_stops_when_it_is_cancelled_and_resumes_from_there(
         return path(name)
 
     history._slice_path = counted
-    bench.queues.bring_forward(bench.dataset, "default")
+    bench.queues.catch_up(bench.dataset, "default")
     assert len(read) == 2, "the first was read before"
     assert history.current(bench.state, KEY, None).column("id").to_pylist() == [0, 1, 2]
 
@@ -246,7 +246,7 @@ def test_an_index_with_its_last_slice_is_complete_although_it_was_cancelled(
     bench: Any, broker: Broker
 ) -> None:
     filled(bench, broker, batches=1)
-    bench.queues.bring_forward(bench.dataset, "default", lambda: False)
+    bench.queues.catch_up(bench.dataset, "default", lambda: False)
     history, keys = bench.queues.queue(bench.dataset).history, key_array(pa.table({"id": [0]}), KEY)
     if isinstance(bench.state.push_sources["default"].merge, MergeStrategyLedger):
         assert len(history.fresh(bench.state, KEY, keys)[0]) == 0
