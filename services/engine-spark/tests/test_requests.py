@@ -91,7 +91,7 @@ def jobs(spark: Spark) -> list[int]:
 
 def tasks(spark: Spark) -> int:
     """Return how many threads of the JVM run a task."""
-    threads = spark.jvm.java.lang.Thread.getAllStackTraces().keySet().toArray()
+    threads = spark.method("java.lang.Thread.getAllStackTraces")().keySet().toArray()
     return sum(each.getName().startswith(TASK) for each in threads)
 
 

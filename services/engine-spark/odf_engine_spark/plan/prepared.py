@@ -22,7 +22,7 @@ from odf_engine_spark.plan.segments import Segment
 from odf_engine_spark.plan.stages import Stage
 from odf_engine_spark.plan.stateful_steps import cut
 from odf_engine_spark.spark.error_messages import FAULTS, no_table, query_fault
-from odf_engine_spark.spark.jvm import Java, Spark, tree_of
+from odf_engine_spark.spark.jvm import OPTIMIZER, Java, Spark, tree_of
 from odf_engine_spark.spark.logical_plans import EXPANDING_RECORDS_PER_BATCH, RECORDS_PER_BATCH, Plans
 from odf_engine_spark.spark.tree import Tree
 from odf_engine_spark.values.spark_types import output_schema_of, spark_schema_of
@@ -199,9 +199,7 @@ def _in_step(step: SqlQueryStep, transform: TransformSql) -> Iterator[None]:
 def _without_with(spark: Spark, frame: Java) -> Java:
     """Return the analysed plan with the queries of WITH inlined."""
     is_inlined, keeps_others, keeps_names = True, False, False
-    inline = spark.jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(
-        is_inlined, keeps_others, keeps_names
-    )
+    inline = spark.classes(OPTIMIZER).InlineCTE(is_inlined, keeps_others, keeps_names)
     return inline.apply(frame.queryExecution().analyzed())
 
 

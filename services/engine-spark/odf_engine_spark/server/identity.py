@@ -44,7 +44,7 @@ class Identity:
 
 def identity_of(spark: Spark) -> Identity:
     """Return the identity of a session's engine."""
-    java = str(spark.jvm.java.lang.System.getProperty("java.specification.version"))
+    java = str(spark.method("java.lang.System.getProperty")("java.specification.version"))
     releases = {name: version(name) for name in PACKAGES}
     runs_on = {"java": java, "python": ".".join(platform.python_version_tuple()[:2])}
     name = f"{version('odf-engine-spark')}+spark{releases['pyspark']}.s{SEMANTICS}"

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 
 from odf_common.errors import InvalidQuery

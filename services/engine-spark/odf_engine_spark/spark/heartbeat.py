@@ -33,5 +33,5 @@ class Heartbeat:
     def run(self, stop: threading.Event) -> None:
         """Probe until stopped, or until the JVM has exited."""
         while not stop.wait(PROBE_INTERVAL_SECONDS) and self._spark.is_alive():
-            self._spark.jvm.java.lang.System.nanoTime()
+            self._spark.method("java.lang.System.nanoTime")()
             self._heard = self._now()

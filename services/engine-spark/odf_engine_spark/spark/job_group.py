@@ -31,6 +31,6 @@ def cancel(spark: Spark, name: str) -> HasEnded:
 
 
 def _is_at_work(spark: Spark, stages: Collection[int]) -> bool:
-    threads = spark.jvm.java.lang.Thread.getAllStackTraces().keySet().toArray()
+    threads = spark.method("java.lang.Thread.getAllStackTraces")().keySet().toArray()
     names = [str(thread.getName()) for thread in threads]
     return any(name.startswith(TASK) and f" in stage {stage}." in name for name in names for stage in stages)

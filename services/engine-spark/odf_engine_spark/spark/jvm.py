@@ -11,16 +11,21 @@ import subprocess
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
+from py4j.java_gateway import JavaClass, JavaMember
+from py4j.protocol import STATIC_PREFIX
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from odf_engine_spark.spark.tree import Tree, read_tree
 
 Java = Any  # an object of the JVM
-_MODULE: Final = "MODULE$"
+OPTIMIZER: Final = "org.apache.spark.sql.catalyst.optimizer"
+_SQL_UTILS: Final = "org.apache.spark.sql.api.python.PythonSQLUtils"
+_FEW: Final = 3  # elements, for which a list is shorter to build than to copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +38,22 @@ class Spark:
         """Return a new isolated session on the same JVM."""
         return Spark(self.session.newSession())
 
-    @property
-    def jvm(self) -> Java:
-        """Return the root of the JVM's packages."""
-        return self.session._jvm  # noqa: SLF001 - the public interface has no parser and no plans
+    def classes(self, package: str) -> "Classes":
+        """Return the classes of a Java package."""
+        return Classes(self._client, package)
+
+    def method(self, name: str) -> Java:
+        """Return a static method by its full name."""
+        return _static_method(self._client, name)
+
+    def singleton(self, name: str) -> Java:
+        """Return a Scala object by its full name."""
+        return _singleton(self._client, name)
 
     @property
     def java(self) -> Java:
         """Return the JVM's session object."""
-        return self.session._jsparkSession  # noqa: SLF001 - as above
+        return self.session._jsparkSession  # noqa: SLF001 - the public interface has no parser and no plans
 
     def is_alive(self) -> bool:
         """Return whether the JVM still runs."""
@@ -73,9 +85,16 @@ class Spark:
             self._process.kill()
 
     @property
+    def _gateway(self) -> Java:
+        return self.session.sparkContext._gateway  # noqa: SLF001 - as above
+
+    @property
+    def _client(self) -> Java:
+        return self._gateway._gateway_client  # noqa: SLF001 - as above
+
+    @property
     def _process(self) -> "subprocess.Popen[bytes] | None":
-        gateway: Java = self.session.sparkContext._gateway  # noqa: SLF001 - as above
-        process: subprocess.Popen[bytes] | None = gateway.proc
+        process: subprocess.Popen[bytes] | None = self._gateway.proc
         return process
 
     def parse(self, sql: str) -> Java:
@@ -84,14 +103,13 @@ class Spark:
 
     def asks_present(self, plan: Java) -> bool:
         """Return whether a string literal of an analysed plan, such as 'now', becomes the current time at runtime."""
-        rules = self.jvm.org.apache.spark.sql.catalyst.optimizer
-        plain = getattr(getattr(rules, "ReplaceExpressions$"), _MODULE).apply(plan)
-        resolved = getattr(getattr(rules, "SpecialDatetimeValues$"), _MODULE).apply(plain)
+        plain = self.singleton(f"{OPTIMIZER}.ReplaceExpressions").apply(plan)
+        resolved = self.singleton(f"{OPTIMIZER}.SpecialDatetimeValues").apply(plain)
         return not resolved.fastEquals(plain)
 
     def frame(self, plan: Java) -> Java:
         """Return the plan, analysed and ready to run; raises Spark's `AnalysisException`."""
-        return self.jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.java, plan)
+        return self.method("org.apache.spark.sql.classic.Dataset.ofRows")(self.java, plan)
 
     def feeding(self) -> "Spark":
         """Return a new session whose relations stay in Arrow format until a task reads them, however small they are."""
@@ -111,9 +129,9 @@ class Spark:
                     stream.write_batch(pa.RecordBatch.from_pylist([], records.schema))
                 stream.write_table(records, max_chunksize=at_a_time)
             sink.flush()
-            functions = self.jvm.org.apache.spark.sql.api.python.PythonSQLUtils
-            batches = functions.readArrowStreamFromFile(f"/proc/{os.getpid()}/fd/{sink.fileno()}")
-            frame = functions.toDataFrame(batches, spark_schema(records.schema), self.java)
+            file = f"/proc/{os.getpid()}/fd/{sink.fileno()}"
+            batches = self.method(f"{_SQL_UTILS}.readArrowStreamFromFile")(file)
+            frame = self.method(f"{_SQL_UTILS}.toDataFrame")(batches, spark_schema(records.schema), self.java)
             return frame.queryExecution().analyzed()
 
     def collect(self, frame: Java) -> pa.Table:
@@ -122,8 +140,40 @@ class Spark:
         return DataFrame(frame, self.session).toArrow()
 
     def seq(self, items: Iterable[Java]) -> Java:
-        """Return a Scala sequence."""
-        return self.jvm.PythonUtils.toSeq(list(items))
+        """Return a Scala list, in as few calls as possible: most are empty or have one element."""
+        found = list(items)
+        if len(found) > _FEW:
+            return self.method("org.apache.spark.api.python.PythonUtils.toSeq")(found)
+        tail = self.singleton("scala.collection.immutable.Nil")
+        for item in reversed(found):
+            tail = getattr(self.classes("scala.collection.immutable"), "$colon$colon")(item, tail)
+        return tail
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """The classes of a Java package, as attributes.
+
+    py4j's own packages ask the JVM what each part of a name is: to find that `org` is no class, it looks into all jars.
+    """
+
+    client: Java
+    package: str
+
+    def __getattr__(self, name: str) -> Java:
+        """Return a class; one that does not exist fails when it is used."""
+        return JavaClass(f"{self.package}.{name}", self.client)
+
+
+@lru_cache(maxsize=256)
+def _static_method(client: Java, name: str) -> Java:
+    class_name, _, method = name.rpartition(".")
+    return JavaMember(method, None, f"{STATIC_PREFIX}{class_name}", client)
+
+
+@lru_cache(maxsize=256)
+def _singleton(client: Java, name: str) -> Java:
+    return getattr(JavaClass(f"{name}$", client), "MODULE$")
 
 
 def tree_of(plan: Java) -> Tree:

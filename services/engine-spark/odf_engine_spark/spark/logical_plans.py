@@ -29,7 +29,7 @@ HIDDEN: Final = (COMPLETE, LATE, UNTIL)  # stored with records that are kept
 WAITING: Final = (*HIDDEN, ARRIVED)  # hidden in plans whose rows are emitted when they are complete
 RECORDS_PER_BATCH: Final = 1024  # records per batch: Spark checks for cancellation between batches
 EXPANDING_RECORDS_PER_BATCH: Final = 8  # the same if one record may become millions of rows
-_MODULE: Final = "MODULE$"
+EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +68,19 @@ class Plans:
 
     @property
     def _logical(self) -> Java:
-        return self.spark.jvm.org.apache.spark.sql.catalyst.plans.logical
+        return self.spark.classes("org.apache.spark.sql.catalyst.plans.logical")
 
     @property
     def _expressions(self) -> Java:
-        return self.spark.jvm.org.apache.spark.sql.catalyst.expressions
+        return self.spark.classes(EXPRESSIONS)
+
+    @property
+    def _aggregates(self) -> Java:
+        return self.spark.classes(f"{EXPRESSIONS}.aggregate")
 
     @property
     def _none(self) -> Java:
-        return self.spark.jvm.scala.Option.empty()
+        return self.spark.singleton("scala.None")
 
     def fresh(self, kind: str) -> str:
         """Return a name that no column has yet."""
@@ -102,7 +106,9 @@ class Plans:
 
     def alias(self, value: Java, name: str, like: Java = None) -> Java:
         """Return a value under a name; with the expression id of `like`, if the plan above refers to it."""
-        identity = self._expressions.NamedExpression.newExprId() if like is None else like.exprId()
+        identity = (
+            self.spark.method(f"{EXPRESSIONS}.NamedExpression.newExprId")() if like is None else like.exprId()
+        )
         qualifier = self.spark.seq([])
         return self._expressions.Alias(value, name, identity, qualifier, self._none, self.spark.seq([]))
 
@@ -146,18 +152,17 @@ class Plans:
 
     def one(self) -> Java:
         """Return the number one, which is never null."""
-        types = self.spark.jvm.org.apache.spark.sql.types
-        return self._expressions.Literal(1, getattr(getattr(types, "IntegerType$"), _MODULE))
+        return self._expressions.Literal(1, self.spark.singleton("org.apache.spark.sql.types.IntegerType"))
 
     def with_filter(self, call: Java, never_null: Java) -> Java:
         """Return an aggregate function over the rows where a column is not null."""
-        option = self.spark.jvm.scala.Option.apply(self._expressions.IsNotNull(never_null))
-        aggregate = self._expressions.aggregate.AggregateExpression
+        option = self.spark.method("scala.Option.apply")(self._expressions.IsNotNull(never_null))
+        aggregate = self._aggregates.AggregateExpression
         return aggregate(call.aggregateFunction(), call.mode(), call.isDistinct(), option, call.resultId())
 
     def collected(self, column: Java) -> Java:
         """Return an aggregate that collects a column's values into a list."""
-        return self._expressions.aggregate.CollectList(column).toAggregateExpression()
+        return self._aggregates.CollectList(column).toAggregateExpression()
 
     def filled_with_nulls(self, column: Java) -> Java:
         """Return a null of the column's type."""
@@ -169,13 +174,12 @@ class Plans:
 
     def ascending(self, column: Java) -> Java:
         """Return an ascending sort order by a column, nulls first."""
-        package = self._expressions
-        up, first = (getattr(getattr(package, name), _MODULE) for name in ("Ascending$", "NullsFirst$"))
-        return package.SortOrder(column, up, first, self.spark.seq([]))
+        up, first = (self.spark.singleton(f"{EXPRESSIONS}.{name}") for name in ("Ascending", "NullsFirst"))
+        return self._expressions.SortOrder(column, up, first, self.spark.seq([]))
 
     def with_column(self, below: Java, name: str, text: str) -> Java:
         """Return a plan with one more column, computed from hidden columns by SQL."""
-        expression = self.spark.jvm.org.apache.spark.sql.functions.expr(text)
+        expression = self.spark.method("org.apache.spark.sql.functions.expr")(text)
         return self.spark.frame(below).withColumn(name, expression).queryExecution().analyzed()
 
     def filtered(self, below: Java, text: str) -> Java:
@@ -184,7 +188,9 @@ class Plans:
 
     def column(self, plan: Java, name: str) -> Java:
         """Return a hidden column of a plan."""
-        for attribute in reversed(items(plan.output())):
+        columns = plan.output()
+        for at in reversed(range(columns.size())):  # hidden columns are among the last
+            attribute = columns.apply(at)
             if attribute.name() == name:
                 return attribute
         raise AssertionError(f"the plan has the hidden column {name}")
@@ -235,11 +241,9 @@ class Plans:
 
     def _leaf(self, columns: Java, records: Java) -> Java:
         """Return records under these columns, in one partition; Spark knows that, so it plans no exchange."""
-        jvm, none = self.spark.jvm, self._none
-        partition = getattr(
-            getattr(jvm.org.apache.spark.sql.catalyst.plans.physical, "SinglePartition$"), _MODULE
-        )
-        rows = jvm.org.apache.spark.sql.execution.LogicalRDD
+        none = self._none
+        partition = self.spark.singleton("org.apache.spark.sql.catalyst.plans.physical.SinglePartition")
+        rows = self.spark.classes("org.apache.spark.sql.execution").LogicalRDD
         no, unordered = False, self.spark.seq([])
         return rows(columns, records, partition, unordered, no, none, self.spark.java, none, none, no)
 
