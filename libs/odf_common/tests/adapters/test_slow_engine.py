@@ -15,9 +15,11 @@ import pytest
 from odf_testing.builders import a_query
 from odf_testing.frozen_process import freeze
 
+from odf_common.adapters.grpc.client import ServiceUnreachable
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
 from odf_common.codec.flatbuffers import encode_message
+from odf_common.errors import Unavailable
 from odf_common.metadata.engine_messages import (
     RawQueryRequest,
     RawQueryResponseProgress,
@@ -137,6 +139,35 @@ def test_an_engine_that_takes_long_for_an_analysis_is_waited_for() -> None:
     assert client.tables_of("SELECT 1") == ("t",)
     client.close()
     server.stop(0)
+
+
+def ended_engine() -> str:
+    server = serve("127.0.0.1:0", added(AnalysingEngine()))
+    server.stop(0)
+    return f"127.0.0.1:{server.port}"
+
+
+def test_calls_for_a_person_wait_for_an_engine_that_is_being_restarted() -> None:
+    address = ended_engine()
+    client = EngineClient(address)
+    with pytest.raises(Unavailable):  # after which gRPC pauses before it connects again
+        client.execute_raw_query(REQUEST)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(client.tables_of, "SELECT 1")
+        time.sleep(0.2)
+        assert not asked.done()
+        server = serve(address, added(AnalysingEngine()))
+        assert asked.result(30) == ("t",)
+    client.close()
+    server.stop(0)
+
+
+def test_an_engine_that_does_not_come_back_is_named() -> None:
+    client = EngineClient(ended_engine(), restart=0.0)
+    for ask in (lambda: client.tables_of("SELECT 1"), lambda: client.query("SELECT 1", ())):
+        with pytest.raises(ServiceUnreachable, match="the engine cannot be reached: no server answers at"):
+            ask()
+    client.close()
 
 
 def test_a_query_of_a_source_times_out_after_its_start() -> None:

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import grpc
@@ -12,11 +12,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from odf_common.adapters.grpc.client import (
     CALL_TIMEOUT_SECONDS,
+    RESTART_TIMEOUT_SECONDS,
     STREAM_TIMEOUT_SECONDS,
     RemoteRefused,
     ServiceFailed,
     calling,
     channel,
+    require_server,
 )
 from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.grpc.watchdog import Attention, Watchdog
@@ -63,6 +65,7 @@ PREPROCESSING_TIMEOUT_SECONDS: Final = 300.0  # for a source's query over one ba
 _MIGRATION_TIMEOUT_SECONDS: Final = 1200.0
 # A query new to the engine is analysed by a JVM that may be busy.
 _ANALYSIS_TIMEOUT_SECONDS: Final = 4 * CALL_TIMEOUT_SECONDS
+_RECONNECT_SECONDS: Final = 2.0  # more than gRPC pauses after a failed connection
 
 
 class EngineClient:
@@ -75,6 +78,7 @@ class EngineClient:
         silence: float = SILENCE_TIMEOUT_SECONDS,
         quiet: float = REFUSE_AFTER_SILENCE_SECONDS,
         preprocessing: float = PREPROCESSING_TIMEOUT_SECONDS,
+        restart: float = RESTART_TIMEOUT_SECONDS,
         tls: PeerTls | None = None,
     ) -> None:
         """Use the engine at `host:port`; cancel a call without a message for `silence` seconds.
@@ -82,7 +86,10 @@ class EngineClient:
         A preprocessing query may run for `preprocessing` seconds. If calls in flight have received nothing for `quiet`
         seconds, new ones are refused at once: each would only block another thread. An ad-hoc query ends after 1.5 ×
         `quiet` seconds without heartbeat, and a call that never has any once a health check is not answered either.
+        Calls for which a person waits first wait up to `restart` seconds for an engine that is being restarted.
         """
+        self._address = address
+        self._restart = restart
         self._silence = silence
         self._preprocessing = preprocessing
         self._quiet = quiet
@@ -197,6 +204,7 @@ class EngineClient:
             ],
         )
         with self._asking():
+            self._await_server()
             call = self._stub.Query(request, timeout=STREAM_TIMEOUT_SECONDS)
             # A person waits for it, and it can be repeated: there is no reason to wait for a recovery.
             raw = b"".join(chunk.ipc for chunk in self._heard(call, silence=1.5 * self._quiet))
@@ -236,8 +244,16 @@ class EngineClient:
             watchdog.cancel()
             call.cancel()  # no effect on a finished call
 
+    def _await_server(self) -> None:
+        """Wait for an engine that is being restarted, or replaced by its standby; raises `ServiceUnreachable`."""
+        require_server(_WHAT, self._address, self._restart)
+        with suppress(grpc.RpcError):  # the call itself will say why
+            timeout = min(self._quiet, _RECONNECT_SECONDS)
+            self._health.Check(health_pb2.HealthCheckRequest(), timeout=timeout, wait_for_ready=True)
+
     def _answer(self, method: Any, request: Any, timeout: float) -> Any:
-        """Return the answer to a call that sends no heartbeats; raises `EngineSilent`."""
+        """Return the answer to a call that sends no heartbeats; raises `EngineSilent` and `ServiceUnreachable`."""
+        self._await_server()
         call = method.future(request, timeout=timeout)
         try:
             while True:
