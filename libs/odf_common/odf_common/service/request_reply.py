@@ -4,6 +4,7 @@ A lost reply is harmless: `ask` returns None after its timeout, and the caller r
 """
 
 import threading
+import time
 import uuid
 
 from odf_common.codec.envelopes import Body, Envelope, envelope
@@ -41,6 +42,7 @@ class Replies:
 
     def request(self, topic: str, dataset: DatasetId, body: Body, *, timeout: float) -> Envelope | None:
         """Send a command and return its reply; None after `timeout` seconds without one. Raises `Unavailable`."""
+        until = time.monotonic() + timeout
         # A reply that arrives before the subscription is active would be missed, and cost the whole timeout.
         self._hears.wait(timeout)
         correlation = uuid.uuid4().hex
@@ -50,7 +52,7 @@ class Replies:
         try:
             self._bus.send(topic, envelope(dataset, body, correlation_id=correlation))
             self._bus.flush()
-            pending.arrived.wait(timeout)
+            pending.arrived.wait(until - time.monotonic())
             return pending.answer
         finally:
             with self._lock:

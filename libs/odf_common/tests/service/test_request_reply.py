@@ -141,3 +141,23 @@ def test_without_replies_a_command_is_sent_all_the_same_after_the_timeout() -> N
     assert request(bus, timeout=0.01) is None
     assert len(bus.topics[COORDINATOR_COMMANDS]) == 1
     assert not bus.replies._waiting
+
+
+def test_the_wait_for_the_subscription_is_part_of_the_timeout() -> None:
+    class Timed(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout)
+            return False
+
+    def never(_: Envelope) -> Iterable[Envelope]:
+        (pending,) = bus.replies._waiting.values()
+        pending.arrived = Timed()
+        return ()
+
+    waited: list[float | None] = []
+    bus = AnsweringBus()
+    bus.answer = never
+    assert request(bus, timeout=0.05) is None
+    (left,) = waited
+    assert left is not None
+    assert left < 0.02
