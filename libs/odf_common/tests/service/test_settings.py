@@ -119,6 +119,7 @@ def test_a_store_is_a_place_in_a_bucket_whose_secrets_are_not_shown() -> None:
         ),
         ("ODF_LOGLEVEL", "ODF_LOGLEVEL is not a setting of the node; did you mean ODF_LOG_LEVEL?"),
         ("ODF_XQWVJYZZZ", "ODF_XQWVJYZZZ is not a setting of the node"),
+        ("ODF_TEAM_BUILD", "ODF_TEAM_BUILD is not a setting of the node"),
     ],
 )
 def test_an_unknown_variable_is_named(name: str, text: str) -> None:
