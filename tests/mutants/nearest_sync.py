@@ -56,7 +56,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{SYNC}/http/event_routes.py": of_sync("event_routes"),
     f"{SYNC}/http/head_watch.py": of_sync("event_routes", "webhooks"),
-    f"{SYNC}/http/ingest_*.py": of_sync("ingest_routes"),
+    f"{SYNC}/http/ingest_*.py": of_sync("ingest_routes", "openapi"),
     f"{SYNC}/http/list_routes.py": of_sync("list_routes"),
     f"{SYNC}/http/simple_protocol/object_downloads.py": of_sync("object_downloads", "simple_protocol"),
     f"{SYNC}/http/simple_protocol/object_uploads.py": of_sync("upload_refusals", "uploads", "smart_pushes"),
@@ -82,6 +82,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/private_database.py": of_sync("private_database", "access_store", "webhooks"),
     f"{SYNC}/repositories/pace.py": of_sync("pace"),
     f"{SYNC}/repositories/*.py": of_sync(
+        "pace",
         "transfer_details",
         "named_places",
         "folder_target",

@@ -199,6 +199,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "transforms",
     ),
     f"{COORDINATOR}/definitions/*.py": of_coordinator(
+        "diff",
         "kept_columns",
         "declarations",
         "declared_schemas",

@@ -169,6 +169,10 @@ def test_dropped_data_is_distinguished_from_lost_data(story: Story) -> None:
 
     assert is_dropped(node.datasets, known)
     assert not was_dropped(node.datasets, known)
+    first = [decoded.block for _, decoded, _ in iterate(node.datasets.reader(known.id), known.state.head)][-2]
+    assert first.prev_block_hash is not None
+    note_drop(node.blobs, known.id, first.prev_block_hash)  # which has no data: all that is lost is above it
+    assert not was_dropped(node.datasets, known)
     assert story.pull("cities.copy")["cities.copy"].state == "rebuilt"
     assert story.objects("cities.copy") == kept
 

@@ -35,6 +35,14 @@ def test_columns_of_a_file_with_a_bad_row_are_those_of_all_its_good_ones(tmp_pat
     assert rejected.count == 4
 
 
+def test_of_a_file_without_bad_rows_nothing_is_counted_or_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(b'{"a":0}\n{"a":1}\n')
+    rejected, table = RejectedRows(ReadStepNdJson(), file), pa.table({"a": [0, 1]})
+    assert rejected.without(table, {}) is table
+    assert (rejected.count, rejected.bad) == (0, ())
+
+
 def test_an_event_time_at_the_bound_is_accepted() -> None:
     records = pa.table({"at": pa.array([5, 7, 8], pa.timestamp("ms", "UTC"))})
     assert [max_event_time(records, "at", latest) for latest in (None, 7, 6, 4)] == [8, 7, 5, None]

@@ -60,3 +60,12 @@ def test_columns_that_were_added_later_are_null_before() -> None:
     rows.add(records([(1, 2, APPEND)]).drop_columns(["v"]), "op")
     rows.add(records([(2, 3, APPEND)]), "op")
     assert held(rows.current()) == {1: None, 2: 3}
+
+
+def test_rows_of_runs_with_the_same_columns_are_taken_together() -> None:
+    rows = CurrentRows(("k",))
+    rows.add(records([(number, 0, APPEND) for number in range(100)]), "op")
+    rows.add(records([(1000, 1, APPEND)]), "op")
+    assert len(rows.store.runs) == 2
+    (found,) = rows._some(key_array(pa.table({"k": [5, 1000]}), ["k"]))
+    assert held(found) == {5: 0, 1000: 1}

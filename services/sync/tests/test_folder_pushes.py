@@ -1,5 +1,6 @@
 """Pushes to folders, from which other nodes pull: in order, never over another chain unless forced."""
 
+import time
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,7 +18,7 @@ from odf_sync.repositories.folder_target import FolderTarget
 from odf_sync.smart.messages import DatasetVisibility
 from odf_sync.transfer.push import push
 from odf_sync.transfer.push_errors import NoVisibilityThere, PushDiverged, RemoteAhead
-from odf_sync.transfer.push_files import AnotherDataset
+from odf_sync.transfer.push_files import AnotherDataset, _together
 from odf_sync.transfer.push_source import Push
 
 
@@ -168,3 +169,17 @@ def test_a_folder_keeps_no_visibility_and_says_so_before_anything_is_sent(
     with pytest.raises(NoVisibilityThere, match="whoever may read its files"):
         list(push(here.datasets, here.settings, chosen))
     assert not folder.exists()
+
+
+def test_after_an_error_no_further_file_is_sent() -> None:
+    sent: list[int] = []
+
+    def send(number: int) -> None:
+        sent.append(number)
+        if number == 0:
+            raise Unavailable(what="the folder")
+        time.sleep(0.02)
+
+    with pytest.raises(Unavailable):
+        list(_together(send, range(100), 1))
+    assert len(sent) < 10

@@ -89,7 +89,7 @@ def test_the_description_names_every_path_and_how_to_authenticate(description: A
     push = description["paths"]["/{account}/{dataset}/ingest"]["post"]
     assert [one["name"] for one in push["parameters"]] == ["account", "dataset", "sourceName", "wait"]
     documented = {"200", "202", "400", "401", "403", "404", "408", "409", "413", "415", "503", "507"}
-    assert documented <= push["responses"].keys()
+    assert push["responses"].keys() - {"405", "429", "500"} == documented
     assert push["requestBody"]["content"].keys() == {"application/x-ndjson"}
     assert push["responses"]["200"]["content"].keys() == {"application/json"}
 

@@ -64,8 +64,9 @@ def test_a_chain_without_the_block_that_was_verified_last_is_damaged(story: Stor
     reader = StoredDataset(chain.state.dataset_id, story.blobs, story.refs)
     target = Target(name="hourly", dataset=chain.state.dataset_id, reader=reader, is_local=True)
 
-    _, problems = check_chain(target, since=other.state)
+    links, problems = check_chain(target, since=other.state)
 
+    assert [link.hash for link in links] == [block.hash for block in chain.blocks]
     (problem,) = problems
     assert (problem.kind, problem.block) == (Damage.RULE_VIOLATED, chain.state.head)
     assert problem.text == "the last verified block is no longer in the chain"

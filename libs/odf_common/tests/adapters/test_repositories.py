@@ -1,9 +1,11 @@
 """Named repositories: manifests in the node's home."""
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
 
+from odf_common.adapters.local import durable
 from odf_common.adapters.local.repositories import LocalRepositories, UnknownRepository, index_file
 from odf_common.adapters.repository_urls import dataset_url, repository_url
 from odf_common.errors import AlreadyExists, InvalidInput
@@ -36,6 +38,17 @@ def test_a_name_is_taken_once_and_can_be_freed(tmp_path: Path) -> None:
         known.find(SHOP)
     assert "odf repo add" in caught.value.advice()
     assert known.names() == ()
+
+
+def test_of_two_that_add_a_name_at_the_same_time_one_waits_for_the_other(tmp_path: Path) -> None:
+    known = LocalRepositories(tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        with durable.locked(tmp_path / "locks" / "repositories"):
+            adding = pool.submit(known.add, SHOP, "file:///srv/data")
+            assert not wait([adding], timeout=0.1).done
+            assert known.names() == ()
+        adding.result()
+    assert known.names() == (SHOP,)
 
 
 def test_search_results_are_removed_with_the_name(tmp_path: Path) -> None:

@@ -105,3 +105,11 @@ def test_an_empty_definition_is_refused(text: str) -> None:
 def test_a_column_is_defined_once() -> None:
     with pytest.raises(InvalidInput, match="column a: is defined twice"):
         ddl_to_schema(["a INT", "b INT", "a STRING"])
+
+
+def test_the_limit_of_nesting_is_for_each_column() -> None:
+    deep = "ARRAY<" * 31 + "INT" + ">" * 31
+    schema = ddl_to_schema([f"a{at} {deep}" for at in range(3)] + [f"b{at} INT" for at in range(100)])
+    assert len(schema) == 103
+    with pytest.raises(InvalidInput, match="nested more than 32 deep"):
+        ddl_to_schema([f"a ARRAY<{deep}>"])

@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor, wait
+
 from odf_testing.builders import a_dataset
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
@@ -36,3 +38,14 @@ def test_a_damaged_note_is_replaced_by_the_next_change() -> None:
         assert remote_aliases(blobs, a_dataset()) == RemoteAliases()
     change_aliases(blobs, a_dataset(), lambda known: known.with_pull(FIRST))
     assert remote_aliases(blobs, a_dataset()).pull == (FIRST,)
+
+
+def test_two_changes_at_the_same_time_are_both_kept() -> None:
+    blobs = store()
+    with ThreadPoolExecutor(1) as pool:
+        with blobs.noting(a_dataset()):
+            changing = pool.submit(change_aliases, blobs, a_dataset(), lambda known: known.with_pull(FIRST))
+            assert not wait([changing], timeout=0.1).done
+            blobs.set_note(a_dataset(), NOTE, f'{{"pull": ["{SECOND}"], "push": []}}')
+        changing.result()
+    assert remote_aliases(blobs, a_dataset()).pull == (SECOND, FIRST)

@@ -338,6 +338,12 @@ def test_nan_payloads_count() -> None:
     assert column_digest(quiet) != column_digest(other)
 
 
+def test_a_column_without_values_may_have_no_buffer() -> None:
+    without = pa.Array.from_buffers(pa.int64(), 0, [None, None])
+    assert arrow_digest_encoding._raw(without, 8).size == 0
+    assert column_digest(without) == column_digest(pa.array([], pa.int64()))
+
+
 def test_a_uuid_hashes_as_its_bytes() -> None:
     storage = pa.array([bytes(range(16)), None], pa.binary(16))
     assert column_digest(pa.ExtensionArray.from_storage(pa.uuid(), storage)) == column_digest(storage)

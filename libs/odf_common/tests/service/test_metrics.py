@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -111,6 +112,20 @@ def test_one_address_has_a_bounded_number_of_connections_and_time_for_each(
             assert ended(refused)
         assert all(ended(one) for one in silent)
     assert "odf_messages_total" in scrape(beyond_loopback)
+
+
+def test_connections_that_end_at_the_same_time_are_counted_one_after_the_other() -> None:
+    server = metrics.MetricsServer("127.0.0.1", 0, lambda *_: [])
+    one, other = socket.socketpair()
+    with server, other, ThreadPoolExecutor(1) as pool:
+        assert server.verify_request(one, ("127.0.0.1", 1))
+        with server._lock:
+            other.close()
+            ending = pool.submit(server.process_request_thread, one, ("127.0.0.1", 1))
+            assert not wait([ending], timeout=0.2).done
+            assert server._open.total() == 1
+        ending.result()
+        assert server._open.total() == 0
 
 
 def test_a_client_that_sends_single_bytes_slowly_is_disconnected(
