@@ -16,7 +16,9 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{INGEST}/poll/fetch/ftp.py": of_ingest("poll/ftp"),
     f"{INGEST}/poll/fetch/container.py": of_ingest("poll/container"),
     f"{INGEST}/poll/fetch/command.py": of_ingest("poll/unpack", "poll/container"),
-    f"{INGEST}/poll/fetch/fetch_step.py": of_ingest("poll/mqtt", "poll/retried_rows", "poll/poller"),
+    f"{INGEST}/poll/fetch/fetch_step.py": of_ingest(
+        "poll/fetch_step", "poll/mqtt", "poll/retried_rows", "poll/poller"
+    ),
     f"{INGEST}/poll/fetch/*.py": of_ingest("poll/files_glob", "poll/url", "poll/ftp", "poll/unpack"),
     f"{INGEST}/poll/unpack/*.py": of_ingest("unsupported_steps", "poll/unpack"),
     f"{INGEST}/poll/schedule.py": of_ingest("poll/schedule", "poll/settings"),

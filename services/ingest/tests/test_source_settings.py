@@ -79,6 +79,13 @@ def test_a_damaged_note_is_named(tmp_path: Path, text: str) -> None:
         load_settings(blobs, DATASET, "a")
 
 
+def test_an_address_of_a_registry_may_have_2048_characters() -> None:
+    address = "http://" + "a" * 2041
+    assert SourceSettings().changed({"schemaRegistry": address}).schema_registry == address
+    with pytest.raises(InvalidInput, match="expected an address"):
+        SourceSettings().changed({"schemaRegistry": f"{address}a"})
+
+
 def test_only_settings_that_differ_from_the_defaults_are_listed() -> None:
     assert SourceSettings().chosen() == {}
     chosen = SourceSettings().changed({"watermarkDelay": "90m", "badRecords": "auto"}).chosen()

@@ -1,15 +1,17 @@
 """What a request makes the verifier check, and how its verdicts are returned."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
+import grpc
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_hash, a_seed
 from odf_testing.verifier import Story
 
 from odf_common.proto.odf.node.v1 import verifier_pb2 as pb
-from odf_verifier.grpc_servicer import Servicer
+from odf_verifier.grpc_servicer import Servicer, register
 from odf_verifier.report import Damage, Problem, Tally
 from odf_verifier.targets import Target
 from odf_verifier.verification import Scope, Step, Verdict, Verifier
@@ -92,3 +94,8 @@ def test_a_verification_ends_when_its_caller_has_gone(story: Story) -> None:
     judge = Judge(story)
     assert answers(story, judge, all=True, is_active=False) == []
     assert judge.given == 2, "the first step of each dataset, and no more"
+
+
+def test_health_is_reported_for_the_service_that_is_registered(story: Story) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    assert register(server, story.datasets, Judge(story)) == ("odf.node.v1.Verifier",)

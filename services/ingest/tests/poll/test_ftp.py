@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from odf_testing.ftpserver import PASSWORD, USER, FolderServer, serving_ftp
@@ -67,6 +68,14 @@ def url(server: FolderServer, path: str = "a%20b.json") -> FetchStepUrl:
 def states(bench: Any) -> list[tuple[str, str]]:
     found = [one.new_source_state for one in bench.events() if isinstance(one, AddData)]
     return [(one.kind, one.value) for one in found if one is not None]
+
+
+def test_a_server_may_be_silent_for_longer_than_a_connection_may_take(server: FolderServer) -> None:
+    file = ftp.FtpFile.parse(urlsplit(f"ftp://{server.host}/a%20b.json"), "a")
+    with ftp._Client(Networks.parse(("127.0.0.0/8",))) as client:
+        client.open(file)
+        assert client.sock is not None
+        assert client.sock.gettimeout() == 5.0 != body.CONNECT_SECONDS
 
 
 def test_a_file_is_a_block_and_an_unchanged_one_is_not_transferred(

@@ -8,7 +8,8 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.events import AddData
 from odf_common.metadata.fetching import FetchStepFilesGlob, FetchStepUrl, RequestHeader
 from odf_ingest.poll.poll_errors import ForeignSource, NothingAtSource, SourceUnreachable
-from odf_ingest.poll.templates import filled_in
+from odf_ingest.poll.poller import _masked
+from odf_ingest.poll.templates import Secrets, filled_in
 
 LINE = b'{"id":1,"v":"a"}\n'
 KEY = "k/y+ä"
@@ -44,6 +45,14 @@ def test_values_are_masked_in_errors(
         poll(bench, environ={"TOKEN": "hush-hush"})
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
+
+
+def test_an_error_without_values_keeps_its_cause() -> None:
+    cause = OSError("reset")
+    for filled, kept in ((Secrets(), cause), (Secrets(frozenset({"hush-hush"})), None)):
+        with pytest.raises(SourceUnreachable) as caught, _masked(filled):
+            raise SourceUnreachable(what="hush-hush", why="reset") from cause
+        assert caught.value.__cause__ is kept
 
 
 def test_values_are_masked_as_they_are_written_in_urls() -> None:

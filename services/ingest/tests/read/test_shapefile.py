@@ -15,6 +15,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepEsriShapefile
 from odf_ingest.read import read_batch, read_file
 from odf_ingest.read.geo import shapefile_zip, shp_records
+from odf_ingest.read.geo.dbf_records import _logical
 
 WKT = 'GEOGCS["GCS_WGS_1984",DATUM["D_WGS_1984"]]'
 SQUARE = [(0, 0), (0, 4), (4, 4), (4, 0), (0, 0)]  # clockwise: an outer ring
@@ -262,3 +263,12 @@ def test_a_part_that_is_in_the_archive_twice_is_refused() -> None:
     files = shapefiles()
     with pytest.raises(InvalidInput, match="is in the archive twice"):
         rows(files | {"DBF": files["dbf"]})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("T", True), ("y", True), ("F", False), ("n", False), ("?", None)]
+)
+def test_a_logical_value_is_one_of_the_letters_of_dbase(text: str, value: bool | None) -> None:
+    assert _logical(text) is value
+    with pytest.raises(ValueError, match="'x' is not a logical value"):
+        _logical("x")
