@@ -1,13 +1,10 @@
 """Wires the ingest service: the only module where its parts meet the adapters."""
 
 import gc
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Final
-
-import pyarrow as pa
 
 from odf_common.adapters.grpc.server import Register
 from odf_common.adapters.kafka.letters import KafkaLetters
@@ -92,7 +89,7 @@ def build(env: Environment) -> Service:
             pushes.register,
         ),
         grpc_address=env.settings.ingest_grpc,
-        background=(reader.run, schedule.run, pushes.accepted.run, _warm),
+        background=(reader.run, schedule.run, pushes.accepted.run),
     )
 
 
@@ -257,11 +254,6 @@ def _schedule(env: Environment, queues: CommitQueues, poller: Poller, owned: Ass
         is_ours=lambda dataset: owned.is_owned(dataset) and has_dataset_key(keys, dataset),
         pool=ElasticPool(POLLS, name="poll"),
     )
-
-
-def _warm(_: threading.Event) -> None:
-    """Let Arrow import pandas at startup, which the first conversion would otherwise do during the first batch."""
-    pa.chunked_array([[0]]).to_numpy()
 
 
 def _tune_collector() -> None:

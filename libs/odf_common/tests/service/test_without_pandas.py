@@ -1,0 +1,28 @@
+"""Processes without pandas convert values as others do."""
+
+import subprocess
+import sys
+
+CONVERSIONS = """
+import sys
+from odf_common.service.without_pandas import forbid_pandas
+forbid_pandas()
+import pyarrow as pa
+assert pa.array([None, 1]).to_pylist() == [None, 1]
+assert pa.chunked_array([[1]]).to_numpy().tolist() == [1]
+try:
+    import pandas
+except ModuleNotFoundError as error:
+    assert error.name == "pandas"
+assert "pandas" not in sys.modules
+"""
+
+
+def test_arrow_converts_values_without_importing_pandas() -> None:
+    subprocess.run([sys.executable, "-c", CONVERSIONS], check=True, timeout=60)
+
+
+def test_pandas_would_be_imported_otherwise() -> None:
+    """If this fails, Arrow no longer imports it, and `forbid_pandas` can go."""
+    code = "import sys, pyarrow as pa; pa.array([1]); sys.exit('pandas' not in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
