@@ -34,6 +34,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 JOIN_SECONDS: Final = 8.0  # for all messages in flight together; the supervisor kills after 10 s
 LOOK_SECONDS: Final = 0.5  # between two looks whether a bug has ended the service
+_SIGNALS: Final = 4096  # that are read from the pipe at a time, a byte each
 EXIT_BUG: Final = 70  # exit code: a bug; the supervisor restarts
 MAX_OPEN_FILES: Final = 1 << 16
 
@@ -216,4 +217,7 @@ def _await(stop: threading.Event) -> None:
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     while not stop.is_set():
-        select.select([woken], [], [], LOOK_SECONDS)
+        if select.select([woken], [], [], LOOK_SECONDS)[0]:
+            os.read(
+                woken, _SIGNALS
+            )  # or it would be ready for ever, after a signal that does not end the service

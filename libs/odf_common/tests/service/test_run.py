@@ -1,10 +1,12 @@
+import os
 import resource
+import select
 import signal
 import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from odf_testing.bus import MemoryBus
@@ -102,3 +104,24 @@ def test_a_service_stops_by_a_signal_that_another_thread_has_received(
         signal.set_wakeup_fd(-1)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def test_a_signal_that_does_not_end_a_service_does_not_keep_it_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, looks = threading.Event(), 0
+    select_once = select.select
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return select_once(*arguments)
+
+    monkeypatch.setattr(select, "select", counted)
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+    threading.Timer(0.3, stop.set).start()
+    try:
+        run._await(stop)
+    finally:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGUSR1, before)
+    assert looks <= 4
