@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from odf_engine_spark.spark.tree import Tree, read_tree
 Java = Any  # an object of the JVM
 OPTIMIZER: Final = "org.apache.spark.sql.catalyst.optimizer"
 _SQL_UTILS: Final = "org.apache.spark.sql.api.python.PythonSQLUtils"
+_NIL: Final = "scala.collection.immutable.Nil"
 _FEW: Final = 3  # elements, for which a list is shorter to build than to copy
 
 
@@ -144,10 +145,8 @@ class Spark:
         found = list(items)
         if len(found) > _FEW:
             return self.method("org.apache.spark.api.python.PythonUtils.toSeq")(found)
-        tail = self.singleton("scala.collection.immutable.Nil")
-        for item in reversed(found):
-            tail = getattr(self.classes("scala.collection.immutable"), "$colon$colon")(item, tail)
-        return tail
+        pair = getattr(self.classes("scala.collection.immutable"), "$colon$colon")
+        return reduce(lambda tail, item: pair(item, tail), reversed(found), self.singleton(_NIL))
 
 
 @dataclass(frozen=True, slots=True)
