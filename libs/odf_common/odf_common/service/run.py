@@ -27,13 +27,14 @@ from odf_common.service.consumer.retry import keep_trying
 from odf_common.service.environment import Environment, IsolatedEnvironment, connect
 from odf_common.service.protection import peer_tls, require_protected
 from odf_common.service.settings import Settings, load
+from odf_common.service.without_pandas import forbid_pandas
 
 __all__ = ["Handler", "OutgoingMessage", "Service", "Subscription", "run_isolated", "run_service"]
 
 log = structlog.stdlib.get_logger(__name__)
 
 JOIN_SECONDS: Final = 8.0  # for all messages in flight together; the supervisor kills after 10 s
-LOOK_SECONDS: Final = 0.5  # between two looks whether a bug has ended the service
+LOOK_MS: Final = 500  # between two looks whether a bug has ended the service
 _SIGNALS: Final = 4096  # that are read from the pipe at a time, a byte each
 EXIT_BUG: Final = 70  # exit code: a bug; the supervisor restarts
 MAX_OPEN_FILES: Final = 1 << 16
@@ -139,6 +140,7 @@ class RunningService:
 
 def run_service(build: Callable[[Environment], Service]) -> None:
     """Run a service until SIGTERM or SIGINT; the process exits with 0 then, 1 if it could not start, 70 on a bug."""
+    forbid_pandas()
 
     def prepare(settings: Settings) -> RunningService:
         environment = connect(settings)
@@ -216,8 +218,10 @@ def _await(stop: threading.Event) -> None:
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signals = select.poll()  # select() takes no more than 1,024 open files
+    signals.register(woken, select.POLLIN)
     while not stop.is_set():
-        if select.select([woken], [], [], LOOK_SECONDS)[0]:
+        if signals.poll(LOOK_MS):
             os.read(
                 woken, _SIGNALS
             )  # or it would be ready for ever, after a signal that does not end the service

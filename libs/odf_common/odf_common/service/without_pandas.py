@@ -9,7 +9,10 @@ PANDAS: Final = "pandas"
 
 
 class _NoPandas:
-    """A finder that finds no pandas (PEP 451)."""
+    """A finder that finds no pandas (PEP 451).
+
+    `sys.modules["pandas"] = None` would be shorter, but Arrow's compiled code takes the None for the module.
+    """
 
     @staticmethod
     def find_spec(name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None) -> None:

@@ -86,7 +86,7 @@ class EngineClient:
         A preprocessing query may run for `preprocessing` seconds. If calls in flight have received nothing for `quiet`
         seconds, new ones are refused at once: each would only block another thread. An ad-hoc query ends after 1.5 ×
         `quiet` seconds without heartbeat, and a call that never has any once a health check is not answered either.
-        Calls for which a person waits first wait up to `restart` seconds for an engine that is being restarted.
+        Ad-hoc queries, and calls without heartbeats, first wait up to `restart` seconds for an engine that restarts.
         """
         self._address = address
         self._restart = restart
