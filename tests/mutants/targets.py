@@ -71,7 +71,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{COMMON}/adapters/local/s*.py": of_common("adapters/scratch", "adapters/staging", "adapters/os_faults"),
     f"{COMMON}/dataset/re[jp]*.py": (
-        *of_common("dataset/rejects", "dataset/replay"),
+        *of_common("dataset/open_rejects", "dataset/replay"),
         *of_ingest("rejected", "poll/retried_rows", "push/rejected_rows"),
     ),
     f"{COMMON}/dataset/signature_check.py": (*of_coordinator("signing"), *of_verifier("signatures")),

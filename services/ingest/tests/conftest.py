@@ -18,7 +18,7 @@ from odf_common.chain.state import ChainState
 from odf_common.chain.walk import fold, iterate
 from odf_common.codec.envelopes import Envelope
 from odf_common.data.slices import read_slice
-from odf_common.dataset.rejects import open_rejects, rejecting_sources
+from odf_common.dataset.open_rejects import open_rejects, rejecting_sources
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import Unavailable
 from odf_common.hashing.multihash import Multihash

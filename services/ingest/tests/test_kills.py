@@ -24,7 +24,7 @@ from odf_common.adapters.networks import Networks
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import fold, iterate
 from odf_common.data.slices import read_slice
-from odf_common.dataset.rejects import source_progress
+from odf_common.dataset.open_rejects import source_progress
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.physical import physical_hash

@@ -8,7 +8,15 @@ from typing import Any, cast
 import pytest
 from odf_testing.letters import StoredLetters
 
-from odf_common.dataset.rejects import HANDLED, REASONS, SourceProgress, load_handled, load_reasons, rows_part
+from odf_common.dataset.open_rejects import (
+    HANDLED,
+    KIND,
+    REASONS,
+    SourceProgress,
+    load_handled,
+    load_reasons,
+    rows_part,
+)
 from odf_common.errors import NotFound, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SourceState
@@ -16,7 +24,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import StoredLetter
 from odf_ingest.commit import rejects
 from odf_ingest.commit.commit_queue import CommitQueues, Pools
-from odf_ingest.commit.position import KIND, SourcePosition, TopicPosition
+from odf_ingest.commit.position import SourcePosition, TopicPosition
 from odf_ingest.commit.rejects import RejectedOfFile, RejectPolicy
 from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
 from odf_ingest.errors import CannotRetry

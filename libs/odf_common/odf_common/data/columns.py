@@ -1,4 +1,7 @@
-"""The four system columns of every record, before its own columns (spec: Common Data Schema; wire-facts §5.1)."""
+"""The four system columns of every record, before its own columns (spec: Common Data Schema; wire-facts §5.1).
+
+They are `offset`, `op` (the operation type, +A, -R, -C or +C, encoded as `Operation`), `system_time` and `event_time`.
+"""
 
 from enum import IntEnum
 from typing import Final

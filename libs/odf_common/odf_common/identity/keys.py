@@ -67,7 +67,7 @@ def generate() -> PrivateKey:
 
 
 def verify_signature(public_key: bytes, *, signature: bytes, message: bytes) -> bool:
-    """Return whether the holder of an ed25519 key signed `message`."""
+    """Return whether the holder of an ed25519 key signed `message`; blocks: `odf_common.dataset.signature_check`."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
     except (InvalidSignature, ValueError):

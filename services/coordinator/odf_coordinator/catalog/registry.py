@@ -7,7 +7,7 @@ import structlog
 
 from odf_common.chain.dependency_order import in_order
 from odf_common.chain.state import ChainState
-from odf_common.dataset.rejects import Rejects, current_rejects, polling_sources
+from odf_common.dataset.open_rejects import Rejects, current_rejects, polling_sources
 from odf_common.dataset.state_cache import ChainStates
 from odf_common.dataset.stored_dataset import require_stored_block
 from odf_common.errors import Damaged, NotFound, OdfError, nearest

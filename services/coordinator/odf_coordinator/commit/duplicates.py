@@ -1,4 +1,7 @@
-"""Makes proposals idempotent: distinguishes a repeated one from one that came too late."""
+"""Makes proposals idempotent: distinguishes a repeated one from one that came too late.
+
+Pushes of files are idempotent by their keys: ingest keeps their receipts (`odf_ingest/commit/file_commit.py`).
+"""
 
 from collections.abc import Callable, Sequence
 

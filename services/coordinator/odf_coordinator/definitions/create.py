@@ -100,14 +100,14 @@ class DatasetCreator:
         events = QueryMigrator(datasets=self.datasets, engine=self.engine).with_migration(
             handle, events, time
         )
-        entry = self.create_topics(handle, events) if handle.ref == HEAD else handle.entry
+        entry = self.ensure_push_topics(handle, events) if handle.ref == HEAD else handle.entry
         with hold_inputs(self.datasets, handle.entry, events, are_here=True):
             outcome = self.committer.commit(
                 handle.id, expected_head=handle.state.head, events=events, system_time=time, ref=handle.ref
             )
         return replace(handle, entry=entry, state=require_committed(handle.id, outcome).state)
 
-    def create_topics(self, handle: DatasetHandle, events: Iterable[KnownEvent]) -> CatalogEntry:
+    def ensure_push_topics(self, handle: DatasetHandle, events: Iterable[KnownEvent]) -> CatalogEntry:
         """Create a topic for each push source of `events`, and return the dataset's updated entry."""
         sources = _sources_of(events)
         entry = self.claims.entry(handle.id)
@@ -123,7 +123,7 @@ class DatasetCreator:
         """Create missing topics for the push sources of a dataset, as after `odf key import`."""
         sources = handle.state.push_sources
         if sources.keys() - handle.entry.push_topics.keys():
-            self.create_topics(handle, sources.values())
+            self.ensure_push_topics(handle, sources.values())
             self.committer.announce(handle.state)
 
     def _require_changeable(self, handle: DatasetHandle, draft: Draft, *, is_replacing: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from odf_common.dataset.rejects import Rejects
+from odf_common.dataset.open_rejects import Rejects
 from odf_common.errors import OdfError, Unavailable, with_advice
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import is_pattern, matching_names

@@ -121,7 +121,7 @@ class References:
             return head
         entry = head.entry
         if self.keys.has(head.id):
-            entry = self.creator.create_topics(head, candidate.state.push_sources.values())
+            entry = self.creator.ensure_push_topics(head, candidate.state.push_sources.values())
         outcome = self.importer.import_chain(
             head.id,
             expected_head=head.state.head,

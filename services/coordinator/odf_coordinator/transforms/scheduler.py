@@ -1,4 +1,4 @@
-"""Runs transforms: a commit wakes those that read the dataset; at most one runs per derivative at a time.
+"""Runs transforms: a commit triggers those of downstream derivatives; at most one runs per derivative at a time.
 
 A run that waits for the engine does not block others: once it has stalled it no longer counts among the
 `MAX_RUNS` concurrent runs, so a slow engine gets more and more concurrent requests, up to `MAX_RUNS_WITH_STALLED`.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypedDict
 
 from odf_common.codec.times import time_of
-from odf_common.dataset.rejects import Rejects
+from odf_common.dataset.open_rejects import Rejects
 from odf_common.hashing.multihash import Multihash
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 

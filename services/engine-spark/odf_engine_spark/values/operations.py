@@ -1,4 +1,4 @@
-"""Operation types of records as they pass through queries (RFC-015)."""
+"""Operation types (`odf_common.data.columns.Operation`) of records as they pass through queries (RFC-015)."""
 
 from typing import Final
 

@@ -14,12 +14,13 @@ from odf_common.chain.state import ChainState
 from odf_common.codec.envelopes import Body, body_of
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_message
+from odf_common.dataset.open_rejects import KIND
 from odf_common.dataset.state_cache import ChainStates
 from odf_common.errors import InvalidInput, Refused
 from odf_common.ports.bus import COORDINATOR_COMMANDS
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.request_reply import Replies
-from odf_ingest.commit.position import KIND, Position, SourcePosition
+from odf_ingest.commit.position import Position, SourcePosition
 from odf_ingest.commit.slice_writer import Draft, Drafter
 from odf_ingest.commit.watermark import NONE_LATE, Lateness, NewWatermark
 from odf_ingest.errors import AlreadyCommitted

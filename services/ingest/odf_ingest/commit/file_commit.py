@@ -19,15 +19,13 @@ from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.in_flight import cancelled
 from odf_ingest.commit.position import SourcePosition
-from odf_ingest.commit.rejects import RejectedOfFile, RejectPolicy, RowLetters, require_share
+from odf_ingest.commit.rejects import RejectedOfFile, RejectPolicy, RowLetters, rejects_rows, require_share
 from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted, KeyReused, NothingCommitted
-from odf_ingest.merge import takes_whole_batches
 from odf_ingest.prepare.bad_rows import RejectedRows
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords, Preparer
-from odf_ingest.source_settings import BadRecords
 
 
 class FileCommit:
@@ -90,7 +88,7 @@ class FileCommit:
     def _records(self, plan: Plan) -> PreparedRecords:
         assert self._dataset is not None
         settings = self._rejecting.settings(self._dataset, self.source)
-        if settings.bad_records is BadRecords.STOP or takes_whole_batches(plan.source.merge):
+        if not rejects_rows(settings.bad_records, plan.source.merge, is_polled=False):
             return self._preparer.file(plan, self._batch)
         rows = RejectedRows(plan.source.read, self._batch.file)
         prepared = self._preparer.file(plan, self._batch, rows)

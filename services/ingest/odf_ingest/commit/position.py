@@ -14,13 +14,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, Self
 
-from odf_common.dataset import rejects
 from odf_common.dataset.batch_keys import run_and_place
-from odf_common.dataset.rejects import NO_NUMBERS, Numbers, SourceProgress, rows_in, source_progress
+from odf_common.dataset.open_rejects import (
+    KIND,
+    NO_NUMBERS,
+    Numbers,
+    SourceProgress,
+    rows_in,
+    source_progress,
+)
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SourceState
 
-KIND: Final = rejects.KIND
 VERSION: Final = 1
 RECEIPTS: Final = 64  # kept, newest last
 

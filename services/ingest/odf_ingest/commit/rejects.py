@@ -1,4 +1,4 @@
-"""Rejects malformed messages and rows: dead letters or a stop, according to the source's settings."""
+"""Rejects malformed messages and rows: which become dead letters, and which refuse their batch or stop their source."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import structlog
 
 from odf_common.chain.state import ChainState
 from odf_common.codec.envelopes import envelope
-from odf_common.dataset.rejects import (
+from odf_common.dataset.open_rejects import (
     SourceProgress,
     current_rejects,
     load_handled,
@@ -23,18 +23,36 @@ from odf_common.dataset.rejects import (
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import MergeStrategy
 from odf_common.ports.bus import NOTIFICATIONS, Bus, DeadLetter
 from odf_common.ports.store import BlobStore
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest import metrics
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.errors import RecordRejected, TooManyRejected
+from odf_ingest.merge import takes_whole_batches
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.source_settings import BadRecords, SourceSettings, load_settings
 
 log = structlog.stdlib.get_logger(__name__)
 
 LETTERS_PER_FLUSH: Final = 1000  # dead letters per flush
+
+
+def rejects_messages(choice: BadRecords) -> bool:
+    """Return whether bad messages, of a topic or polled, become dead letters; else the first one stops the source."""
+    return choice is not BadRecords.STOP
+
+
+def rejects_rows(choice: BadRecords, merge: MergeStrategy, *, is_polled: bool) -> bool:
+    """Return whether bad rows of a file, pushed or polled, become dead letters; else the first one refuses the file.
+
+    By default those of a polled file do not: it can be fetched again once it is mended. Rows of a file that is merged
+    as a whole never do: a snapshot without some of its rows would retract them.
+    """
+    if takes_whole_batches(merge):
+        return False
+    return choice is BadRecords.DEAD_LETTER or (choice is BadRecords.AUTO and not is_polled)
 
 
 def require_share(settings: SourceSettings, messages: str, bad: Sequence[BadRecord], count: int) -> None:
@@ -91,7 +109,7 @@ class RejectPolicy:
             return batch
         settings = load_settings(self._blobs, dataset, source)
         require_share(settings, f"messages of topic {batch.topic}", bad, batch.count)
-        if settings.bad_records is not BadRecords.STOP:
+        if rejects_messages(settings.bad_records):
             return batch
         shorter = batch.before_bad({(row.partition, row.offset) for row in bad})
         if shorter is None:

@@ -16,7 +16,8 @@ import structlog
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import iterate
 from odf_common.codec.envelopes import envelope
-from odf_common.dataset.rejects import (
+from odf_common.dataset.open_rejects import (
+    KIND,
     HandledRejects,
     MessagePosition,
     load_handled,
@@ -38,7 +39,7 @@ from odf_common.ports.store import BlobStore, block_reader
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import position_of
-from odf_ingest.commit.position import KIND, SourcePosition
+from odf_ingest.commit.position import SourcePosition
 from odf_ingest.control.retried_rows import RetriedRows
 from odf_ingest.errors import CannotRetry
 from odf_ingest.prepare.preparer import Preparer

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from odf_common.chain.state import ChainState
-from odf_common.dataset.rejects import Numbers, rows_part
+from odf_common.dataset.open_rejects import Numbers, rows_part
 from odf_common.errors import InvalidInput
 from odf_common.metadata.fetching import FetchStepMqtt
 from odf_common.metadata.scalars import Timestamp

@@ -4,13 +4,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
-from odf_common.dataset.rejects import POLLED, SourceProgress, source_progress
+from odf_common.dataset.open_rejects import POLLED, SourceProgress, source_progress
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, SetPollingSource
 from odf_common.metadata.fetching import FetchStepMqtt
 from odf_common.ports.engine import IsWanted, QueryNotWanted
-from odf_ingest.commit.rejects import RejectedOfFile, RejectPolicy, RowLetters, require_share
+from odf_ingest.commit.rejects import (
+    RejectedOfFile,
+    RejectPolicy,
+    RowLetters,
+    rejects_messages,
+    rejects_rows,
+    require_share,
+)
 from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted
 from odf_ingest.merge import takes_whole_batches
@@ -109,13 +116,10 @@ class PolledBatch:
         return prepared
 
     def _rejects_bad(self) -> bool:
-        """Return whether bad rows or messages become dead letters; a snapshot without some rows would retract them."""
         choice = self._settings().bad_records
         if isinstance(self._fetched, FetchedMessages):
-            return choice is not BadRecords.STOP
-        return choice is BadRecords.DEAD_LETTER and not takes_whole_batches(
-            as_push_source(self._defined).merge
-        )
+            return rejects_messages(choice)
+        return rejects_rows(choice, as_push_source(self._defined).merge, is_polled=True)
 
     def _settings(self) -> SourceSettings:
         assert self._dataset is not None

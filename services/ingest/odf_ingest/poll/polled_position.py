@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.chain.walk import ReadBlock, iterate
-from odf_common.dataset.rejects import (
+from odf_common.dataset.open_rejects import (
     NO_NUMBERS,
     POLLED,
     Numbers,

@@ -1,6 +1,6 @@
 """Malformed rows of a file, which is a batch of its own: the first one refuses all, or each is left out.
 
-Which of both applies is decided in `commit/rejects.py`, by the source's settings. A row is named by its line.
+Which of both applies is decided by `rejects_rows` in `commit/rejects.py`. A row is named by its line.
 """
 
 from collections.abc import Callable, Mapping

@@ -14,10 +14,11 @@ MAX_DELAY_SECONDS: Final = 10.0  # that such a batch waits for more messages
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """When a batch is full: bytes of raw messages, or seconds after its first message.
+    """When a batch, which becomes a slice, is full: bytes of raw messages, or seconds after its first message.
 
-    `PushSource.add` cuts by bytes and, where the plan or a search for a bad message wants it, by number of messages;
-    `PushSource.due` says when the time is up.
+    They are the settings `slice_max_bytes` and `slice_max_delay_ms`; `PushSource.due` says when the time is up,
+    later while a source is behind. `PushSource.add` cuts by bytes and, where the plan or a search for a bad message
+    wants it, by number of messages.
     """
 
     size: int

@@ -11,7 +11,7 @@ import pytest
 from odf_testing.letters import StoredLetters
 from odf_testing.webserver import Page, PageServer
 
-from odf_common.dataset.rejects import open_rejects, rejecting_sources, source_progress
+from odf_common.dataset.open_rejects import open_rejects, rejecting_sources, source_progress
 from odf_common.errors import InvalidInput, OdfError, Unavailable
 from odf_common.metadata.fetching import (
     CompressionFormat,

@@ -12,7 +12,7 @@ from odf_testing.certificates import self_signed
 from odf_testing.mqttbroker import MqttBroker, require_mosquitto, serving_mqtt
 
 from odf_common.adapters.networks import AddressForbidden, Networks
-from odf_common.dataset.rejects import source_progress
+from odf_common.dataset.open_rejects import source_progress
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.metadata.events import AddData, SetPollingSource
 from odf_common.metadata.fetching import (

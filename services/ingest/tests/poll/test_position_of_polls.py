@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from odf_common.dataset.rejects import POLLED, Numbers
+from odf_common.dataset.open_rejects import POLLED, Numbers
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import AddData, DisablePollingSource, SetInfo, SourceState
 from odf_common.metadata.fetching import FetchStep, FetchStepContainer, FetchStepUrl

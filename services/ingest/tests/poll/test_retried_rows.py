@@ -12,7 +12,7 @@ from odf_testing.letters import StoredLetters
 from odf_testing.webserver import Page, PageServer
 
 from odf_common.chain.add_data import add_data_event
-from odf_common.dataset.rejects import Numbers
+from odf_common.dataset.open_rejects import Numbers
 from odf_common.errors import NotFound
 from odf_common.metadata.fetching import (
     EventTimeSourceFromPath,

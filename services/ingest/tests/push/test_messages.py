@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from odf_common.dataset.rejects import (
+from odf_common.dataset.open_rejects import (
     HandledRejects,
     MessagePosition,
     Rejects,

@@ -6,8 +6,9 @@ import pytest
 from odf_testing.builders import a_chain, a_dataset, a_push_source, a_seed
 
 from odf_common.chain.state import ChainState
+from odf_common.dataset.open_rejects import KIND
 from odf_common.metadata.events import SourceState
-from odf_ingest.commit.position import KIND, SourcePosition, TopicPosition
+from odf_ingest.commit.position import SourcePosition, TopicPosition
 from odf_ingest.push.source_record import as_of
 from odf_ingest.push.source_topics import Key
 

@@ -13,7 +13,7 @@ from odf_testing.letters import StoredLetters
 from structlog.testing import capture_logs
 
 from odf_common.adapters.grpc.server import status_of
-from odf_common.dataset.rejects import source_progress
+from odf_common.dataset.open_rejects import source_progress
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.metadata.events import AddData, SetVocab
 from odf_common.metadata.scalars import Timestamp

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.cli.commands.rejected import _location
-from odf_common.dataset.rejects import (
+from odf_common.dataset.open_rejects import (
     HANDLED,
     KIND,
     POLLED,
