@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from io import FileIO
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,29 @@ def test_objects_that_could_not_be_written_are_not_stored(tmp_path: Path) -> Non
     with pytest.raises(StorageUnavailable):
         blobs.put_all(a_dataset(), ObjectKind.BLOCK, [(NAME, CONTENT), (a_hash(2), b"")])
     assert list(folder.iterdir()) == []
+
+
+def test_of_many_objects_those_are_stored_that_were_written_before_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are written in groups: one that fails leaves none of its files."""
+    blobs, fsync, calls = LocalBlobStore(tmp_path), os.fsync, count()
+    folder = layout.object_file(tmp_path, a_dataset(), ObjectKind.BLOCK, NAME).parent
+    folder.mkdir(parents=True)
+
+    def failing_late(handle: int) -> None:
+        if next(calls) >= durable.WRITTEN_TOGETHER:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(handle)
+
+    objects = [(a_hash(number), str(number).encode()) for number in range(durable.WRITTEN_TOGETHER + 2)]
+    monkeypatch.setattr(os, "fsync", failing_late)
+    with pytest.raises(StorageUnavailable):
+        blobs.put_all(a_dataset(), ObjectKind.BLOCK, objects)
+    monkeypatch.undo()
+    assert {file.name for file in folder.iterdir()} == {str(name) for name, _ in objects[:-2]}
+    blobs.put_all(a_dataset(), ObjectKind.BLOCK, objects)
+    assert all(blobs.read(a_dataset(), ObjectKind.BLOCK, name) == content for name, content in objects)
 
 
 def test_a_file_stays_until_the_object_that_it_would_be_is_durable(

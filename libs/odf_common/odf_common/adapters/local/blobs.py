@@ -5,7 +5,6 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -21,7 +20,6 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind
 
-WRITES: Final = 32  # files at a time: a disk confirms them together
 NOTE_MODE: Final = 0o600  # settings of a source may have a password
 WRITTEN: Final = frozenset(
     {*map(str, ObjectKind), "refs", "info", "notes"}
@@ -82,13 +80,10 @@ class LocalBlobStore(BlobStore):
     ) -> None:
         """Store objects durably, unless they exist; the folder of all is synced once."""
         files = {self._file(dataset, kind, name): content for name, content in contents}
-        new = [(file, content) for file, content in files.items() if size_of(file) is None]
         folders = {file.parent for file in files}
         for folder in folders:
-            durable.make_folder(folder)  # once, not by each of the threads
-        with ThreadPoolExecutor(WRITES, thread_name_prefix="store") as pool:
-            for written in [pool.submit(durable.replace, *file) for file in new]:
-                written.result()
+            durable.make_folder(folder)
+        durable.replace_all((file, content) for file, content in files.items() if size_of(file) is None)
         for folder in folders:
             durable.sync_folder(folder)
 

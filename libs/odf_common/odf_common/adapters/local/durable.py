@@ -8,9 +8,10 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,8 @@ LOCK_SECONDS: Final = 5.0  # a holder needs milliseconds; one that is stopped mu
 LOCK_POLL: Final = Backoff(first=0.001, most=0.02)
 PENDING: Final = ".pending-"
 READABLE: Final = 0o666  # less what the umask takes
+WRITTEN_TOGETHER: Final = 128  # files, which are open at a time
+SYNCED_TOGETHER: Final = 16  # of them, so that the disk confirms them together
 
 
 def write(target: Path, content: bytes, *, mode: int = READABLE) -> None:
@@ -37,9 +40,46 @@ def replace(target: Path, content: bytes, *, mode: int = READABLE) -> None:
         pending.replace(target)
 
 
+def replace_all(contents: Iterable[tuple[Path, bytes]]) -> None:
+    """Write files as `replace` does, many at a time, into folders that exist.
+
+    A group of them is written before any is synced: the file system then commits its journal for all of them together.
+    """
+    waiting = iter(contents)
+    with ThreadPoolExecutor(SYNCED_TOGETHER, thread_name_prefix="sync") as pool:
+        while group := tuple(islice(waiting, WRITTEN_TOGETHER)):
+            with contextlib.ExitStack() as stack:
+                opened = [stack.enter_context(_unsynced(target, content)) for target, content in group]
+                for synced in [pool.submit(file.sync) for file in opened]:
+                    synced.result()
+                for file in opened:
+                    file.pending.replace(file.target)
+
+
 def write_pending(target: Path, content: bytes, *, mode: int = READABLE) -> Path:
     """Write a hidden file next to `target` and return it; its content is durable, its name is not."""
     make_folder(target.parent)
+    with _unsynced(target, content, mode) as file:
+        file.sync()
+    return file.pending
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsynced:
+    """A hidden file next to `target`; it stays open, as only then an error of writing it back is sure to be seen."""
+
+    target: Path
+    pending: Path
+    handle: int
+
+    def sync(self) -> None:
+        with naming(self.target):
+            os.fsync(self.handle)
+
+
+@contextlib.contextmanager
+def _unsynced(target: Path, content: bytes, mode: int = READABLE) -> Iterator[_Unsynced]:
+    """Yield the open file with its content; it is removed on failure, unless it was renamed."""
     pending = pending_beside(target)
     with (
         _removed_on_failure(pending),
@@ -49,8 +89,7 @@ def write_pending(target: Path, content: bytes, *, mode: int = READABLE) -> Path
         view = memoryview(content)
         while view:
             view = view[file.write(view) or 0 :]
-        os.fsync(file.fileno())
-    return pending
+        yield _Unsynced(target, pending, file.fileno())
 
 
 def pending_beside(target: Path) -> Path:
