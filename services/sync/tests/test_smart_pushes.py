@@ -11,13 +11,14 @@ import urllib3
 from odf_testing.builders import a_dataset
 from odf_testing.sync_node import SyncNode
 
+from odf_common.chain.walk import iterate
 from odf_common.codec.envelopes import Envelope
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
-from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.ports.store import CatalogEntry, ObjectKind, block_reader
 from odf_common.proto.odf.bus.v1.bus_pb2 import ImportChain
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
@@ -289,21 +290,25 @@ def test_a_chain_is_replaced_in_one_exchange(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise, an interruption would leave the other node with a part of the new chain, and without its own."""
-    ranges = []
+    parts: list[Any] = []
     send = push_to_node._send_part
 
-    def noted(source: Any, to: Any, request: Any, blocks: Any, head: Any) -> Any:
-        ranges.append((blocks.after, blocks.head))
-        return send(source, to, request, blocks, head)
+    def noted(source: Any, to: Any, request: Any, part: Any, head: Any) -> Any:
+        parts.append(part)
+        return send(source, to, request, part, head)
 
     monkeypatch.setattr(push_to_node, "_send_part", noted)
     monkeypatch.setattr(push_to_node, "PART_BYTES", 1)
     with there.served() as base:
         diverge(here, there, f"odf+{base}/cities")
-        ranges.clear()
+        parts.clear()
         *_, last = here.push("cities", f"odf+{base}/cities", is_forced=True)
-        assert ranges == [(None, here.head("cities"))]
+        assert [part.head for part in parts] == [here.head("cities")]
         assert (last.state, there.head("cities")) == ("updated", here.head("cities"))
+        entry = here.catalog.by_alias("cities")
+        assert entry is not None
+        chain = iterate(block_reader(here.blobs, entry.dataset_id), parts[0].head)
+        assert last.new_blocks == sum(1 for _ in chain), "from the first one on"
         diverge(here, there, f"odf+{base}/cities")
         monkeypatch.setattr(push_to_node, "BLOCKS_BYTES_LIMIT", 100)
         with pytest.raises(InvalidInput, match="at most 100 can replace another"):

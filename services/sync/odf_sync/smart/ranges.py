@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import BinaryIO
 
 from odf_common.chain.compare_chains import Ahead, Equal, compare
@@ -21,6 +22,10 @@ class Range:
     after: Multihash | None
     head: Multihash
 
+    def links(self, read: ReadBlock) -> Iterator[Link]:
+        """Yield the blocks, oldest first; raises `ChainBroken`."""
+        return blocks_between(read, self.head, self.after)
+
 
 def is_ancestor(read: ReadBlock, has: HasBlock, block: Multihash, head: Multihash) -> bool:
     """Return whether a block is in the chain of `head`, also if it is `head`."""
@@ -30,18 +35,30 @@ def is_ancestor(read: ReadBlock, has: HasBlock, block: Multihash, head: Multihas
 def plan_of(read: ReadBlock, blocks: Range) -> TransferPlan:
     """Return what a range amounts to."""
     count = _Count()
-    for _ in count.through(blocks_between(read, blocks.head, blocks.after)):
+    for _ in count.through(blocks.links(read)):
         pass
     return count.plan()
 
 
-def pack(
-    read: ReadBlock, blocks: Range, out: BinaryIO, signature: ReadSignature = no_signature
-) -> TransferPlan:
-    """Write the archive of a range, and return its plan; only a few blocks are in memory at a time."""
+def pack(blocks: Iterable[Link], out: BinaryIO, signature: ReadSignature = no_signature) -> TransferPlan:
+    """Write the archive of blocks, and return what they amount to; one is in memory at a time."""
     count = _Count()
-    write_archive(count.through(blocks_between(read, blocks.head, blocks.after)), out, signature)
+    write_archive(count.through(blocks), out, signature)
     return count.plan()
+
+
+def in_parts(blocks: Iterable[Link], most: int) -> Iterator[Iterator[Link]]:
+    """Yield parts of at most `most` bytes, or of one block; a part has to be read before the next one is asked for."""
+    number = size = 0
+
+    def part_of(link: Link) -> int:
+        nonlocal number, size
+        size += len(link[2])
+        if size > most:
+            number, size = number + 1, len(link[2])
+        return number
+
+    return (part for _, part in groupby(blocks, part_of))
 
 
 def objects_of(event: MetadataEvent) -> Iterator[ObjectFile]:

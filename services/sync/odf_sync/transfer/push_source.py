@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from odf_common.adapters.networks import Networks
 from odf_common.chain.state import ChainState
-from odf_common.chain.walk import ReadBlock, blocks_between
+from odf_common.chain.walk import ReadBlock
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.object_markers import dropped_blocks
 from odf_common.errors import NotFound
@@ -62,8 +62,7 @@ class PushSource:
     def objects(self, blocks: Range) -> tuple[ObjectFile, ...]:
         """Return what the blocks of a range declare, each object once, newest first."""
         read = block_reader(self.datasets.blobs, self.state.dataset_id)
-        links = blocks_between(read, blocks.head, blocks.after)
-        files = [file for _, decoded, _ in links for file in objects_of(decoded.block.event)]
+        files = [file for _, decoded, _ in blocks.links(read) for file in objects_of(decoded.block.event)]
         return tuple(dict.fromkeys(reversed(files)))
 
     def dropped(self, blocks: Range) -> frozenset[ObjectFile]:
@@ -74,7 +73,7 @@ class PushSource:
             return frozenset()
         return frozenset(
             file
-            for name, decoded, _ in blocks_between(block_reader(blobs, dataset), blocks.head, blocks.after)
+            for name, decoded, _ in blocks.links(block_reader(blobs, dataset))
             for file in objects_of(decoded.block.event)
             if not blobs.has(dataset, file.object_type.kind, file.physical_hash) and dropped.contains(name)
         )

@@ -4,15 +4,16 @@ The other node checks everything before its head moves. Objects that it has, fro
 not sent again.
 """
 
+import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 from odf_common.chain.compare_chains import Behind, Equal, compare
-from odf_common.chain.walk import raw_blocks
+from odf_common.chain.walk import Link
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
@@ -34,6 +35,7 @@ from odf_sync.smart.messages import (
     CompleteRequest,
     DatasetVisibility,
     NewBlocks,
+    ObjectFile,
     ProgressRequest,
     PushAccepted,
     PushConfirmed,
@@ -46,7 +48,7 @@ from odf_sync.smart.messages import (
     UploadsRequest,
     UploadsRunning,
 )
-from odf_sync.smart.ranges import Range, pack
+from odf_sync.smart.ranges import Range, in_parts, objects_of, pack
 from odf_sync.transfer.block_signatures import own_signatures
 from odf_sync.transfer.privacy import require_accounts
 from odf_sync.transfer.pull import Step
@@ -76,33 +78,41 @@ def send_to_node(
     So both nodes hold one part in memory, and a push that is cut off continues with the part that it was at. A chain
     is replaced in one exchange: a part would leave the other node with less than it had.
     """
+    links = blocks.links(block_reader(source.datasets.blobs, source.state.dataset_id))
     replaces = head is not None and blocks.after is None
     sent = PushSummary(blocks=0, records=0)
-    for part in (blocks,) if replaces else _parts(source, blocks):
+    # The chain is walked back before there is a connection, which would have to wait for it.
+    for part in map(_Part, in_parts(links, sys.maxsize if replaces else PART_BYTES)):
         plan = yield from _send_part(source, there, request, part, head)
         sent = PushSummary(blocks=sent.blocks + plan.num_blocks, records=sent.records + plan.num_records)
         head = part.head
     return sent
 
 
-def _parts(source: PushSource, blocks: Range) -> Iterator[Range]:
-    """Yield a range in parts of at most `PART_BYTES`, oldest first; a block may be larger."""
-    heads, size = [blocks.head], 0
-    for name, raw, _ in raw_blocks(block_reader(source.datasets.blobs, source.state.dataset_id), blocks.head):
-        if name == blocks.after:
-            break
-        if size and size + len(raw) > PART_BYTES:
-            heads.append(name)
-            size = 0
-        size += len(raw)
-    after = blocks.after
-    for head in reversed(heads):
-        yield Range(after=after, head=head)
-        after = head
+class _Part:
+    """The blocks of one exchange, read once; `head` and `objects`, newest first, are known afterwards."""
+
+    def __init__(self, links: Iterable[Link]) -> None:
+        self._links = links
+        self._objects: dict[ObjectFile, None] = {}
+        self.head: Multihash | None = None
+
+    def links(self) -> Iterator[Link]:
+        for link in self._links:
+            name, decoded, _ = link
+            for file in objects_of(decoded.block.event):
+                self._objects.pop(file, None)  # its newest block decides its turn
+                self._objects[file] = None
+            self.head = name
+            yield link
+
+    @property
+    def objects(self) -> tuple[ObjectFile, ...]:
+        return tuple(reversed(self._objects))
 
 
 def _send_part(
-    source: PushSource, there: HttpDataset, request: Push, blocks: Range, head: Multihash | None
+    source: PushSource, there: HttpDataset, request: Push, part: _Part, head: Multihash | None
 ) -> Generator[Step, None, TransferPlan]:
     headers = {**authorization(source.token), SERVER_CLOSES_HEADER: SERVER_CLOSES}
     if request.is_chosen:
@@ -115,14 +125,15 @@ def _send_part(
             raise NoPlaceThere(what=error.what) from error
         if head is None and is_private and not connection.keeps_visibility:
             require_accounts(source.alias, there.url, source.token)
-        plan = _send_blocks(source, connection, request, blocks, head)
+        plan = _send_blocks(source, connection, request, part, head)
         started = time.monotonic()
-        yield from _send_objects(source, connection, blocks)
+        yield from _send_objects(source, connection, part.objects)
         yield Step(alias=source.alias, state="committing")
         connection.send(CompleteRequest())
         connection.expect(PushConfirmed)
         if time.monotonic() - started > CROSSING_SECONDS:
-            _require_confirmed(source, there, connection, blocks.head, before=head)
+            assert part.head is not None, "a part has a block"
+            _require_confirmed(source, there, connection, part.head, before=head)
         connection.close(SUCCEEDED)
     return plan
 
@@ -157,7 +168,7 @@ def _has_moved(source: PushSource, there: HttpDataset, pushed: Multihash, before
 
 
 def _send_blocks(
-    source: PushSource, connection: Connection, request: Push, blocks: Range, head: Multihash | None
+    source: PushSource, connection: Connection, request: Push, part: _Part, head: Multihash | None
 ) -> TransferPlan:
     datasets, dataset = source.datasets, source.state.dataset_id
     signature = (
@@ -166,7 +177,7 @@ def _send_blocks(
     with scratch_folder(datasets.blobs) as scratch:
         archive = scratch / "blocks"
         with archive.open("wb") as out:
-            plan = pack(block_reader(datasets.blobs, dataset), blocks, out, signature)
+            plan = pack(part.links(), out, signature)
         if plan.bytes_in_raw_blocks > BLOCKS_BYTES_LIMIT:
             size = plan.bytes_in_raw_blocks
             text = f"{size} bytes of blocks; a chain of at most {BLOCKS_BYTES_LIMIT} can replace another"
@@ -180,7 +191,7 @@ def _send_blocks(
             )
         )
         if connection.continues_uploads and archive.stat().st_size <= MESSAGE_BYTES:
-            _send_early(source, connection, archive, plan, blocks)
+            _send_early(source, connection, archive, plan, part.objects)
         connection.expect(PushAccepted)
         batch = _batch(source, connection, archive, plan.num_blocks)
     connection.send(NewBlocks(new_blocks=batch))
@@ -189,13 +200,16 @@ def _send_blocks(
 
 
 def _send_early(
-    source: PushSource, connection: Connection, archive: Path, plan: TransferPlan, blocks: Range
+    source: PushSource,
+    connection: Connection,
+    archive: Path,
+    plan: TransferPlan,
+    files: tuple[ObjectFile, ...],
 ) -> None:
     """Send a node of this kind what follows at any rate, all in one round trip; it reads one message after another."""
     connection.send_early(NewBlocks(new_blocks=_batch(source, connection, archive, plan.num_blocks)))
     if plan.num_objects > min(LISTED, LISTED_EARLY):
         return
-    files = source.objects(blocks)
     connection.send_early(UploadsRequest(object_files=files, is_truncated=False))
     if not files:
         connection.send_early(UploadsComplete())
@@ -221,9 +235,10 @@ def _uploader(source: PushSource, connection: Connection) -> Uploader:
     )
 
 
-def _send_objects(source: PushSource, connection: Connection, blocks: Range) -> Iterator[Step]:
-    """Send the objects of the new blocks, newest first, in lists of `LISTED`."""
-    files = source.objects(blocks)
+def _send_objects(
+    source: PushSource, connection: Connection, files: tuple[ObjectFile, ...]
+) -> Iterator[Step]:
+    """Send the objects of the new blocks in lists of `LISTED`."""
     done = 0
     for start in range(0, max(len(files), 1), LISTED):
         part = files[start : start + LISTED]

@@ -68,7 +68,7 @@ class PullSource:
         out = spool_file(self.blobs)
         try:
             with translated():
-                pack(block_reader(self.blobs, self.dataset), blocks, out)
+                pack(blocks.links(block_reader(self.blobs, self.dataset)), out)
         except BaseException:
             out.close()
             raise
