@@ -5,7 +5,7 @@ one in `ODF_FETCH_NETWORKS`: otherwise a node could make this one send requests 
 """
 
 from collections.abc import Mapping
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import urljoin
 
 import urllib3
@@ -17,6 +17,7 @@ from odf_sync.repositories.pace import paced
 
 MAX_REDIRECTS: Final = 3
 MOST_DISCARDED: Final = 16 * 1024  # bytes of a body that are read, so that its connection is used again
+SENT_BYTES: Final = 256 * 1024  # of a body at a time; the default of 16 KiB takes a third more processor time
 RETRY_AFTER_SECONDS: Final = 10  # at most, whatever a node asks for
 PORTS: Final = {"http": 80, "https": 443}
 SECRET_HEADERS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
@@ -30,9 +31,9 @@ class NodeClient:
     ) -> None:
         """Trust the origin of a URL."""
         self._origin = _origin(url)
-        self._own = paced(urllib3.PoolManager(num_pools=2, maxsize=10, timeout=timeout, retries=retries))
+        self._own = paced(urllib3.PoolManager(num_pools=2, maxsize=10, **_options(timeout, retries)))
         self._others = paced(
-            restricted_pools(networks, num_pools=4, maxsize=10, timeout=timeout, retries=retries)
+            restricted_pools(networks, num_pools=4, maxsize=10, **_options(timeout, retries))
         )
 
     def get(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
@@ -68,6 +69,10 @@ class NodeClient:
             pool = self._others
             headers = {name: value for name, value in headers.items() if name.lower() not in SECRET_HEADERS}
         return pool.request(method, url, headers=headers, body=content, redirect=False, preload_content=False)
+
+
+def _options(timeout: urllib3.Timeout, retries: urllib3.Retry) -> dict[str, Any]:
+    return {"timeout": timeout, "retries": retries, "blocksize": SENT_BYTES}
 
 
 def discard(answer: urllib3.BaseHTTPResponse) -> None:

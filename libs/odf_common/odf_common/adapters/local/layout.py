@@ -14,7 +14,9 @@ def dataset_folder(home: Path, dataset: DatasetId) -> Path:
 
 def object_file(home: Path, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
     """Return the file of one object."""
-    return dataset_folder(home, dataset) / kind.value / str(name)
+    return home.joinpath(
+        "datasets", dataset.folder, kind.value, str(name)
+    )  # at once: for each block of a chain
 
 
 def ref_file(home: Path, dataset: DatasetId, ref: str) -> Path:
