@@ -95,6 +95,7 @@ def test_a_chain_with_an_object_that_did_not_arrive_is_refused(
         with pytest.raises(InvalidInput, match=f"not sent: data/{second}"):
             acceptance.complete(there.replies)
     assert there.head("cities") is None
+    assert list(there.blobs.names(dataset, ObjectKind.BLOCK)) == [], "data is stored before blocks"
 
 
 def test_a_dataset_that_was_renamed_meanwhile_is_not_imported_again(here: SyncNode, there: SyncNode) -> None:

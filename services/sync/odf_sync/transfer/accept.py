@@ -10,7 +10,7 @@ from typing import Final
 from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import block_hash, decode_block
 from odf_common.dataset.node_datasets import NodeDatasets
-from odf_common.errors import AlreadyExists, HeadMoved, InvalidInput, NotFound
+from odf_common.errors import AlreadyExists, HeadMoved, InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.ports.store import ObjectKind
@@ -64,6 +64,7 @@ class Acceptance(AbstractContextManager["Acceptance"]):
         self._guard = threading.Lock()
         self._arrived: set[tuple[ObjectKind, Multihash]] = set()
         self._checks: dict[tuple[ObjectKind, Multihash], Future[None]] = {}
+        self._is_checked = False
         self._admitted: Future[_AdmittedChain] = self._pool.submit(self._admit)
         self._admitted.add_done_callback(self._check_arrived)
 
@@ -75,17 +76,33 @@ class Acceptance(AbstractContextManager["Acceptance"]):
             self._check_arrived(self._admitted)
 
     def await_checks(self) -> _AdmittedChain:
-        """Wait until all blocks and objects are checked; raises what `complete` does for them."""
+        """Store the blocks, once all objects are stored, and wait until all are checked; raises what `complete` does.
+
+        Writing blocks mostly waits for the disk, checking objects is computing: both are done at a time. Nothing leads
+        to the blocks before the head moves.
+        """
         admitted = self._admitted.result()
+        if self._is_checked:
+            return admitted
+        self._require_stored(admitted)
         with self._guard:
             self._arrived.update(admitted.objects)
         self._check_arrived(self._admitted)
-        try:
-            for key in admitted.objects:
-                self._checks[key].result()
-        except NotFound as error:
-            raise InvalidInput(text=f"not sent: {error.what.removeprefix('object ')}") from error
+        blobs, dataset = self._datasets.blobs, admitted.state.dataset_id
+        store(blobs, dataset, ObjectKind.SIGNATURE, self._chain.signatures())
+        store(blobs, dataset, ObjectKind.BLOCK, iter(self._chain.blocks.items()))
+        for key in admitted.objects:
+            self._checks[key].result()
+        self._is_checked = True
         return admitted
+
+    def _require_stored(self, admitted: _AdmittedChain) -> None:
+        with self._guard:
+            noted = frozenset(self._checks)
+        dataset = admitted.state.dataset_id
+        for kind, name in admitted.objects:
+            if (kind, name) not in noted and not self._datasets.blobs.has(dataset, kind, name):
+                raise InvalidInput(text=f"not sent: {kind}/{name}")
 
     def complete(self, replies: Replies, *, creation: str = "") -> None:
         """Move the head to the last block; a new dataset is from `creation`.
@@ -94,9 +111,7 @@ class Acceptance(AbstractContextManager["Acceptance"]):
         `ObjectDiffers`, `RecordsRefused`, `SignatureRefused`, `HeadMoved`, `AlreadyExists`.
         """
         admitted = self.await_checks()
-        chain, dataset = self._chain, admitted.state.dataset_id
-        store(self._datasets.blobs, dataset, ObjectKind.SIGNATURE, chain.signatures())
-        store(self._datasets.blobs, dataset, ObjectKind.BLOCK, iter(chain.blocks.items()))
+        chain = self._chain
         copy = LocalCopy(
             name=chain.alias, ref=HEAD, here=admitted.here, is_forced=chain.is_forced, creation=creation
         )
