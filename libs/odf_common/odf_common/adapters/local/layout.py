@@ -14,9 +14,8 @@ def dataset_folder(home: Path, dataset: DatasetId) -> Path:
 
 def object_file(home: Path, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
     """Return the file of one object."""
-    return home.joinpath(
-        "datasets", dataset.folder, kind.value, str(name)
-    )  # at once: for each block of a chain
+    # Joined at once, as it is done for each block of a chain.
+    return home.joinpath("datasets", dataset.folder, kind.value, str(name))
 
 
 def ref_file(home: Path, dataset: DatasetId, ref: str) -> Path:
