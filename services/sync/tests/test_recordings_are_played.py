@@ -1,14 +1,11 @@
 """Every recorded exchange is played against our client and our server by a test here, or listed with a reason."""
 
 import ast
-import asyncio
 from pathlib import Path
 
 import pytest
-from odf_testing.recorded_cases import RECORDINGS, NotPlayed, Side, plays
-from odf_testing.recorded_clients import TEXT, answered, play_client
-from odf_testing.recorded_node import recorded_node
-from odf_testing.recorded_transfers import VECTORS, all_recorded, lines_of
+from odf_testing.recorded_cases import RECORDINGS, NotPlayed, Side
+from odf_testing.recorded_transfers import VECTORS
 
 
 def test_each_recording_is_in_the_table() -> None:
@@ -29,16 +26,3 @@ def test_the_tests_of_the_table_are_those_that_play_recordings(side: Side) -> No
 
 def _decorators(test: ast.FunctionDef) -> list[str]:
     return [ast.unparse(one) for one in test.decorator_list]
-
-
-@plays(Side.SERVER)
-def test_reads_that_this_node_does_not_serve_are_no_route(tmp_path: Path, case: str) -> None:
-    lines = lines_of(case)
-    for conn in {line["conn"] for line in lines}:
-        lines = answered(
-            lines, conn, status=404, headers={"content-type": f"{TEXT}; charset=utf-8"}, body="Not Found"
-        )
-    there = recorded_node(tmp_path, lines, all_recorded())
-
-    with there.served() as base:
-        asyncio.run(play_client(base, there.lines))

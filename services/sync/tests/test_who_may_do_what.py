@@ -47,6 +47,9 @@ ROWS: Final = {
     ("GET", "/v/login"): FREE,
     ("POST", "/v/login"): FREE,
     ("GET", "/openapi.json"): FREE,
+    ("GET", "/query"): FREE,
+    ("POST", "/query"): FREE,
+    ("POST", "/verify"): FREE,
     ("GET", "/refs/{ref}"): Action.READ,
     ("GET", "/blocks/{name}"): Action.READ,
     ("GET", "/data/{name}"): Action.READ,
@@ -60,6 +63,8 @@ ROWS: Final = {
     ("PUT", "/checkpoints/{name}"): Action.CREATE,
     ("PUT", "/archives/{name}"): Action.CREATE,
     ("GET", "/events"): Action.READ,
+    ("GET", "/tail"): Action.READ,
+    ("GET", "/metadata"): Action.READ,
     ("POST", "/ingest"): Action.WRITE,
     ("GET", "/ingest/{receipt}"): Action.WRITE,
 }

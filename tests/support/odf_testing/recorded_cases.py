@@ -51,7 +51,8 @@ SERVED_PUSH: Final = "test_our_server_accepts_a_push_as_recorded"
 NOT_PUSHED: Final = "test_our_server_answers_as_recorded_and_nothing_changes"
 CALLED: Final = "test_recorded_calls_get_the_recorded_answers"
 INGESTED: Final = "test_a_recorded_push_is_answered_as_recorded_if_the_commit_is_awaited"
-NO_ROUTE: Final = "test_reads_that_this_node_does_not_serve_are_no_route"
+READ: Final = "test_our_server_answers_reads_as_recorded"
+NO_QUERIES: Final = "test_queries_are_refused_as_by_a_node_without_a_signing_key"
 
 COPIES: Final = "test_our_client_copies_by_the_simple_protocol_as_recorded"
 PULLS: Final = "test_our_client_pulls_as_recorded"
@@ -126,8 +127,8 @@ RECORDINGS: Final = {
     "login-check": Sides(client=NO_CHECK, server=CALLED),
     "ingest-csv": Sides(client=PUSH_OF_ROWS, server=INGESTED),
     "ingest-no-change": Sides(client=PUSH_OF_ROWS, server=INGESTED),
-    "query": Sides(client=BY_HAND, server=NO_ROUTE),
-    "dataset-tail-metadata": Sides(client=BY_HAND, server=NO_ROUTE),
+    "query": Sides(client=BY_HAND, server=NO_QUERIES),
+    "dataset-tail-metadata": Sides(client=BY_HAND, server=READ),
 }
 
 

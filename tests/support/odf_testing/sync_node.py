@@ -25,6 +25,7 @@ from odf_sync.http.account_routes import AccountRoutes
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
 from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.http.reads.read_routes import ReadRoutes
 from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.http.smart_protocol.routes import SmartProtocol
 from odf_sync.transfer.pull import Step, pull
@@ -144,6 +145,7 @@ class SyncNode:
             AccountRoutes(authorizer, self.catalog),
             SimpleProtocol(self.datasets, self.settings.home, pushes),
             SmartProtocol(self.datasets, self.settings, self.replies, authorizer, pushes),
+            ReadRoutes(self.datasets),
         )
         app = application(authorizer, tuple(one for room in rooms for one in room.endpoints()))
         with running(app) as base:

@@ -3,7 +3,6 @@
 Tables fit the terminal (`layout`); a pipe gets them in full width. Colours only on a terminal, never with NO_COLOR.
 """
 
-import base64
 import json
 import math
 import os
@@ -12,13 +11,11 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, date, datetime, time, timedelta
-from enum import Enum
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from odf_common.metadata.scalars import Timestamp
+from odf_common.data.json_values import plain
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -163,38 +160,6 @@ def progress() -> Iterator["Progress"]:
         disable=not console.is_terminal,
     ) as bars:
         yield bars
-
-
-def plain(value: object) -> Any:  # noqa: ANN401 - JSON
-    """Return a JSON value: times as RFC 3339 in UTC, decimals and non-finite numbers as strings, bytes as base64."""
-    match value:
-        case Mapping():
-            return {str(key): plain(item) for key, item in value.items()}
-        case list() | tuple() | set() | frozenset():
-            return [plain(item) for item in value]
-        case Enum():
-            return plain(value.value)
-        case _:
-            return _scalar(value)
-
-
-def _scalar(value: object) -> Any:  # noqa: ANN401 - JSON
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float():
-            return value if math.isfinite(value) else str(value)
-        case datetime():
-            return str(Timestamp.from_datetime(value if value.tzinfo else value.replace(tzinfo=UTC)))
-        case date() | time():
-            return value.isoformat()
-        case timedelta():
-            return value.total_seconds()
-        case bytes():
-            return base64.b64encode(value).decode()
-        case _:
-            # Decimals, paths and our own types.
-            return str(value)
 
 
 def _print_plain(value: object, output: str) -> None:

@@ -10,7 +10,8 @@ import click
 import pytest
 
 from odf_common.cli import main as cli
-from odf_common.cli.output import plain, print_object, print_rows
+from odf_common.cli.output import print_object, print_rows
+from odf_common.data.json_values import plain
 from odf_common.errors import InvalidInput, OdfError, VerificationFailed
 
 ODF = Path(sys.executable).with_name("odf")

@@ -10,7 +10,8 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from odf_testing.profiles import examples
 
-from odf_common.cli.rows import print_records, record_rows
+from odf_common.cli.rows import print_records
+from odf_common.data.json_values import record_rows
 
 UNITS = ("s", "ms", "us", "ns")
 FIXED = [

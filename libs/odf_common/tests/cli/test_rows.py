@@ -3,8 +3,7 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from odf_common.cli.output import plain
-from odf_common.cli.rows import record_rows
+from odf_common.data.json_values import plain, record_rows
 
 FAR = 1 << 40
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from odf_common.adapters.local.faults import guarded
 from odf_common.chain.walk import iterate
 from odf_common.data.slices import read_slice
+from odf_common.dataset.newest_records import newest_records
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -74,17 +75,10 @@ class Slices:
     @guarded
     def tail(self, handle: DatasetHandle, records: int) -> pa.Table | None:
         """Return the last records in offset order, reading as few slices as possible; None without slices."""
-        tables: list[pa.Table] = []
-        missing = records
-        for _, slice_ in self._backwards(handle):
-            if missing <= 0:
-                break
-            if slice_ is None:
-                continue
-            table = read_slice(self.path(handle, slice_))
-            tables.append(table.slice(max(len(table) - missing, 0)))
-            missing -= len(tables[-1])
-        return pa.concat_tables(reversed(tables), promote_options="default") if tables else None
+        read = self._datasets.reader(handle.id)
+        return newest_records(
+            read, handle.state.head, records, lambda slice_: read_slice(self.path(handle, slice_))
+        )
 
     def _backwards(self, handle: DatasetHandle) -> Iterator[tuple[Multihash, DataSlice | None]]:
         """Iterate over blocks, newest first, each with its slice, if any."""

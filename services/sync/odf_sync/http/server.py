@@ -28,6 +28,7 @@ from odf_sync.http.ingest_routes import ingest_routes
 from odf_sync.http.list_routes import ListRoutes
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.openapi import with_description
+from odf_sync.http.reads.read_routes import ReadRoutes
 from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.http.smart_protocol.routes import SmartProtocol
 from odf_sync.search.own_datasets import OwnDatasets
@@ -67,6 +68,7 @@ def endpoints(
         SmartProtocol(datasets, settings, replies, authorizer, pushes),
         EventRoutes(datasets.states, authorizer, heads),
         ingest_routes(settings),
+        ReadRoutes(datasets),
     )
     return with_description(authorizer, (endpoint for room in rooms for endpoint in room.endpoints()))
 
