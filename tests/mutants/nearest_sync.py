@@ -126,7 +126,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "large_messages",
     ),
     f"{SYNC}/transfer/block_signatures.py": of_sync("signed_pulls", "signed_pushes"),
-    f"{SYNC}/transfer/*.py": of_sync(
+    f"{SYNC}/transfer/**/*.py": of_sync(
         "private_copies",
         "transfer_details",
         "objects",

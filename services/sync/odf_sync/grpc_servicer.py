@@ -28,9 +28,10 @@ from odf_sync.search.search import Query, Search, SearchHit
 from odf_sync.smart.messages import DatasetVisibility
 from odf_sync.transfer import aliases
 from odf_sync.transfer.privacy import Privacy
-from odf_sync.transfer.pull import Step, compare, pull
-from odf_sync.transfer.push import push
-from odf_sync.transfer.push_source import Push
+from odf_sync.transfer.progress import Step
+from odf_sync.transfer.pull.pull_dataset import compare, pull
+from odf_sync.transfer.push.push_dataset import push
+from odf_sync.transfer.push.push_source import Push
 from odf_sync.webhooks.webhook_servicer import NAME as WEBHOOKS
 from odf_sync.webhooks.webhook_servicer import WebhookServicer
 

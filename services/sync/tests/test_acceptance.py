@@ -19,10 +19,11 @@ from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
 from odf_common.identity.signatures import sign_block
 from odf_common.ports.store import BlobStore, CatalogEntry, ObjectKind, block_reader
-from odf_sync.transfer import accept, objects
-from odf_sync.transfer.accept import Acceptance, PushedChain
+from odf_sync.transfer import objects
+from odf_sync.transfer.local_copy import LocalCopy
 from odf_sync.transfer.objects import RemoteObject
-from odf_sync.transfer.pull import LocalCopy
+from odf_sync.transfer.push import accept
+from odf_sync.transfer.push.accept import Acceptance, PushedChain
 
 WAIT_SECONDS = 10.0
 

@@ -21,8 +21,8 @@ from odf_common.ports.store import ObjectKind
 from odf_sync.http.endpoints import dataset_of
 from odf_sync.http.simple_protocol import dataset_routes
 from odf_sync.transfer.compare import ChainsDiverged
-from odf_sync.transfer.pull import compare
-from odf_sync.transfer.push_errors import RemoteAhead
+from odf_sync.transfer.pull.pull_dataset import compare
+from odf_sync.transfer.push.push_errors import RemoteAhead
 
 OLD = "f1620c8aedd3152c164665f036f654664ffe6bd80cc7b9b1b08125506c26825199a60"
 

@@ -16,7 +16,7 @@ from odf_common.errors import Conflict, OdfError, Unavailable
 from odf_common.metadata.events import SetInfo
 from odf_coordinator.commit.outcomes import require_committed
 from odf_sync.repositories import http
-from odf_sync.transfer import upload
+from odf_sync.transfer.push import upload
 
 OBJECTS, OBJECT_BYTES, BLOCKS, BLOCK_BYTES = 3, 300_000, 150, 700
 TWICE: Final = 0.02  # of all bytes, may be sent twice

@@ -25,7 +25,7 @@ from odf_sync.repositories.node_client import NodeClient, _redirected
 from odf_sync.smart.connection import connected
 from odf_sync.smart.exchange import PULL
 from odf_sync.smart.messages import HttpHeader, ObjectFile, ObjectType, PushStrategy, TransferUrl, Upload
-from odf_sync.transfer.upload import INCOMPLETE, LOST, WRONG_OFFSET, File, Uploader, at_a_time
+from odf_sync.transfer.push.upload import INCOMPLETE, LOST, WRONG_OFFSET, File, Uploader, at_a_time
 
 LOOPBACK = Networks.parse(("127.0.0.0/8",))
 TOKEN = "Bearer secret"

@@ -42,8 +42,10 @@ from odf_common.service.settings import Settings
 from odf_coordinator.api.bus_handlers import Commands
 from odf_sync.repositories import RemoteFolder, folder
 from odf_sync.transfer import compare, remote_blocks
+from odf_sync.transfer.local_copy import ATTEMPTS
 from odf_sync.transfer.objects import ObjectDiffers, RecordsRefused
-from odf_sync.transfer.pull import ATTEMPTS, Step, pull
+from odf_sync.transfer.progress import Step
+from odf_sync.transfer.pull.pull_dataset import pull
 from odf_sync.transfer.remote_blocks import RemoteBlock
 
 VECTOR = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / "cities.population"

@@ -10,7 +10,7 @@ from odf_testing.sync_node import SyncNode
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
-from odf_sync.transfer.pull import Step
+from odf_sync.transfer.progress import Step
 
 
 @pytest.fixture

@@ -49,9 +49,9 @@ from odf_sync.smart.messages import (
 )
 from odf_sync.smart.ranges import Range
 from odf_sync.smart.spooled import SpooledBlocks
-from odf_sync.transfer.accept import Acceptance, PushedChain
 from odf_sync.transfer.partial_files import own_partial_file
-from odf_sync.transfer.upload import OFFSET
+from odf_sync.transfer.push.accept import Acceptance, PushedChain
+from odf_sync.transfer.push.upload import OFFSET
 
 CONTENT = b"records"
 

@@ -21,11 +21,11 @@ from odf_sync.access.sent_tokens import AccessForbidden
 from odf_sync.http.authorization import Authorizer
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import DatasetVisibility
-from odf_sync.transfer import accept
 from odf_sync.transfer.objects import check_stored
-from odf_sync.transfer.push import push
-from odf_sync.transfer.push_source import Push
-from odf_sync.transfer.upload import Uploader
+from odf_sync.transfer.push import accept
+from odf_sync.transfer.push.push_dataset import push
+from odf_sync.transfer.push.push_source import Push
+from odf_sync.transfer.push.upload import Uploader
 
 ACCOUNTS = ("ann", "bob", "carl")
 

@@ -19,7 +19,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, Seed
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_sync.transfer.objects import ObjectDiffers
-from odf_sync.transfer.pull import Step
+from odf_sync.transfer.progress import Step
 
 NAME = "cities.population"
 VECTOR = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / NAME

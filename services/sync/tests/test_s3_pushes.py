@@ -30,7 +30,7 @@ from odf_sync.repositories.s3_target import S3Target
 from odf_sync.search.own_datasets import OwnDatasets
 from odf_sync.search.search import Query, Search
 from odf_sync.transfer.block_signatures import SignatureRefused
-from odf_sync.transfer.push_errors import PushDiverged, RemoteAhead
+from odf_sync.transfer.push.push_errors import PushDiverged, RemoteAhead
 
 
 @pytest.fixture(scope="module")

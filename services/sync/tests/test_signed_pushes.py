@@ -31,10 +31,10 @@ from odf_sync.smart.archive import (
 )
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import Upload
-from odf_sync.transfer import push_to_node
 from odf_sync.transfer.block_signatures import SignatureRefused
 from odf_sync.transfer.partial_files import UPLOADED
-from odf_sync.transfer.upload import Uploader
+from odf_sync.transfer.push import push_to_node
+from odf_sync.transfer.push.upload import Uploader
 
 KEY: Final = generate()
 Signatures = dict[Multihash, bytes]

@@ -42,7 +42,7 @@ from odf_sync.smart.exchange import Side as EndSide
 from odf_sync.smart.message_json import encode
 from odf_sync.smart.messages import DatasetVisibility, Internal, Message, Phase, Refusal
 from odf_sync.transfer.compare import ChainsDiverged
-from odf_sync.transfer.push_errors import PushDiverged
+from odf_sync.transfer.push.push_errors import PushDiverged
 
 NINE = Multihash.parse("f16205b32358ba1169824af9f5f71d362beb5f58932cfca42013f210e16672a94399f")
 TWELVE = Multihash.parse("f1620b95d40b1f2297553525ab60376952ffa3828f8c12fdd4d1d6478f73779ebb4b3")

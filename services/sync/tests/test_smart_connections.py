@@ -49,7 +49,7 @@ from odf_sync.smart.messages import (
     UploadsRequest,
     UploadsRunning,
 )
-from odf_sync.transfer import push_to_node
+from odf_sync.transfer.push import push_to_node
 
 ANSWERS: Final = (
     PushAccepted(),

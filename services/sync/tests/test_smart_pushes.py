@@ -29,10 +29,10 @@ from odf_sync.smart import archive, ranges, spooled
 from odf_sync.smart.archive import ReadSignature
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import VERSION, VERSION_HEADER, Upload
-from odf_sync.transfer import push_to_node
-from odf_sync.transfer.push_errors import PushDiverged, RemoteAhead
-from odf_sync.transfer.push_files import AnotherDataset
-from odf_sync.transfer.upload import Uploader
+from odf_sync.transfer.push import push_to_node
+from odf_sync.transfer.push.push_errors import PushDiverged, RemoteAhead
+from odf_sync.transfer.push.push_to_files import AnotherDataset
+from odf_sync.transfer.push.upload import Uploader
 
 
 @pytest.fixture

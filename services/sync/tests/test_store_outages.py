@@ -47,7 +47,7 @@ from odf_sync.smart.messages import (
     UploadsReply,
     UploadsRequest,
 )
-from odf_sync.transfer.pull import Step
+from odf_sync.transfer.progress import Step
 
 pytestmark = pytest.mark.waits
 

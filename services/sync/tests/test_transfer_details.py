@@ -34,9 +34,9 @@ from odf_sync.repositories.smart import SmartDataset
 from odf_sync.smart.messages import HttpHeader, ObjectFile, ObjectType, PushStrategy, TransferUrl, Upload
 from odf_sync.transfer.compare import ChainsDiverged
 from odf_sync.transfer.objects import ObjectDiffers, RecordsRefused
-from odf_sync.transfer.pull import compare
-from odf_sync.transfer.push_errors import PushDiverged, RemoteAhead
-from odf_sync.transfer.upload import INCOMPLETE, OFFSET, WRONG_BYTES, File, Uploader
+from odf_sync.transfer.pull.pull_dataset import compare
+from odf_sync.transfer.push.push_errors import PushDiverged, RemoteAhead
+from odf_sync.transfer.push.upload import INCOMPLETE, OFFSET, WRONG_BYTES, File, Uploader
 
 LOOPBACK = Networks.parse(("127.0.0.0/8",))
 ID = a_dataset()

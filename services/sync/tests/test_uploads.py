@@ -22,7 +22,7 @@ from odf_sync.access import rate_limits
 from odf_sync.http.simple_protocol import object_uploads
 from odf_sync.http.simple_protocol.object_uploads import upload_file
 from odf_sync.transfer.partial_files import KEPT_SECONDS, sweep
-from odf_sync.transfer.upload import OFFSET
+from odf_sync.transfer.push.upload import OFFSET
 
 OBJECT = b"0123456789"
 NAME = physical_hash_of(OBJECT)

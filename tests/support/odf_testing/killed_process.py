@@ -26,8 +26,9 @@ from urllib3 import Retry
 
 from odf_common.service.settings import Settings
 from odf_sync.repositories import http
-from odf_sync.transfer import remote_blocks, upload
+from odf_sync.transfer import remote_blocks
 from odf_sync.transfer.partial_files import PartialFile
+from odf_sync.transfer.push import upload
 from odf_testing.sync_node import SyncNode
 
 CHANGES: Final = ("link", "mkdir", "rename", "replace", "rmdir", "sendfile", "unlink")

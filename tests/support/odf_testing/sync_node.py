@@ -28,9 +28,10 @@ from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.reads.read_routes import ReadRoutes
 from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.http.smart_protocol.routes import SmartProtocol
-from odf_sync.transfer.pull import Step, pull
-from odf_sync.transfer.push import push
-from odf_sync.transfer.push_source import Push
+from odf_sync.transfer.progress import Step
+from odf_sync.transfer.pull.pull_dataset import pull
+from odf_sync.transfer.push.push_dataset import push
+from odf_sync.transfer.push.push_source import Push
 from odf_testing.coordinator import Coordinator
 from odf_testing.http import running
 from odf_testing.manifests import root

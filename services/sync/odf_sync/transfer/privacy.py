@@ -6,15 +6,37 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urljoin
 
+from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Visibility
 from odf_sync.repositories import RemoteDataset
 from odf_sync.repositories.locate import is_multi_tenant
-from odf_sync.transfer.push_errors import NotPrivateThere
 
 BASES: Final = ("../../", "../")  # of a node, from the URL of a dataset with and without an account
+
+
+@dataclass(eq=False, kw_only=True)
+class NotPrivateThere(InvalidInput):
+    """A push would create a dataset that everyone can read, although it is to be private."""
+
+    alias: str
+    url: str
+
+    def __str__(self) -> str:
+        """Return which dataset, and where."""
+        return (
+            f"{self.alias} is to be private, but everyone who reaches {self.url} could read it: "
+            "that node keeps no dataset of yours private"
+        )
+
+    def advice(self) -> str:
+        """Return how to push it all the same."""
+        return (
+            "log in there with `odf login`; or, if everyone may read it there, repeat the push with "
+            "`--visibility public`"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from aiohttp import hdrs, web
 from odf_common.hashing.multihash import Multihash
 from odf_sync.access.rate_limits import BodyPace, pace_of_body, shares_of_bodies
 from odf_sync.transfer.partial_files import UPLOADED, PartialFile, own_partial_file, partial_file
-from odf_sync.transfer.upload import OFFSET
+from odf_sync.transfer.push.upload import OFFSET
 
 CHUNK_BYTES: Final = 1024 * 1024
 MAX_BYTES: Final = 5 * 1024**3  # of one object, as in object stores

@@ -54,8 +54,8 @@ from odf_sync.smart.messages import (
     UploadsRequest,
 )
 from odf_sync.smart.spooled import SpooledBlocks, spool_file
-from odf_sync.transfer.accept import Acceptance, PushedChain
-from odf_sync.transfer.upload import OFFSET
+from odf_sync.transfer.push.accept import Acceptance, PushedChain
+from odf_sync.transfer.push.upload import OFFSET
 
 PROGRESS_SECONDS: Final = 10.0
 LIST_BYTES: Final = 64 * 1024**2  # of a list of objects, some 250,000, and of answers until the next one

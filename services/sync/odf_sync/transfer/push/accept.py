@@ -18,8 +18,8 @@ from odf_common.service.request_reply import Replies
 from odf_sync.smart.archive import ReadSignature, no_signature
 from odf_sync.transfer.block_signatures import require_valid
 from odf_sync.transfer.compare import admit_all
+from odf_sync.transfer.local_copy import LocalCopy, check_identity, commit, store
 from odf_sync.transfer.objects import RemoteObject, by_object, check_stored, declared_objects
-from odf_sync.transfer.pull import LocalCopy, check_identity, commit, store
 from odf_sync.transfer.remote_blocks import RemoteBlock
 
 SOURCE: Final = "the node that pushes"

@@ -20,15 +20,11 @@ from odf_sync.repositories.smart import plain_url
 from odf_sync.smart.ranges import Range
 from odf_sync.transfer.block_signatures import own_signatures
 from odf_sync.transfer.privacy import Privacy
-from odf_sync.transfer.pull import Step
-from odf_sync.transfer.push_errors import (
-    NoVisibilityThere,
-    PushDiverged,
-    RemoteAhead,
-)
-from odf_sync.transfer.push_files import require_same_dataset, send_blocks, send_objects
-from odf_sync.transfer.push_source import Push, PushSource, PushSummary, block_reader_of, head_of
-from odf_sync.transfer.push_to_node import send_to_node
+from odf_sync.transfer.progress import Step
+from odf_sync.transfer.push.push_errors import NoVisibilityThere, PushDiverged, RemoteAhead
+from odf_sync.transfer.push.push_source import Push, PushSource, PushSummary, block_reader_of, head_of
+from odf_sync.transfer.push.push_to_files import require_same_dataset, send_blocks, send_objects
+from odf_sync.transfer.push.push_to_node import send_to_node
 
 
 def push(

@@ -51,10 +51,10 @@ from odf_sync.smart.messages import (
 from odf_sync.smart.ranges import Range, in_parts, objects_of, pack
 from odf_sync.transfer.block_signatures import own_signatures
 from odf_sync.transfer.privacy import require_accounts
-from odf_sync.transfer.pull import Step
-from odf_sync.transfer.push_errors import DataNotHere, NoPlaceThere
-from odf_sync.transfer.push_source import Push, PushSource, PushSummary, block_reader_of, head_of
-from odf_sync.transfer.upload import File, Uploader, at_a_time
+from odf_sync.transfer.progress import Step
+from odf_sync.transfer.push.push_errors import DataNotHere, NoPlaceThere
+from odf_sync.transfer.push.push_source import Push, PushSource, PushSummary, block_reader_of, head_of
+from odf_sync.transfer.push.upload import File, Uploader, at_a_time
 
 # Of the archive in a message, which is sent again as a whole if it is cut off.
 MESSAGE_BYTES: Final = 32 * 1024

@@ -8,9 +8,8 @@ few bytes, and are written before the blocks.
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO
 from urllib.parse import unquote, urlparse
 
 import structlog
@@ -19,7 +18,6 @@ from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.chain.compare_chains import Comparison
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ReadBlock, raw_blocks
-from odf_common.codec.envelopes import body_of
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.object_markers import (
     complete_until,
@@ -32,88 +30,30 @@ from odf_common.dataset.object_markers import (
 from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases
 from odf_common.errors import (
     AlreadyExists,
-    HeadMoved,
     InvalidInput,
     NotFound,
-    Refused,
-    Unavailable,
 )
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, split_ref
 from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DatasetKind
-from odf_common.ports.bus import COORDINATOR_COMMANDS
-from odf_common.ports.store import BlobStore, Catalog, ObjectKind, block_reader, scratch_folder
-from odf_common.proto.odf.bus.v1 import bus_pb2
+from odf_common.ports.store import BlobStore, ObjectKind, block_reader, scratch_folder
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
 from odf_sync.repositories import RemoteDataset, SmartDataset, TokenFor, no_token, remote_dataset
 from odf_sync.repositories.locate import Location, locate
 from odf_sync.transfer.block_signatures import fetched_signatures
 from odf_sync.transfer.compare import MissingBlocks, admit_all, compare_with, missing_blocks
-from odf_sync.transfer.copied_objects import DOWNLOADS, CopiedObjects, lost_objects, missing_inputs
+from odf_sync.transfer.local_copy import LocalCopy, check_identity, commit, store
 from odf_sync.transfer.objects import RemoteObject, by_object, declared_objects
 from odf_sync.transfer.partial_files import DOWNLOADED, kept_blocks
 from odf_sync.transfer.privacy import Privacy
+from odf_sync.transfer.progress import Step
+from odf_sync.transfer.pull.copied_objects import DOWNLOADS, CopiedObjects, lost_objects, missing_inputs
 from odf_sync.transfer.remote_blocks import RemoteBlock
 
 log = structlog.stdlib.get_logger(__name__)
-
-STORED_AT_ONCE: Final = 1024  # blocks or signatures in memory
-REPLY_TIMEOUT_SECONDS: Final = 60.0  # for the coordinator to admit a chain, then the request is repeated
-ATTEMPTS: Final = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """The progress of a copy: comparing, blocks, replacing, objects, committing, updated, restored, up-to-date."""
-
-    alias: str
-    state: str
-    done: int = 0
-    total: int = 0
-    head: Multihash | None = None
-    new_blocks: int = 0
-    new_records: int = 0
-    replaced: Multihash | None = None
-    """The head of a chain that is replaced by one that does not contain it: before that, and of the last step."""
-    missing_objects: int = 0
-    """Of a derivative: neither the repository nor this node has them, so they are to be rebuilt from the inputs.
-
-    Of a push: those that were not sent, since they were dropped here.
-    """
-    missing_inputs: tuple[str, ...] = ()
-    """Inputs that have to be pulled before that: ids, with the names that the query gives them."""
-    is_private: bool = False
-    """The dataset is new here, and private since it may be so there."""
-    target: str = ""
-    """Of a push: where it went, as the user named it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalCopy:
-    """The target of a copy: the dataset's local name, its state if it exists, and the reference that is moved."""
-
-    name: str
-    ref: str
-    here: ChainState | None
-    wanted: DatasetId | None = None
-    """The dataset that the source was asked for by its id."""
-    is_forced: bool = False
-    """Replace the chain if it has diverged."""
-    trusts_records: bool = False
-    """Do not compare the records of slices with their blocks."""
-    creation: str = ""
-    """Of a new dataset; empty: the coordinator chooses one."""
-
-    privacy: Privacy | None = None
-    """Makes a new dataset private if it is so there."""
-
-    @property
-    def may_diverge(self) -> bool:
-        """Return whether the reference may move to another chain than that of the head."""
-        return self.is_forced or self.ref != HEAD
 
 
 def pull(  # noqa: PLR0913 - the options by name
@@ -304,14 +244,6 @@ def _replaced(copy: LocalCopy, past: ChainState | None) -> Multihash | None:
     return None if past is not None and past.head == former else former
 
 
-def store(
-    blobs: BlobStore, dataset: DatasetId, kind: ObjectKind, waiting: Iterator[tuple[Multihash, bytes]]
-) -> None:
-    """Store blocks or signatures durably, many at a time, unless they exist."""
-    while some := tuple(islice(waiting, STORED_AT_ONCE)):
-        blobs.put_all(dataset, kind, some)
-
-
 def compare(
     datasets: NodeDatasets, settings: Settings, ref: str, source: str, token_for: TokenFor = no_token
 ) -> tuple[Comparison, Multihash | None]:
@@ -379,46 +311,3 @@ def _has_all(copy: LocalCopy, missing: MissingBlocks) -> bool:
 def _local_state(datasets: NodeDatasets, alias: str) -> ChainState | None:
     entry = datasets.catalog.by_alias(alias)
     return None if entry is None else datasets.states.current(entry.dataset_id)
-
-
-def check_identity(catalog: Catalog, dataset: DatasetId, alias: str) -> None:
-    """Raise `AlreadyExists` if the dataset has another name here, or the name another dataset."""
-    known = catalog.by_id(dataset)
-    if known is not None and known.alias.lower() != alias.lower():
-        raise AlreadyExists(what=f"this dataset, locally named {known.alias},")
-    taken = catalog.by_alias(alias)
-    if taken is not None and taken.dataset_id != dataset:
-        raise AlreadyExists(what=f"another dataset named {alias}")
-
-
-def commit(datasets: NodeDatasets, replies: Replies, state: ChainState, copy: LocalCopy) -> None:
-    """Have the coordinator admit the chain; if its reply is lost, the reference shows the outcome.
-
-    Raises `HeadMoved`, `Refused` and `Unavailable`, and `AlreadyExists` if a new dataset has just got another name.
-    """
-    dataset = state.dataset_id
-    expected = copy.here.head if copy.here is not None else None
-    if copy.ref != HEAD:
-        expected = datasets.refs.head(dataset, copy.ref)
-    command = bus_pb2.ImportChain(
-        expected_head=b"" if expected is None else expected.raw,
-        new_head=state.head.raw,
-        alias=copy.name,
-        ref="" if copy.ref == HEAD else copy.ref,
-        is_forced=copy.is_forced,
-        creation=copy.creation,
-    )
-    for _ in range(ATTEMPTS):
-        answer = replies.request(COORDINATOR_COMMANDS, dataset, command, timeout=REPLY_TIMEOUT_SECONDS)
-        body = None if answer is None else body_of(answer)
-        is_moved = isinstance(body, bus_pb2.Committed) or datasets.refs.head(dataset, copy.ref) == state.head
-        if copy.here is None and (is_moved or isinstance(body, bus_pb2.HeadMoved)):
-            check_identity(datasets.catalog, dataset, copy.name)
-        if is_moved:
-            return
-        if isinstance(body, bus_pb2.HeadMoved):
-            actual = str(Multihash.from_bytes(body.head)) if body.head else None
-            raise HeadMoved(dataset=str(dataset), expected=str(expected), actual=actual)
-        if isinstance(body, bus_pb2.Refused):
-            raise Refused(reason=body.code, text=body.text)
-    raise Unavailable(what="the coordinator", why="no reply to the import")

@@ -22,7 +22,7 @@ from odf_common.ports.store import BlobReader, ObjectKind, block_reader
 from odf_sync.repositories.remote_dataset import Target
 from odf_sync.smart.archive import ReadSignature, no_signature
 from odf_sync.smart.messages import ObjectFile
-from odf_sync.transfer.upload import at_a_time
+from odf_sync.transfer.push.upload import at_a_time
 
 WRITES: Final = 16  # files at a time
 AT_ONCE: Final = 256  # waiting

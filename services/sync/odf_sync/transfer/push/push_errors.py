@@ -63,28 +63,6 @@ class NoPlaceThere(NotFound):
 
 
 @dataclass(eq=False, kw_only=True)
-class NotPrivateThere(InvalidInput):
-    """A push would create a dataset that everyone can read, although it is to be private."""
-
-    alias: str
-    url: str
-
-    def __str__(self) -> str:
-        """Return which dataset, and where."""
-        return (
-            f"{self.alias} is to be private, but everyone who reaches {self.url} could read it: "
-            "that node keeps no dataset of yours private"
-        )
-
-    def advice(self) -> str:
-        """Return how to push it all the same."""
-        return (
-            "log in there with `odf login`; or, if everyone may read it there, repeat the push with "
-            "`--visibility public`"
-        )
-
-
-@dataclass(eq=False, kw_only=True)
 class NoVisibilityThere(InvalidInput):
     """A push to a folder or a bucket was given a visibility, which only nodes keep."""
 
