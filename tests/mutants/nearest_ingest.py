@@ -33,7 +33,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{INGEST}/prepare/bad_rows.py": of_ingest(
         "bad_rows", "push/rejected_rows", "poll/bad_rows", "push/messages"
     ),
-    f"{INGEST}/push/kafka_batch.py": of_ingest(
+    f"{INGEST}/push/batches/kafka_batch.py": of_ingest(
         "push/messages",
         "push/snapshots",
         "push/watermarks",
@@ -41,7 +41,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "push/halves",
         "push/registry_sources",
     ),
-    f"{INGEST}/push/start_position.py": of_ingest("push/start_position", "push/reader"),
+    f"{INGEST}/push/lifecycle/start_position.py": of_ingest("push/start_position", "push/reader"),
     f"{INGEST}/registry/*.py": of_ingest("registry/", "push/message_columns", "push/registry_sources"),
     f"{INGEST}/accept/*.py": of_ingest("accept/"),
     f"{INGEST}/api/arrow_streams.py": of_ingest("arrow_streams"),
@@ -144,7 +144,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "merge/real_changes",
         "poll/bad_rows",
     ),
-    f"{INGEST}/push/source*.py": of_ingest(
+    f"{INGEST}/push/**/source*.py": of_ingest(
         "push/source",
         "push/source_record",
         "push/source_topics",
@@ -157,7 +157,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "push/control",
         "push/stuck_sources",
     ),
-    f"{INGEST}/push/*.py": of_ingest(
+    f"{INGEST}/push/**/*.py": of_ingest(
         "push/lanes",
         "push/message_batch",
         "push/machine",

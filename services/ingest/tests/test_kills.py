@@ -57,7 +57,7 @@ from odf_ingest.prepare.batch import FileBatch, MessageBatch, Part
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.prepare.preprocess import Preprocessor
-from odf_ingest.push.kafka_batch import KafkaBatch
+from odf_ingest.push.batches.kafka_batch import KafkaBatch
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 

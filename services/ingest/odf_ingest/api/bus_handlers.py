@@ -10,7 +10,7 @@ from odf_common.service.request_reply import Replies
 from odf_common.service.run import OutgoingMessage, Subscription
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.control.source_commands import SourceCommands
-from odf_ingest.push.assigned_sources import AssignedSources
+from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
 from odf_ingest.push.reader import PushReader
 
 COMMANDS: Final = 8  # threads for commands; finding a bad message takes a while

@@ -32,7 +32,7 @@ from odf_ingest.poll.poller import Poller
 from odf_ingest.poll.schedule import PollSchedule
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
-from odf_ingest.push.assigned_sources import AssignedSources
+from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
 from odf_ingest.read.input_format import InputFormat
 from odf_ingest.sampling import out_of_order, sampled
 from odf_ingest.source_settings import Duration

@@ -19,10 +19,10 @@ from odf_ingest.errors import (
     TopicGone,
     TopicReplaced,
 )
-from odf_ingest.push.assigned_sources import AssignedSources
+from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
+from odf_ingest.push.lifecycle.start_position import require_same, stop_at
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.source_topics import Key, SourceTopic, SourceTopics
-from odf_ingest.push.start_position import require_same, stop_at
 
 POLL_SECONDS: Final = 0.01  # between reads of the chain
 REPORT_INTERVAL_SECONDS: Final = 0.25  # between progress reports

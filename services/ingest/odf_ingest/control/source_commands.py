@@ -19,7 +19,7 @@ from odf_common.service.request_reply import Replies
 from odf_common.service.run import OutgoingMessage
 from odf_ingest.control.source_control import SEARCH_TIMEOUT_SECONDS, SourceControl
 from odf_ingest.prepare.batch import MessagePosition
-from odf_ingest.push.assigned_sources import AssignedSources
+from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
 
 REPLY_TIMEOUT_SECONDS: Final = 20.0  # for another instance's reply, plus its search for a message to skip
 

@@ -31,11 +31,11 @@ from odf_ingest.poll.schedule import PollSchedule, seconds_of
 from odf_ingest.prepare.batch import MessagePosition, SkipSearch
 from odf_ingest.prepare.message_values import require_possible
 from odf_ingest.prepare.plan import plan_of
-from odf_ingest.push.assigned_sources import AssignedSources
-from odf_ingest.push.source_record import SourceRecord
+from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
+from odf_ingest.push.lifecycle.source_record import SourceRecord
+from odf_ingest.push.lifecycle.start_position import messages_after, require_same, stop_at
+from odf_ingest.push.lifecycle.state_machine import Phase
 from odf_ingest.push.source_topics import Key, SourceTopic, SourceTopics
-from odf_ingest.push.start_position import messages_after, require_same, stop_at
-from odf_ingest.push.state_machine import Phase
 from odf_ingest.registry import REGISTRY_SETTING, json_step
 from odf_ingest.source_settings import SourceSettings, load_settings, save_settings
 

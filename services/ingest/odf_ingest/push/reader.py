@@ -16,13 +16,13 @@ from odf_common.errors import Unavailable
 from odf_common.service.consumer.retry import keep_trying
 from odf_ingest.errors import AwaitingCorrection, PositionChanged, pauses_source
 from odf_ingest.prepare.batch import MessageBatch
-from odf_ingest.push.assigned_sources import AssignedSources
-from odf_ingest.push.batch_worker import BatchWorker
-from odf_ingest.push.lanes import Lane, Lanes, NewClient, Records
-from odf_ingest.push.source import MAX_BATCHES_IN_FLIGHT, PushSource, Wait
-from odf_ingest.push.source_record import Span
+from odf_ingest.push.batches.batch_worker import BatchWorker
+from odf_ingest.push.batches.lanes import Lane, Lanes, NewClient, Records
+from odf_ingest.push.batches.source import MAX_BATCHES_IN_FLIGHT, PushSource, Wait
+from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
+from odf_ingest.push.lifecycle.source_record import Span
+from odf_ingest.push.lifecycle.state_machine import Event, Phase
 from odf_ingest.push.source_topics import Key
-from odf_ingest.push.state_machine import Event, Phase
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -211,6 +211,18 @@ def load_starts(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, Mapping[st
         raise InvalidInput(where=where, text=f"cannot be read: {error}") from error
 
 
+def as_of(state: ChainState, key: Key) -> object:
+    """Return the chain's definition and state of a source: while they are unchanged, so is the reason for a stop.
+
+    For an external topic only its own position counts: the source continues to read the others.
+    """
+    source = state.push_sources.get(key.source)
+    if not key.topic:
+        return source, state.source_states.get(key.source)
+    position = position_of(state, key.source)
+    return source, position.topics.get(key.topic), position.receipts
+
+
 def existing(topics: Iterable[SourceTopic]) -> Sequence[SourceTopic]:
     """Return the topics that exist, or may exist."""
     return [topic for topic in topics if not isinstance(topic.described, NotFound)]

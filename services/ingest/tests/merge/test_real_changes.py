@@ -20,7 +20,7 @@ from odf_common.metadata.steps import (
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.prepare.batch import MessageBatch, Part
 from odf_ingest.prepare.plan import plan_of
-from odf_ingest.push.kafka_batch import KafkaBatch
+from odf_ingest.push.batches.kafka_batch import KafkaBatch
 from odf_ingest.read.message_buffer import MessageBuffer
 
 A, R, FROM, TO = 0, 1, 2, 3

@@ -9,11 +9,11 @@ from odf_common.adapters.memory import MemoryCatalog
 from odf_common.errors import InvalidInput, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry
-from odf_ingest.push.assigned_sources import AssignedSources
-from odf_ingest.push.batch_buffer import BatchLimits
-from odf_ingest.push.source import PushSource
-from odf_ingest.push.source_record import SourceRecord, as_of
-from odf_ingest.push.source_topics import Key, SourceTopics
+from odf_ingest.push.batches.batch_buffer import BatchLimits
+from odf_ingest.push.batches.source import PushSource
+from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
+from odf_ingest.push.lifecycle.source_record import SourceRecord
+from odf_ingest.push.source_topics import Key, SourceTopics, as_of
 
 from .in_memory_broker import TOPIC, Broker
 

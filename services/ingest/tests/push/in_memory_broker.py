@@ -28,10 +28,10 @@ from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.control.drain import Drains
-from odf_ingest.push import inspection_schedule
-from odf_ingest.push.assigned_sources import AssignedSources
-from odf_ingest.push.batch_buffer import MAX_BATCH_BYTES, BatchLimits
-from odf_ingest.push.batch_worker import BatchWorker
+from odf_ingest.push.batches.batch_buffer import MAX_BATCH_BYTES, BatchLimits
+from odf_ingest.push.batches.batch_worker import BatchWorker
+from odf_ingest.push.lifecycle import inspection_schedule
+from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.source_topics import SourceTopics
 from odf_ingest.registry import Registries

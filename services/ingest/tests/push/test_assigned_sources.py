@@ -12,14 +12,15 @@ from odf_common.metadata.events import DisablePushSource
 from odf_common.ports.store import CatalogEntry
 from odf_ingest import metrics
 from odf_ingest.prepare.batch import SkipSearch
-from odf_ingest.push import batches_in_flight, inspection_schedule, partition_offsets
-from odf_ingest.push.assigned_sources import BUSY_RECHECK_SECONDS, SILENT_SECONDS
-from odf_ingest.push.batches_in_flight import RETRY, SAME_TROUBLE_SECONDS
-from odf_ingest.push.inspection_schedule import PATROL_SECONDS
-from odf_ingest.push.inspector import Inspection
-from odf_ingest.push.source import Wait
+from odf_ingest.push.batches import batches_in_flight, partition_offsets
+from odf_ingest.push.batches.batches_in_flight import RETRY, SAME_TROUBLE_SECONDS
+from odf_ingest.push.batches.source import Wait
+from odf_ingest.push.lifecycle import inspection_schedule
+from odf_ingest.push.lifecycle.assigned_sources import BUSY_RECHECK_SECONDS, SILENT_SECONDS
+from odf_ingest.push.lifecycle.inspection_schedule import PATROL_SECONDS
+from odf_ingest.push.lifecycle.inspector import Inspection
+from odf_ingest.push.lifecycle.state_machine import Phase
 from odf_ingest.push.source_topics import Key, SourceTopic
-from odf_ingest.push.state_machine import Phase
 from odf_ingest.source_settings import SourceSettings, save_settings
 from odf_ingest.topic_names import TopicNames
 

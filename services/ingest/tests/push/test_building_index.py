@@ -24,7 +24,7 @@ from odf_common.metadata.steps import (
 from odf_ingest.history import kept_index
 from odf_ingest.history.keys import key_array
 from odf_ingest.history.run_file import Run, RunDamaged
-from odf_ingest.push import stalls
+from odf_ingest.push.lifecycle import stalls
 from odf_ingest.push.source_topics import Key
 
 from .in_memory_broker import TOPIC, Broker, Running, message, running

@@ -18,10 +18,10 @@ from odf_ingest.control import source_commands as commands
 from odf_ingest.control.source_commands import Continues, SourceCommands
 from odf_ingest.control.source_control import SEARCH_TIMEOUT_SECONDS, SourceControl
 from odf_ingest.errors import SourceStopped
-from odf_ingest.push.assigned_sources import AssignedSources
-from odf_ingest.push.batch_buffer import BatchLimits
+from odf_ingest.push.batches.batch_buffer import BatchLimits
+from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
+from odf_ingest.push.lifecycle.state_machine import Phase
 from odf_ingest.push.source_topics import Key, SourceTopics
-from odf_ingest.push.state_machine import Phase
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 from .in_memory_broker import TOPIC, Broker, Running, message, running

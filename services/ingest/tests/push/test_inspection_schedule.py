@@ -13,14 +13,14 @@ from odf_common.errors import StorageUnavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.clock import PERIODIC_SHARE
 from odf_common.ports.store import Catalog, CatalogEntry
-from odf_ingest.push import inspection_schedule
-from odf_ingest.push.inspection_schedule import (
+from odf_ingest.push.lifecycle import inspection_schedule
+from odf_ingest.push.lifecycle.inspection_schedule import (
     MAX_PER_PATROL,
     PATROL_SECONDS,
     RESCAN_SECONDS,
     InspectionSchedule,
 )
-from odf_ingest.push.inspector import Inspector
+from odf_ingest.push.lifecycle.inspector import Inspector
 
 ONE, TWO = a_dataset(1), a_dataset(2)
 

@@ -18,8 +18,8 @@ from odf_common.chain.state import ChainState
 from odf_common.errors import VerificationFailed
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry
-from odf_ingest.push import inspector as inspector_module
-from odf_ingest.push.inspector import Inspection, Inspector
+from odf_ingest.push.lifecycle import inspector as inspector_module
+from odf_ingest.push.lifecycle.inspector import Inspection, Inspector
 from odf_ingest.push.source_topics import Key, SourceTopics
 
 from .in_memory_broker import TOPIC, Broker, message, running

@@ -24,14 +24,16 @@ from odf_common.ports.clock import Backoff
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit.commit_queue import Pools
 from odf_ingest.commit.rejects import RejectPolicy
-from odf_ingest.push import assigned_sources as owned
-from odf_ingest.push import batches_in_flight, inspection_schedule, reader
-from odf_ingest.push.assigned_sources import AssignedSources
-from odf_ingest.push.batch_buffer import BatchLimits
-from odf_ingest.push.batch_worker import BatchWorker
+from odf_ingest.push import reader
+from odf_ingest.push.batches import batches_in_flight
+from odf_ingest.push.batches.batch_buffer import BatchLimits
+from odf_ingest.push.batches.batch_worker import BatchWorker
+from odf_ingest.push.lifecycle import assigned_sources as owned
+from odf_ingest.push.lifecycle import inspection_schedule
+from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
+from odf_ingest.push.lifecycle.state_machine import LIVE, Phase
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.source_topics import Key, SourceTopics
-from odf_ingest.push.state_machine import LIVE, Phase
 from odf_ingest.registry import Registries
 
 from .in_memory_broker import Broker, message

@@ -8,9 +8,9 @@ import pytest
 
 from odf_common.adapters.kafka.quiet import Partition
 from odf_common.errors import Unavailable
-from odf_ingest.push.lanes import Lanes
-from odf_ingest.push.partition_offsets import PartitionOffsets
-from odf_ingest.push.source import PushSource
+from odf_ingest.push.batches.lanes import Lanes
+from odf_ingest.push.batches.partition_offsets import PartitionOffsets
+from odf_ingest.push.batches.source import PushSource
 
 
 class Client:

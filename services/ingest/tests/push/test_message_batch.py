@@ -15,7 +15,7 @@ from odf_ingest.errors import (
     TopicReplaced,
 )
 from odf_ingest.prepare.batch import MessageBatch, Part, SkipSearch
-from odf_ingest.push.batch_worker import _is_to_be_skipped
+from odf_ingest.push.batches.batch_worker import _is_to_be_skipped
 from odf_ingest.read.message_buffer import MessageBuffer
 
 

@@ -33,7 +33,7 @@ from odf_ingest.prepare.batch import NOT_READ, BadRecord, MessageBatch, Part
 from odf_ingest.prepare.message_values import TOMBSTONE
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords
-from odf_ingest.push.kafka_batch import KafkaBatch
+from odf_ingest.push.batches.kafka_batch import KafkaBatch
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 

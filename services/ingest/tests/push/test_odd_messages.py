@@ -26,7 +26,7 @@ from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.prepare.batch import FileBatch, MessageBatch, Part
 from odf_ingest.prepare.plan import plan_of
-from odf_ingest.push.kafka_batch import KafkaBatch
+from odf_ingest.push.batches.kafka_batch import KafkaBatch
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 

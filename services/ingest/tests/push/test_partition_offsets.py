@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from odf_ingest.push import partition_offsets
-from odf_ingest.push.partition_offsets import PartitionOffsets
+from odf_ingest.push.batches import partition_offsets
+from odf_ingest.push.batches.partition_offsets import PartitionOffsets
 
 
 @pytest.fixture

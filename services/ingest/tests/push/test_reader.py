@@ -26,7 +26,8 @@ from odf_ingest import metrics
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import PositionChanged, SourceStopped
 from odf_ingest.history.kept_index import IndexBehind
-from odf_ingest.push import inspection_schedule, reader
+from odf_ingest.push import reader
+from odf_ingest.push.lifecycle import inspection_schedule
 from odf_ingest.push.source_topics import Key
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 

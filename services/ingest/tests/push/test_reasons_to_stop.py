@@ -9,8 +9,7 @@ from odf_common.chain.state import ChainState
 from odf_common.dataset.open_rejects import KIND
 from odf_common.metadata.events import SourceState
 from odf_ingest.commit.position import SourcePosition, TopicPosition
-from odf_ingest.push.source_record import as_of
-from odf_ingest.push.source_topics import Key
+from odf_ingest.push.source_topics import Key, as_of
 
 READ = TopicPosition(topic_id="id", next={0: 5})
 MORE = TopicPosition(topic_id="id", next={0: 6})

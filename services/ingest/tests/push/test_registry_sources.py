@@ -22,9 +22,9 @@ from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.prepare.preparer import PreparedRecords
-from odf_ingest.push import stalls
+from odf_ingest.push.lifecycle import stalls
+from odf_ingest.push.lifecycle.state_machine import Phase
 from odf_ingest.push.source_topics import Key
-from odf_ingest.push.state_machine import Phase
 from odf_ingest.registry import Registries, decoded, json_step
 from odf_ingest.source_settings import SourceSettings, save_settings
 

@@ -9,13 +9,13 @@ from odf_common.chain.state import DEFAULT_SOURCE
 from odf_common.errors import Unavailable
 from odf_ingest.errors import SourceBuildsIndex, SourceQueries, SourceRetries, SourceStopped, SourceWaiting
 from odf_ingest.history.kept_index import BuildProgress
-from odf_ingest.push import stalls
-from odf_ingest.push.batches_in_flight import Trouble
-from odf_ingest.push.source import Wait
-from odf_ingest.push.source_record import SourceRecord, Stop
+from odf_ingest.push.batches.batches_in_flight import Trouble
+from odf_ingest.push.batches.source import Wait
+from odf_ingest.push.lifecycle import stalls
+from odf_ingest.push.lifecycle.source_record import SourceRecord, Stop
+from odf_ingest.push.lifecycle.stalls import REPORT_RETRIES_AFTER_SECONDS, STALLED_AFTER_SECONDS
+from odf_ingest.push.lifecycle.state_machine import Phase
 from odf_ingest.push.source_topics import Key
-from odf_ingest.push.stalls import REPORT_RETRIES_AFTER_SECONDS, STALLED_AFTER_SECONDS
-from odf_ingest.push.state_machine import Phase
 
 from .test_source import a_source
 

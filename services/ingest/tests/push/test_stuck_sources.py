@@ -23,10 +23,10 @@ from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.control import source_control
 from odf_ingest.errors import StillSearching
 from odf_ingest.prepare.batch import SkipSearch
-from odf_ingest.push import inspection_schedule, stalls
-from odf_ingest.push.inspector import Inspection
+from odf_ingest.push.lifecycle import inspection_schedule, stalls
+from odf_ingest.push.lifecycle.inspector import Inspection
+from odf_ingest.push.lifecycle.state_machine import Phase
 from odf_ingest.push.source_topics import Key, SourceTopic
-from odf_ingest.push.state_machine import Phase
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 from .in_memory_broker import TOPIC, Broker, Running, message, running

@@ -7,9 +7,9 @@ import pytest
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.errors import NoTopic, SourceStopped
-from odf_ingest.push.lanes import Lanes
+from odf_ingest.push.batches.lanes import Lanes
+from odf_ingest.push.lifecycle.state_machine import Phase
 from odf_ingest.push.source_topics import Key
-from odf_ingest.push.state_machine import Phase
 
 from .in_memory_broker import Broker, Running, message, running
 from .in_memory_broker import broker as broker  # noqa: PLC0414 - a fixture

@@ -26,7 +26,7 @@ from odf_ingest.commit.watermark import (
 )
 from odf_ingest.prepare.batch import MessageBatch, Part
 from odf_ingest.prepare.plan import plan_of
-from odf_ingest.push.kafka_batch import KafkaBatch
+from odf_ingest.push.batches.kafka_batch import KafkaBatch
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.source_settings import (
     DAY,

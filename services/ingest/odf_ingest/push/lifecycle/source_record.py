@@ -5,14 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from odf_common.chain.state import ChainState
-from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import IncompleteCorrection, SourceStopped
 from odf_ingest.prepare.batch import SkipSearch
-from odf_ingest.push.batches_in_flight import Trouble
-from odf_ingest.push.source import PushSource, Wait
+from odf_ingest.push.batches.batches_in_flight import Trouble
+from odf_ingest.push.batches.source import PushSource, Wait
+from odf_ingest.push.lifecycle.state_machine import LIVE, Event, Phase, after
 from odf_ingest.push.source_topics import Key
-from odf_ingest.push.state_machine import LIVE, Event, Phase, after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +95,3 @@ class SourceRecord:
             trouble=trouble or (self.trouble if is_to_be_opened or phase in LIVE else None),
             last_trouble=trouble or self.last_trouble,
         )
-
-
-def as_of(state: ChainState, key: Key) -> object:
-    """Return the chain's definition and state of a source: while they are unchanged, so is the reason for a stop.
-
-    For an external topic only its own position counts: the source continues to read the others.
-    """
-    source = state.push_sources.get(key.source)
-    if not key.topic:
-        return source, state.source_states.get(key.source)
-    position = position_of(state, key.source)
-    return source, position.topics.get(key.topic), position.receipts

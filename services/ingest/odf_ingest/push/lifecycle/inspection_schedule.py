@@ -12,7 +12,7 @@ import structlog
 from odf_common.identity.did import DatasetId
 from odf_common.ports.clock import pause_after
 from odf_common.ports.store import Catalog, CatalogEntry
-from odf_ingest.push.inspector import Inspector
+from odf_ingest.push.lifecycle.inspector import Inspector
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -14,10 +14,10 @@ from odf_common.metadata.steps import MergeStrategy
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import SourceBuildsIndex, SourceQueries, SourceRetries, SourceWaiting
 from odf_ingest.history.kept_index import BuildProgress
-from odf_ingest.push.batches_in_flight import Trouble
-from odf_ingest.push.source_record import SourceRecord
+from odf_ingest.push.batches.batches_in_flight import Trouble
+from odf_ingest.push.lifecycle.source_record import SourceRecord
+from odf_ingest.push.lifecycle.start_position import messages_after
 from odf_ingest.push.source_topics import Key, SourceTopic
-from odf_ingest.push.start_position import messages_after
 
 REPORT_RETRIES_AFTER_SECONDS: Final = 2.0  # of retries, or of building an index, before they are reported
 STALLED_AFTER_SECONDS: Final = 10.0  # after which a query or a commit counts as stalled

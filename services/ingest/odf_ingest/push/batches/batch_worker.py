@@ -38,10 +38,10 @@ from odf_ingest.merge import key_columns
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.prepare.preparer import PreparedRecords, Preparer
-from odf_ingest.push.batches_in_flight import Trouble
-from odf_ingest.push.kafka_batch import KafkaBatch, Read
-from odf_ingest.push.source import PushSource
-from odf_ingest.push.source_record import as_of
+from odf_ingest.push.batches.batches_in_flight import Trouble
+from odf_ingest.push.batches.kafka_batch import KafkaBatch, Read
+from odf_ingest.push.batches.source import PushSource
+from odf_ingest.push.source_topics import as_of
 from odf_ingest.registry import Registries, decoded
 
 log = structlog.stdlib.get_logger(__name__)

@@ -16,9 +16,9 @@ from odf_common.identity.did import DatasetId
 from odf_ingest.message_columns import NO_COLUMNS, MessageColumns
 from odf_ingest.prepare.batch import NOT_READ, MessageBatch, Part, SkipSearch, TopicActivity
 from odf_ingest.prepare.plan import Plan, sent_as
-from odf_ingest.push.batch_buffer import BatchBuffer, BatchLimits, joined_by_partition
-from odf_ingest.push.batches_in_flight import BatchesInFlight
-from odf_ingest.push.partition_offsets import PartitionOffsets
+from odf_ingest.push.batches.batch_buffer import BatchBuffer, BatchLimits, joined_by_partition
+from odf_ingest.push.batches.batches_in_flight import BatchesInFlight
+from odf_ingest.push.batches.partition_offsets import PartitionOffsets
 from odf_ingest.push.source_topics import Key, TopicOffsets
 from odf_ingest.read.message_buffer import MessageBuffer
 

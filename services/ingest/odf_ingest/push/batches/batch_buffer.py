@@ -1,4 +1,4 @@
-"""The messages of a source's next batch, its limits (which `push/source.py` applies), and how its parts are joined."""
+"""The messages of a source's next batch, its limits (which `source.py` applies), and how its parts are joined."""
 
 from dataclasses import dataclass, field
 from typing import Final

@@ -11,7 +11,7 @@ from typing import Protocol
 from odf_common.adapters.kafka.quiet import Partition
 from odf_common.adapters.kafka.records import PollResult
 from odf_common.errors import Unavailable
-from odf_ingest.push.source import PushSource
+from odf_ingest.push.batches.source import PushSource
 
 
 class Records(Protocol):

@@ -21,17 +21,17 @@ from odf_ingest import metrics
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.errors import SourceStopped
 from odf_ingest.prepare.batch import SkipSearch
-from odf_ingest.push import stalls
-from odf_ingest.push.batch_buffer import BatchLimits
-from odf_ingest.push.batches_in_flight import RETRY, Trouble
-from odf_ingest.push.inspection_schedule import InspectionSchedule
-from odf_ingest.push.inspector import Inspection, Inspector
-from odf_ingest.push.source import PushSource, Wait
-from odf_ingest.push.source_record import SourceRecord, Span, Stop, as_of
-from odf_ingest.push.source_topics import Key, SourceTopic, SourceTopics, existing
-from odf_ingest.push.stalls import ReportWaiting, WaitingReports
-from odf_ingest.push.start_position import has_moved, is_elsewhere, open_source
-from odf_ingest.push.state_machine import Event, Phase
+from odf_ingest.push.batches.batch_buffer import BatchLimits
+from odf_ingest.push.batches.batches_in_flight import RETRY, Trouble
+from odf_ingest.push.batches.source import PushSource, Wait
+from odf_ingest.push.lifecycle import stalls
+from odf_ingest.push.lifecycle.inspection_schedule import InspectionSchedule
+from odf_ingest.push.lifecycle.inspector import Inspection, Inspector
+from odf_ingest.push.lifecycle.source_record import SourceRecord, Span, Stop
+from odf_ingest.push.lifecycle.stalls import ReportWaiting, WaitingReports
+from odf_ingest.push.lifecycle.start_position import has_moved, is_elsewhere, open_source
+from odf_ingest.push.lifecycle.state_machine import Event, Phase
+from odf_ingest.push.source_topics import Key, SourceTopic, SourceTopics, as_of, existing
 
 log = structlog.stdlib.get_logger(__name__)
 
