@@ -29,7 +29,7 @@ from odf_common.metadata.steps import (
 from odf_common.ports.store import BlobStore, ObjectKind
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.slice_writer import Drafter
-from odf_ingest.history.history import DatasetHistory
+from odf_ingest.history.dataset_history import DatasetHistory
 from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.source_settings import SourceSettings
 

@@ -23,7 +23,7 @@ from transactions import QUERIES, WARM, engine
 
 from odf_engine_spark.spark.jvm import Java, Spark
 from odf_engine_spark.spark.logical_plans import Plans
-from odf_engine_spark.transform import transform
+from odf_engine_spark.transform import execute_transform
 
 TRANSACTIONS: Final = 100
 RUNS: Final = "Spark runs the plan"
@@ -31,9 +31,9 @@ PARTS: Final[tuple[tuple[Any, str, str], ...]] = (
     (Spark, "collect", RUNS),
     (Plans, "over", "the plan is put together"),
     (Spark, "relation", "records go into the JVM"),
-    (transform, "read_input", "the input is read"),
-    (transform, "write_records", "the slice is written"),
-    (transform, "write_state", "the checkpoint is written"),
+    (execute_transform, "read_input", "the input is read"),
+    (execute_transform, "write_records", "the slice is written"),
+    (execute_transform, "write_state", "the checkpoint is written"),
     (os, "fsync", "files are made durable"),
 )
 REST: Final = "coordinator, gRPC, hashes"

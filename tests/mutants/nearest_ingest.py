@@ -101,7 +101,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "run_store", "current_rows", "push/building_index", "merge/over_slices"
     ),
     f"{INGEST}/history/*.py": of_ingest(
-        "history",
+        "dataset_history",
         "current_rows",
         "merge_keys",
         "run_store",

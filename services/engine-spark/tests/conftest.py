@@ -12,7 +12,7 @@ from odf_common.metadata.steps import TransformSql
 from odf_engine_spark.server.grpc_servicer import register
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.session import start
-from odf_engine_spark.transform.transform import Transforms
+from odf_engine_spark.transform.execute_transform import Transforms
 
 
 @pytest.fixture(scope="session")

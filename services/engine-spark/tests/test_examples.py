@@ -20,7 +20,7 @@ from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.metadata.events import DatasetKind, DatasetVocabulary
 from odf_common.metadata.steps import TransformSql
 from odf_engine_spark.operators.changes import APPEND, FROM, RETRACT, TO
-from odf_engine_spark.transform.transform import Transforms
+from odf_engine_spark.transform.execute_transform import Transforms
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 DAY = 24 * HOUR

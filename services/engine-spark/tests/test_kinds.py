@@ -23,7 +23,7 @@ from odf_testing.engine_kinds import KINDS, chains
 from odf_engine_spark.server.identity import identity_of
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.session import start
-from odf_engine_spark.transform.transform import Transforms
+from odf_engine_spark.transform.execute_transform import Transforms
 
 GOLDEN: Final = Path(__file__).with_name("golden.json")
 SEED: Final = 11

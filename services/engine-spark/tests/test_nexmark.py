@@ -14,7 +14,7 @@ from odf_testing.engine_manifests import derive, plain_rows, root_schema, snapsh
 from odf_testing.engine_nexmark import nexmark
 
 from odf_engine_spark.operators.changes import APPEND
-from odf_engine_spark.transform.transform import Transforms
+from odf_engine_spark.transform.execute_transform import Transforms
 
 NEXMARK = Path(__file__).parents[3] / "examples" / "nexmark"
 QUERIES = ["q0", "q1", "q2", "q3", "q5", "q7", "q8", "q11", "q17", "q18", "q19"]

@@ -15,7 +15,7 @@ from odf_common.metadata.engine_messages import RawQueryRequest
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.ports.engine import QueryTable
 from odf_engine_spark.transform import adhoc
-from odf_engine_spark.transform.transform import Transforms
+from odf_engine_spark.transform.execute_transform import Transforms
 from odf_engine_spark.values.spark_types import spark_schema_of
 from odf_engine_spark.values.spark_values import in_spark
 

@@ -9,7 +9,7 @@ import pytest
 from odf_testing import nycflights
 from odf_testing.engine import FLIGHTS, HOURLY, VOCAB, WEATHER, Block, Chain, Derivative, sql
 
-from odf_engine_spark.transform.transform import Transforms
+from odf_engine_spark.transform.execute_transform import Transforms
 
 if TYPE_CHECKING:
     import pandas as pd

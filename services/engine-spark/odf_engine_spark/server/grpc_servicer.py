@@ -46,8 +46,8 @@ from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.progress import Progress
 from odf_engine_spark.transform.adhoc import run_query, run_raw, tables_in
 from odf_engine_spark.transform.evolution import require_columns, require_migratable
+from odf_engine_spark.transform.execute_transform import Transforms
 from odf_engine_spark.transform.migration import migrate
-from odf_engine_spark.transform.transform import Transforms
 
 log = structlog.stdlib.get_logger(__name__)
 

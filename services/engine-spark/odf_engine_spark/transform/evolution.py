@@ -11,8 +11,8 @@ from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.metadata.events import DatasetVocabulary, SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import MigrateInput, MigrateRequest
+from odf_engine_spark.transform.execute_transform import Transforms
 from odf_engine_spark.transform.migration import migrate
-from odf_engine_spark.transform.transform import Transforms
 
 
 def require_columns(known: pa.Schema, new: pa.Schema, vocab: DatasetVocabulary) -> None:

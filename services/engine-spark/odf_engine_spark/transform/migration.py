@@ -22,7 +22,7 @@ from odf_engine_spark.plan.prepared import PlannedInput, PreparedTransform
 from odf_engine_spark.plan.segments import Segment
 from odf_engine_spark.plan.stages import Stage
 from odf_engine_spark.transform.checkpoint import State, read_state, write_state
-from odf_engine_spark.transform.transform import Transforms
+from odf_engine_spark.transform.execute_transform import Transforms
 
 _EARLIER: Final = "its event times would be before the output's watermark"
 

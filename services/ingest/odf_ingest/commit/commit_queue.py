@@ -17,7 +17,7 @@ from odf_common.ports.store import BlobStore, ObjectKind, block_reader
 from odf_common.service.consumer.pools import SerialQueue
 from odf_ingest.commit.committer import Batch, BatchCommitter, Outcome, P
 from odf_ingest.commit.watermark import LateRecords
-from odf_ingest.history.history import DatasetHistory
+from odf_ingest.history.dataset_history import DatasetHistory
 from odf_ingest.history.kept_index import BuildProgress, IndexBehind, IsWanted
 
 

@@ -24,7 +24,7 @@ from odf_ingest.commit.position import Position, SourcePosition
 from odf_ingest.commit.slice_writer import Draft, Drafter
 from odf_ingest.commit.watermark import NONE_LATE, Lateness, NewWatermark
 from odf_ingest.errors import AlreadyCommitted
-from odf_ingest.history.history import DatasetHistory
+from odf_ingest.history.dataset_history import DatasetHistory
 from odf_ingest.merge import History, MergeResult
 from odf_ingest.prepare.batch import BadRecord
 from odf_ingest.prepare.preparer import PreparedRecords

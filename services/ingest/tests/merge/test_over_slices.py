@@ -27,7 +27,7 @@ from odf_common.ports.store import ObjectKind, block_reader
 from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.errors import SnapshotRetractsTooMuch
 from odf_ingest.history import run_file, run_store
-from odf_ingest.history.history import DatasetHistory
+from odf_ingest.history.dataset_history import DatasetHistory
 from odf_ingest.source_settings import SourceSettings, save_settings
 
 APPEND, RETRACT, FROM, TO = range(4)

@@ -10,7 +10,7 @@ from odf_testing.builders import a_chain, a_hash
 from odf_common.data.slices import write_slice
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.steps import MergeStrategy, MergeStrategyLedger, MergeStrategySnapshot
-from odf_ingest.history.history import DatasetHistory
+from odf_ingest.history.dataset_history import DatasetHistory
 from odf_ingest.history.kept_index import Slice, SliceRecords
 
 RECORDS = pa.table({"id": [1, 2], "v": ["a", "b"]})
