@@ -3,7 +3,7 @@
 For each store, with a million and with ten million random keys of 16 bytes: how long a batch of 1,000 keys takes, of
 which 100 are known (look up all, add the new ones, commit so that a kill of the process loses nothing), the first batch
 after it was opened again, and the size on disk. Then the other access that merging needs: read all of a million
-rows, as a snapshot does. ADR 0035 has the results. LMDB and RocksDB are no dependencies: `pip install lmdb rocksdict`.
+rows, as a snapshot does. ADR 0035 has the results. LMDB and RocksDB are not dependencies: `pip install lmdb rocksdict`.
 """
 
 import argparse

@@ -291,7 +291,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "a lost block": lost_block,
     "two blocks exchanged": exchanged_blocks,
     "a head that leads nowhere": lambda folder: overwrite(folder / "refs" / "head", b"f1620" + b"00" * 32),
-    "a head that is no hash": lambda folder: overwrite(folder / "refs" / "head", b"../../etc/passwd"),
+    "a head that is not a hash": lambda folder: overwrite(folder / "refs" / "head", b"../../etc/passwd"),
     "no head": lambda folder: (folder / "refs" / "head").unlink(),
 }
 

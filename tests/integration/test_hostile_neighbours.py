@@ -179,7 +179,7 @@ def frozen_engine(street: Street) -> Generator[str | None, None, None]:
         for name in (root_name, *queried):
             street.publish(name, rows(0, 5))
         street.await_committed(root_name, 5)
-        yield None  # a pause of some seconds is no fault yet
+        yield None  # a pause of a few seconds is not a fault yet
     finally:
         os.killpg(engine, signal.SIGCONT)
     for name in (*queried, derived):

@@ -210,7 +210,7 @@ class Node(ObservedNode):
         )
 
     def set(self, pick: int, bad_records: BadRecords, fate: Fate) -> None:
-        """Choose the handling of messages that are no records."""
+        """Choose the handling of messages that are not records."""
         dataset = self.chosen(pick)
         source, _ = self.chosen_source(dataset)
         changes = {"badRecords": bad_records.value}

@@ -12,7 +12,7 @@ APPEND, RETRACT, CORRECT_FROM, CORRECT_TO = range(4)
 Row = tuple[int, int | None, int | None]
 
 KEYS: Final = 5  # distinct keys, so that most records meet one of their key
-BAD_EVERY: Final = 9  # of that many messages one is no record
+BAD_EVERY: Final = 9  # one of this many messages is not a record
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _declared(name: str) -> str:
 
 
 def messages_of(name: str, numbers: Iterable[int]) -> list[bytes]:
-    """Return a message for each number; some are no records."""
+    """Return a message for each number; some are not records."""
     return [
         b"bad %d" % number if number % BAD_EVERY == BAD_EVERY - 1 else file_of(name, [number])
         for number in numbers
@@ -116,7 +116,7 @@ def _line(source: Source, row: Row) -> bytes:
 
 
 def rows_of(message: bytes) -> list[Row] | None:
-    """Return the rows of a message or a file, None if it is no record."""
+    """Return the rows of a message or a file, None if it is not a record."""
     if message.startswith(b"bad"):
         return None
     found = map(json.loads, message.splitlines())

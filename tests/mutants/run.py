@@ -41,7 +41,7 @@ class Chosen:
 
 
 def equivalents() -> Mapping[str, str]:
-    """Return the reasons why mutants that survive are no faults, by their names."""
+    """Return the reasons why mutants that survive are not faults, by their names."""
     return {one["mutant"]: one["reason"] for one in json.loads(EQUIVALENT.read_text())}
 
 

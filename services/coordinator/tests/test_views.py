@@ -30,7 +30,7 @@ FOREIGN = {
     "a proxy by the standard": {"Forwarded": "for=192.0.2.1"},
     "a name that was bound to this machine later": {"Host": "evil.example"},
     "a web page": {"Origin": "https://evil.example"},
-    "a host that is no host": {"Host": "["},
+    "a malformed host": {"Host": "["},
 }
 
 

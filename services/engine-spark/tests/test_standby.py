@@ -30,7 +30,7 @@ COLD = "import time; time.sleep(600)"
 BUSY = WORKER.replace(
     "time.sleep(600)", "os.fork(); os.fork(); parent = os.getppid()\n    while os.getppid() == parent: pass"
 )
-# The engine's own worker over a process that is no JVM, but ends with its standard input as one does; it records
+# The engine's own worker over a process that is not a JVM, but ends with its standard input as one does; it records
 # the process, and every question that it is asked. Names in capitals are set by the test.
 WATCHING = """
 import os, subprocess, sys, time

@@ -21,7 +21,7 @@ from odf_common.ports.engine import QueryTooSlow
 
 @dataclass(eq=False, kw_only=True)
 class Signal(OdfError):
-    """Tells another part of this process how to continue; it never leaves the process."""
+    """A signal to another part of this process how to continue; it never leaves the process."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -409,7 +409,7 @@ def is_storage_fault(error: Exception) -> TypeGuard[OdfError]:
 
 
 def pauses_source(error: Exception) -> TypeGuard[OdfError]:
-    """Return whether an error is no fault of a batch, so that its source is read again later."""
+    """Return whether an error is not caused by the batch, so that its source is read again later."""
     return is_storage_fault(error) or isinstance(error, RegistryUnavailable)
 
 

@@ -166,7 +166,7 @@ def test_a_folder_keeps_no_visibility_and_says_so_before_anything_is_sent(
     here: SyncNode, folder: Path, visibility: DatasetVisibility
 ) -> None:
     chosen = Push(dataset="cities", target=folder.as_uri(), visibility=visibility, is_chosen=True)
-    with pytest.raises(NoVisibilityThere, match="whoever may read its files"):
+    with pytest.raises(NoVisibilityThere, match="anyone who can read its files"):
         list(push(here.datasets, here.settings, chosen))
     assert not folder.exists()
 

@@ -298,7 +298,7 @@ def test_a_new_dataset_begins_with_its_seed(node: SyncNode) -> None:
     assert seeded == target.require_target(seeded) == chain.state.dataset_id
     headless = {one.hash: one.raw for one in chain.blocks[1:]}
     assert target.dataset_of(headless, is_forced=False) is None
-    with pytest.raises(TransferRefused, match="the first block is no Seed"):
+    with pytest.raises(TransferRefused, match="the first block is not a Seed"):
         target.require_target(None)
 
 

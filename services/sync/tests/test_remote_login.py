@@ -213,7 +213,7 @@ def test_a_repository_that_wants_another_token_says_how_to_log_in(here: Here) ->
         (403, None, False, LoginRequired, "log in with `odf login {base}`; a login that is stored may have expired"),
         (403, "t", False, AccessForbidden, "ask its owner for a role: `odf access grant`, on that node"),
         (403, None, True, BucketForbidden, "a private bucket is read from s3://BUCKET/PATH, with the credentials"),
-        (404, None, False, NothingVisible, "check its name; or you may not read it: `odf login {base}`"),
+        (404, None, False, NothingVisible, "check its name; or you have no access to it: `odf login {base}`"),
         (404, "t", False, NotFound, ""),
     ],
 )  # fmt: skip

@@ -345,15 +345,15 @@ A, B = (str(name) for name in NAMES[:2])
 @pytest.mark.parametrize(
     ("files", "why"),
     [
-        ([(f"signatures/{B}", b"x"), (A, b"a"), (B, b"b")], f"signatures/{B}' is not before its block"),
-        ([(f"signatures/{a_hash('x')}", b"x"), (A, b"a"), (B, b"b")], "is not before its block"),
+        ([(f"signatures/{B}", b"x"), (A, b"a"), (B, b"b")], f"signatures/{B}' does not precede its block"),
+        ([(f"signatures/{a_hash('x')}", b"x"), (A, b"a"), (B, b"b")], "does not precede its block"),
         (
             [(f"signatures/{A}", b"x"), (f"signatures/{A}", b"x"), (A, b"a"), (B, b"b")],
-            "is not before its block",
+            "does not precede its block",
         ),
-        ([(A, b"a"), (f"signatures/{A}", b"x"), (B, b"b")], f"signatures/{A}' is not before its block"),
-        ([(A, b"a"), (B, b"b"), (f"signatures/{B}", b"x")], "is not before its block"),
-        ([(A, b"a"), (f"signatures/../{B}", b"x"), (B, b"b")], "is not before its block"),
+        ([(A, b"a"), (f"signatures/{A}", b"x"), (B, b"b")], f"signatures/{A}' does not precede its block"),
+        ([(A, b"a"), (B, b"b"), (f"signatures/{B}", b"x")], "does not precede its block"),
+        ([(A, b"a"), (f"signatures/../{B}", b"x"), (B, b"b")], "does not precede its block"),
         ([(f"signatures/{A}", b"x" * 513), (A, b"a"), (B, b"b")], "513 bytes"),
         ([(f"signatures/{A}", b""), (A, b"a"), (B, b"b")], " 0 bytes"),
     ],

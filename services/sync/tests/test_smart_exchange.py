@@ -349,7 +349,7 @@ def other_file(name: str, kind: bytes = tarfile.REGTYPE) -> bytes:
     [
         (lambda: archive_of(b"a"), "1 blocks, but 2 announced"),
         (lambda: archive_of(b"a", b"b", b"c"), "more than the 2 blocks"),
-        (lambda: archive_of(b"a", b"a"), "is there twice"),
+        (lambda: archive_of(b"a", b"a"), "occurs twice"),
         (lambda: archive_of(b"a" * 9000, b"b" * 9000), "more than 10000 bytes"),
         (lambda: archive_of(b"a" * 20_000), "more than 10000 bytes"),
         (lambda: archive_of(b"a")[:-20], "not a gzipped tar"),

@@ -480,7 +480,7 @@ def test_late_answers_do_not_prolong_the_wait_for_a_message() -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
 def test_an_expired_wait_ends(seconds: float) -> None:
-    """To aiohttp, 0 s is no limit."""
+    """aiohttp takes 0 s for no limit."""
 
     class Socket:
         async def receive(self, limit: float | None) -> WSMessage:

@@ -209,7 +209,7 @@ def upload_of(content: bytes, place: TransferUrl | None) -> Upload:
 
 
 def test_an_object_is_sent_only_to_the_url_of_the_other_node_and_only_if_it_exists() -> None:
-    with pytest.raises(InvalidInput, match="gives no URL to send it to"):
+    with pytest.raises(InvalidInput, match="returned no URL to upload it to"):
         uploader("http://localhost", content=b"object").send(upload_of(b"object", None))
     with pytest.raises(NotFound, match="which the chain declares"):
         uploader("http://localhost").send(upload_of(b"object", TransferUrl(url="http://localhost/x")))

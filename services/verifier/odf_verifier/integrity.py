@@ -99,7 +99,7 @@ def _walk(target: Target, head: Multihash, stop: Multihash | None) -> tuple[list
             text=str(error),
         )
         return links[::-1], [problem]
-    except Damaged as error:  # it is no regular file, or a bucket has other bytes
+    except Damaged as error:  # it is not a regular file, or a bucket has other bytes
         above = links[-1].block if links else None
         damaged = head if above is None else above.prev_block_hash
         number = None if above is None else above.sequence_number - 1

@@ -1,7 +1,7 @@
 """Replay: every transform is run again on the same records, and must give the same result (spec: Verifiability).
 
 How a stored transform is run again is in `odf_common.dataset.replay`, which also rebuilds dropped data. Compared are
-records (logical hash), offsets, watermark and checkpoint; a different encoding of the same records is no difference.
+records (logical hash), offsets, watermark and checkpoint; how the same records are encoded does not matter.
 """
 
 from collections.abc import Iterator

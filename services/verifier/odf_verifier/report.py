@@ -35,7 +35,7 @@ class Damage(StrEnum):
     INPUT_DROPPED = "input-dropped"
 
 
-# These prevent a complete verification, but are no damage.
+# These prevent a complete verification, but are not damage.
 UNDECIDED: Final = frozenset({Damage.ENGINE_NOT_AVAILABLE, Damage.DATA_DROPPED, Damage.INPUT_DROPPED})
 
 

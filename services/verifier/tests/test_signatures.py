@@ -1,4 +1,4 @@
-"""Signatures of blocks: a missing one is no damage, a wrong one is reported by dataset, block and kind."""
+"""Signatures of blocks: a missing one is not damage, a wrong one is reported by dataset, block and kind."""
 
 import shutil
 from pathlib import Path

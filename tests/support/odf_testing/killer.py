@@ -64,7 +64,7 @@ class Killer:
     @contextmanager
     def after(self, writes: int) -> Iterator[None]:
         """Let that many writes pass."""
-        gc.disable()  # finalizers of other tests' folders are no writes of this process
+        gc.disable()  # finalizers of other tests' folders do not count as writes of this process
         self._left = writes
         try:
             yield

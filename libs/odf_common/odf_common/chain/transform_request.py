@@ -139,7 +139,7 @@ def is_no_op(state: ChainState, event: ExecuteTransform) -> bool:
 def is_migration(event: ExecuteTransform, replaced: SetTransform | None) -> bool:
     """Return whether a transform is a migration from one query to the next (spec: Migrate Query).
 
-    `replaced` is the transform that the previous block replaced, None if that block is no SetTransform. A step that
+    `replaced` is the transform that the previous block replaced, None if that block is not a SetTransform. A step that
     runs a query reads something new of an input; a migration does not.
     """
     return replaced is not None and all(step.new_block_hash is None for step in event.query_inputs)

@@ -141,7 +141,7 @@ def access(node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS
 
 @dataclass(eq=False, kw_only=True)
 class NoAccount(NotFound):
-    """The account in a dataset's name does not exist; whoever gets it later would own the dataset."""
+    """The account in a dataset's name does not exist; an account added later under that name would own the dataset."""
 
     account: str
 

@@ -21,7 +21,7 @@ DEFAULT_ESCAPE: Final = "\\"
 
 GEOMETRY: Final = "geometry"  # the column of a feature's geometry
 
-# Encodings of Python that are no character sets.
+# Python's encodings that are not character sets.
 _NO_CHARSETS: Final = frozenset(
     {"idna", "mbcs", "oem", "palmos", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"}
 )

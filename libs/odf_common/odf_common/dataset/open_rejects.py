@@ -95,7 +95,7 @@ class Numbers:
         return any(start <= number < end for start, end in self.intervals)
 
     def __or__(self, other: Self) -> Self:
-        """Return the numbers of both."""
+        """Return the union of both sets."""
         found: list[tuple[int, int]] = []
         for start, end in sorted((*self.intervals, *other.intervals)):
             if found and found[-1][1] >= start:

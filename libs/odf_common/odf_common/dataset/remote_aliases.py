@@ -30,7 +30,7 @@ class RemoteAliases:
         return self if alias in self.push else replace(self, push=(*self.push, alias))
 
     def pushed_to(self, alias: str) -> Self:
-        """Return these with a URL to push to as the first one."""
+        """Return these with a URL to push to moved or added to the front."""
         return replace(self.without_push(alias), push=(alias, *self.without_push(alias).push))
 
     def without_pull(self, alias: str) -> Self:

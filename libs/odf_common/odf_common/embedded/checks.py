@@ -88,7 +88,7 @@ class StoreChanged(InvalidInput):
         return f"the datasets of this home are in {self.used}, and ODF_STORE names {self.configured}"
 
     def advice(self) -> str:
-        """Return the two ways out."""
+        """Return the two possible fixes."""
         return (
             f"set ODF_STORE as before, or copy all objects to the new place and then remove $ODF_HOME/{STORE}"
         )

@@ -34,7 +34,7 @@ class AlreadyInForeground(Conflict):
     service: str
 
     def __str__(self) -> str:
-        """Return which service."""
+        """Return the service's name."""
         return f"{self.service} already runs in the foreground of another terminal"
 
 

@@ -19,7 +19,7 @@ class NoNode(Unavailable):
     """No node is running for this home."""
 
     def __str__(self) -> str:
-        """Return for which home."""
+        """Return which home has no node."""
         return f"no node is running for {self.what}"
 
     def advice(self) -> str:

@@ -24,7 +24,7 @@ from odf_common.service.settings import Settings, without_password
 GROUP: Final = "odf.services"
 INFRASTRUCTURE: Final = ("kafka", "redis")
 ENGINE_SERVICE: Final = "engine-spark"
-# Of parts that connect to none of them: the engine runs SQL of users, and the others are no code of ours.
+# Of parts that connect to none of them: the engine runs SQL of users, and the others are not our code.
 WITHHELD: Final = ("ODF_KAFKA", "ODF_REDIS", "ODF_S3_", "ODF_STORE")
 VIEWS: Final = "views"  # a separate process, started with the coordinator
 VIEWS_MODULE: Final = "odf_coordinator.views"

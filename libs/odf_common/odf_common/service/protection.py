@@ -94,7 +94,7 @@ def why_not_local(*, peer: str | None, host: str, headers: Mapping[str, str]) ->
     if any(name in headers for name in FORWARDED):
         return "the request was forwarded by a proxy"
     if not _is_loopback_url(f"//{host}"):
-        return f"it was sent to {host}, which is no loopback address"
+        return f"it was sent to {host}, which is not a loopback address"
     origin = headers.get("Origin")
     if origin is not None and not _is_loopback_url(origin):
         return "a web page from elsewhere sent it"

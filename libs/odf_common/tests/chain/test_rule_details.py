@@ -110,7 +110,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Case]]] = {
         "chain_begins_with_a_seed",
         lambda: case(None, a_seed(), prev_block_hash=a_hash("before")),
     ),
-    "a block without previous that is no seed": (
+    "a block without previous that is not a seed": (
         "previous_block_is_the_head",
         lambda: case(ROOT, INFO, prev_block_hash=None),
     ),
@@ -232,7 +232,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Case]]] = {
         "schema_stays_compatible",
         lambda: case(ROOT, a_schema(city=DataTypeString())),
     ),
-    "a column that is there twice": (
+    "a column that occurs twice": (
         "schema_stays_compatible",
         lambda: case(ROOT, twice("city")),
     ),

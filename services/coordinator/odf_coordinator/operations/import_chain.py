@@ -212,7 +212,7 @@ def _require_same_work(before: Definitions, after: Definitions) -> None:
 def _require_known_work(
     before: Definitions, past: Definitions, now: Definitions, event: MetadataEvent
 ) -> None:
-    """Raise `ForeignDefinition` if an event after `past` defines what is not so in `before`."""
+    """Raise `ForeignDefinition` if an event after `past` defines something that differs from `before`."""
     if isinstance(event, UnknownEvent):
         _refuse(["what an event of an unknown kind defines"])
     changed = [

@@ -218,7 +218,9 @@ def _check_names(names: Sequence[str], vocab: DatasetVocabulary) -> None:
         if name.lower() in {known.lower() for known in own}:
             raise InvalidQuery(text=f"column {name} is written by the engine: rename yours")
         if lower.count(name.lower()) > 1:
-            raise InvalidQuery(text=f"the result has two columns {name}: rename one, by more than its case")
+            raise InvalidQuery(
+                text=f"the result has two columns {name}: rename one; names are not case-sensitive"
+            )
     if vocab.event_time_column not in names:
         raise InvalidQuery(
             text=f"the result has no column {vocab.event_time_column}: add AS {vocab.event_time_column} to one"

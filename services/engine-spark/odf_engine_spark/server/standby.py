@@ -57,7 +57,7 @@ class Worker:
         return self.process.poll() is None
 
     def go(self) -> None:
-        """Tell it to serve as soon as it is warm."""
+        """Have it serve as soon as it is warm."""
         self.line.send(GO)
 
     def is_busy(self) -> bool:

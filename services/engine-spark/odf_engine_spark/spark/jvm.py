@@ -153,7 +153,8 @@ class Spark:
 class Classes:
     """The classes of a Java package, as attributes.
 
-    py4j's own packages ask the JVM what each part of a name is: to find that `org` is no class, it looks into all jars.
+    py4j's own packages ask the JVM what each part of a name is: to find that `org` is not a class, it looks into all
+    jars.
     """
 
     client: Java

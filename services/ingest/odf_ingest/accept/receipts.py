@@ -165,7 +165,7 @@ class Receipts:
 
     @contextmanager
     def working(self, dataset: DatasetId) -> Iterator[bool]:
-        """Hold the right to settle a dataset's pushes; yields False if another process has it."""
+        """Hold the lock under which a dataset's pushes are committed; yields False if another process has it."""
         handle = locked_by_name(self._of(dataset) / _WORKER, os.O_CREAT)
         try:
             yield handle is not None

@@ -13,7 +13,7 @@ MAX_KEY: Final = 200  # characters
 
 
 def staged_file(staging: Staging, name: str) -> Path:
-    """Return a file in the staging folder; raises `InvalidInput` for what is no plain name, `NotFound`."""
+    """Return a file in the staging folder; raises `InvalidInput` unless it is a plain name, `NotFound`."""
     if Path(name).name != name or name in {".", ".."}:
         raise InvalidInput(text=f"not the name of a staged file: {name!r}")
     file = staging.path(name)

@@ -63,7 +63,7 @@ def _from_path(
     except (InvalidInput, pa.ArrowException) as error:
         how = "RFC 3339 or a date" if source.timestamp_format is None else repr(source.timestamp_format)
         raise InvalidInput(
-            where=WHERE, text=f"{text!r} in {path} is not a time of the format {how}"
+            where=WHERE, text=f"{text!r} in {path} is not a time in the format {how}"
         ) from error
     return Timestamp(timestamp.value)
 

@@ -35,7 +35,7 @@ class FileRecords:
 
 @singledispatch
 def split_file(step: ReadStep, content: bytes) -> FileRecords | None:
-    """Return the records of a file; None for formats whose records are no messages of their own.
+    """Return the records of a file; None for formats whose records are not messages of their own.
 
     Raises `InvalidInput` if it cannot be found where records begin and end.
     """

@@ -372,7 +372,7 @@ def test_a_snapshot_may_retract_up_to_the_share_of_its_source() -> None:
     past = past_of(SNAPSHOT, table(*MANY))
     assert len(after(SNAPSHOT, table(*MANY[:51]), past)) == 50
     corrected = table(*((number, "b", 0) for number, _, _ in MANY))
-    assert len(after(SNAPSHOT, corrected, past)) == 202, "corrections are no retractions"
+    assert len(after(SNAPSHOT, corrected, past)) == 202, "corrections are not retractions"
     accepted = SourceSettings(max_retracted_share=1.0)
     assert len(merge(SNAPSHOT, table(), past, DatasetVocabulary(), accepted).records) == 101
     small = past_of(SNAPSHOT, table(*MANY[:100]))

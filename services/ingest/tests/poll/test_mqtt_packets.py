@@ -33,7 +33,7 @@ from odf_ingest.poll.poll_errors import SourceRefusedRequest, SourceUnreachable
         (b"\x20\x02\x00\x00\x36\x06\x00\x01t\x00\x01x", SourceRefusedRequest, "PUBLISH is malformed"),
         (b"\x20\x02\x00\x00\x30\x04\x00\x02\xff\xfe", SourceRefusedRequest, "a topic is not UTF-8"),
         (b"\x20\x02\x00\x00\x90\x03\x00\x01\x00\x40\x02\x00\x01", SourceRefusedRequest, "unexpected PUBACK"),
-        (b"\x20\x02\x00\x00", SourceUnreachable, "the connection broke off"),
+        (b"\x20\x02\x00\x00", SourceUnreachable, "the connection was interrupted"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -68,7 +68,10 @@ def test_no_value_of_an_accepted_message_is_lost(
 
 @pytest.mark.parametrize("wrapped", ["{}", '{{"x":{}}}', "[{}]", '[{{"x":[{}]}}]'])
 def test_an_integer_too_long_for_a_column_does_not_turn_others_into_doubles(wrapped: str) -> None:
-    numbers = ("9007199254740993", "12345678901234567890")  # the first is no double, the second no int64
+    numbers = (
+        "9007199254740993",
+        "12345678901234567890",
+    )  # the first does not fit a double, the second not an int64
     found = taken(ReadStepNdJson(), [f'{{"v":{wrapped.format(number)}}}'.encode() for number in numbers])
     assert found == {0: {"v": json.loads(wrapped.format(numbers[0]))}}
 

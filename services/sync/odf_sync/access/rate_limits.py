@@ -81,7 +81,7 @@ class BodyPace:
         return min(self._pause_seconds, self._until - self._monotonic())
 
     def too_slow(self) -> str:
-        """Return what a client is told whose time is over."""
+        """Return the message for a client that was too slow."""
         rate = f"less than {BODY_BYTES_PER_SECOND} a second"
         return f"no byte of the body for {self._pause_seconds:g} s, or {rate}"
 

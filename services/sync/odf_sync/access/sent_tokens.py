@@ -79,8 +79,8 @@ class NothingVisible(NotFound):
         return NotFound.__str__(self)
 
     def advice(self) -> str:
-        """Return what else may be the cause."""
-        return f"check its name; or you may not read it: `{_login_at(self.url)}`"
+        """Return the other possible cause."""
+        return f"check its name; or you have no access to it: `{_login_at(self.url)}`"
 
 
 def denied(url: str, status: int, headers: Mapping[str, str], *, is_write: bool = False) -> AccessDenied:

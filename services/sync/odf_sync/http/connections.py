@@ -35,7 +35,7 @@ CLOSED: Final = Counter(
     "larger than announced.",
     ("reason",),
 )
-# What `FileResponse` answers about a file that it cannot open, and what we answer: the store has just said it is there.
+# `FileResponse`'s status for a file that it cannot open, and ours: the store found the file a moment ago.
 NOT_OPENED: Final = {403: 500, 404: 503}
 RETRY_AFTER: Final = "5"  # seconds
 REFUSED, IDLE, SLOW, LARGE = "refused", "idle", "slow", "large"

@@ -289,7 +289,7 @@ def fault_of_node(error: OdfError) -> tuple[int, str]:
 
 @contextmanager
 def _gone_clients(request: web.Request) -> Iterator[None]:
-    """End the block if the client has closed its connection, which is no fault of the server."""
+    """End the block if the client has closed its connection, which is not an error of the server."""
     try:
         yield
     except ConnectionError:

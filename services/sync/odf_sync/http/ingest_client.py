@@ -49,7 +49,7 @@ def status_of(code: str, default: int = 400) -> int:
 
 
 def _refusal(error: OdfError, code: grpc.StatusCode) -> PushRefused:
-    """Return what a client is told; not the addresses and buckets that a fault of this node may name."""
+    """Return the client's error, without the addresses and buckets that an error of this node may name."""
     status = status_of(error.code, _STATUSES.get(code, 500))
     if status < 500 or code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return PushRefused(status=status, error=error.code, text=str(error), hint=error.advice())

@@ -73,7 +73,7 @@ RETRY: Final = Retry(
 
 @dataclass(eq=False, kw_only=True)
 class UnexpectedStatus(Unavailable):
-    """A server answered with a status that is no success."""
+    """A server answered with a status other than success."""
 
     status: int
 
@@ -173,7 +173,7 @@ class HttpDataset:
         self.download(f"{self._base}{kind}/{name}", self._headers, out, limit)
 
     def download(self, url: str, headers: Mapping[str, str], out: Sink, limit: int) -> None:
-        """Write what is at a URL to `out`, from its position on; raises `InvalidInput` beyond `limit` bytes."""
+        """Download a URL to `out`, continuing at the position of `out`; raises `InvalidInput` beyond `limit` bytes."""
         start = out.tell()
         with self._request(url, headers, start) as answer:
             skipped = 0 if answer.status == PARTIAL else start  # a server may ignore the range

@@ -38,7 +38,7 @@ class NodeClient:
         )
 
     def get(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
-        """Return the response that is no redirect, its body unread.
+        """Return the first response that is not a redirect, its body unread.
 
         Raises `AddressForbidden`, `InvalidInput`, `Unavailable` for too many redirects, and the errors of urllib3.
         """

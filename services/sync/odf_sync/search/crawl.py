@@ -109,7 +109,7 @@ def _valid(names: Iterable[str]) -> Iterator[str]:
 
 @guarded
 def _folders(url: str, settings: Settings) -> tuple[str, ...]:
-    """Return the names of the folders at a URL; raises `NotFound` if it is no folder."""
+    """Return the names of the folders at a URL; raises `NotFound` if it is not a folder."""
     if urlsplit(url).scheme in BUCKETS:
         from odf_common.adapters.s3.bucket import Bucket  # noqa: PLC0415 the SDK takes long to import
 

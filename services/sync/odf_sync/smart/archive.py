@@ -73,7 +73,7 @@ def read_signed_archive(
 ) -> Iterator[tuple[Multihash, bytes, bytes]]:
     """Yield the names and bytes of the blocks and their signatures, empty where there is none, all unchecked.
 
-    Raises `InvalidInput` as `read_archive` does, and for a signature that is not before its block, or too long.
+    Raises `InvalidInput` as `read_archive` does, and for a signature that does not precede its block, or too long.
     """
     names: set[Multihash] = set()
     size = 0
@@ -88,7 +88,7 @@ def read_signed_archive(
         except InvalidInput as error:
             raise InvalidInput(text=f"{entry[:80]!r} is not a hash", where=WHERE) from error
         if name in names:
-            raise InvalidInput(text=f"{name} is there twice", where=WHERE)
+            raise InvalidInput(text=f"{name} occurs twice", where=WHERE)
         names.add(name)
         yield name, raw, signature
     if len(names) != count:
@@ -96,7 +96,7 @@ def read_signed_archive(
 
 
 def _after_signatures(files: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes, bytes]]:
-    """Yield the files that are no signatures, each with the signature that comes before it, or nothing."""
+    """Yield the files that are not signatures, each with the signature that comes before it, or nothing."""
     signed, signature = "", b""
     for entry, raw in files:
         if entry.startswith(_SIGNATURE) and not signed:
@@ -141,7 +141,7 @@ def _files(archive: BinaryIO, limit: int) -> Iterator[tuple[str, bytes]]:
 
 
 def _misplaced(signature: str) -> InvalidInput:
-    return InvalidInput(text=f"{signature[:80]!r} is not before its block", where=WHERE)
+    return InvalidInput(text=f"{signature[:80]!r} does not precede its block", where=WHERE)
 
 
 def _too_large(limit: int) -> InvalidInput:

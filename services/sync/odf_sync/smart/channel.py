@@ -32,7 +32,7 @@ from odf_sync.smart.spooled import pieces_of
 M = TypeVar("M", bound=Message)
 
 ABNORMAL: Final = 1006
-PROMPT_SECONDS: Final = 60.0  # for a message that is no work for its sender
+PROMPT_SECONDS: Final = 60.0  # for a message that its sender need not compute
 LEAST_SECONDS: Final = 0.001  # 0 would be no limit for aiohttp
 IDLE_SECONDS: Final = 3600.0  # for one before which objects travel
 LARGE_CHARACTERS: Final = 1024**2  # of a message; longer ones would hold up the event loop

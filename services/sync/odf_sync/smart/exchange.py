@@ -55,7 +55,7 @@ ADVICE: Final = {
 
 
 class Side(Enum):
-    """The ends of an exchange."""
+    """The two sides of an exchange."""
 
     CLIENT = auto()
     SERVER = auto()
@@ -82,7 +82,7 @@ class ExchangeState(Enum):
 
 @dataclass(eq=False, kw_only=True)
 class ProtocolViolated(InvalidInput):
-    """The other side sent something else than the protocol has at this place."""
+    """The other side sent a message that the protocol does not allow at this point."""
 
 
 @dataclass(eq=False, kw_only=True)

@@ -30,7 +30,7 @@ SIGNATURES: Final = "1"
 # Of a client's request for a push: it has nothing to say after the confirmation, so the server closes with it.
 SERVER_CLOSES_HEADER: Final = "odf-server-closes"
 SERVER_CLOSES: Final = "1"
-# Of a client's request for a push: the visibility of a new dataset was chosen, and is no default. Of the server's
+# Of a client's request for a push: the visibility of a new dataset was chosen, and is not a default. Of the server's
 # answer: a new dataset gets it, on a single-tenant node too.
 CHOSEN_HEADER: Final = "odf-chosen-visibility"
 CHOSEN: Final = "1"

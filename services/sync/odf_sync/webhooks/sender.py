@@ -214,6 +214,6 @@ def _reason(error: Exception) -> str:
         case aiohttp.ClientConnectorError():
             return f"no connection: {error.os_error.strerror or error.os_error}"
         case aiohttp.ServerDisconnectedError() | ConnectionError():
-            return "the connection broke off"
+            return "the connection was interrupted"
         case _:
             return type(error).__name__

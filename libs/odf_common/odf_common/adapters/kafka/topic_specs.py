@@ -44,7 +44,7 @@ class TopicsMissing(Unavailable):
         return f"these topics do not exist, and ODF_KAFKA_MANAGE_TOPICS is off: {'; '.join(self.missing)}"
 
     def advice(self) -> str:
-        """Return who creates them."""
+        """Return who can create them."""
         return "let an administrator of the cluster create them; `odf topics` prints those of the node itself"
 
 

@@ -21,7 +21,7 @@ def watermark_never_decreases(past: ChainState, block: MetadataBlock) -> str | N
     if past.watermark is None or event.new_watermark is None:
         return None
     if event.new_watermark.ns < past.watermark.ns:
-        return f"watermark goes back from {past.watermark} to {event.new_watermark}"
+        return f"watermark decreases from {past.watermark} to {event.new_watermark}"
     return None
 
 

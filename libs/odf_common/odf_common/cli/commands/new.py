@@ -93,12 +93,12 @@ def _lateness(name: str, column: str, late: LateRecords) -> str:
 def _format_of(file: str) -> str:
     suffix = Path(file).suffix.lower()
     if suffix not in FORMATS:
-        raise click.UsageError(f"the name of {file} does not say its format; give --input-format")
+        raise click.UsageError(f"the format cannot be inferred from the name {file}; give --input-format")
     return FORMATS[suffix]
 
 
 def _content(node: Node, sample: str) -> tuple[list[int], Iterator[bytes]]:
-    """Return the bytes of a file, or a topic's messages as lines, and how many there are of each partition."""
+    """Return the bytes of a file, or a topic's messages as lines, and their number per partition."""
     if not sample.startswith(TOPIC):
         return [], _chunks(sample)
     from odf_common.adapters.kafka.sample import first_messages

@@ -34,7 +34,7 @@ class PortTaken(Conflict):
     port: int
 
     def __str__(self) -> str:
-        """Return whose port it was."""
+        """Return the port and the part that had it."""
         return f"port {self.port}, which this node's {self.name} had before, is in use by another process"
 
     def advice(self) -> str:

@@ -132,7 +132,7 @@ class ElasticPool(Executor):
 
 
 class SerialQueue:
-    """Runs tasks one after another on a pool, and takes no thread of it while there is none."""
+    """Runs tasks one after another on a pool, and occupies none of its threads while it has no task."""
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool

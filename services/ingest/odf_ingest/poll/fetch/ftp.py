@@ -186,7 +186,7 @@ def _naming_errors(file: FtpFile) -> Iterator[None]:
     except TimeoutError:
         raise SourceUnreachable(what=file.label, why="no answer in time") from None
     except (EOFError, ConnectionError):
-        raise SourceUnreachable(what=file.label, why="the connection broke off") from None
+        raise SourceUnreachable(what=file.label, why="the connection was interrupted") from None
 
 
 def _reply(error: Exception, file: FtpFile) -> str:

@@ -83,7 +83,7 @@ def _download(
 
 
 def _answer(pools: urllib3.PoolManager, request: Request, context: Context) -> urllib3.BaseHTTPResponse:
-    """Return the first response that is no redirect, its body unread."""
+    """Return the first response that is not a redirect, its body unread."""
     url = origin = require_http(request.url)
     for _ in range(MAX_REDIRECTS + 1):
         context.require_wanted()
@@ -182,7 +182,7 @@ def _reason(error: Exception) -> str:
         case urllib3.exceptions.ReadTimeoutError() | TimeoutError():
             return f"nothing arrived for {TIMEOUT.read_timeout} s"
         case urllib3.exceptions.IncompleteRead() | urllib3.exceptions.ProtocolError():
-            return "the connection broke off"
+            return "the connection was interrupted"
         case urllib3.exceptions.SSLError():
             return f"TLS: {error.args[0] if error.args else 'failed'}"
         case _:

@@ -115,7 +115,7 @@ class Session:
         self._send(packets.confirmation(kind, number))
 
     def close(self) -> None:
-        """Leave the session to the broker, and close the connection."""
+        """Close the connection; the broker keeps the session."""
         with suppress(OSError):
             self._send(packets.DISCONNECT)
         self._socket.close()
@@ -155,7 +155,7 @@ def connected(broker: Broker, networks: Networks) -> Iterator[Session]:
     except TimeoutError:
         raise SourceUnreachable(what=str(broker), why="no answer in time") from None
     except EOFError:
-        raise SourceUnreachable(what=str(broker), why="the connection broke off") from None
+        raise SourceUnreachable(what=str(broker), why="the connection was interrupted") from None
     except ssl.SSLError as error:
         raise SourceUnreachable(what=str(broker), why=f"TLS: {error.reason or error}") from None
     except ConnectionError as error:

@@ -99,7 +99,7 @@ class Lanes:
         lane.records.unassign(source.partitions)
 
     def pause(self, source: PushSource) -> None:
-        """Return no more messages of a source."""
+        """Stop returning messages of a source."""
         lane = self._of(source)
         if lane is not None:
             lane.records.pause(source.partitions)

@@ -76,7 +76,7 @@ class InspectionSchedule:
             heapq.heappush(self._later, (at, str(dataset), dataset))
 
     def forget(self, dataset: DatasetId) -> None:
-        """Plan nothing for a dataset that is no longer assigned."""
+        """Cancel the inspections of a dataset that is no longer assigned."""
         self._planned.pop(dataset, None)
 
     def _scan(self) -> None:

@@ -56,7 +56,7 @@ class SourceRecord:
     search: SkipSearch | None = None
     stop: Stop | None = None
     trouble: Trouble | None = None
-    """Kept until messages arrive or are committed: opening alone is no proof of progress."""
+    """Kept until messages arrive or are committed: opening alone does not prove progress."""
     last_trouble: Trouble | None = None
     """Kept even then, so that the backoff grows for a source that fails after every few messages."""
     suspect: Mapping[int, int] | None = None

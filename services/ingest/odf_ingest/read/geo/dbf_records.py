@@ -74,7 +74,7 @@ def attributes(dbf: bytes, cpg: bytes | None) -> Iterator[dict[str, object] | No
     encoding = _encoding(dbf, cpg, header)
     names = [_decoded(field.name, encoding, "a column's name") for field in header.fields]
     if len(set(names)) != len(names):
-        raise InvalidInput(where=".dbf", text=f"has two columns of one name: {', '.join(names)}")
+        raise InvalidInput(where=".dbf", text=f"has two columns with the same name: {', '.join(names)}")
     return _records(dbf, header, names, encoding)
 
 

@@ -34,7 +34,7 @@ _FORMATS = TimeFormats()
 
 
 def register_whole(step: type[ReadStep], named: Callable[[ReadStep, bytes], Mapping[str, bytes]]) -> None:
-    """Make the format readable, of which each file and each message is a whole batch."""
+    """Register readers of a format in which each file and each message is a whole batch."""
 
     @read_batch.register(step)
     def batch(step: ReadStep, value: bytes, schema: pa.Schema | None) -> pa.Table:

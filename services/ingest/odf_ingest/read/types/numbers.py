@@ -63,7 +63,7 @@ def _exact(text: str, wanted: pa.DataType) -> int:
 def require_room(values: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> None:
     """Raise `InvalidInput` for a decimal, or the text of one, with more digits before the point than `wanted` has.
 
-    Arrow's cast would wrap some of these. What is no number, or no text, is left to Arrow.
+    Arrow's cast would wrap some of these. Values that are not numbers or text are left to Arrow.
     """
     if isinstance(values, pa.ChunkedArray):
         for chunk in values.chunks:

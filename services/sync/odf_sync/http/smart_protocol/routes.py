@@ -215,7 +215,7 @@ class SmartProtocol:
 
 
 def _unfit(request: web.Request) -> web.Response | None:
-    """Return the answer to a request that is no upgrade, or one of another version; None if it fits."""
+    """Return the answer to a request that is not an upgrade, or asks for another version; None if it fits."""
     if request.method != hdrs.METH_GET:  # HEAD, which other routes have together with GET
         return web.Response(status=405, headers={hdrs.ALLOW: hdrs.METH_GET})
     if "upgrade" not in request.headers.get("Connection", "").lower():

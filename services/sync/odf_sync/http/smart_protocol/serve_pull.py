@@ -109,7 +109,7 @@ def _downloads(source: PullSource, request: web.Request, files: Iterable[ObjectF
 
 
 def url_of(public_url: str | None, request: web.Request, file: ObjectFile) -> TransferUrl:
-    """Return this node's own place of an object, for the client that asks."""
+    """Return where this node itself serves an object, as seen by the requesting client."""
     origin = public_url or f"{request.scheme}://{request.host}"
     base = request.rel_url.raw_path.rpartition("/")[0]
     url = f"{origin}{base}/{file.object_type.kind}/{file.physical_hash}"

@@ -109,7 +109,7 @@ class PushTarget:
     def require_target(self, dataset: DatasetId | None) -> DatasetId:
         """Return the dataset; raises `TransferRefused` if it cannot have the name."""
         if dataset is None:
-            raise _refused(Phase.PUSH_UPLOADS, "the first block is no Seed")
+            raise _refused(Phase.PUSH_UPLOADS, "the first block is not a Seed")
         if self.entry is not None:
             return dataset
         known = self.datasets.catalog.by_id(dataset)

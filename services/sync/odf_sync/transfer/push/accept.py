@@ -54,7 +54,7 @@ class _AdmittedChain:
 
 
 class Acceptance(AbstractContextManager["Acceptance"]):
-    """Takes in a chain: its blocks are admitted, and its objects checked, while objects still arrive."""
+    """Accepts a chain: its blocks are admitted, and its objects checked, while objects still arrive."""
 
     def __init__(self, datasets: NodeDatasets, chain: PushedChain) -> None:
         """Begin with the blocks."""

@@ -70,8 +70,8 @@ class NoVisibilityThere(InvalidInput):
 
     def __str__(self) -> str:
         """Return where, and who can read it there."""
-        return f"{self.url} keeps no visibility: whoever may read its files can read the dataset"
+        return f"{self.url} has no visibility of its own: anyone who can read its files can read the dataset"
 
     def advice(self) -> str:
         """Return how to push it."""
-        return "see to the permissions of the folder or bucket, then push without --visibility"
+        return "set the permissions of the folder or bucket, then push without --visibility"

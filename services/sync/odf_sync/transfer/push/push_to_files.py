@@ -38,7 +38,7 @@ class AnotherDataset(InvalidInput):
     """Its id; None for a chain that begins with no seed."""
 
     def __str__(self) -> str:
-        """Return which dataset is in which place."""
+        """Return both: the place, and the dataset in it."""
         return f"{self.url} has another dataset, {self.there or 'whose chain has no id'}: a push does not replace it"
 
     def advice(self) -> str:

@@ -90,7 +90,7 @@ class Uploader:
         file, destination = upload.object_file, upload.upload_to
         name = f"{file.object_type.kind}/{file.physical_hash}"
         if destination is None:
-            raise InvalidInput(text="the other node gives no URL to send it to", where=name)
+            raise InvalidInput(text="the other node returned no URL to upload it to", where=name)
         headers = {header.name: header.value for header in destination.headers}
         arrived = headers.pop(OFFSET, "0")
         try:
