@@ -112,7 +112,7 @@ def test_the_engine_is_the_one_that_wrote_the_recorded_bytes(spark: Spark) -> No
 def test_the_bytes_are_as_recorded(spark: Spark, tmp_path: Path, kind: str) -> None:
     cut = in_parts(spark, kind, SEED, tmp_path / "cut")
     assert cut.rows()
-    assert digest(cut) == golden()["digests"][kind], "raise the number or fix the change"
+    assert digest(cut) == golden()["digests"][kind], "raise the number or mend the change"
 
 
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.soak) for seed in (SEED, 12)])
