@@ -1,7 +1,9 @@
-"""A home of the first release opens: its datasets are listed, verified by replay, and continued.
+"""A home that earlier code wrote opens: its datasets are listed, verified by replay, and continued.
 
-`an_earlier_home.tar.xz` is such a home, stopped: a root of four records with its push topic, and the derivative that
-counts them by day, whose last record waits for its window to end.
+There is no release yet: `an_earlier_home.tar.xz` was written by a node of commit c57908e, which its transforms' engine
+version 0.1.0+spark4.3.0.5bc3fbb2aaf3 identifies, and then stopped. It shows that names, keys, ports and Kafka's log of
+that time are still read: a root of four records with its push topic, and the derivative that counts them by day, whose
+last record waits for its window to end.
 """
 
 import json
