@@ -4,9 +4,12 @@ How a stored transform is run again is in `odf_common.dataset.replay`, which als
 records (logical hash), offsets, watermark and checkpoint; how the same records are encoded does not matter.
 """
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+import structlog
 
 from odf_common.chain.add_data import later
 from odf_common.chain.state import ChainState
@@ -29,6 +32,8 @@ from odf_verifier.explanations import dropped_input
 from odf_verifier.integrity import Link
 from odf_verifier.report import Damage, Problem
 from odf_verifier.targets import Target
+
+log = structlog.stdlib.get_logger(__name__)
 
 _NON_FATAL: Final = frozenset({Damage.REPLAY_MISMATCH, Damage.ENGINE_NOT_AVAILABLE})
 Outcome = tuple[int, int, Problem | None]  # transforms done, their total, the problem of the last one
@@ -64,7 +69,16 @@ class Replay:
             engine = asked.engine, asked.version
             if engine in missing:
                 continue
+            begun = time.monotonic()
             problem = self._one(stored)
+            log.debug(
+                "transform replayed",
+                dataset=self._target.name,
+                block=str(stored.block_hash),
+                sequence_number=stored.block.sequence_number,
+                problem=None if problem is None else str(problem.kind),
+                ms=round((time.monotonic() - begun) * 1000),
+            )
             if problem is not None and problem.kind is Damage.ENGINE_NOT_AVAILABLE:
                 missing.add(engine)  # reported once; other transforms may be for the installed engine
             else:

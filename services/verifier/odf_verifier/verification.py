@@ -1,6 +1,7 @@
 """Verification of one dataset: integrity, then replay, as a stream of progress that ends with a verdict."""
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,9 +90,10 @@ class Verifier:
 
     def verify(self, target: Target, scope: Scope) -> Iterator[Step | Verdict]:
         """Verify one dataset; the last item is the verdict. Raises `Unavailable` if it cannot reach the engine."""
-        tally = Tally()
+        tally, begun = Tally(), time.monotonic()
         since = self._since(target, scope, INTEGRITY if scope.depth.logical else BYTES)
         links, problems = check_chain(target, since=since)
+        log.debug("verification begins", dataset=target.name, ref=target.ref, blocks=len(links))
         problems += check_signatures(target, links)
         tally.blocks = len(links)
         is_broken = bool(problems)
@@ -118,6 +120,7 @@ class Verifier:
                 *([REPLAY] if scope.replay else []),
             ]
             self._remember(target, dict.fromkeys(phases, head))
+        _note_verdict(target, verdict, begun)
         yield verdict
 
     def _replayed(
@@ -161,10 +164,27 @@ class Verifier:
             if not self._holds(target, head):
                 log.warning("verifying from the seed", dataset=target.name, reason="the dataset was reset")
                 return None
+            log.debug(
+                "verifying from the last good verdict", dataset=target.name, phase=phase, block=str(head)
+            )
             return self._datasets.states.at(target.dataset, head)
         except OdfError as error:
             log.warning("verifying from the seed", dataset=target.name, reason=str(error))
             return None
+
+
+def _note_verdict(target: Target, verdict: Verdict, begun: float) -> None:
+    log.debug(
+        "verification ends",
+        dataset=target.name,
+        verdict=verdict.word,
+        problems=[str(problem.kind) for problem in verdict.problems],
+        head=None if verdict.head is None else str(verdict.head),
+        blocks=verdict.tally.blocks,
+        bytes=verdict.tally.bytes,
+        transforms=verdict.tally.transforms,
+        ms=round((time.monotonic() - begun) * 1000),
+    )
 
 
 class OnCommit:
@@ -178,8 +198,11 @@ class OnCommit:
     def add(self, target: Target) -> None:
         """Queue a dataset that has new blocks."""
         with self._changed:
+            is_queued = target.name in self._waiting
             self._waiting[target.name] = target
             self._changed.notify()
+            waiting = len(self._waiting)
+        log.debug("verification queued", dataset=target.name, is_queued=is_queued, waiting=waiting)
 
     def run(self, stop: threading.Event) -> None:
         """Verify until stopped; a dataset that fails is logged, and verified again on its next commit."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from odf_testing.builders import AChain, a_chain, a_seed
 from odf_testing.verifier import NOWHERE, Story
+from structlog.testing import capture_logs
 
 from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.metadata.events import SetInfo
@@ -37,6 +38,23 @@ def test_only_later_blocks_are_checked(story: Story, chain: AChain, count: int) 
     verdict = story.verify(chain, SCOPE)
 
     assert (verdict.is_valid, verdict.tally.blocks) == (True, count)
+
+
+def test_a_verification_logs_where_it_began_and_its_verdict(story: Story, chain: AChain) -> None:
+    story.verify(chain, SCOPE)
+    verified = chain.state.head
+    chain.add(SetInfo(description="new"))
+    story.put(chain)
+
+    with capture_logs() as logs:
+        story.verify(chain, SCOPE)
+
+    began = [one["block"] for one in logs if one["event"] == "verifying from the last good verdict"]
+    assert set(began) == {str(verified)}
+    (ended,) = [one for one in logs if one["event"] == "verification ends"]
+    assert (ended["log_level"], ended["verdict"], ended["blocks"]) == ("debug", "valid", 1)
+    assert (ended["head"], ended["problems"]) == (str(chain.state.head), [])
+    assert ended["ms"] >= 0
 
 
 def test_a_dataset_that_was_reset_is_checked_from_its_seed_and_then_incrementally(

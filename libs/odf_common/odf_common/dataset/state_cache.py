@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final, Protocol
 
+import structlog
+
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ChainBroken, fold
 from odf_common.dataset.state_codec import state_from_bytes, state_to_bytes
@@ -16,6 +18,8 @@ from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore, RefStore, block_reader
+
+log = structlog.stdlib.get_logger(__name__)
 
 CAPACITY: Final = 20_000  # states cached in this process, a few kilobytes each
 ADMITTED: Final = 16  # while the cache is full, only 1 of 16 states that are merely read replaces the oldest
@@ -121,9 +125,9 @@ class ChainStates:
         read = block_reader(self._blobs, dataset)
         for past in sorted(starts, key=lambda state: state.sequence_number, reverse=True):
             with suppress(ChainBroken):
-                return fold(read, head, past)
+                return _noted(fold(read, head, past), past)
         try:
-            return fold(read, head)
+            return _noted(fold(read, head), None)
         except ChainBroken as error:
             if error.kind == "missing":
                 raise NotFound(what=f"block {error.block} of {dataset}") from error
@@ -148,3 +152,10 @@ class ChainStates:
             self._known.move_to_end(dataset)
             while len(self._known) > self._capacity:
                 self._known.popitem(last=False)
+
+
+def _noted(state: ChainState, past: ChainState | None) -> ChainState:
+    """Log how many blocks were read: many of them again and again mean that the caches are too small, or were lost."""
+    blocks = state.sequence_number - (-1 if past is None else past.sequence_number)
+    log.debug("chain folded", dataset=str(state.dataset_id), blocks=blocks, head=str(state.head))
+    return state

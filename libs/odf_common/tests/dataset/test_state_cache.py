@@ -4,6 +4,7 @@ import pytest
 from odf_testing.builders import AChain, a_chain, a_dataset, a_seed
 from odf_testing.contracts import StateCacheContract
 from odf_testing.guarded import GuardedDict
+from structlog.testing import capture_logs
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.state import ChainState
@@ -96,8 +97,10 @@ def test_after_a_restart_only_new_blocks_are_read(world: World) -> None:
     world.chain.add_data(2)
     world.store()
     states = world.states()
-    assert states.current(world.dataset) == world.chain.state
+    with capture_logs() as logs:
+        assert states.current(world.dataset) == world.chain.state
     assert world.blobs.reads == 2
+    assert [(one["event"], one["blocks"]) for one in logs] == [("chain folded", 2)]
 
 
 def test_a_folded_state_is_cached_across_a_restart_even_after_an_older_one(world: World) -> None:

@@ -4,6 +4,7 @@ A plan uses the current heads, so everything since the last step is one step, un
 changes in between. The chain is the only state between steps; a repeated step produces the same records.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -138,9 +139,18 @@ class Transformer:
         request = build_request(
             state, plan.inputs, sources, alias=handle.alias, system_time=system_time, files=files
         )
+        begun = time.monotonic()
         with self.running.track(handle.id) as work:
             response = self.engine.execute_transform(request, work.note)
+        seconds = time.monotonic() - begun
         written = validate(state, response, scratch)
+        log.debug(
+            "transform computed",
+            dataset=handle.alias,
+            slice_bytes=None if written.data is None else written.data.size,
+            checkpoint_bytes=None if written.checkpoint is None else written.checkpoint.size,
+            ms=round(seconds * 1000),
+        )
         event = next_event(
             state, plan.steps, response, new_data=written.data, new_checkpoint=written.checkpoint
         )

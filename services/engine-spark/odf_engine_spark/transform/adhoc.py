@@ -1,6 +1,7 @@
 """Queries that keep no state: preprocessing of one batch, and ad-hoc queries over whole datasets."""
 
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -8,6 +9,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as kind
+import structlog
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
@@ -26,6 +28,8 @@ from odf_engine_spark.spark.jvm import Java, Spark, tree_of
 from odf_engine_spark.values.spark_types import output_schema_of, spark_schema_of
 from odf_engine_spark.values.spark_values import in_spark
 
+log = structlog.stdlib.get_logger(__name__)
+
 RAW_INPUT: Final = "input"
 BIGINT_MAX: Final = 2**63 - 1
 UINT64_MAX: Final = 2**64 - 1
@@ -34,6 +38,7 @@ IN_MEMORY: Final = 32 * 1024 * 1024  # bytes of slices; larger tables are scanne
 
 def run_raw(warm: Spark, request: RawQueryRequest) -> RawQueryResponseSuccess:
     """Write the preprocessed batch; records keep their order. Raises `InvalidQuery` or `InvalidInput`."""
+    begun = time.monotonic()
     steps = steps_of(request.transform)
     files = [Path(file) for file in request.input_data_paths]
     schema = spark_schema_of(slice_schema(files[0]))
@@ -44,12 +49,13 @@ def run_raw(warm: Spark, request: RawQueryRequest) -> RawQueryResponseSuccess:
     stored = result.cast(output_schema_of(result.schema), safe=False)
     # Not a slice yet: it has no offsets, and its columns may come in any order.
     pq.write_table(as_stored(stored), request.output_data_path, version="2.6", store_schema=False)
+    log.debug("batch preprocessed", records=len(batch), result=len(stored), ms=_ms_since(begun))
     return RawQueryResponseSuccess(num_records=len(stored))
 
 
 def run_query(warm: Spark, sql: str, tables: Sequence[QueryTable]) -> pa.Table:
     """Return the result of an ad-hoc query; without ORDER BY, sorted by offset if the result has that column."""
-    spark = warm.isolated()
+    spark, begun = warm.isolated(), time.monotonic()
     _, written = parsed(spark, sql)
     known = {table.name.lower() for table in tables}
     for name in tables_of(written):
@@ -61,7 +67,13 @@ def run_query(warm: Spark, sql: str, tables: Sequence[QueryTable]) -> pa.Table:
         result = _run(spark, (SqlQueryStep(query=sql),))
     if "offset" in result.column_names and not any(node.kind == "Sort" for node in written.walk()):
         result = result.sort_by("offset")
+    slices = sum(len(table.data_paths) for table in tables)
+    log.debug("query executed", tables=len(tables), slices=slices, records=len(result), ms=_ms_since(begun))
     return result
+
+
+def _ms_since(begun: float) -> int:
+    return round((time.monotonic() - begun) * 1000)
 
 
 def tables_in(warm: Spark, sql: str) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """One step of a transform: the inputs' new records, through the query, into a slice (adr/0001)."""
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import structlog
 
 from odf_common.data.columns import with_system_columns
 from odf_common.data.slices import write_slice
@@ -18,9 +20,11 @@ from odf_common.metadata.engine_messages import TransformRequest, TransformRespo
 from odf_common.metadata.events import DatasetVocabulary, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import TransformSql
+from odf_engine_spark.plan.delta import Delta
 from odf_engine_spark.plan.late_corrections import run_late
 from odf_engine_spark.plan.prepared import PlannedInput, PreparedTransform, prepare
 from odf_engine_spark.plan.segments import Step, WatermarkRange
+from odf_engine_spark.plan.stages import Stage
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.progress import Progress
 from odf_engine_spark.transform.checkpoint import State, read_state, write_state
@@ -34,6 +38,8 @@ from odf_engine_spark.transform.event_times import (
 )
 from odf_engine_spark.transform.inputs import Input, min_watermark, read_input
 from odf_engine_spark.values.operations import Numbers
+
+log = structlog.stdlib.get_logger(__name__)
 
 CACHED: Final = 64  # prepared transforms kept in memory
 
@@ -61,7 +67,7 @@ class Transforms:
         self, request: TransformRequest, progress: Progress | None = None
     ) -> TransformResponseSuccess:
         """Write the request's slice and checkpoint; raises `InvalidQuery` or `InvalidInput`: then ignore both files."""
-        progress = progress or Progress()
+        progress, begun = progress or Progress(), time.monotonic()
         progress.report("reading")
         inputs = [read_input(input_) for input_ in request.query_inputs]
         prepared = self.prepare(request.transform, [input_.planned for input_ in inputs], request.vocab)
@@ -71,7 +77,16 @@ class Transforms:
         progress.report("computing", total=sum(len(input_.records) for input_ in inputs))
         result = run(prepared, inputs, state, request.vocab, progress)
         progress.report("writing", total=len(result.records))
-        return self._write(request, result)
+        response = self._write(request, result)
+        log.debug(
+            "transform executed",
+            inputs={input_.name: len(input_.records) for input_ in inputs},
+            records=len(result.records),
+            slice_bytes=Path(request.new_data_path).stat().st_size,
+            checkpoint_bytes=Path(request.new_checkpoint_path).stat().st_size,
+            ms=_ms_since(begun),
+        )
+        return response
 
     def prepare(
         self, transform: TransformSql, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
@@ -81,8 +96,12 @@ class Transforms:
         with self._guard:
             if key in self._ready:
                 self._ready.move_to_end(key)
+                log.debug("prepared transform reused", cached=len(self._ready))
                 return self._ready[key]
+        begun = time.monotonic()
         prepared = prepare(self._spark, transform, inputs, vocab)
+        stages = [type(stage).__name__ for stage in prepared.stages]
+        log.debug("transform prepared", stages=stages, ms=_ms_since(begun))
         with self._guard:
             self._ready[key] = prepared
             if len(self._ready) > CACHED:
@@ -109,6 +128,10 @@ class Transforms:
             new_offset_interval=OffsetInterval(start=request.next_offset, end=last) if len(table) else None,
             new_watermark=None if watermark is None else Timestamp(watermark),
         )
+
+
+def _ms_since(begun: float) -> int:
+    return round((time.monotonic() - begun) * 1000)
 
 
 def write_records(table: pa.Table, file: Path) -> None:
@@ -140,7 +163,7 @@ def run(
         progress=progress,
     )
     for stage in prepared.stages:
-        step.streams[stage.stream] = stage.run(step)
+        step.streams[stage.stream] = _run_stage(stage, step)
     out = run_late(prepared.last, step, prepared.keys) if prepared.last.late else prepared.last.run(step)
     records = out.records.cast(prepared.schema, safe=False)
     watermark = highest(_output_watermark(prepared, reached), state.watermark)
@@ -151,6 +174,22 @@ def run(
         operations=out.operations,
         state=State(watermark=watermark, inputs=watermarks, tables=step.new),
     )
+
+
+def _run_stage(stage: Stage, step: Step) -> Delta:
+    """Return a stage's output; its new state is in `step.new`."""
+    begun = time.monotonic()
+    out = stage.run(step)
+    kept = step.new.get(stage.stream)
+    log.debug(
+        "stage executed",
+        stage=type(stage).__name__,
+        stream=stage.stream,
+        records=len(out.records),
+        kept=0 if kept is None else len(kept),  # rows of its table in the checkpoint
+        ms=_ms_since(begun),
+    )
+    return out
 
 
 def _output_watermark(prepared: PreparedTransform, reached: int | None) -> int | None:

@@ -140,6 +140,12 @@ class KeptIndex(Generic[Index]):
         store.load()
         way = self._chain.since(state.head, store.heads, MAX_BLOCKS_IN_COMMIT) if self._is_ready else None
         if way is None or way.block not in store.heads[:1]:
+            log.debug(
+                "index is behind",
+                dataset=str(state.dataset_id),
+                index=self._kind.name,
+                is_ready=self._is_ready,
+            )
             raise IndexBehind
         return way
 
@@ -172,6 +178,8 @@ class KeptIndex(Generic[Index]):
             if done < total and not is_wanted():
                 return False
         store.reach(str(state.head), way.blocks)
+        if total:
+            log.debug("index extended", dataset=str(state.dataset_id), index=self._kind.name, slices=total)
         return True
 
     def _note(self, done: int, total: int) -> None:

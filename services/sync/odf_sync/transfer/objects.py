@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from odf_common.adapters.local.faults import guarded
 from odf_common.chain.state import ChainState
 from odf_common.data.schema_evolution import schema_of_event
@@ -22,6 +24,8 @@ from odf_sync.repositories import RemoteDataset
 from odf_sync.repositories.pace import SLOWEST
 from odf_sync.transfer.partial_files import PartialFile, partial_file
 from odf_sync.transfer.remote_blocks import RemoteBlock
+
+log = structlog.stdlib.get_logger(__name__)
 
 READERS: Final = threading.Semaphore(2)  # slices in memory at a time
 FRUITLESS: Final = 2  # attempts without a byte, or too slow, each with the retries of its connection
@@ -134,6 +138,7 @@ def fetch(
     check = _check_size if trusts_records else _check
     if blobs.has(dataset, first.kind, first.name):
         check(there.url, declared, blobs.local_path(dataset, first.kind, first.name))
+        log.debug("object is stored already", object=f"{first.kind}/{first.name}")
         return
     with partial_file(folder, first.name) as file:
         try:
@@ -154,8 +159,16 @@ def check_stored(blobs: BlobStore, source: str, dataset: DatasetId, declared: Se
 
 def _download(there: RemoteDataset, obj: RemoteObject, file: PartialFile) -> None:
     """Complete a file; one that was begun with other bytes, from another repository perhaps, is fetched again."""
-    begun = file.tell()
+    begun, began = file.tell(), time.monotonic()
     _receive(there, obj, file)
+    log.debug(
+        "object downloaded",
+        object=f"{obj.kind}/{obj.name}",
+        repository=there.url,
+        continued_at=begun,
+        bytes=file.tell(),
+        ms=round((time.monotonic() - began) * 1000),
+    )
     if file.hash() != obj.name and begun:
         file.clear()
         _receive(there, obj, file)

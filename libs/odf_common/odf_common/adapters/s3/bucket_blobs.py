@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO, Final
 
+import structlog
+
 from odf_common.adapters.local.faults import guarded_methods, open_to_read, read_file
 from odf_common.adapters.s3.bucket import Bucket
 from odf_common.adapters.s3.cache import ObjectCache
@@ -17,6 +19,8 @@ from odf_common.hashing.physical import physical_hash, physical_hash_of
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.ports.store import NAMED_BY_CONTENT, BlobStore, ObjectKind, scratch_folder
+
+log = structlog.stdlib.get_logger(__name__)
 
 WRITES: Final = 32  # requests at a time
 
@@ -179,6 +183,8 @@ class S3BlobStore(BlobStore):
             if kind in NAMED_BY_CONTENT:
                 with file.open("rb") as content:
                     _require_named(physical_hash(content), dataset, kind, name)
+            size = file.stat().st_size
+            log.debug("object fetched into the cache", key=_name(dataset, kind, name), bytes=size)
             return self._cache.take(_name(dataset, kind, name), file)
 
 

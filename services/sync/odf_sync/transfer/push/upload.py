@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
+import structlog
 import urllib3
 
 from odf_common.adapters.networks import PUBLIC, Networks
@@ -16,6 +17,8 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobReader
 from odf_sync.repositories.node_client import RETRY_AFTER_SECONDS, NodeClient, discard
 from odf_sync.smart.messages import Upload
+
+log = structlog.stdlib.get_logger(__name__)
 
 TIMEOUT: Final = urllib3.Timeout(
     connect=10, read=300
@@ -92,7 +95,8 @@ class Uploader:
         if destination is None:
             raise InvalidInput(text="the other node returned no URL to upload it to", where=name)
         headers = {header.name: header.value for header in destination.headers}
-        arrived = headers.pop(OFFSET, "0")
+        offset = headers.pop(OFFSET, "0")
+        arrived = int(offset) if offset.isdecimal() else 0
         try:
             content = self._blobs.open(self._dataset, file.object_type.kind, file.physical_hash)
         except NotFound as error:
@@ -103,9 +107,10 @@ class Uploader:
             )  # which may differ from what the chain, or the other node, says
             sent = File(url=destination.url, headers=headers, content=content, size=size)
             if self._may_continue and self._patient.is_own(destination.url):
-                self.complete(sent, int(arrived) if arrived.isdecimal() else 0)
+                self.complete(sent, arrived)
             else:
                 _require_taken(sent, self._send(self._patient, sent, 0))
+        log.debug("object uploaded", object=name, bytes=size, continued_at=arrived)
 
     def complete(self, file: File, arrived: int | None = None) -> None:
         """Send what a node lacks of a file, of which it has `arrived` bytes; None: it is asked.
