@@ -1,14 +1,15 @@
-"""The lower limit of a pull of objects on this machine: files that are received, hashed, written and synced.
+"""The lower limit of a transfer of objects on this machine: files that are received, hashed, written and synced.
 
 No HTTP, no blocks, nothing is checked; as many threads as processors. With `has_records`, the records are read and
-hashed, too, as a pull does before it accepts a block.
+hashed, too, as a node does before it accepts a block.
 """
 
 import hashlib
 import os
+import shutil
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection
@@ -16,12 +17,26 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
+from rows import Row, held_against
+from transfer_peers import process_of, timed
+
 from odf_common.data.slices import hash_slice
 
 HERE: Final = "127.0.0.1"
 CHUNK_BYTES: Final = 1 << 20
 SIZE_BYTES: Final = 8
 NAME_BYTES: Final = 1024
+
+
+def held_against_bare_copies(case: str, value: float, objects: Path, copy: Path) -> Iterator[Row]:
+    """Yield rows that compare the seconds of a transfer with receiving, hashing and writing its objects alone."""
+    names = [file.name for file in objects.iterdir()]
+    for what, has_records in (("", False), (", its records read and hashed", True)):
+        with process_of(serve_bare, objects) as port:
+            peer = timed(lambda: bare_copy(port, names, copy, has_records=has_records))  # noqa: B023
+        shutil.rmtree(copy)
+        label = f"bare loop: same bytes received, hashed and written{what}"
+        yield held_against(case, value, "s", peer=(label, peer))
 
 
 def serve_bare(ready: Connection, folder: Path) -> None:

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
-from bare_copy import bare_copy, serve_bare
+from bare_copy import held_against_bare_copies
 from long_chains import Client, chain_in, linked_without_newest, written
 from odf_testing.http import running
 from odf_testing.node_datasets import in_files
@@ -61,7 +61,7 @@ def _whole_chain(folder: Path) -> Iterator[Row]:
         value = _pulled(there, folder / "here", delay)
         trusted = _pulled(there, folder / "here", delay, trusts_records=True)
         if not delay:
-            yield from _held_against_bare_copies(case, value, files / "data", folder / "copy")
+            yield from held_against_bare_copies(case, value, files / "data", folder / "copy")
         if has_rclone():
             with served_by_rclone(files, "http") as port, delayed_by(port, delay) as theirs:
                 peer = timed(lambda: rclone_pull(theirs, folder / "copy"))
@@ -82,17 +82,6 @@ def _pulled(there: Path, here: Path, delay: float, *, trusts_records: bool = Fal
         took = timed(lambda: Client(here).pull(delayed, trusts_records=trusts_records))
     shutil.rmtree(here)
     return took
-
-
-def _held_against_bare_copies(case: str, value: float, objects: Path, copy: Path) -> Iterator[Row]:
-    """Yield rows that compare the pull with receiving, hashing and writing its objects alone."""
-    names = [file.name for file in objects.iterdir()]
-    for what, has_records in (("", False), (", its records read and hashed", True)):
-        with process_of(serve_bare, objects) as port:
-            peer = timed(lambda: bare_copy(port, names, copy, has_records=has_records))  # noqa: B023
-        shutil.rmtree(copy)
-        label = f"bare loop: same bytes received, hashed and written{what}"
-        yield held_against(case, value, "s", peer=(label, peer))
 
 
 def _one_new_block(folder: Path) -> Iterator[Row]:

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
+from bare_copy import held_against_bare_copies
 from long_chains import Client, chain_in, linked_without_newest, written
 from odf_testing.http import running
 from rows import Row, Target, held_against
@@ -64,6 +65,8 @@ def _whole_chain(folder: Path) -> Iterator[Row]:
         with _serving(there) as port, delayed_by(port, delay) as ours:
             value = timed(lambda: client.push(ours))
         shutil.rmtree(there)
+        if not delay:
+            yield from held_against_bare_copies(case, value, files / "data", folder / "copy")
         if has_rclone():
             there.mkdir()
             with served_by_rclone(there, "sftp") as port, delayed_by(port, delay) as theirs:
