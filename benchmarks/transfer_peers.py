@@ -1,7 +1,9 @@
 """Shared by benchmarks of transfers: processes that serve, a network with a delay, and git and rclone as peers.
 
-The network is a TCP proxy that holds all bytes back for half the delay in each direction. Neither peer decodes blocks,
-reads slices, or syncs a file to the disk.
+The network is a TCP proxy that holds all bytes back for half the delay in each direction. Connecting to it takes no
+time, while a real handshake takes a round trip: so it connects to the server one delay later, and a new connection's
+first bytes wait for that. Of a server that speaks first (SSH), they come half a delay early. Neither peer decodes
+blocks, reads slices, or syncs a file to the disk.
 """
 
 import multiprocessing
@@ -50,20 +52,26 @@ def delayed_by(port: int, delay: float) -> Iterator[int]:
     if not delay:
         yield port
         return
-    with process_of(_proxy, port, delay / 2) as delayed:
+    with process_of(_proxy, port, delay) as delayed:
         yield delayed
 
 
 def _proxy(ready: Connection, port: int, delay: float) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server((HERE, 0)) as server:
         ready.send(server.getsockname()[1])
         while True:
             client, _ = server.accept()
-            there = socket.create_connection(("127.0.0.1", port))
-            for process in (client, there):
-                process.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _pump(client, there, delay)
-            _pump(there, client, delay)
+            threading.Thread(target=_connect, args=(client, port, delay), daemon=True).start()
+
+
+def _connect(client: socket.socket, port: int, delay: float) -> None:
+    """Connect to the server after the round trip of a handshake; what the client sends before waits in its socket."""
+    time.sleep(delay)
+    there = socket.create_connection((HERE, port))
+    for end in (client, there):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _pump(client, there, delay / 2)
+    _pump(there, client, delay / 2)
 
 
 def _pump(source: socket.socket, target: socket.socket, delay: float) -> None:
