@@ -114,6 +114,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/smart/*.py": of_sync(
         "smart_faults",
         "spooled",
+        "message_frames",
         "ends_of_connections",
         "smart_exchange",
         "smart_connections",

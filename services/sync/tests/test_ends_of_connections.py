@@ -10,7 +10,8 @@ from aiohttp import web
 from odf_testing.http import running
 
 from odf_common.errors import Unavailable
-from odf_sync.smart.channel import Channel, PeerClosed, _write
+from odf_sync.smart import channel as channel_module
+from odf_sync.smart.channel import Channel, PeerClosed, _TextFrames
 from odf_sync.smart.connection import Connection, connected
 from odf_sync.smart.exchange import PUSH, End, Side
 
@@ -98,16 +99,17 @@ def test_only_a_code_that_may_be_in_a_close_frame_is_sent(code: int, sent: int) 
     assert codes == [sent]
 
 
-def test_a_frame_is_written_only_as_fast_as_its_client_reads() -> None:
+def test_frames_are_written_only_as_fast_as_their_reader_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "FRAME_BYTES", 3)
     order: list[object] = []
 
     async def drain() -> None:
         order.append("drained")
 
     transport = SimpleNamespace(is_closing=lambda: len(order) > 2, write=order.append)
-    request = cast("web.Request", SimpleNamespace(transport=transport, writer=SimpleNamespace(drain=drain)))
-    for piece in (b"one", b"two"):
-        asyncio.run(_write(request, piece))
-    assert order == [b"one", "drained", b"two", "drained"]
+    protocol = SimpleNamespace(_drain_helper=drain)
+    writer = SimpleNamespace(transport=transport, protocol=protocol, use_mask=False)
+    frames = _TextFrames(cast("Any", SimpleNamespace(_writer=writer, closed=False)))
     with pytest.raises(ConnectionResetError):
-        asyncio.run(_write(request, b"three"))
+        asyncio.run(frames.write("onetwothree"))
+    assert order == [b"\x01\x03one", "drained", b"\x00\x03two", "drained"]

@@ -31,7 +31,7 @@ from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.connection import Connection, connected
 from odf_sync.smart.exchange import PULL, PUSH, TransferRefused
 from odf_sync.smart.large_messages import MOST_BYTES, SMALL_BYTES, LargeMessages, message_bytes, seconds_for
-from odf_sync.smart.message_json import encode, length_of_numbers, numbers
+from odf_sync.smart.message_json import encode, numbers
 from odf_sync.smart.messages import (
     VERSION,
     VERSION_HEADER,
@@ -301,11 +301,6 @@ def test_a_pull_may_send_more_than_a_push_before_it_has_announced_its_blocks(
         monkeypatch.setattr(channel, "encode", lambda message: encode(message) + " " * SMALL_BYTES)
         connection.send(DownloadsRequest(object_files=()))
         assert connection.expect(DownloadsReply) == DownloadsReply(object_transfer_strategies=())
-
-
-@pytest.mark.parametrize("piece", [b"", b"\0", bytes(range(256)), b"\xff" * 1000, bytes([9, 10, 99, 100])])
-def test_the_length_of_numbers_is_known_before_they_are_written(piece: bytes) -> None:
-    assert length_of_numbers(piece) == len(numbers(piece))
 
 
 def test_the_memory_limit_of_a_message_follows_from_its_plan() -> None:

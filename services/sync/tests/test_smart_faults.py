@@ -72,9 +72,10 @@ BROKEN = Refusal(fault=Internal(phase=Phase.PUSH_COMPLETE, error_message="disk f
 class Frames:
     """A WebSocket that has these frames, and cannot send once `is_lost`."""
 
-    def __init__(self, *frames: WSMessage, is_lost: bool = False) -> None:
+    def __init__(self, *frames: WSMessage, is_lost: bool = False, writer: object = None) -> None:
         self._frames = iter(frames)
         self._is_lost = is_lost
+        self._writer = writer
         self.sent: list[str] = []
 
     async def receive(self, seconds: float | None = None) -> WSMessage:
@@ -89,6 +90,10 @@ class Frames:
         if self._is_lost:
             raise ConnectionResetError
         self.sent.append(text)
+
+    async def send_frame(self, payload: bytes, opcode: WSMsgType) -> None:
+        assert opcode is WSMsgType.TEXT
+        await self.send_str(payload.decode())
 
 
 def text_frame(text: str) -> WSMessage:
@@ -139,13 +144,16 @@ def test_sending_on_a_lost_connection_ends_the_exchange() -> None:
     assert closed.value.close_code == ABNORMAL
 
 
-@pytest.mark.parametrize("transport", [None, SimpleNamespace(is_closing=lambda: True)])
-def test_no_archive_is_sent_on_a_closed_connection(transport: object) -> None:
-    channel = channel_of(Frames(), side=Side.SERVER, table=PULL, state=ExchangeState.BLOCKS_REQUESTED)
-    request = cast("Any", SimpleNamespace(transport=transport))
+@pytest.mark.parametrize("size", [1, channel_module.FRAME_BYTES])
+@pytest.mark.parametrize(
+    "writer", [None, SimpleNamespace(transport=SimpleNamespace(is_closing=lambda: True))]
+)
+def test_no_archive_is_sent_on_a_closed_connection(writer: object, size: int) -> None:
+    socket = Frames(is_lost=True, writer=writer)
+    channel = channel_of(socket, side=Side.SERVER, table=PULL, state=ExchangeState.BLOCKS_REQUESTED)
     reply = MetadataReply(blocks=BlocksBatch(num_blocks=1, payload=b""))
     with pytest.raises(PeerClosed):
-        asyncio.run(channel.send_archive(reply, BytesIO(b"archive"), request))
+        asyncio.run(channel.send_archive(reply, BytesIO(bytes(size))))
 
 
 def test_a_message_sent_early_is_sent_once_and_counted_at_its_step() -> None:

@@ -1,6 +1,7 @@
 """A WebSocket that carries the messages of one end of an exchange."""
 
 import asyncio
+import os
 import struct
 from collections import deque
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from odf_sync.smart.exchange import (
     TransferRefused,
     refusal_in,
 )
-from odf_sync.smart.message_json import around_archive, encode, length_of_numbers, numbers
+from odf_sync.smart.message_json import around_archive, encode, numbers
 from odf_sync.smart.messages import (
     DownloadsReply,
     Message,
@@ -30,14 +31,16 @@ from odf_sync.smart.messages import (
 from odf_sync.smart.spooled import pieces_of
 
 M = TypeVar("M", bound=Message)
+Socket = web.WebSocketResponse | ClientWebSocketResponse
 
 ABNORMAL: Final = 1006
 PROMPT_SECONDS: Final = 60.0  # for a message that its sender need not compute
 LEAST_SECONDS: Final = 0.001  # 0 would be no limit for aiohttp
 IDLE_SECONDS: Final = 3600.0  # for one before which objects travel
 LARGE_CHARACTERS: Final = 1024**2  # of a message; longer ones would hold up the event loop
-TEXT_FRAME: Final = 0x81  # the last, and only, frame of a text message
-LENGTH_FOLLOWS: Final = 127
+FRAME_BYTES: Final = 1024**2  # of a message; others take frames of up to 16 MiB
+SHORT_BYTES: Final = 125  # of a frame whose header has one byte for the length
+MASKED: Final = 0x80  # with the length, of a client's frame
 SENDABLE_CODES: Final = (range(1000, 1004), range(1007, 1012), range(3000, 5000))
 
 
@@ -60,7 +63,7 @@ class PeerClosed(Unavailable):
 class Channel:
     """Sends and receives messages in the order of the protocol."""
 
-    def __init__(self, socket: web.WebSocketResponse | ClientWebSocketResponse, end: End) -> None:
+    def __init__(self, socket: Socket, end: End) -> None:
         """Use an open WebSocket that leaves closing to its owner."""
         self._socket = socket
         self.end = end
@@ -92,22 +95,19 @@ class Channel:
         except ConnectionError as error:
             raise PeerClosed from error
 
-    async def send_archive(self, message: MetadataReply, archive: BinaryIO, request: web.Request) -> None:
-        """Send a message with an archive that is in a file, in constant memory; raises `PeerClosed`.
-
-        It is one frame, as aiohttp would send it, which however needs the whole text, twice.
-        """
-        before, after = (text.encode() for text in around_archive(message))
+    async def send_archive(self, message: MetadataReply, archive: BinaryIO) -> None:
+        """Send a message with an archive that is in a file, in constant memory; raises `PeerClosed`."""
+        before, after = around_archive(message)
         self.end.note_sent(message)
-        size = await asyncio.to_thread(_size_of_numbers, archive)
+        frames = _TextFrames(self._socket)
         try:
-            await _write(request, _frame_header(len(before) + size + len(after)) + before)
-            pieces, is_first = pieces_of(archive), True
+            await frames.write(before)
+            pieces, comma = pieces_of(archive), ""
             while piece := await asyncio.to_thread(next, pieces, b""):
-                text = await asyncio.to_thread(numbers, piece)
-                await _write(request, (text if is_first else "," + text).encode())
-                is_first = False
-            await _write(request, after)
+                await frames.write(comma + await asyncio.to_thread(numbers, piece))
+                comma = ","
+            await frames.write(after)
+            await frames.end()
         except ConnectionError as error:
             raise PeerClosed from error
 
@@ -175,20 +175,53 @@ def of_kind(kind: type[M], message: Message) -> M:
     return message
 
 
-def _size_of_numbers(archive: BinaryIO) -> int:
-    """Return how long the numbers of a file are, with the commas between them."""
-    sizes = [length_of_numbers(piece) for piece in pieces_of(archive)]
-    return sum(sizes) + max(0, len(sizes) - 1)
+class _TextFrames:
+    """A text message that is sent while it is written, in frames of up to `FRAME_BYTES` (RFC 6455, 5.4).
+
+    aiohttp sends one frame for each message, which needs the whole text, twice.
+    """
+
+    def __init__(self, socket: Socket) -> None:
+        self._socket = socket
+        self._opcode = WSMsgType.TEXT
+        self._held = bytearray()
+
+    async def write(self, text: str) -> None:
+        """Send the text, but for what the last frame has; raises `ConnectionError`."""
+        self._held += text.encode()
+        while len(self._held) > FRAME_BYTES:
+            payload = bytes(self._held[:FRAME_BYTES])
+            del self._held[:FRAME_BYTES]
+            await self._send(payload)
+
+    async def end(self) -> None:
+        """Send the last frame; raises `ConnectionError`."""
+        await self._socket.send_frame(bytes(self._held), self._opcode)
+
+    async def _send(self, payload: bytes) -> None:
+        """Send a frame that is not the last one, which aiohttp cannot, and wait while the other side reads slowly."""
+        writer = self._socket._writer  # noqa: SLF001 - it has the transport, which aiohttp does not give to clients
+        if writer is None or writer.transport.is_closing() or self._socket.closed:
+            raise ConnectionResetError
+        writer.transport.write(_unfinished_frame(self._opcode, payload, is_masked=writer.use_mask))
+        self._opcode = WSMsgType.CONTINUATION
+        await writer.protocol._drain_helper()  # noqa: SLF001 - as the writer itself does
 
 
-def _frame_header(size: int) -> bytes:
-    """Return the header of a server's text frame (RFC 6455, 5.2); its length may always have 64 bits."""
-    return struct.pack("!BBQ", TEXT_FRAME, LENGTH_FOLLOWS, size)
+def _unfinished_frame(opcode: int, payload: bytes, *, is_masked: bool) -> bytes:
+    """Return a frame that is not the last one of its message (RFC 6455, 5.2), its length in the shortest form.
 
-
-async def _write(request: web.Request, piece: bytes) -> None:
-    """Write bytes of a frame, and wait while the client reads slowly."""
-    if request.transport is None or request.transport.is_closing():
-        raise ConnectionResetError
-    request.transport.write(piece)
-    await request.writer.drain()
+    A client masks its frames, with a key that nobody can foresee.
+    """
+    size, masked = len(payload), MASKED if is_masked else 0
+    if size <= SHORT_BYTES:
+        header = struct.pack("!BB", opcode, masked | size)
+    elif size < 1 << 16:
+        header = struct.pack("!BBH", opcode, masked | 126, size)
+    else:
+        header = struct.pack("!BBQ", opcode, masked | 127, size)
+    if not is_masked:
+        return header + payload
+    key = os.urandom(4)
+    keys = (key * (size // len(key) + 1))[:size]
+    return header + key + (int.from_bytes(payload) ^ int.from_bytes(keys)).to_bytes(size)

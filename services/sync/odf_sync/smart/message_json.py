@@ -39,10 +39,6 @@ JSON_CHARS: Final = 16 * 1024**2
 _PAYLOAD: Final = re.compile(r'"payload"\s*:\s*\[([0-9,\s]*)\]')
 _NO_PAYLOAD: Final = '"payload":[]'
 _BLANK: Final = re.compile(r"\s*")
-_FEW_DIGITS: Final = (
-    bytes(range(10)),
-    bytes(range(100)),
-)  # numbers of less than two digits, and of less than three
 _NUMBERS: Final = tuple(str(number) for number in range(256))
 _FAULTS: Final[Mapping[str, type[Fault]]] = {
     fault.__name__: fault for fault in get_args(Fault) if fault is not UnknownFault
@@ -87,12 +83,6 @@ def around_archive(message: Message) -> tuple[str, str]:
 def numbers(piece: bytes) -> str:
     """Return bytes of an archive as they are in JSON, without a comma at either end."""
     return ",".join([_NUMBERS[number] for number in piece])
-
-
-def length_of_numbers(piece: bytes) -> int:
-    """Return how long `numbers` is."""
-    two, three = (len(piece.translate(None, few)) for few in _FEW_DIGITS)
-    return max(0, 2 * len(piece) + two + three - 1)
 
 
 def _form(kind: type[Message]) -> str:

@@ -93,7 +93,7 @@ async def serve_pull(channel: Channel, source: PullSource, request: web.Request)
     await channel.expect(MetadataRequest, PROMPT_SECONDS)  # not sent by clients that read packs
     with await asyncio.to_thread(source.pack, blocks) as archive:
         reply = MetadataReply(blocks=BlocksBatch(num_blocks=plan.num_blocks, payload=b""))
-        await channel.send_archive(reply, archive, request)
+        await channel.send_archive(reply, archive)
     while True:
         wanted = await channel.expect(DownloadsRequest, IDLE_SECONDS)
         await channel.send(await asyncio.to_thread(_downloads, source, request, wanted.object_files))
