@@ -40,7 +40,7 @@ from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import require_committed
 from odf_coordinator.errors import InputDiverged
 from odf_coordinator.storage.availability import why_missing
-from odf_coordinator.transforms.engine_output import store, validate
+from odf_coordinator.transforms.engine_output import EngineOutput, store, validate
 from odf_coordinator.transforms.late_counter import count_late
 from odf_coordinator.transforms.progress import RunningTransforms
 
@@ -142,15 +142,8 @@ class Transformer:
         begun = time.monotonic()
         with self.running.track(handle.id) as work:
             response = self.engine.execute_transform(request, work.note)
-        seconds = time.monotonic() - begun
         written = validate(state, response, scratch)
-        log.debug(
-            "transform computed",
-            dataset=handle.alias,
-            slice_bytes=None if written.data is None else written.data.size,
-            checkpoint_bytes=None if written.checkpoint is None else written.checkpoint.size,
-            ms=round(seconds * 1000),
-        )
+        _log_computed(handle.alias, written, time.monotonic() - begun)
         event = next_event(
             state, plan.steps, response, new_data=written.data, new_checkpoint=written.checkpoint
         )
@@ -215,3 +208,13 @@ def _require_still_defined(handle: DatasetHandle, source: DatasetHandle, done: I
     """Raise `InputDiverged` if an input was reset to before its first schema, which looks like a new dataset."""
     if done.last_block is not None and source.state.schema is None:
         raise InputDiverged(dataset=handle.alias, input=source.alias, block=str(done.last_block))
+
+
+def _log_computed(alias: str, written: EngineOutput, seconds: float) -> None:
+    log.debug(
+        "transform computed",
+        dataset=alias,
+        slice_bytes=None if written.data is None else written.data.size,
+        checkpoint_bytes=None if written.checkpoint is None else written.checkpoint.size,
+        ms=round(seconds * 1000),
+    )
