@@ -79,6 +79,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "interrupted_transfers",
         "pushes_to_accounts",
         "large_messages",
+        "direct_downloads",
     ),
     f"{SYNC}/private_database.py": of_sync("private_database", "access_store", "webhooks"),
     f"{SYNC}/repositories/pace.py": of_sync("pace"),

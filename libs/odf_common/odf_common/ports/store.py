@@ -69,6 +69,11 @@ class BlobStore(BlobReader, Protocol):
     def put_file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
         """Store a local file by moving it; on return the object is durable and `file` is gone."""
 
+    def download_url(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> str | None:
+        """Return a URL at which the store itself serves the object to anyone for a while; None if it does not."""
+        del dataset, kind, name
+        return None
+
     def remove(self, dataset: DatasetId, kind: ObjectKind, names: Iterable[Multihash]) -> None:
         """Remove objects; on return they are gone durably. Missing ones are ignored."""
 

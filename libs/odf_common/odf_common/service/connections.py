@@ -90,7 +90,8 @@ def stores(settings: Settings) -> tuple[BlobStore, RefStore]:
 
     bucket = Bucket(settings.store, s3_access(settings, settings.store))
     cache = ObjectCache(settings.home / "cache", settings.store_cache_max_bytes)
-    return S3BlobStore(bucket, local=local, cache=cache), S3RefStore(bucket)
+    blobs = S3BlobStore(bucket, local=local, cache=cache, gives_urls=settings.s3_direct_downloads)
+    return blobs, S3RefStore(bucket)
 
 
 def _kafka_tls(settings: Settings) -> ClientTls | None:

@@ -138,6 +138,11 @@ class Settings:
     s3_credentials_file: Path | None = _option(
         folder, None, "file with credentials in AWS's format, profile `default`; read again for each request"
     )
+    s3_direct_downloads: bool = _option(
+        switch,
+        default=False,
+        about="give nodes that pull by the Smart Transfer Protocol presigned URLs of the bucket, which they must reach",
+    )
     kafka: str | None = _option(addresses, None, "Kafka bootstrap servers, host:port[,…]")
     kafka_prefix: str = _option(
         prefix,

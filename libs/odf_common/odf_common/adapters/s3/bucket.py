@@ -8,6 +8,7 @@ import hashlib
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
@@ -37,6 +38,7 @@ BACKOFF: Final = Backoff(first=0.1, most=2.0)
 READ_SECONDS: Final = 20.0  # between two packets
 TIMEOUT: Final = urllib3.Timeout(connect=5.0, read=READ_SECONDS)
 CONNECTIONS: Final = 32  # kept open for each process
+PRESIGNED_FOR: Final = timedelta(hours=1)
 ANSWER_BYTES: Final = 8 << 20  # all but objects; a page of the longest keys has half of it
 NAMES_LIMIT: Final = 1_000_000  # at the top of a prefix
 
@@ -183,6 +185,15 @@ class Bucket:
             )
             return stat.size
         return None
+
+    def presigned(self, name: str) -> str:
+        """Return a URL that anyone can read the object at for an hour, also if the bucket is private."""
+
+        def sign() -> str:
+            key = self.location.key(name)
+            return str(self._client.presigned_get_object(self.location.bucket, key, PRESIGNED_FOR))
+
+        return self._retried(sign, name)
 
     def chunks(self, name: str, start: int = 0) -> Iterator[bytes] | None:
         """Return an object's bytes from a position on, in pieces as they arrive; None if it does not exist.

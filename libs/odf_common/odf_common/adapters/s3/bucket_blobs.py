@@ -34,8 +34,12 @@ class S3BlobStore(BlobStore):
     indexes, locks and scratch folders, is in the `local` store.
     """
 
-    def __init__(self, bucket: Bucket, *, local: BlobStore, cache: ObjectCache) -> None:
+    def __init__(
+        self, bucket: Bucket, *, local: BlobStore, cache: ObjectCache, gives_urls: bool = False
+    ) -> None:
+        """With `gives_urls`, the bucket serves objects to others."""
         self._bucket = bucket
+        self._gives_urls = gives_urls
         self._local = local
         self._cache = cache
         self._fetches = _Fetches()
@@ -107,6 +111,10 @@ class S3BlobStore(BlobStore):
             self._cache.take(_name(dataset, kind, name), file)
         else:
             file.unlink()
+
+    def download_url(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> str | None:
+        """Return a presigned URL if the store gives any; whether the object exists is not checked."""
+        return self._bucket.presigned(_name(dataset, kind, name)) if self._gives_urls else None
 
     def remove(self, dataset: DatasetId, kind: ObjectKind, names: Iterable[Multihash]) -> None:
         """Remove objects, and this node's copies; missing ones are ignored."""

@@ -102,10 +102,15 @@ async def serve_pull(channel: Channel, source: PullSource, request: web.Request)
 def _downloads(source: PullSource, request: web.Request, files: Iterable[ObjectFile]) -> DownloadsReply:
     return DownloadsReply(
         object_transfer_strategies=tuple(
-            Download(object_file=file, download_from=url_of(source.public_url, request, file))
-            for file in files
+            Download(object_file=file, download_from=_location(source, request, file)) for file in files
         )
     )
+
+
+def _location(source: PullSource, request: web.Request, file: ObjectFile) -> TransferUrl:
+    """Return where an object is served: by the store, which must not see the client's token, or by this node."""
+    url = source.blobs.download_url(source.dataset, file.object_type.kind, file.physical_hash)
+    return url_of(source.public_url, request, file) if url is None else TransferUrl(url=url, headers=())
 
 
 def url_of(public_url: str | None, request: web.Request, file: ObjectFile) -> TransferUrl:
