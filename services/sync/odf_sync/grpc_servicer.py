@@ -24,7 +24,7 @@ from odf_common.service.settings import Settings
 from odf_sync.access.access_servicer import NAME as ACCESS
 from odf_sync.access.access_servicer import AccessServicer
 from odf_sync.access.remote_login import RemoteLogins
-from odf_sync.search.search import Query, Search, SearchHit
+from odf_sync.search.find_datasets import Query, Search, SearchHit
 from odf_sync.smart.messages import DatasetVisibility
 from odf_sync.transfer import aliases
 from odf_sync.transfer.privacy import Privacy

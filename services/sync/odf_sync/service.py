@@ -20,8 +20,8 @@ from odf_sync.grpc_servicer import Servicer, register
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.head_watch import HeadWatch
 from odf_sync.http.server import endpoints, serve_http
+from odf_sync.search.find_datasets import Search
 from odf_sync.search.own_datasets import OwnDatasets
-from odf_sync.search.search import Search
 from odf_sync.transfer.partial_files import keep_swept
 from odf_sync.transfer.privacy import Privacy
 from odf_sync.webhooks.deliveries import Deliveries

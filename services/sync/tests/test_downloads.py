@@ -18,7 +18,7 @@ from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
-from odf_sync.repositories import http, remote_dataset
+from odf_sync.repositories import http_dataset, remote_dataset
 from odf_sync.repositories.remote_dataset import RemoteDataset, Sink
 from odf_sync.transfer.objects import ObjectDiffers, RemoteObject, fetch
 from odf_sync.transfer.partial_files import own_partial_file, partial_file
@@ -74,7 +74,7 @@ class Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(http, "RETRY", Retry(0, redirect=0))
+    monkeypatch.setattr(http_dataset, "RETRY", Retry(0, redirect=0))
     served = Server()
     app = web.Application()
     app.router.add_get("/{path:.*}", served.answer)

@@ -15,7 +15,7 @@ from urllib3 import Retry
 from odf_common.errors import Conflict, OdfError, Unavailable
 from odf_common.metadata.events import SetInfo
 from odf_coordinator.commit.outcomes import require_committed
-from odf_sync.repositories import http
+from odf_sync.repositories import http_dataset
 from odf_sync.transfer.push import upload
 
 OBJECTS, OBJECT_BYTES, BLOCKS, BLOCK_BYTES = 3, 300_000, 150, 700
@@ -29,7 +29,7 @@ Transfer = Callable[[SyncNode, SyncNode, str], object]
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "RETRY", QUICK)
+    monkeypatch.setattr(http_dataset, "RETRY", QUICK)
     monkeypatch.setattr(upload, "RETRY", QUICK)
     monkeypatch.setattr(os, "fsync", lambda _: None)
 

@@ -14,9 +14,9 @@ from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.identity.dataset_refs import Name
-from odf_sync.repositories import http as http_repository
+from odf_sync.repositories import http_dataset as http_repository
 from odf_sync.repositories.locate import Location, locate
-from odf_sync.repositories.smart import NotPushable, plain_url
+from odf_sync.repositories.smart_dataset import NotPushable, plain_url
 from odf_sync.transfer.aliases import AliasChange, change, listed
 
 CITIES = a_chain(a_seed())

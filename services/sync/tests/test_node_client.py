@@ -20,7 +20,7 @@ from odf_common.adapters.networks import PUBLIC, AddressForbidden, Networks
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
-from odf_sync.repositories.http import HttpDataset
+from odf_sync.repositories.http_dataset import HttpDataset
 from odf_sync.repositories.node_client import NodeClient, _redirected
 from odf_sync.smart.connection import connected
 from odf_sync.smart.exchange import PULL

@@ -14,14 +14,14 @@ import urllib3
 from odf_common.errors import NotFound, Unavailable
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
-from odf_sync.repositories import http, pace
-from odf_sync.repositories.http import HttpDataset
+from odf_sync.repositories import http_dataset, pace
+from odf_sync.repositories.http_dataset import HttpDataset
 from odf_sync.repositories.node_client import MOST_DISCARDED
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-RETRY = http.RETRY
+RETRY = http_dataset.RETRY
 OK = b"HTTP/1.1 200 OK\r\n"
 HASH = str(physical_hash_of(b"")).encode()
 NAME = physical_hash_of(b"content")
@@ -29,8 +29,8 @@ NAME = physical_hash_of(b"content")
 
 @pytest.fixture(autouse=True)
 def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "RETRY", urllib3.Retry(0, redirect=0))
-    monkeypatch.setattr(http, "TIMEOUT", urllib3.Timeout(connect=10, read=10))
+    monkeypatch.setattr(http_dataset, "RETRY", urllib3.Retry(0, redirect=0))
+    monkeypatch.setattr(http_dataset, "TIMEOUT", urllib3.Timeout(connect=10, read=10))
     monkeypatch.setattr(pace, "HEADERS_SECONDS", 0.3)
     monkeypatch.setattr(pace, "WINDOW_SECONDS", 0.3)
     monkeypatch.setattr(pace, "WINDOW_BYTES", 1000)
@@ -98,8 +98,8 @@ def test_a_silent_server_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None
         asked.append(time.monotonic())
         connection.recv(1)  # until the client has gone
 
-    monkeypatch.setattr(http, "RETRY", RETRY)
-    monkeypatch.setattr(http, "TIMEOUT", urllib3.Timeout(connect=10, read=0.3))
+    monkeypatch.setattr(http_dataset, "RETRY", RETRY)
+    monkeypatch.setattr(http_dataset, "TIMEOUT", urllib3.Timeout(connect=10, read=0.3))
     with answering(answer) as there, pytest.raises(Unavailable, match="Read timed out"):
         there.head()
     assert len(asked) == 1
@@ -129,7 +129,7 @@ def test_a_request_whose_connection_is_closed_without_a_response_is_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers = [b"", OK + b"Content-Length: %d\r\n\r\n" % len(HASH) + HASH]
-    monkeypatch.setattr(http, "RETRY", RETRY)
+    monkeypatch.setattr(http_dataset, "RETRY", RETRY)
     with answering(lambda connection: connection.sendall(answers.pop(0))) as there:
         assert str(there.head()).encode() == HASH
 

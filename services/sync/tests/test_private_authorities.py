@@ -13,7 +13,7 @@ from odf_testing.sync_node import SyncNode
 
 from odf_common.errors import Unavailable
 from odf_common.service.settings import Settings
-from odf_sync.repositories import http
+from odf_sync.repositories import http_dataset
 
 Trust = Callable[[], None]
 
@@ -52,7 +52,7 @@ def there(tmp_path: Path, certificate: tuple[Path, Path]) -> Iterator[str]:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SyncNode:
-    monkeypatch.setattr(http, "RETRY", urllib3.Retry(0, redirect=0))
+    monkeypatch.setattr(http_dataset, "RETRY", urllib3.Retry(0, redirect=0))
     return SyncNode(tmp_path / "here")
 
 

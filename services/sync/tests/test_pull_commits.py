@@ -40,7 +40,7 @@ from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
 from odf_coordinator.api.bus_handlers import Commands
-from odf_sync.repositories import RemoteFolder, folder
+from odf_sync.repositories import RemoteFolder, folder_dataset
 from odf_sync.transfer import compare, remote_blocks
 from odf_sync.transfer.local_copy import ATTEMPTS
 from odf_sync.transfer.objects import ObjectDiffers, RecordsRefused
@@ -419,12 +419,12 @@ def test_a_block_of_too_many_bytes_is_refused(
     node: Node, there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = max(file.stat().st_size for file in (there / "blocks").iterdir())
-    monkeypatch.setattr(folder, "BLOCK_LIMIT", size - 1)
+    monkeypatch.setattr(folder_dataset, "BLOCK_LIMIT", size - 1)
     with pytest.raises(InvalidInput, match=f"longer than {size - 1} bytes"):
         node.pull(there.as_uri())
     assert_untouched(node)
 
-    monkeypatch.setattr(folder, "BLOCK_LIMIT", size)
+    monkeypatch.setattr(folder_dataset, "BLOCK_LIMIT", size)
     assert node.pull(there.as_uri())[-1].state == "updated"
 
 

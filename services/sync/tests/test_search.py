@@ -24,13 +24,13 @@ from odf_common.service.settings import Settings
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
 from odf_sync.http.list_routes import ListRoutes
-from odf_sync.repositories import http
-from odf_sync.repositories.folder import RemoteFolder
+from odf_sync.repositories import http_dataset
+from odf_sync.repositories.folder_dataset import RemoteFolder
 from odf_sync.search import crawl, own_datasets
-from odf_sync.search import search as searching
+from odf_sync.search import find_datasets as searching
+from odf_sync.search.find_datasets import Query, Search, SearchedRepository, SearchHit
 from odf_sync.search.index import Indexes
 from odf_sync.search.own_datasets import OwnDatasets
-from odf_sync.search.search import Query, Search, SearchedRepository, SearchHit
 
 SCHEMA = schema_to_event(pa.schema([("station", pa.string()), ("temperature", pa.float64())]))
 
@@ -117,7 +117,7 @@ def test_an_index_is_used_while_it_is_fresh_or_the_repository_is_down(
     here: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = cast("ManualClock", here.clock)
-    monkeypatch.setattr(http, "RETRY", False)
+    monkeypatch.setattr(http_dataset, "RETRY", False)
     there = node_of(airports=WEATHER)
     with listing(there) as base:
         known(here, "shop", base)

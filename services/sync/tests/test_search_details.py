@@ -31,13 +31,13 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.settings import Settings
-from odf_sync.repositories.folder import RemoteFolder
+from odf_sync.repositories.folder_dataset import RemoteFolder
 from odf_sync.search import crawl
-from odf_sync.search import search as searching
+from odf_sync.search import find_datasets as searching
 from odf_sync.search.crawl import Listing, summary_of_chain
+from odf_sync.search.find_datasets import MAX_AGE_MS, Query, Read, Search, SearchedRepository, matching
 from odf_sync.search.index import NOTHING, Index, Indexes
 from odf_sync.search.own_datasets import OwnDatasets
-from odf_sync.search.search import MAX_AGE_MS, Query, Read, Search, SearchedRepository, matching
 from odf_sync.search.summary import DatasetSummary, summary_of
 
 

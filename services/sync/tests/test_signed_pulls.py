@@ -27,7 +27,7 @@ from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
 from odf_sync.http.simple_protocol import block_packs
 from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
-from odf_sync.repositories import http, remote_dataset
+from odf_sync.repositories import http_dataset, remote_dataset
 from odf_sync.repositories.pack_format import framed
 from odf_sync.transfer.block_signatures import SignatureRefused, fetched_signatures
 from odf_sync.transfer.compare import missing_blocks
@@ -211,7 +211,7 @@ async def cut(request: web.Request, after: int) -> web.StreamResponse:
 def test_an_interrupted_connection_is_replaced_while_signatures_arrive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http, "RETRY", urllib3.Retry(0, redirect=0))
+    monkeypatch.setattr(http_dataset, "RETRY", urllib3.Retry(0, redirect=0))
     with served() as node:
         node.cuts = [20, 0, 20]
         assert node.pull() == SIGNATURES

@@ -34,7 +34,7 @@ from odf_common.metadata.events import SetInfo
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.remote_login import RemoteLogins
 from odf_sync.access.sent_tokens import AccessDenied, authorization
-from odf_sync.repositories.http import RETRY, TIMEOUT, HttpDataset
+from odf_sync.repositories.http_dataset import RETRY, TIMEOUT, HttpDataset
 from odf_sync.repositories.node_client import NodeClient
 from odf_sync.smart.connection import Connection, connected
 from odf_sync.smart.exchange import CLOSE_FAULT, PULL, PUSH, End, TransferRefused

@@ -30,7 +30,7 @@ from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_sync.repositories.locate import name_in_repository
 from odf_sync.repositories.node_client import NodeClient
 from odf_sync.repositories.pack_format import blocks_in, framed
-from odf_sync.repositories.smart import SmartDataset
+from odf_sync.repositories.smart_dataset import SmartDataset
 from odf_sync.smart.messages import HttpHeader, ObjectFile, ObjectType, PushStrategy, TransferUrl, Upload
 from odf_sync.transfer.compare import ChainsDiverged
 from odf_sync.transfer.objects import ObjectDiffers, RecordsRefused

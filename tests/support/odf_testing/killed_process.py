@@ -25,7 +25,7 @@ from typing import Any, Final
 from urllib3 import Retry
 
 from odf_common.service.settings import Settings
-from odf_sync.repositories import http
+from odf_sync.repositories import http_dataset
 from odf_sync.transfer import remote_blocks
 from odf_sync.transfer.partial_files import PartialFile
 from odf_sync.transfer.push import upload
@@ -138,7 +138,7 @@ def killable() -> Iterator[Killable]:
 
 def be_quick(set_attribute: Callable[[object, str, object], None]) -> None:
     """Make requests to a server that has ended fail soon, and skip waiting for the disk."""
-    set_attribute(http, "RETRY", QUICK)
+    set_attribute(http_dataset, "RETRY", QUICK)
     set_attribute(upload, "RETRY", QUICK)
     set_attribute(os, "fsync", lambda _: None)
 

@@ -1,7 +1,7 @@
 """The watermark that a batch reaches, and which of its records are late: older than the watermark before it.
 
 Event times are milliseconds since the epoch. The chain's watermark never decreases
-(`odf_common/chain/rules/data.py`), so a lower one has no effect.
+(`odf_common/chain/rules/data_events.py`), so a lower one has no effect.
 """
 
 import threading

@@ -12,11 +12,11 @@ from odf_common.errors import InvalidInput
 from odf_common.service.connections import s3_access, trusted_networks
 from odf_common.service.settings import Settings
 from odf_sync.access.sent_tokens import TokenFor, no_token
-from odf_sync.repositories.folder import RemoteFolder
+from odf_sync.repositories.folder_dataset import RemoteFolder
 from odf_sync.repositories.folder_target import FolderTarget
-from odf_sync.repositories.http import HttpDataset
+from odf_sync.repositories.http_dataset import HttpDataset
 from odf_sync.repositories.remote_dataset import RemoteDataset, Target
-from odf_sync.repositories.smart import SmartDataset
+from odf_sync.repositories.smart_dataset import SmartDataset
 
 __all__ = [
     "HttpDataset",
@@ -47,7 +47,7 @@ def remote_dataset(
     if scheme in SMART:
         return SmartDataset(url, token_for(url), networks)
     if scheme in BUCKETS:
-        from odf_sync.repositories.s3 import S3Dataset  # noqa: PLC0415 the SDK takes long to import
+        from odf_sync.repositories.s3_dataset import S3Dataset  # noqa: PLC0415 the SDK takes long to import
 
         location = S3Location.parse(url)
         return S3Dataset(location, S3Access() if settings is None else s3_access(settings, location))

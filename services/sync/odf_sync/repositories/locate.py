@@ -18,7 +18,7 @@ from odf_common.identity.dataset_refs import (
 )
 from odf_common.identity.did import DatasetId
 from odf_sync.access.sent_tokens import AccessDenied, NothingVisible, TokenFor, no_token
-from odf_sync.repositories.http import UnexpectedStatus, read_document
+from odf_sync.repositories.http_dataset import UnexpectedStatus, read_document
 
 DOCUMENT_LIMIT: Final = 64 * 1024  # bytes
 CLIENT_ERRORS: Final = range(400, 500)

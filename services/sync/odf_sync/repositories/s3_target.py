@@ -16,7 +16,7 @@ from odf_common.hashing.physical import physical_hash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import NAMED_BY_CONTENT, ObjectKind, require_unmoved
-from odf_sync.repositories.s3 import REF_LIMIT, S3Dataset, parse_head
+from odf_sync.repositories.s3_dataset import REF_LIMIT, S3Dataset, parse_head
 
 HEAD_FILE = f"refs/{HEAD}"
 

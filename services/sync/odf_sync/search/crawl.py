@@ -26,7 +26,7 @@ from odf_common.service.connections import s3_access
 from odf_common.service.settings import Settings
 from odf_sync.access.sent_tokens import TokenFor
 from odf_sync.repositories import RemoteDataset, remote_dataset
-from odf_sync.repositories.http import HttpDataset
+from odf_sync.repositories.http_dataset import HttpDataset
 from odf_sync.search.listing import AFTER, LIST_LIMIT, PATH, parse_page
 from odf_sync.search.summary import KINDS, DatasetSummary, column_names, description_of, keywords_of
 

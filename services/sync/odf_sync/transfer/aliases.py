@@ -17,7 +17,7 @@ from odf_common.identity.dataset_refs import (
 )
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry, require_entry
-from odf_sync.repositories.smart import require_pushable
+from odf_sync.repositories.smart_dataset import require_pushable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from odf_common.chain.fold import after, begin
-from odf_common.chain.rules import data, schema_compatibility, sources, structure, transforms
+from odf_common.chain.rules import data_events, schema_compatibility, sources, structure, transforms
 from odf_common.chain.state import ChainState
 from odf_common.errors import ChainRuleViolated
 from odf_common.hashing.multihash import Multihash
@@ -32,17 +32,17 @@ _ORDER: Final[tuple[Rule, ...]] = (
     structure.event_fits_dataset_kind,
 )
 _DATA: Final[tuple[Rule, ...]] = (
-    data.event_with_data_is_not_empty,
-    data.offset_interval_is_closed,
-    data.offsets_are_contiguous,
-    data.previous_offset_is_carried,
-    data.data_has_a_schema,
-    data.checkpoint_is_linked,
-    data.watermark_is_kept,
-    data.watermark_never_decreases,
+    data_events.event_with_data_is_not_empty,
+    data_events.offset_interval_is_closed,
+    data_events.offsets_are_contiguous,
+    data_events.previous_offset_is_carried,
+    data_events.data_has_a_schema,
+    data_events.checkpoint_is_linked,
+    data_events.watermark_is_kept,
+    data_events.watermark_never_decreases,
 )
 _ADD_DATA: Final[tuple[Rule, ...]] = (
-    data.add_data_changes_something,
+    data_events.add_data_changes_something,
     sources.disabled_source_takes_no_data,
 )
 _EXECUTE_TRANSFORM: Final[tuple[Rule, ...]] = (

@@ -16,7 +16,7 @@ from odf_common.service.settings import Settings
 from odf_sync.access.sent_tokens import TokenFor, no_token
 from odf_sync.repositories import HttpDataset, Target, target
 from odf_sync.repositories.locate import locate, name_in_repository
-from odf_sync.repositories.smart import plain_url
+from odf_sync.repositories.smart_dataset import plain_url
 from odf_sync.smart.ranges import Range
 from odf_sync.transfer.block_signatures import own_signatures
 from odf_sync.transfer.privacy import Privacy

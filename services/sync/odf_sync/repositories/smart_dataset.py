@@ -16,7 +16,7 @@ from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
 from odf_sync.access.sent_tokens import AccessDenied, authorization
-from odf_sync.repositories.http import HttpDataset
+from odf_sync.repositories.http_dataset import HttpDataset
 from odf_sync.repositories.remote_dataset import Sink
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
 from odf_sync.smart.connection import PULLED, Connection, connected, received_blocks
