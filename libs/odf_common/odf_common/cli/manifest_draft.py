@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.types as kind
 import yaml
 
-from odf_common.data.ddl_text import schema_to_ddl
+from odf_common.data.ddl import schema_to_ddl
 from odf_common.metadata.events import DatasetVocabulary
 
 KINDS: Final[Mapping[str, str]] = {

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odf_common.data.ddl import ddl_to_schema
-from odf_common.data.ddl_text import schema_to_ddl
+from odf_common.data.ddl import ddl_to_schema, schema_to_ddl
 from odf_common.data.odf_schema import from_arrow, to_arrow
 from odf_common.data.schema_evolution import schema_of_event, schema_to_event
 from odf_common.errors import InvalidInput

@@ -57,7 +57,7 @@ def schema(*, dataset: str, form: str, output: str) -> None:
       odf inspect schema flights
       odf inspect schema flights --form ddl
     """
-    from odf_common.data.ddl_text import schema_to_ddl
+    from odf_common.data.ddl import schema_to_ddl
     from odf_common.data.odf_schema import from_arrow
     from odf_common.data.schema_evolution import schema_of_event
 

@@ -4,7 +4,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from odf_common.data.ddl_text import schema_to_ddl
+from odf_common.data.ddl import schema_to_ddl
 from odf_common.errors import InvalidInput
 
 _SHOWN: Final = 80  # maximum characters of a quoted value

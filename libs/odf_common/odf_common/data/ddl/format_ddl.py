@@ -1,4 +1,4 @@
-"""Arrow schemas as SQL column definitions (spec: Schema Format): the inverse of `ddl.py`."""
+"""Arrow schemas as SQL column definitions (spec: Schema Format): the inverse of `parse_ddl`."""
 
 import re
 from collections.abc import Mapping
