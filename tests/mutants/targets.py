@@ -25,7 +25,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{COMMON}/chain/*.py": of_common("chain/", "dataset/"),
     f"{COMMON}/chain/rules/*.py": of_common("chain/"),
     f"{COMMON}/hashing/*.py": of_common("hashing/"),
-    f"{COMMON}/identity/*.py": of_common("identity/", "adapters/local_store", "cli/remote_names"),
+    f"{COMMON}/identity/*.py": of_common("identity/", "adapters/local_store", "cli/name_lookup"),
     f"{COMMON}/metadata/*.py": of_common("metadata/", "codec/", "chain/"),
     f"{COMMON}/codec/flatbuffers/*.py": of_common("codec/"),
     f"{COMMON}/codec/*.py": of_common("codec/", "cli/schema_command", "cli/prove_command"),
@@ -76,7 +76,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{COMMON}/dataset/signature_check.py": (*of_coordinator("signing"), *of_verifier("signatures")),
     f"{COMMON}/dataset/state_codec.py": of_common("chain/laws", "chain/chain"),
-    f"{COMMON}/dataset/stored_dataset.py": (
+    f"{COMMON}/dataset/node_datasets.py": (
         *of_common("dataset/"),
         *of_coordinator("query_evolution", "unreadable_datasets"),
         *of_verifier("integrity"),

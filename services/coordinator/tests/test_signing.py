@@ -3,8 +3,8 @@
 from odf_testing.coordinator import Coordinator
 
 from odf_common.codec.signature import encode_signature
+from odf_common.dataset.node_datasets import StoredDataset
 from odf_common.dataset.signature_check import SignatureStatus, check_signature, stored_signature
-from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.keys import generate
 from odf_common.identity.signatures import SignerId, sign_block

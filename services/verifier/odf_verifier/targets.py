@@ -8,8 +8,7 @@ from urllib.parse import unquote, urlparse
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import decode_block
-from odf_common.dataset.node_datasets import NodeDatasets
-from odf_common.dataset.stored_dataset import StoredDataset
+from odf_common.dataset.node_datasets import NodeDatasets, StoredDataset
 from odf_common.errors import Damaged, InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, MARK, split_ref

@@ -13,7 +13,7 @@ from odf_common.codec.flatbuffers import block_hash, encode_block
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.data.slices import write_slice
 from odf_common.data.stored_types import TIMESTAMP
-from odf_common.dataset.stored_dataset import StoredDataset
+from odf_common.dataset.node_datasets import StoredDataset
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.identity.did import DatasetId

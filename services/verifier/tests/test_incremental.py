@@ -8,7 +8,7 @@ from odf_testing.builders import AChain, a_chain, a_seed
 from odf_testing.verifier import NOWHERE, Story
 from structlog.testing import capture_logs
 
-from odf_common.dataset.stored_dataset import StoredDataset
+from odf_common.dataset.node_datasets import StoredDataset
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_verifier.integrity import Depth, Link, check_chain

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final, cast
 
-from odf_common.dataset.stored_dataset import StoredDataset
+from odf_common.dataset.node_datasets import StoredDataset
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.ports.engine import Engine

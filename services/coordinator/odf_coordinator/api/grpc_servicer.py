@@ -11,8 +11,8 @@ from odf_common.adapters.grpc.comparison import encode_comparison
 from odf_common.chain.walk import iterate
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_of
+from odf_common.dataset.node_datasets import StoredDataset
 from odf_common.dataset.signature_check import stored_signature
-from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import is_pattern

@@ -7,9 +7,9 @@ import structlog
 
 from odf_common.chain.dependency_order import in_order
 from odf_common.chain.state import ChainState
+from odf_common.dataset.node_datasets import require_stored_block
 from odf_common.dataset.open_rejects import Rejects, current_rejects, polling_sources
 from odf_common.dataset.state_cache import ChainStates
-from odf_common.dataset.stored_dataset import require_stored_block
 from odf_common.errors import Damaged, NotFound, OdfError, nearest
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, split_ref

@@ -12,8 +12,8 @@ import structlog
 
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
+from odf_common.dataset.node_datasets import require_readable_block
 from odf_common.dataset.state_cache import ChainStates
-from odf_common.dataset.stored_dataset import require_readable_block
 from odf_common.errors import ChainRuleViolated, Damaged, HeadMoved, InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD

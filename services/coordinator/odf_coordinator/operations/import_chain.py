@@ -14,8 +14,8 @@ from odf_common.chain.compare_chains import common_block, compare
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState, Definitions
 from odf_common.chain.walk import blocks_between
+from odf_common.dataset.node_datasets import require_readable_block
 from odf_common.dataset.object_markers import dropped_blocks
-from odf_common.dataset.stored_dataset import require_readable_block
 from odf_common.errors import (
     AlreadyExists,
     ChainRuleViolated,

@@ -10,8 +10,8 @@ from aiohttp import hdrs, web
 from odf_sync.access.rules import Caller
 from odf_sync.http.authorization import INVALID_TOKEN, Authorizer
 from odf_sync.http.endpoints import Endpoint, caller_of
-from odf_sync.search.listing import AFTER, PATH
 from odf_sync.search.own_datasets import OwnDatasets
+from odf_sync.search.summary import AFTER, PATH
 
 AT_ONCE: Final = 2  # lists that are made; others wait, and take no thread from transfers
 HEADERS: Final = {hdrs.CACHE_CONTROL: "no-cache", hdrs.VARY: hdrs.AUTHORIZATION}

@@ -27,8 +27,17 @@ from odf_common.service.settings import Settings
 from odf_sync.access.sent_tokens import TokenFor
 from odf_sync.repositories import RemoteDataset, remote_dataset
 from odf_sync.repositories.http_dataset import HttpDataset
-from odf_sync.search.listing import AFTER, LIST_LIMIT, PATH, parse_page
-from odf_sync.search.summary import KINDS, DatasetSummary, column_names, description_of, keywords_of
+from odf_sync.search.summary import (
+    AFTER,
+    KINDS,
+    LIST_LIMIT,
+    PATH,
+    DatasetSummary,
+    column_names,
+    description_of,
+    keywords_of,
+    parse_page,
+)
 
 DATASETS_LIMIT: Final = 10_000  # of one repository
 BLOCKS_LIMIT: Final = 10_000  # of one chain in a folder or a bucket, from its head back

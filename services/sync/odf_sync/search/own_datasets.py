@@ -9,8 +9,7 @@ import structlog
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import OdfError, Unavailable
 from odf_common.ports.store import CatalogEntry
-from odf_sync.search.listing import PAGE_BYTES, PAGE_DATASETS, Page
-from odf_sync.search.summary import DatasetSummary, summary_of
+from odf_sync.search.summary import PAGE_BYTES, PAGE_DATASETS, DatasetSummary, Page, summary_of
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -1,5 +1,9 @@
-"""The summary of a dataset in lists of datasets, and its JSON; summaries from other nodes are truncated and checked."""
+"""Summaries of datasets, and the pages in which a node lists them: `GET /datasets?after=NAME` (ADR 0060).
 
+Summaries and pages from other nodes are truncated and checked.
+"""
+
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Final, Self
@@ -10,6 +14,11 @@ from odf_common.errors import InvalidInput
 from odf_common.identity.dataset_refs import parse_alias
 from odf_common.metadata.events import DatasetKind, SetDataSchema, SetInfo
 
+PATH: Final = "datasets"
+AFTER: Final = "after"
+PAGE_DATASETS: Final = 100
+PAGE_BYTES: Final = 1024 * 1024  # after which a page ends; one dataset has less than that
+LIST_LIMIT: Final = 64 * 1024 * 1024  # bytes of all pages of another node
 DESCRIPTION_LENGTH: Final = 1000  # characters
 WORD_LENGTH: Final = 100  # characters of a keyword, and of a column's name
 KEYWORDS, COLUMNS = 50, 500  # of one dataset
@@ -97,3 +106,32 @@ def _text(value: object, length: int) -> str:
 def _words(value: object, most: int) -> tuple[str, ...]:
     words: Iterable[object] = value[:most] if isinstance(value, list) else ()
     return tuple(_text(word, WORD_LENGTH) for word in words if isinstance(word, str))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Some datasets, by lower-case name."""
+
+    datasets: tuple[DatasetSummary, ...]
+    next: str = ""
+    """Name after which the next page begins; empty on the last one."""
+
+    def encoded(self) -> bytes:
+        """Return the document."""
+        document = {"datasets": [dataset.json() for dataset in self.datasets], "next": self.next or None}
+        return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def parse_page(raw: bytes, where: str) -> Page:
+    """Return a page of another node; raises `InvalidInput`."""
+    try:
+        plain = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(text="not JSON", where=where) from error
+    match plain:
+        case {"datasets": list(datasets), **rest}:
+            after = rest.get("next")
+            listed = tuple(map(DatasetSummary.of_json, datasets))
+            return Page(datasets=listed, next=after if isinstance(after, str) else "")
+        case _:
+            raise InvalidInput(text="not a list of datasets", where=where)

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from odf_common.dataset.node_datasets import NodeDatasets
+from odf_common.dataset.node_datasets import NodeDatasets, StoredDataset
 from odf_common.dataset.signature_check import SignatureStatus, check_signature, stored_signature
-from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.errors import Unavailable, VerificationFailed
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId

@@ -8,8 +8,8 @@ from urllib.parse import urlparse
 import click
 
 from odf_common.cli import clients
-from odf_common.cli.files import STDIN, read_limited, require_short, shown_name
 from odf_common.cli.output import output_option, print_rows
+from odf_common.cli.user_input import STDIN, read_limited, require_short, shown_name
 from odf_common.codec.manifests import snapshots_from_text
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.proto.odf.node.v1.coordinator_pb2 import AddRequest

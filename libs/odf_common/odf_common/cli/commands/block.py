@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from odf_common.cli.files import read_limited
+from odf_common.cli.user_input import read_limited
 from odf_common.codec.flatbuffers import block_hash, encode_block
 from odf_common.codec.manifests import block_from_text, block_to_yaml
 from odf_common.errors import InvalidInput

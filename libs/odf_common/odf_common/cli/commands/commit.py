@@ -3,8 +3,8 @@
 import click
 
 from odf_common.cli import clients
-from odf_common.cli.files import read_limited, shown_name
 from odf_common.cli.output import output_option, print_rows, remark
+from odf_common.cli.user_input import read_limited, shown_name
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.manifests import event_from_text
 from odf_common.errors import OdfError

@@ -4,10 +4,10 @@ import click
 
 from odf_common.cli import clients
 from odf_common.cli.exit_codes import ExitCode
-from odf_common.cli.files import absolute_url
+from odf_common.cli.name_lookup import is_remote
 from odf_common.cli.output import output_option, print_object
-from odf_common.cli.remote_names import is_remote
 from odf_common.cli.rows import comparison_row
+from odf_common.cli.user_input import absolute_url
 from odf_common.errors import InvalidInput
 from odf_common.proto.odf.node.v1.coordinator_pb2 import CompareRequest, Comparison
 from odf_common.proto.odf.node.v1.sync_pb2 import SyncCompareRequest

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import click
 
 from odf_common.cli import clients
-from odf_common.cli.block_lookup import find_block, require_block_name
+from odf_common.cli.name_lookup import find_block, require_block_name
 from odf_common.cli.output import output_option, print_rows, remark
 from odf_common.codec.flatbuffers import decode_event
 from odf_common.codec.manifests import block_to_yaml, to_plain

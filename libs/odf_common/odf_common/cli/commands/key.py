@@ -7,8 +7,8 @@ from typing import Final
 import click
 
 from odf_common.adapters.local import LocalCatalog
-from odf_common.cli.files import read_limited
 from odf_common.cli.output import output_option, print_object, remark
+from odf_common.cli.user_input import read_limited
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import PrivateKey

@@ -3,8 +3,8 @@
 import click
 
 from odf_common.cli import clients
-from odf_common.cli.entered_secrets import enter_secret
 from odf_common.cli.output import output_option, print_object, print_rows, remark
+from odf_common.cli.user_input import enter_secret
 from odf_common.proto.odf.node.v1.access_pb2 import ListLogInsRequest, LogInItem, LogInRequest
 
 

@@ -9,7 +9,7 @@ from typing import Final, cast
 import click
 
 from odf_common.cli import clients
-from odf_common.cli.files import absolute_url
+from odf_common.cli.name_lookup import is_remote
 from odf_common.cli.output import (
     is_wide,
     of_dataset,
@@ -19,7 +19,7 @@ from odf_common.cli.output import (
     remark,
     shortened,
 )
-from odf_common.cli.remote_names import is_remote
+from odf_common.cli.user_input import absolute_url
 from odf_common.codec.times import time_message
 from odf_common.embedded.node_file import Node
 from odf_common.errors import OdfError, Refused, with_advice

@@ -3,8 +3,8 @@
 import click
 
 from odf_common.cli import clients
-from odf_common.cli.files import absolute_url
 from odf_common.cli.output import output_option, print_rows, progress, remark
+from odf_common.cli.user_input import absolute_url
 from odf_common.proto.odf.node.v1.sync_pb2 import SyncPullItem, SyncPushRequest
 
 COLUMNS = ("dataset", "state", "blocks", "records")

@@ -3,7 +3,7 @@
 import click
 
 from odf_common.cli import clients
-from odf_common.cli.block_lookup import find_block, require_block_name
+from odf_common.cli.name_lookup import find_block, require_block_name
 from odf_common.cli.output import confirm, output_option, print_object
 from odf_common.cli.rows import summary_row
 from odf_common.errors import InvalidInput

@@ -9,9 +9,8 @@ import click
 
 from odf_common.chain.state import DEFAULT_SOURCE
 from odf_common.cli import clients
-from odf_common.cli.entered_secrets import enter_secret
-from odf_common.cli.files import STDIN
 from odf_common.cli.output import output_option, print_object, print_rows, remark
+from odf_common.cli.user_input import STDIN, enter_secret
 from odf_common.proto.odf.node.v1.ingest_pb2 import (
     LateRecords,
     ResumeSourceRequest,

@@ -4,8 +4,8 @@ import click
 
 from odf_common.cli import clients
 from odf_common.cli.exit_codes import ExitCode
-from odf_common.cli.files import absolute_url
 from odf_common.cli.output import output_option, print_rows, progress
+from odf_common.cli.user_input import absolute_url
 from odf_common.proto.odf.node.v1.verifier_pb2 import Verdict, VerifyRequest
 
 VALID = "valid"

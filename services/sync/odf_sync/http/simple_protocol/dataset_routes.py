@@ -13,9 +13,8 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from odf_common.dataset.node_datasets import NodeDatasets
+from odf_common.dataset.node_datasets import NodeDatasets, StoredDataset
 from odf_common.dataset.signature_check import stored_signature
-from odf_common.dataset.stored_dataset import StoredDataset
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD

@@ -5,7 +5,7 @@ from odf_testing.builders import a_dataset
 
 from odf_common.adapters.local import LocalCatalog
 from odf_common.adapters.local.repositories import LocalRepositories
-from odf_common.cli.remote_names import is_remote
+from odf_common.cli.name_lookup import is_remote
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import CatalogEntry
 

@@ -1,10 +1,16 @@
-"""Files and URLs as users name them on the command line; - is standard input."""
+"""What commands read from users: files and URLs, secrets; - is standard input.
+
+A secret is typed without echo, or read from a file. It is never an argument, which every process could read.
+"""
 
 import sys
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
+import click
+
+from odf_common.adapters.secrets import MAX_SECRET_BYTES, read_secret, secret_in
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 
 STDIN: Final = "-"
@@ -50,3 +56,18 @@ def absolute_url(url: str) -> str:
     if path.lower().startswith(_THIS_MACHINE):
         path = path[len(_THIS_MACHINE) - 1 :]
     return Path(unquote(path)).absolute().as_uri()
+
+
+def enter_secret(file: str | None, prompt: str, *, is_new: bool = False) -> str:
+    """Return the secret in a file, or what the user types without one; a new secret is typed twice.
+
+    Raises `UsageError` if there is neither a file nor a terminal to ask on, and `InvalidInput` for another content.
+    """
+    if file == STDIN:
+        return secret_in(sys.stdin.buffer.read(MAX_SECRET_BYTES + 1), shown_name(file))
+    if file is not None:
+        return read_secret(Path(file))
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"there is no terminal to ask for the {prompt.lower()} on; give it in a file")
+    typed: str = click.prompt(prompt, hide_input=True, confirmation_prompt=is_new, err=True)
+    return typed

@@ -1,17 +1,46 @@
-"""Find a block by what a user types: a sequence number, a hash, or the beginning or end of a hash."""
+"""What the names in arguments refer to: remote datasets, and blocks of a chain.
+
+A block is named by its sequence number, its hash, or the beginning or end of its hash. A remote dataset is named by its
+URL, or by its name in a named repository.
+"""
 
 from collections.abc import Iterable
 from typing import Final
 
 import click
 
+from odf_common.adapters.local.catalog import LocalCatalog
+from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.dataset_refs import AmbiguousAlias, RemoteAlias, RemoteId, Url, parse_ref_any
 from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem
+from odf_common.service.settings import load
 
 PART: Final = 8  # characters of a hash
 SHOWN: Final = 5  # hashes listed if the name is ambiguous
+
+
+def is_remote(name: str) -> bool:
+    """Return whether a name is that of a remote dataset.
+
+    `a/b` is, if `a` is a repository, unless it is a dataset of this node: an account may have the name of a repository.
+    """
+    try:
+        ref = parse_ref_any(name)
+    except InvalidInput:
+        return False  # a pattern, a reference, or what the node will refuse
+    match ref:
+        case Url() | RemoteAlias():
+            return True
+        case RemoteId(repo=repo):
+            return repo is not None
+        case AmbiguousAlias(first=first):
+            home = load().home
+            return first in LocalRepositories(home).names() and LocalCatalog(home).by_alias(name) is None
+        case _:
+            return False
 
 
 def require_block_name(block: str) -> None:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.cli.files import absolute_url, read_limited
+from odf_common.cli.user_input import absolute_url, read_limited
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 
 
