@@ -8,7 +8,7 @@ from odf_testing.coordinator import Coordinator
 
 from odf_common.codec.envelopes import envelope
 from odf_common.metadata.scalars import Timestamp
-from odf_coordinator.commit.bus_messages import committed
+from odf_coordinator.commit.head_publisher import committed_message
 from odf_coordinator.views.table import DatasetTable
 
 Odf = Callable[..., int]
@@ -32,7 +32,7 @@ def test_a_watermark_at_a_sentinel_is_set_announced_and_shown(
     (listed,) = [one for one in json.loads(capsys.readouterr().out) if one["alias"] == "cities"]
     assert listed["watermark"] == text
     board = DatasetTable()
-    board.see(envelope(cities.id, committed(cities.state, alias="cities")), 0.0)
+    board.see(envelope(cities.id, committed_message(cities.state, alias="cities")), 0.0)
     (row,) = board.rows(0.0)
     assert row["watermark"] == text
 

@@ -18,9 +18,8 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import StoredLetter
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import ingest_pb2 as wire
-from odf_ingest.api import progress
-from odf_ingest.api.grpc_servicer import IngestServicer
-from odf_ingest.api.progress import reports_of
+from odf_ingest.api import grpc_servicer
+from odf_ingest.api.grpc_servicer import IngestServicer, reports_of
 from odf_ingest.commit.watermark import Lateness
 from odf_ingest.control.rejected_messages import Wanted
 from odf_ingest.push.source_topics import Key
@@ -180,7 +179,7 @@ def test_a_poll_reports_its_stages_and_then_that_it_is_done(servicer: Any, bench
 def test_the_last_report_is_repeated_while_work_is_silent_and_its_error_comes_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(progress, "KEEP_ALIVE_SECONDS", 0.01)
+    monkeypatch.setattr(grpc_servicer, "KEEP_ALIVE_SECONDS", 0.01)
     repeated: list[str] = []
 
     def work(report: Any) -> None:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import assert_never
 
 import structlog
 
-from odf_common.codec.envelopes import Envelope, envelope
+from odf_common.codec.envelopes import Body, Envelope, envelope
 from odf_common.codec.flatbuffers import decode_event
 from odf_common.codec.times import time_of
 from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, Unavailable
@@ -17,8 +18,8 @@ from odf_common.ports.bus import COORDINATOR_REPLIES
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.run import OutgoingMessage
 from odf_coordinator.catalog.registry import Datasets
-from odf_coordinator.commit.bus_messages import reply
 from odf_coordinator.commit.committer import Committer
+from odf_coordinator.commit.head_publisher import committed_message
 from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal, refusal_of
 from odf_coordinator.operations.import_chain import Importer
 from odf_coordinator.storage.slice_index import Slices
@@ -110,7 +111,20 @@ def known_event(raw: bytes) -> KnownEvent:
 
 
 def _answer(message: Envelope, outcome: Outcome) -> Envelope:
-    return envelope(message.dataset_id, reply(outcome), cause=message)
+    return envelope(message.dataset_id, _reply(outcome), cause=message)
+
+
+def _reply(outcome: Outcome) -> Body:
+    """Return the reply to a proposal."""
+    match outcome:
+        case Committed(state=state, already=already):
+            return committed_message(state, already=already)
+        case Overtaken(head=head):
+            return bus.HeadMoved(head=b"" if head is None else head.raw)
+        case Refusal(code=code, text=text):
+            return bus.Refused(code=code, text=text)
+        case _:
+            assert_never(outcome)
 
 
 def _hash(raw: bytes) -> Multihash | None:

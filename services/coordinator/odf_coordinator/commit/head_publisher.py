@@ -13,14 +13,15 @@ import structlog
 
 from odf_common.chain.state import ChainState
 from odf_common.codec.envelopes import envelope
+from odf_common.codec.times import time_message, time_message_or_none
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import DatasetKind
 from odf_common.ports.bus import NOTIFICATIONS, Bus
 from odf_common.ports.clock import Backoff
 from odf_common.ports.engine import EngineProgress
 from odf_common.ports.store import Catalog
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
-from odf_coordinator.commit.bus_messages import committed
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -94,10 +95,24 @@ class Publisher:
                 # A dataset is announced once it has a name, which `add` writes after the blocks.
                 continue
             try:
-                body = committed(state, alias=entry.alias)
+                body = committed_message(state, alias=entry.alias)
             except Exception:
                 # Requests for this dataset will report the error; continue with the others.
                 log.exception("cannot announce a head", dataset=entry.alias, block=str(state.head))
                 continue
             self._bus.send(NOTIFICATIONS, envelope(state.dataset_id, body))
         self._bus.flush()
+
+
+def committed_message(state: ChainState, *, alias: str = "", already: bool = False) -> bus.Committed:
+    """Return the message that the head is at least that of `state`."""
+    return bus.Committed(
+        head=state.head.raw,
+        sequence_number=state.sequence_number,
+        already=already,
+        last_offset=state.last_offset,
+        watermark=time_message_or_none(state.watermark),
+        system_time=time_message(state.system_time),
+        alias=alias,
+        is_derivative=state.kind is DatasetKind.Derivative,
+    )

@@ -35,7 +35,7 @@ from odf_common.service.connections import kafka_cluster, redis_connection, stor
 from odf_common.service.protection import require_protected, why_not_local
 from odf_common.service.settings import Settings, load
 from odf_coordinator.catalog.registry import Datasets
-from odf_coordinator.commit.bus_messages import committed
+from odf_coordinator.commit.head_publisher import committed_message
 from odf_coordinator.views.credentials import credentials_for
 from odf_coordinator.views.table import DatasetTable
 
@@ -65,7 +65,7 @@ def read_heads(table: DatasetTable, datasets: Datasets) -> None:
     """Load the heads of all datasets into the table."""
     for handle in datasets.all():
         try:
-            table.committed(str(handle.id), committed(handle.state, alias=handle.alias), now=None)
+            table.committed(str(handle.id), committed_message(handle.state, alias=handle.alias), now=None)
             table.rejected(str(handle.id), datasets.rejects(handle))
         except Exception:
             # One bad dataset must not hide the others: it would fail again at every start.

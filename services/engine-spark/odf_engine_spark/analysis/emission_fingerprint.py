@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from odf_engine_spark.analysis.joins import join_kind
-from odf_engine_spark.analysis.node import Node
+from odf_engine_spark.analysis.plan_shape import Node
 from odf_engine_spark.spark.tree import Tree
 
 Fingerprint = tuple[object, ...]

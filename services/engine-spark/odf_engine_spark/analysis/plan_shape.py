@@ -7,6 +7,7 @@ The analysed plan is read from its leaves up. Most of it runs in Spark over the 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Literal
 
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.analysis.columns import (
@@ -29,10 +30,36 @@ from odf_engine_spark.analysis.columns import (
 from odf_engine_spark.analysis.flow import Flow, joined, united
 from odf_engine_spark.analysis.joins import Condition, conjuncts, join_kind, read_condition
 from odf_engine_spark.analysis.limits import Limits
-from odf_engine_spark.analysis.node import Cut, Node
 from odf_engine_spark.analysis.times import FOREVER, STRICT, Known, Span, Time, known_of, made_window
 from odf_engine_spark.analysis.windowing import Over, in_time, read_over
 from odf_engine_spark.spark.tree import Tree
+
+Cut = Literal["grouped", "ranked", "running", "session", "as_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A plan node and what is known of its rows. `stream` is what it reads (a leaf) or produces (a cut)."""
+
+    tree: Tree
+    flow: Flow
+    children: tuple["Node", ...] = ()
+    stream: str | None = None
+    cut: Cut | None = None
+    key: int | None = None  # of a time-bound aggregate or OVER: the position of the time among its keys
+    waits: tuple[float, float] = (0, 0)  # of a join: for how long each side's row waits for a partner
+    condition: Condition | None = None
+    over: Over | None = None
+    # Of a temporal join: the columns with the time asked for and the version's start.
+    times: tuple[int, int] = (0, 0)
+    key_names: tuple[str, ...] = ()  # the input's names of the compared columns, if the table is an input
+    behind: int = 0  # of a running OVER: how long after its time a record is final
+    limit: int = 0
+
+    @property
+    def is_distinct(self) -> bool:
+        """Return whether the node is a DISTINCT, an aggregate over all columns."""
+        return self.tree.kind == "Distinct"
 
 
 def shape_of(tree: Tree, inputs: Mapping[str, InputColumns], as_of: Mapping[str, AsOf]) -> Node:

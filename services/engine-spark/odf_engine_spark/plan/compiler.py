@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from odf_engine_spark.analysis.flow import Flow
 from odf_engine_spark.analysis.joins import join_kind
-from odf_engine_spark.analysis.node import Node
+from odf_engine_spark.analysis.plan_shape import Node
 from odf_engine_spark.plan.aggregate_calls import in_order_of_rows
 from odf_engine_spark.plan.join_keys import join_keys_of
 from odf_engine_spark.plan.segments import Segment

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from odf_engine_spark.analysis.columns import output
 from odf_engine_spark.analysis.joins import join_kind
-from odf_engine_spark.analysis.node import Node
+from odf_engine_spark.analysis.plan_shape import Node
 from odf_engine_spark.analysis.times import FOREVER
 from odf_engine_spark.spark.logical_plans import COMPLETE
 from odf_engine_spark.values.equality_codes import compact, equality_codes, is_among, normalized

@@ -17,7 +17,7 @@ import pyarrow as pa
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.analysis.columns import output
-from odf_engine_spark.analysis.node import Node
+from odf_engine_spark.analysis.plan_shape import Node
 from odf_engine_spark.analysis.times import FOREVER, Frame, Known, known_of
 from odf_engine_spark.plan.delta import ALWAYS, NEVER, Delta, nothing
 from odf_engine_spark.plan.late_records import first_ends

@@ -1,10 +1,13 @@
 """The gRPC service `Ingest`: pushes of files, drains of push topics, operations on sources."""
 
+import queue
 import shutil
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import grpc
 
@@ -18,7 +21,6 @@ from odf_common.ports.clock import Clock
 from odf_common.ports.store import Catalog, CatalogEntry, require_entry
 from odf_common.proto.odf.node.v1 import ingest_pb2, ingest_pb2_grpc
 from odf_ingest.api.lookup import staged_file
-from odf_ingest.api.progress import reports_of
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.file_commit import FileCommit, chosen_source
@@ -38,6 +40,7 @@ from odf_ingest.sampling import out_of_order, sampled
 from odf_ingest.source_settings import Duration
 
 NAME = "odf.node.v1.Ingest"
+KEEP_ALIVE_SECONDS: Final = 5.0  # after which a poll's last report is repeated
 
 
 class IngestServicer(ingest_pb2_grpc.IngestServicer):
@@ -336,6 +339,38 @@ def _receive(parts: Iterator[ingest_pb2.PushPart], file: Path) -> None:
             if part.WhichOneof("part") != "content":
                 raise InvalidInput(text="a push has one header")
             sink.write(part.content)
+
+
+def reports_of(work: Callable[[Callable[[str], None]], object], name: str) -> Iterator[str]:
+    """Yield what the work reports, until it ends; raises what it raises.
+
+    It runs in a thread of its own, so a caller who leaves does not keep its locks.
+    """
+    reports: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            work(reports.put)
+        except Exception as error:  # noqa: BLE001 - raised below
+            failed.append(error)
+        finally:
+            reports.put(None)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    last: str = ""
+    while True:
+        try:
+            report = reports.get(timeout=KEEP_ALIVE_SECONDS)
+        except queue.Empty:
+            yield last
+            continue
+        if report is None:
+            break
+        last = report
+        yield report
+    for error in failed:
+        raise error
 
 
 def _wanted(location: ingest_pb2.RejectedLocation) -> Wanted:

@@ -4,8 +4,7 @@ import pyarrow as pa
 
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import MergeStrategyAppend
-from odf_ingest.merge.ordering import by_event_time
-from odf_ingest.merge.strategy import DEFAULT, History, MergeResult, merge
+from odf_ingest.merge.strategy import DEFAULT, History, MergeResult, by_event_time, merge
 from odf_ingest.source_settings import SourceSettings
 
 

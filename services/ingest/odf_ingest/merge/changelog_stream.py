@@ -20,8 +20,15 @@ from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrategyUpsertStream, Strings
 from odf_ingest.errors import IncompleteCorrection
 from odf_ingest.history.keys import key_array
-from odf_ingest.merge.ordering import key_order
-from odf_ingest.merge.strategy import DEFAULT, History, MergeResult, key_columns, merge, operation_faults
+from odf_ingest.merge.strategy import (
+    DEFAULT,
+    History,
+    MergeResult,
+    key_columns,
+    key_order,
+    merge,
+    operation_faults,
+)
 from odf_ingest.source_settings import SourceSettings
 
 Indices = npt.NDArray[np.int64]

@@ -14,8 +14,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import Strings
 from odf_ingest.history.equality import equal
 from odf_ingest.history.keys import Keys, key_array, key_order
-from odf_ingest.merge.ordering import by_key
-from odf_ingest.merge.strategy import MergeResult
+from odf_ingest.merge.strategy import MergeResult, by_key
 
 PARALLEL_ROWS: Final = 1 << 16  # from which threads are worth it
 Indices = npt.NDArray[np.int64]

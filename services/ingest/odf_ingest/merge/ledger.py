@@ -5,8 +5,7 @@ import pyarrow as pa
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import MergeStrategyLedger, Strings
 from odf_ingest.history.keys import key_array
-from odf_ingest.merge.ordering import by_event_time
-from odf_ingest.merge.strategy import DEFAULT, History, MergeResult, key_columns, merge
+from odf_ingest.merge.strategy import DEFAULT, History, MergeResult, by_event_time, key_columns, merge
 from odf_ingest.source_settings import SourceSettings
 
 

@@ -1,6 +1,10 @@
-"""The interface of merge strategies: functions of the step, one variant per module (spec: Merge Strategies)."""
+"""What merge strategies share: their interface and the orders of their records (spec: Merge Strategies).
 
-from collections.abc import Mapping
+The interface are functions of the step, with one variant per module. Records are numbered by event time, or by key
+(wire-facts §5.3).
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
 from typing import Final, Protocol
@@ -8,10 +12,12 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import MergeStrategy, Strings
 from odf_ingest.errors import UnsupportedStep
+from odf_ingest.history.equality import comparable
 from odf_ingest.history.keys import Keys
 from odf_ingest.source_settings import SourceSettings
 
@@ -74,3 +80,30 @@ def takes_whole_batches(strategy: MergeStrategy) -> bool:
 def operation_faults(strategy: MergeStrategy, new: pa.Table, vocab: DatasetVocabulary) -> Mapping[int, str]:
     """Return which rows lack a valid operation, if the strategy needs one, and why."""
     return {}
+
+
+def by_event_time(records: pa.Table, column: str) -> pa.Table:
+    """Return the records ordered by event time, nulls first, stably; unchanged if already ordered."""
+    timestamps = records.column(column).combine_chunks()
+    if timestamps.null_count == 0:
+        width = pa.int32() if timestamps.type == pa.date32() else pa.int64()
+        values = timestamps.view(width).to_numpy(zero_copy_only=True)
+        if len(values) < 2 or bool(np.all(values[1:] >= values[:-1])):
+            return records
+        return records.take(pa.array(np.argsort(values, kind="stable")))
+    order = pc.sort_indices(timestamps, sort_keys=[("", "ascending", "at_start")])
+    return records.take(order)
+
+
+def by_key(records: pa.Table, ops: pa.Array, key: Sequence[str]) -> tuple[pa.Table, pa.Array]:
+    """Return records and operations ordered by key, then operation, stably."""
+    order = key_order(records, key, ops)
+    return records.take(order), ops.take(order)
+
+
+def key_order(records: pa.Table, key: Sequence[str], *last: pa.Array) -> pa.Array:
+    """Return the indices of records ordered by key, then by the columns `last`, stably."""
+    columns = [*(comparable(records.column(name).combine_chunks()) for name in key), *last]
+    names = [str(number) for number in range(len(columns))]
+    table = pa.Table.from_arrays(columns, names=names)
+    return pc.sort_indices(table, sort_keys=[(name, "ascending") for name in names])

@@ -10,8 +10,7 @@ from odf_common.metadata.steps import MergeStrategyUpsertStream, Strings
 from odf_ingest.history.keys import key_array, last_of_each
 from odf_ingest.merge.changelog_stream import operations
 from odf_ingest.merge.difference import alike, difference
-from odf_ingest.merge.ordering import by_key
-from odf_ingest.merge.strategy import DEFAULT, History, MergeResult, key_columns, merge
+from odf_ingest.merge.strategy import DEFAULT, History, MergeResult, by_key, key_columns, merge
 from odf_ingest.source_settings import SourceSettings
 
 

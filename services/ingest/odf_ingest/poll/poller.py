@@ -37,7 +37,7 @@ from odf_ingest.poll.poll_errors import ForeignSource, NotPolled, PollCancelled
 from odf_ingest.poll.polled_batch import PolledBatch, as_push_source, position_of
 from odf_ingest.poll.polled_position import ReadFiles, last_content
 from odf_ingest.poll.templates import Secrets, filled_in, has_template
-from odf_ingest.poll.unpack import naming, prepared
+from odf_ingest.poll.unpack import naming, prepare_fetched
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.prepare.preparer import Preparer
 
@@ -187,7 +187,7 @@ class Poller:
             context.require_wanted()
             batch = PolledBatch(
                 defined,
-                prepared(defined.prepare or (), fetched, context),
+                prepare_fetched(defined.prepare or (), fetched, context),
                 read_files=kept.read_files,
                 preparer=self._preparer,
                 rejecting=self._rejecting,

@@ -3,16 +3,18 @@
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
+import pyarrow.types as kind
 
 from odf_common.chain.state import ChainState
+from odf_common.data.ddl import ddl_to_schema
 from odf_common.data.schema_evolution import schema_of_event
-from odf_common.metadata.events import AddPushSource, DatasetVocabulary
-from odf_common.metadata.steps import ReadStepEsriShapefile, ReadStepParquet
+from odf_common.errors import InvalidInput
+from odf_common.metadata.events import AddPushSource, DatasetVocabulary, SetDataSchema
+from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepEsriShapefile, ReadStepParquet
 from odf_common.ports.engine import IsWanted, always
 from odf_ingest.history.align_columns import data_columns
 from odf_ingest.merge import key_columns, takes_whole_batches
 from odf_ingest.message_columns import NO_COLUMNS, MessageColumns, MessageFormat
-from odf_ingest.read.declared import declared_schema
 from odf_ingest.read.input_format import InputFormat
 
 
@@ -52,6 +54,19 @@ class Plan:
         return (*key_columns(self.source.merge), *own, *self.also_required)
 
 
+def declared_schema(step: ReadStep) -> pa.Schema | None:
+    """Return the schema that a read step declares; None if it has none; raises `InvalidInput`."""
+    if step.schema is not None:
+        schema = schema_of_event(SetDataSchema(schema=step.schema))
+    elif step.ddl_schema:
+        schema = ddl_to_schema(step.ddl_schema)
+    else:
+        return None
+    if isinstance(step, ReadStepCsv):
+        _check_flat(schema)
+    return schema
+
+
 def sent_as(source: AddPushSource, messages: MessageColumns) -> AddPushSource:
     """Return the source with the read step of the format in which its messages are."""
     if messages.value_format is MessageFormat.SOURCE:
@@ -73,3 +88,10 @@ def plan_of(state: ChainState, source: AddPushSource, messages: MessageColumns =
     own = {*data.names, plan.vocab.event_time_column}
     fields = [pa.field(column.name, column.type) for column in known if column.name in own]
     return replace(plan, known=pa.schema(fields), also_required=required)
+
+
+def _check_flat(schema: pa.Schema) -> None:
+    for column in schema:
+        if kind.is_nested(column.type):
+            text = f"Csv has no values of type {column.type}: declare STRING, and parse it in preprocess"
+            raise InvalidInput(text=text, where=f"column {column.name}")

@@ -34,7 +34,7 @@ from odf_ingest.prepare.message_values import (
     with_operations,
     without_message_columns,
 )
-from odf_ingest.prepare.plan import Plan
+from odf_ingest.prepare.plan import Plan, declared_schema
 from odf_ingest.prepare.preprocess import Preprocessor
 from odf_ingest.read import (
     infer_batch,
@@ -45,7 +45,6 @@ from odf_ingest.read import (
     read_records,
     suspects,
 )
-from odf_ingest.read.declared import declared_schema
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import Int64Array
 from odf_ingest.read.types.type_names import type_name

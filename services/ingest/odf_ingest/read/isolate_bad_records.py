@@ -1,4 +1,4 @@
-"""Separates good messages from bad ones if some cannot be read; good ones keep their order."""
+"""Separates good messages from bad ones if some cannot be read, or finds the first bad one; good ones stay in order."""
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -14,6 +14,7 @@ from odf_ingest.read.message_buffer import MessageBuffer
 
 # A larger group with bad messages is first split into groups of this size.
 MESSAGES_PER_GROUP: Final = 1024
+RECORDS_PER_SEARCH: Final = 16_384  # the first bad record is searched in groups of this size
 
 T = TypeVar("T")
 Read = Callable[[Sequence[T]], pa.Table]
@@ -49,6 +50,21 @@ def isolate_bad_records(
     kept = np.concatenate(bisection.kept) if bisection.kept else np.empty(0, dtype=np.int64)
     table = pa.concat_tables(bisection.tables, promote_options="permissive") if bisection.tables else None
     return ReadOutcome(table=table, kept=kept, bad=bad)
+
+
+def read_one_by_one(
+    values: Sequence[bytes], names: Sequence[str], read: Read[bytes], suspects: Suspects[bytes]
+) -> pa.Table:
+    """Return one record per value; raises `InvalidInput` with the first value that `read` refuses alone."""
+    tables = []
+    for start in range(0, len(values), RECORDS_PER_SEARCH):
+        outcome = isolate_bad_records(values[start : start + RECORDS_PER_SEARCH], read, suspects)
+        if outcome.bad:
+            first = min(outcome.bad)
+            raise InvalidInput(where=names[start + first], text=outcome.bad[first])
+        if outcome.table is not None:
+            tables.append(outcome.table)
+    return pa.concat_tables(tables)
 
 
 class _Bisection(Generic[T]):

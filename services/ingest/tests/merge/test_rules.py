@@ -14,8 +14,7 @@ from odf_ingest.errors import IncompleteCorrection
 from odf_ingest.history.align_columns import align_columns
 from odf_ingest.merge.changelog_stream import operations
 from odf_ingest.merge.difference import alike
-from odf_ingest.merge.ordering import by_event_time, by_key
-from odf_ingest.merge.strategy import History, merge
+from odf_ingest.merge.strategy import History, by_event_time, by_key, merge
 
 TIMESTAMPS = pa.timestamp("ms", "UTC")
 

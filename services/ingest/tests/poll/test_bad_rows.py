@@ -33,8 +33,8 @@ from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
 from odf_ingest.poll.polled_batch import PolledBatch, require_rejectable
 from odf_ingest.poll.poller import PollSummary
 from odf_ingest.prepare import bad_rows
+from odf_ingest.prepare.plan import declared_schema
 from odf_ingest.read import read_records
-from odf_ingest.read.declared import declared_schema
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 DDL = ("id BIGINT NOT NULL", "day DATE", "price DOUBLE")

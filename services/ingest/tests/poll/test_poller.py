@@ -12,7 +12,7 @@ from odf_common.metadata.steps import MergeStrategyLedger
 from odf_ingest.poll import poller as poller_module
 from odf_ingest.poll.poll_errors import FetchUnsupported, NotPolled, PollCancelled, SourceRedefined
 from odf_ingest.poll.poller import PollSummary
-from odf_ingest.poll.unpack import prepared
+from odf_ingest.poll.unpack import prepare_fetched
 
 LINE = b'{"id":1,"v":"a"}\n'
 
@@ -46,9 +46,9 @@ def test_a_poll_that_no_caller_wants_ends_unpacks_no_more_and_keeps_what_was_com
 
     def noted(*given: Any) -> Any:
         unpacked.append(given)
-        return prepared(*given)
+        return prepare_fetched(*given)
 
-    monkeypatch.setattr(poller_module, "prepared", noted)
+    monkeypatch.setattr(poller_module, "prepare_fetched", noted)
     for number in range(3):
         (tmp_path / f"{number}.json").write_bytes(LINE)
     bench = make_polled(FetchStepFilesGlob(path=f"{tmp_path}/*.json"))

@@ -5,9 +5,9 @@ import pytest
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
+from odf_ingest.prepare.plan import declared_schema
 from odf_ingest.read import infer_records, read_file, read_inferred, read_records, suspects
 from odf_ingest.read.csv_format.csv_parse import header_names, inferred_types, parse
-from odf_ingest.read.declared import declared_schema
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.date32())])
 

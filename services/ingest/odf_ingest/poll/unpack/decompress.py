@@ -25,7 +25,7 @@ from odf_common.metadata.fetching import CompressionFormat, PrepStepDecompress
 from odf_ingest.poll.fetch import Context
 from odf_ingest.poll.fetch.fetch_step import CHUNK_BYTES
 from odf_ingest.poll.poll_errors import TooLarge
-from odf_ingest.poll.unpack.unpack_step import unpack
+from odf_ingest.poll.unpack.prepare_steps import unpack
 
 WHERE: Final = "prepare"
 MAX_ENTRIES: Final = 100_000  # of an archive

@@ -34,7 +34,7 @@ from odf_ingest.read.format import (
     split_file,
     suspects,
 )
-from odf_ingest.read.lines import read_lines
+from odf_ingest.read.isolate_bad_records import read_one_by_one
 
 _Message = tuple[bytes | None, bytes]  # header, if any, and record
 
@@ -301,7 +301,7 @@ def _by_record(step: ReadStepCsv, body: bytes, order: pa.Schema, *, skipped: int
             raise InvalidInput(text="is not one line of values")
         return table
 
-    return read_lines(records, places, read, lambda some: dict.fromkeys(misfits(step, some, order)))
+    return read_one_by_one(records, places, read, lambda some: dict.fromkeys(misfits(step, some, order)))
 
 
 def _placed(step: ReadStepCsv, body: bytes, *, skipped: int) -> tuple[list[bytes], list[str]]:

@@ -13,6 +13,7 @@ import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
 from odf_ingest.read.encoding import BOM, require_utf8
+from odf_ingest.read.isolate_bad_records import read_one_by_one
 from odf_ingest.read.json_formats.inferred import DEEPEST, HALF_PAIR, inferred, require_inferable, too_deep
 from odf_ingest.read.json_formats.json_exact import (
     NO_COLUMNS,
@@ -22,7 +23,6 @@ from odf_ingest.read.json_formats.json_exact import (
     rewritten,
     with_plain_numbers,
 )
-from odf_ingest.read.lines import read_lines
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.read.types.columns import TimeFormats, converted, parsed_schema, unconvertible
 from odf_ingest.read.types.numbers import has_wide_decimals
@@ -84,7 +84,7 @@ def read_records_by_name(
 ) -> pa.Table:
     """Return one record per value; raises `InvalidInput` with the name of the first that is not one."""
     read = partial(parse_objects, schema=schema, formats=formats)
-    return read_lines(values, names, read, partial(misfits, schema=schema, formats=formats))
+    return read_one_by_one(values, names, read, partial(misfits, schema=schema, formats=formats))
 
 
 def misfits(
