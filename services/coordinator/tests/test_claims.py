@@ -21,7 +21,7 @@ from odf_coordinator.commit.dataset_locks import DatasetBusy
 from odf_coordinator.commit.outcomes import Committed, Refusal
 from odf_coordinator.lifecycle import claims
 from odf_coordinator.lifecycle.claims import POLL_SECONDS, WAIT_SECONDS
-from odf_coordinator.lifecycle.push_topics import DIGEST, topic_name
+from odf_coordinator.lifecycle.push_topics import DIGEST_DIGITS, topic_name
 
 OTHER = DatasetId.of_key(bytes([7]) * 32)
 
@@ -318,6 +318,10 @@ def test_each_taken_topic_name_is_followed_by_a_distinct_one() -> None:
     taken: list[str] = []
     for salt in (None, "", "\n2", "\n3"):
         name = topic_name("cities", "default", taken)
-        digest = "" if salt is None else "-" + sha256(f"cities\ndefault{salt}".encode()).hexdigest()[:DIGEST]
+        digest = (
+            ""
+            if salt is None
+            else "-" + sha256(f"cities\ndefault{salt}".encode()).hexdigest()[:DIGEST_DIGITS]
+        )
         assert name == f"odf.push.cities.default{digest}"
         taken.append(name)

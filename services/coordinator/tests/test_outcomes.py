@@ -5,7 +5,7 @@ from odf_testing.builders import a_dataset, a_hash
 
 from odf_common.errors import HeadMoved, Refused
 from odf_coordinator.commit.outcomes import (
-    ATTEMPTS,
+    MAX_ATTEMPTS,
     Overtaken,
     Refusal,
     require_committed,
@@ -30,7 +30,7 @@ class Change:
         return "done"
 
 
-@pytest.mark.parametrize("overtaken", [0, 1, 5, ATTEMPTS - 1])
+@pytest.mark.parametrize("overtaken", [0, 1, 5, MAX_ATTEMPTS - 1])
 def test_a_change_that_was_overtaken_is_retried(overtaken: int) -> None:
     change = Change(overtaken)
 
@@ -43,7 +43,7 @@ def test_a_change_that_is_always_overtaken_is_abandoned() -> None:
 
     with pytest.raises(HeadMoved):
         retry_on_conflict(change)
-    assert change.tries == ATTEMPTS
+    assert change.tries == MAX_ATTEMPTS
 
 
 def test_an_overtaken_proposal_names_both_heads() -> None:

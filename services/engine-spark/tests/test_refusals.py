@@ -279,7 +279,7 @@ def test_ad_hoc_queries_answer_over_whole_datasets(engine: EngineClient, dataset
 def test_large_datasets_are_scanned(
     engine: EngineClient, dataset: QueryTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("odf_engine_spark.transform.adhoc.IN_MEMORY", 0)
+    monkeypatch.setattr("odf_engine_spark.transform.adhoc.MAX_BYTES_IN_MEMORY", 0)
     assert engine.query("SELECT `offset` FROM `a.b`", (dataset,)).column(0).to_pylist() == list(range(7))
 
 

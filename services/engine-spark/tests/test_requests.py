@@ -29,7 +29,7 @@ from odf_common.metadata.steps import TransformSql
 from odf_common.ports.engine import EngineProgress
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 from odf_engine_spark.server.grpc_servicer import register
-from odf_engine_spark.server.requests import THREADS, Requests
+from odf_engine_spark.server.requests import REQUEST_THREADS, Requests
 from odf_engine_spark.spark.job_group import TASK
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.progress import RequestCancelled
@@ -150,11 +150,11 @@ def test_a_small_request_does_not_wait_for_large_ones(
     derive: Make, stub: Any, engine: EngineClient, spark: Spark, tmp_path: Path
 ) -> None:
     request = wired(asked(derive, tmp_path, LONG, FLIGHTS))
-    calls = [stub.ExecuteTransform(request) for _ in range(THREADS - 1)]
-    until(lambda: tasks(spark) == THREADS - 1)
+    calls = [stub.ExecuteTransform(request) for _ in range(REQUEST_THREADS - 1)]
+    until(lambda: tasks(spark) == REQUEST_THREADS - 1)
     (tmp_path / "small").mkdir()
     engine.execute_transform(asked(derive, tmp_path / "small", sql(LATE)))
-    assert tasks(spark) == THREADS - 1
+    assert tasks(spark) == REQUEST_THREADS - 1
     for call in calls:
         call.cancel()
     until(lambda: not jobs(spark) and not tasks(spark))
@@ -164,8 +164,8 @@ def test_waiting_transforms_do_not_delay_preprocessing_or_queries(
     derive: Make, stub: Any, engine: EngineClient, spark: Spark, tmp_path: Path
 ) -> None:
     request = wired(asked(derive, tmp_path, LONG, FLIGHTS))
-    calls = [stub.ExecuteTransform(request) for _ in range(THREADS + 1)]
-    until(lambda: tasks(spark) == THREADS)
+    calls = [stub.ExecuteTransform(request) for _ in range(REQUEST_THREADS + 1)]
+    until(lambda: tasks(spark) == REQUEST_THREADS)
     given, made = tmp_path / "given", tmp_path / "made"
     pq.write_table(pa.table({"id": [1, 2]}), given)
     preprocess = RawQueryRequest(
@@ -175,7 +175,7 @@ def test_waiting_transforms_do_not_delay_preprocessing_or_queries(
     )
     assert engine.execute_raw_query(preprocess).num_records == 2
     assert engine.query("SELECT 1 AS one", ()).to_pylist() == [{"one": 1}]
-    assert tasks(spark) == THREADS
+    assert tasks(spark) == REQUEST_THREADS
     for call in calls:
         call.cancel()
     until(lambda: not jobs(spark) and not tasks(spark))

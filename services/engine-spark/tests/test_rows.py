@@ -152,7 +152,7 @@ def test_any_grouping_of_blocks_gives_the_same_records(derive: Make) -> None:
 
 
 def test_large_requests_pass_in_chunks_with_one_order(derive: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odf_engine_spark.plan.segments.CHUNK", 3)
+    monkeypatch.setattr("odf_engine_spark.plan.segments.RECORDS_PER_RUN", 3)
     rows = [flight(n, 70.0, FROM if n % 2 else TO) for n in range(1, 11)]
     late = derive(sql(LATE), flights=[Block(rows=rows)])
     late.pull()

@@ -74,11 +74,11 @@ def test_a_column_that_was_added_later_is_null() -> None:
     assert inside.column("s").null_count == 3
 
 
-@pytest.mark.parametrize("in_memory", [adhoc.IN_MEMORY, 0])
+@pytest.mark.parametrize("in_memory", [adhoc.MAX_BYTES_IN_MEMORY, 0])
 def test_queries_read_them_out_of_slices_of_any_size(
     engine: EngineClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: int
 ) -> None:
-    monkeypatch.setattr(adhoc, "IN_MEMORY", in_memory)
+    monkeypatch.setattr(adhoc, "MAX_BYTES_IN_MEMORY", in_memory)
     table = a_table()
     write_slice(table, tmp_path / "slice")
     asked = QueryTable(name="t", schema=table.schema, data_paths=(str(tmp_path / "slice"),))
@@ -87,11 +87,11 @@ def test_queries_read_them_out_of_slices_of_any_size(
     assert answer.column("at").cast(pa.int64()).to_pylist() == [1_234_567, None]
 
 
-@pytest.mark.parametrize("in_memory", [adhoc.IN_MEMORY, 0])
+@pytest.mark.parametrize("in_memory", [adhoc.MAX_BYTES_IN_MEMORY, 0])
 def test_unsigned_integers_of_any_size_are_queried(
     engine: EngineClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: int
 ) -> None:
-    monkeypatch.setattr(adhoc, "IN_MEMORY", in_memory)
+    monkeypatch.setattr(adhoc, "MAX_BYTES_IN_MEMORY", in_memory)
     table = pa.table({name: pa.array([1, None, 3], pa.uint64()) for name in ("offset", "small", "huge")})
     table = table.set_column(0, "offset", pa.array([0, 1, 2], pa.uint64()))
     table = table.set_column(2, "huge", pa.array([0, None, 2**64 - 1], pa.uint64()))

@@ -50,13 +50,13 @@ from odf_ingest.push.source_topics import Key, SourceTopics
 from odf_ingest.registry import Registries
 from odf_ingest.topic_names import ReservedTopics
 
-READERS: Final = 2  # batches parsed in parallel
-COMMITTERS: Final = 8  # datasets committing in parallel, not counting stalled commits
-ACCEPTED: Final = 4  # datasets whose accepted pushes are committed in parallel, not counting stalled ones
-INDEXERS: Final = 4  # indexes checked in parallel, not counting those being built
-QUERIES: Final = 4  # parallel preprocessing queries, as many as the engine runs
-POLLS: Final = 4  # scheduled polls in parallel, not counting slow ones
-INSPECTORS: Final = 2  # datasets inspected in parallel
+READ_THREADS: Final = 2  # batches parsed in parallel
+COMMIT_THREADS: Final = 8  # datasets committing in parallel, not counting stalled commits
+PUSH_THREADS: Final = 4  # datasets whose accepted pushes are committed in parallel, not counting stalled ones
+INDEX_THREADS: Final = 4  # indexes checked in parallel, not counting those being built
+QUERY_THREADS: Final = 4  # parallel preprocessing queries, as many as the engine runs
+POLL_THREADS: Final = 4  # scheduled polls in parallel, not counting slow ones
+INSPECTION_THREADS: Final = 2  # datasets inspected in parallel
 
 
 def build(env: Environment) -> Service:
@@ -100,7 +100,7 @@ def _registering(*services: Register) -> Register:
 
 def _pushes(env: Environment, queues: CommitQueues, preparer: Preparer) -> PushServicer:
     receipts = Receipts(env.settings.home)
-    pool = ElasticPool(ACCEPTED, name="accepted")
+    pool = ElasticPool(PUSH_THREADS, name="accepted")
     rejecting = _rejecting(env)
     parts = Parts(receipts=receipts, queues=queues, preparer=preparer, rejecting=rejecting, pool=pool)
     return PushServicer(
@@ -140,9 +140,9 @@ def _queues(env: Environment, replies: Replies) -> CommitQueues:
         env.states,
         BatchCommitter(env.states, drafter, Proposals(replies)),
         Pools(
-            commits=ElasticPool(COMMITTERS, name="commit"),
-            queries=ThreadPoolExecutor(QUERIES, thread_name_prefix="query"),
-            indexing=ElasticPool(INDEXERS, name="index"),
+            commits=ElasticPool(COMMIT_THREADS, name="commit"),
+            queries=ThreadPoolExecutor(QUERY_THREADS, thread_name_prefix="query"),
+            indexing=ElasticPool(INDEX_THREADS, name="index"),
         ),
     )
 
@@ -165,7 +165,7 @@ def _owned(
         topics=topics,
         limits=BatchLimits(size=settings.slice_max_bytes, delay=settings.slice_max_delay_ms / 1000),
         partition_of=lambda dataset: partition_of(str(dataset).encode()),
-        pool=ElasticPool(INSPECTORS, name="inspect"),
+        pool=ElasticPool(INSPECTION_THREADS, name="inspect"),
         report_waiting=partial(_send_waiting, env.bus),
     )
 
@@ -185,7 +185,7 @@ def _work(env: Environment, queues: CommitQueues, preparer: Preparer, reader: Pu
         bus=env.bus,
         rejecting=_rejecting(env),
         registries=Registries(),
-        readers=ElasticPool(READERS, name="read"),
+        readers=ElasticPool(READ_THREADS, name="read"),
         failed=reader.failed,
     )
 
@@ -252,7 +252,7 @@ def _schedule(env: Environment, queues: CommitQueues, poller: Poller, owned: Ass
         blobs=env.blobs,
         current=queues.current,
         is_ours=lambda dataset: owned.is_owned(dataset) and has_dataset_key(keys, dataset),
-        pool=ElasticPool(POLLS, name="poll"),
+        pool=ElasticPool(POLL_THREADS, name="poll"),
     )
 
 

@@ -32,19 +32,19 @@ from odf_ingest.topic_names import EARLIEST, TopicNames, TopicStart
 NOTE: Final = "sources"
 
 
-MINUTE: Final = 60_000  # ms
-HOUR: Final = 60 * MINUTE
-DAY: Final = 24 * HOUR
-MIN_INTERVAL: Final = 1000  # ms, between polls
-MAX_INTERVAL: Final = 366 * DAY
-MIN_RETENTION: Final = MINUTE
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+MIN_INTERVAL_MS: Final = 1000  # between polls
+MAX_INTERVAL_MS: Final = 366 * DAY_MS
+MIN_RETENTION_MS: Final = MINUTE_MS
 MAX_PARTITIONS: Final = 1000  # of one topic
-_UNITS: Final = {"d": DAY, "h": HOUR, "m": MINUTE, "s": 1000, "ms": 1}
+_UNITS: Final = {"d": DAY_MS, "h": HOUR_MS, "m": MINUTE_MS, "s": 1000, "ms": 1}
 _PARTS: Final = re.compile(r"(?:\d{1,9}(?:d|h|ms|m|s))+", re.ASCII)
 _PART: Final = re.compile(r"(\d+)(d|h|ms|m|s)", re.ASCII)
 _NONE: Final = "none"
 MASK: Final = "***"
-MAX_ADDRESS: Final = 2048  # characters
+MAX_ADDRESS_CHARACTERS: Final = 2048
 
 
 class Duration(int):
@@ -165,7 +165,7 @@ class SourceSettings:
         for name in ("max_rejected_share", "max_retracted_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InvalidInput(where=_key(name), text=f"expected 0 to 1, got {getattr(self, name)}")
-        if self.poll_interval.is_limited and not MIN_INTERVAL <= self.poll_interval <= MAX_INTERVAL:
+        if self.poll_interval.is_limited and not MIN_INTERVAL_MS <= self.poll_interval <= MAX_INTERVAL_MS:
             text = f"expected 1s to 366d, or none, got {self.poll_interval}"
             raise InvalidInput(where=_key("poll_interval"), text=text)
         if self.retraction_guard_rows < 0:
@@ -173,7 +173,7 @@ class SourceSettings:
         if not 1 <= self.partitions <= MAX_PARTITIONS:
             text = f"expected 1 to {MAX_PARTITIONS}, got {self.partitions}"
             raise InvalidInput(where=_key("partitions"), text=text)
-        if self.retention.is_limited and self.retention < MIN_RETENTION:
+        if self.retention.is_limited and self.retention < MIN_RETENTION_MS:
             raise InvalidInput(
                 where=_key("retention"), text=f"expected 1m or more, or none, got {self.retention}"
             )
@@ -267,7 +267,7 @@ def _require_registry(settings: SourceSettings) -> None:
         url = Url()
     if settings.schema_registry:
         is_address = url.scheme in {"http", "https"} and url.host and not (url.query or url.fragment)
-        if not is_address or len(settings.schema_registry) > MAX_ADDRESS:
+        if not is_address or len(settings.schema_registry) > MAX_ADDRESS_CHARACTERS:
             raise InvalidInput(
                 where=where, text="expected an address such as https://registry.example.com:8081"
             )

@@ -2,7 +2,7 @@ import pytest
 
 from odf_common.dataset.batch_keys import key_in_run
 from odf_common.errors import InvalidInput
-from odf_ingest.commit.position import RECEIPTS, SourcePosition, TopicPosition, next_in_run
+from odf_ingest.commit.position import MAX_RECEIPTS, SourcePosition, TopicPosition, next_in_run
 
 
 def test_the_value_is_canonical_json() -> None:
@@ -18,10 +18,10 @@ def test_a_written_position_is_read_back() -> None:
 
 def test_only_the_last_receipts_are_kept() -> None:
     position = SourcePosition()
-    for number in range(RECEIPTS + 3):
+    for number in range(MAX_RECEIPTS + 3):
         position = position.with_receipt(str(number))
     assert position.receipts[0] == "3"
-    assert len(position.receipts) == RECEIPTS
+    assert len(position.receipts) == MAX_RECEIPTS
 
 
 def test_digests_are_kept_as_long_as_their_receipts() -> None:
@@ -30,20 +30,20 @@ def test_digests_are_kept_as_long_as_their_receipts() -> None:
     assert SourcePosition.parse(position.text()) == position
     position = position.with_receipt(key_in_run("run", 1), "0b")
     assert position.contents == {key_in_run("run", 1): "0b"}
-    for number in range(RECEIPTS):
+    for number in range(MAX_RECEIPTS):
         position = position.with_receipt(str(number))
     assert position.contents == {}
 
 
 def test_of_a_run_of_batches_the_last_one_stands_for_all() -> None:
     position = SourcePosition().with_receipt("other")
-    for number in range(3 * RECEIPTS):
+    for number in range(3 * MAX_RECEIPTS):
         key = key_in_run("run", number)
         assert next_in_run(position, "run") == number
         assert not position.has_receipt(key)
         position = position.with_receipt(key)
-    assert all(position.has_receipt(key_in_run("run", number)) for number in range(3 * RECEIPTS))
-    assert not position.has_receipt(key_in_run("run", 3 * RECEIPTS))
+    assert all(position.has_receipt(key_in_run("run", number)) for number in range(3 * MAX_RECEIPTS))
+    assert not position.has_receipt(key_in_run("run", 3 * MAX_RECEIPTS))
     assert not position.has_receipt(key_in_run("rerun", 0))
     assert next_in_run(position, "rerun") == 0
     assert not position.has_receipt("run")

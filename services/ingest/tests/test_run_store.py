@@ -32,14 +32,14 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower the limits so that a few records are handled like millions: chunked, mapped, and merged from disk to disk."""
-    monkeypatch.setattr(run_file, "CHUNK", 3)
-    monkeypatch.setattr(run_file, "CHUNKS", 2)
-    monkeypatch.setattr(run_file, "STEP", 5)
+    monkeypatch.setattr(run_file, "KEYS_PER_CHUNK", 3)
+    monkeypatch.setattr(run_file, "CHUNKS_PER_SEARCH", 2)
+    monkeypatch.setattr(run_file, "KEYS_PER_MERGE_STEP", 5)
     monkeypatch.setattr(run_file, "MAX_BLOCK_ROWS", 2)
-    monkeypatch.setattr(run_folder, "MAPPED", 0)
-    monkeypatch.setattr(run_folder, "SYNCED", 0)
-    monkeypatch.setattr(run_store, "IN_MEMORY", 8)
-    monkeypatch.setattr(run_store, "FAN", 3)
+    monkeypatch.setattr(run_folder, "MAPPED_FROM_BYTES", 0)
+    monkeypatch.setattr(run_folder, "SYNCED_FROM_BYTES", 0)
+    monkeypatch.setattr(run_store, "MAX_KEYS_IN_MEMORY", 8)
+    monkeypatch.setattr(run_store, "RUNS_PER_MERGE", 3)
 
 
 def a_store(folder: Path | None, **changed: Any) -> RunStore:
@@ -367,5 +367,5 @@ def killed_at(step: int, work: Callable[[], object]) -> bool:
 def test_as_many_runs_of_a_tier_as_it_may_have_are_merged_the_oldest_too(
     monkeypatch: pytest.MonkeyPatch, lengths: Sequence[int], first: int
 ) -> None:
-    monkeypatch.setattr(run_store, "FAN", 3)
+    monkeypatch.setattr(run_store, "RUNS_PER_MERGE", 3)
     assert run_store._first_to_merge(lengths) == first

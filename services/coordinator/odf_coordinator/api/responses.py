@@ -12,7 +12,7 @@ from odf_coordinator.catalog.problems import Problem
 from odf_coordinator.catalog.registry import DatasetHandle, Unreadable
 from odf_coordinator.operations.references import Reference
 
-NONE: Final = Rejects()
+NO_REJECTS: Final = Rejects()
 
 
 def summary(
@@ -22,7 +22,7 @@ def summary(
     data_size: int = 0,
     is_dropped: bool = False,
     late: int = 0,
-    rejects: Rejects = NONE,
+    rejects: Rejects = NO_REJECTS,
 ) -> wire.DatasetSummary:
     """Return a dataset as a gRPC message."""
     state = handle.state

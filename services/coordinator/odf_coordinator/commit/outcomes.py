@@ -10,7 +10,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 
 T = TypeVar("T")
-ATTEMPTS: Final = 20  # a busy root receives about ten commits a second
+MAX_ATTEMPTS: Final = 20  # a busy root receives about ten commits a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def require_committed(dataset: DatasetId, outcome: Outcome) -> Committed:
 
 def retry_on_conflict(change: Callable[[], T]) -> T:
     """Return the result of `change`, retrying it after each `HeadMoved`."""
-    for _ in range(ATTEMPTS - 1):
+    for _ in range(MAX_ATTEMPTS - 1):
         try:
             return change()
         except HeadMoved:

@@ -40,8 +40,8 @@ from odf_common.metadata.steps import (
 )
 from odf_coordinator.definitions.declared_schemas import Source, without_operations
 
-PRIMARY: Final = "merge.primaryKey"
-COMPARED: Final = "merge.compareColumns"
+PRIMARY_KEY_PLACE: Final = "merge.primaryKey"
+COMPARE_COLUMNS_PLACE: Final = "merge.compareColumns"
 FINER_THAN_MS: Final = ("us", "ns")
 FETCHED: Final = ("http://", "https://", "ftp://", "file://")
 TEMPLATE: Final = "${{"  # begins what is known only when it is fetched
@@ -303,10 +303,12 @@ def _require_keys(merge: MergeStrategy, names: set[str] | None) -> None:
     if isinstance(merge, MergeStrategyAppend):
         return
     if not merge.primary_key:
-        raise InvalidInput(text="primaryKey is empty; list the columns that identify a record", where=PRIMARY)
-    _require_declared(merge.primary_key, names, "primary key", PRIMARY)
+        raise InvalidInput(
+            text="primaryKey is empty; list the columns that identify a record", where=PRIMARY_KEY_PLACE
+        )
+    _require_declared(merge.primary_key, names, "primary key", PRIMARY_KEY_PLACE)
     if isinstance(merge, MergeStrategySnapshot) and merge.compare_columns:
-        _require_declared(merge.compare_columns, names, "column to compare", COMPARED)
+        _require_declared(merge.compare_columns, names, "column to compare", COMPARE_COLUMNS_PLACE)
 
 
 def _require_flat_keys(merge: MergeStrategy, columns: Iterable[Column]) -> None:
@@ -317,7 +319,7 @@ def _require_flat_keys(merge: MergeStrategy, columns: Iterable[Column]) -> None:
         if name in nested:
             what = "struct" if kind.is_struct(nested[name]) else "list"
             text = f"primary key {name} is a {what}; a key needs columns of single values"
-            raise InvalidInput(text=text, where=f"{PRIMARY}[{number}]")
+            raise InvalidInput(text=text, where=f"{PRIMARY_KEY_PLACE}[{number}]")
 
 
 def _require_declared(given: Strings, names: set[str] | None, role: str, where: str) -> None:

@@ -13,8 +13,8 @@ from odf_common.ports.bus import Topics
 from odf_common.ports.store import Catalog, CatalogEntry, Claim
 
 PREFIX: Final = "odf.push"
-MAX_LENGTH: Final = 249  # Kafka's limit for the name of a topic
-DIGEST: Final = 8  # hex digits that distinguish topics whose names would collide
+MAX_NAME_CHARACTERS: Final = 249  # Kafka's limit
+DIGEST_DIGITS: Final = 8  # hex digits that distinguish topics whose names would collide
 _OTHER: Final = re.compile(r"[^a-z0-9._-]")
 
 
@@ -23,14 +23,15 @@ def topic_name(alias: str, source: str, taken: Collection[str], *, prefix: str =
     plain = prefix + ".".join(
         (PREFIX, *(_OTHER.sub("-", part.lower()) for part in (*alias.split("/"), source)))
     )
-    if len(plain) <= MAX_LENGTH and plain not in taken:
+    if len(plain) <= MAX_NAME_CHARACTERS and plain not in taken:
         return plain
     names = (_with_digest(plain, f"{alias.lower()}\n{source}" + attempt) for attempt in _attempts())
     return next(name for name in names if name not in taken)
 
 
 def _with_digest(plain: str, text: str) -> str:
-    return f"{plain[: MAX_LENGTH - DIGEST - 1]}-{hashlib.sha256(text.encode()).hexdigest()[:DIGEST]}"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:DIGEST_DIGITS]
+    return f"{plain[: MAX_NAME_CHARACTERS - DIGEST_DIGITS - 1]}-{digest}"
 
 
 def _attempts() -> Iterator[str]:

@@ -37,7 +37,7 @@ log = structlog.stdlib.get_logger(__name__)
 CALLER_CHECK_SECONDS: Final = 0.5  # between checks whether the caller is still connected
 ENGINE_TIMEOUT_SECONDS: Final = 300.0  # that the engine may be unavailable
 # They mostly wait for servers of others; derivatives share the engine, so they take turns.
-ROOTS_AT_ONCE: Final = 16
+MAX_CONCURRENT_ROOTS: Final = 16
 
 Found = DatasetHandle | Unreadable
 
@@ -71,7 +71,7 @@ class Puller:
     keys: KeyStore
     rollback: DerivativeRollback
     rebuilder: DataRebuilder
-    roots_at_once: int = ROOTS_AT_ONCE
+    roots_at_once: int = MAX_CONCURRENT_ROOTS
 
     def pull(
         self, refs: Iterable[str], *, is_all: bool, is_recursive: bool, is_wanted: Callable[[], bool]

@@ -36,8 +36,8 @@ IDLE_SECONDS: Final = 0.5
 MAX_RUNS: Final = 2  # concurrent runs, not counting stalled ones
 MAX_RUNS_WITH_STALLED: Final = 64  # concurrent runs in total
 ROOM_SECONDS: Final = 0.1  # between checks whether a run has stalled
-UNAVAILABLE: Final = Backoff(first=0.2, most=5.0)  # after a run that a dependency has prevented
-FAILED: Final = Backoff(first=0.2, most=15.0)  # after a run that has failed
+UNAVAILABLE_BACKOFF: Final = Backoff(first=0.2, most=5.0)  # after a run that a dependency has prevented
+FAILED_BACKOFF: Final = Backoff(first=0.2, most=15.0)  # after a run that has failed
 RETRY_ADVICE: Final = "it is retried automatically; see the coordinator's log"
 CORRECT_ADVICE: Final = (
     "correct the query, with `odf commit` or `odf add --replace`, or its inputs; `odf pull` retries it"
@@ -263,7 +263,7 @@ class Scheduler:
         with self._changed:
             pause = 0.0
             if isinstance(error, Unavailable):
-                pause = UNAVAILABLE.pause(self._queue.pauses(dataset) + 1)
+                pause = UNAVAILABLE_BACKOFF.pause(self._queue.pauses(dataset) + 1)
                 if self._lost.note(dataset, str(error), remedy=remedy_of(error, RETRY_ADVICE)):
                     log.warning("transform postponed", dataset=str(dataset), why=str(error))
             self._queue.reschedule(dataset, self._now() + pause)
@@ -275,7 +275,7 @@ class Scheduler:
             self._lost.clear(dataset)  # the engine has answered
             again_at = None
             if not isinstance(error, InvalidQuery | InputDiverged):
-                again_at = self._now() + FAILED.pause(self._queue.pauses(dataset) + 1)
+                again_at = self._now() + FAILED_BACKOFF.pause(self._queue.pauses(dataset) + 1)
                 if self._problems.note(dataset, str(error), remedy=remedy_of(error, RETRY_ADVICE)):
                     log.error("transform failed", dataset=str(dataset), why=str(error))
             self._queue.finish(dataset, Result(error=error), again_at=again_at)

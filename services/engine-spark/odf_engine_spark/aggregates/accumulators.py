@@ -16,7 +16,7 @@ from odf_engine_spark.values.python_values import Plain
 V_contra = TypeVar("V_contra", contravariant=True)
 _UNIT: Final = 1074  # the smallest double is 2**-1074
 _ONE: Final = 1 << _UNIT
-_EXACT: Final = 320  # bytes: more than the sum of 2**63 doubles needs
+_EXACT_SUM_BYTES: Final = 320  # more than the sum of 2**63 doubles needs
 
 
 class Accumulator(Protocol[V_contra]):
@@ -222,7 +222,7 @@ def _packed(exact: int) -> bytes:
 
 def _unpacked(raw: bytes) -> int:
     zeros = int.from_bytes(raw[:2])
-    check(len(raw) <= _EXACT and zeros < 8 * _EXACT)
+    check(len(raw) <= _EXACT_SUM_BYTES and zeros < 8 * _EXACT_SUM_BYTES)
     exact = int.from_bytes(raw[2:], signed=True) << zeros
     check(_packed(exact) == raw)
     return exact

@@ -26,7 +26,7 @@ _AS_OF: Final = re.compile(
 )
 _LATE: Final = "LATE"
 _CLOSED: Final = {")": "(", "END": "CASE"}  # by the closing token
-_DEEPEST: Final = {"(": 1000, "CASE": 8}
+_MAX_NESTING: Final = {"(": 1000, "CASE": 8}
 _TOKEN: Final = re.compile(
     r"(?P<line>--(?:\\\n|[^\r\n])*)|(?P<comment>/\*(?!\+).*?\*/)|`[^`]*`|(?P<raw>[rR](?:'[^']*'|\"[^\"]*\"))|(?P<word>[A-Za-z_]\w*)|"
     r"(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|\S",
@@ -73,7 +73,7 @@ def check_depth(sql: str) -> None:
 
     Spark's parser takes a minute for thousands of parentheses, and its JSON doubles with each CASE inside a CASE.
     """
-    deep, before = dict.fromkeys(_DEEPEST, 0), ""
+    deep, before = dict.fromkeys(_MAX_NESTING, 0), ""
     for token in _TOKEN.finditer(sql):
         word = token[0].upper()
         if before == ".":  # a column's name
@@ -82,8 +82,8 @@ def check_depth(sql: str) -> None:
             deep[_CLOSED[word]] = max(deep[_CLOSED[word]] - 1, 0)
         elif word in deep:
             deep[word] += 1
-            if deep[word] > _DEEPEST[word]:
-                raise InvalidQuery(text=f"{TOO_DEEP}: more than {_DEEPEST[word]} nested {word}")
+            if deep[word] > _MAX_NESTING[word]:
+                raise InvalidQuery(text=f"{TOO_DEEP}: more than {_MAX_NESTING[word]} nested {word}")
         before = word
 
 

@@ -6,20 +6,20 @@ from typing import Final
 
 from odf_engine_spark.spark.tree import Tree
 
-DAY: Final = 86_400_000_000
-UNITS: Final[Mapping[str, int]] = {
+DAY_MICROSECONDS: Final = 86_400_000_000
+UNIT_MICROSECONDS: Final[Mapping[str, int]] = {
     "microsecond": 1,
     "millisecond": 1000,
     "second": 1_000_000,
     "minute": 60_000_000,
     "hour": 3_600_000_000,
-    "day": DAY,
-    "week": 7 * DAY,
+    "day": DAY_MICROSECONDS,
+    "week": 7 * DAY_MICROSECONDS,
 }
-LONGEST: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("month", "mon", "mm"), 31 * DAY),
-    "quarter": 92 * DAY,
-    **dict.fromkeys(("year", "yyyy", "yy"), 366 * DAY),
+LONGEST_UNIT_MICROSECONDS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("month", "mon", "mm"), 31 * DAY_MICROSECONDS),
+    "quarter": 92 * DAY_MICROSECONDS,
+    **dict.fromkeys(("year", "yyyy", "yy"), 366 * DAY_MICROSECONDS),
 }
 _INTERVAL: Final = re.compile(r"\s*([+-]?\d+)\s+([a-z]+?)s?(?=\s|$)", re.IGNORECASE)
 
@@ -48,7 +48,7 @@ def interval_of(text: str) -> int | None:
     text = text.strip().removeprefix("INTERVAL ").removeprefix("interval ")
     while at < len(text):
         match = _INTERVAL.match(text, at)
-        unit = UNITS.get(match[2].lower()) if match else None
+        unit = UNIT_MICROSECONDS.get(match[2].lower()) if match else None
         if match is None or unit is None:
             return None
         total += int(match[1]) * unit
@@ -65,7 +65,7 @@ def count(value: Tree, unit: int) -> int | None:
             return count(value.children[0], -unit)
         case "ExtractANSIIntervalDays":
             days = constant(value.children[0])
-            return None if days is None else days // DAY * unit
+            return None if days is None else days // DAY_MICROSECONDS * unit
         case "Literal":
             text = str(value.fields["value"])
             return int(text) * unit if text.lstrip("-").isdigit() else None

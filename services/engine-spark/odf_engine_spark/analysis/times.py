@@ -11,11 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from odf_common.errors import InvalidQuery
-from odf_engine_spark.analysis.intervals import DAY, LONGEST, UNITS, constant, count
+from odf_engine_spark.analysis.intervals import (
+    DAY_MICROSECONDS,
+    LONGEST_UNIT_MICROSECONDS,
+    UNIT_MICROSECONDS,
+    constant,
+    count,
+)
 from odf_engine_spark.spark.tree import Tree
 
 FOREVER: Final = math.inf
-MONDAY: Final = 4 * DAY  # the first one after the epoch
+MONDAY: Final = 4 * DAY_MICROSECONDS  # the first one after the epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +155,8 @@ def _cast(inner: Time | Frame | None, type_: object) -> Time | None:
         case "timestamp":
             return inner
         case "date":
-            span = inner.span.widened(upper=DAY - inner.step(DAY))
-            return Time(span=span, period=DAY, windows=_coarser(inner, DAY))
+            span = inner.span.widened(upper=DAY_MICROSECONDS - inner.step(DAY_MICROSECONDS))
+            return Time(span=span, period=DAY_MICROSECONDS, windows=_coarser(inner, DAY_MICROSECONDS))
         case _:
             return None
 
@@ -159,11 +165,11 @@ def _shifted(value: Tree, known: Known) -> Time | None:
     match value.kind:
         case "TimestampAdd":
             amount, moment = value.children
-            unit = UNITS.get(str(value.fields["unit"]).lower())
+            unit = UNIT_MICROSECONDS.get(str(value.fields["unit"]).lower())
             by = count(amount, unit) if unit else None
         case "DateAdd" | "DateSub":
             moment, days = value.children
-            by = count(days, DAY if value.kind == "DateAdd" else -DAY)
+            by = count(days, DAY_MICROSECONDS if value.kind == "DateAdd" else -DAY_MICROSECONDS)
         case _:
             moment, interval = value.children
             by = constant(interval)
@@ -180,15 +186,18 @@ def _truncated(moment: Tree, unit: Tree, known: Known) -> Time | None:
     if base is None or unit.kind != "Literal":
         return None
     name = str(unit.fields["value"]).lower()
-    size = UNITS.get(name, LONGEST.get(name))
+    size = UNIT_MICROSECONDS.get(name, LONGEST_UNIT_MICROSECONDS.get(name))
     if size is None:
         return None
-    is_even = name in UNITS and name != "week"  # weeks begin on Mondays, months are uneven
+    is_even = name in UNIT_MICROSECONDS and name != "week"  # weeks begin on Mondays, months are uneven
     return Time(
         span=base.span.widened(upper=size - base.step(size)),
-        period=size if is_even else DAY,
+        period=size if is_even else DAY_MICROSECONDS,
         windows=_coarser(
-            base, size, offset=MONDAY if name == "week" else 0, unit="" if name in UNITS else name[0]
+            base,
+            size,
+            offset=MONDAY if name == "week" else 0,
+            unit="" if name in UNIT_MICROSECONDS else name[0],
         ),
     )
 
@@ -199,7 +208,7 @@ def _coarser(base: Time, size: int, *, offset: int = 0, unit: str = "") -> Laten
     if fine is None or fine.slide < fine.size or (unit and fine.offset):
         return None
     if fine.size > 1:  # such windows have to begin at their own values, and each to fall into one new window
-        grid = math.gcd(DAY if unit else size, offset or size)
+        grid = math.gcd(DAY_MICROSECONDS if unit else size, offset or size)
         if base.span.lower != 1 or fine.offset or fine.unit or grid % fine.size:
             return None
     return Lateness(slide=size, size=size, offset=(fine.offset + offset) % size, unit=unit)

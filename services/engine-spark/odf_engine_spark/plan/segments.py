@@ -27,7 +27,7 @@ from odf_engine_spark.spark.progress import Progress
 from odf_engine_spark.values.equality_codes import equality_codes, normalized
 from odf_engine_spark.values.operations import Numbers, carried_operations
 
-CHUNK: Final = 1 << 18  # records per run of Spark in row-wise queries
+RECORDS_PER_RUN: Final = 1 << 18  # of Spark, in row-wise queries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class Segment:
         deltas = {name: step.streams[name] for name in self.order(step)}
         operations = np.concatenate([delta.operations for delta in deltas.values()])
         parts = []
-        for start, end in _chunks(operations, CHUNK):
+        for start, end in _chunks(operations, RECORDS_PER_RUN):
             if end > start:
                 parts.append(self.collect(_numbered(deltas, start, end)))
                 step.progress.report("records", rows=end, total=len(operations))

@@ -52,7 +52,7 @@ from odf_engine_spark.transform.migration import migrate
 log = structlog.stdlib.get_logger(__name__)
 
 R = TypeVar("R", TransformResponse, RawQueryResponse)
-CHUNK: Final = 1 << 20  # bytes
+CHUNK_BYTES: Final = 1 << 20
 
 
 class EngineServicer(engine_pb2_grpc.EngineServicer):
@@ -134,8 +134,8 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             with pa.ipc.new_stream(sink, result.schema) as stream:
                 stream.write_table(result)
             raw = memoryview(sink.getvalue())
-            for at in range(0, len(raw), CHUNK):
-                yield engine_pb2.ArrowChunk(ipc=bytes(raw[at : at + CHUNK]))
+            for at in range(0, len(raw), CHUNK_BYTES):
+                yield engine_pb2.ArrowChunk(ipc=bytes(raw[at : at + CHUNK_BYTES]))
 
     def _validated(self, request: engine_pb2.ValidateQueryRequest) -> engine_pb2.ValidateQueryResponse:
         if request.sql:

@@ -21,7 +21,7 @@ PACKAGES: Final = ("numpy", "pyarrow", "pyspark")
 SEMANTICS: Final = 1
 # Earlier versions had a hash of the sources instead of `SEMANTICS`; with the same releases their results are equal.
 FORMER: Final[Mapping[str, str]] = {"0.1.0+spark4.3.0.5bc3fbb2aaf3": "0.1.0+spark4.3.0.s1.bb71a90a73af"}
-DIGITS: Final = 12
+HASH_DIGITS: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,4 +53,4 @@ def identity_of(spark: Spark) -> Identity:
 
 def digest(releases: Mapping[str, str]) -> str:
     """Return twelve hexadecimal digits that identify the releases."""
-    return hashlib.sha256(repr(sorted(releases.items())).encode()).hexdigest()[:DIGITS]
+    return hashlib.sha256(repr(sorted(releases.items())).encode()).hexdigest()[:HASH_DIGITS]

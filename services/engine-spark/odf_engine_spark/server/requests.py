@@ -21,7 +21,7 @@ from odf_engine_spark.spark.progress import Progress, RequestCancelled
 log = structlog.stdlib.get_logger(__name__)
 
 T = TypeVar("T")
-THREADS: Final = 4  # requests inside Spark at once; the rest is queued
+REQUEST_THREADS: Final = 4  # more requests wait
 REPORT_INTERVAL_SECONDS: Final = 1.0  # between reports
 CANCEL_GRACE_SECONDS: Final = 10.0  # for tasks to notice that they are cancelled
 CANCEL_POLL_SECONDS: Final = 0.1  # between checks of that
@@ -58,7 +58,7 @@ class Requests:
         self._is_well = is_well
         self._on_stuck = on_stuck
         self._grace = grace
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="spark")
+        self._pool = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="spark")
         # gRPC calls back on its own thread, which a hanging JVM must not block.
         self._endings = ThreadPoolExecutor(1, thread_name_prefix="endings")
 

@@ -26,7 +26,7 @@ Java = Any  # an object of the JVM
 OPTIMIZER: Final = "org.apache.spark.sql.catalyst.optimizer"
 _SQL_UTILS: Final = "org.apache.spark.sql.api.python.PythonSQLUtils"
 _NIL: Final = "scala.collection.immutable.Nil"
-_FEW: Final = 3  # elements, for which a list is shorter to build than to copy
+_MAX_BUILT_ELEMENTS: Final = 3  # up to which a list is shorter to build than to copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Spark:
     def seq(self, items: Iterable[Java]) -> Java:
         """Return a Scala list, in as few calls as possible: most are empty or have one element."""
         found = list(items)
-        if len(found) > _FEW:
+        if len(found) > _MAX_BUILT_ELEMENTS:
             return self.method("org.apache.spark.api.python.PythonUtils.toSeq")(found)
         pair = getattr(self.classes("scala.collection.immutable"), "$colon$colon")
         return reduce(lambda tail, item: pair(item, tail), reversed(found), self.singleton(_NIL))

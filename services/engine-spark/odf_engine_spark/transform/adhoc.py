@@ -33,7 +33,7 @@ log = structlog.stdlib.get_logger(__name__)
 RAW_INPUT: Final = "input"
 BIGINT_MAX: Final = 2**63 - 1
 UINT64_MAX: Final = 2**64 - 1
-IN_MEMORY: Final = 32 * 1024 * 1024  # bytes of slices; larger tables are scanned by Spark
+MAX_BYTES_IN_MEMORY: Final = 32 * 1024 * 1024  # bytes of slices; larger tables are scanned by Spark
 
 
 def run_raw(warm: Spark, request: RawQueryRequest) -> RawQueryResponseSuccess:
@@ -108,7 +108,7 @@ def _view(spark: Spark, table: QueryTable, scratch: Path) -> None:
     files = [Path(file) for file in table.data_paths]
     inside = spark_schema_of(table.schema)
     integers = _integers(table.schema, files)
-    if sum(file.stat().st_size for file in files) <= IN_MEMORY:
+    if sum(file.stat().st_size for file in files) <= MAX_BYTES_IN_MEMORY:
         schema = _plain_integers(inside, integers)
         parts = [in_spark(read_slice(file), schema) for file in files]
         records = pa.concat_tables([schema.empty_table(), *parts])

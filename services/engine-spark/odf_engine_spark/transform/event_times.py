@@ -15,8 +15,8 @@ from odf_engine_spark.plan.delta import NEVER, Delta
 from odf_engine_spark.transform.inputs import Input
 from odf_engine_spark.values.operations import Numbers
 
-US: Final = 1000  # nanoseconds
-_DAY: Final = 86_400_000_000
+MICROSECOND_NS: Final = 1000
+_DAY_MICROSECONDS: Final = 86_400_000_000
 _LONG_AGO: Final = -(1 << 62)  # for a record without event time
 
 
@@ -39,7 +39,10 @@ def event_times(records: pa.Table, column: str) -> Numbers:
     """Return a time column in microseconds; a date counts as its midnight."""
     values = records.column(column)
     if kind.is_date32(values.type):
-        return np.asarray(values.cast(pa.int32()).cast(pa.int64()).fill_null(_LONG_AGO // _DAY)) * _DAY
+        return (
+            np.asarray(values.cast(pa.int32()).cast(pa.int64()).fill_null(_LONG_AGO // _DAY_MICROSECONDS))
+            * _DAY_MICROSECONDS
+        )
     return np.asarray(
         values.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64()).fill_null(_LONG_AGO)
     )
@@ -49,7 +52,7 @@ def watermarks_before(system_times: Numbers, watermarks: Sequence[Watermark], be
     """Return, for each record, the input's watermark before the record's block, in microseconds."""
     blocks = np.array([watermark.system_time.ms * 1000 for watermark in watermarks], dtype=np.int64)
     times = [before] + [watermark.event_time.ns for watermark in watermarks]
-    known = np.array([NEVER if time is None else time // US for time in times], dtype=np.int64)
+    known = np.array([NEVER if time is None else time // MICROSECOND_NS for time in times], dtype=np.int64)
     reached = np.maximum.accumulate(known)
     return np.asarray(reached[np.searchsorted(blocks, system_times, side="left")])
 
@@ -61,7 +64,7 @@ def last_watermark(watermarks: Sequence[Watermark], before: int | None) -> int |
 
 def microseconds(watermark: int | None) -> int | None:
     """Return a watermark of a chain in microseconds."""
-    return None if watermark is None else watermark // US
+    return None if watermark is None else watermark // MICROSECOND_NS
 
 
 def highest(value: int | None, other: int | None) -> int | None:

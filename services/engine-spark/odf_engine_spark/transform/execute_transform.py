@@ -29,7 +29,7 @@ from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.progress import Progress
 from odf_engine_spark.transform.checkpoint import State, read_state, write_state
 from odf_engine_spark.transform.event_times import (
-    US,
+    MICROSECOND_NS,
     delta_of,
     event_times,
     highest,
@@ -41,7 +41,7 @@ from odf_engine_spark.values.operations import Numbers
 
 log = structlog.stdlib.get_logger(__name__)
 
-CACHED: Final = 64  # prepared transforms kept in memory
+MAX_CACHED_TRANSFORMS: Final = 64  # prepared ones, in memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class Transforms:
         log.debug("transform prepared", stages=stages, ms=_ms_since(begun))
         with self._guard:
             self._ready[key] = prepared
-            if len(self._ready) > CACHED:
+            if len(self._ready) > MAX_CACHED_TRANSFORMS:
                 self._ready.popitem(last=False)
         return prepared
 
@@ -201,7 +201,7 @@ def _output_watermark(prepared: PreparedTransform, reached: int | None) -> int |
     known = flow.watermark(
         event_time, None if input_watermark is None else input_watermark - prepared.last.late
     )
-    return None if known is None else known * US
+    return None if known is None else known * MICROSECOND_NS
 
 
 def _check_not_before(table: pa.Table, watermark: int | None, vocab: DatasetVocabulary) -> None:
@@ -210,8 +210,8 @@ def _check_not_before(table: pa.Table, watermark: int | None, vocab: DatasetVoca
     if watermark is None or not len(table) or table.column(column).null_count:
         return
     first = int(event_times(table, column).min())
-    if first * US < watermark:
+    if first * MICROSECOND_NS < watermark:
         raise InvalidQuery(
-            text=f"{column} {Timestamp(first * US)} is before the watermark {Timestamp(watermark)}: "
+            text=f"{column} {Timestamp(first * MICROSECOND_NS)} is before the watermark {Timestamp(watermark)}: "
             "take it from the window, such as window.start"
         )

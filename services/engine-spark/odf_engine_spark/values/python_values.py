@@ -18,8 +18,8 @@ from odf_common.errors import InvalidQuery
 from odf_engine_spark.values.equality_codes import float_order, floats, in_one_piece, normalized
 
 Plain = int | float | str | bytes | tuple["Plain", ...] | None
-_WORD: Final = 64  # bits
-_HALF: Final = (1 << _WORD) - 1
+_WORD_BITS: Final = 64
+_HALF: Final = (1 << _WORD_BITS) - 1
 _LARGEST: Final = np.iinfo(np.int64).max
 
 
@@ -130,7 +130,7 @@ def _unscaled(values: pa.Array) -> list[Plain]:
     wide = (high != low >> 63) & ~is_null
     plain: list[Plain] = low.tolist()
     for at in np.flatnonzero(wide).tolist():
-        plain[at] = (int(high[at]) << _WORD) | (int(low[at]) & _HALF)
+        plain[at] = (int(high[at]) << _WORD_BITS) | (int(low[at]) & _HALF)
     for at in np.flatnonzero(is_null).tolist():
         plain[at] = None
     return plain

@@ -29,7 +29,7 @@ log = structlog.stdlib.get_logger(__name__)
 SCAN_SECONDS: Final = 5.0  # between looks for pushes that another process has left behind
 TIDY_SECONDS: Final = 3600.0
 POLL_SECONDS: Final = 0.2  # between looks at a receipt that another process may settle
-BUGS: Final = 3  # attempts at a push that fails because of a bug
+MAX_ATTEMPTS_AFTER_BUG: Final = 3  # attempts at a push that fails because of a bug
 RETRY: Final = Backoff(first=0.2, most=10.0)
 
 
@@ -129,7 +129,7 @@ class AcceptedPushes:
             except Exception as error:
                 bugs += 1
                 log.exception("cannot commit an accepted push because of a bug", dataset=str(dataset))
-                if bugs < BUGS:
+                if bugs < MAX_ATTEMPTS_AFTER_BUG:
                     continue
                 text = f"a bug in the node: {type(error).__name__}; its log has the details"
                 done = refused(push.receipt, code="Bug", text=text, advice="")

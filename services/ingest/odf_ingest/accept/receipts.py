@@ -24,7 +24,7 @@ from odf_common.identity.did import DatasetId
 from odf_ingest.errors import KeyReused, TooManyPending
 
 FOLDER: Final = "accepted"
-MAX_PENDING: Final = 1000  # of a dataset
+MAX_PENDING_PUSHES: Final = 1000  # per dataset
 KEPT_SECONDS: Final = 7 * 24 * 3600.0  # after which a settled receipt is forgotten
 BATCH: Final = ".batch"
 _RECEIPT: Final = ".json"
@@ -132,7 +132,7 @@ class Receipts:
                 return known
             self._drop_batches(folder, receipt.id)
             numbers = [int(name.partition("-")[0]) for name in self._batches(folder)]
-            if len(numbers) >= MAX_PENDING:
+            if len(numbers) >= MAX_PENDING_PUSHES:
                 raise TooManyPending(what=f"{len(numbers)} pushes of this dataset")
             _link(batch, folder / f"{max(numbers, default=0) + 1:09d}-{receipt.id}{BATCH}")
             try:

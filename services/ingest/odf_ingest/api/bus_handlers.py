@@ -13,7 +13,7 @@ from odf_ingest.control.source_commands import SourceCommands
 from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
 from odf_ingest.push.reader import PushReader
 
-COMMANDS: Final = 8  # threads for commands; finding a bad message takes a while
+COMMAND_THREADS: Final = 8  # finding a bad message takes a while
 
 
 class Notices:
@@ -63,6 +63,9 @@ def subscriptions(notices: Notices, commands: SourceCommands, replies: Replies) 
         replies.subscription(COORDINATOR_REPLIES),
         Subscription(topic=NOTIFICATIONS, handler=notices.on_notification, group=False),
         Subscription(
-            topic=INGEST_COMMANDS, handler=commands.handle, on_assigned=notices.on_assigned, threads=COMMANDS
+            topic=INGEST_COMMANDS,
+            handler=commands.handle,
+            on_assigned=notices.on_assigned,
+            threads=COMMAND_THREADS,
         ),
     )

@@ -9,7 +9,7 @@ from odf_common.errors import InvalidInput, NotFound
 from odf_common.metadata.events import AddPushSource
 from odf_ingest.commit.file_commit import chosen_source
 
-MAX_KEY: Final = 200  # characters
+MAX_KEY_CHARACTERS: Final = 200
 
 
 def staged_file(staging: Staging, name: str) -> Path:
@@ -32,5 +32,5 @@ def source_named(state: ChainState, name: str) -> AddPushSource:
 
 def require_key(what: str, key: str) -> None:
     """Raise `InvalidInput` unless a key that a client chose is short and printable."""
-    if not 0 < len(key) <= MAX_KEY or not key.isascii() or not key.isprintable():
-        raise InvalidInput(where=what, text=f"expected 1 to {MAX_KEY} printable ASCII characters")
+    if not 0 < len(key) <= MAX_KEY_CHARACTERS or not key.isascii() or not key.isprintable():
+        raise InvalidInput(where=what, text=f"expected 1 to {MAX_KEY_CHARACTERS} printable ASCII characters")

@@ -27,7 +27,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SourceState
 
 VERSION: Final = 1
-RECEIPTS: Final = 64  # kept, newest last
+MAX_RECEIPTS: Final = 64  # the newest last
 
 
 class Position(Protocol):
@@ -139,7 +139,7 @@ class SourcePosition:
         """
         run = _run(key)
         kept = self.receipts if run is None else [other for other in self.receipts if _run(other) != run]
-        receipts = (*kept, key)[-RECEIPTS:]
+        receipts = (*kept, key)[-MAX_RECEIPTS:]
         digests = {**self.contents, key: content}
         contents = {receipt: digests[receipt] for receipt in receipts if digests.get(receipt)}
         return replace(self, receipts=receipts, contents=contents)

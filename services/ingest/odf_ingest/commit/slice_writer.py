@@ -35,7 +35,7 @@ from odf_ingest.prepare.event_time import fill_event_time
 from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.source_settings import SourceSettings, load_settings
 
-USUAL: Final = SourceSettings()
+DEFAULT_SETTINGS: Final = SourceSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class Drafter:
         source: str,
         position: Position,
         watermark: NewWatermark,
-        settings: SourceSettings = USUAL,
+        settings: SourceSettings = DEFAULT_SETTINGS,
     ) -> Draft:
         """Write the slice durably and return the proposal; `watermark` and `settings` are the source's.
 

@@ -20,7 +20,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_ingest.merge import MergeResult
 from odf_ingest.prepare.event_time import event_times, max_event_time
 from odf_ingest.prepare.preparer import PreparedRecords
-from odf_ingest.source_settings import DAY, HOUR, MINUTE, Duration, SourceSettings
+from odf_ingest.source_settings import DAY_MS, HOUR_MS, MINUTE_MS, Duration, SourceSettings
 
 KEEP_WATERMARK: Final = "held"
 # A watermark: milliseconds; None: the greatest event time of the batch's records; KEEP_WATERMARK: unchanged.
@@ -95,11 +95,11 @@ def lateness_of(merged: MergeResult, column: str, watermark: Timestamp | None) -
 
 def proposed_delay(most: int) -> Duration:
     """Return a round duration of at least `most` ms."""
-    unit = next((unit for unit in (MINUTE, HOUR, DAY) if most < unit * _NEXT[unit]), DAY)
+    unit = next((unit for unit in (MINUTE_MS, HOUR_MS, DAY_MS) if most < unit * _NEXT[unit]), DAY_MS)
     return Duration(-(-most // unit) * unit)
 
 
-_NEXT: Final = {MINUTE: 60, HOUR: 24, DAY: 1}
+_NEXT: Final = {MINUTE_MS: 60, HOUR_MS: 24, DAY_MS: 1}
 
 
 class LateRecords:

@@ -14,7 +14,7 @@ from odf_common.data.columns import Operation
 from odf_common.metadata.steps import Strings
 from odf_ingest.history.keys import Keys, key_array, last_of_each, with_keys
 from odf_ingest.history.run_file import take
-from odf_ingest.history.run_store import IS_THERE, RunStore
+from odf_ingest.history.run_store import PRESENCE_COLUMN, RunStore
 
 _GONE: Final = (Operation.RETRACT, Operation.CORRECT_FROM)
 
@@ -35,7 +35,7 @@ class CurrentRows:
         distinct, last = last_of_each(key_array(records, self._key))
         rows = records.take(pa.array(last))
         is_there = ~np.isin(rows.column(operation).to_numpy(), _GONE)
-        rows = rows.drop_columns([operation]).append_column(IS_THERE, pa.array(is_there))
+        rows = rows.drop_columns([operation]).append_column(PRESENCE_COLUMN, pa.array(is_there))
         self.store.append(distinct, rows, head)
 
     def current(self, keys: Keys | None = None) -> pa.Table:
@@ -49,10 +49,10 @@ class CurrentRows:
             return pa.table({})
         # Filtering the many small chunks of runs would take several times as long as combining them first.
         rows = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
-        is_current = rows.column(IS_THERE).to_numpy()
+        is_current = rows.column(PRESENCE_COLUMN).to_numpy()
         if keys is None and len(runs) > 1:
             is_current = is_current & _is_newest([run.keys() for run in runs])
-        rows = rows.drop_columns([IS_THERE])
+        rows = rows.drop_columns([PRESENCE_COLUMN])
         if not is_current.all():
             rows = rows.filter(pa.array(is_current)).combine_chunks()
         return rows

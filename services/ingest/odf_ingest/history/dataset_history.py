@@ -48,7 +48,7 @@ from odf_ingest.history.key_index import KeyIndex
 from odf_ingest.history.keys import Keys, key_array, with_keys
 from odf_ingest.history.run_store import RunStore
 
-RUN: Final = 1 << 17  # records per update while many slices are read
+RECORDS_PER_UPDATE: Final = 1 << 17  # records per update while many slices are read
 
 SlicePath = Callable[[Multihash], Path]
 Fresh = tuple[npt.NDArray[np.int64], Keys]
@@ -217,7 +217,7 @@ class DatasetHistory:
                 read_slice(self._slice_path(slice_.name), None if columns is None else list(columns))
             )
             rows += len(tables[-1])
-            if rows >= RUN or done == len(slices):
+            if rows >= RECORDS_PER_UPDATE or done == len(slices):
                 yield done, slice_.block, _joined(tables)
                 tables, rows = [], 0
 

@@ -30,8 +30,8 @@ log = structlog.stdlib.get_logger(__name__)
 BUSY_SECONDS: Final = 1.0  # that a commit waits for another thread to catch up the index
 MAX_BLOCKS_IN_COMMIT: Final = 1000  # by which a commit extends an index
 FEW_SLICES: Final = 64  # that are read at once, however many indexes are being built
-BUILDS: Final = 2  # indexes built at a time in this process; each holds some 100,000 records in memory
-_building: Final = threading.BoundedSemaphore(BUILDS)
+MAX_CONCURRENT_BUILDS: Final = 2  # in this process; each holds some 100,000 records in memory
+_building: Final = threading.BoundedSemaphore(MAX_CONCURRENT_BUILDS)
 
 Index = TypeVar("Index", bound=KeyIndex | CurrentRows)
 Result = TypeVar("Result")

@@ -1,8 +1,8 @@
 """Keys as arrays that sort and compare exactly.
 
 Which keys are equal is defined in `equality.py`. One column of integers, times or floating-point numbers
-becomes integers. Other keys become bytes that are equal exactly where the keys are; those longer than `INLINE`
-become a SHA-256 digest.
+becomes integers. Other keys become bytes that are equal exactly where the keys are; those longer than
+`MAX_INLINE_BYTES` become a SHA-256 digest.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import pyarrow.types as kind
 from odf_common.errors import InvalidInput
 from odf_ingest.history.equality import comparable
 
-INLINE: Final = 64  # maximum bytes of a key that is stored without hashing
+MAX_INLINE_BYTES: Final = 64  # of a key that is stored without hashing
 Keys = npt.NDArray[np.generic]
 _END: Final = 1  # ends each key, since numpy ignores trailing zero bytes
 _RAW: Final = 1
@@ -111,8 +111,8 @@ def _sortable(keys: pa.Array) -> Keys:
     lengths = pc.binary_length(keys).to_numpy(zero_copy_only=False).astype(np.int64)
     longest = int(lengths.max(initial=0))
     tags = np.full(len(keys), _RAW, dtype=np.uint8)
-    if longest > INLINE:
-        is_long = lengths > INLINE
+    if longest > MAX_INLINE_BYTES:
+        is_long = lengths > MAX_INLINE_BYTES
         texts = keys.to_pylist()
         for index in np.flatnonzero(is_long):
             texts[index] = hashlib.sha256(texts[index]).digest()

@@ -23,13 +23,13 @@ import pyarrow as pa
 
 from odf_ingest.history.keys import Keys
 
-CHUNK: Final = 256  # keys
-CHUNKS: Final = 1024  # that are searched at a time
+KEYS_PER_CHUNK: Final = 256
+CHUNKS_PER_SEARCH: Final = 1024
 BLOCK_BYTES: Final = 1 << 14  # of rows, about
 MAX_BLOCK_ROWS: Final = 8192
-STEP: Final = 1 << 17  # keys of the longest run that are merged at a time
+KEYS_PER_MERGE_STEP: Final = 1 << 17  # of the longest run
 _ALIGNMENT: Final = 64  # of row blocks, so that Arrow uses them where they are
-_SPOOL: Final = 1 << 23  # bytes of keys that a writer holds in memory
+_SPOOL_BYTES: Final = 1 << 23  # of keys that a writer holds in memory
 _TRAILER: Final = struct.Struct(
     "<8sQQI"
 )  # magic, size of the directory and of its JSON, CRC-32 of the directory
@@ -104,7 +104,7 @@ class RunWriter:
         self._file = file
         self._dtype = dtype
         self._schema = schema
-        self._keys = tempfile.SpooledTemporaryFile(_SPOOL)  # noqa: SIM115 - closed in `finish`
+        self._keys = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)  # noqa: SIM115 - closed in `finish`
         self._last: Keys = np.zeros(1, dtype)
         self._count = 0  # keys
         self._rows: list[pa.Table] = []
@@ -146,7 +146,7 @@ class RunWriter:
         keys_at, size = self._at, self._dtype.itemsize
         first, chunks = [], []
         self._keys.seek(0)
-        while chunk := self._keys.read(CHUNK * size):
+        while chunk := self._keys.read(KEYS_PER_CHUNK * size):
             first.append(chunk[:size])
             chunks.append(zlib.crc32(chunk))
             self._write(chunk)
@@ -240,9 +240,9 @@ class Run:
         rows = np.empty(len(keys), np.int64)
         chunks = np.searchsorted(self._directory.first, keys, side="right") - 1
         starts = np.flatnonzero(chunks != np.append(-1, chunks[:-1]))  # of the keys of each chunk
-        for first in range(0, len(starts), CHUNKS):
-            begun = starts[first : first + CHUNKS]
-            end = starts[first + CHUNKS] if first + CHUNKS < len(starts) else len(keys)
+        for first in range(0, len(starts), CHUNKS_PER_SEARCH):
+            begun = starts[first : first + CHUNKS_PER_SEARCH]
+            end = starts[first + CHUNKS_PER_SEARCH] if first + CHUNKS_PER_SEARCH < len(starts) else len(keys)
             rows[begun[0] : end] = self._find_in(chunks[begun], keys[begun[0] : end])
         return rows
 
@@ -251,18 +251,20 @@ class Run:
         chunks = np.concatenate([self._chunk(number) for number in numbers.tolist()])
         places = np.searchsorted(chunks, keys)
         places[places == len(chunks)] = 0
-        rows: Places = numbers[places // CHUNK] * CHUNK + places % CHUNK
+        rows: Places = numbers[places // KEYS_PER_CHUNK] * KEYS_PER_CHUNK + places % KEYS_PER_CHUNK
         return np.where(chunks[places] == keys, rows, -1)
 
     def position(self, key: Keys) -> int:
         """Return how many keys are less than this one, an array of length 1."""
         number = int(np.searchsorted(self._directory.first, key, side="right")[0]) - 1
-        return 0 if number < 0 else number * CHUNK + int(np.searchsorted(self._chunk(number), key)[0])
+        return (
+            0 if number < 0 else number * KEYS_PER_CHUNK + int(np.searchsorted(self._chunk(number), key)[0])
+        )
 
     def keys(self, start: int = 0, end: int | None = None) -> Keys:
         """Return the keys of some rows."""
         end = len(self) if end is None else end
-        for number in range(start // CHUNK, -(-end // CHUNK)):
+        for number in range(start // KEYS_PER_CHUNK, -(-end // KEYS_PER_CHUNK)):
             self._chunk(number)
         return self._keys[start:end]
 
@@ -289,10 +291,10 @@ class Run:
         return self.schema
 
     def _chunk(self, number: int) -> Keys:
-        chunk = self._keys[number * CHUNK : (number + 1) * CHUNK]
+        chunk = self._keys[number * KEYS_PER_CHUNK : (number + 1) * KEYS_PER_CHUNK]
         if not self._chunk_checked[number]:
             if zlib.crc32(chunk.data) != self._directory.chunks.item(number):
-                raise RunDamaged(self, f"keys from {number * CHUNK}: the checksum is wrong")
+                raise RunDamaged(self, f"keys from {number * KEYS_PER_CHUNK}: the checksum is wrong")
             self._chunk_checked[number] = True
             self._unchecked -= 1
         return chunk
@@ -354,10 +356,10 @@ def write_merged(file: IO[bytes], runs: Sequence[Run], *, drop: str | None = Non
 
 
 def _merged(runs: Sequence[Run], schema: pa.Schema | None) -> Iterator[tuple[Keys, pa.Table | None]]:
-    """Yield keys and rows by key, in parts whose size depends on `STEP` only."""
+    """Yield keys and rows by key, in parts whose size depends on `KEYS_PER_MERGE_STEP` only."""
     longest = max(runs, key=len)
     before = [0] * len(runs)
-    for stop in range(STEP, len(longest) + STEP, STEP):
+    for stop in range(KEYS_PER_MERGE_STEP, len(longest) + KEYS_PER_MERGE_STEP, KEYS_PER_MERGE_STEP):
         after = [len(run) for run in runs]
         if stop < len(longest):
             key = longest.keys(stop, stop + 1)

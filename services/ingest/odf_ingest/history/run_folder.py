@@ -28,8 +28,8 @@ log = structlog.stdlib.get_logger(__name__)
 MANIFEST: Final = "runs.json"
 LOCK: Final = "lock"
 SUFFIX: Final = ".run"
-MAPPED: Final = 1 << 18  # bytes from which on a run is not read into memory
-SYNCED: Final = 1 << 24  # bytes of a run that would take long to rebuild after a power cut
+MAPPED_FROM_BYTES: Final = 1 << 18  # longer runs are mapped, not read into memory
+SYNCED_FROM_BYTES: Final = 1 << 24  # longer runs would take long to rebuild after a power cut
 Stamp = tuple[int, int, int]
 
 
@@ -106,7 +106,7 @@ class RunFolder:
             with path.open("xb") as file:
                 fill(file)
                 file.flush()
-                if file.tell() >= SYNCED:
+                if file.tell() >= SYNCED_FROM_BYTES:
                     os.fsync(file.fileno())
                 size = file.tell()
             return name, self._open(name, size, is_checked=True)
@@ -146,7 +146,7 @@ class RunFolder:
                 # Checked before it is mapped: reading past the end of a map would kill the process.
                 raise RunDamaged(None, f"{name} is cut off")
             # A map holds a file descriptor, so short runs are read instead.
-            is_short = actual < MAPPED
+            is_short = actual < MAPPED_FROM_BYTES
             content = os.read(handle, actual) if is_short else mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
         finally:
             os.close(handle)

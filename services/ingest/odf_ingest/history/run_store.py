@@ -22,10 +22,10 @@ from odf_ingest.history.run_folder import HeldRun, RunFolder, Stamp
 log = structlog.stdlib.get_logger(__name__)
 
 FORMAT: Final = 2
-FAN: Final = 8  # runs of similar length that are merged into one: each key is copied log8(keys) times
-IN_MEMORY: Final = 1 << 17  # keys; longer runs are merged from disk to disk
-MAX_LAG: Final = 64  # blocks without keys until the manifest is rewritten
-IS_THERE: Final = "\0is_there"  # the column that is false for a row that was retracted
+RUNS_PER_MERGE: Final = 8  # of similar length, into one: each key is copied log8(keys) times
+MAX_KEYS_IN_MEMORY: Final = 1 << 17  # longer runs are merged from disk to disk
+MAX_BLOCKS_BEHIND: Final = 64  # blocks without keys until the manifest is rewritten
+PRESENCE_COLUMN: Final = "\0is_there"  # the column that is false for a row that was retracted
 
 
 class RunStore:
@@ -98,7 +98,7 @@ class RunStore:
         if head not in self.heads[:1]:
             self._head = head
             self._lag += blocks
-            if self._lag >= MAX_LAG:
+            if self._lag >= MAX_BLOCKS_BEHIND:
                 self._persist(len(self._held))
 
     def _persist(self, start: int) -> bool:
@@ -131,7 +131,7 @@ class RunStore:
         return HeldRun(run, held.head, name)
 
     def _merged(self, folder: RunFolder, held: Sequence[HeldRun]) -> HeldRun:
-        if len(held) == 1 or sum(len(run.run) for run in held) <= IN_MEMORY:
+        if len(held) == 1 or sum(len(run.run) for run in held) <= MAX_KEYS_IN_MEMORY:
             return self._saved(folder, self._merged_in_memory(held))
         runs, drop = [run.run for run in held], self._dropped(held)
         name, run = folder.write(lambda file: write_merged(file, runs, drop=drop))
@@ -147,7 +147,7 @@ class RunStore:
     def _dropped(self, held: Sequence[HeldRun]) -> str | None:
         """Return the column by which rows are dropped: only a merge of the oldest runs leaves nothing to be hidden."""
         is_oldest = held[0] is self._held[0] and held[0].run.schema is not None
-        return IS_THERE if is_oldest else None
+        return PRESENCE_COLUMN if is_oldest else None
 
 
 def _in_memory(file: io.BytesIO) -> Run:
@@ -157,16 +157,16 @@ def _in_memory(file: io.BytesIO) -> Run:
 def _first_to_merge(lengths: Sequence[int]) -> int:
     """Return from which run on all are merged into one, the last if none is.
 
-    Of each tier of lengths, from a power of `FAN` to the next, there are fewer than `FAN` runs.
+    Of each tier of lengths, from a power of `RUNS_PER_MERGE` to the next, there are fewer than `RUNS_PER_MERGE` runs.
     """
     start = len(lengths) - 1
     while True:
-        limit = FAN
+        limit = RUNS_PER_MERGE
         while limit <= sum(lengths[start:]):
-            limit *= FAN
+            limit *= RUNS_PER_MERGE
         same = start
         while same > 0 and lengths[same - 1] < limit:
             same -= 1
-        if start - same < FAN - 1:
+        if start - same < RUNS_PER_MERGE - 1:
             return start
         start = same

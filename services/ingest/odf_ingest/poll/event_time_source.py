@@ -18,7 +18,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_ingest.read.types.times import to_timestamps
 
 WHERE: Final = "fetch.eventTime"
-MAX_PATTERN: Final = 1000  # characters
+MAX_PATTERN_CHARACTERS: Final = 1000
 
 
 @singledispatch
@@ -77,8 +77,8 @@ def _require_format(text: str | None) -> None:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    if len(text) > MAX_PATTERN:
-        raise InvalidInput(where=f"{WHERE}.pattern", text=f"longer than {MAX_PATTERN} characters")
+    if len(text) > MAX_PATTERN_CHARACTERS:
+        raise InvalidInput(where=f"{WHERE}.pattern", text=f"longer than {MAX_PATTERN_CHARACTERS} characters")
     try:
         pattern = re.compile(text)
     except re.error as error:

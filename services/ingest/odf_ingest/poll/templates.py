@@ -14,7 +14,7 @@ from odf_common.metadata.fetching import EnvVar, FetchStep, FetchStepContainer, 
 
 S = TypeVar("S")
 MASK: Final = "***"
-MIN_SECRET: Final = 3  # characters; shorter values would mask unrelated text
+MIN_SECRET_CHARACTERS: Final = 3  # shorter values would mask unrelated text
 _TEMPLATE: Final = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
 _TERM: Final = re.compile(r"\s*(?:env\.([A-Za-z_][A-Za-z0-9_]*)|'([^']*)')\s*")
 _WILDCARD: Final = re.compile(r"[*?\[]")
@@ -26,7 +26,9 @@ class Secrets:
     def __init__(self, values: frozenset[str] = frozenset()) -> None:
         """Mask these values, as they are and as they are written in URLs."""
         written = {form for value in values for form in (value, quote(value), quote(value, safe=""))}
-        self._forms = sorted((text for text in written if len(text) >= MIN_SECRET), key=len, reverse=True)
+        self._forms = sorted(
+            (text for text in written if len(text) >= MIN_SECRET_CHARACTERS), key=len, reverse=True
+        )
 
     def mask(self, text: str) -> str:
         """Return a text with the values replaced by `***`."""

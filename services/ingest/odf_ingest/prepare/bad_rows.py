@@ -26,7 +26,7 @@ from odf_ingest.read import (
 )
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 
-AT_ONCE: Final = 16_384  # records that are read together
+RECORDS_PER_READ: Final = 16_384  # that are read together
 
 
 class BadRows(Protocol):
@@ -66,9 +66,9 @@ class TextRows:
         """Return the rows that can be read; None if there are none."""
         read, step = (read_records if is_declared else read_inferred), self.records.step
         tables, kept = [], []
-        for start in range(0, len(self.records.places), AT_ONCE):
+        for start in range(0, len(self.records.places), RECORDS_PER_READ):
             found = isolate_bad_records(
-                self.records.messages(start, start + AT_ONCE),
+                self.records.messages(start, start + RECORDS_PER_READ),
                 lambda some: read(step, some, schema),
                 lambda some: suspects(step, some, schema),
             )

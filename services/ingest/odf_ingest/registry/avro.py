@@ -34,7 +34,7 @@ from odf_ingest.registry.json_text import (
 
 MAX_DEPTH: Final = 64
 MAX_GROWTH: Final = 128  # characters of JSON per byte of payload
-MAX_CONSTANT: Final = 1 << 20  # characters of JSON that take no bytes
+MAX_CONSTANT_CHARACTERS: Final = 1 << 20  # of JSON that take no bytes
 FAULTS: Final = (EOFError, IndexError, KeyError, OverflowError, TypeError, ValueError, struct.error)
 BAD_SCHEMA: Final = (SchemaParseException, AttributeError, RecursionError, *FAULTS)
 UUID_BYTES: Final = 16
@@ -73,7 +73,7 @@ def avro_decoder(schema: Schema, *, is_key: bool = False) -> Callable[[bytes], s
     if not all(name.startswith("record ") or (is_key and name in SINGLE) for name in top.python):
         kinds = "neither an Avro record nor a single value" if is_key else "not an Avro record"
         raise InvalidInput(text=f"is {kinds}, so it has no columns")
-    if top.excess > MAX_CONSTANT:
+    if top.excess > MAX_CONSTANT_CHARACTERS:
         raise InvalidInput(text="has too many values that take no bytes")
     return partial(_decoded, readable, top.write)
 

@@ -17,7 +17,7 @@ from odf_common.metadata.steps import MergeStrategyLedger
 from odf_common.ports.clock import Backoff
 from odf_ingest import metrics
 from odf_ingest.accept import accepted_pushes as module
-from odf_ingest.accept.accepted_pushes import BUGS, AcceptedPushes, Parts
+from odf_ingest.accept.accepted_pushes import MAX_ATTEMPTS_AFTER_BUG, AcceptedPushes, Parts
 from odf_ingest.accept.receipts import Receipt, Receipts, id_of
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.file_commit import FileCommit, digest_of
@@ -237,7 +237,7 @@ def test_a_push_that_hits_a_bug_does_not_delay_others(
     receipts = [node.accept(line(number), key) for number, key in enumerate(("bug", "once", "fine"), 1)]
     node.start()
     assert [node.settled(one).code for one in receipts] == ["Bug", "", ""]
-    assert tries == {"bug": BUGS, "once": 2, "fine": 1}
+    assert tries == {"bug": MAX_ATTEMPTS_AFTER_BUG, "once": 2, "fine": 1}
     assert node.bench.values("id") == [(2,), (3,)]
 
 

@@ -222,7 +222,7 @@ def test_content_is_durable_before_the_receipt(
 def test_no_more_than_a_thousand_wait(
     receipts: Receipts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_PENDING", 2)
+    monkeypatch.setattr(module, "MAX_PENDING_PUSHES", 2)
     for key in "ab":
         receipts.accept(DATASET, a_receipt(key), staged(tmp_path))
     refused = replace(a_receipt("c"), state=State.REFUSED)

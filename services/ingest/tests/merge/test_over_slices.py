@@ -174,8 +174,8 @@ def test_slices_are_the_same_bytes_with_an_index_kept_lost_or_none(
 ) -> None:
     for name, value in {"CHUNK": 7, "STEP": 11, "MAX_BLOCK_ROWS": 3}.items():
         monkeypatch.setattr(run_file, name, value)
-    monkeypatch.setattr(run_store, "IN_MEMORY", 20)
-    monkeypatch.setattr(run_store, "FAN", 3)
+    monkeypatch.setattr(run_store, "MAX_KEYS_IN_MEMORY", 20)
+    monkeypatch.setattr(run_store, "RUNS_PER_MERGE", 3)
     benches = [make_bench(strategy(primary_key=("a", "b")), ReadStepNdJson()) for _ in range(4)]
     plain, kept, lossy, restarted = benches
     monkeypatch.setattr(plain.queues, "_history", lambda _: history_in_memory(plain))

@@ -163,7 +163,7 @@ def test_a_bad_row_may_be_rejected_alone(  # noqa: PLR0917
 def test_rows_that_fail_different_checks_are_each_named_and_all_others_kept(
     make_polled: Any, poll: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(bad_rows, "AT_ONCE", at_once)
+    monkeypatch.setattr(bad_rows, "RECORDS_PER_READ", at_once)
     good, wrong = '{"id":%d,"u":"123e4567-e89b-12d3-a456-426614174000"}', '{"id":%d,"u":"no"}'
     lines = (
         good % 0,

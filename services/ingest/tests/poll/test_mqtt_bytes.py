@@ -5,7 +5,7 @@ import pytest
 from odf_common.errors import InvalidInput
 from odf_common.metadata.fetching import MqttQos
 from odf_ingest.poll.fetch.mqtt_packets import (
-    MAX_STRING,
+    MAX_STRING_BYTES,
     Message,
     NotMqtt,
     Packet,
@@ -114,9 +114,9 @@ def test_a_message_that_contradicts_itself_is_refused(flags: int, body: bytes, w
 
 
 def test_a_string_is_as_long_as_its_length_field_allows() -> None:
-    raw = connect("c" * MAX_STRING, None, None)
+    raw = connect("c" * MAX_STRING_BYTES, None, None)
     found = split(raw, len(raw))
     assert found is not None
     assert found[0].body[10:12] == b"\xff\xff"
     with pytest.raises(InvalidInput):
-        connect("c" * (MAX_STRING + 1), None, None)
+        connect("c" * (MAX_STRING_BYTES + 1), None, None)

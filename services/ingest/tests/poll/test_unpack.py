@@ -205,7 +205,7 @@ def test_as_much_as_the_limit_is_unpacked(source: Any, poll: Any) -> None:
 def test_what_grows_more_than_honest_data_is_a_bomb(
     source: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decompress, "RATIO_FROM", 1_000_000)
+    monkeypatch.setattr(decompress, "RATIO_CHECKED_FROM_BYTES", 1_000_000)
     with pytest.raises(InvalidInput, match="a decompression bomb"):
         poll(source(lzma.compress(b"\n" * 3_000_000), PrepStepDecompress(format=GZIP)))
 

@@ -214,7 +214,7 @@ def test_a_build_stops_when_it_is_cancelled_and_resumes_from_there(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = make_bench(MergeStrategyUpsertStream(primary_key=KEY), STEP)
-    monkeypatch.setattr("odf_ingest.history.dataset_history.RUN", 1)
+    monkeypatch.setattr("odf_ingest.history.dataset_history.RECORDS_PER_UPDATE", 1)
     filled(bench, broker)
     bench.queues.catch_up(bench.dataset, "default", lambda: False)
     history = bench.queues.queue(bench.dataset).history

@@ -29,8 +29,8 @@ from odf_ingest.prepare.plan import plan_of
 from odf_ingest.push.batches.kafka_batch import KafkaBatch
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.source_settings import (
-    DAY,
-    HOUR,
+    DAY_MS,
+    HOUR_MS,
     UNLIMITED,
     Duration,
     SourceSettings,
@@ -118,9 +118,9 @@ def test_records_that_are_older_than_the_watermark_are_counted(make_bench: Any) 
     bench = make_bench()
     topic = Topic(bench)
     assert topic.publish({0: [HOURS[9], HOURS[2]]}).late == Lateness()
-    assert topic.publish({0: [HOURS[9], HOURS[8], HOURS[7]]}).late == Lateness(count=2, most=2 * HOUR)
-    assert topic.publish({0: [HOURS[10], HOURS[6]]}).late == Lateness(count=1, most=3 * HOUR)
-    assert bench.queues.late.of(bench.dataset, "default") == Lateness(count=3, most=3 * HOUR)
+    assert topic.publish({0: [HOURS[9], HOURS[8], HOURS[7]]}).late == Lateness(count=2, most=2 * HOUR_MS)
+    assert topic.publish({0: [HOURS[10], HOURS[6]]}).late == Lateness(count=1, most=3 * HOUR_MS)
+    assert bench.queues.late.of(bench.dataset, "default") == Lateness(count=3, most=3 * HOUR_MS)
     assert bench.queues.late.of(bench.dataset, "other") == Lateness()
 
 
@@ -130,7 +130,7 @@ def test_with_the_proposed_delay_the_same_records_are_not_late(make_bench: Any) 
     for hour in disorder:
         topic.publish({0: [HOURS[hour]]})
     late = topic.bench.queues.late.of(topic.bench.dataset, "default")
-    assert late == Lateness(count=4, most=6 * HOUR)
+    assert late == Lateness(count=4, most=6 * HOUR_MS)
 
     patient = Topic(make_bench())
     patient.configure(watermarkDelay=str(proposed_delay(late.most)))
@@ -180,7 +180,7 @@ def test_corrections_of_a_snapshot_are_not_late(make_bench: Any) -> None:
 
     snapshot((1, "a", HOURS[1]), (2, "a", HOURS[9]))
     assert snapshot((1, "b", HOURS[1])).late == Lateness()
-    assert snapshot((1, "b", HOURS[1]), (3, "a", HOURS[8])).late == Lateness(count=1, most=HOUR)
+    assert snapshot((1, "b", HOURS[1]), (3, "a", HOURS[8])).late == Lateness(count=1, most=HOUR_MS)
 
 
 def future(hours: int) -> str:
@@ -211,7 +211,7 @@ def test_one_record_from_the_far_future_freezes_no_stream_with_a_bound(
 
 def test_event_times_up_to_the_bound_in_the_future_are_used() -> None:
     now = Timestamp.from_ms(5)
-    assert latest_counted(SourceSettings(max_future=Duration(HOUR)), now) == 5 + HOUR
+    assert latest_counted(SourceSettings(max_future=Duration(HOUR_MS)), now) == 5 + HOUR_MS
     assert latest_counted(SourceSettings(max_future=UNLIMITED), now) is None
 
 
@@ -242,7 +242,7 @@ def test_a_partition_that_has_been_quiet_does_not_hold_the_watermark_forever(mak
     assert topic.watermark == HOURS[2]
     topic.publish({0: [HOURS[8]]}, quiet={0: 0.0, 1: 3600.0})
     assert topic.watermark == HOURS[8]
-    assert topic.publish({1: [HOURS[3]]}, quiet={0: 0.0, 1: 0.0}).late == Lateness(count=1, most=5 * HOUR)
+    assert topic.publish({1: [HOURS[3]]}, quiet={0: 0.0, 1: 0.0}).late == Lateness(count=1, most=5 * HOUR_MS)
     assert topic.watermark == HOURS[8]
     greatest = position_of(topic.bench.state, "default").topics["topic"].greatest
     assert {number: str(Timestamp.from_ms(ms)) for number, ms in greatest.items()} == {
@@ -265,11 +265,11 @@ def test_a_delay_applies_to_several_partitions_as_well(make_bench: Any) -> None:
         (60_000, "1m"),
         (60_001, "2m"),
         (59 * 60_000 + 1, "1h"),
-        (HOUR, "1h"),
-        (HOUR + 1, "2h"),
-        (23 * HOUR + 1, "1d"),
-        (DAY + 1, "2d"),
-        (400 * DAY, "400d"),
+        (HOUR_MS, "1h"),
+        (HOUR_MS + 1, "2h"),
+        (23 * HOUR_MS + 1, "1d"),
+        (DAY_MS + 1, "2d"),
+        (400 * DAY_MS, "400d"),
     ],
 )
 def test_a_proposed_delay_is_round_and_enough(most: int, delay: str) -> None:
@@ -284,8 +284,8 @@ def test_a_proposed_delay_is_round_and_enough(most: int, delay: str) -> None:
         ("0s", 0, "0"),
         ("250ms", 250, "250ms"),
         ("90s", 90_000, "1m30s"),
-        ("1d12h", 36 * HOUR, "1d12h"),
-        ("36h", 36 * HOUR, "1d12h"),
+        ("1d12h", 36 * HOUR_MS, "1d12h"),
+        ("36h", 36 * HOUR_MS, "1d12h"),
         ("none", -1, "none"),
     ],
 )
@@ -309,7 +309,7 @@ def test_settings_with_durations_survive_storage(make_bench: Any) -> None:
     assert stored == replace(
         SourceSettings(),
         watermark_delay=Duration(90_000),
-        max_future=Duration(DAY),
+        max_future=Duration(DAY_MS),
         idle_timeout=Duration(300_000),
     )
     assert stored.plain()["watermarkDelay"] == "1m30s"

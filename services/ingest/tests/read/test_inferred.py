@@ -15,7 +15,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepJson, ReadStepNdJson
 from odf_ingest.read import infer_batch, infer_records, read_batch, read_inferred, suspects
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
-from odf_ingest.read.json_formats.inferred import DEEPEST
+from odf_ingest.read.json_formats.inferred import MAX_NESTING
 from odf_ingest.read.message_buffer import MessageBuffer
 
 STEPS = [ReadStepNdJson(), ReadStepJson()]
@@ -147,11 +147,11 @@ def nested(levels: int) -> bytes:
 @pytest.mark.parametrize("step", STEPS)
 def test_only_a_message_that_is_nested_too_deeply_is_refused(step: ReadStep) -> None:
     flat = b'{"b":"' + b"[" * 99 + b'","c":[' + b",".join([b'{"d":1}'] * 99) + b"]}"
-    values = [b'{"a":{}}', nested(DEEPEST + 1), flat, nested(DEEPEST), nested(5000)]
+    values = [b'{"a":{}}', nested(MAX_NESTING + 1), flat, nested(MAX_NESTING), nested(5000)]
     assert taken(step, values).keys() == {0, 2, 3}
-    assert infer_batch(step, nested(DEEPEST), None) is not None
+    assert infer_batch(step, nested(MAX_NESTING), None) is not None
     with pytest.raises(InvalidInput, match="is nested more than 32 levels deep"):
-        infer_batch(step, nested(DEEPEST + 1), None)
+        infer_batch(step, nested(MAX_NESTING + 1), None)
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -15,8 +15,8 @@ from odf_ingest.poll.poll_errors import CommandFailed, TooLarge
 
 TIMEOUT_SECONDS: Final = 3600.0
 LOOK_SECONDS: Final = 0.2  # between checks while the command writes nothing
-MAX_STDERR: Final = 16 << 20  # bytes
-SHOWN: Final = 500  # characters of the command's last words
+MAX_STDERR_BYTES: Final = 16 << 20
+SHOWN_CHARACTERS: Final = 500  # of the command's last words
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -64,7 +64,7 @@ class Command:
                 context.require_wanted()
                 if time.monotonic() > until:
                     raise self._failed(f"took longer than {TIMEOUT_SECONDS:.0f} s")
-                if os.fstat(errors.fileno()).st_size > MAX_STDERR:
+                if os.fstat(errors.fileno()).st_size > MAX_STDERR_BYTES:
                     raise self._failed("wrote too much to its standard error")
                 if not output.poll(LOOK_SECONDS * 1000):
                     continue
@@ -92,7 +92,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _why(code: int, stderr: Path) -> str:
     with stderr.open("rb") as file:
-        file.seek(max(stderr.stat().st_size - SHOWN, 0))
+        file.seek(max(stderr.stat().st_size - SHOWN_CHARACTERS, 0))
         last = file.read().decode("utf-8", "replace").strip()
     how = f"ended by signal {-code}" if code < 0 else f"exit code {code}"
     return f"{how}: {last}" if last else how

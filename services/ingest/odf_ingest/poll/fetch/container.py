@@ -33,8 +33,8 @@ ENGINE_VARIABLES: Final = (
     "CONTAINERS_STORAGE_CONF", "REGISTRY_AUTH_FILE",
 )  # fmt: skip
 MOUNTED: Final = "/odf/out"
-BATCH_SIZE: Final = 10_000  # records that an image is asked for at once
-MAX_STATE: Final = 64 << 10  # bytes
+BATCH_RECORDS: Final = 10_000  # that an image is asked for at once
+MAX_STATE_BYTES: Final = 64 << 10
 REMOVE_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 1  # between the request to end and SIGKILL, when podman removes a container
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", re.ASCII)
@@ -153,7 +153,7 @@ def _variables(own: tuple[EnvVar, ...], last: SourceState | None) -> Mapping[str
         "ODF_NEW_ETAG_PATH": f"{MOUNTED}/new-etag",
         "ODF_NEW_LAST_MODIFIED_PATH": f"{MOUNTED}/new-last-modified",
         "ODF_NEW_HAS_MORE_DATA_PATH": f"{MOUNTED}/new-has-more-data",
-        "ODF_BATCH_SIZE": str(BATCH_SIZE),
+        "ODF_BATCH_SIZE": str(BATCH_RECORDS),
     }
 
 
@@ -173,13 +173,13 @@ def _written(file: Path) -> str | None:
     if file.is_symlink() or not file.is_file():
         return None
     with file.open("rb") as opened:
-        raw = opened.read(MAX_STATE + 1)
+        raw = opened.read(MAX_STATE_BYTES + 1)
     try:
         text = raw.decode().strip()
     except UnicodeDecodeError as error:
         raise InvalidInput(where=file.name, text="is not UTF-8") from error
-    if len(raw) > MAX_STATE:
-        raise InvalidInput(where=file.name, text=f"has more than {MAX_STATE} bytes")
+    if len(raw) > MAX_STATE_BYTES:
+        raise InvalidInput(where=file.name, text=f"has more than {MAX_STATE_BYTES} bytes")
     return text or None
 
 

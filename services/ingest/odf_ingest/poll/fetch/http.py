@@ -32,9 +32,9 @@ from odf_ingest.poll.poll_errors import NothingAtSource, SourceRefusedRequest, S
 TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
 MAX_REDIRECTS: Final = 10
 OK, NOT_MODIFIED = 200, 304
-GONE: Final = frozenset({404, 410})
-PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+GONE_STATUSES: Final = frozenset({404, 410})
+TRANSIENT_STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+REDIRECT_STATUSES: Final = frozenset({301, 302, 303, 307, 308})
 OWN_HEADERS: Final = {"user-agent": "odf", "accept": "*/*", "accept-encoding": "identity"}
 
 
@@ -99,7 +99,7 @@ def _answer(pools: urllib3.PoolManager, request: Request, context: Context) -> u
         except HTTPError as error:
             raise SourceUnreachable(what=request.label, why=_reason(error)) from None
         redirect = answer.headers.get("location")
-        if answer.status not in REDIRECTS or not redirect:
+        if answer.status not in REDIRECT_STATUSES or not redirect:
             return answer
         answer.close()
         try:
@@ -131,9 +131,9 @@ def _require_content(answer: urllib3.BaseHTTPResponse, request: Request) -> None
     status = answer.status
     if status == OK:
         return
-    if status in GONE:
+    if status in GONE_STATUSES:
         raise NothingAtSource(what=f"{request.label} (status {status})")
-    if status in PASSING:
+    if status in TRANSIENT_STATUSES:
         raise SourceUnreachable(what=request.label, why=f"status {status}")
     raise SourceRefusedRequest(text=f"{request.label} answers with status {status}")
 

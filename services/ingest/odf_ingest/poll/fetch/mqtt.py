@@ -32,7 +32,7 @@ GAP_SECONDS: Final = 0.1  # without a message, after which a batch ends: brokers
 POLL_SECONDS: Final = 30.0  # after which a poll ends, although more may come
 MAX_MESSAGES: Final = 10_000  # of a batch
 MAX_BYTES: Final = 16 << 20  # of a batch
-MAX_WAITING: Final = 256 << 20  # bytes
+MAX_WAITING_BYTES: Final = 256 << 20
 RELEASE_SECONDS: Final = 10.0  # in which a broker answers a PUBREC, or repeats what it has open
 VERSION: Final = 1
 
@@ -179,8 +179,8 @@ class _Subscriber:
     def _take(self, message: Message) -> None:
         self._waiting.append(message)
         self._size += len(message.payload)
-        if self._size > MAX_WAITING:
-            raise NotMqtt(text=f"more than {MAX_WAITING} bytes arrived before they could be committed")
+        if self._size > MAX_WAITING_BYTES:
+            raise NotMqtt(text=f"more than {MAX_WAITING_BYTES} bytes arrived before they could be committed")
 
     def _fetched(self, messages: Sequence[Message]) -> FetchedMessages:
         number = max(self._received.number, self._note.used) + 1

@@ -14,8 +14,8 @@ from odf_common.metadata.fetching import MqttQos
 PROTOCOL: Final = b"\x00\x04MQTT\x04"
 PERSISTENT_SESSION: Final = 0x00  # the flag CleanSession is not set
 USER_FLAG, PASSWORD_FLAG = 0x80, 0x40
-MAX_STRING: Final = 65_535  # bytes
-MAX_HEADER: Final = 5  # bytes: the type, and up to four of the length
+MAX_STRING_BYTES: Final = 65_535
+MAX_HEADER_BYTES: Final = 5  # the type, and up to four of the length
 REFUSED_SUBSCRIPTION: Final = 0x80
 
 
@@ -87,7 +87,7 @@ DISCONNECT: Final = bytes([PacketType.DISCONNECT << 4, 0])
 def split(buffer: bytes | bytearray, limit: int) -> tuple[Packet, int] | None:
     """Return the first packet and its length; None if more bytes are needed. Raises `NotMqtt`, also above `limit`."""
     length = shift = 0
-    for at in range(1, MAX_HEADER):
+    for at in range(1, MAX_HEADER_BYTES):
         if at >= len(buffer):
             return None
         length |= (buffer[at] & 0x7F) << shift
@@ -149,6 +149,6 @@ def _packet(kind: PacketType, flags: int, body: bytes) -> bytes:
 
 def _string(text: str) -> bytes:
     raw = text.encode()
-    if len(raw) > MAX_STRING or "\0" in text:
+    if len(raw) > MAX_STRING_BYTES or "\0" in text:
         raise InvalidInput(where="fetch", text=f"a string of {len(raw)} bytes cannot be sent over MQTT")
     return len(raw).to_bytes(2) + raw

@@ -18,16 +18,16 @@ from odf_ingest.poll.poll_errors import SourceRefusedRequest, SourceUnreachable
 
 PORT_OF_TLS: Final = 8883
 SCHEMES: Final = {"mqtt": False, "mqtts": True}
-MAX_PACKET: Final = 16 << 20  # bytes
+MAX_PACKET_BYTES: Final = 16 << 20
 READ_BYTES: Final = 1 << 16
-SUBSCRIPTION: Final = 1  # packet identifier of the only SUBSCRIBE
+SUBSCRIBE_PACKET_ID: Final = 1  # of the only SUBSCRIBE
 REFUSALS: Final = {
     1: "it does not speak MQTT 3.1.1",
     2: "it refuses the client identifier",
     4: "wrong user or password",
     5: "not authorized",
 }
-NOT_NOW: Final = 3  # server unavailable
+SERVER_UNAVAILABLE: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Session:
         body = self._awaited(PacketType.CONNACK).body
         if len(body) != 2:
             raise NotMqtt(text="a CONNACK is malformed")
-        if body[1] == NOT_NOW:
+        if body[1] == SERVER_UNAVAILABLE:
             raise SourceUnreachable(what=str(self._broker), why="it reports that it is unavailable")
         if body[1]:
             why = REFUSALS.get(body[1], f"reason {body[1]}")
@@ -82,7 +82,7 @@ class Session:
     def subscribe(self, topics: tuple[tuple[str, MqttQos], ...]) -> list[Message]:
         """Subscribe to topic filters; return messages that arrived before the answer."""
         early: list[Message] = []
-        self._send(packets.subscribe(SUBSCRIPTION, topics))
+        self._send(packets.subscribe(SUBSCRIBE_PACKET_ID, topics))
         codes = self._awaited(PacketType.SUBACK, early).body[2:]
         if len(codes) != len(topics):
             raise NotMqtt(text="a SUBACK is malformed")
@@ -95,7 +95,7 @@ class Session:
         """Return the next packet; None if none arrives in time."""
         until = time.monotonic() + seconds
         while True:
-            split = packets.split(self._buffer, MAX_PACKET)
+            split = packets.split(self._buffer, MAX_PACKET_BYTES)
             if split is not None:
                 packet, length = split
                 del self._buffer[:length]

@@ -30,12 +30,12 @@ from odf_ingest.poll.unpack.prepare_steps import unpack
 WHERE: Final = "prepare"
 MAX_ENTRIES: Final = 100_000  # of an archive
 MAX_RATIO: Final = 1_100  # of unpacked to packed bytes; deflate reaches 1,032
-RATIO_FROM: Final = 64 << 20  # bytes from which on the ratio is checked
-XZ_MEMORY: Final = 256 << 20  # bytes that an xz stream may ask for
-SHOWN: Final = 10  # names in an error
+RATIO_CHECKED_FROM_BYTES: Final = 64 << 20  # of unpacked content
+MAX_XZ_MEMORY_BYTES: Final = 256 << 20  # that an xz stream may ask for
+SHOWN_NAMES: Final = 10  # in an error
 ENCRYPTED: Final = 0x1
 TAR_MAGIC: Final = b"ustar"  # of POSIX and GNU archives
-TAR_MAGIC_AT: Final = 257  # bytes
+TAR_MAGIC_OFFSET: Final = 257
 _BROKEN: Final = (
     EOFError,
     NotImplementedError,
@@ -119,7 +119,7 @@ def _from_zip(step: PrepStepDecompress, file: Path, target: Path, context: Conte
 
 def _is_tar(file: Path) -> bool:
     with file.open("rb") as raw:
-        raw.seek(TAR_MAGIC_AT)
+        raw.seek(TAR_MAGIC_OFFSET)
         return raw.read(len(TAR_MAGIC)) == TAR_MAGIC
 
 
@@ -157,8 +157,8 @@ def _chosen(names: Iterable[str], sub_path: str | None) -> str:
     chosen = known if sub_path is None else [name for name in known if _matches(name, sub_path)]
     if len(chosen) == 1:
         return chosen[0]
-    listed = ", ".join(repr(name) for name in (chosen or known)[:SHOWN])
-    more = ", …" if len(chosen or known) > SHOWN else ""
+    listed = ", ".join(repr(name) for name in (chosen or known)[:SHOWN_NAMES])
+    more = ", …" if len(chosen or known) > SHOWN_NAMES else ""
     what = "has no file" if not known else f"has {listed}{more}"
     if sub_path is None:
         raise InvalidInput(where=WHERE, text=f"the archive {what}; choose one with `subPath`")
@@ -182,7 +182,7 @@ def _copy(stream: _Content, target: Path, packed: int, context: Context) -> None
             size += len(chunk)
             if size > limit:
                 raise TooLarge(what="what was unpacked", limit=limit)
-            if size > RATIO_FROM and size > packed * MAX_RATIO:
+            if size > RATIO_CHECKED_FROM_BYTES and size > packed * MAX_RATIO:
                 text = f"{packed} bytes unpack to more than {MAX_RATIO} times as many: a decompression bomb"
                 raise InvalidInput(where=WHERE, text=text)
             out.write(chunk)
@@ -193,7 +193,7 @@ class _Xz:
 
     def __init__(self, file: Path) -> None:
         self._raw = file.open("rb")
-        self._stream = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
+        self._stream = lzma.LZMADecompressor(memlimit=MAX_XZ_MEMORY_BYTES)
 
     def __enter__(self) -> Self:
         return self
@@ -208,7 +208,7 @@ class _Xz:
                 rest = (self._stream.unused_data or self._raw.read(CHUNK_BYTES)).lstrip(b"\x00")
                 if not rest:
                     return b""
-                self._stream = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
+                self._stream = lzma.LZMADecompressor(memlimit=MAX_XZ_MEMORY_BYTES)
             elif self._stream.needs_input:
                 rest = self._raw.read(CHUNK_BYTES)
                 if not rest:

@@ -14,8 +14,8 @@ from typing import Final
 from odf_common.errors import InvalidInput
 from odf_ingest.read.types.type_names import Quoted, shown
 
-_FIELDS_AT: Final = 32
-_FIELD: Final = 32  # bytes
+_FIELDS_OFFSET: Final = 32
+_FIELD_BYTES: Final = 32
 _FIELDS_END: Final = 0x0D
 _DELETED: Final = b"*"
 _NUMBER: Final = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?", re.ASCII)
@@ -98,14 +98,14 @@ def _records(
 
 
 def _header(dbf: bytes) -> _Header:
-    if len(dbf) < _FIELDS_AT + 1:
+    if len(dbf) < _FIELDS_OFFSET + 1:
         raise InvalidInput(where=".dbf", text="is truncated")
     records, start, size = struct.unpack_from("<IHH", dbf, 4)
     fields = []
-    at, offset = _FIELDS_AT, 1
+    at, offset = _FIELDS_OFFSET, 1
     while at < min(start, len(dbf)) and dbf[at] != _FIELDS_END:
-        entry = dbf[at : at + _FIELD]
-        if len(entry) < _FIELD:
+        entry = dbf[at : at + _FIELD_BYTES]
+        if len(entry) < _FIELD_BYTES:
             raise InvalidInput(where=".dbf", text="is truncated")
         field = _Field(
             name=entry[:11].split(b"\0", 1)[0].strip(),
@@ -114,8 +114,8 @@ def _header(dbf: bytes) -> _Header:
             size=entry[16],
         )
         fields.append(field)
-        at, offset = at + _FIELD, offset + field.size
-    if not fields or start <= at - _FIELD or offset > size:
+        at, offset = at + _FIELD_BYTES, offset + field.size
+    if not fields or start <= at - _FIELD_BYTES or offset > size:
         raise InvalidInput(where=".dbf", text="its header contradicts itself")
     if start + records * size > len(dbf):
         have = max(len(dbf) - start, 0) // size

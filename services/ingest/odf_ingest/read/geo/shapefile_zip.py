@@ -14,7 +14,7 @@ from odf_common.errors import InvalidInput
 
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024  # of each file, uncompressed
 MAX_ENTRIES: Final = 10_000
-_SHOWN: Final = 5  # names in an error
+_SHOWN_NAMES: Final = 5  # in an error
 _MAC: Final = "__MACOSX/"  # metadata that macOS adds, with the same suffixes
 
 
@@ -68,7 +68,7 @@ def _chosen(names: list[str], sub_path: str | None) -> str:
     matching = [name for name in names if sub_path is None or name == sub_path or fnmatchcase(name, sub_path)]
     if len(matching) == 1:
         return matching[0]
-    listed = ", ".join(sorted(matching or names)[:_SHOWN])
+    listed = ", ".join(sorted(matching or names)[:_SHOWN_NAMES])
     if not matching:
         raise InvalidInput(text=f"subPath {sub_path!r} matches none of the archive's shapefiles: {listed}")
     advice = "name one in subPath" if sub_path is None else f"subPath {sub_path!r} has to match one"

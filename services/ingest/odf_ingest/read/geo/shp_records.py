@@ -15,7 +15,7 @@ import shapefile
 from odf_common.errors import InvalidInput
 
 MAX_RING_PAIRS: Final = 100_000_000  # sum over polygons of the square of their rings
-_HEADER: Final = 100  # bytes
+_HEADER_BYTES: Final = 100
 _CODE: Final = 9994
 _NULL: Final = 0
 _POINTS: Final = {1: 20, 11: 36, 21: 28}  # bytes by type, with the type; Z may lack the measure
@@ -27,11 +27,11 @@ _WITH_Z: Final = frozenset({13, 15, 18})
 
 def geometries(shp: bytes) -> Iterator[Mapping[str, object] | None]:
     """Yield each record's GeoJSON geometry, None for a null shape; raises `InvalidInput` before the first."""
-    if len(shp) < _HEADER or struct.unpack_from(">i", shp)[0] != _CODE:
+    if len(shp) < _HEADER_BYTES or struct.unpack_from(">i", shp)[0] != _CODE:
         raise InvalidInput(where=".shp", text="is not a shapefile")
     # Some files have bytes after the end that their header names. A wrong end shows in the number of records.
     end = 2 * int(struct.unpack_from(">i", shp, 24)[0])
-    shp = shp[: max(end, _HEADER)]
+    shp = shp[: max(end, _HEADER_BYTES)]
     _require_sound(shp)
     return _geometries(shp[:24] + struct.pack(">i", len(shp) // 2) + shp[28:])
 
@@ -47,7 +47,7 @@ def _geometries(shp: bytes) -> Iterator[Mapping[str, object] | None]:
 
 
 def _require_sound(shp: bytes) -> None:
-    at, number, pairs = _HEADER, 0, 0
+    at, number, pairs = _HEADER_BYTES, 0, 0
     while at < len(shp):
         number += 1
         where = f"record {number}"

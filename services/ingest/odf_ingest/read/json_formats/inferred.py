@@ -27,7 +27,7 @@ from odf_ingest.read.types.type_names import Quoted, shown
 HALF_PAIR: Final = re.compile(
     rb"\\u[dD][89abAB]\w\w(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]\w\w)\\u[dD][c-fC-F]"
 )
-DEEPEST: Final = 32  # maximum nesting; thousands of nested types would overflow the parser's stack
+MAX_NESTING: Final = 32  # thousands of nested types would overflow the parser's stack
 
 
 def inferred(lines: MessageBuffer, known: pa.Schema | None, found: pa.Schema | None) -> pa.Schema:
@@ -46,13 +46,13 @@ def too_deep(lines: MessageBuffer) -> AbstractSet[int]:
     raw = np.frombuffer(lines.text, np.uint8)
     opened = np.append(0, np.cumsum((raw == ord("{")) | (raw == ord("["))))
     counts = np.diff(opened[lines.ends], prepend=0)
-    return {int(row) for row in np.flatnonzero(counts > DEEPEST) if _is_deep(lines[int(row)] or b"")}
+    return {int(row) for row in np.flatnonzero(counts > MAX_NESTING) if _is_deep(lines[int(row)] or b"")}
 
 
 def require_inferable(lines: MessageBuffer) -> None:
     """Raise `InvalidInput` if a line is nested too deeply, or has names that are not valid text."""
     if too_deep(lines):
-        raise InvalidInput(text=f"is nested more than {DEEPEST} levels deep; declare a schema to read it")
+        raise InvalidInput(text=f"is nested more than {MAX_NESTING} levels deep; declare a schema to read it")
     if HALF_PAIR.search(lines.text) is not None:
         for line in lines:
             _require_names(decode_object(line or b""))
@@ -74,7 +74,7 @@ def _is_deep(line: bytes) -> bool:
         level: list[object] = [decode_object(line)]
     except InvalidInput:
         return True
-    for _ in range(DEEPEST + 1):
+    for _ in range(MAX_NESTING + 1):
         level = [
             inner
             for value in level

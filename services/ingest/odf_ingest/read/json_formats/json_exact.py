@@ -19,7 +19,7 @@ from odf_ingest.read.types.type_names import Quoted, shown, type_name
 
 NO_COLUMNS: Final = "has no column with a value"  # and neither has any message that is read together with it
 _INFINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
-_MOST_DIGITS: Final = 80  # of a number written in full; the widest decimal has 76
+_MAX_DIGITS: Final = 80  # of a number written in full; the widest decimal has 76
 _DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 # Numbers that may be integers but are not written as such; the first pattern also matches inside strings.
@@ -91,7 +91,7 @@ def _whole_number(token: str) -> str:
         number = Decimal(token)
     except ArithmeticError:
         return ""
-    if not number.is_finite() or number.adjusted() >= _MOST_DIGITS:
+    if not number.is_finite() or number.adjusted() >= _MAX_DIGITS:
         return ""
     if number == 0:
         return "-0" if number.is_signed() else "0"

@@ -14,7 +14,13 @@ import pyarrow.types as kind
 from odf_common.errors import InvalidInput
 from odf_ingest.read.encoding import BOM, require_utf8
 from odf_ingest.read.isolate_bad_records import read_one_by_one
-from odf_ingest.read.json_formats.inferred import DEEPEST, HALF_PAIR, inferred, require_inferable, too_deep
+from odf_ingest.read.json_formats.inferred import (
+    HALF_PAIR,
+    MAX_NESTING,
+    inferred,
+    require_inferable,
+    too_deep,
+)
 from odf_ingest.read.json_formats.json_exact import (
     NO_COLUMNS,
     Misfit,
@@ -30,7 +36,7 @@ from odf_ingest.read.types.numbers import has_wide_decimals
 _OPEN: Final = ord("{")
 _CLOSE: Final = ord("}")
 _NULL_LINE: Final = re.compile(rb"^[ \t\r]*+null", re.MULTILINE)
-BLOCK: Final = 1024 * 1024  # bytes per parse: the result fits into a core's cache
+BLOCK_BYTES: Final = 1024 * 1024  # per parse: the result fits into a core's cache
 
 
 def parse_objects(values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFormats) -> pa.Table:
@@ -95,7 +101,7 @@ def misfits(
     lines: dict[int, bytes] = {}
     for number, value in enumerate(values):
         try:
-            is_deep = value.count(b"[") + value.count(b"{") > DEEPEST
+            is_deep = value.count(b"[") + value.count(b"{") > MAX_NESTING
             if schema is None or is_deep or HALF_PAIR.search(value) is not None:
                 found[number] = None
             else:
@@ -259,7 +265,7 @@ def _parse(
     *,
     threads: bool = False,
     infers: bool = False,
-    block: int = BLOCK,
+    block: int = BLOCK_BYTES,
 ) -> pa.Table:
     options = pj.ParseOptions(
         explicit_schema=schema, unexpected_field_behavior="infer" if infers else "ignore"

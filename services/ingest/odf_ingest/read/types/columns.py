@@ -17,7 +17,7 @@ from odf_ingest.read.types.type_names import shown, type_name
 from odf_ingest.read.types.uuids import UUID, to_uuids
 from odf_ingest.read.types.years import with_known_years
 
-_PIECE: Final = 32  # rows
+_ROWS_PER_PIECE: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +104,8 @@ def unconvertible_rows(column: pa.ChunkedArray, wanted: pa.Field, formats: TimeF
     if _converts(column, wanted, formats):
         return set()
     found: set[int] = set()
-    for start in range(0, len(column), _PIECE):
-        piece = column.slice(start, _PIECE)
+    for start in range(0, len(column), _ROWS_PER_PIECE):
+        piece = column.slice(start, _ROWS_PER_PIECE)
         if not _converts(piece, wanted, formats):
             rows = (row for row in range(len(piece)) if not _converts(piece.slice(row, 1), wanted, formats))
             found |= {start + row for row in rows}

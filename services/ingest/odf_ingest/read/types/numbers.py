@@ -16,7 +16,7 @@ LONG_INTEGER: Final = re.compile(rb"(?<![\d.])\d{16,}+(?![.eE])")  # which a dou
 HEXADECIMAL: Final = "0[xX]"  # which Arrow reads as an integer, and 0xFF as the TINYINT -1
 _ZERO_FRACTION: Final = r"^(\s*[+-]?\d+)\.0*(\s*)$"
 _INFINITE: Final = r"(?i)^\s*[+-]?inf(?:inity)?\s*$"
-_WIDEST: Final = 30  # digits; no integer type has as many
+_TOO_MANY_DIGITS: Final = 30  # no integer type has as many
 
 
 def to_whole_numbers(texts: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
@@ -51,7 +51,7 @@ def _exact(text: str, wanted: pa.DataType) -> int:
         number = Decimal(text) if text.isascii() and "_" not in text else Decimal("NaN")
     except InvalidOperation as error:
         raise refused from error
-    if not number.is_finite() or number.adjusted() > _WIDEST or number != number.to_integral_value():
+    if not number.is_finite() or number.adjusted() > _TOO_MANY_DIGITS or number != number.to_integral_value():
         raise refused
     try:
         pa.scalar(int(number), wanted)

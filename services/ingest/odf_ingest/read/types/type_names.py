@@ -7,8 +7,8 @@ import pyarrow as pa
 from odf_common.data.ddl import schema_to_ddl
 from odf_common.errors import InvalidInput
 
-_SHOWN: Final = 80  # maximum characters of a quoted value
-_LONGEST: Final = 200  # maximum characters of a text of others
+_MAX_VALUE_CHARACTERS: Final = 80  # of a quoted value
+_MAX_TEXT_CHARACTERS: Final = 200  # of another system's text
 
 
 def type_name(type_: pa.DataType) -> str:
@@ -23,13 +23,15 @@ def type_name(type_: pa.DataType) -> str:
 def shown(value: object) -> str:
     """Return a value as quoted in a message: on one line, truncated if long."""
     text = str(value) if isinstance(value, Quoted) else repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _MAX_VALUE_CHARACTERS else f"{text[:_MAX_VALUE_CHARACTERS]}…"
 
 
 def printable(text: str) -> str:
     """Return a text on one line, with control characters escaped; truncated if long."""
-    found = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text[: _LONGEST + 1])
-    return found if len(found) <= _LONGEST else f"{found[:_LONGEST]}…"
+    found = "".join(
+        char if char.isprintable() else repr(char)[1:-1] for char in text[: _MAX_TEXT_CHARACTERS + 1]
+    )
+    return found if len(found) <= _MAX_TEXT_CHARACTERS else f"{found[:_MAX_TEXT_CHARACTERS]}…"
 
 
 class Quoted(str):
