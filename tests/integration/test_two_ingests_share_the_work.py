@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from odf_testing.manifests import APPEND, root
 from odf_testing.story import Row, Sender, Story
 
 from odf_common.adapters.kafka.kafka_bus import KafkaBus
+from odf_common.embedded.parts.tcp_ports import LOOPBACK, allocate
 from odf_common.ports.bus import INGEST_COMMANDS, Inbox
 
 COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")
@@ -40,7 +40,9 @@ class Second:
         raw = Path(f"/proc/{pid}/environ").read_bytes()
         pairs = (one.partition(b"=") for one in raw.split(b"\0") if one)
         self._environment = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
-        self._environment["ODF_INGEST_GRPC"] = f"127.0.0.1:{_free_port()}"
+        # Not a port of the kernel's choice: an outgoing connection could get it before this ingest listens on it.
+        port = allocate(log.parent, ["ingest"])["ingest"]
+        self._environment["ODF_INGEST_GRPC"] = f"{LOOPBACK}:{port}"
         self._environment.pop("ODF_METRICS_PORT", None)
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
@@ -63,12 +65,6 @@ class Second:
 
     def said(self) -> str:
         return self._log.read_text(errors="replace")
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def records(number: int) -> list[Row]:

@@ -43,10 +43,10 @@ def disturbed(
         file.write_bytes(b"\n".join(messages))
         commands.append(f"ingest {name} {file} --idempotency-key {source.random()}")
     part = ENGINE if victim == JVM else victim
-    work = _Work(node, part)
+    work = Work(node, part)
     running = {command: node.start(command) for command in (*commands, f"pull {pulled}")}
     time.sleep(source.uniform(0, 0.5))
-    old = _killed_while_busy(node, part, work, with_jvm=victim == JVM)
+    old = killed_while_busy(node, part, work, with_jvm=victim == JVM)
     for process in running.values():
         said = process.communicate()[1].decode()
         assert process.returncode in (0, 1), said
@@ -57,7 +57,7 @@ def disturbed(
     settle(story, " ".join((*files, *topics)))  # so that the next round's records come after these
 
 
-class _Work:
+class Work:
     """What a part has done since this was created, by its log."""
 
     def __init__(self, node: EmbeddedNode, part: str) -> None:
@@ -76,7 +76,7 @@ class _Work:
         return under_way > 0
 
 
-def _killed_while_busy(node: EmbeddedNode, part: str, work: _Work, *, with_jvm: bool) -> int:
+def killed_while_busy(node: EmbeddedNode, part: str, work: Work, *, with_jvm: bool = False) -> int:
     """Kill a part, or only its JVM, while a piece of its work is under way; return the pid of the part."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
