@@ -1,4 +1,4 @@
-"""The quick start of README.md, run as written: each command's output is the one shown in it."""
+"""The quick start of README.md and the guide's first page, run as written: each command prints what they show."""
 
 import os
 import re
@@ -12,7 +12,11 @@ from odf_testing.embedded import ODF, EmbeddedNode
 
 ROOT: Final = Path(__file__).parents[2]
 README: Final = (ROOT / "README.md").read_text("utf-8")
-BLOCK: Final = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+GUIDE: Final = (ROOT / "docs" / "guide" / "getting-started.md").read_text("utf-8")
+# The files that the guide shows, in the order of their blocks, and one that it only names.
+FILES: Final = ("readings.csv", "readings.yaml", "hourly.yaml")
+BAD: Final = "time,sensor,temperature\n2026-03-01T03:00:00Z,a,warm\n"
+BLOCK: Final = re.compile(r"^```(console|python|yaml|)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND: Final = re.compile(r"^\$ (?P<line>.+)\n(?P<output>(?:(?!\$ ).*\n)*)", re.MULTILINE)
 ADDRESS: Final = re.compile(r"127\.0\.0\.1:\d+")
 # What differs from run to run, in the order in which it is replaced; each keeps its width.
@@ -38,20 +42,39 @@ def clean(node: EmbeddedNode) -> Iterator[EmbeddedNode]:
     node.run("delete orders orders.daily --yes")
 
 
-def run(node: EmbeddedNode, line: str) -> str:
-    """Return what a line of the shell prints, at the root of the repository as the reader is."""
+@pytest.fixture
+def without_readings(node: EmbeddedNode) -> Iterator[EmbeddedNode]:
+    """The node, on which the datasets of the guide end with the test."""
+    yield node
+    node.run("delete readings readings.hourly --yes")
+
+
+def run(node: EmbeddedNode, line: str, folder: Path = ROOT, code: int = 0) -> str:
+    """Return what a line of the shell prints; at the root of the repository, as the reader of README.md is."""
     environment = {**node._environment, "PATH": f"{ODF.parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-c", line],
-        cwd=ROOT,
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-    return done.stdout
+    assert done.returncode == code, f"{line}\n{done.stdout}{done.stderr}"
+    return done.stdout if code == 0 else done.stderr
+
+
+def compare(node: EmbeddedNode, block: str, folder: Path = ROOT) -> int:
+    """Run the commands of a block; return the number of compared outputs: those that depend on timing are not shown."""
+    compared = 0
+    for step in COMMAND.finditer(block):
+        code = 1 if step["output"].startswith("error: ") else 0
+        printed = run(node, step["line"], folder, code)
+        if step["output"]:
+            assert normalised(printed) == normalised(step["output"]), step["line"]
+            compared += 1
+    return compared
 
 
 def test_each_step_prints_the_documented_output(clean: EmbeddedNode) -> None:
@@ -59,10 +82,17 @@ def test_each_step_prints_the_documented_output(clean: EmbeddedNode) -> None:
     for language, block in BLOCK.findall(README):
         if language == "python":
             exec(ADDRESS.sub(clean.kafka, block), {})  # noqa: S102 - the producer of the README
-            continue
-        for step in COMMAND.finditer(block.replace("$ . .venv/bin/activate\n", "")):
-            printed = run(clean, step["line"])
-            if step["output"]:  # a command whose output depends on timing is shown without
-                assert normalised(printed) == normalised(step["output"]), step["line"]
-                compared += 1
+        elif language == "console":
+            compared += compare(clean, block.replace("$ . .venv/bin/activate\n", ""))
     assert compared >= 6
+
+
+def test_each_step_of_getting_started_prints_the_documented_output(
+    without_readings: EmbeddedNode, tmp_path: Path
+) -> None:
+    blocks = BLOCK.findall(GUIDE)
+    shown = [block for language, block in blocks if language != "console"]
+    for name, content in zip((*FILES, "bad.csv"), (*shown, BAD), strict=True):
+        (tmp_path / name).write_text(content)
+    steps = [block for language, block in blocks if language == "console"]
+    assert sum(compare(without_readings, block, tmp_path) for block in steps) == 9
