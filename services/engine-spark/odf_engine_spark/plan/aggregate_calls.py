@@ -15,6 +15,8 @@ from odf_engine_spark.analysis.windowing import FUNCTIONS, Function
 from odf_engine_spark.spark.jvm import Java
 from odf_engine_spark.spark.logical_plans import Plans, items
 
+# Functions whose result over distinct values does not depend on the order in which Spark merges them: these for values
+# of any type, those below for exact ones only, since a sum of doubles depends on the order.
 _OF_ANY: Final = ("Count", "CountIf", "Min", "Max", "BoolAnd", "BoolOr")
 _OF_EXACT: Final = ("Sum", "Average")
 _INEXACT: Final = ("float", "double")
@@ -81,6 +83,7 @@ def in_order_of_rows(plans: Plans, columns: Sequence[Java], never_null: Java) ->
         if kind_of(expression) != "AggregateExpression" or not expression.isDistinct():
             return None
         _require_exact(expression)
+        # The user's own filter has the same effect.
         if expression.filter().isDefined():
             return expression
         return plans.with_filter(expression, never_null)

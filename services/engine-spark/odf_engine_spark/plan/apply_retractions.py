@@ -30,6 +30,7 @@ def net_changes(records: pa.Table, vocab: DatasetVocabulary) -> pa.Table:
     system = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column, *HIDDEN}
     data = records.select([name for name in records.column_names if name not in system])
     times = data.column(vocab.event_time_column)
+    # A retraction removes a record that is equal, so of the same event time: all others need not be compared.
     touched = np.flatnonzero(np.asarray(pc.is_in(times, times.filter(takes).combine_chunks())))
     same = equality_codes([normalized(column) for column in data.take(touched).columns], len(touched))
     late = np.asarray(records.column(LATE))
@@ -38,12 +39,14 @@ def net_changes(records: pa.Table, vocab: DatasetVocabulary) -> pa.Table:
     standing: dict[int, list[int]] = defaultdict(list)
     for at, key in zip(touched.tolist(), same.tolist(), strict=True):
         if not takes[at].as_py():
+            # Otherwise an earlier request has removed it, and it stays for windows that had ended before that.
             if until[at] == _ALWAYS:
                 standing[key].append(at)
             continue
         keeps[at] = False
         if standing[key]:
             taken = standing[key].pop()
+            # Windows that had ended when the retraction came keep the record; without such windows it goes altogether.
             until[taken] = late[at]
             keeps[taken] = late[at] > late[taken]
     index = records.schema.get_field_index(UNTIL)

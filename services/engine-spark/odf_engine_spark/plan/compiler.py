@@ -27,6 +27,8 @@ from odf_engine_spark.spark.logical_plans import (
     items,
 )
 
+# When a joined row is complete: {0} and {1} are when its sides are, {2} and {3} how long each side waits for a partner.
+# Semi and anti joins show nothing of the right side, so their rows wait in any case.
 _COMPLETE: Final = {
     "Inner": "greatest({0}, {1})",
     "LeftOuter": "CASE WHEN {1} IS NULL THEN {0} + {2} ELSE greatest({0}, {1}) END",
@@ -57,6 +59,7 @@ class Compiler:
         ids = {column.exprId().id(): column for column in items(part.plan.output())}
         chosen = [ids[column] for column in columns]
         if waits:
+            # Of rows that become complete together, those with the earlier event times come first.
             first = [column for column in chosen if column.name() == event_time]
             others = [column for column in chosen if column.name() != event_time]
             part = self.in_order(part, [*first, *others])
@@ -64,12 +67,14 @@ class Compiler:
 
     def segment(self, name: str, flow: Flow, part: PlanPart, columns: Sequence[Java]) -> Segment:
         """Return a segment whose plan gives these columns and one hidden one."""
+        # Rows either wait until they are complete, or belong to the one record whose number they carry.
         hidden = COMPLETE if COMPLETE in part.hidden else ROW
         plans = self.plans
         named = plans.project(columns, part.plan)
         with_hidden = plans.project([*columns, plans.column(part.plan, part.hidden[hidden])], part.plan)
         schema = plans.schema(named)
         if name:
+            # Columns of a stage's input may have equal names, as both sides of a join do: stages know them by position.
             schema = pa.schema([column.with_name(str(at)) for at, column in enumerate(schema)])
         return Segment(
             name=name,
@@ -93,6 +98,7 @@ class Compiler:
         by = [plans.ascending(plans.column(part.plan, part.hidden[COMPLETE])), *orders]
         if by_arrival and ARRIVED in part.hidden:
             by.append(plans.ascending(plans.column(part.plan, part.hidden[ARRIVED])))
+        # By all columns, so that rows which still tie are equal; maps are left out, since Spark cannot order them.
         by += [plans.ascending(column) for column in columns if column.dataType().typeName() != "map"]
         return PlanPart(plans.ordered(by, part.plan), part.hidden)
 
@@ -144,6 +150,7 @@ class Compiler:
         names = {kind: self.plans.fresh(kind) for kind in hidden}
         for child, java in zip(node.children, items(plan.children()), strict=True):
             part = self.part(child, java, hidden)
+            # A branch may lack a hidden column, such as a window the one for late records; a union needs it in all.
             more = [self.plans.alias(self._hidden_or_none(part, kind), name) for kind, name in names.items()]
             branches.append(self.plans.project([*items(java.output()), *more], part.plan))
         return PlanPart(plan.withNewChildren(self.plans.spark.seq(branches)), names)
@@ -160,6 +167,8 @@ class Compiler:
         assert node.key is not None
         key, name = keys[node.key], plans.fresh("__odf_key")
         below_plan = below.plan
+        # Where windows overlap, a record may be late for the first of its windows and in time for later ones. Only
+        # those that are late for all were dropped before Spark, so here each pair of record and window is looked at.
         if self._may_be_partly_late(node, below):
             probe = plans.with_key(below_plan, key, name)
             end, late, until = f"unix_micros({name}.end)", below.hidden[LATE], below.hidden[UNTIL]

@@ -9,6 +9,7 @@ import pyarrow as pa
 from odf_common.metadata.events import DatasetVocabulary
 from odf_engine_spark.values.operations import Numbers
 
+# Before and after all times. Numbers and not None, because times are compared as numpy arrays.
 NEVER: Final = np.iinfo(np.int64).min
 ALWAYS: Final = np.iinfo(np.int64).max
 

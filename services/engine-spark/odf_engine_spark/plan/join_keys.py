@@ -24,8 +24,10 @@ class JoinKeys:
     def recent(self, fed: Mapping[str, pa.Table], before: int) -> dict[str, pa.Table]:
         """Return the records that a row which was not complete at `before` may depend on."""
         sides = [(fed[stream], fed[stream].column(index)) for stream, index in (self.left, self.right)]
+        # Coded together, so that equal keys of both sides have equal codes.
         keys = pa.chunked_array([chunk for _, column in sides for chunk in column.chunks], sides[0][1].type)
         codes = compact(equality_codes([normalized(keys)], len(keys)))
+        # A new row has a new record on one side at least; all pairs of old records were joined by earlier requests.
         is_new = np.concatenate([np.asarray(table.column(COMPLETE)) > before for table, _ in sides])
         matters = is_among(codes, codes[is_new])
         left, right = sides[0][0], sides[1][0]
@@ -48,6 +50,8 @@ def join_keys_of(node: Node) -> JoinKeys | None:
     (left, here), (right, there) = (
         (str(leaf.stream), [column for _, column in output(leaf.tree.children[0])]) for leaf in leaves
     )
+    # A self-join reads one stream twice, so one side cannot be filtered alone. With time bounds on both sides, old
+    # records leave the state anyway.
     if left == right or FOREVER not in (join.flow.retention[left], join.flow.retention[right]):
         return None
     for pair in join.condition.equal:

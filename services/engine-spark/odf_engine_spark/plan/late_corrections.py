@@ -84,9 +84,11 @@ def run_late(segment: Segment, step: Step, keys: Sequence[int]) -> Delta:
     parts: list[Delta] = []
     for start, end, watermark, late in _late_blocks(delta, segment):
         near = _Near(retention=segment.flow.retention[name], late=late, after=reached, until=watermark)
+        # The same windows are computed without and with the block's records: how they differ is the correction.
         before = _results(segment, step, start, near)
         parts.append(_closed(before.between(reached, watermark)))
         after = _results(segment, step, end, near)
+        # Windows that ended earlier cannot be corrected any more.
         kept = watermark - segment.late
         parts.append(_corrected(before.between(kept, watermark), after.between(kept, watermark), keys))
         reached = watermark
@@ -132,6 +134,7 @@ def _results(segment: Segment, step: Step, end: int, near: _Near) -> LateResult:
         complete=delta.complete[:end],
         late=None if delta.late is None else delta.late[:end],
     )
+    # With a progress of its own: `intake` counts the late records, and here they would be counted once more.
     records = segment.known(name, replace(step, streams={name: part}, progress=type(step.progress)()))
     return _computed(segment, name, near.of(records))
 
@@ -156,6 +159,7 @@ def _corrected(before: LateResult, after: LateResult, keys: Sequence[int]) -> De
     names = [repr(row) for row in chosen.to_pylist()]
     values = [repr(row) for row in both.to_pylist()] if keys else names
     new: dict[str, list[int]] = {}
+    # Reversed, since `pop` takes the last: rows with equal keys then meet in their order.
     for at in reversed(range(old, total)):
         new.setdefault(names[at], []).append(at)
     rows, operations = [], []

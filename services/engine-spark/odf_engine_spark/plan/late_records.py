@@ -13,8 +13,10 @@ from odf_engine_spark.values.operations import Numbers
 def drop_late(delta: Delta, rule: Lateness, bound: int, progress: Progress) -> pa.Table:
     """Return a stream's new records with their hidden columns; drops late records, and counts them."""
     late = np.full(len(delta.records), NEVER) if delta.late is None else delta.late
+    # The comparison keeps the subtraction from wrapping around below the smallest int64.
     late = np.where(late < NEVER + bound, NEVER, late - bound)
     is_late = last_ends(delta.complete - 1, rule) <= late
+    # Without overlapping windows a record that is kept is late for none of them.
     late = late if rule.slide < rule.size else np.full(len(late), NEVER)
     table = delta.records
     for name, values in ((COMPLETE, delta.complete), (LATE, late), (UNTIL, np.full(len(late), ALWAYS))):

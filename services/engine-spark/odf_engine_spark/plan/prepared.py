@@ -158,6 +158,7 @@ def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Sc
     as_of: dict[str, AsOf] = {}
     late: int | None = None
     for name, schema in schemas.items():
+        # Analysis needs columns only; records are bound to the compiled plan with each request.
         tables[name.lower()] = spark.frame(spark.relation(schema.empty_table()))
         tables[name.lower()].createOrReplaceTempView(quoted(name))
     for step in steps_of(transform):

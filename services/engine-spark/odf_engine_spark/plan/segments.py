@@ -101,6 +101,7 @@ class Segment:
             return nothing(self.schema)
         table = pa.concat_tables([part for part, _ in parts])
         rows = np.concatenate([np.asarray(numbers) for _, numbers in parts]).astype(np.int64)
+        # A UNION, for example, gives the rows of one branch after those of the other.
         if len(rows) > 1 and (np.diff(rows) < 0).any():
             order = np.argsort(rows, kind="stable")
             table, rows = table.take(pa.array(order)), rows[order]
@@ -120,8 +121,11 @@ class Segment:
             fed = self.join_keys.recent(fed, step.watermarks.before)
         step.progress.report("windows", total=sum(len(table) for table in fed.values()))
         table, hidden = self.collect(fed)
+        # A row without a time never becomes complete.
         complete = np.asarray(hidden.fill_null(ALWAYS)).astype(np.int64)
         before = NEVER if step.watermarks.before is None else step.watermarks.before
+        # Records are kept as long as any row may need them, so Spark also gives rows that earlier requests have
+        # emitted, and rows that wait for more.
         is_new = (complete > before) & (complete <= now)
         if not is_new.all():
             table, complete = table.filter(pa.array(is_new)), complete[is_new]
@@ -143,6 +147,7 @@ class Segment:
         for name in self.order(step):
             records = self.known(name, step)
             complete = np.asarray(records.column(COMPLETE))
+            # With LATE, records are kept for that much longer; the maximum keeps NEVER from wrapping around.
             is_needed = self._is_needed(name, complete, max(now, NEVER + self.late) - self.late)
             step.new[self.place(name)] = records.filter(pa.array(is_needed)).combine_chunks()
             fed[name] = records.filter(pa.array(complete <= now))
@@ -163,6 +168,7 @@ class Segment:
     def _merged(self, new: pa.Table, delta: Delta, old: pa.Table | None) -> pa.Table:
         if old is not None:
             try:
+                # A column that the input got since the checkpoint was written is NULL in its records.
                 old = pa.concat_tables([new.schema.empty_table(), old], promote_options="permissive")
                 new = pa.concat_tables([old.select(new.column_names).cast(new.schema), new])
             except (pa.ArrowException, KeyError) as error:

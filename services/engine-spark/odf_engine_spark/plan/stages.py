@@ -101,6 +101,7 @@ class RunningAggregates:
         given = self.segment.run(step)
         step.progress.report("running", total=len(given.records))
         columns: dict[int, pa.ChunkedArray] = dict(enumerate(given.records.columns[: self.outputs]))
+        # Rows with equal codes are peers: in a RANGE frame they see each other, and have one value.
         ties = [normalized(given.records.column(at)) for at in self.peers]
         peers = pa.array(equality_codes(ties, len(given.records)), pa.int64())
         for number, call in enumerate(self.calls):
@@ -177,11 +178,13 @@ class TemporalJoin:
 
     def _keep(self, versions: pa.Table, valid_from: Numbers, step: Step) -> None:
         """Keep the versions that later rows may need: those after the earliest time of one, and those valid then."""
+        # Rows are emitted only up to a watermark, so none was, and each may still ask for any version.
         if step.watermarks.now is None:
             step.new[self.stream] = versions
             return
         earliest = step.watermarks.now - self.behind
         keys = versions.select([right for _, right in self.keys])
+        # The version of each key that is valid at that time began before it.
         held = as_of(keys, np.full(len(versions), earliest), keys, valid_from)
         is_kept = valid_from > earliest
         is_kept[held[held >= 0]] = True
@@ -203,6 +206,7 @@ class Session:
         final = np.flatnonzero(complete <= now)
         start = self.segment.place(name)
         step.progress.report("sessions", total=len(final))
+        # Only a rising watermark ends sessions: Spark need not run.
         if not len(final) or step.watermarks.before == step.watermarks.now:
             step.new[start] = records
             return nothing(self.segment.schema.remove(len(self.segment.schema) - 1))
@@ -214,6 +218,7 @@ class Session:
         table, hidden = self.segment.collect({name: numbered})
         ends = np.asarray(hidden).astype(np.int64)
         has_ended = ends <= now
+        # A final record whose session is still open is needed again, with the records that extend the session.
         members = table.column(table.num_columns - 1).filter(pa.array(~has_ended))
         is_open = complete > now
         is_open[np.asarray(pc.list_flatten(members)).astype(np.int64)] = True

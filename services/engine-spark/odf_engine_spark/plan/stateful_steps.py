@@ -64,6 +64,7 @@ def _grouped(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) 
     keys, columns = grouping_of(node, plan)
     calls = unique(call for column in columns for call in aggregate_calls(column))
     values = [*keys, *(_argument(compiler, call) for call in calls)]
+    # Never executed: Spark's analyser derives from it the types that keys and calls have.
     results = plans.aggregate(keys, [plans.alias(expression, "r") for expression in (*keys, *calls)], below)
     types = plans.schema(results)
     given = [plans.alias(value, f"c{at}") for at, value in enumerate(values)]
@@ -86,6 +87,7 @@ def _grouped(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) 
     def replaced(expression: Java) -> Java | None:
         return next((own for value, own in results_of if expression.semanticEquals(value)), None)
 
+    # A column may combine several calls: the stage computes the calls, and Spark what is around them.
     final = []
     for column in columns:
         value = plans.rebuilt(column.child() if is_alias(column) else column, replaced)
@@ -123,6 +125,7 @@ def _ranked(compiler: Compiler, node: Node, plan: Java) -> None:
     part, flow = _below(compiler, node.children[0], below)
     system = node.children[0].flow.system
     columns = items(below.output())
+    # A retraction has another offset and system time than the record that it removes; without them both are equal.
     shown = [
         plans.filled_with_nulls(column) if column.exprId().id() in system else column for column in columns
     ]
@@ -159,7 +162,9 @@ def _running(compiler: Compiler, node: Node, plan: Java) -> None:
     arguments = [_argument(compiler, function) for function in functions]
     columns, keys = items(below.output()), items(plan.partitionSpec())
     values = (*columns, *keys, *order, *arguments)
+    # The first key is the time, in whose order rows become complete anyway.
     orders = items(plan.orderSpec())[1:]
+    # Each stream numbers its own records, so the order of arrival means nothing across several.
     part = compiler.in_order(part, columns, orders, by_arrival=len(node.children[0].flow.streams) == 1)
     given = [plans.alias(value, f"c{at}") for at, value in enumerate(values)]
     types = list(plans.schema(plan))[len(columns) :]
@@ -236,6 +241,7 @@ def _as_of_side(
     probe = plans.with_key(part.plan, time, name)
     timed = plans.with_column(probe, micros, f"unix_micros(CAST({name} AS TIMESTAMP))")
     hidden = part.hidden
+    # The rows that ask wait until all versions up to their time have arrived, and are kept for that long.
     if at == 0 and node.waits[0]:
         complete = plans.fresh(COMPLETE)
         timed = plans.with_column(timed, complete, f"{hidden[COMPLETE]} + {int(node.waits[0])}L")
@@ -247,6 +253,7 @@ def _as_of_side(
             phase=flow.phase + int(node.waits[0]),
             retention={stream: retention + node.waits[0] for stream, retention in flow.retention.items()},
         )
+    # Of versions with one key and time the last one counts, which is the last to arrive if there is one stream.
     by_arrival = at == 1 and len(child.flow.streams) == 1
     part = compiler.in_order(PlanPart(timed, hidden), columns, by_arrival=by_arrival)
     own = [*columns, plans.column(part.plan, micros)]

@@ -99,6 +99,7 @@ class Transforms:
                 log.debug("prepared transform reused", cached=len(self._ready))
                 return self._ready[key]
         begun = time.monotonic()
+        # Outside of the lock, since it may take long: if two threads prepare the same transform, one result is dropped.
         prepared = prepare(self._spark, transform, inputs, vocab)
         stages = [type(stage).__name__ for stage in prepared.stages]
         log.debug("transform prepared", stages=stages, ms=_ms_since(begun))
@@ -156,6 +157,7 @@ def run(
     reached = min_watermark(list(watermarks.values()))
     before = min_watermark([state.inputs.get(input_.name) for input_ in inputs])
     step = Step(
+        # Plans have names in lower case, since SQL names are not case-sensitive.
         streams={input_.name.lower(): delta_of(input_, state.inputs.get(input_.name)) for input_ in inputs},
         watermarks=WatermarkRange(before=microseconds(before), now=microseconds(reached)),
         old=state.tables,
