@@ -44,5 +44,6 @@ def checkpoint_hash(state: ChainState) -> Multihash | None:
 
 
 def _carried(state: ChainState) -> SourceState | None:
+    # The state of a disabled source is not carried: the rules would take the event for one of that source.
     last = state.last_source_state
     return None if last is None or last.source_name in state.definitions.disabled_sources else last

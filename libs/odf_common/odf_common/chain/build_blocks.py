@@ -30,6 +30,8 @@ def next_system_time(past: ChainState, now: Timestamp) -> Timestamp:
 
     The chain's rules are less strict: they allow equal times.
     """
+    # The blocks of a commit have one time, by which a repeated commit is recognized and a commit is rolled back as a
+    # whole: two commits must not share it. kamu writes milliseconds.
     return max(now, Timestamp.from_ms(past.system_time.ms + 1))
 
 

@@ -60,6 +60,7 @@ def compare(
         return Equal()
     left, right = _Walk(read_ours, ours), _Walk(read_theirs, theirs)
     while left.name != right.name:
+        # Only blocks with equal numbers can be equal. On a tie ours steps first, which costs nothing remote.
         max(left, right, key=_Walk.sequence_number).step_back()
     if left.steps == 0:
         return Behind(blocks=right.steps)

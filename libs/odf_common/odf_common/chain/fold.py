@@ -29,6 +29,7 @@ from odf_common.metadata.events import (
 )
 from odf_common.metadata.manifest_contents import MetadataBlock
 
+# The union has its events in the order of the FlatBuffers schema, which counts from 1: 0 is no event.
 _TAGS: Final = {kind: tag for tag, kind in enumerate(KnownEvent.__args__, start=1)}
 
 
@@ -63,9 +64,11 @@ def after(past: ChainState, block: MetadataBlock, *, head: Multihash) -> ChainSt
     if isinstance(event, DataEvent):
         if event.new_data is not None:
             last_offset = event.new_data.offset_interval.end
+        # An event with data states both whether they changed or not, so nothing is kept: an absent checkpoint is none.
         watermark = event.new_watermark
         checkpoint = event.new_checkpoint
         if isinstance(event, ExecuteTransform):
+            # The event names every input of the transform (a rule), so nothing of the earlier progress has to be kept.
             input_progress = tuple(progress_after(step) for step in event.query_inputs)
         else:
             last_source_state = event.new_source_state

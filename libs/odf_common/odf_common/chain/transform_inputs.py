@@ -66,6 +66,7 @@ def plan_inputs(
         if head is None or head.schema is None:
             return None
         steps.append(_step_to(state, head))
+    # A first step without records still gives the output its schema, which datasets downstream wait for.
     if state.schema is not None and all(step.new_block_hash is None for step in steps):
         return None
     return tuple(steps)

@@ -154,6 +154,7 @@ def _check_header(name: Multihash, block: MetadataBlock | BlockHeader, number: i
     actual, before = block.sequence_number, block.prev_block_hash
     if number is not None and actual != number:
         raise _broken("misplaced", name, number, f"has sequence number {actual}")
+    # Together with numbers that fall by one this bounds every walk, whatever the store contains.
     if (actual == 0) != (before is None):
         raise _broken("misplaced", name, actual, f"has {before or 'no block'} as its previous block")
 

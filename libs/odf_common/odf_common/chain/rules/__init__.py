@@ -91,6 +91,7 @@ def admit(
                 raise _violated(first_rule.__name__, fault, block)
         assert isinstance(block.event, Seed)
         return begin(block, block.event, head=block_hash, version=version)
+    # Only the first broken rule is named, so the order of the rules decides which message a user sees.
     for rule in _RULES_OF.get(type(block.event), _RULES_OF_OTHERS):
         fault = rule(past, block)
         if fault is not None:

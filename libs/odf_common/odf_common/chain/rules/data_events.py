@@ -53,6 +53,7 @@ def offsets_are_contiguous(past: ChainState, block: MetadataBlock) -> str | None
     event = block.event
     if not isinstance(event, DataEvent) or event.new_data is None:
         return None
+    # By the event's own `prevOffset`: whether that is the chain's is another rule, which names that fault.
     expected = 0 if event.prev_offset is None else event.prev_offset + 1
     if event.new_data.offset_interval.start != expected:
         return f"offsets should start at {expected}, but start at {event.new_data.offset_interval.start}"
