@@ -109,11 +109,14 @@ class Committer:
     ) -> Outcome:
         with self.lock(dataset):
             head = self._refs.head(dataset, ref)
+            # Only saves work: the compare-and-set in `move_ref` decides.
             if head != expected_head:
                 return self._overtaken(dataset, ref, expected_head, events, system_time)
             try:
                 past = onto or (None if head is None else self._state(dataset, ref, head))
                 if past is not None:
+                    # The state may come from a cache although its block is lost or damaged: a block on top could not be
+                    # verified.
                     require_readable_block(self._blobs, dataset, past.head)
                 state = self._write(dataset, past, events, system_time)
             except (ChainRuleViolated, InvalidInput) as error:
@@ -147,6 +150,7 @@ class Committer:
             last_offset=state.last_offset,
         )
         if ref == HEAD:
+            # A cache that cannot be written must not make a commit look failed.
             _contained(self._states.remember, state)
             self.announce(state)
 
@@ -178,6 +182,7 @@ class Committer:
         for event in events:
             if isinstance(event, Seed) and event.dataset_id != dataset:
                 raise InvalidInput(text=f"the seed of {dataset} names {event.dataset_id}")
+            # Before any block is written: a head must never lead to an object that is not stored.
             require_checkpoint(self._blobs, dataset, event)
             require_objects(self._blobs, dataset, event)
         blocks, state = build_blocks(past, events, system_time=system_time, version=self._block_version)
@@ -188,6 +193,7 @@ class Committer:
         return state
 
     def _state(self, dataset: DatasetId, ref: str, block: Multihash) -> ChainState:
+        # `at` caches what it returns as the head's state, which another reference's must not replace.
         return (self._states.at if ref == HEAD else self._states.state_at)(dataset, block)
 
     def _overtaken(
@@ -199,6 +205,7 @@ class Committer:
         system_time: Timestamp,
     ) -> Committed | Overtaken | Refusal:
         """Distinguish a repeated proposal from one that came too late."""
+        # Read again, since after a lost compare-and-set it is newer than what was read before.
         actual = self._refs.head(dataset, ref)
         if actual is None:
             log.debug("commit overtaken", dataset=str(dataset), ref=ref, expected=str(expected), head=None)

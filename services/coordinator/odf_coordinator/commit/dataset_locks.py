@@ -91,6 +91,7 @@ class DatasetLocks:
     def _wait_for_shared(self, dataset: DatasetId) -> Lock | None:
         """Return the lock shared with other processes; None if one of them keeps holding it."""
         begun = time.monotonic()
+        # A lock of a killed process ends after its lifetime, so there is no need to wait any longer.
         deadline = begun + min(self._ttl_ms / 1000, SHARED_SECONDS)
         while True:
             lock = self._shared.acquire(dataset, self._ttl_ms)

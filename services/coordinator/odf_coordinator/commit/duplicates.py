@@ -33,6 +33,7 @@ def is_duplicate(
     blocks = _blocks_from(read, head, first)
     if len(blocks) < len(events) or blocks[0].prev_block_hash != expected:
         return False
+    # There may be more blocks than events: others were committed on top of the repeated proposal.
     return all(
         block.event == event and block.system_time == system_time
         for block, event in zip(blocks, events, strict=False)

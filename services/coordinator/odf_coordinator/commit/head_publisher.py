@@ -48,6 +48,7 @@ class Publisher:
     def removed(self, dataset: DatasetId, alias: str) -> None:
         """Announce that a dataset was removed; raises `Unavailable` if that cannot be sent."""
         with self._changed:
+            # Else a head could be announced after the removal.
             self._waiting.pop(dataset, None)
         self._bus.send(NOTIFICATIONS, envelope(dataset, bus.DatasetRemoved(alias=alias)))
         self._bus.flush()
@@ -79,6 +80,7 @@ class Publisher:
     def _take(self) -> dict[DatasetId, ChainState]:
         with self._changed:
             if not self._waiting:
+                # Not for longer, so that `run` notices `stop`.
                 self._changed.wait(IDLE_SECONDS)
             batch, self._waiting = self._waiting, {}
             return batch
@@ -86,6 +88,7 @@ class Publisher:
     def _put_back(self, batch: dict[DatasetId, ChainState]) -> None:
         """Keep unsent states, unless newer ones are pending."""
         with self._changed:
+            # In this order: a newer state of the same dataset wins.
             self._waiting = {**batch, **self._waiting}
 
     def _send(self, states: Iterable[ChainState]) -> None:

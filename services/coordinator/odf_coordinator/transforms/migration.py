@@ -59,6 +59,7 @@ class QueryMigrator:
         schemas, executed = made
         log.info("query migrated", dataset=handle.alias, records=executed.new_data is not None)
         at = list(events).index(new) + 1
+        # The schema goes first: nothing may come between the SetTransform and its migration.
         return (*schemas, *events[:at], executed, *events[at:])
 
     def _migrated(
@@ -78,6 +79,7 @@ class QueryMigrator:
         event = next_event(
             state, empty_step(state), response, new_data=written.data, new_checkpoint=written.checkpoint
         )
+        # The new query continues from the same state, so its SetTransform alone is enough.
         if changes_nothing(state, event):
             return None
         store(self.datasets.blobs, state.dataset_id, written, scratch)

@@ -130,6 +130,7 @@ class Transformer:
 
     def _perform(self, handle: DatasetHandle, plan: Plan, scratch: Path) -> Step | None:
         state = handle.state
+        # Chosen before the engine runs, since the engine writes it into each record.
         system_time = next_system_time(state, self.clock.now())
         files = request_files(self.blobs, state, scratch)
         sources = {
@@ -157,7 +158,9 @@ class Transformer:
                     "watermark before that, so the chain cannot record how far the input was read"
                 )
             return None
+        # Looked at again although the plan was made from these inputs: the engine may have run for minutes.
         self._require_kept(plan)
+        # Before the commit, so that no block names an object that a crash has kept from being stored.
         store(self.blobs, state.dataset_id, written, scratch)
         outcome = self.committer.commit(
             state.dataset_id, expected_head=state.head, events=events, system_time=system_time

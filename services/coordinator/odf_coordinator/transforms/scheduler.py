@@ -71,6 +71,8 @@ class Scheduler:
         """Enqueue derivatives that may be stale after this commit."""
         with self._changed:
             is_new = self._readers.note(state)
+            # While it runs, a commit is the run's own, or makes the run fail at the compare-and-set and plan again:
+            # neither calls for another run.
             if state.transform is not None and (is_new or not self._queue.is_running(state.dataset_id)):
                 self._enqueue(state.dataset_id)
             for dependant in self._readers.of(state.dataset_id):
@@ -261,6 +263,7 @@ class Scheduler:
 
     def _postpone(self, dataset: DatasetId, error: HeadMoved | Unavailable) -> None:
         with self._changed:
+            # After `HeadMoved` at once: the next plan begins at the block that was committed first.
             pause = 0.0
             if isinstance(error, Unavailable):
                 pause = UNAVAILABLE_BACKOFF.pause(self._queue.pauses(dataset) + 1)

@@ -184,6 +184,7 @@ class WorkQueue:
         _, dataset = heappop(self._queue)
         job = self._jobs[dataset]
         is_forced = job.state is JobState.FORCED
+        # What is asked for from here on may not be seen by this run: it gets another ticket, and another run.
         job.covered = job.asked
         self._enter(dataset, job, JobEvent.TAKE)
         return dataset, is_forced

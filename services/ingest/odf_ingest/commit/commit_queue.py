@@ -83,6 +83,7 @@ class CommitQueues:
     def forget(self, dataset: DatasetId) -> None:
         """Drop the queue and states of a deleted dataset."""
         with self._mutex:
+            # With its history, whose index files were deleted with the dataset.
             self._queues.pop(dataset, None)
         self._states.forget(dataset)
 

@@ -163,6 +163,7 @@ class BatchCommitter:
             )
             match answer:
                 case bus.Committed():
+                    # Another commit may have followed, whose state is not known here.
                     if answer.head == draft.after.head.raw:
                         self._states.remember(draft.after)
                     return True
@@ -170,6 +171,7 @@ class BatchCommitter:
                     raise Refused(reason=answer.code, text=answer.text)
                 case None:
                     log.warning("no reply to a proposal", dataset=str(draft.before.dataset_id))
+                    # Perhaps by this proposal: drafting again finds the position in the chain then, and ends.
                     if current().head != draft.before.head:
                         return False
                 case _:

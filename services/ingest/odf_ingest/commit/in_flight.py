@@ -107,9 +107,11 @@ class PushesInFlight:
         with self._lock:
             candidates = [push for push in self._pushes if push.target == target]
         for push in candidates:
+            # Outside of the lock: comparing large files takes long.
             if not _are_same(push.content, content):
                 continue
             with self._lock:
+                # It may have ended, or lost its last caller, during the comparison.
                 if push in self._pushes and push.is_wanted():
                     push.callers.append(caller)
                     return push

@@ -195,9 +195,11 @@ class RejectPolicy:
         self._forget_what_was_reset(dataset, source, before)
         for number, letter in enumerate(letters, start=1):
             self._bus.send_dead_letter(letter)
+            # Letters are up to a message in size, and wait in the producer's memory.
             if number % LETTERS_PER_FLUSH == 0:
                 self._bus.flush()
         self._bus.flush()
+        # Only the first reason of a source is shown, so later batches need no note.
         if source not in load_reasons(self._blobs, dataset):
             note_reason(self._blobs, dataset, source, letters[0].reason, now=Timestamp(time.time_ns()))
 

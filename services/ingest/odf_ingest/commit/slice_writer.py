@@ -79,6 +79,7 @@ class Drafter:
         vocab = state.vocabulary
         records = prepared.records
         if records is None:
+            # An empty batch retracts nothing, unless it is a snapshot: then all current rows are missing in it.
             if not prepared.is_state or state.schema is None:
                 return MergeResult(records=pa.table({}))
             records = _no_records(schema_of_event(state.schema), vocab)
@@ -88,6 +89,7 @@ class Drafter:
         # Before merging, because merging compares, indexes and retracts records as the dataset stores them.
         records = _in_stored_types(records)
         if key_columns(prepared.source.merge):
+            # Merging compares and sorts keys, and each batch has a dictionary of its own.
             records = without_dictionaries(records)
         if state.schema is not None:
             records = align_columns(records, schema_of_event(state.schema), vocab)
@@ -135,6 +137,7 @@ class Drafter:
 
     def _proposal(self, state: ChainState, events: Sequence[KnownEvent], system_time: Timestamp) -> Draft:
         """Return a proposal without its slice; raises if the chain rules refuse it."""
+        # With the coordinator's rules, so that what they would refuse is noticed before it is proposed.
         _, after = build_blocks(state, events, system_time=system_time, version=self._block_version)
         return Draft(before=state, after=after, events=tuple(events), system_time=system_time)
 

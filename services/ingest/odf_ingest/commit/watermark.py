@@ -66,6 +66,7 @@ def greatest_counted(
 ) -> Mapping[int, int]:
     """Return the greatest event time by partition that may raise the watermark."""
     latest = latest_counted(settings, now)
+    # The usual case needs no second look at the records.
     if latest is None or all(greatest <= latest for greatest in prepared.greatest.values()):
         return prepared.greatest
     assert prepared.records is not None

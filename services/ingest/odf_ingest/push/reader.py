@@ -95,6 +95,7 @@ class PushReader:
 
     def close(self, source: PushSource) -> None:
         """Stop reading a source, and drop its buffered messages."""
+        # First of all: batches that have been begun then end without a commit.
         source.in_flight.is_stale = True
         if self.sources.get(source.key) is source:
             del self.sources[source.key]
@@ -127,6 +128,7 @@ class PushReader:
             halved = search.halved(batch.count)
             self.request(lambda: self._owned.reopen(source, search=halved))
         else:
+            # As of the failure: once the chain is another, the source is tried again.
             chain = self._work.chain_of(source)
             span = Span(end=batch.end, count=batch.count, first=batch.parts[0].partition)
             self.request(lambda: self._owned.stopped(source, error, chain, span))

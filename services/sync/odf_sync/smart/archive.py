@@ -38,6 +38,7 @@ def write_archive(
 ) -> None:
     """Write the archive of the blocks and of their signatures; equal ones give equal bytes."""
     with (
+        # Without time and file name, so that equal blocks give equal bytes.
         gzip.GzipFile(fileobj=out, mode="wb", mtime=0, compresslevel=LEVEL, filename="") as packed,
         tarfile.open(fileobj=packed, mode="w|", format=tarfile.GNU_FORMAT) as tar,
     ):
@@ -75,6 +76,7 @@ def read_signed_archive(
 
     Raises `InvalidInput` as `read_archive` does, and for a signature that does not precede its block, or too long.
     """
+    # Only the names are kept: the blocks are passed on one at a time.
     names: set[Multihash] = set()
     size = 0
     for entry, raw, signature in _after_signatures(_files(archive, limit)):
@@ -125,6 +127,7 @@ def _files(archive: BinaryIO, limit: int) -> Iterator[tuple[str, bytes]]:
                 is_extended = entry.type in EXTENDED
                 if not is_extended and entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
                     raise InvalidInput(text=f"{entry.name[:80]!r} is not a plain file", where=WHERE)
+                # Before anything of that size is read.
                 if not 0 <= entry.size <= limit - skipped:
                     raise _too_large(limit)
                 raw = packed.read(entry.size)

@@ -131,6 +131,7 @@ class Channel:
                 raise PeerClosed(close_code=frame.data or ABNORMAL, reason=reason)
             case WSMsgType.BINARY:
                 raise ProtocolViolated(where="message", text="binary frames are not part of the protocol")
+            # aiohttp reports a malformed or too long frame like a lost connection; only the former is the peer's fault.
             case WSMsgType.ERROR if not isinstance(frame.data, ConnectionError):
                 raise ProtocolViolated(where="message", text=str(frame.data)[:200])
             case _:
@@ -160,6 +161,7 @@ class Channel:
 
     async def close(self, code: int, reason: bytes) -> None:
         """Send a close frame, and wait a short time for that of the other side."""
+        # The others must not be sent (RFC 6455, 7.4), such as 1006, which stands for a lost connection.
         is_sendable = any(code in codes for codes in SENDABLE_CODES)
         await self._socket.close(code=code if is_sendable else CLOSE_OK, message=reason)
 

@@ -149,6 +149,7 @@ def _uploading(state: ExchangeState, then: ExchangeState) -> tuple[_Turn, ...]:
     )
 
 
+# May take the place of any answer of the server's.
 REFUSED: Final = _server(Refusal, ExchangeState.FAILED)
 
 PULL: Final[Table] = {
@@ -214,11 +215,13 @@ class End:
         """Return the message; raises `ProtocolViolated`, and then nothing more may come."""
         try:
             turns = tuple(self._turns(own=False))
+            # Such as when a client continues before the server has answered.
             if not turns:
                 raise InvalidInput(text="no message is expected", where="message")
             message = decode(text, {turn.message for turn in turns})
             turn = next(turn for turn in turns if turn.fits(message))
         except InvalidInput as error:
+            # The state before is kept for `phase`: a refusal names the step that failed.
             self._violated, self.state = self.state, ExchangeState.FAILED
             text = f"{error.text} (state {self._violated.name.lower()})"
             raise ProtocolViolated(where=error.where, text=text) from error
@@ -257,6 +260,7 @@ _PUSH_PHASES: Final = dict.fromkeys(ExchangeState, Phase.PUSH_OBJECTS) | {
 def close_reason(refusal: Refusal) -> bytes:
     """Return the reason of a close frame; a message that does not fit is cut, so that the JSON stays whole."""
     text = encode(refusal)
+    # Such a fault has hashes or names that cannot be cut without becoming others: only its kind is sent.
     if len(text.encode()) > REASON_BYTES and not isinstance(refusal.fault, Internal):
         refusal = Refusal(fault=Internal(phase=Phase.PUSH_TARGET, error_message=type(refusal.fault).__name__))
         text = encode(refusal)

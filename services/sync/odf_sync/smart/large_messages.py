@@ -72,4 +72,5 @@ class LargeMessages:
 
     def _has_room(self, size: int, caller: Hashable) -> bool:
         in_all, of_caller = self._reserved.total(), self._reserved[caller]
+        # A message that is larger than all the room is received alone, else it would wait forever.
         return not in_all or (in_all + size <= self._most and of_caller + size <= self._most // 2)

@@ -29,6 +29,7 @@ class Range:
 
 def is_ancestor(read: ReadBlock, has: HasBlock, block: Multihash, head: Multihash) -> bool:
     """Return whether a block is in the chain of `head`, also if it is `head`."""
+    # Without `has` a walk to an unknown block would fail as if the chain were damaged.
     return has(block) and isinstance(compare(read, head, read, block), Ahead | Equal)
 
 

@@ -14,6 +14,7 @@ PIECE_BYTES: Final = 256 * 1024
 
 def spool_file(blobs: BlobStore) -> BinaryIO:
     """Open an empty file without a name, which is removed when it is closed; raises `StorageUnavailable`."""
+    # The file outlives its folder and its name, so a killed process leaves nothing to clean up.
     with translated(), scratch_folder(blobs) as folder:
         return TemporaryFile(dir=folder)
 

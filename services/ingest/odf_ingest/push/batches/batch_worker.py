@@ -102,6 +102,7 @@ class BatchWorker:
 
     def _place(self, source: PushSource, queue: CommitQueue, settle: Callable[[IndexReady], None]) -> None:
         """Have a batch settled in its dataset's queue, where it takes its place once its index is ready."""
+        # Merging without keys looks nothing up, so it needs no index.
         if not key_columns(source.plan.source.merge):
             ready: IndexReady = Future()
             ready.set_result(None)

@@ -70,6 +70,7 @@ class KafkaBatch:
             raise TopicReplaced(topic=batch.topic, expected=known.topic_id, actual=batch.topic_id)
         at = {} if known is None else known.next
         if all(at.get(number, -1) >= end for number, end in batch.end.items()):
+            # Its proposal was committed, but the reply was lost, or another instance has read the same messages.
             raise AlreadyCommitted
         if any(at.get(number, batch.beginning[number]) != start for number, start in batch.start.items()):
             raise PositionChanged(source=self.source)
@@ -191,6 +192,8 @@ class KafkaBatch:
         for name, activity in {**batch.others, batch.topic: own}.items():
             topic = position.topics.get(name)
             greatest = {} if topic is None else topic.greatest
+            # `unread` is None for a topic that is not read now: it holds the watermark at its last event times, and
+            # altogether if the chain has none.
             if not (bool(greatest) if activity.unread is None else activity.unread <= greatest.keys()):
                 return KEEP_WATERMARK
             active += [

@@ -166,6 +166,7 @@ class PushSource:
         at = 0
         while total - (sizes[at - 1] if at else 0) >= room:
             taken = int(sizes[at - 1]) if at else 0
+            # At least one message, even if it alone is larger than a batch.
             until = max(int(np.searchsorted(sizes, taken + room)) + 1, at + 1)
             self._append(whole.between(at, until), int(sizes[until - 1]) - taken)
             self.cut()
@@ -197,6 +198,7 @@ class PushSource:
                 partitions=len(self.offsets.next),
                 parts=tuple(joined_by_partition(buffer.parts)),
                 start=buffer.start,
+                # Copies: the offsets advance while the batch is in flight.
                 end=dict(self.offsets.next),
                 beginning=self.beginning,
                 begun=buffer.begun,
@@ -213,6 +215,7 @@ class PushSource:
         self.wait = None
         if self.search is not None and self.search.is_over(self.offsets.next):
             self.search = None
+        # The batch was longer only to get the message that the one before had lacked.
         self._limits = self._usual
         self._buffer = BatchBuffer(start=dict(self.offsets.next))
 
