@@ -3,22 +3,28 @@
 A peer is a process with its own JVM, which has the engine's settings but for the JIT and the heap that its state
 needs. It uses the file source with `availableNow` and its own watermark: the greatest event time seen, less the
 disorder of the stream.
+
+Structured Streaming syncs no file, while our commits are durable. So after each micro-batch, the stream waits until all
+files that the batch wrote to its checkpoint and its sink are fsynced, several at a time, and then their folders. That
+is part of the batch's time, which is measured from the end of the previous batch's fsyncs.
 """
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from memory import call_this_process
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from odf_common.metadata.steps import TransformSql
 from odf_engine_spark.plan.prepared import steps_of
@@ -35,6 +41,9 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "state in RocksDB": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
 }
 EVENT_TIME: Final = "event_time"
+SINK: Final = "out"
+CHECKPOINT: Final = "state"
+SYNCS: Final = 8  # fsyncs at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +80,13 @@ class Peer:
         self._pool.shutdown()
 
     def seconds(self, work: Work) -> list[float]:
-        """Return the seconds of each micro-batch with records, from its trigger until it is committed."""
+        """Return the seconds of each micro-batch with records, until it is committed and its files are fsynced."""
         return self._pool.submit(_stream, work).result()
 
 
 def written(work: Work) -> pa.Table:
     """Return the records that a stream wrote."""
-    return pa.concat_tables([pq.read_table(file) for file in sorted((work.folder / "out").glob("*.parquet"))])
+    return pa.concat_tables([pq.read_table(file) for file in sorted((work.folder / SINK).glob("*.parquet"))])
 
 
 def _begin(jit: str) -> None:
@@ -98,15 +107,69 @@ def _stream(work: Work) -> list[float]:
     for step in named:
         session.sql(step.query).createOrReplaceTempView(str(step.alias))
     writer = session.sql(last.query).writeStream.format("parquet").trigger(availableNow=True)
-    where = {"path": str(work.folder / "out"), "checkpointLocation": str(work.folder / "state")}
+    where = {"path": str(work.folder / SINK), "checkpointLocation": str(work.folder / CHECKPOINT)}
+    count = max(map(len, work.files.values()))
     query = writer.options(**where).start()
     try:
+        seconds = _until_durable(query, work.folder, count)
         query.awaitTermination()
     except PySparkException as error:  # which cannot be sent to another process
         raise RuntimeError(str(error)) from None
     batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
-    assert len(batches) == max(map(len, work.files.values())), "each file is a micro-batch"
-    return [batch["durationMs"]["triggerExecution"] / 1000 for batch in batches]
+    assert len(batches) == count, "each file is a micro-batch"
+    return seconds
+
+
+def _until_durable(query: StreamingQuery, folder: Path, count: int) -> list[float]:
+    """Return the seconds of that many batches, each until its files are fsynced; fewer if the stream fails.
+
+    A stream signals after each batch, and needs this lock to begin the next one. The lock is fair: who waits for the
+    signal has it first, so the stream waits for the fsyncs.
+    """
+    stream: Any = query._jsq.streamingQuery()  # noqa: SLF001 - PySpark does not expose it
+    lock, signal = stream.awaitProgressLock(), stream.awaitProgressLockCondition()
+    seconds: list[float] = []
+    durable: dict[Path, int] = {}
+    begun = time.perf_counter()
+    lock.lock()
+    try:
+        while len(seconds) < count:
+            while not (folder / CHECKPOINT / "commits" / f"{len(seconds)}").exists():
+                if not stream.isActive():
+                    return seconds
+                getattr(signal, "await")()
+            _sync_new_files((folder / SINK, folder / CHECKPOINT), durable)
+            seconds.append((now := time.perf_counter()) - begun)
+            begun = now
+            next_offsets = folder / CHECKPOINT / "offsets" / f"{len(seconds)}"
+            assert len(seconds) == 1 or not next_offsets.exists(), "the next batch waits for the fsyncs"
+    finally:
+        lock.unlock()
+    return seconds
+
+
+def _sync_new_files(folders: Iterable[Path], durable: dict[Path, int]) -> None:
+    """Fsync the files that are not durable in this version, and the folders that have them; note what is durable."""
+    found = {
+        Path(entry): Path(entry).stat().st_mtime_ns
+        for folder in folders
+        for parent, _, names in os.walk(folder)
+        for entry in (parent, *(f"{parent}/{name}" for name in names))
+    }
+    new = [path for path, changed in found.items() if durable.get(path) != changed]
+    files, changed_folders = [path for path in new if path.is_file()], [path for path in new if path.is_dir()]
+    with ThreadPoolExecutor(SYNCS) as pool:
+        for paths in (files, changed_folders):
+            list(pool.map(_sync, paths))
+    durable.update(found)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _source(session: SparkSession, work: Work, files: Sequence[Path], folder: Path) -> DataFrame:
