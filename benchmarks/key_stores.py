@@ -1,26 +1,27 @@
-"""Embedded stores for an index of keys, compared: `python benchmarks/key_stores.py`.
+"""Embedded stores for an index of keys, compared with our sorted runs (ADR 0035).
 
-For each store, with a million and with ten million random keys of 16 bytes: how long a batch of 1,000 keys takes, of
-which 100 are known (look up all, add the new ones, commit so that a kill of the process loses nothing), the first batch
-after it was opened again, and the size on disk. Then the other access that merging needs: read all of a million
-rows, as a snapshot does. ADR 0035 has the results. LMDB and RocksDB are not dependencies: `pip install lmdb rocksdict`.
+For each store, with millions of random keys of 16 bytes: how long a batch of 1,000 keys takes, of which 100 are known
+(look up all, add the new ones, commit so that a kill of the process loses nothing), the slowest batch, the first one
+after the store was opened again, and the size on disk. LMDB and RocksDB are not dependencies, and are left out unless
+they are installed: `pip install lmdb rocksdict`.
 """
 
-import argparse
 import importlib
-import shutil
+import importlib.util
 import sqlite3
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Final, Protocol
 
 import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from rows import Row, held_against
 
 from odf_ingest.history.key_index import KeyIndex
 from odf_ingest.history.run_store import RunStore
@@ -29,6 +30,9 @@ BATCH: Final = 1_000
 KNOWN: Final = 100  # of a batch
 WIDTH: Final = 16  # bytes of a key
 CHUNK: Final = 250_000  # keys per batch while a store is filled
+KEYS: Final = 4_000_000
+BATCHES: Final = 40
+OURS: Final = "runs"
 Raw = npt.NDArray[np.bytes_]
 
 
@@ -154,12 +158,12 @@ class Runs:
         """Do nothing: every batch is in the files."""
 
 
-STORES: Final[dict[str, Callable[[Path], Store]]] = {
-    "SQLite": Sqlite,
-    "LMDB": Lmdb,
-    "RocksDB": RocksDb,
-    "DuckDB": DuckDb,
-    "runs": Runs,
+STORES: Final[Mapping[str, tuple[Callable[[Path], Store], str]]] = {  # with the library that each needs
+    "SQLite": (Sqlite, "sqlite3"),
+    "LMDB": (Lmdb, "lmdb"),
+    "RocksDB": (RocksDb, "rocksdict"),
+    "DuckDB": (DuckDb, "duckdb"),
+    OURS: (Runs, "numpy"),
 }
 
 
@@ -187,48 +191,70 @@ def timed(store: Store, feed: Iterator[Raw], count: int) -> list[float]:
     return found
 
 
-def measure(name: str, sizes: list[int]) -> None:
-    """Print what one store takes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a store takes: ms of a batch, and of the first one after it is opened; bytes on disk of a key."""
+
+    usual: float
+    slowest: float
+    opened: float
+    key_bytes: float
+
+
+def run() -> list[Row]:
+    """Return a row for each other store that is installed, compared with ours."""
+    ours = measured(OURS)
+    return [
+        _row(ours, name, measured(name)) for name, (_, library) in STORES.items() if _is_other(name, library)
+    ]
+
+
+def measured(name: str) -> Measured:
+    """Return what one store takes once it has `KEYS` keys."""
     source = np.random.default_rng(7)
-    folder = Path(tempfile.mkdtemp(prefix="odf-keys-"))
-    try:
-        store = STORES[name](folder)
-        known, count = random_keys(0, source), 0
-        for size in sizes:
-            begun = time.perf_counter()
-            while count < size:
-                known = random_keys(CHUNK, source)
-                store.new(np.sort(known))
-                count += CHUNK
-            filled = time.perf_counter() - begun
-            feed = batches(known, source)
-            seconds = timed(store, feed, 40)
-            store.close()
-            disk = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-            begun = time.perf_counter()
-            store = STORES[name](folder)
-            store.new(next(feed))
-            again = time.perf_counter() - begun
-            usual, most = statistics.median(seconds) * 1000, max(seconds) * 1000
-            print(
-                f"{name:8} {size:>11,} keys: filled in {filled:6.1f} s, a batch {usual:6.1f} ms (most {most:.1f}), "
-                f"after opening {again * 1000:6.1f} ms, {disk / size:5.1f} bytes a key",
-                flush=True,
-            )
+    with tempfile.TemporaryDirectory(prefix="odf-keys-") as home:
+        folder = Path(home)
+        store = _opened(name, folder)
+        known = random_keys(0, source)
+        for _ in range(KEYS // CHUNK):
+            known = random_keys(CHUNK, source)
+            store.new(np.sort(known))
+        feed = batches(known, source)
+        seconds = timed(store, feed, BATCHES)
         store.close()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        disk = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        begun = time.perf_counter()
+        store = _opened(name, folder)
+        store.new(next(feed))
+        again = time.perf_counter() - begun
+        store.close()
+    return Measured(
+        usual=median(seconds) * 1000, slowest=max(seconds) * 1000, opened=again * 1000, key_bytes=disk / KEYS
+    )
 
 
-def main() -> None:
-    """Measure all stores."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", type=int, nargs="*", default=[1_000_000, 10_000_000])
-    parser.add_argument("--only", nargs="*", choices=list(STORES), default=list(STORES))
-    args = parser.parse_args()
-    for name in args.only:
-        measure(name, args.sizes)
+def _opened(name: str, folder: Path) -> Store:
+    store, _ = STORES[name]
+    return store(folder)
 
 
-if __name__ == "__main__":
-    main()
+def _is_other(name: str, library: str) -> bool:
+    return name != OURS and importlib.util.find_spec(library) is not None
+
+
+def _row(ours: Measured, name: str, theirs: Measured) -> Row:
+    parts = {
+        "slowest": ours.slowest,
+        "after opening": ours.opened,
+        "bytes of a key": ours.key_bytes,
+        "its slowest": theirs.slowest,
+        "its after opening": theirs.opened,
+        "its bytes of a key": theirs.key_bytes,
+    }
+    return held_against(
+        f"{BATCH:,} keys into {KEYS:,}, median of {BATCHES} batches",
+        ours.usual,
+        "ms",
+        peer=(name, theirs.usual),
+        detail={part: round(value, 1) for part, value in parts.items()},
+    )

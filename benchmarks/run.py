@@ -60,6 +60,7 @@ LONG: Final = (
     "transaction_profile",
     "pull_chain",
     "push_chain",
+    "key_stores",
 )  # alone too, and only when they are named
 NAMES: Final = (*ALONE, *LONG, *WITH_NODE)
 RESULTS: Final = Path(__file__).with_name("results.json")
