@@ -48,6 +48,12 @@ larger for rates, and when smaller for times, costs and sizes. Machines differ a
 other processes running, only ratios are meaningful. What a case does, and what its peer does less, is described at the
 top of `benchmarks/CASE.py`.
 """
+PARTS: Final = ("ingest", "coordinator", "engine-spark", "verifier", "sync", "views", "kafka", "redis")
+PARTS_INTRO: Final = """\
+The largest peak of each part of a node in the cases below: resident memory of its processes, in MB. A part keeps much
+of its peak for its later work, so a case's number may come from an earlier case. [Sizing](../operations.md#sizing) says
+on what they depend.
+"""
 ERRORS_INTRO: Final = """\
 An error's name is its `code` in JSON and over gRPC. The family decides the gRPC status and what a caller may do.
 A `Signal` never leaves its process, but may be the reason why a source waits.
@@ -219,7 +225,19 @@ def _ancestors(name: str, classes: Mapping[str, ErrorClass]) -> set[str]:
 
 def _measurements(cases: Mapping[str, Mapping[str, Any]]) -> str:
     sections = [_case(name, case) for name, case in cases.items() if not case.get("failed")]
-    return "\n".join([MEASUREMENTS_NOTICE, "# Measurements\n", MEASUREMENTS_INTRO, *sections])
+    peaks = [(part, _number(peak), case) for part, (peak, case) in part_peaks(cases).items()]
+    parts = ["## Memory of a node's parts\n", PARTS_INTRO, _table(("part", "MB", "case"), peaks)]
+    return "\n".join([MEASUREMENTS_NOTICE, "# Measurements\n", MEASUREMENTS_INTRO, *parts, *sections])
+
+
+def part_peaks(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[float, str]]:
+    """Return the largest peak of each part of a node in MB, and the case that it was measured in."""
+    measured = [(case.get("memory_mb", {}), name) for name, case in cases.items()]
+    return {
+        part: max((peaks[part], name) for peaks, name in measured if part in peaks)
+        for part in PARTS
+        if any(part in peaks for peaks, _ in measured)
+    }
 
 
 def _case(name: str, case: Mapping[str, Any]) -> str:

@@ -4,7 +4,9 @@ import json
 import re
 from pathlib import Path
 
-from docs.generate import REFERENCE, RESULTS, ROOT
+from docs.generate import PARTS, REFERENCE, RESULTS, ROOT, part_peaks
+
+from odf_common.embedded.doctor_checks import MEMORY_ADVISED
 
 DOCUMENTS = (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
 COMMAND = re.compile(r"(?:run\.py )?--only ((?:[a-z_]+ ?)+)")
@@ -32,6 +34,12 @@ def test_every_benchmark_that_a_document_names_exists() -> None:
 def test_no_other_document_quotes_what_a_benchmark_measures() -> None:
     others = [file for file in DOCUMENTS if file.name != "measurements.md"]
     assert [file.name for file in others if QUOTED.search(file.read_text("utf-8"))] == []
+
+
+def test_the_advised_memory_is_enough_for_the_peaks_of_all_parts() -> None:
+    peaks = part_peaks(json.loads(RESULTS.read_text("utf-8"))["cases"])
+    assert tuple(peaks) == PARTS
+    assert sum(peak for peak, _ in peaks.values()) * 1_000_000 <= MEMORY_ADVISED
 
 
 def _named(file: Path) -> set[str]:
