@@ -1,27 +1,62 @@
 """The frames of messages, as a reader sees them that takes only what RFC 6455 allows, in the limits of kamu's library."""
 
 import base64
+import hashlib
 import json
 import random
+import re
 import socket
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Final
 
 import pytest
-from odf_testing.builders import a_chain, a_seed
+from odf_testing.builders import a_chain, a_hash, a_seed
 from odf_testing.sync_node import SyncNode
 
+from odf_common.errors import InvalidInput
+from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_sync.smart import channel
-from odf_sync.smart.message_json import encode
-from odf_sync.smart.messages import VERSION, VERSION_HEADER, MetadataRequest, PullRequest
+from odf_sync.repositories import smart
+from odf_sync.smart import channel, large_messages, ranges
+from odf_sync.smart.archive import write_archive
+from odf_sync.smart.connection import connected
+from odf_sync.smart.exchange import PUSH
+from odf_sync.smart.message_json import encode, numbers
+from odf_sync.smart.messages import (
+    VERSION,
+    VERSION_HEADER,
+    BlocksAccepted,
+    BlocksBatch,
+    DatasetVisibility,
+    DownloadsRequest,
+    Message,
+    MetadataRequest,
+    NewBlocks,
+    ObjectFile,
+    ObjectType,
+    PullRequest,
+    PushAccepted,
+    PushRequest,
+    TransferPlan,
+)
+from odf_sync.transfer import push_to_node
 
 MIB: Final = 1024**2
 FRAME_BYTES, MESSAGE_BYTES = 16 * MIB, 64 * MIB  # the limits of tungstenite, which kamu does not change
-CONTINUATION, TEXT = 0, 1
+CONTINUATION, TEXT, CLOSE, PING, PONG = 0, 1, 8, 9, 10
+GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+SWITCHED: Final = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %s\r\n\r\n"
+REQUEST: Final = PushRequest(
+    transfer_plan=TransferPlan(num_blocks=1),
+    force_update_if_diverged=False,
+    visibility_for_created_dataset=DatasetVisibility.PRIVATE,
+)
 UPGRADE: Final = {
     "Host": "node",
     "Connection": "Upgrade",
@@ -63,6 +98,12 @@ class StrictReader:
             found += (int.from_bytes(self._take(size)) ^ int.from_bytes(key[:size])).to_bytes(size)
             self.frames.append(size)
         return bytes(found)
+
+    def close_reason(self) -> bytes:
+        """Return the reason in a close frame, which is the next one."""
+        first, size = self._take(2)
+        assert first == 128 | CLOSE
+        return self._take(size)[2:]
 
     def send(self, payload: bytes) -> None:
         """Send a message in one frame, its mask zero."""
@@ -126,3 +167,149 @@ def test_archives_are_sent_in_valid_frames(tmp_path: Path, characters: int) -> N
         assert len(json.loads(text)["blocks"]["payload"]) > characters // 2
         assert (len(client.frames) > 1) == (len(text) > channel.FRAME_BYTES)
         assert max(client.frames) <= channel.FRAME_BYTES
+
+
+@contextmanager
+def strict_server(serve: Callable[[StrictReader], None]) -> Iterator[str]:
+    """Yield the URL of a server that takes one WebSocket, and fail if it finds an invalid frame."""
+
+    def accept() -> None:
+        accepted, _ = listener.accept()
+        with accepted:
+            reader = StrictReader(socket=accepted, is_server=True)
+            key = re.search(r"(?i)sec-websocket-key: *(\S+)", reader.headers())
+            assert key is not None
+            proof = base64.b64encode(hashlib.sha1(key[1].encode() + GUID, usedforsecurity=False).digest())
+            accepted.sendall(SWITCHED % proof)
+            serve(reader)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        listener.settimeout(30)
+        served = pool.submit(accept)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        served.result(30)
+
+
+def blocks_of(size: int) -> NewBlocks:
+    """Return a message whose JSON has this many bytes."""
+    around = len(encode(NewBlocks(new_blocks=BlocksBatch(num_blocks=1, payload=b"\0")))) - 1
+    numbers = size - around  # each has a digit and a comma, but for one of two digits, and the last comma
+    payload = bytes(numbers // 2) + (b"\0" if numbers % 2 else b"")
+    payload = payload if numbers % 2 else payload[:-1] + b"\x0a"
+    return NewBlocks(new_blocks=BlocksBatch(num_blocks=1, payload=payload))
+
+
+@pytest.mark.parametrize("size", [channel.FRAME_BYTES, FRAME_BYTES + 1, MESSAGE_BYTES - 1, MESSAGE_BYTES])
+def test_a_client_sends_long_messages_in_valid_frames(size: int) -> None:
+    message = blocks_of(size)
+
+    def serve(reader: StrictReader) -> None:
+        reader.message()
+        reader.send(encode(PushAccepted()).encode())
+        assert reader.message().decode() == encode(message)
+        assert sum(reader.frames) == size
+        assert max(reader.frames) <= channel.FRAME_BYTES
+        reader.send(encode(BlocksAccepted()).encode())
+
+    with strict_server(serve) as url, connected(f"{url}/push", PUSH, {}) as connection:
+        connection.send(REQUEST)
+        connection.expect(PushAccepted)
+        connection.send(message)
+        connection.expect(BlocksAccepted)
+
+
+def test_a_client_sends_nothing_of_a_message_that_is_too_long() -> None:
+    def serve(reader: StrictReader) -> None:
+        reader.message()
+        reader.send(encode(PushAccepted()).encode())
+        with pytest.raises(AssertionError):
+            reader.message()
+        assert not reader.frames, "the next frame closes"
+
+    with strict_server(serve) as url, connected(f"{url}/push", PUSH, {}) as connection:
+        connection.send(REQUEST)
+        connection.expect(PushAccepted)
+        with pytest.raises(InvalidInput, match=f"{MESSAGE_BYTES + 1} bytes; others take"):
+            connection.send(blocks_of(MESSAGE_BYTES + 1))
+
+
+@pytest.mark.parametrize("size", [0, 1, 64, 200, 490, 513, 5000])
+def test_the_blocks_of_a_part_fit_into_a_message(size: int) -> None:
+    """They are random: blocks that compress fit all the more."""
+    source = random.Random(size)
+    blocks = [source.randbytes(size) + number.to_bytes(2) for number in range(1000)]
+    out = BytesIO()
+    write_archive(((physical_hash_of(raw), raw) for raw in blocks), out)
+    counted = sum(ranges.HEADER_BYTES + len(raw) for raw in blocks)
+    assert len(out.getvalue()) <= counted
+    assert (
+        large_messages.AROUND_BYTES + len(numbers(out.getvalue()))
+        <= counted * MESSAGE_BYTES / push_to_node.PART_BYTES
+    )
+
+
+def listed(count: int) -> DownloadsRequest:
+    file = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=a_hash("x"), size=1)
+    return DownloadsRequest(object_files=(file,) * count)
+
+
+@contextmanager
+def pulling(node: SyncNode, url: str) -> Iterator[StrictReader]:
+    """Yield a client that has the blocks."""
+    with closing((client := upgraded(url, "/cities/pull")).socket):
+        for message in (PullRequest(force_update_if_diverged=False), MetadataRequest()):
+            client.send(encode(message).encode())
+            client.message()
+        yield client
+
+
+def test_lists_of_objects_are_sent_in_valid_frames_and_refused_if_nobody_could_receive_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = SyncNode(tmp_path)
+    hold(node, "cities", 0)
+    with node.served() as url, pulling(node, url) as client:
+        client.send(encode(listed(10_000)).encode())
+        text = client.message()
+        assert len(json.loads(text)["object_transfer_strategies"]) == 10_000
+        assert len(client.frames) > 2
+        assert max(client.frames) <= channel.FRAME_BYTES
+        monkeypatch.setattr(channel, "MESSAGE_BYTES", len(text) - 1)
+        client.send(encode(listed(10_000)).encode())
+        assert f"{len(text)} bytes; others take".encode() in client.close_reason()
+
+
+def test_messages_are_received_in_frames_of_any_size(tmp_path: Path) -> None:
+    node = SyncNode(tmp_path)
+    hold(node, "cities", 0)
+    text = encode(PullRequest(force_update_if_diverged=False)).encode()
+    ping = bytes([128 | PING, 128, 0, 0, 0, 0])
+    pieces = [text[:1], b"", text[1:20], text[20:]]
+    sent = [
+        bytes([0 if number else TEXT, 128 | len(piece), *bytes(4)]) + piece
+        for number, piece in enumerate(pieces)
+    ]
+    with node.served() as url, closing((client := upgraded(url, "/cities/pull")).socket):
+        client.socket.sendall(ping.join(sent) + bytes([128, 128, *bytes(4)]))
+        for _ in sent[1:]:
+            assert client._take(2) == bytes([128 | PONG, 0])
+        assert "Ok" in json.loads(client.message())
+
+
+def test_a_client_asks_for_objects_in_short_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smart, "LISTED", 2)
+    asked: list[int] = []
+
+    def noted(message: Message) -> str:
+        if isinstance(message, DownloadsRequest):
+            asked.append(len(message.object_files))
+        return encode(message)
+
+    there, here = SyncNode(tmp_path / "there"), SyncNode(tmp_path / "here")
+    there.add_cities(*([name] for name in "abcde"))
+    monkeypatch.setattr(channel, "encode", noted)
+    with there.served() as url:
+        here.pull(f"odf+{url}/cities", "cities")
+    assert here.content("cities") == there.content("cities")
+    assert sum(asked) > 4
+    assert max(asked) == 2

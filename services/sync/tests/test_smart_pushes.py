@@ -272,7 +272,8 @@ def test_a_part_has_as_many_blocks_as_fit(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch, spare: int
 ) -> None:
     blocks = [raw for (kind, _), raw in here.content("cities").items() if kind is ObjectKind.BLOCK]
-    monkeypatch.setattr(push_to_node, "PART_BYTES", sum(map(len, blocks)) + spare)
+    counted = sum(len(raw) + ranges.HEADER_BYTES for raw in blocks)
+    monkeypatch.setattr(push_to_node, "PART_BYTES", counted + spare)
     parts: list[str] = []
     send = push_to_node._send_part
 

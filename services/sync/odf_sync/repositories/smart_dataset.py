@@ -22,6 +22,7 @@ from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
 from odf_sync.smart.connection import PULLED, Connection, connected, received_blocks
 from odf_sync.smart.exchange import PULL, TransferRefused
 from odf_sync.smart.messages import (
+    LISTED,
     DownloadsReply,
     DownloadsRequest,
     InvalidInterval,
@@ -95,11 +96,11 @@ class SmartDataset:
         )
         if self._connection is None or not wanted:
             return
-        self._connection.send(DownloadsRequest(object_files=wanted))
-        for strategy in self._connection.expect(DownloadsReply).object_transfer_strategies:
-            self._urls[strategy.object_file.object_type.kind, strategy.object_file.physical_hash] = (
-                strategy.download_from
-            )
+        for start in range(0, len(wanted), LISTED):
+            self._connection.send(DownloadsRequest(object_files=wanted[start : start + LISTED]))
+            for strategy in self._connection.expect(DownloadsReply).object_transfer_strategies:
+                file = strategy.object_file
+                self._urls[file.object_type.kind, file.physical_hash] = strategy.download_from
 
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""

@@ -9,7 +9,7 @@ from typing import BinaryIO, Final, NoReturn, TypeVar
 
 from aiohttp import ClientWebSocketResponse, WSMsgType, web
 
-from odf_common.errors import Unavailable
+from odf_common.errors import InvalidInput, Unavailable
 from odf_sync.smart.exchange import (
     CLOSE_OK,
     End,
@@ -39,6 +39,8 @@ LEAST_SECONDS: Final = 0.001  # 0 would be no limit for aiohttp
 IDLE_SECONDS: Final = 3600.0  # for one before which objects travel
 LARGE_CHARACTERS: Final = 1024**2  # of a message; longer ones would hold up the event loop
 FRAME_BYTES: Final = 1024**2  # of a message; others take frames of up to 16 MiB
+MESSAGE_BYTES: Final = 64 * 1024**2  # of JSON that others receive in one message
+UTF8_BYTES: Final = 4  # of a character, at most
 SHORT_BYTES: Final = 125  # of a frame whose header has one byte for the length
 MASKED: Final = 0x80  # with the length, of a client's frame
 SENDABLE_CODES: Final = (range(1000, 1004), range(1007, 1012), range(3000, 5000))
@@ -70,7 +72,7 @@ class Channel:
         self._early: deque[Message] = deque()
 
     async def send(self, message: Message) -> None:
-        """Send a message, unless it was sent early; raises `PeerClosed`."""
+        """Send a message, unless it was sent early; raises `PeerClosed`, and `InvalidInput` if it is too long."""
         self.end.note_sent(message)
         if self._early:
             assert message == self._early.popleft(), (
@@ -91,9 +93,24 @@ class Channel:
         try:
             is_long = isinstance(message, UploadsReply | DownloadsReply)
             text = await asyncio.to_thread(encode, message) if is_long else encode(message)
-            await self._socket.send_str(text)
+            if len(text) <= FRAME_BYTES // UTF8_BYTES:
+                await self._socket.send_str(text)
+            else:
+                await self._send_long(text)
         except ConnectionError as error:
             raise PeerClosed from error
+
+    async def _send_long(self, text: str) -> None:
+        size = sum(
+            len(text[start : start + FRAME_BYTES].encode()) for start in range(0, len(text), FRAME_BYTES)
+        )
+        if size > MESSAGE_BYTES:
+            text = f"{size} bytes; others take {MESSAGE_BYTES}"  # fits into a close frame
+            raise InvalidInput(text=text, where="message")
+        frames = _TextFrames(self._socket)
+        for start in range(0, len(text), FRAME_BYTES):
+            await frames.write(text[start : start + FRAME_BYTES])
+        await frames.end()
 
     async def send_archive(self, message: MetadataReply, archive: BinaryIO) -> None:
         """Send a message with an archive that is in a file, in constant memory; raises `PeerClosed`."""

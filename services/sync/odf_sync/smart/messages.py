@@ -38,6 +38,8 @@ CHOSEN: Final = "1"
 EVERYONE_HEADER: Final = "odf-public"
 EVERYONE: Final = "1"
 ONLY_SOME: Final = "0"
+# Objects in one list: with URLs that are signed, of up to 3 KiB, the answer has 16 MiB, which `message_json` reads.
+LISTED: Final = 5_000
 EXTENSION: Final[Mapping[str, bool]] = {"extension": True}  # of a field that is not in the specification
 
 

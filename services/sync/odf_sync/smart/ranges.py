@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from odf_common.chain.compare_chains import Ahead, Equal, compare
 from odf_common.chain.walk import Link, ReadBlock, blocks_between
@@ -12,6 +12,7 @@ from odf_common.metadata.events import DataEvent, MetadataEvent
 from odf_sync.smart.archive import ReadSignature, no_signature, write_archive
 from odf_sync.smart.messages import ObjectFile, ObjectType, TransferPlan
 
+HEADER_BYTES: Final = 128  # of each block's header in an archive, with padding; compressed, it has 50 to 100
 HasBlock = Callable[[Multihash], bool]
 
 
@@ -49,14 +50,19 @@ def pack(blocks: Iterable[Link], out: BinaryIO, signature: ReadSignature = no_si
 
 
 def in_parts(blocks: Iterable[Link], most: int) -> Iterator[Iterator[Link]]:
-    """Yield parts of at most `most` bytes, or of one block; a part has to be read before the next one is asked for."""
+    """Yield parts of at most `most` bytes, with headers, or of one block.
+
+    A part has to be read before the next one is asked for. Its archive has no more bytes than it has: blocks that do
+    not compress are as long there.
+    """
     number = size = 0
 
     def part_of(link: Link) -> int:
         nonlocal number, size
-        size += len(link[2])
+        counted = HEADER_BYTES + len(link[2])
+        size += counted
         if size > most:
-            number, size = number + 1, len(link[2])
+            number, size = number + 1, counted
         return number
 
     return (part for _, part in groupby(blocks, part_of))

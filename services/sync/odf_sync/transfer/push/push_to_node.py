@@ -22,12 +22,15 @@ from odf_common.ports.store import block_reader, scratch_folder
 from odf_sync.access.sent_tokens import authorization
 from odf_sync.repositories import HttpDataset
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, no_signature
+from odf_sync.smart.channel import MESSAGE_BYTES as MESSAGE_LIMIT
 from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.connection import Connection, connected
 from odf_sync.smart.exchange import CLOSE_OK, PUSH
+from odf_sync.smart.large_messages import AROUND_BYTES, CHARACTERS
 from odf_sync.smart.messages import (
     CHOSEN,
     CHOSEN_HEADER,
+    LISTED,
     SERVER_CLOSES,
     SERVER_CLOSES_HEADER,
     BlocksAccepted,
@@ -58,9 +61,10 @@ from odf_sync.transfer.push.upload import File, Uploader, at_a_time
 
 # Of the archive in a message, which is sent again as a whole if it is cut off.
 MESSAGE_BYTES: Final = 32 * 1024
-PART_BYTES: Final = 16 * 1024**2  # of blocks in one message, which takes several times as much memory
+# Of the blocks in one message, with their headers: as JSON they have up to four times as many, which is all that other
+# nodes take; 16 MiB.
+PART_BYTES: Final = (MESSAGE_LIMIT - AROUND_BYTES) // CHARACTERS
 UPLOADS: Final = 8  # objects at a time
-LISTED: Final = 10_000  # objects in one list
 # A list that is sent before its turn is shorter, as the other node keeps it until then.
 LISTED_EARLY: Final = 1_000
 POLL_SECONDS: Final = 1.0  # between two looks at the other node's questions
