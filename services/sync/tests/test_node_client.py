@@ -1,6 +1,7 @@
 """Requests that other nodes can cause this one to send: no token leaves its origin, no private address is reached."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
@@ -20,8 +21,10 @@ from odf_common.adapters.networks import PUBLIC, AddressForbidden, Networks
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
+from odf_common.service.settings import Settings
 from odf_sync.repositories.http_dataset import HttpDataset
 from odf_sync.repositories.node_client import NodeClient, _redirected
+from odf_sync.repositories.smart_dataset import SmartDataset
 from odf_sync.smart.connection import connected
 from odf_sync.smart.exchange import PULL
 from odf_sync.smart.messages import HttpHeader, ObjectFile, ObjectType, PushStrategy, TransferUrl, Upload
@@ -150,13 +153,62 @@ def test_an_object_is_not_sent_to_a_private_address(
     file = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=name, size=len(content))
     place = TransferUrl(url=f"{other.url}/put", headers=(HttpHeader(name="authorization", value=TOKEN),))
     upload = Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=place)
-    sender = Uploader(blobs, dataset, server.url, networks)
-    if networks is PUBLIC:
-        with pytest.raises(AddressForbidden):
-            sender.send(upload)
-    else:
-        sender.send(upload)
+    Uploader(blobs, dataset, server.url, networks, headers={"Authorization": TOKEN}).send(upload)
     assert other.tokens == ([] if networks is PUBLIC else [None])
+    assert server.tokens == ([TOKEN] if networks is PUBLIC else []), "it is sent to the node instead"
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[str]:
+    """The URL of a private address at which nobody connects."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            listener.accept()
+
+
+def test_objects_of_a_node_that_knows_itself_by_a_private_name_go_through_the_url_that_the_user_gave(
+    tmp_path: Path, elsewhere: str
+) -> None:
+    home = tmp_path / "there"
+    here, there = SyncNode(tmp_path / "here"), SyncNode(home, Settings(home=home, public_url=elsewhere))
+    again = SyncNode(tmp_path / "again")
+    here.add_cities(["Oslo"], ["Rome"])
+    with there.served() as url:
+        here.push("cities", f"odf+{url}/cities")
+        assert there.content("cities") == here.content("cities")
+        again.pull(f"odf+{url}/cities", "cities")
+    assert again.content("cities") == here.content("cities")
+
+
+@pytest.mark.parametrize("status", [403, 404, 500])
+def test_an_object_whose_url_is_private_and_that_the_node_itself_does_not_take_or_send_is_at_a_forbidden_address(
+    status: int, elsewhere: str
+) -> None:
+    blobs, dataset, content = MemoryBlobStore(MemoryRefStore()), a_dataset(), b"object"
+    name = physical_hash_of(content)
+    blobs.put(dataset, ObjectKind.DATA, name, content)
+    file = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=name, size=len(content))
+    place = TransferUrl(url=f"{elsewhere}/x")
+    upload = Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=place)
+    asked: list[str] = []
+
+    async def refuse(request: web.Request) -> web.Response:
+        asked.append(f"{request.method} {request.path}")
+        await request.read()
+        return web.Response(status=status)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", refuse)
+    with running(app) as url:
+        there = SmartDataset(f"odf+{url}/cities", "secret")
+        there._urls[ObjectKind.DATA, name] = place
+        with pytest.raises(AddressForbidden, match=r"127\.0\.0\.1"):
+            there.fetch(ObjectKind.DATA, name, BytesIO(), 100)
+        with pytest.raises(AddressForbidden, match=r"127\.0\.0\.1"):
+            Uploader(blobs, dataset, f"{url}/cities/").send(upload)
+    assert asked == [f"GET /cities/data/{name}", f"PUT /cities/data/{name}"]
 
 
 def test_a_header_that_came_with_a_url_is_not_sent_twice_whatever_its_case(server: Server) -> None:

@@ -233,9 +233,13 @@ def _batch(source: PushSource, connection: Connection, archive: Path, count: int
 
 
 def _uploader(source: PushSource, connection: Connection) -> Uploader:
-    networks, dataset = source.networks, source.state.dataset_id
     return Uploader(
-        source.datasets.blobs, dataset, source.there.url, networks, may_continue=connection.continues_uploads
+        source.datasets.blobs,
+        source.state.dataset_id,
+        source.there.url,
+        source.networks,
+        headers=authorization(source.token),
+        may_continue=connection.continues_uploads,
     )
 
 

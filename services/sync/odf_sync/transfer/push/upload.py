@@ -5,16 +5,17 @@ A node that continues uploads is sent only what it lacks: it says how much has a
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO, Final
 
 import structlog
 import urllib3
 
-from odf_common.adapters.networks import PUBLIC, Networks
+from odf_common.adapters.networks import PUBLIC, AddressForbidden, Networks
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobReader
+from odf_sync.repositories.http_dataset import UnexpectedStatus
 from odf_sync.repositories.node_client import RETRY_AFTER_SECONDS, NodeClient, discard
 from odf_sync.smart.messages import Upload
 
@@ -76,12 +77,15 @@ class Uploader:
         url: str,
         networks: Networks = PUBLIC,
         *,
+        headers: Mapping[str, str] | None = None,
         may_continue: bool = False,
     ) -> None:
-        """Send to the node at a URL, and to public addresses that it gives, or addresses in `networks`.
+        """Send to a dataset's URL at a node, and to public addresses that it gives, or addresses in `networks`.
 
-        `may_continue`: that node continues uploads that were cut off.
+        `headers` are for that node alone; `may_continue`: it continues uploads that were cut off.
         """
+        self._base = url.rstrip("/") + "/"
+        self._headers = headers or {}
         self._blobs = blobs
         self._dataset = dataset
         self._may_continue = may_continue
@@ -106,11 +110,23 @@ class Uploader:
                 0, os.SEEK_END
             )  # which may differ from what the chain, or the other node, says
             sent = File(url=destination.url, headers=headers, content=content, size=size)
-            if self._may_continue and self._patient.is_own(destination.url):
-                self.complete(sent, arrived)
-            else:
-                _require_taken(sent, self._send(self._patient, sent, 0))
+            try:
+                self._deliver(sent, arrived)
+            except AddressForbidden as forbidden:
+                # As for a pull: the node may know itself by another name, and its URL is not used then. Nor are its
+                # headers, which are for another server.
+                own = replace(sent, url=f"{self._base}{name}", headers=self._headers)
+                try:
+                    self._deliver(own, arrived)
+                except UnexpectedStatus as error:
+                    raise forbidden from error
         log.debug("object uploaded", object=name, bytes=size, continued_at=arrived)
+
+    def _deliver(self, file: File, arrived: int) -> None:
+        if self._may_continue and self._patient.is_own(file.url):
+            self.complete(file, arrived)
+        else:
+            _require_taken(file, self._send(self._patient, file, 0))
 
     def complete(self, file: File, arrived: int | None = None) -> None:
         """Send what a node lacks of a file, of which it has `arrived` bytes; None: it is asked.
@@ -164,6 +180,7 @@ class Uploader:
 
 
 def _require_taken(file: File, answer: _Answer) -> None:
-    """Raise `Unavailable` unless the other node has stored it."""
+    """Raise `UnexpectedStatus` unless the other node has stored it."""
     if answer.status not in SUCCESS:
-        raise Unavailable(what=file.url, why=f"status {answer.status}: {answer.text}")
+        why = f"status {answer.status}: {answer.text}"
+        raise UnexpectedStatus(what=file.url, why=why, status=answer.status)
