@@ -38,8 +38,10 @@ def command(
 ) -> None:
     """Copy new blocks and data of DATASET to another node, a folder or a bucket.
 
-    Readers see all of a push or nothing: a node checks everything before its head moves, and in a folder or a bucket
-    the head moves last. An interrupted push continues where it stopped. It is refused if the chains have diverged.
+    Readers see the new blocks at once: a node checks everything before its head moves, and in a folder or a bucket the
+    head moves last. Only a node that is sent more than 16 MiB of new blocks gets them in parts, one after another, and
+    readers may see a part of the push meanwhile, which is a valid chain. A diverged chain is replaced at once.
+    An interrupted push continues where it stopped. It is refused if the chains have diverged.
     Data of a derivative that was dropped here is left out of a folder or a bucket; other nodes take complete datasets.
 
     The URL of a node, or of a repository that is one, begins with odf+; http(s):// alone can only be pulled from.

@@ -79,8 +79,9 @@ def send_to_node(
 ) -> Generator[Step, None, PushSummary]:
     """Send the blocks in parts, each in an exchange of its own that moves the head there.
 
-    So both nodes hold one part in memory, and a push that is cut off continues with the part that it was at. A chain
-    is replaced in one exchange: a part would leave the other node with less than it had.
+    So both nodes hold one part in memory, and a push that is cut off continues with the part that it was at. Readers
+    there may see a part of the push, which is a valid chain. A chain is replaced in one exchange: a part would leave
+    the other node with less than it had.
     """
     links = blocks.links(block_reader(source.datasets.blobs, source.state.dataset_id))
     replaces = head is not None and blocks.after is None
