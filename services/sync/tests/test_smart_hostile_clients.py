@@ -3,18 +3,20 @@
 import base64
 import json
 import os
+import random
 import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from typing import Final
+from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import pairwise
+from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from odf_testing.profiles import examples
-from odf_testing.recorded_transfers import Pool, all_recorded
+from odf_testing.recorded_transfers import Pool, all_recorded, lines_of
 from odf_testing.sync_node import SyncNode
 
 from odf_common.hashing.multihash import Multihash
@@ -35,7 +37,12 @@ class Client:
     """One WebSocket, frame by frame."""
 
     def __init__(
-        self, base: str, action: str = "pull", version: str = str(VERSION), method: str = "GET"
+        self,
+        base: str,
+        action: str = "pull",
+        version: str = str(VERSION),
+        method: str = "GET",
+        path: str = "",
     ) -> None:
         host, _, port = base.removeprefix("http://").partition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=20)
@@ -49,7 +56,9 @@ class Client:
             VERSION_HEADER: version,
         }
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        self.socket.sendall(f"{method} /{CITIES}/{action} HTTP/1.1\r\n{lines}\r\n".encode("latin1"))
+        self.socket.sendall(
+            f"{method} {path or f'/{CITIES}/{action}'} HTTP/1.1\r\n{lines}\r\n".encode("latin1")
+        )
         self._received = b""
         while b"\r\n\r\n" not in self._received:
             self._received += self._read()
@@ -93,12 +102,15 @@ class Client:
         return got
 
 
-def frame(opcode: int, payload: bytes, *, is_last: bool = True, length: int | None = None) -> bytes:
-    """Return a masked frame; the mask is zero."""
+def frame(
+    opcode: int, payload: bytes, *, is_last: bool = True, length: int | None = None, mask: bytes = bytes(4)
+) -> bytes:
+    """Return a masked frame."""
     size = len(payload) if length is None else length
     short = size if size < 126 else 126 if size < 1 << 16 else 127
     more = b"" if short < 126 else size.to_bytes(2 if short == 126 else 8)
-    return bytes([opcode | (128 if is_last else 0), 128 | short]) + more + b"\0\0\0\0" + payload
+    masked = bytes(byte ^ mask[place % 4] for place, byte in enumerate(payload)) if any(mask) else payload
+    return bytes([opcode | (128 if is_last else 0), 128 | short]) + more + mask + masked
 
 
 @contextmanager
@@ -270,3 +282,158 @@ def wait_until_served(base: str) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     require_served(base)
+
+
+def recorded(case: str) -> tuple[str, list[str]]:
+    """Return the path of a recorded exchange, and what its client sent."""
+    lines = [line for line in lines_of(case) if line["from"] == "client"]
+    path = next(line["path"] for line in lines if line["kind"] == "ws-open")
+    return path, [line["body"] for line in lines if line["kind"] == "ws-text"]
+
+
+EXCHANGES: Final = {
+    case: recorded(case) for case in ("smart-pull-two-object-rounds", "smart-push-truncated-rounds")
+}
+OTHERS: Final[tuple[Any, ...]] = (
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    2**32,
+    2**64,
+    10**400,
+    "",
+    "f1620",
+    "x" * 10_000,
+    [],
+    {},
+    [[]],
+    {"": {}},
+)
+AGAIN: Final = "again"  # ends the name of a field that is there twice; then it is removed
+
+
+def containers(plain: Any) -> list[Any]:
+    """Return the objects and lists of a message that have something in them; of numbers in a list, the list."""
+    inner = plain.values() if isinstance(plain, dict) else plain if isinstance(plain, list) else ()
+    found = [one for value in inner if isinstance(value, dict | list) for one in containers(value)]
+    return [plain, *found] if plain else found
+
+
+def mutated(text: str, source: random.Random) -> str:
+    """Return a message with one fault; most are JSON still."""
+    plain = json.loads(text)
+    places = containers(plain) or [plain]
+    place = source.choice(places)
+    key = source.choice(list(place) if isinstance(place, dict) else range(len(place))) if place else None
+    match source.choice(["removed", "retyped", "retyped", "twice", "unknown", "order", "cut", "character"]):
+        case "removed" if place:
+            del place[key]
+        case "retyped" if place:
+            place[key] = source.choice(OTHERS)
+        case "twice" if isinstance(place, dict) and place:
+            place[f"{key}{AGAIN}"] = source.choice([*OTHERS, place[key]])
+        case "order" if isinstance(place, dict):
+            for name in source.sample(list(place), len(place)):
+                place[name] = place.pop(name)
+        case "order":
+            source.shuffle(place)
+        case "cut":
+            return text[: source.randrange(len(text))]
+        case "character":
+            at = source.randrange(len(text))
+            return text[:at] + chr(source.randrange(128)) + text[at + 1 :]
+        case _:
+            (place if isinstance(place, dict) else plain)["unknown"] = source.choice(OTHERS)
+    return json.dumps(plain, separators=(",", ":")).replace(f'{AGAIN}"', '"')
+
+
+def in_frames(text: str, source: random.Random) -> bytes:
+    """Return a message in frames with masks, and with pings between them."""
+    payload, sent = text.encode(), b""
+    cuts = sorted(source.randrange(len(payload) + 1) for _ in range(source.choice([0, 0, 1, 3])))
+    for number, (start, end) in enumerate(pairwise([0, *cuts, len(payload)])):
+        opcode, is_last = CONTINUATION if number else TEXT, number == len(cuts)
+        sent += frame(opcode, payload[start:end], is_last=is_last, mask=source.randbytes(4))
+        sent += frame(PING, b"", mask=source.randbytes(4)) if source.random() < 0.1 else b""
+    return sent
+
+
+def answers_until_close(client: Client) -> tuple[list[bytes], int, bytes]:
+    """Return the messages of a server, and code and reason of its end; raises `EOFError` if it has none."""
+    texts: list[bytes] = []
+    while True:
+        opcode, payload = client.receive()
+        if opcode == CLOSE:
+            return texts, int.from_bytes(payload[:2]), payload[2:]
+        if opcode != PONG:
+            assert opcode == TEXT
+            texts.append(payload)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, pool: Pool) -> SyncNode:
+    node = SyncNode(tmp_path_factory.mktemp("fuzzed"))
+    node.hold(CITIES, Multihash.parse(HEAD), pool)
+    return node
+
+
+@pytest.fixture(scope="module")
+def fuzzed(node: SyncNode) -> Iterator[str]:
+    with node.served() as url:
+        yield url
+
+
+def held(node: SyncNode) -> set[str]:
+    """Return what a node has: its files, but for the locks that a process keeps, datasets and head."""
+    files = {str(path) for path in node.settings.home.rglob("*") if path.is_file() and path.suffix != ".lock"}
+    return files | {entry.alias for entry in node.catalog.entries()} | {str(node.head(CITIES))}
+
+
+@pytest.mark.parametrize(
+    ("case", "position"),
+    [(case, position) for case, (_, texts) in EXCHANGES.items() for position in range(len(texts))],
+)
+@settings(max_examples=examples(80))
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_faulty_message_at_any_step_is_answered_or_ends_the_exchange_with_a_reason(
+    fuzzed: str, node: SyncNode, case: str, position: int, seed: int
+) -> None:
+    """A client sends a recorded exchange, but for its objects, with one message changed or replaced by another one."""
+    source = random.Random(seed)  # hypothesis prints the seed of an exchange that fails
+    path, texts = EXCHANGES[case]
+    before = held(node)
+    is_replaced = source.random() < 0.2
+    faulty = source.choice([*texts, ""]) if is_replaced else mutated(texts[position], source)
+    sent = b"".join(in_frames(text, source) for text in [*texts[:position], faulty, *texts[position + 1 :]])
+    client = Client(fuzzed, path=path)
+    with closing(client.socket):
+        assert client.status == 101
+        client.socket.sendall(sent + frame(CLOSE, struct.pack(">H", 1000)))
+        answers, code, reason = answers_until_close(client)
+    assert all(isinstance(json.loads(answer), dict) for answer in answers)
+    assert len(answers) >= min(position, 1)
+    assert code in {1000, FAULT}, (code, reason)
+    if code == FAULT:
+        assert {"phase", "error_message"} == set(json.loads(reason)["Err"]["Internal"])
+    require_served(fuzzed)
+    assert held(node) == before
+
+
+@pytest.mark.parametrize(
+    ("case", "code", "count"),
+    [("smart-pull-two-object-rounds", 1000, 5), ("smart-push-truncated-rounds", FAULT, 4)],
+)
+def test_an_exchange_without_faults_reaches_its_last_step(
+    fuzzed: str, case: str, code: int, count: int
+) -> None:
+    path, texts = EXCHANGES[case]
+    client = Client(fuzzed, path=path)
+    with closing(client.socket):
+        client.socket.sendall(
+            b"".join(frame(TEXT, text.encode()) for text in texts) + frame(CLOSE, struct.pack(">H", 1000))
+        )
+        answers, found, reason = answers_until_close(client)
+    assert (len(answers), found) == (count, code), (answers, reason)
+    assert code == 1000 or b"not sent" in reason
