@@ -1,4 +1,7 @@
-"""Transfers between two nodes whose connections are cut at any byte: they resume, and hardly a byte is sent twice."""
+"""Transfers between two nodes whose connections are cut at any byte: they resume, and hardly a byte is sent twice.
+
+The stream is divided into parts, and in each a cut is drawn anew in each run: few in the usual one, 50 in `make soak`.
+"""
 
 import os
 import random
@@ -8,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from odf_testing.cutting_proxy import CuttingProxy, cutting_proxy
+from odf_testing.cutting_proxy import CuttingProxy, cutting_proxy, drawn_cut
 from odf_testing.sync_node import SyncNode
 from urllib3 import Retry
 
@@ -22,6 +25,13 @@ OBJECTS, OBJECT_BYTES, BLOCKS, BLOCK_BYTES = 3, 300_000, 150, 700
 TWICE: Final = 0.02  # of all bytes, may be sent twice
 HANDSHAKES: Final = 8 * 1024  # requests and answers of another attempt, without objects and blocks
 ATTEMPTS: Final = 4
+USUAL, SOAK = 4, 50  # parts of the stream, each with a cut of its own
+EARLY_AND_LATE: Final = ((0, 100), (199, 200))  # before the first object, and among the last messages
+PARTS: Final = [
+    *EARLY_AND_LATE,
+    *((part, USUAL) for part in range(USUAL)),
+    *(pytest.param((part, SOAK), marks=pytest.mark.soak) for part in range(SOAK)),
+]
 SOURCE: Final = random.Random(15)
 QUICK: Final = Retry(2, redirect=0, backoff_factor=0.01, allowed_methods=None)
 Transfer = Callable[[SyncNode, SyncNode, str], object]
@@ -96,14 +106,19 @@ def whole(
 
 
 @pytest.mark.parametrize("stays_down", [True, False], ids=["until the next attempt", "only once"])
-@pytest.mark.parametrize("part", [0.01, SOURCE.uniform(0.02, 0.98), 0.995])
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: f"{part[0]} of {part[1]}")
 def test_an_interrupted_transfer_resumes_and_sends_hardly_a_byte_twice(
-    whole: tuple[Transfer, int, int], here: SyncNode, tmp_path: Path, part: float, *, stays_down: bool
+    whole: tuple[Transfer, int, int],
+    here: SyncNode,
+    tmp_path: Path,
+    part: tuple[int, int],
+    *,
+    stays_down: bool,
 ) -> None:
     transfer, length, total = whole
     there = SyncNode(tmp_path)
     with proxied(transfer, here, there) as proxy:
-        proxy.cut_after(int(part * total), stays_down=stays_down)
+        proxy.cut_after(drawn_cut(*part, total), stays_down=stays_down)
         sent = completed(transfer, here, there, proxy)
     assert sent <= length * (1 + TWICE) + HANDSHAKES
 

@@ -1,15 +1,29 @@
-"""A TCP proxy that counts bytes, and cuts all its connections after a chosen number of them."""
+"""A TCP proxy that counts bytes, and cuts all its connections after a chosen number of them.
+
+Where it cuts is drawn anew in each run. A failed test prints the seed; with `CUT_SEED=…` it cuts at the same byte again.
+"""
 
 import asyncio
+import os
+import random
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+SEED: Final = os.environ.get("CUT_SEED") or secrets.token_hex(4)
 CHUNK_BYTES: Final = 8192
 # After each piece: a network is slower than a server, which would otherwise not notice a burst.
 PAUSE_SECONDS: Final = 0.0002
 NEVER: Final = 1 << 60
+
+
+def drawn_cut(part: int, parts: int, length: int) -> int:
+    """Return a position in one of the equal parts of a stream, and print it with the seed."""
+    cut = int(random.Random(f"{SEED} {part}/{parts}").uniform(part, part + 1) / parts * length)
+    print(f"cut after {cut} of {length} bytes, CUT_SEED={SEED}")
+    return max(1, cut)
 
 
 class CuttingProxy:
