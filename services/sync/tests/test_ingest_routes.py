@@ -253,7 +253,9 @@ def test_headers_of_the_push_reach_ingest(here: Here) -> None:
         ("/none/ingest", {}, 404, "dataset none does not exist"),
         ("/../ingest", {}, 404, "does not exist"),
         ("/orders/ingest?wait=later", {}, 400, "parameter wait"),
-        ("/orders/ingest?source=s", {}, 400, "parameter source: unknown; choose from sourceName"),
+        ("/orders/ingest?source=s", {}, 400, "parameter source: unknown; did you mean sourceName?"),
+        ("/orders/ingest?sourcename=s", {}, 400, "parameter sourcename: unknown; did you mean sourceName?"),
+        ("/orders/ingest?waits=commit", {}, 400, "parameter waits: unknown; did you mean wait?"),
         ("/orders/ingest?uploadToken=s", {}, 400, "uploads are not supported"),
         ("/orders/ingest", {"odf_event_time": "yesterday"}, 400, "header odf-event-time"),
     ],
@@ -265,6 +267,12 @@ def test_an_unacceptable_push_is_refused_before_the_body_is_read(
     assert found == status
     assert words in plain["message"]
     assert here.ingest.batches == []
+
+
+def test_parameters_of_others_are_ignored(here: Here) -> None:
+    assert here.post(path="/orders/ingest?utm_medium=web&sourceName=s")[0] == 202
+    (request,) = here.ingest.requests
+    assert request.source_name == "s"
 
 
 def test_a_refusal_by_ingest_comes_before_the_body(here: Here) -> None:

@@ -23,6 +23,7 @@ from odf_sync.access.rules import Action, Caller, Role, Verdict, Visibility, dec
 LOOPBACK, ANYWHERE, OFF = "loopback", "anywhere", "off"  # values of ODF_HTTP_INGEST
 BEARER: Final = "bearer"
 NO_ACCOUNT: Final = "/{dataset}"  # path of a dataset on a node of one tenant
+NO_ROUTE: Final = "Not Found"
 INVALID_TOKEN: Final = "Authentication token invalid"  # noqa: S105 - a message
 
 
@@ -41,11 +42,11 @@ class HttpRefusal(OdfError):
 
     def response(self, *, is_explained: bool) -> web.Response:
         """Return the response; `is_explained` adds JSON that says why where other implementations send nothing."""
-        if isinstance(self.body, str):
-            return web.Response(status=self.status, text=self.body, headers=self.headers)
         plain = {"message": self.text, "code": self.name, "advice": self.hint}
         reasons = {key: value for key, value in plain.items() if value} if is_explained else {}
-        json = self.body or reasons
+        if isinstance(self.body, str) and not reasons:
+            return web.Response(status=self.status, text=self.body, headers=self.headers)
+        json = reasons if isinstance(self.body, str) else self.body or reasons
         return web.json_response(json, status=self.status) if json else web.Response(status=self.status)
 
 
@@ -171,8 +172,11 @@ class Authorizer:
         return text, hint
 
     def _unknown(self, name: str) -> HttpRefusal:
-        text = "" if self.directory.is_multi_tenant else f"dataset {name} does not exist"
-        return HttpRefusal(status=404, name="NotFound" if text else "", text=text)
+        if self.directory.is_multi_tenant:
+            return HttpRefusal(status=404)
+        # Other single-tenant nodes have no route with an account, and say so.
+        body = NO_ROUTE if "/" in name else None
+        return HttpRefusal(status=404, body=body, name="NotFound", text=f"dataset {name} does not exist")
 
 
 def _why_not_local(request: web.Request) -> str | None:

@@ -26,7 +26,7 @@ from odf_common.service.audit import Audit
 from odf_sync.access.audit import Question, decision
 from odf_sync.access.rate_limits import RequestRate, counted_address
 from odf_sync.access.rules import Action, Caller
-from odf_sync.http.authorization import NO_ACCOUNT, Authorizer, HttpRefusal
+from odf_sync.http.authorization import NO_ACCOUNT, NO_ROUTE, Authorizer, HttpRefusal
 from odf_sync.http.connections import in_flight
 
 P = ParamSpec("P")
@@ -238,7 +238,7 @@ def _authorizing(judge: "_Judge", served: Mapping[web.AbstractRoute, Endpoint]) 
             log.warning("cannot decide on a request", error=error.code, why=str(error), advice=error.advice())
             return web.Response(status=503, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
         if endpoint is None:
-            raise web.HTTPNotFound(text="Not Found")
+            raise web.HTTPNotFound(text=NO_ROUTE)
         if endpoint.action is not None:
             return await _handled(request, handler)
         try:

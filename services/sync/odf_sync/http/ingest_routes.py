@@ -17,7 +17,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from odf_common.adapters.local.staging import StagedFile, Staging
 from odf_common.codec.times import time_message, time_of
-from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, with_advice
+from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, nearest, with_advice
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
@@ -262,11 +262,10 @@ def _pushed(request: web.Request, entry: CatalogEntry) -> pb.PushRequest:
         raise InvalidInput(
             where="parameter uploadToken", text="uploads are not supported: send the data as the body"
         )
-    unknown = sorted(set(request.query) - set(PARAMETERS))
-    if unknown:
-        raise InvalidInput(
-            where=f"parameter {unknown[0]}", text=f"unknown; choose from {', '.join(PARAMETERS)}"
-        )
+    for name in set(request.query) - set(PARAMETERS):
+        meant = nearest(name, PARAMETERS)
+        if meant is not None:  # others are ignored, as by other implementations
+            raise InvalidInput(where=f"parameter {name}", text=f"unknown; did you mean {meant}?")
     key = request.headers.get(IDEMPOTENCY_KEY)
     push = pb.PushRequest(
         ref=str(entry.dataset_id),
