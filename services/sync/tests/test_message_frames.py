@@ -22,7 +22,7 @@ from odf_common.errors import InvalidInput
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_sync.repositories import smart
+from odf_sync.repositories import smart_dataset
 from odf_sync.smart import channel, large_messages, ranges
 from odf_sync.smart.archive import write_archive
 from odf_sync.smart.connection import connected
@@ -45,7 +45,7 @@ from odf_sync.smart.messages import (
     PushRequest,
     TransferPlan,
 )
-from odf_sync.transfer import push_to_node
+from odf_sync.transfer.push import push_to_node
 
 MIB: Final = 1024**2
 FRAME_BYTES, MESSAGE_BYTES = 16 * MIB, 64 * MIB  # the limits of tungstenite, which kamu does not change
@@ -297,7 +297,7 @@ def test_messages_are_received_in_frames_of_any_size(tmp_path: Path) -> None:
 
 
 def test_a_client_asks_for_objects_in_short_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smart, "LISTED", 2)
+    monkeypatch.setattr(smart_dataset, "LISTED", 2)
     asked: list[int] = []
 
     def noted(message: Message) -> str:
