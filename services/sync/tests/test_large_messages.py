@@ -159,7 +159,7 @@ def test_a_client_that_sends_more_than_it_has_announced_is_disconnected(server: 
         connection.send(a_request(TransferPlan(num_blocks=2, bytes_in_raw_blocks=100)))
         connection.expect(PushAccepted)
         with pytest.raises(PeerClosed):
-            send_blocks(connection, archive * 4)
+            send_blocks(connection, archive * 2)
     assert server.peak() - before < 40 * MIB
 
 
