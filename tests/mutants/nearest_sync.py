@@ -82,9 +82,9 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "direct_downloads",
     ),
     f"{SYNC}/private_database.py": of_sync("private_database", "access_store", "webhooks"),
-    f"{SYNC}/repositories/pace.py": of_sync("pace"),
+    f"{SYNC}/repositories/minimum_rate.py": of_sync("minimum_rate"),
     f"{SYNC}/repositories/*.py": of_sync(
-        "pace",
+        "minimum_rate",
         "transfer_details",
         "named_places",
         "folder_target",
@@ -114,7 +114,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/smart/archive.py": of_sync("smart_exchange", "signed_pushes", "recorded_transfers"),
     f"{SYNC}/smart/*.py": of_sync(
         "smart_faults",
-        "spooled",
+        "spool_files",
         "message_frames",
         "ends_of_connections",
         "smart_exchange",

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from odf_common.adapters.grpc.server import Register
-from odf_common.adapters.kafka.letters import KafkaLetters
+from odf_common.adapters.kafka.dead_letter_messages import KafkaLetters
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.adapters.local.key_files import has_dataset_key, is_imported

@@ -35,7 +35,7 @@ from odf_sync.transfer.push.push_source import Push
 from odf_sync.webhooks.webhook_servicer import NAME as WEBHOOKS
 from odf_sync.webhooks.webhook_servicer import WebhookServicer
 
-MOST_FOUND: Final = 1000  # datasets in one answer
+MAX_FOUND_DATASETS: Final = 1000  # datasets in one answer
 LOOK_SECONDS: Final = 1.0  # between looks whether a caller that waits is still there
 
 
@@ -156,8 +156,8 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         query = Query(text=request.text, repositories=tuple(request.repositories), refresh=request.refresh)
         datasets, searched = self._search.find(query)
         return pb.SearchReply(
-            datasets=[_found(dataset) for dataset in datasets[:MOST_FOUND]],
-            left_out=max(0, len(datasets) - MOST_FOUND),
+            datasets=[_found(dataset) for dataset in datasets[:MAX_FOUND_DATASETS]],
+            left_out=max(0, len(datasets) - MAX_FOUND_DATASETS),
             repositories=[
                 pb.SearchedRepository(
                     name=repository.name,

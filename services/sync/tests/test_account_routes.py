@@ -372,7 +372,7 @@ def test_logins_that_succeed_are_not_counted(tmp_path: Path, monkeypatch: pytest
 def test_more_logins_than_can_be_checked_get_retry_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(account_routes, "MOST_LOGINS", 1)
+    monkeypatch.setattr(account_routes, "MAX_PENDING_LOGINS", 1)
     node = Node(tmp_path)
     begun, go_on = threading.Event(), threading.Event()
     check = node.directory.log_in

@@ -192,7 +192,7 @@ def test_entries_are_sent_again_with_their_ids_until_kafka_has_them() -> None:
 
 
 def test_pending_entries_are_sent_at_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_module, "MOST_IN_BATCH", 2)
+    monkeypatch.setattr(audit_module, "MAX_BATCH_ENTRIES", 2)
     audit, bus = Audit(), MemoryBus()
     for _ in range(5):
         audit.put(None, AccessDecision())

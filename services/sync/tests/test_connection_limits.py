@@ -288,7 +288,7 @@ def test_a_caller_that_sends_too_many_requests_waits_and_others_do_not(tmp_path:
 
 
 def test_a_bucket_fills_again_up_to_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate_limits, "MOST_CALLERS", 2)
+    monkeypatch.setattr(rate_limits, "MAX_CALLERS", 2)
     now = [0.0]
     rate = RequestRate(1, lambda: now[0])
     assert [rate.wait_seconds("a") for _ in range(6)] == [0] * 5 + [1]
@@ -310,7 +310,7 @@ def test_zero_is_no_limit() -> None:
 
 
 def test_failed_logins_are_counted_per_caller_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate_limits, "MOST_CALLERS", 2)
+    monkeypatch.setattr(rate_limits, "MAX_CALLERS", 2)
     now = 0.0
     failed = FailedLogins(2, lambda: now)
     for caller in ("a", "a", "b"):
@@ -329,7 +329,7 @@ def test_failed_logins_are_counted_per_caller_in_bounded_memory(monkeypatch: pyt
 def test_a_caller_whose_newest_failure_counts_is_not_evicted_for_its_oldest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rate_limits, "MOST_CALLERS", 2)
+    monkeypatch.setattr(rate_limits, "MAX_CALLERS", 2)
     now = 0.0
     failed = FailedLogins(2, lambda: now)
     for caller in ("a", "b"):
@@ -422,7 +422,7 @@ def test_only_an_open_connection_is_ended_for_being_slow(*, is_lost: bool) -> No
 def test_some_ended_connections_stay_until_their_clients_have_read_why_and_others_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "MOST_LINGERING", 1)
+    monkeypatch.setattr(connections, "MAX_LINGERING_CONNECTIONS", 1)
     monkeypatch.setattr(connections, "LINGERING_SECONDS", 0.0)
 
     async def end_three() -> list[tuple[bool, bool]]:

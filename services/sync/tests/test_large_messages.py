@@ -30,7 +30,13 @@ from odf_sync.smart.archive import read_archive, write_archive
 from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.connection import Connection, connected
 from odf_sync.smart.exchange import PULL, PUSH, TransferRefused
-from odf_sync.smart.large_messages import MOST_BYTES, SMALL_BYTES, LargeMessages, message_bytes, seconds_for
+from odf_sync.smart.large_messages import (
+    MAX_LARGE_MESSAGE_BYTES,
+    SMALL_BYTES,
+    LargeMessages,
+    message_bytes,
+    seconds_for,
+)
 from odf_sync.smart.message_json import encode, numbers
 from odf_sync.smart.messages import (
     VERSION,
@@ -54,7 +60,7 @@ from odf_sync.smart.messages import (
     UploadsReply,
     UploadsRequest,
 )
-from odf_sync.smart.spooled import SpooledBlocks, spool_file
+from odf_sync.smart.spool_files import SpooledBlocks, spool_file
 
 pytestmark = pytest.mark.waits
 
@@ -305,7 +311,7 @@ def test_a_pull_may_send_more_than_a_push_before_it_has_announced_its_blocks(
 
 def test_the_memory_limit_of_a_message_follows_from_its_plan() -> None:
     assert message_bytes(TransferPlan()) == SMALL_BYTES
-    assert message_bytes(TransferPlan(num_blocks=2**64 - 1)) == MOST_BYTES
+    assert message_bytes(TransferPlan(num_blocks=2**64 - 1)) == MAX_LARGE_MESSAGE_BYTES
     plan, archive = blocks_of_a_push()
     assert len(numbers(archive)) < message_bytes(plan)
     assert seconds_for(SMALL_BYTES) == 3600

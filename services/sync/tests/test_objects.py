@@ -162,7 +162,7 @@ def test_a_slice_has_the_schema_that_was_set_last_in_an_earlier_copy_too() -> No
 def test_the_declaration_that_differs_is_named_whichever_comes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slices, "_HARMLESS", 0)  # as if the slice were large
+    monkeypatch.setattr(slices, "_HARMLESS_BYTES", 0)  # as if the slice were large
     one = remote(tmp_path, WHOLE)
     assert one.slice is not None
     shorter = replace(one.slice, offset_interval=OffsetInterval(start=0, end=0))

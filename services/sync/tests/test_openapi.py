@@ -142,7 +142,7 @@ def test_a_password_can_be_tried_ten_times_a_minute(node: tuple[str, str]) -> No
 def test_failures_are_forgotten_after_a_minute_and_counted_in_bounded_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("odf_sync.access.rate_limits.MOST_CALLERS", 3)
+    monkeypatch.setattr("odf_sync.access.rate_limits.MAX_CALLERS", 3)
     now = [0.0]
     failed = FailedLogins(2, lambda: now[0])
     for key in ("a", "a", "b", "c"):

@@ -48,7 +48,7 @@ from odf_sync.smart.messages import (
     TransferPlan,
 )
 from odf_sync.smart.ranges import Range
-from odf_sync.smart.spooled import SpooledBlocks
+from odf_sync.smart.spool_files import SpooledBlocks
 from odf_sync.transfer.partial_files import own_partial_file
 from odf_sync.transfer.push.accept import Acceptance, PushedChain
 from odf_sync.transfer.push.upload import OFFSET

@@ -59,7 +59,7 @@ from odf_sync.smart.messages import (
     UploadsRequest,
     UploadsRunning,
 )
-from odf_sync.smart.spooled import SpooledBlocks
+from odf_sync.smart.spool_files import SpooledBlocks
 
 REQUEST = PushRequest(
     transfer_plan=TransferPlan(),

@@ -25,7 +25,7 @@ from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Scope
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.smart_protocol import serve_push
-from odf_sync.smart import archive, ranges, spooled
+from odf_sync.smart import archive, ranges, spool_files
 from odf_sync.smart.archive import ReadSignature
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import VERSION, VERSION_HEADER, Upload
@@ -424,7 +424,7 @@ def test_an_exchange_leaves_no_error_in_the_log(
 def test_blocks_that_are_sent_in_many_pieces_arrive_whole(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spooled, "PIECE_BYTES", 100)
+    monkeypatch.setattr(spool_files, "PIECE_BYTES", 100)
     with here.served() as base:
         there.pull(f"odf+{base}/cities", "cities")
     assert there.content("cities") == here.content("cities")

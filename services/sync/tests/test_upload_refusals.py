@@ -72,8 +72,8 @@ def test_a_status_request_returns_the_received_bytes(tmp_path: Path) -> None:
 def test_while_too_many_uploads_are_received_others_get_retry_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rate_limits, "BODIES", 2)
-    monkeypatch.setattr(rate_limits, "BODIES_OF_CALLER", 1)
+    monkeypatch.setattr(rate_limits, "MAX_BODIES", 2)
+    monkeypatch.setattr(rate_limits, "MAX_BODIES_OF_CALLER", 1)
     question = request_of(0, Content_Range=f"bytes */{SIZE}")
 
     async def ask() -> tuple[int, ...]:

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from odf_common.adapters.kafka.quiet import Partition
+from odf_common.adapters.kafka.quiet_partitions import Partition
 from odf_common.adapters.kafka.records import Chunk, PollResult
 from odf_common.errors import NotFound, OdfError
 from odf_common.ports.bus import TopicInfo

@@ -23,7 +23,7 @@ from odf_common.metadata.scalars import Timestamp, UInt64
 ReadBlock = Callable[[Multihash], bytes]  # raises NotFound
 Link = tuple[Multihash, DecodedBlock, bytes]
 
-_RUN: Final = 256  # blocks in memory while walking forwards
+_RUN_BLOCKS: Final = 256  # blocks in memory while walking forwards
 
 
 @dataclass(eq=False, kw_only=True)
@@ -84,7 +84,7 @@ def blocks_between(read: ReadBlock, head: Multihash, stop: Multihash | None) -> 
     newest: list[Multihash] = []  # the newest block of each run
     run: list[tuple[Multihash, bytes]] = []
     for name, raw, before in raw_blocks(read, head):
-        if len(run) == _RUN:
+        if len(run) == _RUN_BLOCKS:
             run.clear()
         if not run:
             newest.append(name)
@@ -95,7 +95,7 @@ def blocks_between(read: ReadBlock, head: Multihash, stop: Multihash | None) -> 
         raise _broken("missing", stop or head, None, f"is not in the chain of {head}")
     yield from _popped(run)
     for name in reversed(newest[:-1]):
-        yield from _popped([(block, raw) for block, raw, _ in islice(raw_blocks(read, name), _RUN)])
+        yield from _popped([(block, raw) for block, raw, _ in islice(raw_blocks(read, name), _RUN_BLOCKS)])
 
 
 def _popped(run: list[tuple[Multihash, bytes]]) -> Iterator[Link]:

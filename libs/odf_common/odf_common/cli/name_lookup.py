@@ -18,8 +18,8 @@ from odf_common.identity.dataset_refs import AmbiguousAlias, RemoteAlias, Remote
 from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem
 from odf_common.service.settings import load
 
-PART: Final = 8  # characters of a hash
-SHOWN: Final = 5  # hashes listed if the name is ambiguous
+MIN_PART_CHARACTERS: Final = 8  # of a hash
+MAX_LISTED_HASHES: Final = 5  # if the name is ambiguous
 
 
 def is_remote(name: str) -> bool:
@@ -45,9 +45,9 @@ def is_remote(name: str) -> bool:
 
 def require_block_name(block: str) -> None:
     """Raise `BadParameter` unless the string may name a block."""
-    if not (block.isascii() and block.isdecimal()) and len(block) < PART:
+    if not (block.isascii() and block.isdecimal()) and len(block) < MIN_PART_CHARACTERS:
         raise click.BadParameter(
-            f"{block!r} is not a sequence number; part of a hash needs at least {PART} characters",
+            f"{block!r} is not a sequence number; part of a hash needs at least {MIN_PART_CHARACTERS} characters",
             param_hint="BLOCK",
         )
 
@@ -59,13 +59,13 @@ def find_block(items: Iterable[BlockItem], dataset: str, block: str) -> BlockIte
     for item in items:
         if part == item.hash or number == str(decode_block(item.content).block.sequence_number):
             return item
-        if len(part) >= PART and (item.hash.startswith(part) or item.hash.endswith(part)):
+        if len(part) >= MIN_PART_CHARACTERS and (item.hash.startswith(part) or item.hash.endswith(part)):
             blocks.append(item)
     if not blocks:
         raise NotFound(what=f"block {block} in {dataset}")
     if len(blocks) > 1:
-        text = f"{block} is part of {len(blocks)} hashes: {', '.join(item.hash for item in blocks[:SHOWN])}"
-        raise InvalidInput(text=text + (", …" if len(blocks) > SHOWN else ""))
+        text = f"{block} is part of {len(blocks)} hashes: {', '.join(item.hash for item in blocks[:MAX_LISTED_HASHES])}"
+        raise InvalidInput(text=text + (", …" if len(blocks) > MAX_LISTED_HASHES else ""))
     return blocks[0]
 
 

@@ -24,11 +24,11 @@ from odf_common.errors import InvalidInput, NotFound, VerificationFailed
 from odf_common.hashing.logical import LogicalHasher
 from odf_common.hashing.multihash import Multihash
 
-ROW_GROUP: Final = 1 << 16  # rows
-_VALUE: Final = 8  # approximate bytes of a decoded value
-_HARMLESS: Final = 1 << 28  # decoded bytes that are allowed for a file of any size
-_INFLATION: Final = 4096  # maximum ratio of decoded to stored bytes; honest files stay below it
-_FOREIGN: Final = 1 << 34  # maximum of decoded bytes of an untrusted file, which is read as a whole
+ROW_GROUP_ROWS: Final = 1 << 16
+_VALUE_BYTES: Final = 8  # of a decoded value, approximately
+_HARMLESS_BYTES: Final = 1 << 28  # decoded, that are allowed for a file of any size
+_MAX_INFLATION: Final = 4096  # ratio of decoded to stored bytes; honest files stay below it
+_MAX_FOREIGN_BYTES: Final = 1 << 34  # decoded, of an untrusted file, which is read as a whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +82,9 @@ def read_foreign_slice(file: Path, records: int) -> pa.Table:
     A dictionary stores a string once, however many records have it: the expanded size is computed before expanding.
     """
     with _reading(file), pq.ParquetFile(file, memory_map=True) as parquet:
-        limit = _decoded_limit(file, _FOREIGN)
+        limit = _decoded_limit(file, _MAX_FOREIGN_BYTES)
         _check_declared(parquet, file, limit)
-        if parquet.metadata.num_rows != records and _decoded(parquet.metadata) > _HARMLESS:
+        if parquet.metadata.num_rows != records and _decoded(parquet.metadata) > _HARMLESS_BYTES:
             why = f"contains {parquet.metadata.num_rows} records, but {records} are declared"
             raise CorruptSlice(file=file.name, why=why)
         columns = [parquet.schema.column(index) for index in range(len(parquet.schema))]
@@ -146,7 +146,7 @@ def _encode(table: pa.Table, sink: "_HashingFile") -> None:
         pq.write_table(
             table,
             pa.PythonFile(sink, mode="w"),
-            row_group_size=ROW_GROUP,
+            row_group_size=ROW_GROUP_ROWS,
             version="2.6",
             compression="snappy",
             use_dictionary=[path for column in others for path in _leaves(column, "")],
@@ -171,11 +171,11 @@ def _leaves(column: pa.Field, parent: str) -> list[str]:
 
 def _decoded_limit(file: Path, most: int) -> int:
     """Return how many bytes a file may be when decoded."""
-    return min(max(_HARMLESS, file.stat().st_size * _INFLATION), most)
+    return min(max(_HARMLESS_BYTES, file.stat().st_size * _MAX_INFLATION), most)
 
 
 def _decoded(metadata: pq.FileMetaData) -> int:
-    return int(metadata.num_rows * metadata.num_columns * _VALUE)
+    return int(metadata.num_rows * metadata.num_columns * _VALUE_BYTES)
 
 
 def _check_declared(parquet: pq.ParquetFile, file: Path, limit: int | None = None) -> None:

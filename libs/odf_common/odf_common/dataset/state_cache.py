@@ -21,7 +21,7 @@ from odf_common.ports.store import BlobStore, RefStore, block_reader
 
 log = structlog.stdlib.get_logger(__name__)
 
-CAPACITY: Final = 20_000  # states cached in this process, a few kilobytes each
+MAX_CACHED_STATES: Final = 20_000  # states cached in this process, a few kilobytes each
 ADMITTED: Final = 16  # while the cache is full, only 1 of 16 states that are merely read replaces the oldest
 
 
@@ -56,7 +56,7 @@ class ChainStates:
     """States of all chains of this node; thread-safe."""
 
     def __init__(
-        self, blobs: BlobStore, refs: RefStore, cache: StateCache, *, capacity: int = CAPACITY
+        self, blobs: BlobStore, refs: RefStore, cache: StateCache, *, capacity: int = MAX_CACHED_STATES
     ) -> None:
         """Blocks are read from `blobs` when neither this process nor `cache` has the state."""
         self._blobs = blobs

@@ -27,9 +27,9 @@ from odf_common.service.consumer.retry import keep_trying
 
 log = structlog.stdlib.get_logger(__name__)
 
-MOST_ENTRIES: Final = 10_000  # waiting for Kafka; some 5 MB
-MOST_IN_BATCH: Final = 500
-MOST_CHARACTERS: Final = 300  # of a name that a client sent
+MAX_WAITING_ENTRIES: Final = 10_000  # waiting for Kafka; some 5 MB
+MAX_BATCH_ENTRIES: Final = 500
+MAX_NAME_CHARACTERS: Final = 300  # of a name that a client sent
 WAIT_SECONDS: Final = 0.2
 LAST_SECONDS: Final = 2.0  # for what is still in the queue when the service stops
 GRPC: Final = "gRPC"
@@ -52,7 +52,7 @@ DROPPED: Final = Counter(
 class Audit:
     """A bounded queue of entries; thread-safe."""
 
-    def __init__(self, most: int = MOST_ENTRIES) -> None:
+    def __init__(self, most: int = MAX_WAITING_ENTRIES) -> None:
         """Queue at most this many entries."""
         self._waiting: queue.Queue[Envelope] = queue.Queue(most)
 
@@ -102,7 +102,7 @@ class Audit:
         batch: list[Envelope] = []
         try:
             batch.append(self._waiting.get(timeout=seconds) if seconds else self._waiting.get_nowait())
-            while len(batch) < MOST_IN_BATCH:
+            while len(batch) < MAX_BATCH_ENTRIES:
                 batch.append(self._waiting.get_nowait())
         except queue.Empty:
             pass
@@ -111,7 +111,7 @@ class Audit:
 
 def bounded(text: str) -> str:
     """Return what a client sent as valid Unicode of bounded length."""
-    return text[:MOST_CHARACTERS].encode(errors="replace").decode()
+    return text[:MAX_NAME_CHARACTERS].encode(errors="replace").decode()
 
 
 def _only_reads(method: str) -> bool:

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from odf_common.adapters.kafka.client_config import LOGGER
 from odf_common.adapters.kafka.cluster import KafkaCluster
-from odf_common.adapters.kafka.quiet import Partition
+from odf_common.adapters.kafka.quiet_partitions import Partition
 from odf_common.adapters.kafka.records import KafkaRecords
 
 COUNT = 50

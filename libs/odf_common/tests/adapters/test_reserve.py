@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from odf_common.adapters.local.reserve import ROOM, SIZE, Reserve
+from odf_common.adapters.local.reserve import MIN_FREE_BYTES, RESERVE_BYTES, Reserve
 from odf_common.errors import StorageUnavailable
 
 
 @pytest.fixture
 def reserve(tmp_path: Path) -> Reserve:
-    if shutil.disk_usage(tmp_path).free < ROOM:
-        pytest.fail(f"{tmp_path} has less than {ROOM} bytes free")
+    if shutil.disk_usage(tmp_path).free < MIN_FREE_BYTES:
+        pytest.fail(f"{tmp_path} has less than {MIN_FREE_BYTES} bytes free")
     return Reserve(tmp_path / "home")
 
 
@@ -34,12 +34,12 @@ def failing(number: int) -> object:
 def test_it_is_allocated_once_and_released_once(tmp_path: Path, reserve: Reserve) -> None:
     reserve.refill()
     reserve.refill()
-    assert size_of(tmp_path) == SIZE
+    assert size_of(tmp_path) == RESERVE_BYTES
     assert reserve.release()
     assert not reserve.release()
     assert size_of(tmp_path) is None
     reserve.refill()
-    assert size_of(tmp_path) == SIZE
+    assert size_of(tmp_path) == RESERVE_BYTES
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS])
@@ -49,7 +49,7 @@ def test_a_file_system_that_cannot_allocate_is_written_to(
     monkeypatch.setattr(os, "posix_fallocate", failing(number))
     reserve.refill()
     os.sync()
-    assert (tmp_path / "home" / "reserve").read_bytes() == bytes(SIZE)
+    assert (tmp_path / "home" / "reserve").read_bytes() == bytes(RESERVE_BYTES)
 
 
 def test_a_disk_that_fills_up_leaves_nothing_and_says_so(
@@ -61,13 +61,13 @@ def test_a_disk_that_fills_up_leaves_nothing_and_says_so(
     assert size_of(tmp_path) is None
 
 
-@pytest.mark.parametrize(("free", "is_allocated"), [(ROOM - 1, False), (ROOM, True)])
+@pytest.mark.parametrize(("free", "is_allocated"), [(MIN_FREE_BYTES - 1, False), (MIN_FREE_BYTES, True)])
 def test_the_last_free_bytes_are_not_reserved(
     tmp_path: Path, reserve: Reserve, monkeypatch: pytest.MonkeyPatch, free: int, is_allocated: bool
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     reserve.refill()
-    assert (size_of(tmp_path) == SIZE) == is_allocated
+    assert (size_of(tmp_path) == RESERVE_BYTES) == is_allocated
 
 
 def test_no_file_stays_open(tmp_path: Path, reserve: Reserve, monkeypatch: pytest.MonkeyPatch) -> None:

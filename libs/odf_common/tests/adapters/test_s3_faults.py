@@ -485,7 +485,7 @@ def test_an_answer_that_is_too_long_is_not_read_to_its_end(
 
 
 def test_a_list_whose_pages_repeat_is_refused() -> None:
-    page = a_list([f"{number:04}" for number in range(bucket.PAGE)], is_truncated=True)
+    page = a_list([f"{number:04}" for number in range(bucket.MAX_KEYS_PER_REQUEST)], is_truncated=True)
     with serving_answers(lambda _: page) as url:
         error = error_of(lambda: list(at(url).objects("")))
     assert "do not continue each other" in str(error)

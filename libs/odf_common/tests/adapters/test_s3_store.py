@@ -237,7 +237,7 @@ def test_more_objects_than_one_page_are_listed_and_removed(
     names = [f"folder/{number:03}" for number in range(25)]
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(lambda name: stored.put(name, b""), names))
-    monkeypatch.setattr(bucket, "PAGE", 10)
+    monkeypatch.setattr(bucket, "MAX_KEYS_PER_REQUEST", 10)
     assert [listed.name for listed in stored.objects("folder/")] == names
     stored.remove(names)
     assert list(stored.objects("")) == []

@@ -12,7 +12,7 @@ import pytest
 from odf_common.cli import main as cli
 from odf_common.embedded.checks import AddressTaken, HomeUnusable, require_free, require_home
 from odf_common.embedded.node_file import Node, Part, write_node
-from odf_common.embedded.parts.readable import readable
+from odf_common.embedded.parts.log_excerpt import log_excerpt
 from odf_common.embedded.parts.tcp_ports import PortTaken, allocate
 from odf_common.embedded.supervisor import Start
 from odf_common.errors import InvalidInput
@@ -159,7 +159,7 @@ java.io.IOException: broken
 {"event": "lost", "what": "Kafka", "level": "warning", "timestamp": "2026-01-01T10:00:02Z"}
 {"event": "bug", "level": "error", "timestamp": "2026-01-01T10:00:03Z", "exception": "Trace…\\n  x\\nKeyError: 'a'"}
 """
-    assert readable(text) == (
+    assert log_excerpt(text) == (
         "10:00:00 ready",
         "ValueError: no",
         "java.io.IOException: broken",
@@ -167,5 +167,5 @@ java.io.IOException: broken
         "10:00:03 error: bug",
         "10:00:03 error: KeyError: 'a'",
     )
-    assert readable(text, 1) == ("10:00:03 error: KeyError: 'a'",)
-    assert readable("") == ()
+    assert log_excerpt(text, 1) == ("10:00:03 error: KeyError: 'a'",)
+    assert log_excerpt("") == ()

@@ -12,7 +12,7 @@ from odf_common.data import slices
 from odf_common.data.columns import with_system_columns
 from odf_common.data.schema_evolution import schema_of_event, schema_to_event
 from odf_common.data.slices import (
-    ROW_GROUP,
+    ROW_GROUP_ROWS,
     CorruptSlice,
     hash_slice,
     read_foreign_slice,
@@ -96,14 +96,14 @@ def test_system_columns_survive_as_they_are(tmp_path: Path, signed: bool) -> Non
 
 
 def test_a_file_is_as_the_specification_recommends(tmp_path: Path) -> None:
-    rows = ROW_GROUP + 10
+    rows = ROW_GROUP_ROWS + 10
     write_slice(a_slice(rows, city=pa.array(["a"] * rows)), tmp_path / "slice")
     metadata = pq.read_metadata(tmp_path / "slice")
     assert metadata.num_row_groups == 2
     assert metadata.metadata is None
     offset, op, system_time, _, city = (metadata.row_group(1).column(i) for i in range(5))
     assert "DELTA_BINARY_PACKED" in offset.encodings
-    assert (offset.statistics.min, offset.statistics.max) == (10 + ROW_GROUP, 10 + rows - 1)
+    assert (offset.statistics.min, offset.statistics.max) == (10 + ROW_GROUP_ROWS, 10 + rows - 1)
     assert all("RLE_DICTIONARY" in column.encodings for column in (op, system_time, city))
     assert {column.compression for column in (offset, op, city)} == {"SNAPPY"}
     assert metadata.schema.column(0).physical_type == "INT64"
@@ -226,7 +226,7 @@ def test_a_strangers_slice_with_other_records_than_declared_is_refused_before_it
 ) -> None:
     write_slice(a_slice(), tmp_path / "s")
     assert len(read_foreign_slice(tmp_path / "s", 2)) == 3  # refused by the comparison with its block
-    monkeypatch.setattr(slices, "_HARMLESS", 10)
+    monkeypatch.setattr(slices, "_HARMLESS_BYTES", 10)
     assert len(read_foreign_slice(tmp_path / "s", 3)) == 3
     with pytest.raises(CorruptSlice, match="contains 3 records, but 2 are declared"):
         read_foreign_slice(tmp_path / "s", 2)
@@ -236,7 +236,7 @@ def test_a_strangers_large_slice_is_refused_whatever_its_blocks_declare(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_slice(a_slice(1000), tmp_path / "s")
-    monkeypatch.setattr(slices, "_FOREIGN", 1000)
+    monkeypatch.setattr(slices, "_MAX_FOREIGN_BYTES", 1000)
     with pytest.raises(CorruptSlice, match="claim to contain 1000 records"):
         read_foreign_slice(tmp_path / "s", 1000)
     assert len(read_slice(tmp_path / "s")) == 1000

@@ -28,7 +28,7 @@ from odf_common.embedded.parts.managed_process import (
     launched,
     rotate,
 )
-from odf_common.embedded.parts.tcp_ports import HIGH, LOW, allocate, is_free
+from odf_common.embedded.parts.tcp_ports import END_PORT, FIRST_PORT, allocate, is_free
 from odf_common.embedded.plan import Plan, emptied
 from odf_common.embedded.supervisor import Supervisor
 from odf_common.service.settings import child_environment
@@ -218,7 +218,7 @@ def test_leftovers_of_a_home_are_ended_and_those_of_others_are_not(tmp_path: Pat
 def test_ports_are_free_different_and_remembered(tmp_path: Path) -> None:
     first = allocate(tmp_path, ("a", "b", "c"))
     assert len(set(first.values())) == 3
-    assert all(LOW <= port < HIGH and is_free(port) for port in first.values())
+    assert all(FIRST_PORT <= port < END_PORT and is_free(port) for port in first.values())
     assert allocate(tmp_path, ("a", "b")) == {"a": first["a"], "b": first["b"]}
 
 
@@ -239,7 +239,7 @@ def test_nodes_that_choose_at_the_same_time_get_different_ports(
     homes = [tmp_path / name for name in ("one", "two", "three")]
     for home in homes:
         home.mkdir()
-    free = next(port for port in range(LOW, HIGH) if is_free(port) and is_free(port + 1))
+    free = next(port for port in range(FIRST_PORT, END_PORT) if is_free(port) and is_free(port + 1))
     drawn = iter([free, free, free + 1, free])
     monkeypatch.setattr(random, "randrange", lambda *_: next(drawn))
     assert allocate(homes[0], ("a",)) == {"a": free}
@@ -260,7 +260,7 @@ def test_the_ports_of_a_node_that_starts_again_are_not_given_to_others(
     (claim,) = tmp_path.glob(f"odf-ports-*/{port}")
     os.utime(claim, (0, 0))
     assert allocate(first, ("a",)) == {"a": port}
-    drawn = iter([port, port, LOW, *range(LOW + 1, HIGH)])
+    drawn = iter([port, port, FIRST_PORT, *range(FIRST_PORT + 1, END_PORT)])
     monkeypatch.setattr(random, "randrange", lambda *_: next(drawn))
     assert allocate(second, ("a",))["a"] != port
 

@@ -11,7 +11,7 @@ from odf_testing.bus import MemoryBus
 from odf_common.adapters.grpc.calls import Call
 from odf_common.codec.envelopes import Envelope, decode
 from odf_common.ports.bus import AUDIT
-from odf_common.service.audit import MOST_CHARACTERS, Audit
+from odf_common.service.audit import MAX_NAME_CHARACTERS, Audit
 
 DATASET: Final = str(a_dataset())
 CHANGE: Final = Call(method="/odf.node.v1.Coordinator/Delete", dataset=DATASET)
@@ -47,4 +47,4 @@ def test_strings_of_a_client_are_truncated_and_made_valid() -> None:
     call = replace(CHANGE, dataset=sent, subject=sent, certificate_name=sent, address=sent, user_agent=sent)
     (entry,) = (message.access_decision for message in noted(call))
     found = {entry.dataset, entry.subject, entry.account, entry.address, entry.user_agent}
-    assert found == {"?" + "x" * (MOST_CHARACTERS - 1)}
+    assert found == {"?" + "x" * (MAX_NAME_CHARACTERS - 1)}

@@ -17,7 +17,7 @@ _ADVICE: Final = re.compile(
 )
 _STACK: Final = re.compile(r"\n+(?:JVM stacktrace:|\s+at (?:org|java|scala)\.).*", re.DOTALL)
 _INTERNAL: Final = "XX"  # prefix of the SQL states of Spark's internal errors
-MAX_MESSAGE_CHARACTERS: Final = 2000  # characters
+MAX_MESSAGE_CHARACTERS: Final = 2000
 
 
 class EngineFault(RuntimeError):

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from odf_common.adapters.kafka.quiet import Partition
+from odf_common.adapters.kafka.quiet_partitions import Partition
 from odf_common.adapters.kafka.records import Chunk, PollResult
 from odf_common.adapters.memory import MemoryCatalog
 from odf_common.codec.envelopes import envelope

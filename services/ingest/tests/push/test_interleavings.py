@@ -15,7 +15,7 @@ from odf_testing.profiles import examples
 
 from odf_common.adapters.kafka import records
 from odf_common.adapters.kafka.cluster import KafkaCluster
-from odf_common.adapters.kafka.quiet import Partition
+from odf_common.adapters.kafka.quiet_partitions import Partition
 from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.adapters.memory import MemoryCatalog
 from odf_common.errors import InvalidInput

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from odf_common.adapters.kafka.quiet import Partition
+from odf_common.adapters.kafka.quiet_partitions import Partition
 from odf_common.errors import Unavailable
 from odf_ingest.push.batches.lanes import Lanes
 from odf_ingest.push.batches.partition_offsets import PartitionOffsets

@@ -27,7 +27,7 @@ from odf_sync.access.tokens import Token
 
 LOGIN_SECONDS: Final = 24 * 3600
 LOGIN_LABEL: Final = "login"
-MAX_LABEL: Final = 100  # characters
+MAX_LABEL_CHARACTERS: Final = 100
 PRIVATE_MARK: Final = "private"  # a note, which is deleted with the dataset
 NODE_ACCOUNT: Final = Name("odf")
 """Owner of the datasets without an account, in answers to other nodes."""
@@ -76,8 +76,10 @@ class Directory:
         seconds: int | None = LOGIN_SECONDS,
     ) -> tuple[Token, StoredToken]:
         """Create a token, valid for `seconds` (None: until revoked); raises `NotFound`, `InvalidInput`."""
-        if len(label) > MAX_LABEL or not label.isprintable():
-            raise InvalidInput(where="label", text=f"expected at most {MAX_LABEL} printable characters")
+        if len(label) > MAX_LABEL_CHARACTERS or not label.isprintable():
+            raise InvalidInput(
+                where="label", text=f"expected at most {MAX_LABEL_CHARACTERS} printable characters"
+            )
         token, now = Token.new(), self._clock.now().ms
         stored = StoredToken(
             id=token.id,

@@ -10,8 +10,8 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from odf_common.errors import InvalidInput
 
 SHORTEST, LONGEST = 8, 1024  # characters
-HASHED_AT_ONCE: Final = 2  # each takes 19 MiB and a core
-AT_ONCE: Final = threading.BoundedSemaphore(HASHED_AT_ONCE)
+PARALLEL_HASHES: Final = 2  # each takes 19 MiB and a core
+AT_ONCE: Final = threading.BoundedSemaphore(PARALLEL_HASHES)
 _HASHER: Final = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
 

@@ -14,11 +14,11 @@ from typing import Final
 from prometheus_client import Counter
 
 BURST_SECONDS: Final = 5  # an idle caller may send the requests of this many seconds at once
-MOST_CALLERS: Final = 10_000  # remembered; more of them are counted together
+MAX_CALLERS: Final = 10_000  # remembered; more of them are counted together
 WINDOW_SECONDS: Final = 60.0  # in which failed logins are counted
 # Of bodies, such as uploads and pushes:
-BODIES: Final = 64  # received at a time
-BODIES_OF_CALLER: Final = 32  # of these
+MAX_BODIES: Final = 64  # received at a time
+MAX_BODIES_OF_CALLER: Final = 32  # of these
 BODY_PAUSE_SECONDS: Final = 60.0  # without a byte
 BODY_BYTES_PER_SECOND: Final = 1024  # on average; a slow line that sends several at a time has more
 
@@ -88,7 +88,7 @@ class BodyPace:
 
 def shares_of_bodies() -> Shares:
     """Return the shares of those that send bodies, as uploads and pushes do."""
-    return Shares(most=BODIES, of_caller=BODIES_OF_CALLER)
+    return Shares(most=MAX_BODIES, of_caller=MAX_BODIES_OF_CALLER)
 
 
 def pace_of_body() -> BodyPace:
@@ -127,10 +127,10 @@ class RequestRate:
 
     def _bucket(self, caller: Hashable) -> _Bucket:
         now = self._monotonic()
-        if caller not in self._buckets and len(self._buckets) >= MOST_CALLERS:
+        if caller not in self._buckets and len(self._buckets) >= MAX_CALLERS:
             since = now - BURST_SECONDS  # a bucket that was last used before is full, as a new one is
             self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket.filled_at > since}
-            if len(self._buckets) >= MOST_CALLERS:
+            if len(self._buckets) >= MAX_CALLERS:
                 caller = None
         bucket = self._buckets.setdefault(caller, _Bucket(self._most, now))
         bucket.tokens = min(self._most, bucket.tokens + (now - bucket.filled_at) * self._per_second)
@@ -168,8 +168,8 @@ class FailedLogins:
 
     def _counted(self, key: Hashable) -> Hashable:
         """Return the key, or the one of all others while there are too many keys."""
-        if key in self._failures or len(self._failures) < MOST_CALLERS:
+        if key in self._failures or len(self._failures) < MAX_CALLERS:
             return key
         since = self._monotonic() - WINDOW_SECONDS
         self._failures = {known: times for known, times in self._failures.items() if times[-1] > since}
-        return key if len(self._failures) < MOST_CALLERS else None
+        return key if len(self._failures) < MAX_CALLERS else None

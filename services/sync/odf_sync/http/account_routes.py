@@ -17,7 +17,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import Catalog
 from odf_sync.access.device_flow import EXPIRES_SECONDS, INTERVAL_SECONDS, DeviceLogins
 from odf_sync.access.directory import LOGIN_SECONDS, LoginRefused
-from odf_sync.access.passwords import HASHED_AT_ONCE
+from odf_sync.access.passwords import PARALLEL_HASHES
 from odf_sync.access.rate_limits import FailedLogins, counted_address
 from odf_sync.access.tokens import Token
 from odf_sync.http.authorization import INVALID_TOKEN, Authorizer
@@ -27,10 +27,10 @@ PASSWORD: Final = "password"  # noqa: S105 - a method of login
 DEVICE_CODE: Final = "urn:ietf:params:oauth:grant-type:device_code"
 LOGIN_FIELDS: Final = ("loginMethod", "loginCredentialsJson")
 POLL_FIELDS: Final = ("grant_type", "client_id", "device_code")
-MAX_LOGIN: Final = 256  # characters by which failures are counted
+MAX_LOGIN_CHARACTERS: Final = 256  # characters by which failures are counted
 MAX_BODY_BYTES: Final = 64 * 1024
 BODY_SECONDS: Final = 10.0  # for all of it
-MOST_LOGINS: Final = 200  # whose passwords are hashed, or wait for it: some three seconds
+MAX_PENDING_LOGINS: Final = 200  # whose passwords are hashed, or wait for it: some three seconds
 HTML: Final = "text/html"
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 LOGIN_PAGE: Final = "/v/login"
@@ -50,7 +50,7 @@ class AccountRoutes:
         self._failures_of_account = FailedLogins(FAILURES_OF_ACCOUNT)
         self._failures_of_address = FailedLogins(FAILURES_OF_ADDRESS)
         # Of their own: logins that wait for others take no thread from those that read.
-        self._hashing = ThreadPoolExecutor(HASHED_AT_ONCE, thread_name_prefix="login")
+        self._hashing = ThreadPoolExecutor(PARALLEL_HASHES, thread_name_prefix="login")
         self._logins = 0  # in progress
 
     def endpoints(self) -> Iterator[Endpoint]:
@@ -199,13 +199,13 @@ class AccountRoutes:
         note_login(request, login)
         address = counted_address(request.remote)
         counts = (
-            (self._failures_of_account, (address, login.lower()[:MAX_LOGIN])),
+            (self._failures_of_account, (address, login.lower()[:MAX_LOGIN_CHARACTERS])),
             (self._failures_of_address, address),
         )
         wait = max(failures.wait_seconds(key) for failures, key in counts)
         if wait:
             raise web.HTTPTooManyRequests(text="", headers={"Retry-After": str(math.ceil(wait))})
-        if self._logins >= MOST_LOGINS:
+        if self._logins >= MAX_PENDING_LOGINS:
             raise web.HTTPServiceUnavailable(text="", headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
         for failures, key in counts:  # before it is known, so that no guesses at the same time are free
             failures.note(key)

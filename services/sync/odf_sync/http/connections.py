@@ -21,12 +21,12 @@ from prometheus_client import Counter, Gauge
 from odf_common.service.settings import Settings
 from odf_sync.access.rate_limits import counted_address
 
-BACKLOG: Final = 128  # connections that the system holds until they are accepted
+BACKLOG_CONNECTIONS: Final = 128  # connections that the system holds until they are accepted
 HANDSHAKE_SECONDS: Final = 10.0  # of TLS
 STALLED_SECONDS: Final = 60.0  # in which a client takes no byte of what is sent to it
 GRACE_TURNS: Final = 10  # if the loop was busy, headers and the end of their time may be seen together
 LINGERING_SECONDS: Final = 1.0  # in which a client reads why its connection ends
-MOST_LINGERING: Final = 100  # more of them are closed at once
+MAX_LINGERING_CONNECTIONS: Final = 100  # more of them are closed at once
 
 OPEN: Final = Gauge("odf_http_connections", "Open connections of the HTTP server.")
 CLOSED: Final = Counter(
@@ -80,7 +80,7 @@ class Connections:
             host,
             port,
             ssl=tls,
-            backlog=BACKLOG,
+            backlog=BACKLOG_CONNECTIONS,
             ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS,
         )
 
@@ -118,7 +118,7 @@ class Connections:
         if transport.is_closing():
             return
         transport.write(answer)
-        if self._lingering >= MOST_LINGERING:
+        if self._lingering >= MAX_LINGERING_CONNECTIONS:
             transport.close()
             return
         self._lingering += 1

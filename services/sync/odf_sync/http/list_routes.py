@@ -13,7 +13,7 @@ from odf_sync.http.endpoints import Endpoint, caller_of
 from odf_sync.search.own_datasets import OwnDatasets
 from odf_sync.search.summary import AFTER, PATH
 
-AT_ONCE: Final = 2  # lists that are made; others wait, and take no thread from transfers
+PARALLEL_LISTS: Final = 2  # lists that are made; others wait, and take no thread from transfers
 HEADERS: Final = {hdrs.CACHE_CONTROL: "no-cache", hdrs.VARY: hdrs.AUTHORIZATION}
 
 
@@ -24,7 +24,7 @@ class ListRoutes:
         """List the datasets of a node to those who may read them."""
         self._own = own
         self._authorizer = authorizer
-        self._makers = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="list")
+        self._makers = ThreadPoolExecutor(PARALLEL_LISTS, thread_name_prefix="list")
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Yield what is served."""

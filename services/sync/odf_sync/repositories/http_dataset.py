@@ -22,8 +22,8 @@ from odf_sync.access.sent_tokens import (
     no_token,
 )
 from odf_sync.repositories import pack_format
+from odf_sync.repositories.minimum_rate import TooSlow
 from odf_sync.repositories.node_client import RETRY_AFTER_SECONDS, NodeClient, discard
-from odf_sync.repositories.pace import TooSlow
 from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES, Sink
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
 from odf_sync.smart.connection import PULLED, connected, received_blocks

@@ -13,10 +13,10 @@ from urllib3.util import parse_url
 
 from odf_common.adapters.networks import Networks, restricted_pools
 from odf_common.errors import InvalidInput, Unavailable
-from odf_sync.repositories.pace import paced
+from odf_sync.repositories.minimum_rate import paced
 
 MAX_REDIRECTS: Final = 3
-MOST_DISCARDED: Final = 16 * 1024  # bytes of a body that are read, so that its connection is used again
+MAX_DISCARDED_BYTES: Final = 16 * 1024  # bytes of a body that are read, so that its connection is used again
 RETRY_AFTER_SECONDS: Final = 10  # at most, whatever a node asks for
 PORTS: Final = {"http": 80, "https": 443}
 SECRET_HEADERS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
@@ -74,7 +74,7 @@ class NodeClient:
 
 def discard(answer: urllib3.BaseHTTPResponse) -> None:
     """Free the connection of a response whose body is not wanted: the next response must not begin with its rest."""
-    if answer.length_remaining is not None and answer.length_remaining <= MOST_DISCARDED:
+    if answer.length_remaining is not None and answer.length_remaining <= MAX_DISCARDED_BYTES:
         answer.drain_conn()
         answer.release_conn()
     else:

@@ -13,8 +13,8 @@ from odf_common.ports.store import ObjectKind
 from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, Sink
 
 REF_LIMIT: Final = 1024  # bytes
-READS: Final = 16  # signatures at a time
-READ_AHEAD: Final = 256
+PARALLEL_READS: Final = 16  # signatures at a time
+READ_AHEAD_SIGNATURES: Final = 256
 
 
 class S3Dataset:
@@ -52,9 +52,9 @@ class S3Dataset:
         del after
         if not self._bucket.has_any(f"{ObjectKind.SIGNATURE}/"):
             return
-        for first in range(0, len(blocks), READ_AHEAD):
-            with ThreadPoolExecutor(READS, thread_name_prefix="signatures") as pool:
-                yield from list(pool.map(self._signature, blocks[first : first + READ_AHEAD]))
+        for first in range(0, len(blocks), READ_AHEAD_SIGNATURES):
+            with ThreadPoolExecutor(PARALLEL_READS, thread_name_prefix="signatures") as pool:
+                yield from list(pool.map(self._signature, blocks[first : first + READ_AHEAD_SIGNATURES]))
 
     def _signature(self, block: Multihash) -> bytes:
         stored = self._bucket.read(f"{ObjectKind.SIGNATURE}/{block}", limit=SIZE_LIMIT + 1)

@@ -41,7 +41,7 @@ from odf_sync.search.summary import (
 
 DATASETS_LIMIT: Final = 10_000  # of one repository
 BLOCKS_LIMIT: Final = 10_000  # of one chain in a folder or a bucket, from its head back
-READERS: Final = 8  # chains at a time
+PARALLEL_READERS: Final = 8  # chains at a time
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -69,7 +69,7 @@ def read_listing(url: str, known: Listing, token_for: TokenFor, settings: Settin
     def read(name: str) -> DatasetSummary | None:
         return _from_chain(url + quote(name), name, earlier.get(name), settings)
 
-    with ThreadPoolExecutor(READERS, thread_name_prefix="search") as pool:
+    with ThreadPoolExecutor(PARALLEL_READERS, thread_name_prefix="search") as pool:
         summaries = [
             summary for summary in pool.map(read, islice(names, DATASETS_LIMIT)) if summary is not None
         ]

@@ -28,7 +28,7 @@ from odf_sync.smart.messages import (
     UploadsReply,
     UploadsRunning,
 )
-from odf_sync.smart.spooled import pieces_of
+from odf_sync.smart.spool_files import pieces_of
 
 M = TypeVar("M", bound=Message)
 Socket = web.WebSocketResponse | ClientWebSocketResponse

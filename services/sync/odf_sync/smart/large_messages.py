@@ -15,7 +15,9 @@ from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import Internal, Phase, TransferPlan
 
 SMALL_BYTES: Final = 4 * 1024**2  # messages up to this size are not counted
-MOST_BYTES: Final = 512 * 1024**2  # of one message, and of all large ones that are received at a time
+MAX_LARGE_MESSAGE_BYTES: Final = (
+    512 * 1024**2
+)  # of one message, and of all large ones that are received at a time
 WAIT_SECONDS: Final = 300.0  # for others; then the push is refused
 FIRST_SECONDS: Final = 60.0  # for a large message, and one second more for each of these bytes
 BYTES_PER_SECOND: Final = 64 * 1024
@@ -28,7 +30,7 @@ BUSY: Final = "too many large pushes at a time; try again later"
 def message_bytes(plan: TransferPlan) -> int:
     """Return how long the message with the blocks of a plan may be."""
     archive = plan.bytes_in_raw_blocks + ENTRY_BYTES * plan.num_blocks
-    return min(MOST_BYTES, max(SMALL_BYTES, AROUND_BYTES + CHARACTERS * archive))
+    return min(MAX_LARGE_MESSAGE_BYTES, max(SMALL_BYTES, AROUND_BYTES + CHARACTERS * archive))
 
 
 def seconds_for(size: int) -> float:
@@ -39,7 +41,7 @@ def seconds_for(size: int) -> float:
 class LargeMessages:
     """Counts the bytes of large messages that are being received; used in one event loop."""
 
-    def __init__(self, most: int = MOST_BYTES, wait_seconds: float = WAIT_SECONDS) -> None:
+    def __init__(self, most: int = MAX_LARGE_MESSAGE_BYTES, wait_seconds: float = WAIT_SECONDS) -> None:
         """Receive up to `most` bytes at a time, of each caller half, or one message alone, however large it is."""
         self._most = most
         self._wait_seconds = wait_seconds

@@ -17,7 +17,9 @@ from odf_sync.repositories import RemoteDataset
 from odf_sync.repositories.pack_format import BrokenPack
 from odf_sync.smart.archive import ReadSignature, no_signature
 
-FRUITLESS: Final = 2  # attempts in a row without a signature, each with the retries of its connection
+MAX_FRUITLESS_ATTEMPTS: Final = (
+    2  # attempts in a row without a signature, each with the retries of its connection
+)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -81,7 +83,7 @@ def fetched_signatures(
             raise SignatureRefused(block=str(blocks[done]), repository=there.url, why=str(error)) from error
         except Unavailable:
             fruitless = 0 if done > before else fruitless + 1
-            if fruitless == FRUITLESS:
+            if fruitless == MAX_FRUITLESS_ATTEMPTS:
                 raise
         else:
             if done == before:  # it has no more

@@ -21,14 +21,16 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DataEvent, DataSlice, SetDataSchema
 from odf_common.ports.store import BlobStore, ObjectKind
 from odf_sync.repositories import RemoteDataset
-from odf_sync.repositories.pace import SLOWEST
+from odf_sync.repositories.minimum_rate import MIN_BYTES_PER_SECOND
 from odf_sync.transfer.partial_files import PartialFile, partial_file
 from odf_sync.transfer.remote_blocks import RemoteBlock
 
 log = structlog.stdlib.get_logger(__name__)
 
 READERS: Final = threading.Semaphore(2)  # slices in memory at a time
-FRUITLESS: Final = 2  # attempts without a byte, or too slow, each with the retries of its connection
+MAX_FRUITLESS_ATTEMPTS: Final = (
+    2  # attempts without a byte, or too slow, each with the retries of its connection
+)
 GRACE_SECONDS: Final = 10.0  # of an attempt: to connect, with retries
 
 
@@ -185,8 +187,10 @@ def _receive(there: RemoteDataset, obj: RemoteObject, file: PartialFile) -> None
             there.fetch(obj.kind, obj.name, file, obj.size)
         except Unavailable:
             arrived, seconds = file.tell() - before, time.monotonic() - began
-            fruitless = 0 if arrived > SLOWEST * (seconds - GRACE_SECONDS) and arrived else fruitless + 1
-            if fruitless == FRUITLESS:
+            fruitless = (
+                0 if arrived > MIN_BYTES_PER_SECOND * (seconds - GRACE_SECONDS) and arrived else fruitless + 1
+            )
+            if fruitless == MAX_FRUITLESS_ATTEMPTS:
                 raise
         else:
             return

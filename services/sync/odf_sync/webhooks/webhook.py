@@ -8,9 +8,9 @@ from odf_common.identity.did import DatasetId
 
 FIRST_RETRY_MS: Final = 5_000
 LONGEST_RETRY_MS: Final = 3_600_000
-SPREAD: Final = 0.2  # of the delay, up or down, so that receivers are not retried all at once
+DELAY_SPREAD: Final = 0.2  # of the delay, up or down, so that receivers are not retried all at once
 MAX_GONE_FAILURES: Final = 33  # about a day
-MAX_ERROR: Final = 300  # characters
+MAX_ERROR_CHARACTERS: Final = 300
 
 
 class HookEvent(StrEnum):
@@ -86,12 +86,12 @@ class Delivery:
         The receiver is not retried earlier, unless it asks for more than the longest delay.
         """
         delay_ms = min(LONGEST_RETRY_MS, FIRST_RETRY_MS << min(self.failures, 20))
-        delay_ms = max(int(delay_ms * (1 + SPREAD * spread)), min(pause_ms, LONGEST_RETRY_MS))
+        delay_ms = max(int(delay_ms * (1 + DELAY_SPREAD * spread)), min(pause_ms, LONGEST_RETRY_MS))
         return replace(
             self,
             failures=self.failures + 1,
             next_ms=now_ms + delay_ms,
-            error=error[:MAX_ERROR],
+            error=error[:MAX_ERROR_CHARACTERS],
         )
 
 

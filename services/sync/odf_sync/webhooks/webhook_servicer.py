@@ -20,7 +20,7 @@ NAME: Final = pb.DESCRIPTOR.services_by_name["Webhooks"].full_name
 ED25519, HMAC_SHA256 = "ed25519", "hmac-sha256"
 ALGORITHMS: Final = (ED25519, HMAC_SHA256)
 SCHEMES: Final = ("http", "https")
-MAX_URL: Final = 2000  # characters
+MAX_URL_CHARACTERS: Final = 2000
 ID_BYTES: Final = 8
 SECRET_BYTES: Final = 32
 
@@ -106,8 +106,8 @@ class WebhookServicer(webhooks_pb2_grpc.WebhooksServicer):
 
 def _url(text: str) -> URL:
     """Parse where to post to; raises `InvalidInput`."""
-    if len(text) > MAX_URL:
-        raise InvalidInput(where="url", text=f"longer than {MAX_URL} characters")
+    if len(text) > MAX_URL_CHARACTERS:
+        raise InvalidInput(where="url", text=f"longer than {MAX_URL_CHARACTERS} characters")
     try:
         url = URL(text)
     except ValueError as error:

@@ -14,9 +14,9 @@ from typing import Final
 
 from odf_common.errors import Unavailable
 
-WORKERS: Final = 1024  # maximum threads; created on demand
-CALLS: Final = 256  # of one method
-CALLS_OF_ONE: Final = 64  # of one method for one dataset
+MAX_WORKERS: Final = 1024  # maximum threads; created on demand
+MAX_CALLS_OF_METHOD: Final = 256  # of one method
+MAX_CALLS_OF_DATASET: Final = 64  # of one method for one dataset
 ADMISSION_TIMEOUT_SECONDS: Final = 2.0  # quick calls finish in that time
 
 
@@ -34,8 +34,8 @@ class Bulkheads:
     def __init__(
         self,
         *,
-        calls: int = CALLS,
-        calls_of_one: int = CALLS_OF_ONE,
+        calls: int = MAX_CALLS_OF_METHOD,
+        calls_of_one: int = MAX_CALLS_OF_DATASET,
         timeout: float = ADMISSION_TIMEOUT_SECONDS,
     ) -> None:
         """Admit up to `calls` per method and `calls_of_one` per dataset; a call waits `timeout` s for admission."""

@@ -15,7 +15,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from odf_common.adapters.grpc.bulkheads import WORKERS, Bulkheads, Busy, ref_of
+from odf_common.adapters.grpc.bulkheads import MAX_WORKERS, Bulkheads, Busy, ref_of
 from odf_common.adapters.grpc.calls import (
     Call,
     address_of,
@@ -98,7 +98,7 @@ def serve(
     Each call that has ended is passed to `on_call`, which has to return at once.
     """
     server = grpc.server(
-        ThreadPoolExecutor(WORKERS, thread_name_prefix="grpc"),
+        ThreadPoolExecutor(MAX_WORKERS, thread_name_prefix="grpc"),
         interceptors=[_Guard(Bulkheads() if bulkheads is None else bulkheads, on_call)],
         options=OPTIONS,
     )

@@ -17,8 +17,8 @@ from odf_common.adapters.kafka.client_config import (
     unavailable,
 )
 from odf_common.adapters.kafka.cluster import KafkaCluster
+from odf_common.adapters.kafka.dead_letter_messages import Headers, message_of, smaller_cuts
 from odf_common.adapters.kafka.inbox import BroadcastInbox, GroupInbox
-from odf_common.adapters.kafka.letters import Headers, message_of, smaller_cuts
 from odf_common.codec.envelopes import Envelope, encode, stamped
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import DEAD_LETTERS, DeadLetter, Inbox, OnAssigned

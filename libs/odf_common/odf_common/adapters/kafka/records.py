@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from odf_common.adapters.kafka.client_config import LOGGER, Config, consuming, unavailable
 from odf_common.adapters.kafka.cluster import KafkaCluster
-from odf_common.adapters.kafka.quiet import Partition, QuietPartitions
+from odf_common.adapters.kafka.quiet_partitions import Partition, QuietPartitions
 from odf_common.errors import Unavailable
 
 log = structlog.stdlib.get_logger(__name__)

@@ -13,8 +13,8 @@ from typing import Final
 from odf_common.adapters.local import durable
 from odf_common.adapters.local.faults import guarded_methods, size_of
 
-SIZE: Final = 1 << 20  # bytes; a record needs some hundred
-ROOM: Final = 64 * SIZE  # free bytes from which the reserve is allocated: never the last ones
+RESERVE_BYTES: Final = 1 << 20  # bytes; a record needs some hundred
+MIN_FREE_BYTES: Final = 64 * RESERVE_BYTES  # from which the reserve is allocated: never the last ones
 _NOT_ALLOCATED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})  # by this file system
 
 
@@ -39,15 +39,15 @@ class Reserve:
         """Reserve the space unless it is reserved already, or the disk has little room."""
         durable.make_folder(self._file.parent)
         # Compared by size: a process may have been killed between creating and allocating it.
-        if size_of(self._file) == SIZE or shutil.disk_usage(self._file.parent).free < ROOM:
+        if size_of(self._file) == RESERVE_BYTES or shutil.disk_usage(self._file.parent).free < MIN_FREE_BYTES:
             return
         handle = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            os.posix_fallocate(handle, 0, SIZE)
+            os.posix_fallocate(handle, 0, RESERVE_BYTES)
         except OSError as error:
             if error.errno not in _NOT_ALLOCATED:
                 self._file.unlink(missing_ok=True)
                 raise
-            os.write(handle, bytes(SIZE))
+            os.write(handle, bytes(RESERVE_BYTES))
         finally:
             os.close(handle)

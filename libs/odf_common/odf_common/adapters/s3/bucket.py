@@ -30,14 +30,14 @@ from odf_common.errors import StorageUnavailable
 from odf_common.ports.clock import Backoff
 
 PART_BYTES: Final = 16 << 20  # files above this size are uploaded in parts
-PAGE: Final = 1000  # S3 lists and deletes at most this many keys at once
+MAX_KEYS_PER_REQUEST: Final = 1000  # S3 lists and deletes at most this many keys at once
 CHUNK_BYTES: Final = 1 << 20
 ATTEMPTS: Final = 5
 RETRY_SECONDS: Final = 10.0  # from the first attempt on; a server that is silent is not asked five times
 BACKOFF: Final = Backoff(first=0.1, most=2.0)
 READ_SECONDS: Final = 20.0  # between two packets
 TIMEOUT: Final = urllib3.Timeout(connect=5.0, read=READ_SECONDS)
-CONNECTIONS: Final = 32  # kept open for each process
+MAX_CONNECTIONS: Final = 32  # kept open for each process
 PRESIGNED_FOR: Final = timedelta(hours=1)
 ANSWER_BYTES: Final = 8 << 20  # all but objects; a page of the longest keys has half of it
 NAMES_LIMIT: Final = 1_000_000  # at the top of a prefix
@@ -289,7 +289,7 @@ class Bucket:
             page = self._page(prefix, after)
             for listed in page:
                 yield ListedObject(name=str(listed.object_name)[start:], size=listed.size or 0)
-            if len(page) < PAGE:
+            if len(page) < MAX_KEYS_PER_REQUEST:
                 return
             last = str(page[-1].object_name)
             if after is not None and last <= after:
@@ -301,7 +301,7 @@ class Bucket:
 
         def ask() -> list[Object]:
             objects = self._client.list_objects(bucket, key, recursive=True, start_after=after)
-            return list(islice(objects, PAGE))  # one request
+            return list(islice(objects, MAX_KEYS_PER_REQUEST))  # one request
 
         return self._retried(ask, prefix)
 
@@ -337,8 +337,8 @@ class Bucket:
     def remove(self, names: Iterable[str]) -> None:
         """Remove objects; missing ones are ignored."""
         keys = [self.location.key(name) for name in names]
-        for first in range(0, len(keys), PAGE):
-            self._remove_page(keys[first : first + PAGE])
+        for first in range(0, len(keys), MAX_KEYS_PER_REQUEST):
+            self._remove_page(keys[first : first + MAX_KEYS_PER_REQUEST])
 
     def _remove_page(self, keys: Sequence[str]) -> None:
         def ask() -> list[DeleteError]:
@@ -471,7 +471,7 @@ def _client(location: S3Location, access: S3Access) -> _Client:
         secure=scheme == "https",
         region=access.region,
         credentials=_provider(access),
-        http_client=_Connections(timeout=TIMEOUT, maxsize=CONNECTIONS, retries=False),
+        http_client=_Connections(timeout=TIMEOUT, maxsize=MAX_CONNECTIONS, retries=False),
     )
     if access.addressing == "path":
         client.disable_virtual_style_endpoint()  # type: ignore[no-untyped-call]

@@ -22,7 +22,7 @@ from odf_common.ports.store import NAMED_BY_CONTENT, BlobStore, ObjectKind, scra
 
 log = structlog.stdlib.get_logger(__name__)
 
-WRITES: Final = 32  # requests at a time
+PARALLEL_WRITES: Final = 32  # requests at a time
 
 
 @guarded_methods
@@ -100,8 +100,8 @@ class S3BlobStore(BlobStore):
     def put_all(
         self, dataset: DatasetId, kind: ObjectKind, contents: Sequence[tuple[Multihash, bytes]]
     ) -> None:
-        """Store objects, up to `WRITES` at a time."""
-        with ThreadPoolExecutor(WRITES, thread_name_prefix="store") as pool:
+        """Store objects, up to `PARALLEL_WRITES` at a time."""
+        with ThreadPoolExecutor(PARALLEL_WRITES, thread_name_prefix="store") as pool:
             for stored in [pool.submit(self.put, dataset, kind, *content) for content in contents]:
                 stored.result()
 

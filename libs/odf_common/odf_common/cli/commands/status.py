@@ -21,7 +21,7 @@ from odf_common.cli.output import (
 from odf_common.cli.rows import problem_of, with_stuck
 from odf_common.embedded.health import located_node
 from odf_common.embedded.node_file import Node
-from odf_common.embedded.parts.readable import readable
+from odf_common.embedded.parts.log_excerpt import log_excerpt
 from odf_common.errors import NotFound, OdfError, Unavailable
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest
@@ -114,7 +114,7 @@ def part_problems(node: Node, silent: Mapping[str, OdfError]) -> list[dict[str, 
                 )
             continue
         try:
-            last = (part.problem,) if part.problem else readable(log.read_text(errors="replace"), 1)
+            last = (part.problem,) if part.problem else log_excerpt(log.read_text(errors="replace"), 1)
         except OSError:
             last = ()
         found.append(

@@ -15,8 +15,8 @@ import click
 from odf_common.cli.output import output_option, print_object, remark
 from odf_common.embedded.checks import require_home
 from odf_common.embedded.node_file import Node, NoNode, Part, read_node
+from odf_common.embedded.parts.log_excerpt import log_excerpt
 from odf_common.embedded.parts.managed_process import rotate
-from odf_common.embedded.parts.readable import readable
 from odf_common.embedded.supervisor import Start, supervise
 from odf_common.errors import Refused
 from odf_common.service.settings import Settings, child_environment, load, unknown_variables
@@ -111,7 +111,7 @@ class _StartReport:
         width = shutil.get_terminal_size().columns
         for part in parts:
             with contextlib.suppress(OSError):
-                for line in readable((self._logs / f"{part.name}.log").read_text(errors="replace"), 1):
+                for line in log_excerpt((self._logs / f"{part.name}.log").read_text(errors="replace"), 1):
                     remark(f"    {part.name}: {line}"[:width])
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from odf_common.embedded.parts.readable import readable
+from odf_common.embedded.parts.log_excerpt import log_excerpt
 from odf_common.embedded.parts.readiness import Probe
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff
@@ -25,7 +25,7 @@ LIVENESS_SECONDS: Final = 10.0  # between liveness probes; each costs one or two
 SILENCE_SECONDS: Final = 20.0  # without an answer to them until a part is unresponsive; a machine may be busy
 RESTART: Final = Backoff(first=0.2, most=10.0)  # between an exit and the next start
 STEADY_SECONDS: Final = 10.0  # a part that ran this long did not fail at startup
-FAILURES: Final = 3  # exits before it was ever ready
+MAX_FAILED_STARTS: Final = 3  # exits before it was ever ready
 KEPT_LOGS: Final = 3
 _NO_SPACE: Final = "free some space on the disk"
 _NO_FILES: Final = "raise the limit of open files (`ulimit -n`) and start the node again"
@@ -90,7 +90,7 @@ class PartProcess:
             if self._stopping:
                 return
             self._failures = 0 if time.monotonic() - begun > STEADY_SECONDS else self._failures + 1
-            if not self._was_ready and self._failures >= FAILURES:
+            if not self._was_ready and self._failures >= MAX_FAILED_STARTS:
                 self.has_failed = True
             state = self._starting if problem is None else "failed"
             self._change(state, None, problem=problem, remedy=remedy)
@@ -114,7 +114,7 @@ class PartProcess:
             text = self.log.read_text(errors="replace")
         except OSError:
             return ""
-        return "\n".join(readable(text))
+        return "\n".join(log_excerpt(text))
 
     async def _once(self) -> None:
         """Start it, and return when it has exited."""

@@ -19,9 +19,9 @@ FILE: Final = "ports.json"
 LOOPBACK: Final = "127.0.0.1"
 # Below the kernel's ephemeral ports (32768 and up on Linux): a client that keeps retrying a dead port in that range
 # can connect to itself, and then the server cannot bind again.
-LOW: Final = 20_000
-HIGH: Final = 32_000
-TRIES: Final = 1000
+FIRST_PORT: Final = 20_000
+END_PORT: Final = 32_000
+MAX_PORTS_TRIED: Final = 1000
 # A part may listen on its port only minutes after it was chosen, and another node may choose its ports meanwhile.
 CLAIM_SECONDS: Final = 600.0  # in which no other node of this user is given a port
 
@@ -85,11 +85,11 @@ def is_free(port: int) -> bool:
 
 
 def _another(taken: set[int]) -> int:
-    for _ in range(TRIES):
-        port = random.randrange(LOW, HIGH)  # noqa: S311 - not a secret
+    for _ in range(MAX_PORTS_TRIED):
+        port = random.randrange(FIRST_PORT, END_PORT)  # noqa: S311 - not a secret
         if port not in taken and is_free(port):
             return port
-    raise Unavailable(what="a free port", why=f"none found between {LOW} and {HIGH}")
+    raise Unavailable(what="a free port", why=f"none found between {FIRST_PORT} and {END_PORT}")
 
 
 def _claimed(folder: Path) -> set[int]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from odf_common.adapters.kafka.quiet import Partition
+from odf_common.adapters.kafka.quiet_partitions import Partition
 from odf_common.adapters.kafka.records import PollResult
 from odf_common.errors import Unavailable
 from odf_ingest.push.batches.source import PushSource

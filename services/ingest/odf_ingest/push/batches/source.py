@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from odf_common.adapters.kafka.quiet import Partition
+from odf_common.adapters.kafka.quiet_partitions import Partition
 from odf_common.adapters.kafka.records import Chunk
 from odf_common.chain.state import ChainState
 from odf_common.identity.did import DatasetId

@@ -8,7 +8,7 @@ from odf_common.data.ddl import schema_to_ddl
 from odf_common.errors import InvalidInput
 
 _MAX_VALUE_CHARACTERS: Final = 80  # of a quoted value
-_MAX_TEXT_CHARACTERS: Final = 200  # of another system's text
+_MAX_TEXT_CHARACTERS: Final = 200  # of a text of others
 
 
 def type_name(type_: pa.DataType) -> str:

@@ -34,7 +34,7 @@ from odf_sync.smart.messages import (
     TransferUrl,
 )
 from odf_sync.smart.ranges import Range, is_ancestor, pack, plan_of
-from odf_sync.smart.spooled import spool_file
+from odf_sync.smart.spool_files import spool_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

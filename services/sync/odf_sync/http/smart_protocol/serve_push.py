@@ -53,7 +53,7 @@ from odf_sync.smart.messages import (
     UploadsReply,
     UploadsRequest,
 )
-from odf_sync.smart.spooled import SpooledBlocks, spool_file
+from odf_sync.smart.spool_files import SpooledBlocks, spool_file
 from odf_sync.transfer.push.accept import Acceptance, PushedChain
 from odf_sync.transfer.push.upload import OFFSET
 

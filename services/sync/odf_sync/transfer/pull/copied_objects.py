@@ -19,7 +19,7 @@ from odf_sync.repositories import RemoteDataset, SmartDataset
 from odf_sync.transfer.objects import RemoteObject, by_object, declared_objects, fetch
 from odf_sync.transfer.remote_blocks import RemoteBlock
 
-DOWNLOADS: Final = 8  # objects at a time
+PARALLEL_DOWNLOADS: Final = 8  # objects at a time
 Object = Sequence[RemoteObject]  # with all its declarations
 
 
@@ -53,7 +53,7 @@ class CopiedObjects:
         """Return how many objects there are."""
         return len(self._objects)
 
-    def fetch(self, there: RemoteDataset, *, at_once: int = DOWNLOADS) -> Iterator[int]:
+    def fetch(self, there: RemoteDataset, *, at_once: int = PARALLEL_DOWNLOADS) -> Iterator[int]:
         """Fetch what is not stored, and check all; yield how many are done.
 
         Stops at the first that does not match its declaration. Raises `NotFound` for one that the repository does not

@@ -50,7 +50,12 @@ from odf_sync.transfer.objects import RemoteObject, by_object, declared_objects
 from odf_sync.transfer.partial_files import DOWNLOADED, kept_blocks
 from odf_sync.transfer.privacy import Privacy
 from odf_sync.transfer.progress import Step
-from odf_sync.transfer.pull.copied_objects import DOWNLOADS, CopiedObjects, lost_objects, missing_inputs
+from odf_sync.transfer.pull.copied_objects import (
+    PARALLEL_DOWNLOADS,
+    CopiedObjects,
+    lost_objects,
+    missing_inputs,
+)
 from odf_sync.transfer.remote_blocks import RemoteBlock
 
 log = structlog.stdlib.get_logger(__name__)
@@ -195,7 +200,7 @@ class _Pull:
         return creation is not None
 
     def _fetch(
-        self, state: ChainState, declared: Iterable[RemoteObject], *, at_once: int = DOWNLOADS
+        self, state: ChainState, declared: Iterable[RemoteObject], *, at_once: int = PARALLEL_DOWNLOADS
     ) -> Generator[Step, None, int]:
         """Fetch objects of a chain; return how many are to be rebuilt, since the repository does not have them."""
         copy = self.copy

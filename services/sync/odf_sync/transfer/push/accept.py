@@ -23,7 +23,7 @@ from odf_sync.transfer.objects import RemoteObject, by_object, check_stored, dec
 from odf_sync.transfer.remote_blocks import RemoteBlock
 
 SOURCE: Final = "the node that pushes"
-CHECKS: Final = 2  # objects at a time
+PARALLEL_CHECKS: Final = 2  # objects at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Acceptance(AbstractContextManager["Acceptance"]):
         """Begin with the blocks."""
         self._datasets = datasets
         self._chain = chain
-        self._pool = ThreadPoolExecutor(CHECKS, thread_name_prefix="check")
+        self._pool = ThreadPoolExecutor(PARALLEL_CHECKS, thread_name_prefix="check")
         self._guard = threading.Lock()
         self._arrived: set[tuple[ObjectKind, Multihash]] = set()
         self._checks: dict[tuple[ObjectKind, Multihash], Future[None]] = {}

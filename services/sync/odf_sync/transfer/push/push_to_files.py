@@ -24,8 +24,8 @@ from odf_sync.smart.archive import ReadSignature, no_signature
 from odf_sync.smart.messages import ObjectFile
 from odf_sync.transfer.push.upload import at_a_time
 
-WRITES: Final = 16  # files at a time
-AT_ONCE: Final = 256  # waiting
+PARALLEL_WRITES: Final = 16  # files at a time
+MAX_WAITING_BLOCKS: Final = 256  # waiting
 T = TypeVar("T")
 
 
@@ -66,7 +66,9 @@ def send_objects(
             with blobs.open(dataset, kind, name) as content:
                 there.put(kind, name, content)
 
-    yield from _together(send, objects, at_a_time([obj.size for obj in objects], WRITES, there.held_bytes))
+    yield from _together(
+        send, objects, at_a_time([obj.size for obj in objects], PARALLEL_WRITES, there.held_bytes)
+    )
 
 
 def send_blocks(
@@ -99,7 +101,7 @@ def send_blocks(
             there.put(ObjectKind.SIGNATURE, name, BytesIO(signed))
         there.put(ObjectKind.BLOCK, name, BytesIO(blobs.read(dataset, ObjectKind.BLOCK, name)))
 
-    for _ in _together(send, names, WRITES):
+    for _ in _together(send, names, PARALLEL_WRITES):
         pass
     return len(names)
 
@@ -108,7 +110,7 @@ def _together(send: Callable[[T], None], items: Iterable[T], workers: int) -> It
     """Send items, up to `workers` at a time, and yield how many were sent; stops at the first error."""
     waiting, done = iter(items), 0
     with ThreadPoolExecutor(workers, thread_name_prefix="push") as pool:
-        while some := tuple(islice(waiting, AT_ONCE)):
+        while some := tuple(islice(waiting, MAX_WAITING_BLOCKS)):
             pending = [pool.submit(send, block) for block in some]
             try:
                 for sent in pending:

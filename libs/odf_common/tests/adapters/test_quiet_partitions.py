@@ -8,11 +8,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from odf_common.adapters.kafka import quiet as watch
+from odf_common.adapters.kafka import quiet_partitions as watch
 from odf_common.adapters.kafka import records as product
 from odf_common.adapters.kafka.client_config import LOGGER
 from odf_common.adapters.kafka.cluster import KafkaCluster
-from odf_common.adapters.kafka.quiet import SETTINGS, Partition
+from odf_common.adapters.kafka.quiet_partitions import SETTINGS, Partition
 from odf_common.adapters.kafka.records import KafkaRecords
 
 pytestmark = pytest.mark.waits

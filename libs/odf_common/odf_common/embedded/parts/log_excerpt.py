@@ -1,12 +1,12 @@
-"""Logs for people: the last relevant lines, without JSON, stack frames and repetition."""
+"""Excerpts of logs for people: the last relevant lines, without JSON, stack frames and repetition."""
 
 import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-LINES: Final = 10
-WIDTH: Final = 240  # characters of a line
-READ: Final = 400  # raw lines read from the end of a log
+EXCERPT_LINES: Final = 10
+LINE_CHARACTERS: Final = 240
+MAX_LINES_READ: Final = 400  # raw lines, from the end of a log
 _TECHNICAL: Final = frozenset({"event", "level", "timestamp", "service", "logger", "exception", "stack"})
 _TRACE: Final = (
     "Traceback (most recent call last)",
@@ -15,18 +15,18 @@ _TRACE: Final = (
 )
 
 
-def readable(text: str, lines: int = LINES) -> tuple[str, ...]:
+def log_excerpt(text: str, lines: int = EXCERPT_LINES) -> tuple[str, ...]:
     """Return the last lines of a log in readable form."""
-    found: list[str] = []
+    excerpt: list[str] = []
     seen: list[str] = []  # the same without timestamps
-    for line in text.splitlines()[-READ:]:
+    for line in text.splitlines()[-MAX_LINES_READ:]:
         for time, message in _rendered(line):
             if time and message in seen:  # a repeated line is shown once, at its last occurrence
-                at = seen.index(message)
-                del seen[at], found[at]
+                index = seen.index(message)
+                del seen[index], excerpt[index]
             seen.append(message)
-            found.append(f"{time}{message}"[:WIDTH])
-    return tuple(found[-lines:])
+            excerpt.append(f"{time}{message}"[:LINE_CHARACTERS])
+    return tuple(excerpt[-lines:])
 
 
 def _rendered(line: str) -> Iterable[tuple[str, str]]:

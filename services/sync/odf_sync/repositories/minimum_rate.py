@@ -19,7 +19,7 @@ HEADERS_SECONDS: Final = 60.0  # for the status and headers, with all interim re
 WINDOW_SECONDS: Final = 60.0
 WINDOW_BYTES: Final = 64 * 1024  # at least, in each window
 RESPONSE_SECONDS: Final = 24 * 3600.0  # for a response at whatever pace
-SLOWEST: Final = WINDOW_BYTES / WINDOW_SECONDS  # bytes per second
+MIN_BYTES_PER_SECOND: Final = WINDOW_BYTES / WINDOW_SECONDS
 
 
 class TooSlow(TimeoutError):

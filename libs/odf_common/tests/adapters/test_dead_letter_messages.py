@@ -7,8 +7,8 @@ import pytest
 
 from odf_common.adapters.kafka.client_config import producing
 from odf_common.adapters.kafka.cluster import KafkaCluster
+from odf_common.adapters.kafka.dead_letter_messages import CUTS, message_of, smaller_cuts
 from odf_common.adapters.kafka.kafka_bus import KafkaBus
-from odf_common.adapters.kafka.letters import CUTS, message_of, smaller_cuts
 from odf_common.ports.bus import DeadLetter
 
 MOST = int(producing(KafkaCluster(""))["message.max.bytes"])

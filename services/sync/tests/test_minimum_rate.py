@@ -14,9 +14,9 @@ import urllib3
 from odf_common.errors import NotFound, Unavailable
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
-from odf_sync.repositories import http_dataset, pace
+from odf_sync.repositories import http_dataset, minimum_rate
 from odf_sync.repositories.http_dataset import HttpDataset
-from odf_sync.repositories.node_client import MOST_DISCARDED
+from odf_sync.repositories.node_client import MAX_DISCARDED_BYTES
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -31,9 +31,9 @@ NAME = physical_hash_of(b"content")
 def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_dataset, "RETRY", urllib3.Retry(0, redirect=0))
     monkeypatch.setattr(http_dataset, "TIMEOUT", urllib3.Timeout(connect=10, read=10))
-    monkeypatch.setattr(pace, "HEADERS_SECONDS", 0.3)
-    monkeypatch.setattr(pace, "WINDOW_SECONDS", 0.3)
-    monkeypatch.setattr(pace, "WINDOW_BYTES", 1000)
+    monkeypatch.setattr(minimum_rate, "HEADERS_SECONDS", 0.3)
+    monkeypatch.setattr(minimum_rate, "WINDOW_SECONDS", 0.3)
+    monkeypatch.setattr(minimum_rate, "WINDOW_BYTES", 1000)
 
 
 @contextmanager
@@ -105,7 +105,9 @@ def test_a_silent_server_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize(("length", "connections"), [(100, 1), (MOST_DISCARDED, 1), (MOST_DISCARDED + 1, 2)])
+@pytest.mark.parametrize(
+    ("length", "connections"), [(100, 1), (MAX_DISCARDED_BYTES, 1), (MAX_DISCARDED_BYTES + 1, 2)]
+)
 def test_the_rest_of_a_refusal_is_not_read_as_the_next_response(length: int, connections: int) -> None:
     asked: list[int] = []
 
@@ -135,7 +137,7 @@ def test_a_request_whose_connection_is_closed_without_a_response_is_retried(
 
 
 def test_no_response_lasts_forever_at_any_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "RESPONSE_SECONDS", 1.0)
+    monkeypatch.setattr(minimum_rate, "RESPONSE_SECONDS", 1.0)
     endless = dripping(OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n" * 1000)
     with answering(endless) as there, pytest.raises(Unavailable, match="no end of the response in 1 s"):
         there.head()
@@ -212,10 +214,10 @@ def test_the_bytes_of_each_window_are_counted_from_zero(
     for before in ((), ((0.4, 1000),)):
         start = before[-1][0] if before else 0.0
         server = Trickle(*before, (start + 0.4, count))
-        monkeypatch.setattr(pace, "time", server)
-        reading = pace._PacedSocket(cast("socket.socket", server))
+        monkeypatch.setattr(minimum_rate, "time", server)
+        reading = minimum_rate._PacedSocket(cast("socket.socket", server))
         reading.has_headers = True
         for _ in before:
             reading.readinto(bytearray(1000))
-        with nullcontext() if is_enough else pytest.raises(pace.TooSlow, match="999 bytes"):
+        with nullcontext() if is_enough else pytest.raises(minimum_rate.TooSlow, match="999 bytes"):
             reading.readinto(bytearray(1000))
