@@ -18,7 +18,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Pauses between retries, in seconds: `first`, then `factor` times the previous one, up to `most`."""
+    """Pauses between retries: `first`, then `factor` times the previous one, up to `most`; in seconds, or all in ms."""
 
     first: float
     most: float

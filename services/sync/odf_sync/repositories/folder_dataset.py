@@ -9,10 +9,10 @@ from odf_common.dataset.signature_check import stored_signature
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
-from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES, Sink
+from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES, RemoteDataset, Sink
 
 
-class RemoteFolder:
+class RemoteFolder(RemoteDataset):
     """A folder in the common layout."""
 
     def __init__(self, url: str) -> None:
@@ -27,25 +27,11 @@ class RemoteFolder:
             raise NotFound(what=f"{self.url} (it has no refs/head)")
         return head
 
-    def is_private(self) -> bool:
-        """Return False: folders have no tokens."""
-        return False
-
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""
         if self._store.size(ObjectKind.BLOCK, name) > BLOCK_LIMIT:
             raise InvalidInput(text=f"longer than {BLOCK_LIMIT} bytes", where=f"block {name}")
         return self._store.read_block(name)
-
-    def pack(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
-        """Yield none: each block is a file."""
-        del newest, after
-        return iter(())
-
-    def stored_blocks(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
-        """Yield none: `block` returns what is stored."""
-        del newest, after
-        return iter(())
 
     def signatures(self, blocks: Sequence[Multihash], after: Multihash | None) -> Iterator[bytes]:
         """Yield the signatures that are files."""

@@ -22,7 +22,7 @@ class Sink(Protocol):
 
 
 class RemoteDataset(Protocol):
-    """One remote dataset, to read from."""
+    """One remote dataset, to read from. Stores of files inherit what is the same in all of them."""
 
     url: str
 
@@ -30,7 +30,11 @@ class RemoteDataset(Protocol):
         """Return the head; raises `NotFound` if the dataset does not exist."""
 
     def is_private(self) -> bool:
-        """Return whether not everyone may read the dataset, as far as is known once the head was read."""
+        """Return whether not everyone may read the dataset, as far as is known once the head was read.
+
+        False for a store of files, which has no tokens.
+        """
+        return False
 
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes, unchecked; raises `NotFound`."""
@@ -38,15 +42,19 @@ class RemoteDataset(Protocol):
     def pack(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
         """Yield blocks from `newest` back, unchecked, newest first: those that one response contains.
 
-        None if its server has no packs; never `after` or older blocks. Raises `Unavailable` and `InvalidInput`
-        during iteration.
+        None if its server has no packs, as a store of files; never `after` or older blocks. Raises `Unavailable` and
+        `InvalidInput` during iteration.
         """
+        del newest, after
+        return iter(())
 
     def stored_blocks(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
         """Yield blocks as `pack` does, from a server that sends other bytes than it has stored if asked for one block.
 
-        None if it has no other way to send them.
+        None if it has no other way to send them, or if `block` returns what is stored.
         """
+        del newest, after
+        return iter(())
 
     def signatures(self, blocks: Sequence[Multihash], after: Multihash | None) -> Iterator[bytes]:
         """Yield the signature of each block, unchecked, and nothing but b"" for a block without one; may end early.

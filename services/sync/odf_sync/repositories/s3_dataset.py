@@ -10,14 +10,14 @@ from odf_common.codec.signature import SIZE_LIMIT
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
-from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, Sink
+from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, RemoteDataset, Sink
 
 REF_LIMIT: Final = 1024  # bytes
 PARALLEL_READS: Final = 16  # signatures at a time
 READ_AHEAD_SIGNATURES: Final = 256
 
 
-class S3Dataset:
+class S3Dataset(RemoteDataset):
     """A dataset below a prefix, without credentials if its bucket is public."""
 
     def __init__(self, location: S3Location, access: S3Access) -> None:
@@ -29,23 +29,9 @@ class S3Dataset:
         """Return the head; raises `NotFound`."""
         return parse_head(self._read("refs/head", REF_LIMIT), self.url)
 
-    def is_private(self) -> bool:
-        """Return False: buckets have no tokens."""
-        return False
-
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""
         return self._read(f"{ObjectKind.BLOCK}/{name}", BLOCK_LIMIT)
-
-    def pack(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
-        """Yield none: each block is an object."""
-        del newest, after
-        return iter(())
-
-    def stored_blocks(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
-        """Yield none: `block` returns what is stored."""
-        del newest, after
-        return iter(())
 
     def signatures(self, blocks: Sequence[Multihash], after: Multihash | None) -> Iterator[bytes]:
         """Yield the signatures that are objects; one request shows that there is none, if the bucket may be listed."""

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Final, Self
 
 from odf_common.identity.did import DatasetId
+from odf_common.ports.clock import Backoff
 
 FIRST_RETRY_MS: Final = 5_000
 LONGEST_RETRY_MS: Final = 3_600_000
@@ -85,8 +86,8 @@ class Delivery:
 
         The receiver is not retried earlier, unless it asks for more than the longest delay.
         """
-        delay_ms = min(LONGEST_RETRY_MS, FIRST_RETRY_MS << min(self.failures, 20))
-        delay_ms = max(int(delay_ms * (1 + DELAY_SPREAD * spread)), min(pause_ms, LONGEST_RETRY_MS))
+        delay = Backoff(first=FIRST_RETRY_MS, most=LONGEST_RETRY_MS).pause(self.failures + 1)
+        delay_ms = max(int(delay * (1 + DELAY_SPREAD * spread)), min(pause_ms, LONGEST_RETRY_MS))
         return replace(
             self,
             failures=self.failures + 1,
