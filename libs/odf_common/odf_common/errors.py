@@ -202,9 +202,9 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """Return the known name most similar to an unknown one, ignoring case; None if none is similar."""
-    by_key = {name.lower(): name for name in known}
+    by_key = {name.lower(): name for name in candidates}
     matches = get_close_matches(name.lower(), by_key, n=1, cutoff=SIMILARITY)
     return by_key[matches[0]] if matches else None
 

@@ -111,14 +111,14 @@ class Servicer(sync_pb2_grpc.SyncServicer):
 
     def Push(self, request: pb.SyncPushRequest, context: grpc.ServicerContext) -> Iterator[pb.SyncPullItem]:
         """Send a dataset to another node, and stream the progress."""
-        wanted = Push(
+        outgoing = Push(
             dataset=request.dataset,
             target=request.target,
             is_forced=request.is_forced,
             visibility=DatasetVisibility.PUBLIC if request.is_public else DatasetVisibility.PRIVATE,
             is_chosen=request.is_public or request.is_private,
         )
-        for step in push(self._datasets, self._settings, wanted, self._logins.token, self._privacy):
+        for step in push(self._datasets, self._settings, outgoing, self._logins.token, self._privacy):
             if not context.is_active():
                 return
             yield _message(step)
@@ -142,14 +142,14 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         self, request: pb.ChangeAliasesRequest, context: grpc.ServicerContext
     ) -> pb.DatasetAliases:
         """Change the aliases of a dataset."""
-        wanted = aliases.AliasChange(
+        change = aliases.AliasChange(
             add_pull=tuple(request.add_pull),
             add_push=tuple(request.add_push),
             delete_pull=tuple(request.delete_pull),
             delete_push=tuple(request.delete_push),
         )
         repositories = LocalRepositories(self._settings.home)
-        return self._aliases(*aliases.change(self._datasets, repositories, request.ref, wanted))
+        return self._aliases(*aliases.change(self._datasets, repositories, request.ref, change))
 
     def Search(self, request: pb.SearchRequest, context: grpc.ServicerContext) -> pb.SearchReply:
         """Find datasets of this node and of named repositories."""
@@ -169,9 +169,9 @@ class Servicer(sync_pb2_grpc.SyncServicer):
             ],
         )
 
-    def _aliases(self, entry: CatalogEntry, known: RemoteAliases) -> pb.DatasetAliases:
+    def _aliases(self, entry: CatalogEntry, places: RemoteAliases) -> pb.DatasetAliases:
         is_ours = has_dataset_key(self._settings.home / "keys", entry.dataset_id)
-        return pb.DatasetAliases(alias=entry.alias, pull=known.pull, push=known.push, is_ours=is_ours)
+        return pb.DatasetAliases(alias=entry.alias, pull=places.pull, push=places.push, is_ours=is_ours)
 
 
 def _found(dataset: SearchHit) -> pb.FoundDataset:

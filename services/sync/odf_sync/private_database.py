@@ -75,17 +75,19 @@ class PrivateDatabase:
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        wanted = self._definition
+        definition = self._definition
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA synchronous = EXTRA")  # also the folder, when a journal is removed
         connection.execute("PRAGMA secure_delete = ON")
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version == 0:
             connection.executescript(
-                f"BEGIN; {wanted.tables} PRAGMA user_version = {wanted.version}; COMMIT;"
+                f"BEGIN; {definition.tables} PRAGMA user_version = {definition.version}; COMMIT;"
             )
-        elif version != wanted.version:
-            raise wanted.unreadable(f"it has version {version}, and this release knows {wanted.version}")
+        elif version != definition.version:
+            raise definition.unreadable(
+                f"it has version {version}, and this release knows {definition.version}"
+            )
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -31,11 +31,11 @@ def add_data_event(
     )
 
 
-def later(known: Timestamp | None, new: Timestamp | None) -> Timestamp | None:
+def later(current: Timestamp | None, new: Timestamp | None) -> Timestamp | None:
     """Return the later of two watermarks, either of which may be absent."""
-    if known is None or new is None:
-        return new if known is None else known
-    return max(known, new)
+    if current is None or new is None:
+        return new if current is None else current
+    return max(current, new)
 
 
 def checkpoint_hash(state: ChainState) -> Multihash | None:

@@ -170,9 +170,9 @@ def require_owners(names: Iterable[str], node: Node | None = None) -> None:
         if is_multi_tenant:
             raise
         return
-    known = {Name(item.name) for item in reply.accounts}
+    existing = {Name(item.name) for item in reply.accounts}
     for alias in aliases if reply.is_multi_tenant else ():
-        if alias.account not in known:
+        if alias.account not in existing:
             raise NoAccount(what=str(alias), account=str(alias.account))
 
 

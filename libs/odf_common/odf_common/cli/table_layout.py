@@ -189,7 +189,7 @@ def _without(columns: Sequence[Column], width: int, extra: Sequence[str], floor:
         left_out += (column for column in shown if column.name == name)
         shown = [column for column in shown if column.name != name]
     for column in reversed(left_out):
-        more = [known for known in columns if known in shown or known is column]
+        more = [other for other in columns if other in shown or other is column]
         if _shrunk(more, width, floor) is not None:
             shown = more
     return tuple(shown)
@@ -201,12 +201,12 @@ def _shrunk(columns: Sequence[Column], width: int, floor: int) -> tuple[Column, 
     widths = [column.width for column in columns]
     surplus = _width(columns) - width
     while surplus > 0:
-        able = [n for n, known in enumerate(widths) if known > floors[n]]
+        able = [n for n, size in enumerate(widths) if size > floors[n]]
         if not able:
             return None
         widths[max(able, key=lambda n: widths[n])] -= 1
         surplus -= 1
-    return tuple(replace(column, width=known) for column, known in zip(columns, widths, strict=True))
+    return tuple(replace(column, width=size) for column, size in zip(columns, widths, strict=True))
 
 
 def _in_parts(columns: Sequence[Column], width: int) -> Layout:
@@ -230,14 +230,14 @@ def _wrapped(lines: Sequence[str], room: int | None) -> tuple[str, ...]:
     """Return the lines, wrapped between words to `room` characters."""
     if room is None:
         return tuple(lines) or ("",)
-    found: list[str] = []
+    wrapped: list[str] = []
     for line in lines:
         rest = ""
         for word in line.split(" "):
             if rest and cell_len(rest) + 1 + cell_len(word) > room:
-                found.append(rest)
+                wrapped.append(rest)
                 rest = word
             else:
                 rest = f"{rest} {word}" if rest else word
-        found.append(rest)
-    return tuple(found) or ("",)
+        wrapped.append(rest)
+    return tuple(wrapped) or ("",)

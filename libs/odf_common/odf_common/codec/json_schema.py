@@ -108,14 +108,14 @@ def _object(properties: Mapping[str, Any], required: Iterable[str]) -> Schema:
 
 def _definitions(content: Shape) -> dict[str, Schema]:
     """Return the tables that a shape refers to, by name."""
-    found: dict[str, type] = {}
+    tables: dict[str, type] = {}
     waiting = list(_classes(content))
     while waiting:
         cls = waiting.pop()
-        if cls.__name__ not in found:
-            found[cls.__name__] = cls
+        if cls.__name__ not in tables:
+            tables[cls.__name__] = cls
             waiting.extend(inner for field in _fields(cls) for inner in _classes(field.shape))
-    return {name: _table(found[name]) for name in sorted(found)}
+    return {name: _table(tables[name]) for name in sorted(tables)}
 
 
 def _classes(shape: Shape) -> Iterator[type]:

@@ -116,21 +116,21 @@ def _record(cls: type, plain: object, where: str, *, ignoring: str | None = None
 
 def _field_for(cls: type, key: str, content: object, where: str) -> Field:
     """Return the field of a key; for `schema` it depends on the type of the content."""
-    known = keys_of(cls)
+    keys = keys_of(cls)
     former = formerly_schema(cls)
     if key == "schema" and former is not None:
         kind = list if isinstance(former.shape, Vector) else str
-        return former if isinstance(content, kind) else known[key]
-    if key not in known:
-        raise InvalidInput(text=f"unknown key {key!r}{_suggestion(key, known)}", where=child(where, key))
-    return known[key]
+        return former if isinstance(content, kind) else keys[key]
+    if key not in keys:
+        raise InvalidInput(text=f"unknown key {key!r}{_suggestion(key, keys)}", where=child(where, key))
+    return keys[key]
 
 
 @cache
 def formerly_schema(cls: type) -> Field | None:
     """Return the field that the key `schema` denoted before 0.37: DDL in read steps, Arrow in SetDataSchema."""
-    known = keys_of(cls)
-    return known.get("ddlSchema") or known.get("rawArrowSchema")
+    keys = keys_of(cls)
+    return keys.get("ddlSchema") or keys.get("rawArrowSchema")
 
 
 @cache
@@ -151,8 +151,8 @@ def _member(union: OneOf, plain: object, where: str) -> Any:
     if cls is None and tag == UNKNOWN and union is EVENTS:
         return _unknown(plain, where)
     if cls is None:
-        known = _tags(union)
-        text = f"unknown kind {tag!r}{_suggestion(tag, known)}; expected one of {_keys_text(known)}"
+        tags = _tags(union)
+        text = f"unknown kind {tag!r}{_suggestion(tag, tags)}; expected one of {_keys_text(tags)}"
         raise InvalidInput(text=text, where=child(where, "kind"))
     return _record(cls, plain, where, ignoring="kind")
 
@@ -242,8 +242,10 @@ def _choice(shape: EnumShape, plain: object, where: str) -> Any:
     names = {way: choice for choice in shape.of for way in tag_spellings(choice.name)}
     tag = _expect(str, f"one of {_keys_text(shape.of.__members__)}", plain, where)
     if tag not in names:
-        known = _keys_text(shape.of.__members__)
-        raise InvalidInput(text=f"unknown {shape.of.__name__} {tag!r}; expected one of {known}", where=where)
+        members = _keys_text(shape.of.__members__)
+        raise InvalidInput(
+            text=f"unknown {shape.of.__name__} {tag!r}; expected one of {members}", where=where
+        )
     return names[tag]
 
 
@@ -272,13 +274,13 @@ def camel(name: str) -> str:
     return first + "".join(word.title() for word in others)
 
 
-def _suggestion(key: str, known: Iterable[str]) -> str:
-    near = nearest(key, known)
+def _suggestion(key: str, keys: Iterable[str]) -> str:
+    near = nearest(key, keys)
     return f"; did you mean {near!r}?" if near else ""
 
 
-def _keys_text(known: Iterable[str]) -> str:
-    return ", ".join(known)
+def _keys_text(keys: Iterable[str]) -> str:
+    return ", ".join(keys)
 
 
 def _described(plain: object) -> str:

@@ -150,12 +150,12 @@ def json_value(text: str, name: str) -> Any:
     """Return the value of JSON; raises `InvalidInput` if we refuse it, `ValueError` if it is not JSON."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key, value in pairs:
-            if key in found:
+            if key in mapping:
                 raise InvalidInput(text=f"key {key!r} is given twice", where=name)
-            found[key] = value
-        return found
+            mapping[key] = value
+        return mapping
 
     def constant(word: str) -> float:
         raise InvalidInput(text=f"{word} is not JSON", where=name)
@@ -210,13 +210,13 @@ class _Reader:
         self._name = name
 
     def read(self) -> list[Document]:
-        found = []
+        documents = []
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
                 first = next(self._events)
                 root = _location(first)
-                found.append(Document(self._value(first, root, 0), partial(_same, root)))
-        return found
+                documents.append(Document(self._value(first, root, 0), partial(_same, root)))
+        return documents
 
     def _value(self, event: Any, location: _Location, depth: int) -> Any:
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:

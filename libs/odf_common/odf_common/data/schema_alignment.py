@@ -12,43 +12,47 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.events import DatasetVocabulary
 
 
-def aligned_schema(found: pa.Schema, known: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
+def aligned_schema(
+    record_schema: pa.Schema, dataset_schema: pa.Schema, vocab: DatasetVocabulary
+) -> pa.Schema:
     """Return the stored form of `found`, aligned to the schema `known` of a dataset; new columns stay."""
-    before = {column.name: column for column in stored_schema(known)}
+    before = {column.name: column for column in stored_schema(dataset_schema)}
     numbers = {vocab.offset_column, vocab.operation_type_column}
     fields = []
-    for column in stored_schema(found):
+    for column in stored_schema(record_schema):
         old = before.get(column.name, column)
         is_number = column.name in numbers and kind.is_integer(old.type) and kind.is_integer(column.type)
         fields.append(old if is_number else _continued(column, old))
     return pa.schema(fields)
 
 
-def align_to_schema(records: pa.Table, known: pa.Schema, vocab: DatasetVocabulary) -> pa.Table:
+def align_to_schema(records: pa.Table, dataset_schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Table:
     """Return the records aligned to the schema `known` of a dataset; finer timestamps are truncated to its unit.
 
     Raises `InvalidInput` naming a column with nulls that is required in the dataset.
     """
-    target = aligned_schema(records.schema, known, vocab)
+    target = aligned_schema(records.schema, dataset_schema, vocab)
     fields, columns = [], []
-    for column, wanted in zip(records.columns, target, strict=True):
-        where = f"column {wanted.name}"
+    for column, expected in zip(records.columns, target, strict=True):
+        where = f"column {expected.name}"
         aligned = column
-        if stored_type(column.type) != wanted.type:
+        if stored_type(column.type) != expected.type:
             aligned = _as(
-                as_stored(pa.table([column], [wanted.name])).column(0).combine_chunks(), wanted.type, where
+                as_stored(pa.table([column], [expected.name])).column(0).combine_chunks(),
+                expected.type,
+                where,
             )
-        _check_nulls(aligned.null_count, wanted, where)
+        _check_nulls(aligned.null_count, expected, where)
         columns.append(aligned)
-        fields.append(wanted.with_type(aligned.type))
+        fields.append(expected.with_type(aligned.type))
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
-def with_new_columns(known: pa.Schema, found: pa.Schema) -> pa.Schema:
+def with_new_columns(dataset_schema: pa.Schema, record_schema: pa.Schema) -> pa.Schema:
     """Return `known`, followed by the columns that only `found` has, each of them optional."""
-    names = set(known.names)
-    new = [field for field in stored_schema(found) if field.name not in names]
-    return pa.schema([*known, *(pa.field(field.name, field.type, nullable=True) for field in new)])
+    names = set(dataset_schema.names)
+    new = [field for field in stored_schema(record_schema) if field.name not in names]
+    return pa.schema([*dataset_schema, *(pa.field(field.name, field.type, nullable=True) for field in new)])
 
 
 def _continued(new: pa.Field, old: pa.Field) -> pa.Field:
@@ -66,37 +70,37 @@ def _continued_type(new: pa.DataType, old: pa.DataType) -> pa.DataType:
     return new
 
 
-def _as(values: pa.Array, wanted: pa.DataType, where: str) -> pa.Array:
+def _as(values: pa.Array, expected: pa.DataType, where: str) -> pa.Array:
     """Return stored values as another type of the same shape; Arrow's cast cannot make nested fields required."""
-    if values.type == wanted:
+    if values.type == expected:
         return values
-    if kind.is_struct(wanted):
-        return _as_struct(values, wanted, where)
-    if kind.is_list(wanted):
-        _check_nulls(values.flatten().null_count, wanted.value_field, f"{where}[]")
-        items = _as(values.values, wanted.value_type, f"{where}[]")
+    if kind.is_struct(expected):
+        return _as_struct(values, expected, where)
+    if kind.is_list(expected):
+        _check_nulls(values.flatten().null_count, expected.value_field, f"{where}[]")
+        items = _as(values.values, expected.value_type, f"{where}[]")
         return pa.Array.from_buffers(
-            wanted, len(values), values.buffers()[:2], offset=values.offset, children=[items]
+            expected, len(values), values.buffers()[:2], offset=values.offset, children=[items]
         )
     try:
-        return in_unit(values, wanted) if kind.is_timestamp(wanted) else values.cast(wanted)
+        return in_unit(values, expected) if kind.is_timestamp(expected) else values.cast(expected)
     except pa.ArrowException as error:
         raise InvalidInput(text=str(error), where=where) from error
 
 
-def _as_struct(values: pa.Array, wanted: pa.StructType, where: str) -> pa.Array:
+def _as_struct(values: pa.Array, expected: pa.StructType, where: str) -> pa.Array:
     is_there = values.is_valid()
     children = []
-    for at, inner in enumerate(wanted.fields):
+    for at, inner in enumerate(expected.fields):
         child, name = values.field(at), f"{where}.{inner.name}"
         _check_nulls(child.filter(is_there).null_count, inner, name)
         children.append(_as(child, inner.type, name))
     mask = values.is_null() if values.null_count else None
-    return pa.StructArray.from_arrays(children, fields=list(wanted.fields), mask=mask)
+    return pa.StructArray.from_arrays(children, fields=list(expected.fields), mask=mask)
 
 
-def _check_nulls(count: int, wanted: pa.Field, where: str) -> None:
-    if count and not wanted.nullable:
+def _check_nulls(count: int, expected: pa.Field, where: str) -> None:
+    if count and not expected.nullable:
         raise InvalidInput(
             text=f"is required in this dataset, and {count} records have no value", where=where
         )

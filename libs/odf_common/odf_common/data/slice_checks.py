@@ -52,15 +52,17 @@ def check_records(table: pa.Table, interval: OffsetInterval, schema: pa.Schema |
 
 
 def _check_schema(actual: pa.Schema, declared: pa.Schema) -> None:
-    actual_schema, wanted = compared_schema(actual), compared_schema(declared)
-    if with_optionality_of(wanted, actual_schema).equals(actual_schema):
+    actual_schema, expected = compared_schema(actual), compared_schema(declared)
+    if with_optionality_of(expected, actual_schema).equals(actual_schema):
         return
-    for have, want in zip(actual_schema, wanted, strict=False):
+    for have, want in zip(actual_schema, expected, strict=False):
         if have.name != want.name or have.type != want.type:
             raise RecordsDiffer(
                 kind=SCHEMA, text=f"column {have.name} {have.type}, but {want.name} {want.type} is declared"
             )
-    raise RecordsDiffer(kind=SCHEMA, text=f"has {len(actual_schema)} columns, but {len(wanted)} are declared")
+    raise RecordsDiffer(
+        kind=SCHEMA, text=f"has {len(actual_schema)} columns, but {len(expected)} are declared"
+    )
 
 
 def _check_offsets(table: pa.Table, interval: OffsetInterval) -> None:

@@ -26,9 +26,9 @@ def stored_type(type_: pa.DataType) -> pa.DataType:
     return _stored_leaf(type_)
 
 
-def in_unit(values: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
+def in_unit(values: pa.Array | pa.ChunkedArray, target: pa.DataType) -> pa.Array | pa.ChunkedArray:
     """Return timestamps in another unit, truncated if it is coarser; raises `pa.ArrowInvalid` if they do not fit it."""
-    return values.cast(wanted, safe=_UNITS.index(wanted.unit) >= _UNITS.index(values.type.unit))
+    return values.cast(target, safe=_UNITS.index(target.unit) >= _UNITS.index(values.type.unit))
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:

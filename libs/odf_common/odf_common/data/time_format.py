@@ -78,9 +78,9 @@ def _require_directives(strptime: str, text: str) -> None:
         if not token.startswith("%") or token == "%%":  # noqa: S105 - no secret
             continue
         if token not in _DIRECTIVES:
-            known = " ".join(sorted(_DIRECTIVES | set(_COMPOSED)))
+            supported = " ".join(sorted(_DIRECTIVES | set(_COMPOSED)))
             raise InvalidInput(
-                where=f"time format {text!r}", text=f"{token} is not supported; supported are {known}"
+                where=f"time format {text!r}", text=f"{token} is not supported; supported are {supported}"
             )
         if token in seen:
             raise InvalidInput(

@@ -73,13 +73,13 @@ class Numbers:
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Self:
         """Return these numbers."""
-        found: list[tuple[int, int]] = []
+        intervals: list[tuple[int, int]] = []
         for number in sorted(set(numbers)):
-            if found and found[-1][1] == number:
-                found[-1] = found[-1][0], number + 1
+            if intervals and intervals[-1][1] == number:
+                intervals[-1] = intervals[-1][0], number + 1
             else:
-                found.append((number, number + 1))
-        return cls(intervals=tuple(found))
+                intervals.append((number, number + 1))
+        return cls(intervals=tuple(intervals))
 
     @classmethod
     def parse(cls, plain: Any) -> Self:  # noqa: ANN401 - JSON
@@ -96,13 +96,13 @@ class Numbers:
 
     def __or__(self, other: Self) -> Self:
         """Return the union of both sets."""
-        found: list[tuple[int, int]] = []
+        intervals: list[tuple[int, int]] = []
         for start, end in sorted((*self.intervals, *other.intervals)):
-            if found and found[-1][1] >= start:
-                found[-1] = found[-1][0], max(found[-1][1], end)
+            if intervals and intervals[-1][1] >= start:
+                intervals[-1] = intervals[-1][0], max(intervals[-1][1], end)
             else:
-                found.append((start, end))
-        return replace(self, intervals=tuple(found))
+                intervals.append((start, end))
+        return replace(self, intervals=tuple(intervals))
 
     def count_from(self, first: int) -> int:
         """Return how many are `first` or greater."""
@@ -158,14 +158,14 @@ class HandledRejects:
 
     def open_count(self, source: str, progress: SourceProgress) -> int:
         """Return how many of a source's rejected messages await a decision."""
-        known = self.as_of(source, progress)
+        handled = self.as_of(source, progress)
         rows = rows_part(source)
         dropped = sum(
             (position.topic_id, position.partition) == rows and position.offset in progress.retried
-            for position in known.positions
+            for position in handled.positions
         )
-        retried = progress.retried.count_from(known.through.get(rows, 0)) - dropped
-        return progress.rejected - known.counts[source] - retried
+        retried = progress.retried.count_from(handled.through.get(rows, 0)) - dropped
+        return progress.rejected - handled.counts[source] - retried
 
     def as_of(self, source: str, progress: SourceProgress) -> Self:
         """Return what still applies at the source's position: messages read again after a reset need a new decision."""

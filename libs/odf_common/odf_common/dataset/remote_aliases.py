@@ -35,11 +35,11 @@ class RemoteAliases:
 
     def without_pull(self, alias: str) -> Self:
         """Return these without a URL to pull from."""
-        return replace(self, pull=tuple(known for known in self.pull if known != alias))
+        return replace(self, pull=tuple(location for location in self.pull if location != alias))
 
     def without_push(self, alias: str) -> Self:
         """Return these without a URL to push to."""
-        return replace(self, push=tuple(known for known in self.push if known != alias))
+        return replace(self, push=tuple(location for location in self.push if location != alias))
 
 
 def remote_aliases(blobs: BlobStore, dataset: DatasetId) -> RemoteAliases:
@@ -56,9 +56,9 @@ def change_aliases(
 ) -> RemoteAliases:
     """Change the aliases of a dataset, durably, and return them."""
     with blobs.noting(dataset):
-        known = remote_aliases(blobs, dataset)
-        changed = change(known)
-        if changed != known:
+        current = remote_aliases(blobs, dataset)
+        changed = change(current)
+        if changed != current:
             text = json.dumps({"pull": changed.pull, "push": changed.push})
             blobs.set_note(dataset, NOTE, None if changed == RemoteAliases() else text)
     return changed

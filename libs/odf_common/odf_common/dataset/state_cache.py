@@ -79,11 +79,11 @@ class ChainStates:
         `ChainRuleViolated` if the chain breaks a rule.
         """
         with self._lock:
-            known = self._known.get(dataset)
-        if known is not None and known.head == head:
-            return known
+            latest = self._known.get(dataset)
+        if latest is not None and latest.head == head:
+            return latest
         cached = self._cached(dataset)
-        starts = {state.head: state for state in (known, cached) if state is not None}
+        starts = {state.head: state for state in (latest, cached) if state is not None}
         state = starts[head] if head in starts else self._folded(dataset, head, starts.values())
         self._keep(dataset, state, is_new=False)
         if cached is None or cached.head != head:
@@ -96,8 +96,8 @@ class ChainStates:
         Cheap for blocks that follow the head; others are folded from the first block.
         """
         with self._lock:
-            known = self._known.get(dataset)
-        return self._folded(dataset, block, () if known is None else (known,))
+            latest = self._known.get(dataset)
+        return self._folded(dataset, block, () if latest is None else (latest,))
 
     def remember(self, state: ChainState) -> None:
         """Cache the state of a new head."""

@@ -69,7 +69,7 @@ class _State:
 
 def state_to_bytes(state: ChainState) -> bytes:
     """Return the state in a form that `state_from_bytes` reads back as equal."""
-    known = state.definitions
+    definitions = state.definitions
     table = _State(
         head=state.head,
         dataset_id=state.dataset_id,
@@ -90,16 +90,16 @@ def state_to_bytes(state: ChainState) -> bytes:
             )
             for progress in state.input_progress
         ),
-        schema=known.schema,
-        vocab=known.vocab,
-        info=known.info,
-        license=known.license,
-        attachments=known.attachments,
-        transform=known.transform,
-        polling_source=known.polling_source,
-        push_sources=tuple(known.push_sources.values()),
-        disabled_sources=tuple(sorted(known.disabled_sources)),
-        has_opaque_source=known.has_opaque_source,
+        schema=definitions.schema,
+        vocab=definitions.vocab,
+        info=definitions.info,
+        license=definitions.license,
+        attachments=definitions.attachments,
+        transform=definitions.transform,
+        polling_source=definitions.polling_source,
+        push_sources=tuple(definitions.push_sources.values()),
+        disabled_sources=tuple(sorted(definitions.disabled_sources)),
+        has_opaque_source=definitions.has_opaque_source,
     )
     body = encode_message(table)
     return _MAGIC + zlib.crc32(body).to_bytes(_CRC, "little") + body

@@ -148,7 +148,7 @@ def _from_json(raw: Mapping[str, Any]) -> Node:
             for part in raw[name]
         )
 
-    known = {key: raw.get(key) for key in ("kafka", "redis", "engine", "http", "views")}
+    addresses = {key: raw.get(key) for key in ("kafka", "redis", "engine", "http", "views")}
     return Node(
         home=Path(raw["home"]),
         pid=raw["pid"],
@@ -156,5 +156,5 @@ def _from_json(raw: Mapping[str, Any]) -> Node:
         metrics=raw["metrics"],
         services=parts("services"),
         parts=parts("parts"),
-        **cast("dict[str, str | None]", known),
+        **cast("dict[str, str | None]", addresses),
     )

@@ -95,8 +95,8 @@ def installed() -> Mapping[str, str]:
     }
     if "coordinator" in modules and find_spec(VIEWS_MODULE) is not None:
         modules[VIEWS] = VIEWS_MODULE
-    known = [name for name in (*ADDRESSES, VIEWS) if name in modules]
-    return {name: modules[name] for name in known}
+    names = [name for name in (*ADDRESSES, VIEWS) if name in modules]
+    return {name: modules[name] for name in names}
 
 
 def _modules(wanted: Sequence[str]) -> Mapping[str, str]:

@@ -154,15 +154,15 @@ def is_pattern(text: str) -> bool:
 
 def matching_names(patterns: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
     """Return the names that match a pattern, in their order; raises `NothingCovered` for a pattern without matches."""
-    found: set[str] = set()
-    known = {name: parse_alias(name) for name in names}
+    matches: set[str] = set()
+    aliases = {name: parse_alias(name) for name in names}
     for text in patterns:
         pattern = parse_pattern(text)
-        matching = {name for name, alias in known.items() if pattern.matches(alias)}
+        matching = {name for name, alias in aliases.items() if pattern.matches(alias)}
         if not matching:
             raise NothingCovered(what=text)
-        found |= matching
-    return tuple(name for name in known if name in found)
+        matches |= matching
+    return tuple(name for name in aliases if name in matches)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -250,10 +250,10 @@ def _covers(parts: list[str], name: str) -> bool:
     if at > end or not name.startswith(first) or not name.endswith(last):
         return False
     for part in parts[1:-1]:
-        found = name.find(part, at, end)
-        if found < 0:
+        start = name.find(part, at, end)
+        if start < 0:
             return False
-        at = found + len(part)
+        at = start + len(part)
     return True
 
 

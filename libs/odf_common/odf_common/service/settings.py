@@ -444,13 +444,13 @@ def without_password(address: str) -> str:
 def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return a sentence for each variable that is named as a setting, and is none."""
     # Compared without the prefix, in which all are alike.
-    known = [option.name.upper() for option in fields(Settings)]
+    names = [option.name.upper() for option in fields(Settings)]
     given = (
         name.removeprefix(PREFIX) for name in environ if name.startswith(PREFIX) and name not in NO_SETTINGS
     )
     return tuple(
         f"{PREFIX}{name} is not a setting of the node" + (f"; did you mean {PREFIX}{meant}?" if meant else "")
-        for name, meant in ((name, nearest(name, known)) for name in sorted(given) if name not in known)
+        for name, meant in ((name, nearest(name, names)) for name in sorted(given) if name not in names)
     )
 
 

@@ -171,5 +171,5 @@ class FailedLogins:
         if key in self._failures or len(self._failures) < MAX_CALLERS:
             return key
         since = self._monotonic() - WINDOW_SECONDS
-        self._failures = {known: times for known, times in self._failures.items() if times[-1] > since}
+        self._failures = {other: times for other, times in self._failures.items() if times[-1] > since}
         return key if len(self._failures) < MAX_CALLERS else None

@@ -66,11 +66,11 @@ class OpenPushes:
     def exchanging(self, alias: str) -> Iterator[None]:
         """Accept one archive of blocks for a name."""
         now = self._clock()
-        known = {
+        remaining = {
             name: [exchange for exchange in exchanges if now < exchange.until]
             for name, exchanges in self._exchanges.items()
         }
-        self._exchanges = {name: exchanges for name, exchanges in known.items() if exchanges}
+        self._exchanges = {name: exchanges for name, exchanges in remaining.items() if exchanges}
         exchange = _Exchange()
         self._exchanges.setdefault(alias.lower(), []).append(exchange)
         try:

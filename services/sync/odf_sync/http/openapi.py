@@ -55,11 +55,11 @@ def _operation(path: str, endpoint: Endpoint) -> Json:
     parameters += [
         _parameter(name, "query", about, is_required=False) for name, about in endpoint.query.items()
     ]
-    known = {*endpoint.statuses, *ANY_ENDPOINT, *(OF_DATASETS if endpoint.action is not None else ())}
+    statuses = {*endpoint.statuses, *ANY_ENDPOINT, *(OF_DATASETS if endpoint.action is not None else ())}
     operation: Json = {
         "summary": endpoint.summary,
         "parameters": parameters,
-        "responses": {str(status): _response(status, endpoint) for status in sorted(known)},
+        "responses": {str(status): _response(status, endpoint) for status in sorted(statuses)},
         "security": OPTIONAL_TOKEN,
     }
     if endpoint.body:

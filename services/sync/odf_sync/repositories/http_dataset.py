@@ -160,8 +160,8 @@ class HttpDataset:
         blocks: dict[Multihash, bytes] = {}
         with suppress(NotFound), connected(f"{self._base}pull", PULL, self._headers) as connection:
             # By force: if `after` is not in the chain there, all of it is sent.
-            wanted = PullRequest(begin_after=after, stop_at=newest, force_update_if_diverged=True)
-            connection.send(wanted)
+            request = PullRequest(begin_after=after, stop_at=newest, force_update_if_diverged=True)
+            connection.send(request)
             plan = connection.expect(PullAccepted).transfer_plan
             if plan.bytes_in_raw_blocks <= BLOCKS_BYTES_LIMIT:
                 blocks = received_blocks(connection, plan)

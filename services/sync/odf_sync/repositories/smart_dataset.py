@@ -90,14 +90,14 @@ class SmartDataset:
 
     def request(self, objects: Iterable[tuple[ObjectKind, Multihash, int]]) -> None:
         """Ask where objects, given with their sizes in bytes, are; without an exchange they are read one by one."""
-        wanted = tuple(
+        files = tuple(
             ObjectFile(object_type=ObjectType.of(kind), physical_hash=name, size=size)
             for kind, name, size in objects
         )
-        if self._connection is None or not wanted:
+        if self._connection is None or not files:
             return
-        for start in range(0, len(wanted), LISTED):
-            self._connection.send(DownloadsRequest(object_files=wanted[start : start + LISTED]))
+        for start in range(0, len(files), LISTED):
+            self._connection.send(DownloadsRequest(object_files=files[start : start + LISTED]))
             for strategy in self._connection.expect(DownloadsReply).object_transfer_strategies:
                 file = strategy.object_file
                 self._urls[file.object_type.kind, file.physical_hash] = strategy.download_from

@@ -55,15 +55,15 @@ class Listing:
     """What a node calls this version of its list; empty for others."""
 
 
-def read_listing(url: str, known: Listing, token_for: TokenFor, settings: Settings) -> Listing:
+def read_listing(url: str, previous: Listing, token_for: TokenFor, settings: Settings) -> Listing:
     """Return the datasets of the repository at a URL; `known` saves reading what has not changed.
 
     Raises `NotFound` if a server does not list datasets, `InvalidInput` and `Unavailable`.
     """
     scheme = urlsplit(url).scheme
     if scheme in (*WEB, *SMART):
-        return _from_node(url.removeprefix(SMART_PREFIX), known, token_for)
-    earlier = {dataset.name: dataset for dataset in known.datasets}
+        return _from_node(url.removeprefix(SMART_PREFIX), previous, token_for)
+    earlier = {dataset.name: dataset for dataset in previous.datasets}
     names = _names(url, settings)
 
     def read(name: str) -> DatasetSummary | None:
@@ -76,14 +76,14 @@ def read_listing(url: str, known: Listing, token_for: TokenFor, settings: Settin
     return Listing(datasets=tuple(summaries))
 
 
-def _from_node(base: str, known: Listing, token_for: TokenFor) -> Listing:
+def _from_node(base: str, previous: Listing, token_for: TokenFor) -> Listing:
     server = HttpDataset(base, token_for(base))
     try:
-        first = server.document(PATH, LIST_LIMIT, known.etag)
+        first = server.document(PATH, LIST_LIMIT, previous.etag)
     except NotFound as error:
         raise NotFound(what=f"a list of datasets at {base}{PATH}") from error
     if first is None:
-        return known
+        return previous
     page = parse_page(first.content, base + PATH)
     summaries, left = list(page.datasets), LIST_LIMIT - len(first.content)
     while page.next and len(summaries) < DATASETS_LIMIT:
@@ -141,30 +141,30 @@ def _has_head(url: str, settings: Settings) -> bool:
 
 
 def _from_chain(
-    url: str, name: str, known: DatasetSummary | None, settings: Settings
+    url: str, name: str, previous: DatasetSummary | None, settings: Settings
 ) -> DatasetSummary | None:
     """Return the summary of a dataset; None if it is not a dataset, or cannot be read."""
     try:
         there = remote_dataset(url, settings=settings)
         head = there.head()
-        if known is not None and known.head == str(head):
-            return known
-        return summary_of_chain(there, name, head, known)
+        if previous is not None and previous.head == str(head):
+            return previous
+        return summary_of_chain(there, name, head, previous)
     except OdfError as error:
         log.debug("a dataset is not indexed", url=url, why=str(error))
         return None
 
 
 def summary_of_chain(
-    there: RemoteDataset, name: str, head: Multihash, known: DatasetSummary | None
+    there: RemoteDataset, name: str, head: Multihash, previous: DatasetSummary | None
 ) -> DatasetSummary:
     """Return the summary of a chain, read from its head back to the head of the earlier summary if that is in it."""
     info: SetInfo | None = None
     schema: SetDataSchema | None = None
     base = DatasetSummary(name=name)
     for number, (block, raw, _) in enumerate(raw_blocks(there.block, head)):
-        if known is not None and str(block) == known.head:
-            base = replace(known, head=str(head))
+        if previous is not None and str(block) == previous.head:
+            base = replace(previous, head=str(head))
             break
         if number == BLOCKS_LIMIT:
             break

@@ -119,34 +119,36 @@ class Search:
 
         The earlier index of a repository that does not answer within `ANSWER_SECONDS` is searched.
         """
-        known = LocalRepositories(self.settings.home)
-        names = [Name(repository) for repository in query.repositories] or known.names()
+        repositories = LocalRepositories(self.settings.home)
+        names = [Name(repository) for repository in query.repositories] or repositories.names()
         for name in names if query.repositories else ():
-            known.find(name)
+            repositories.find(name)
 
-        asked = [self._asked(known, name, refresh=query.refresh) for name in names]
+        asked = [self._asked(repositories, name, refresh=query.refresh) for name in names]
         words = query.text.lower().split()
-        found: list[SearchHit] = []
+        hits: list[SearchHit] = []
         if not query.repositories:
-            found += matching("", self.own.summaries(self.own.datasets.catalog.entries()), words)
+            hits += matching("", self.own.summaries(self.own.datasets.catalog.entries()), words)
         answered, _ = wait(asked, ANSWER_SECONDS)
         searched = tuple(
-            answer.result() if answer in answered else self._unanswered(known, name)
+            answer.result() if answer in answered else self._unanswered(repositories, name)
             for name, answer in zip(names, asked, strict=True)
         )
         for repository in searched:
-            found += matching(repository.name, repository.index.listing.datasets, words)
-        return tuple(sorted(found, key=_rank)), searched
+            hits += matching(repository.name, repository.index.listing.datasets, words)
+        return tuple(sorted(hits, key=_rank)), searched
 
     @property
     def _indexes(self) -> Indexes:
         return Indexes(self.settings.home)
 
-    def _asked(self, known: LocalRepositories, name: Name, *, refresh: bool) -> Future[SearchedRepository]:
+    def _asked(
+        self, repositories: LocalRepositories, name: Name, *, refresh: bool
+    ) -> Future[SearchedRepository]:
         """Return the index of a repository, known at once if it is not old, else when the repository has been read."""
         answer = Future[SearchedRepository]()
         try:
-            url = known.find(name).url
+            url = repositories.find(name).url
             index = self._indexes.find(name, url)
             read = (name, url, self.token_for(url))
         except OdfError as error:
@@ -169,11 +171,11 @@ class Search:
             return SearchedRepository(name=str(name), index=index, problem=str(error))
         return SearchedRepository(name=str(name), index=index)
 
-    def _unanswered(self, known: LocalRepositories, name: Name) -> SearchedRepository:
+    def _unanswered(self, repositories: LocalRepositories, name: Name) -> SearchedRepository:
         """Return the earlier index of a repository that is still being read."""
         problem = f"no answer in {ANSWER_SECONDS:g} s; reading it continues in the background"
         try:
-            index = self._indexes.find(name, known.find(name).url)
+            index = self._indexes.find(name, repositories.find(name).url)
         except OdfError as error:
             return SearchedRepository(name=str(name), index=NOTHING, problem=str(error))
         return SearchedRepository(name=str(name), index=index, problem=problem)
@@ -196,6 +198,6 @@ def matching(
             yield SearchHit(repository=repository, dataset=dataset, found_in=fields)
 
 
-def _rank(found: SearchHit) -> tuple[int, str, str]:
-    best = min((FIELDS.index(field) for field in found.found_in), default=0)
-    return best, found.repository.lower(), found.dataset.name.lower()
+def _rank(hit: SearchHit) -> tuple[int, str, str]:
+    best = min((FIELDS.index(field) for field in hit.found_in), default=0)
+    return best, hit.repository.lower(), hit.dataset.name.lower()

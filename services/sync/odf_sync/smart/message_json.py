@@ -155,13 +155,13 @@ def _bytes(text: str, start: int, end: int) -> bytes:
     """Return the numbers of `text` between two places as bytes; raises `ValueError`."""
     if _BLANK.fullmatch(text, start, end):
         return b""
-    found = bytearray()
+    octets = bytearray()
     while start <= end:
         comma = text.find(",", start + PART_CHARS, end)
         stop = end if comma == -1 else comma
-        found += bytes(int(number) for number in text[start:stop].split(","))
+        octets += bytes(int(number) for number in text[start:stop].split(","))
         start = stop + 1
-    return bytes(found)
+    return bytes(octets)
 
 
 def _plain(value: object) -> object:

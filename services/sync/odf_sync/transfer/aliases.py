@@ -37,19 +37,19 @@ class AliasChange:
             if isinstance(parse_ref_remote(location), Url):
                 require_pushable(location)
 
-    def applied(self, known: RemoteAliases) -> RemoteAliases:
+    def applied(self, aliases: RemoteAliases) -> RemoteAliases:
         """Return the aliases after the change; raises `NotFound` if one that is deleted does not exist."""
         for location in self.add_pull:
-            known = known.with_pull(location)
+            aliases = aliases.with_pull(location)
         for location in self.add_push:
-            known = known.with_push(location)
+            aliases = aliases.with_push(location)
         for location in self.delete_pull:
-            _require(location, known.pull, "pull")
-            known = known.without_pull(location)
+            _require(location, aliases.pull, "pull")
+            aliases = aliases.without_pull(location)
         for location in self.delete_push:
-            _require(location, known.push, "push")
-            known = known.without_push(location)
-        return known
+            _require(location, aliases.push, "push")
+            aliases = aliases.without_push(location)
+        return aliases
 
 
 def listed(
@@ -72,15 +72,15 @@ def listed(
 
 
 def change(
-    datasets: NodeDatasets, repositories: LocalRepositories, ref: str, wanted: AliasChange
+    datasets: NodeDatasets, repositories: LocalRepositories, ref: str, requested: AliasChange
 ) -> tuple[CatalogEntry, RemoteAliases]:
     """Change the aliases of a dataset; raises `NotFound`, and `UnknownRepository` if one that is added is in none."""
-    for location in (*wanted.add_pull, *wanted.add_push):
+    for location in (*requested.add_pull, *requested.add_push):
         named = parse_ref_remote(location)
         if not isinstance(named, Url) and named.repo is not None:
             repositories.find(named.repo)
     entry = require_entry(datasets.catalog, ref)
-    return entry, change_aliases(datasets.blobs, entry.dataset_id, wanted.applied)
+    return entry, change_aliases(datasets.blobs, entry.dataset_id, requested.applied)
 
 
 def _is_named(entry: CatalogEntry, ref: str) -> bool:
@@ -115,6 +115,6 @@ def _inputs(datasets: NodeDatasets, dataset: DatasetId) -> tuple[DatasetId, ...]
     return () if state is None else state.inputs
 
 
-def _require(location: str, known: tuple[str, ...], kind: str) -> None:
-    if location not in known:
+def _require(location: str, aliases: tuple[str, ...], kind: str) -> None:
+    if location not in aliases:
         raise NotFound(what=f"{kind} alias {location}")

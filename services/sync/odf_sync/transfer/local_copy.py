@@ -61,9 +61,9 @@ def store(
 
 def check_identity(catalog: Catalog, dataset: DatasetId, alias: str) -> None:
     """Raise `AlreadyExists` if the dataset has another name here, or the name another dataset."""
-    known = catalog.by_id(dataset)
-    if known is not None and known.alias.lower() != alias.lower():
-        raise AlreadyExists(what=f"this dataset, locally named {known.alias},")
+    entry = catalog.by_id(dataset)
+    if entry is not None and entry.alias.lower() != alias.lower():
+        raise AlreadyExists(what=f"this dataset, locally named {entry.alias},")
     taken = catalog.by_alias(alias)
     if taken is not None and taken.dataset_id != dataset:
         raise AlreadyExists(what=f"another dataset named {alias}")

@@ -95,8 +95,8 @@ class KafkaTopics:
             text = f"topic {name} already has {there}, and Kafka cannot remove partitions"
             raise InvalidInput(where="partitions", text=text)
         if total > there:
-            wanted = [NewPartitions(name, total)]
-            _outcome(self._admin.create_partitions(wanted, request_timeout=TIMEOUT_SECONDS)[name], name)
+            additions = [NewPartitions(name, total)]
+            _outcome(self._admin.create_partitions(additions, request_timeout=TIMEOUT_SECONDS)[name], name)
             self._await({name}, partitions=total)
 
     def set_retention(self, name: str, ms: int | None) -> None:
@@ -109,10 +109,10 @@ class KafkaTopics:
 
     def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
         """Return many topics, with three requests per `TOPICS_PER_REQUEST` of them; see port `Topics`."""
-        wanted = list(dict.fromkeys(names))
+        unique = list(dict.fromkeys(names))
         topics: dict[str, TopicInfo | OdfError] = {}
-        for start in range(0, len(wanted), TOPICS_PER_REQUEST):
-            topics |= self._described_at_once(wanted[start : start + TOPICS_PER_REQUEST])
+        for start in range(0, len(unique), TOPICS_PER_REQUEST):
+            topics |= self._described_at_once(unique[start : start + TOPICS_PER_REQUEST])
         return topics
 
     def list_names(self) -> Collection[str]:
@@ -185,20 +185,20 @@ class KafkaTopics:
 
     def _offsets_of(self, places: Iterable[tuple[str, int]], spec: OffsetSpec) -> Mapping[str, _Answers]:
         """Request the offsets of partitions of many topics; the answers are futures."""
-        wanted = {TopicPartition(*partition): spec for partition in places}
+        specs = {TopicPartition(*partition): spec for partition in places}
         answers: dict[str, _Answers] = {}
-        if wanted:
-            for at, answer in self._admin.list_offsets(wanted, request_timeout=TIMEOUT_SECONDS).items():
-                answers.setdefault(at.topic, {})[at.partition] = answer
+        if specs:
+            for place, answer in self._admin.list_offsets(specs, request_timeout=TIMEOUT_SECONDS).items():
+                answers.setdefault(place.topic, {})[place.partition] = answer
         return answers
 
     def _offsets(self, name: str, partitions: Iterable[int], spec: OffsetSpec) -> Mapping[int, int]:
-        wanted = {TopicPartition(name, partition): spec for partition in partitions}
+        specs = {TopicPartition(name, partition): spec for partition in partitions}
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
-            answers = self._admin.list_offsets(wanted, request_timeout=TIMEOUT_SECONDS)
+            answers = self._admin.list_offsets(specs, request_timeout=TIMEOUT_SECONDS)
             try:
-                return {at.partition: _outcome(answer, name).offset for at, answer in answers.items()}
+                return {place.partition: _outcome(answer, name).offset for place, answer in answers.items()}
             except _OutdatedError:
                 if time.monotonic() > deadline:
                     raise

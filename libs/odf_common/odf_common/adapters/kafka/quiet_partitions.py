@@ -53,9 +53,9 @@ class QuietPartitions:
 
     def drop(self, partitions: Iterable[Partition]) -> None:
         """Stop watching these partitions."""
-        wanted = set(partitions)
+        removed = set(partitions)
         for client in self._clients:
-            gone = client.watched & wanted
+            gone = client.watched & removed
             if gone:
                 client.consumer.incremental_unassign([TopicPartition(*partition) for partition in gone])
                 client.watched.difference_update(gone)

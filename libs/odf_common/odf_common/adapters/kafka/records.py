@@ -112,19 +112,19 @@ class KafkaRecords:
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Return no more messages of these partitions; fetched ones are dropped."""
-        wanted = (self._next.keys() & set(partitions)) - self._paused
-        if wanted:
-            self._wake(wanted)
+        fetched = (self._next.keys() & set(partitions)) - self._paused
+        if fetched:
+            self._wake(fetched)
             # Recorded first: resuming a partition whose pausing failed is harmless.
-            self._paused |= wanted
-            _checked(lambda: self._consumer.pause(_places(wanted)))
+            self._paused |= fetched
+            _checked(lambda: self._consumer.pause(_places(fetched)))
 
     def resume(self, partitions: Iterable[Partition]) -> None:
         """Continue paused partitions where they were paused."""
-        wanted = self._paused & set(partitions)
-        if wanted:
-            _checked(lambda: self._consumer.resume(_places(wanted)))
-            self._paused -= wanted
+        resumed = self._paused & set(partitions)
+        if resumed:
+            _checked(lambda: self._consumer.resume(_places(resumed)))
+            self._paused -= resumed
 
     def take(self, count: int, timeout: float) -> PollResult:
         """Return up to `count` messages, waiting at most `timeout` seconds for that many."""

@@ -88,8 +88,8 @@ class LocalCatalog(Catalog):
 
     def entries(self) -> Iterator[CatalogEntry]:
         """Iterate over all, by lower-case alias."""
-        known = self._read().entries
-        yield from (known[name] for name in sorted(known))
+        entries = self._read().entries
+        yield from (entries[name] for name in sorted(entries))
 
     def by_alias(self, alias: str) -> CatalogEntry | None:
         """Look a name up; no dataset has a name that is too long for a file."""
@@ -172,12 +172,12 @@ class LocalCatalog(Catalog):
 
     def strays(self, untouched_since: float, among: Iterable[DatasetId] | None = None) -> Iterator[DatasetId]:
         """Iterate over datasets with objects but without a name, ever, last written before (epoch seconds)."""
-        known = self._read().by_id
+        by_id = self._read().by_id
         for dataset in self._folders() if among is None else among:
             folder = layout.dataset_folder(self._home, dataset)
             records = folder / "info" / "alias", layout.note_file(self._home, dataset, RECORD)
             if (
-                dataset not in known
+                dataset not in by_id
                 and not any(durable.exists(record) for record in records)
                 and _written(folder) < untouched_since
             ):

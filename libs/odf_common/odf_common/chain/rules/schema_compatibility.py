@@ -23,15 +23,15 @@ def schema_changes_something(past: ChainState, block: MetadataBlock) -> str | No
 
 def schema_stays_compatible(past: ChainState, block: MetadataBlock) -> str | None:
     """A new schema may add optional columns and reorder; all else would change old data (§5.5, 22)."""
-    event, known = block.event, past.definitions.schema
-    if not isinstance(event, SetDataSchema) or known is None:
+    event, current = block.event, past.definitions.schema
+    if not isinstance(event, SetDataSchema) or current is None:
         return None
     # Imported here: Arrow takes long to load, and few chains change their schema.
     from odf_common.data.schema_evolution import check_evolution, schema_of_event, with_optionality_of  # noqa: PLC0415
 
     try:
-        old, new = schema_of_event(known), schema_of_event(event)
-        if event.schema is not None and known.schema is None:
+        old, new = schema_of_event(current), schema_of_event(event)
+        if event.schema is not None and current.schema is None:
             # Arrow schemas of old chains are unreliable about optionality, so moving to ODF's form may restate it.
             old = with_optionality_of(old, new)
         check_evolution(old, new)

@@ -59,13 +59,13 @@ def read_step_has_one_schema(past: ChainState, block: MetadataBlock) -> str | No
 
 def disabled_source_exists(past: ChainState, block: MetadataBlock) -> str | None:
     """Only an enabled source can be disabled (spec: DisablePushSource, DisablePollingSource)."""
-    known = past.definitions
-    if known.has_opaque_source:
+    definitions = past.definitions
+    if definitions.has_opaque_source:
         return None
     match block.event:
-        case DisablePushSource(source_name=name) if name not in known.push_sources:
+        case DisablePushSource(source_name=name) if name not in definitions.push_sources:
             return f"push source {name!r} does not exist, so it cannot be disabled"
-        case DisablePollingSource() if known.polling_source is None:
+        case DisablePollingSource() if definitions.polling_source is None:
             return "the dataset has no polling source to disable"
         case _:
             return None
@@ -73,16 +73,23 @@ def disabled_source_exists(past: ChainState, block: MetadataBlock) -> str | None
 
 def disabled_source_takes_no_data(past: ChainState, block: MetadataBlock) -> str | None:
     """A disabled source adds no data (spec: DisablePushSource, DisablePollingSource)."""
-    known = past.definitions
+    definitions = past.definitions
     event = block.event
-    if not known.disabled_sources or not isinstance(event, AddData):
+    if not definitions.disabled_sources or not isinstance(event, AddData):
         return None
-    if event.new_source_state is not None and event.new_source_state.source_name in known.disabled_sources:
+    if (
+        event.new_source_state is not None
+        and event.new_source_state.source_name in definitions.disabled_sources
+    ):
         return f"source {event.new_source_state.source_name!r} is disabled"
-    if event.new_data is not None and not _takes_data(known):
+    if event.new_data is not None and not _takes_data(definitions):
         return "all sources are disabled"
     return None
 
 
-def _takes_data(known: Definitions) -> bool:
-    return bool(known.push_sources) or known.polling_source is not None or known.has_opaque_source
+def _takes_data(definitions: Definitions) -> bool:
+    return (
+        bool(definitions.push_sources)
+        or definitions.polling_source is not None
+        or definitions.has_opaque_source
+    )

@@ -33,8 +33,8 @@ def command(*, datasets: tuple[str, ...], yes: bool) -> None:
       odf delete 'flights.%'
     """
     with clients.coordinator() as coordinator:
-        known = coordinator.List(ListRequest(), timeout=clients.CALL_TIMEOUT_SECONDS).datasets
-        chosen = deletable(_chosen(coordinator, datasets, known), known)
+        summaries = coordinator.List(ListRequest(), timeout=clients.CALL_TIMEOUT_SECONDS).datasets
+        chosen = deletable(_chosen(coordinator, datasets, summaries), summaries)
         if not yes:
             confirm(f"Delete {', '.join(dataset.alias for dataset in chosen)} permanently?")
         for dataset in chosen:
@@ -43,13 +43,13 @@ def command(*, datasets: tuple[str, ...], yes: bool) -> None:
 
 
 def _chosen(
-    coordinator: CoordinatorStub, refs: Iterable[str], known: Iterable[DatasetSummary]
+    coordinator: CoordinatorStub, refs: Iterable[str], summaries: Iterable[DatasetSummary]
 ) -> Iterator[DatasetSummary]:
-    known = tuple(known)
-    by_name = {dataset.alias: dataset for dataset in known}
+    summaries = tuple(summaries)
+    by_name = {dataset.alias: dataset for dataset in summaries}
     by_ref = {
         str(parse_ref(text)).lower(): dataset
-        for dataset in known
+        for dataset in summaries
         for text in (dataset.alias, dataset.dataset_id)
     }
     for ref in refs:
@@ -62,19 +62,19 @@ def _chosen(
 
 
 def deletable(
-    chosen: Iterable[DatasetSummary], known: Iterable[DatasetSummary]
+    chosen: Iterable[DatasetSummary], summaries: Iterable[DatasetSummary]
 ) -> tuple[DatasetSummary, ...]:
     """Return the datasets, each once, readers before their inputs; raises `DatasetInUse` if others read one."""
-    wanted = {dataset.dataset_id: dataset for dataset in chosen}
+    by_id = {dataset.dataset_id: dataset for dataset in chosen}
     readers_left: dict[str, list[str]] = {}
-    for other in known:
-        if other.dataset_id not in wanted:
-            for input_ in dict.fromkeys(input_ for input_ in other.inputs if input_ in wanted):
-                readers_left.setdefault(wanted[input_].alias, []).append(other.alias)
+    for other in summaries:
+        if other.dataset_id not in by_id:
+            for input_ in dict.fromkeys(input_ for input_ in other.inputs if input_ in by_id):
+                readers_left.setdefault(by_id[input_].alias, []).append(other.alias)
     if readers_left:
         read = "; ".join(f"{name} is read by {', '.join(readers)}" for name, readers in readers_left.items())
         raise DatasetInUse(text=f"{read}: delete its readers too, or first")
     readers = {
-        id_: [dataset.dataset_id for dataset in wanted.values() if id_ in dataset.inputs] for id_ in wanted
+        id_: [dataset.dataset_id for dataset in by_id.values() if id_ in dataset.inputs] for id_ in by_id
     }
-    return tuple(wanted[dataset] for dataset in in_order(readers))
+    return tuple(by_id[dataset] for dataset in in_order(readers))

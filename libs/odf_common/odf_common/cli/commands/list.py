@@ -35,11 +35,11 @@ def command(*, patterns: tuple[str, ...], output: str) -> None:
       odf list 'flights.%'
       odf list --output json
     """
-    wanted = [parse_pattern(pattern) for pattern in patterns]
+    parsed = [parse_pattern(pattern) for pattern in patterns]
     node = clients.this_node()
     with clients.coordinator(node) as coordinator:
         reply = coordinator.List(ListRequest(), timeout=clients.CALL_TIMEOUT_SECONDS)
-    shown = [dataset for dataset in reply.datasets if not wanted or _is_like(wanted, dataset.alias)]
+    shown = [dataset for dataset in reply.datasets if not parsed or _is_like(parsed, dataset.alias)]
     stuck = clients.stuck_sources(node)
     rows = [with_stuck(summary_row(dataset), stuck, dataset.dataset_id) for dataset in shown]
     columns = COLUMNS + tuple(

@@ -56,8 +56,8 @@ def list_all(*, output: str) -> None:
     Example:
       odf repo list
     """
-    known = _repositories()
-    rows = [_row(known, name) for name in known.names()]
+    repositories = _repositories()
+    rows = [_row(repositories, name) for name in repositories.names()]
     columns = ("name", "url", "problem") if any(row["problem"] for row in rows) else ("name", "url")
     print_rows(rows, output, columns=columns)
 
@@ -81,8 +81,8 @@ def _repositories() -> LocalRepositories:
     return LocalRepositories(load().home)
 
 
-def _row(known: LocalRepositories, name: Name) -> dict[str, object]:
+def _row(repositories: LocalRepositories, name: Name) -> dict[str, object]:
     try:
-        return {"name": str(name), "url": known.find(name).url, "problem": None}
+        return {"name": str(name), "url": repositories.find(name).url, "problem": None}
     except OdfError as error:
         return {"name": str(name), "url": None, "problem": str(error)}

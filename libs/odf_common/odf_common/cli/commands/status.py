@@ -103,13 +103,13 @@ def part_problems(node: Node, silent: Mapping[str, OdfError]) -> list[dict[str, 
 
     `silent`: parts that did not answer, and why. One may be ready for its supervisor and still not answer.
     """
-    found: list[dict[str, object]] = []
+    rows: list[dict[str, object]] = []
     for part in (*node.services, *node.parts):
         log = node.home / "logs" / f"{part.name}.log"
         if part.state == "ready":
             if part.name in silent:
                 problem = f"does not answer: {silent[part.name]}; the datasets shown are incomplete"
-                found.append(
+                rows.append(
                     {"of": part.name, "problem": problem, "since": None, "remedy": f"Its log is {log}"}
                 )
             continue
@@ -117,7 +117,7 @@ def part_problems(node: Node, silent: Mapping[str, OdfError]) -> list[dict[str, 
             last = (part.problem,) if part.problem else log_excerpt(log.read_text(errors="replace"), 1)
         except OSError:
             last = ()
-        found.append(
+        rows.append(
             {
                 "of": part.name,
                 "problem": "; ".join((f"is {part.state}", *last)),
@@ -125,15 +125,15 @@ def part_problems(node: Node, silent: Mapping[str, OdfError]) -> list[dict[str, 
                 "remedy": part.remedy or f"Its log is {log}",
             }
         )
-    return found
+    return rows
 
 
 def dataset_problems(datasets: Iterable[Mapping[str, Any]]) -> list[dict[str, object]]:
     """Return the datasets that are stalled or have rejected messages, since when, and what to do."""
-    found: list[dict[str, object]] = []
+    rows: list[dict[str, object]] = []
     for dataset in datasets:
         if dataset["problem"]:
-            found.append(
+            rows.append(
                 {
                     "of": dataset["alias"],
                     **{name: dataset.get(name) for name in ("problem", "since", "remedy")},
@@ -147,8 +147,8 @@ def dataset_problems(datasets: Iterable[Mapping[str, Any]]) -> list[dict[str, ob
                 f"`odf rejected list {dataset['alias']}` shows them; retry or drop them with `odf rejected`"
             )
             since = dataset.get("rejected_since")
-            found.append({"of": dataset["alias"], "problem": text, "since": since, "remedy": remedy})
-    return found
+            rows.append({"of": dataset["alias"], "problem": text, "since": since, "remedy": remedy})
+    return rows
 
 
 def _print_problems(problems: Iterable[Mapping[str, object]]) -> None:

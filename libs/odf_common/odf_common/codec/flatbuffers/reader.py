@@ -63,13 +63,13 @@ def read_root(read: _Read, raw: bytes) -> Any:
 @cache
 def table_reader(cls: type) -> _Read:
     """Return the function that reads a table of `cls` at a position."""
-    known = fields_of(cls)
+    members = fields_of(cls)
     steps: tuple[_Step, ...] | None = None  # built on first use: data types contain themselves
 
     def read(source: Source, at: int) -> object:
         nonlocal steps
         if steps is None:
-            steps = tuple(_step_of(field) for field in known)
+            steps = tuple(_step_of(field) for field in members)
         return cls(**_read_table(source, at, steps, cls.__name__))
 
     return read
@@ -81,9 +81,9 @@ def _read_table(source: Source, at: int, steps: tuple[_Step, ...], table: str) -
     if source.depth > MAX_DEPTH:
         raise InvalidInput(text=f"tables are nested deeper than {MAX_DEPTH}")
     values: dict[str, Any] = {}
-    known, tag = len(entries), 0
+    count, tag = len(entries), 0
     for slot, name, read, default, is_required, is_union in steps:
-        offset = entries[slot] if slot < known else 0
+        offset = entries[slot] if slot < count else 0
         if is_union and offset:
             tag = entries[slot - 1]
             offset = offset if tag and source.raw[at + tag] else 0  # discriminator 0 means absent

@@ -120,16 +120,18 @@ class _Step(NamedTuple):
 @cache
 def table_writer(cls: type) -> _Create:
     """Return the function that adds one object of `cls` to a buffer and returns its position."""
-    known = fields_of(cls)
-    if not known:
+    members = fields_of(cls)
+    if not members:
         return lambda buffer, _: _write_table(buffer, (), ())
-    values_of = attrgetter(*(field.name for field in known)) if len(known) > 1 else _single(known[0].name)
+    values_of = (
+        attrgetter(*(field.name for field in members)) if len(members) > 1 else _single(members[0].name)
+    )
     steps: tuple[_Step, ...] = ()  # built on first use: data types contain themselves
 
     def write(buffer: Buffer, value: object) -> int:
         nonlocal steps
         if not steps:
-            steps = tuple(_step_of(field) for field in known)
+            steps = tuple(_step_of(field) for field in members)
         return _write_table(buffer, steps, values_of(value))
 
     return write

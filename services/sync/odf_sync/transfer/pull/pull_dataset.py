@@ -109,8 +109,8 @@ def pull(  # noqa: PLR0913 - the options by name
     with _exchange(there, copy), kept_blocks(folder, location.url) as spool:
         yield Step(alias=name, state="blocks")
         missing = _missing(datasets, there, head, copy, spool)
-        at = None if here is None else datasets.refs.head(here.dataset_id, copy.ref)
-        if here is not None and (at == head or _has_all(copy, missing)):
+        current = None if here is None else datasets.refs.head(here.dataset_id, copy.ref)
+        if here is not None and (current == head or _has_all(copy, missing)):
             yield from run.restore(here, head, rechecks=rechecks)
         else:
             yield from run.update(missing)
@@ -206,7 +206,7 @@ class _Pull:
         copy = self.copy
         # Other references are not rebuilt.
         is_rebuilt = state.kind is DatasetKind.Derivative and copy.ref == HEAD
-        wanted = CopiedObjects(
+        objects = CopiedObjects(
             self.datasets.blobs,
             self.folder,
             state.dataset_id,
@@ -214,9 +214,9 @@ class _Pull:
             may_lack=is_rebuilt,
             trusts_records=copy.trusts_records,
         )
-        for done in wanted.fetch(self.there, at_once=at_once):
-            yield Step(alias=copy.name, state="objects", done=done, total=len(wanted))
-        return wanted.missing
+        for done in objects.fetch(self.there, at_once=at_once):
+            yield Step(alias=copy.name, state="objects", done=done, total=len(objects))
+        return objects.missing
 
 
 def _exchange(there: RemoteDataset, copy: LocalCopy) -> AbstractContextManager[None]:
@@ -274,8 +274,8 @@ def _local_copy(datasets: NodeDatasets, name: str, ref: str, wanted: DatasetId |
 
 def _default_name(datasets: NodeDatasets, location: Location) -> str:
     """Return the local name of a dataset, if its id is known, else the last segment of the URL."""
-    known = None if location.dataset is None else datasets.catalog.by_id(location.dataset)
-    return _last_segment(location.url) if known is None else known.alias
+    entry = None if location.dataset is None else datasets.catalog.by_id(location.dataset)
+    return _last_segment(location.url) if entry is None else entry.alias
 
 
 def _last_segment(url: str) -> str:
@@ -291,8 +291,10 @@ def _missing(
     datasets: NodeDatasets, there: RemoteDataset, head: Multihash, copy: LocalCopy, spool: BinaryIO
 ) -> MissingBlocks:
     here = copy.here
-    at = None if here is None else here.head
-    return missing_blocks(there, head, _reader(datasets, here), at, may_diverge=copy.may_diverge, spool=spool)
+    local_head = None if here is None else here.head
+    return missing_blocks(
+        there, head, _reader(datasets, here), local_head, may_diverge=copy.may_diverge, spool=spool
+    )
 
 
 def _reader(datasets: NodeDatasets, here: ChainState | None) -> ReadBlock:
