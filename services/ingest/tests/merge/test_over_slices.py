@@ -172,7 +172,7 @@ def test_a_restart_reads_the_last_slice_and_without_an_index_each_slice_once(
 def test_slices_are_the_same_bytes_with_an_index_kept_lost_or_none(
     make_bench: Any, strategy: Callable[..., MergeStrategy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {"CHUNK": 7, "STEP": 11, "MAX_BLOCK_ROWS": 3}.items():
+    for name, value in {"KEYS_PER_CHUNK": 7, "KEYS_PER_MERGE_STEP": 11, "MAX_BLOCK_ROWS": 3}.items():
         monkeypatch.setattr(run_file, name, value)
     monkeypatch.setattr(run_store, "MAX_KEYS_IN_MEMORY", 20)
     monkeypatch.setattr(run_store, "RUNS_PER_MERGE", 3)
