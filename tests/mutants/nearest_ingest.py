@@ -148,7 +148,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "push/source",
         "push/source_record",
         "push/source_topics",
-        "push/lanes",
+        "push/kafka_clients",
         "push/interleavings",
         "push/start_position",
         "push/watermarks",
@@ -158,7 +158,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "push/stuck_sources",
     ),
     f"{INGEST}/push/**/*.py": of_ingest(
-        "push/lanes",
+        "push/kafka_clients",
         "push/message_batch",
         "push/machine",
         "push/source",

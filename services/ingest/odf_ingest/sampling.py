@@ -84,12 +84,12 @@ def _with_times(table: pa.Table) -> pa.Table:
 
 def _set_times(table: pa.Table, index: int, texts: pa.Array) -> pa.Table:
     finer = (unit for unit, more in _UNITS if not pc.any(pc.match_substring_regex(texts, more)).as_py())
-    wanted = pa.timestamp(next(finer, "ns"), "UTC")
+    time_type = pa.timestamp(next(finer, "ns"), "UTC")
     try:
-        times = to_timestamps(texts, None, wanted).cast(wanted)
+        times = to_timestamps(texts, None, time_type).cast(time_type)
     except InvalidInput:  # such as a 30th of February
         return table
-    return table.set_column(index, table.schema.field(index).with_type(wanted), times)
+    return table.set_column(index, table.schema.field(index).with_type(time_type), times)
 
 
 def _typed(column: pa.Field) -> pa.Field:

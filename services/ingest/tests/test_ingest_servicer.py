@@ -21,7 +21,7 @@ from odf_common.proto.odf.node.v1 import ingest_pb2 as wire
 from odf_ingest.api import grpc_servicer
 from odf_ingest.api.grpc_servicer import IngestServicer, reports_of
 from odf_ingest.commit.watermark import Lateness
-from odf_ingest.control.rejected_messages import Wanted
+from odf_ingest.control.rejected_messages import MessageLocation
 from odf_ingest.push.source_topics import Key
 
 ROW = '{"id":1,"v":"a","event_time":"2020-01-01T00:00:00Z"}\n'
@@ -256,7 +256,7 @@ LETTERS = tuple(
 def test_rejected_messages_are_listed_up_to_a_limit_and_counted_all(servicer: Any, bench: Any) -> None:
     asked: list[object] = []
 
-    def open_(dataset: object, wanted: list[Wanted]) -> Iterator[StoredLetter]:
+    def open_(dataset: object, wanted: list[MessageLocation]) -> Iterator[StoredLetter]:
         asked.append((dataset, wanted))
         yield from LETTERS
 
@@ -282,7 +282,7 @@ def test_rejected_messages_are_listed_up_to_a_limit_and_counted_all(servicer: An
     assert len(listed(gone_after(2))) == 2
     location = wire.RejectedLocation(source_name="default", location="topic/0/1")
     listed(locations=[location])
-    assert asked[-1] == (bench.dataset, [Wanted(source="default", location="topic/0/1")])
+    assert asked[-1] == (bench.dataset, [MessageLocation(source="default", location="topic/0/1")])
 
 
 def test_rejected_messages_are_settled_as_requested(servicer: Any, bench: Any) -> None:

@@ -26,7 +26,7 @@ from odf_ingest.commit import rejects
 from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.position import SourcePosition, TopicPosition
 from odf_ingest.commit.rejects import RejectedOfFile, RejectPolicy
-from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
+from odf_ingest.control.rejected_messages import MessageLocation, RejectedMessages
 from odf_ingest.errors import CannotRetry
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.source_settings import SourceSettings, save_settings
@@ -103,7 +103,7 @@ def test_each_open_message_is_found_once_and_none_that_may_still_be_read(rejecte
 
 def test_dropped_messages_are_no_longer_open_and_the_next_reason_is_reported(rejected: Any) -> None:
     made, _, bench = rejected
-    settled = made.drop(bench.dataset, [Wanted(source="", location="0/1")])
+    settled = made.drop(bench.dataset, [MessageLocation(source="", location="0/1")])
     assert (settled.count, settled.open) == (1, 2)
     assert offsets(made.open(bench.dataset)) == [2, 5]
     assert load_reasons(bench.blobs, bench.dataset) == {"default": "second"}
@@ -112,7 +112,7 @@ def test_dropped_messages_are_no_longer_open_and_the_next_reason_is_reported(rej
     assert message.may_ignore  # by readers of an earlier version
     assert (progress.source_name, progress.rejected, progress.rejected_reason) == ("", 2, "second")
     with pytest.raises(NotFound, match="open rejected message 0/1 does not exist"):
-        made.drop(bench.dataset, [Wanted(source="", location="0/1")])
+        made.drop(bench.dataset, [MessageLocation(source="", location="0/1")])
 
 
 def test_all_are_dropped_also_those_whose_letters_were_lost(rejected: Any) -> None:
@@ -200,7 +200,7 @@ def test_a_message_rejected_again_after_a_reset_is_open_again(rejected: Any) -> 
 
 def test_a_new_message_is_not_hidden_by_decisions_that_a_reset_rolled_back(rejected: Any) -> None:
     made, _, bench = rejected
-    made.drop(bench.dataset, [Wanted(source="", location=f"0/{at}") for at in (1, 5)])
+    made.drop(bench.dataset, [MessageLocation(source="", location=f"0/{at}") for at in (1, 5)])
     start = SourcePosition(topics={"odf.push.a.default": TopicPosition(topic_id="one", next={0: 0})})
     commit(bench, start)
     later = SourcePosition(topics={"odf.push.a.default": TopicPosition(topic_id="one", next={0: 20})})
@@ -235,14 +235,14 @@ def test_concurrent_decisions_of_two_instances_are_kept(rejected: Any, monkeypat
         """Have the other instance decide concurrently: between this one's read and write of the decisions."""
         found: str | None = usual(dataset, name)
         if not others and name == HANDLED and bench.queues.queue(dataset).lock.locked():
-            wanted = [Wanted(source="", location="0/2")]
+            wanted = [MessageLocation(source="", location="0/2")]
             others.append(threading.Thread(target=other.drop, args=(dataset, wanted), daemon=True))
             others[0].start()
             others[0].join(0.5)
         return found
 
     monkeypatch.setattr(bench.blobs, "note", note)
-    made.drop(bench.dataset, [Wanted(source="", location="0/1")])
+    made.drop(bench.dataset, [MessageLocation(source="", location="0/1")])
     others[0].join()
     assert offsets(made.open(bench.dataset)) == [5]
     assert made.count(bench.dataset) == 1
@@ -410,7 +410,7 @@ def test_no_message_of_a_partition_that_was_not_read_is_open(rejected: Any) -> N
 def test_the_reason_of_what_is_open_stays_where_its_letter_was_lost(rejected: Any) -> None:
     made, letters, bench = rejected
     letters.lost = 3
-    assert made.drop(bench.dataset, [Wanted(source="", location="0/5")]).open == 2
+    assert made.drop(bench.dataset, [MessageLocation(source="", location="0/5")]).open == 2
     assert load_reasons(bench.blobs, bench.dataset) == {"default": "first"}
 
 
@@ -426,7 +426,7 @@ def test_the_first_open_reason_of_each_source_is_stored(rejected: Any) -> None:
     text = SourcePosition().with_rejected_rows(2).text()
     bench.propose(AddData(new_source_state=SourceState(source_name="other", kind=KIND, value=text)))
 
-    made.drop(bench.dataset, [Wanted(source="other", location="row/0")])
+    made.drop(bench.dataset, [MessageLocation(source="other", location="row/0")])
 
     assert load_reasons(bench.blobs, bench.dataset) == {"default": "first", "other": "f, line 2"}
 
@@ -447,7 +447,7 @@ def test_decisions_and_reasons_are_stored_under_the_datasets_lock_and_then_annou
 
     monkeypatch.setattr(bench.blobs, "set_note", under_lock)
     monkeypatch.setattr(bench.coordinator, "flush", flush)
-    made.drop(bench.dataset, [Wanted(source="", location="0/1")])
+    made.drop(bench.dataset, [MessageLocation(source="", location="0/1")])
     assert written == [HANDLED, REASONS, "2"]
 
 

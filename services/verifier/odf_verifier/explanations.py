@@ -52,37 +52,37 @@ def _advice(keys: Path, target: Target) -> str:
 
 def without_dropped(blobs: BlobStore, target: Target, problems: Iterable[Problem]) -> list[Problem]:
     """Return the problems, with a single one for all dropped objects."""
-    found = list(problems)
-    if not target.is_local or all(problem.kind is not Damage.OBJECT_MISSING for problem in found):
-        return found  # the notes in a foreign folder are not trusted
+    explained = list(problems)
+    if not target.is_local or all(problem.kind is not Damage.OBJECT_MISSING for problem in explained):
+        return explained  # the notes in a foreign folder are not trusted
     dropped = dropped_blocks(blobs, target.dataset)
     if dropped is None:
-        return found
+        return explained
     rest = [
         problem
-        for problem in found
+        for problem in explained
         if problem.kind is not Damage.OBJECT_MISSING
         or problem.block is None
         or not dropped.contains(problem.block)
     ]
-    if len(rest) == len(found):
-        return found
+    if len(rest) == len(explained):
+        return explained
     text = f"its data was dropped; `odf pull {split_ref(target.name)[0]}` recomputes it"
     return [*rest, Problem(kind=Damage.DATA_DROPPED, text=text)]
 
 
 def with_advice(keys: Path, target: Target, problems: Iterable[Problem]) -> list[Problem]:
     """Return the problems; the first lost object of a copy gets advice on how to fetch all again."""
-    found = list(problems)
+    explained = list(problems)
     if not target.is_local or has_dataset_key(keys, target.dataset):
-        return found
+        return explained
     name = split_ref(target.name)[0]
-    for index, problem in enumerate(found):
+    for index, problem in enumerate(explained):
         if problem.kind is Damage.OBJECT_MISSING:
             text = f"{problem.text}; {name} is a copy: `odf pull URL --as {name} --recheck` fetches lost files again"
-            found[index] = replace(problem, text=text)
+            explained[index] = replace(problem, text=text)
             break
-    return found
+    return explained
 
 
 def dropped_input(datasets: NodeDatasets, event: ExecuteTransform) -> str | None:

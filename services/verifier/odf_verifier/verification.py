@@ -21,7 +21,7 @@ from odf_verifier.replay import Replay
 from odf_verifier.report import UNDECIDED, Damage, Problem, Tally
 from odf_verifier.signatures import check_signatures
 from odf_verifier.targets import Target, state_of
-from odf_verifier.verified import VerifiedHeads
+from odf_verifier.verified_heads import VerifiedHeads
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -35,7 +35,7 @@ from odf_verifier.report import Damage
 from odf_verifier.service import build
 from odf_verifier.targets import targets
 from odf_verifier.verification import OnCommit, Scope, Verdict, Verifier
-from odf_verifier.verified import VerifiedHeads
+from odf_verifier.verified_heads import VerifiedHeads
 
 ROOT = """
 kind: DatasetSnapshot

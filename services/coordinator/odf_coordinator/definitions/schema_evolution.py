@@ -21,9 +21,9 @@ from odf_coordinator.definitions.declared_schemas import (
 
 
 def require_continuing(
-    known: pa.Schema, source: Source, before: Source | None, vocabulary: DatasetVocabulary
+    dataset_schema: pa.Schema, source: Source, before: Source | None, vocabulary: DatasetVocabulary
 ) -> None:
-    """Raise `InvalidInput`, naming the column, unless records of the source fit the dataset's schema `known`.
+    """Raise `InvalidInput`, naming the column, unless records of the source fit the dataset's schema.
 
     `before` is the definition that the source replaces. The output of SQL, or of a read step without a schema, is known
     only per batch, so it is not checked here.
@@ -32,11 +32,13 @@ def require_continuing(
     if declared is None:
         return
     try:
-        _require_case(known, declared)
+        _require_case(dataset_schema, declared)
         previous = None if before is None else declared_records(before, vocabulary)
         if previous is not None:
-            _require_kept(known, previous, declared)
-        check_evolution(known, aligned_schema(_with_nulls(declared, known), known, vocabulary))
+            _require_kept(dataset_schema, previous, declared)
+        check_evolution(
+            dataset_schema, aligned_schema(_with_nulls(declared, dataset_schema), dataset_schema, vocabulary)
+        )
     except InvalidInput as error:
         invalid = InvalidInput(text=str(error), where=_path(source, error.where or ""))
         raise of_source(source, invalid) from error
@@ -47,12 +49,12 @@ def require_consistent(source: AddPushSource, other: AddPushSource, vocabulary: 
 
     Otherwise the one whose records come first would stop the other forever. SQL ignores the case of names.
     """
-    declared, there = declared_records(source, vocabulary), declared_records(other, vocabulary)
-    if declared is None or there is None or source.source_name == other.source_name:
+    declared, other_columns = declared_records(source, vocabulary), declared_records(other, vocabulary)
+    if declared is None or other_columns is None or source.source_name == other.source_name:
         return
-    known = {column.name.lower(): column for column in there}
+    by_name = {column.name.lower(): column for column in other_columns}
     for column in declared:
-        before = known.get(column.name.lower())
+        before = by_name.get(column.name.lower())
         text = None
         if before is not None and before.name != column.name:
             text = f"source {other.source_name} spells it {before.name}, and SQL cannot distinguish the two"
@@ -81,9 +83,11 @@ def require_additive(past: ChainState, output: pa.Schema) -> None:
     """
     if past.schema is None:
         return
-    known = schema_of_event(past.schema)
+    dataset_schema = schema_of_event(past.schema)
     try:
-        check_evolution(known, aligned_schema(output, with_new_columns(known, output), past.vocabulary))
+        check_evolution(
+            dataset_schema, aligned_schema(output, with_new_columns(dataset_schema, output), past.vocabulary)
+        )
     except InvalidInput as error:
         text = f"{error}; a new query may add columns, but existing ones keep their names and types"
         raise InvalidInput(text=text, where="transform") from error
@@ -99,22 +103,24 @@ def declared_records(source: Source, vocabulary: DatasetVocabulary) -> pa.Schema
     )
 
 
-def _with_nulls(declared: pa.Schema, known: pa.Schema) -> pa.Schema:
+def _with_nulls(declared: pa.Schema, dataset_schema: pa.Schema) -> pa.Schema:
     names = set(declared.names)
-    return pa.schema([*declared, *(field for field in known if field.nullable and field.name not in names)])
+    return pa.schema(
+        [*declared, *(field for field in dataset_schema if field.nullable and field.name not in names)]
+    )
 
 
-def _require_case(known: pa.Schema, declared: pa.Schema) -> None:
-    names = {name.lower(): name for name in known.names}
+def _require_case(dataset_schema: pa.Schema, declared: pa.Schema) -> None:
+    names = {name.lower(): name for name in dataset_schema.names}
     for name in declared.names:
-        there = names.get(name.lower(), name)
-        if there != name:
-            raise InvalidInput(text=f"the dataset spells it {there}", where=f"column {name}")
+        existing = names.get(name.lower(), name)
+        if existing != name:
+            raise InvalidInput(text=f"the dataset spells it {existing}", where=f"column {name}")
 
 
-def _require_kept(known: pa.Schema, before: pa.Schema, declared: pa.Schema) -> None:
+def _require_kept(dataset_schema: pa.Schema, before: pa.Schema, declared: pa.Schema) -> None:
     """Raise `InvalidInput` unless the source keeps its columns of the dataset, and none becomes required."""
-    for column in known:
+    for column in dataset_schema:
         at = before.get_field_index(column.name)
         if at < 0:
             continue

@@ -111,10 +111,10 @@ class DataDropper:
             has_data = any(obj.kind is ObjectKind.DATA for obj in newest)
             (others if has_data else newest).extend(new)
         for group in (newest, others):
-            there = [obj for obj in group if blobs.has(handle.id, obj.kind, obj.name)]
+            stored = [obj for obj in group if blobs.has(handle.id, obj.kind, obj.name)]
             for kind in (ObjectKind.DATA, ObjectKind.CHECKPOINT):
-                blobs.remove(handle.id, kind, [obj.name for obj in there if obj.kind is kind])
-            yield from there
+                blobs.remove(handle.id, kind, [obj.name for obj in stored if obj.kind is kind])
+            yield from stored
 
 
 def _transforms(datasets: Datasets, handle: DatasetHandle) -> Iterator[Transform]:

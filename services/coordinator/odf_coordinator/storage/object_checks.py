@@ -58,10 +58,10 @@ def require_checkpoint(blobs: BlobStore, dataset: DatasetId, event: MetadataEven
 
 def require_objects(blobs: BlobStore, dataset: DatasetId, event: MetadataEvent) -> None:
     """Raise `ObjectMissing` unless all objects of an event are stored with their sizes."""
-    for wanted in objects_of(event):
+    for expected in objects_of(event):
         try:
-            found: int | None = blobs.size(dataset, wanted.kind, wanted.name)
+            size: int | None = blobs.size(dataset, expected.kind, expected.name)
         except NotFound:
-            found = None
-        if found != wanted.size:
-            raise ObjectMissing(kind=wanted.kind, name=str(wanted.name), size=wanted.size, found=found)
+            size = None
+        if size != expected.size:
+            raise ObjectMissing(kind=expected.kind, name=str(expected.name), size=expected.size, found=size)

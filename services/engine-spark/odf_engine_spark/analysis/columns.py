@@ -75,16 +75,16 @@ def reference(name: str, column: int) -> Tree:
     return Tree("AttributeReference", (), {"exprId": {"id": column}, "name": name})
 
 
-def moment_of(known: Time | Frame | None) -> Time | None:
+def end_time_of(known: Time | Frame | None) -> Time | None:
     """Return when a column's value is complete: at a window's end, or at the time itself."""
     return known.end_time if isinstance(known, Frame) else known
 
 
 def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Known:
     """Return the known times of rows that are complete with the last row of their group."""
-    moment = moment_of(known_of(key, flow.known))
-    assert moment is not None
-    slack = moment.span.upper - moment.span.lower
+    key_time = end_time_of(known_of(key, flow.known))
+    assert key_time is not None
+    slack = key_time.span.upper - key_time.span.lower
     known: dict[int, Time | Frame] = {}
     for column in columns:
         value = column.children[0] if column.kind == "Alias" else column

@@ -42,11 +42,11 @@ class Condition:
 def read_condition(conditions: Sequence[Tree], left: Flow, right: Flow) -> Condition:
     """Return what a conjunction of conditions states about the two sides."""
     lower, upper = -FOREVER, FOREVER
-    here, there = {**left.maybe, **left.known}, {**right.maybe, **right.known}
+    left_times, right_times = {**left.maybe, **left.known}, {**right.maybe, **right.known}
     equal: list[tuple[int, int]] = []
     is_keyed, others = False, 0
     for condition in conditions:
-        differences = list(_differences(condition, here, there))
+        differences = list(_differences(condition, left_times, right_times))
         for low, high in differences:
             lower, upper = max(lower, low), min(upper, high)
         if condition.kind in _EQUAL:

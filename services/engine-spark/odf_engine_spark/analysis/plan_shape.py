@@ -16,8 +16,8 @@ from odf_engine_spark.analysis.columns import (
     after_group,
     checked,
     column_of_time,
+    end_time_of,
     is_of_event_time,
-    moment_of,
     name_in_input,
     named,
     output,
@@ -180,14 +180,15 @@ class _Reader:
         session = session_of(keys, below.tree)
         if session:
             return self._in_sessions(tree, below, columns, *session)
-        times = [(at, moment_of(known_of(key, below.flow.known))) for at, key in enumerate(keys)]
-        known = {at: time for at, time in times if time is not None}
-        if not known:
+        times = [(index, end_time_of(known_of(key, below.flow.known))) for index, key in enumerate(keys)]
+        key_times = {index: time for index, time in times if time is not None}
+        if not key_times:
             return self._grouped(tree, below)
         below.flow.require_final("GROUP BY a time")
-        at = min(known, key=lambda at: (known[at].span.upper - known[at].span.lower, known[at].span.upper))
-        flow = below.flow.grouped(known[at], after_group(columns, below.flow, keys[at]))
-        return Node(tree=tree, children=(below,), flow=flow, key=at)
+        spans = {index: time.span for index, time in key_times.items()}
+        index = min(spans, key=lambda index: (spans[index].upper - spans[index].lower, spans[index].upper))
+        flow = below.flow.grouped(key_times[index], after_group(columns, below.flow, keys[index]))
+        return Node(tree=tree, children=(below,), flow=flow, key=index)
 
     def _in_sessions(self, tree: Tree, below: Node, columns: tuple[Tree, ...], at: int, gap: int) -> Node:
         below.flow.require_final("session_window")
@@ -221,7 +222,7 @@ class _Reader:
             case "partitioned":
                 below.flow.require_final("OVER by windows")
                 assert over.key is not None
-                key = moment_of(known_of(tree.part("partitionSpec")[over.key], below.flow.known))
+                key = end_time_of(known_of(tree.part("partitionSpec")[over.key], below.flow.known))
                 assert key is not None
                 columns = tuple(reference(*column) for column in output(tree.children[0]))
                 known = after_group(columns, below.flow, tree.part("partitionSpec")[over.key])
@@ -291,26 +292,28 @@ class _Reader:
         if kind not in ("Inner", "LeftOuter"):
             raise InvalidQuery(text=f"only JOIN and LEFT JOIN can join a table AS OF a time, not {kind}")
         condition.check_as_of(output(tree.children[1]), as_of.table, as_of.key)
-        moment, version = (
+        time_column, version_column = (
             column_of_time(tree.children[0], left.flow, as_of.time),
             version_time(tree.children[1], right.flow),
         )
-        asked, given = left.flow.known[moment], right.flow.known[version]
-        assert isinstance(asked, Time)
-        assert isinstance(given, Time)
+        left_time, version_start = left.flow.known[time_column], right.flow.known[version_column]
+        assert isinstance(left_time, Time)
+        assert isinstance(version_start, Time)
         # A version valid at the left row's time may be complete later than that row.
-        waits = max(0.0, given.span.upper - asked.span.lower)
+        waits = max(0.0, version_start.span.upper - left_time.span.lower)
         known = {
             column: replace(time, span=time.span.later(waits))
             for column, time in left.flow.known.items()
             if isinstance(time, Time)
         }
         made = self._made(tree, (left, right), "as_of", known=known, condition=condition)
-        there = {column for _, column in output(tree.children[1])}
-        compared = [column for pair in condition.equal for column in pair if column in there]
+        right_columns = {column for _, column in output(tree.children[1])}
+        compared = [column for pair in condition.equal for column in pair if column in right_columns]
         names = tuple(name_in_input(tree.children[1], column) or "" for column in compared)
-        waited = (waits, asked.span.upper)
-        return replace(made, waits=waited, times=(moment, version), key_names=names if all(names) else ())
+        waited = (waits, left_time.span.upper)
+        return replace(
+            made, waits=waited, times=(time_column, version_column), key_names=names if all(names) else ()
+        )
 
     def _made(
         self, tree: Tree, children: tuple[Node, ...], cut: Cut, *, known: Known, **more: object

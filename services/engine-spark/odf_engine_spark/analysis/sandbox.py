@@ -61,7 +61,7 @@ _CHANGES: Final = {  # not deterministic, and the advice
         "use percentile(…, 0.5)"
     ),
 }
-_MOMENTS: Final = ("timestamp", "timestamp_ntz", "date")
+_TIME_TYPES: Final = ("timestamp", "timestamp_ntz", "date")
 _PARSED: Final = _names_in("ParseToTimestamp ParseToDate TryToTimestampExpressionBuilder ParseToTimestampNTZ")
 _LIMIT: Final = "LIMIT (use row_number() OVER (ORDER BY …) in a sub-query and WHERE <its name> <= 10)"
 _SAID: Final = {
@@ -122,7 +122,7 @@ def check_transform(tree: Tree) -> None:
 def _check_fixed(tree: Tree) -> None:
     """Refuse strings that become the current time when Spark converts them, such as `CAST('now' AS DATE)`."""
     for node in tree.walk():
-        is_cast = node.kind == "Cast" and str(node.fields["dataType"]) in _MOMENTS
+        is_cast = node.kind == "Cast" and str(node.fields["dataType"]) in _TIME_TYPES
         if not is_cast and not (node.kind in _PARSED and len(node.children) == 1):
             continue
         text = node.children[0]

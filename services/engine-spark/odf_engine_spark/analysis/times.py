@@ -118,11 +118,11 @@ def known_of(value: Tree, known: Known) -> Time | Frame | None:
         case "TimestampAddInterval" | "TimestampAdd" | "DateAdd" | "DateSub":
             return _shifted(value, known)
         case "TruncTimestamp":
-            unit, moment = value.children
-            return _truncated(moment, unit, known)
+            unit, timestamp = value.children
+            return _truncated(timestamp, unit, known)
         case "TruncDate":
-            moment, unit = value.children
-            return _truncated(moment, unit, known)
+            timestamp, unit = value.children
+            return _truncated(timestamp, unit, known)
         case _:
             return None
 
@@ -164,16 +164,16 @@ def _cast(inner: Time | Frame | None, type_: object) -> Time | None:
 def _shifted(value: Tree, known: Known) -> Time | None:
     match value.kind:
         case "TimestampAdd":
-            amount, moment = value.children
+            amount, timestamp = value.children
             unit = UNIT_MICROSECONDS.get(str(value.fields["unit"]).lower())
             by = count(amount, unit) if unit else None
         case "DateAdd" | "DateSub":
-            moment, days = value.children
+            timestamp, days = value.children
             by = count(days, DAY_MICROSECONDS if value.kind == "DateAdd" else -DAY_MICROSECONDS)
         case _:
-            moment, interval = value.children
+            timestamp, interval = value.children
             by = constant(interval)
-    base = time_of(moment, known)
+    base = time_of(timestamp, known)
     if base is None or by is None:
         return None
     is_record = base.windows is not None and base.windows.size == 1
@@ -181,8 +181,8 @@ def _shifted(value: Tree, known: Known) -> Time | None:
     return Time(span=base.span.later(-by), period=math.gcd(base.period, abs(by)) or 1, windows=windows)
 
 
-def _truncated(moment: Tree, unit: Tree, known: Known) -> Time | None:
-    base = time_of(moment, known)
+def _truncated(timestamp: Tree, unit: Tree, known: Known) -> Time | None:
+    base = time_of(timestamp, known)
     if base is None or unit.kind != "Literal":
         return None
     name = str(unit.fields["value"]).lower()
@@ -226,10 +226,10 @@ def made_window(struct: Tree, known: Known) -> Frame | None:
     if not remainders:
         return None
     slide = int(remainders[0].children[1].fields["value"])
-    moment, offset = remainders[0].children[0].children
+    timestamp, offset = remainders[0].children[0].children
     if int(offset.fields["value"]):
         raise InvalidQuery(text="windows cannot start at an offset: omit the fourth argument of window()")
-    base = time_of(moment.children[0], known)
+    base = time_of(timestamp.children[0], known)
     if base is None:
         raise InvalidQuery(text="window() needs the input's event time column, or a column computed from it")
     size = _length(struct)

@@ -85,15 +85,15 @@ def in_time(tree: Tree, flow: Flow) -> tuple[Flow, int]:
     Also return how long that is after the time by which the OVER orders them.
     """
     order = tree.part("orderSpec")[0].children[0]
-    moment = time_of(order, flow.known)
-    assert moment is not None
-    if moment.span.upper == FOREVER:
+    order_time = time_of(order, flow.known)
+    assert order_time is not None
+    if order_time.span.upper == FOREVER:
         raise InvalidQuery(text="rows of a join without time bounds cannot be ordered by time")
     columns = tuple(reference(*column) for column in output(tree.children[0]))
     known = {
         column: time for column, time in after_group(columns, flow, order).items() if isinstance(time, Time)
     }
-    slack, behind = moment.span.upper - moment.span.lower, int(moment.span.upper)
+    slack, behind = order_time.span.upper - order_time.span.lower, int(order_time.span.upper)
     retention = {name: retention + slack for name, retention in flow.retention.items()}
     made = replace(
         flow,
@@ -102,7 +102,7 @@ def in_time(tree: Tree, flow: Flow) -> tuple[Flow, int]:
         maybe={},
         join_sides=(known,),
         retention=retention,
-        period=moment.period,
+        period=order_time.period,
         phase=behind,
     )
     return made, behind

@@ -150,7 +150,7 @@ def _results(grouping: _Grouping, groups: GroupedRows) -> Changes:
 
 
 def _kept(grouping: _Grouping, groups: GroupedRows) -> pa.Table:
-    there = list(grouping.groups.values())
-    records = pa.array([group.records for group in there], pa.int64())
-    births = np.array([group.birth for group in there], dtype=np.int64)
-    return groups.kept(births, [records, *stored(grouping.folds, [group.folded for group in there])])
+    kept_groups = list(grouping.groups.values())
+    records = pa.array([group.records for group in kept_groups], pa.int64())
+    births = np.array([group.birth for group in kept_groups], dtype=np.int64)
+    return groups.kept(births, [records, *stored(grouping.folds, [group.folded for group in kept_groups])])

@@ -12,7 +12,7 @@ def as_of(left_keys: pa.Table, left_times: Numbers, right_keys: pa.Table, right_
 
     A null key equals nothing. Of right rows with equal times the later one wins.
     """
-    rows, found = len(left_times), np.full(len(left_times), -1, dtype=np.int64)
+    rows, matched = len(left_times), np.full(len(left_times), -1, dtype=np.int64)
     keys = [
         normalized(pa.chunked_array([*one.chunks, *other.chunks], one.type))
         for one, other in zip(left_keys.columns, right_keys.columns, strict=True)
@@ -23,14 +23,14 @@ def as_of(left_keys: pa.Table, left_times: Numbers, right_keys: pa.Table, right_
         is_known &= np.asarray(key.is_valid())
     times = np.unique(np.concatenate([left_times, right_times]), return_inverse=True)[1]
     codes = equality_codes(keys, total)
-    moments = combined(codes, times)
+    key_times = combined(codes, times)
     right = np.flatnonzero(is_known[rows:])
-    order = right[np.argsort(moments[rows:][right], kind="stable")]
+    order = right[np.argsort(key_times[rows:][right], kind="stable")]
     if not len(order):
-        return found
+        return matched
     left = np.flatnonzero(is_known[:rows])
-    before = np.searchsorted(moments[rows:][order], moments[:rows][left], side="right") - 1
+    before = np.searchsorted(key_times[rows:][order], key_times[:rows][left], side="right") - 1
     matches = order[np.maximum(before, 0)]
     holds = (before >= 0) & (codes[rows:][matches] == codes[:rows][left])
-    found[left[holds]] = matches[holds]
-    return found
+    matched[left[holds]] = matches[holds]
+    return matched

@@ -206,9 +206,9 @@ class Compiler:
     def with_complete(self, plan: Java, name: str, key: Java, phase: int) -> PlanPart:
         """Return a plan whose rows are complete `phase` microseconds after the time in a hidden column."""
         is_window = key.dataType().typeName() == "struct"
-        moment = f"{name}.end" if is_window else f"CAST({name} AS TIMESTAMP)"
+        timestamp = f"{name}.end" if is_window else f"CAST({name} AS TIMESTAMP)"
         complete = self.plans.fresh(COMPLETE)
-        text = f"unix_micros({moment}) + {phase}L"
+        text = f"unix_micros({timestamp}) + {phase}L"
         return PlanPart(self.plans.with_column(plan, complete, text), {COMPLETE: complete})
 
     def _join(self, node: Node, plan: Java) -> PlanPart:

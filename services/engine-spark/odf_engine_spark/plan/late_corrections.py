@@ -160,18 +160,18 @@ def _corrected(before: LateResult, after: LateResult, keys: Sequence[int]) -> De
     values = [repr(row) for row in both.to_pylist()] if keys else names
     new: dict[str, list[int]] = {}
     # Reversed, since `pop` takes the last: rows with equal keys then meet in their order.
-    for at in reversed(range(old, total)):
-        new.setdefault(names[at], []).append(at)
+    for row in reversed(range(old, total)):
+        new.setdefault(names[row], []).append(row)
     rows, operations = [], []
-    for at in range(old):
-        other = new[names[at]].pop() if new.get(names[at]) else None
+    for row in range(old):
+        other = new[names[row]].pop() if new.get(names[row]) else None
         if other is None:
-            rows.append(at)
+            rows.append(row)
             operations.append(Operation.RETRACT)
-        elif values[other] != values[at]:
-            rows += [at, other]
+        elif values[other] != values[row]:
+            rows += [row, other]
             operations += [Operation.CORRECT_FROM, Operation.CORRECT_TO]
-    added = sorted(at for left in new.values() for at in left)
+    added = sorted(row for left in new.values() for row in left)
     rows += added
     operations += [Operation.APPEND] * len(added)
     complete = np.concatenate([before.complete, after.complete])

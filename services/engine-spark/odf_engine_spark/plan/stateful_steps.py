@@ -230,34 +230,34 @@ def _as_of(compiler: Compiler, node: Node, plan: Java) -> None:
 
 
 def _as_of_side(
-    compiler: Compiler, node: Node, at: int, child: Node, java: Java
+    compiler: Compiler, node: Node, side: int, child: Node, java: Java
 ) -> tuple[list[Java], Segment]:
     """Return a side's columns and segment, 0 for the rows that ask and 1 for the versions; its time is in micros."""
     plans = compiler.plans
     part = compiler.part(child, java, WAITING)
     columns = items(java.output())
-    time = next(column for column in columns if column.exprId().id() == node.times[at])
+    time = next(column for column in columns if column.exprId().id() == node.times[side])
     name, micros = plans.fresh("__odf_key"), plans.fresh("__odf_time")
     probe = plans.with_key(part.plan, time, name)
     timed = plans.with_column(probe, micros, f"unix_micros(CAST({name} AS TIMESTAMP))")
     hidden = part.hidden
     # The rows that ask wait until all versions up to their time have arrived, and are kept for that long.
-    if at == 0 and node.waits[0]:
+    if side == 0 and node.waits[0]:
         complete = plans.fresh(COMPLETE)
         timed = plans.with_column(timed, complete, f"{hidden[COMPLETE]} + {int(node.waits[0])}L")
         hidden = {COMPLETE: complete}
     flow = replace(child.flow, waits=True)
-    if at == 0:
+    if side == 0:
         flow = replace(
             flow,
             phase=flow.phase + int(node.waits[0]),
             retention={stream: retention + node.waits[0] for stream, retention in flow.retention.items()},
         )
     # Of versions with one key and time the last one counts, which is the last to arrive if there is one stream.
-    by_arrival = at == 1 and len(child.flow.streams) == 1
+    by_arrival = side == 1 and len(child.flow.streams) == 1
     part = compiler.in_order(PlanPart(timed, hidden), columns, by_arrival=by_arrival)
     own = [*columns, plans.column(part.plan, micros)]
-    return columns, compiler.segment(f"{node.stream}{'<>'[at]}", flow, part, own)
+    return columns, compiler.segment(f"{node.stream}{'<>'[side]}", flow, part, own)
 
 
 def _key_positions(

@@ -142,11 +142,11 @@ class Spark:
 
     def seq(self, items: Iterable[Java]) -> Java:
         """Return a Scala list, in as few calls as possible: most are empty or have one element."""
-        found = list(items)
-        if len(found) > _MAX_BUILT_ELEMENTS:
-            return self.method("org.apache.spark.api.python.PythonUtils.toSeq")(found)
+        elements = list(items)
+        if len(elements) > _MAX_BUILT_ELEMENTS:
+            return self.method("org.apache.spark.api.python.PythonUtils.toSeq")(elements)
         pair = getattr(self.classes("scala.collection.immutable"), "$colon$colon")
-        return reduce(lambda tail, item: pair(item, tail), reversed(found), self.singleton(_NIL))
+        return reduce(lambda tail, item: pair(item, tail), reversed(elements), self.singleton(_NIL))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,9 @@ def tree_of(plan: Java) -> Tree:
 def _expansions(plan: Java) -> list[Any]:
     """Return the projections of a plan's expansions, in pre-order: Spark omits some of them from its JSON."""
     below = [
-        found for at in range(plan.children().size()) for found in _expansions(plan.children().apply(at))
+        expansion
+        for at in range(plan.children().size())
+        for expansion in _expansions(plan.children().apply(at))
     ]
     if plan.getClass().getSimpleName() != "Expand":
         return below
@@ -202,14 +204,14 @@ def _expansions(plan: Java) -> list[Any]:
 
 def _named_queries(plan: Java) -> tuple[Tree, ...]:
     """Return the queries that `WITH` names anywhere in an unresolved plan: Spark omits them from its JSON."""
-    found: list[Tree] = []
+    queries: list[Tree] = []
     if plan.getClass().getSimpleName() == "UnresolvedWith":
         relations = plan.cteRelations()
-        found.extend(tree_of(relations.apply(at)._2()) for at in range(relations.size()))  # noqa: SLF001 - a tuple
+        queries.extend(tree_of(relations.apply(at)._2()) for at in range(relations.size()))  # noqa: SLF001 - a tuple
     for part in (plan.children(), plan.subqueries()):
         for at in range(part.size()):
-            found.extend(_named_queries(part.apply(at)))
-    return tuple(found)
+            queries.extend(_named_queries(part.apply(at)))
+    return tuple(queries)
 
 
 def spark_schema(schema: pa.Schema) -> str:

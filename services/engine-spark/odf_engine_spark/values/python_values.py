@@ -49,7 +49,7 @@ def doubles(column: pa.ChunkedArray) -> list[Plain]:
 
 def presence(column: pa.ChunkedArray) -> list[Plain]:
     """Return 1 for each value, None for each null."""
-    return [1 if there else None for there in np.asarray(in_one_piece(column).is_valid()).tolist()]
+    return [1 if is_valid else None for is_valid in np.asarray(in_one_piece(column).is_valid()).tolist()]
 
 
 def column_of(values: Sequence[Plain], type_: pa.DataType) -> pa.Array:

@@ -35,35 +35,35 @@ def in_spark(table: pa.Table, target: pa.Schema, where: str = "") -> pa.Table:
     return pa.Table.from_arrays(columns, schema=target)
 
 
-def _column(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
-    if column.type == wanted:
+def _column(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    if column.type == target:
         return column
-    return pa.chunked_array([_as(chunk, wanted) for chunk in column.chunks], wanted)
+    return pa.chunked_array([_as(chunk, target) for chunk in column.chunks], target)
 
 
-def _as(values: pa.Array, wanted: pa.DataType) -> pa.Array:
-    if values.type == wanted:
+def _as(values: pa.Array, target: pa.DataType) -> pa.Array:
+    if values.type == target:
         return values
     if kind.is_dictionary(values.type):
-        return _as(values.dictionary_decode(), wanted)
-    if kind.is_struct(wanted):
-        parts = [_part(values, inner) for inner in wanted.fields]
+        return _as(values.dictionary_decode(), target)
+    if kind.is_struct(target):
+        parts = [_part(values, inner) for inner in target.fields]
         mask = values.is_null() if values.null_count else None
-        return pa.StructArray.from_arrays(parts, fields=list(wanted.fields), mask=mask)
-    if kind.is_list(wanted):
+        return pa.StructArray.from_arrays(parts, fields=list(target.fields), mask=mask)
+    if kind.is_list(target):
         values = values.cast(pa.list_(values.type.value_field))
-        items, buffers = _as(values.values, wanted.value_type), values.buffers()[:2]
-        return pa.Array.from_buffers(wanted, len(values), buffers, offset=values.offset, children=[items])
+        items, buffers = _as(values.values, target.value_type), values.buffers()[:2]
+        return pa.Array.from_buffers(target, len(values), buffers, offset=values.offset, children=[items])
     if isinstance(values, pa.ExtensionArray):
         return _uuid_texts(values.storage)
     # Spark counts in microseconds: finer timestamps are truncated.
-    return in_unit(values, wanted) if kind.is_timestamp(wanted) else values.cast(wanted)
+    return in_unit(values, target) if kind.is_timestamp(target) else values.cast(target)
 
 
-def _part(values: pa.StructArray, wanted: pa.Field) -> pa.Array:
+def _part(values: pa.StructArray, target: pa.Field) -> pa.Array:
     """Return a field by name, wherever the slice has it; null if the slice was written before it was added."""
-    at = values.type.get_field_index(wanted.name)
-    return pa.nulls(len(values), wanted.type) if at < 0 else _as(values.field(at), wanted.type)
+    at = values.type.get_field_index(target.name)
+    return pa.nulls(len(values), target.type) if at < 0 else _as(values.field(at), target.type)
 
 
 def _uuid_texts(values: pa.Array) -> pa.Array:

@@ -28,7 +28,7 @@ from odf_ingest.commit.in_flight import IsWanted, PushesInFlight, Target
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.watermark import Lateness, proposed_delay
 from odf_ingest.control.drain import Drains
-from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
+from odf_ingest.control.rejected_messages import MessageLocation, RejectedMessages
 from odf_ingest.control.source_commands import SourceCommands
 from odf_ingest.poll.poller import Poller
 from odf_ingest.poll.schedule import PollSchedule
@@ -180,7 +180,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         """Iterate over rejected messages that await a decision, then yield their counts."""
         dataset = self._entry(request.ref).dataset_id
         count = 0
-        for letter in self._rejected.open(dataset, [_wanted(location) for location in request.locations]):
+        for letter in self._rejected.open(dataset, [_location(location) for location in request.locations]):
             count += 1
             if not context.is_active():
                 return
@@ -194,12 +194,12 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     ) -> ingest_pb2.SettleRejectedReply:
         """Let rejected messages be read again, or drop them."""
         dataset = self._entry(request.ref).dataset_id
-        wanted = [_wanted(location) for location in request.locations]
+        locations = [_location(location) for location in request.locations]
         match request.action:
             case ingest_pb2.SettleRejectedRequest.RETRY:
-                settled = self._rejected.retry(dataset, wanted)
+                settled = self._rejected.retry(dataset, locations)
             case ingest_pb2.SettleRejectedRequest.DROP:
-                settled = self._rejected.drop(dataset, wanted)
+                settled = self._rejected.drop(dataset, locations)
             case _:
                 raise InvalidInput(text="specify whether to retry or drop rejected messages")
         return ingest_pb2.SettleRejectedReply(
@@ -373,8 +373,8 @@ def reports_of(work: Callable[[Callable[[str], None]], object], name: str) -> It
         raise error
 
 
-def _wanted(location: ingest_pb2.RejectedLocation) -> Wanted:
-    return Wanted(source=location.source_name, location=location.location)
+def _location(location: ingest_pb2.RejectedLocation) -> MessageLocation:
+    return MessageLocation(source=location.source_name, location=location.location)
 
 
 def _rejected_message(letter: StoredLetter, value_bytes: int) -> ingest_pb2.RejectedPart.Message:

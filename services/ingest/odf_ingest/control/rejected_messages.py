@@ -51,7 +51,7 @@ LETTERS_PER_CHUNK: Final = 1000  # letters published again before they are marke
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class MessageLocation:
     """A message by its location, as a letter has it; `source` is a source or a topic, an empty one matches any."""
 
     source: str
@@ -109,21 +109,21 @@ class RejectedMessages:
         state = self._queues.state(dataset)
         return open_rejects(self._blobs, state, rejecting_sources(state)).count
 
-    def open(self, dataset: DatasetId, wanted: Sequence[Wanted] = ()) -> Iterator[StoredLetter]:
-        """Iterate over the letters of open messages, oldest first, each once; only those in `wanted`, unless empty.
+    def open(self, dataset: DatasetId, locations: Sequence[MessageLocation] = ()) -> Iterator[StoredLetter]:
+        """Iterate over the letters of open messages, oldest first, each once; only those in `locations`, unless empty.
 
-        Raises `NotFound` at the end for a wanted message that is not open.
+        Raises `NotFound` at the end for a location of which no message is open.
         """
         state = self._queues.state(dataset)
         handled = self._handled(state)
         seen: set[MessagePosition] = set()
-        missing = set(wanted)
+        missing = set(locations)
         for letter in self._passed(state):
             position = message_position(letter)
             if position in seen or handled.holds(position):
                 continue
-            asked = [location for location in wanted if location.is_at(letter)]
-            if asked or not wanted:
+            asked = [location for location in locations if location.is_at(letter)]
+            if asked or not locations:
                 seen.add(position)
                 missing -= set(asked)
                 yield letter
@@ -200,18 +200,18 @@ class RejectedMessages:
             pushes.append(position.receipts[-1] if position.receipts else "")
         return counts[::-1], pushes[::-1]
 
-    def drop(self, dataset: DatasetId, wanted: Sequence[Wanted]) -> Settled:
-        """Mark messages as handled; all of the dataset if `wanted` is empty."""
-        if wanted:
-            letters = [replace(letter, value=b"") for letter in self.open(dataset, wanted)]
+    def drop(self, dataset: DatasetId, locations: Sequence[MessageLocation]) -> Settled:
+        """Mark messages as handled; all of the dataset if `locations` is empty."""
+        if locations:
+            letters = [replace(letter, value=b"") for letter in self.open(dataset, locations)]
             self._mark(dataset, letters)
             return self._settled(dataset, len(letters))
         before = self.count(dataset)
         self._mark_all(dataset, self._queues.state(dataset))
         return self._settled(dataset, before)
 
-    def retry(self, dataset: DatasetId, wanted: Sequence[Wanted]) -> Settled:
-        """Let messages be read again, and no longer be open; all of the dataset if `wanted` is empty.
+    def retry(self, dataset: DatasetId, locations: Sequence[MessageLocation]) -> Settled:
+        """Let messages be read again, and no longer be open; all of the dataset if `locations` is empty.
 
         Rows, and what was polled, are committed once if they fit; the rest stays open. Messages of topics are published
         again; after a kill before they are marked, the next retry publishes up to `LETTERS_PER_CHUNK` of them again.
@@ -223,7 +223,7 @@ class RejectedMessages:
         published = committed = cut = 0
         refusals: list[CannotRetry] = []
         # A message rejected again is a new message, after all of these.
-        letters = self.open(dataset, wanted)
+        letters = self.open(dataset, locations)
         while chunk := list(islice(letters, LETTERS_PER_CHUNK)):
             self._require_retriable(dataset, [letter for letter in chunk if letter.topic])
             whole = [letter for letter in chunk if letter.is_whole]
@@ -237,7 +237,7 @@ class RejectedMessages:
                 refusals += batch.refusals
         if refusals and not published + committed:
             raise refusals[0]
-        if not wanted and published == before:
+        if not locations and published == before:
             self._mark_all(dataset, state)  # one mark in place of many
         settled = self._settled(dataset, published + committed)
         return replace(settled, cut=cut, unfit=len(refusals), why=refusals[0].why if refusals else "")

@@ -20,10 +20,10 @@ class KeyIndex:
 
     def holds(self, keys: Keys) -> npt.NDArray[np.bool_]:
         """Return for each of the ascending keys whether it is in the set."""
-        found = np.zeros(len(keys), dtype=np.bool_)
+        is_held = np.zeros(len(keys), dtype=np.bool_)
         for run in self.store.runs:
-            found |= run.find(keys) >= 0
-        return found
+            is_held |= run.find(keys) >= 0
+        return is_held
 
     def add(self, keys: Keys, head: str = "") -> None:
         """Add ascending, distinct keys, none of which is in the set; they reach the block `head`."""

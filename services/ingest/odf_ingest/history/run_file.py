@@ -321,9 +321,9 @@ def take(found: Iterable[tuple[Run, Places]]) -> list[pa.Table]:
             tables.append((run.schema, [], []))
             before = 0
         _, blocks, places = tables[-1]
-        new, there = run.blocks_of(rows)
+        new, rows_in_blocks = run.blocks_of(rows)
         blocks += new
-        places.append(there + before)
+        places.append(rows_in_blocks + before)
         before += sum(map(len, new))
     return [
         pa.Table.from_batches(blocks, schema).take(pa.array(np.concatenate(places)))

@@ -21,7 +21,7 @@ Indices = npt.NDArray[np.int64]
 
 
 def difference(  # noqa: PLR0913 - all by name
-    known: pa.Table,
+    current: pa.Table,
     new: pa.Table,
     *,
     key: Strings,
@@ -30,23 +30,23 @@ def difference(  # noqa: PLR0913 - all by name
     event_time: str,
     retracts_missing: bool,
 ) -> MergeResult:
-    """Return the operations that turn `known` into `new`, by key, then operation.
+    """Return the operations that turn `current` into `new`, by key, then operation.
 
     Keys are unique in both; raises `InvalidInput` if those of `new` are not. `compared`: columns to compare; None: all
     except the key. A null new event time alone is not a change. Retractions repeat the old values. `sorting`: that of
     the new keys, if it has begun.
     """
-    known = alike(known, new.schema)
-    match = _matched(key_array(known, key), (sorting or begin_sorting(new, key))())
+    current = alike(current, new.schema)
+    match = _matched(key_array(current, key), (sorting or begin_sorting(new, key))())
     columns = [name for name in compared or new.column_names if name not in key]
-    is_changed = _changed(known, new, match, columns, event_time)
+    is_changed = _changed(current, new, match, columns, event_time)
     parts = [
         (new, _others(len(new), match.new), Operation.APPEND),
-        (known, match.old[is_changed], Operation.CORRECT_FROM),
+        (current, match.old[is_changed], Operation.CORRECT_FROM),
         (new, match.new[is_changed], Operation.CORRECT_TO),
     ]
     if retracts_missing:
-        parts.append((known, _others(len(known), match.old), Operation.RETRACT))
+        parts.append((current, _others(len(current), match.old), Operation.RETRACT))
     records = pa.concat_tables([table.take(pa.array(indices)) for table, indices, _ in parts])
     ops = pa.concat_arrays(
         [pa.repeat(pa.scalar(int(op), pa.uint8()), len(indices)) for _, indices, op in parts]
@@ -55,12 +55,12 @@ def difference(  # noqa: PLR0913 - all by name
     return MergeResult(records=ordered, ops=ops)
 
 
-def alike(known: pa.Table, schema: pa.Schema) -> pa.Table:
+def alike(records: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return records with the columns and types of a schema; missing columns are null."""
     columns = [
-        known.column(field.name).cast(field.type)
-        if field.name in known.column_names
-        else pa.nulls(len(known), field.type)
+        records.column(field.name).cast(field.type)
+        if field.name in records.column_names
+        else pa.nulls(len(records), field.type)
         for field in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)

@@ -31,13 +31,13 @@ def _(
     keys = key_array(new, key)
     distinct, rows = last_of_each(keys)
     last = new.take(pa.array(np.sort(rows)))
-    known = history.current(key, distinct)
+    current = history.current(key, distinct)
     if name not in new.column_names:
-        return _upserted(known, last, key, vocab)
+        return _upserted(current, last, key, vocab)
     is_gone = pc.equal(operations(last, name), int(Operation.RETRACT))
     last = last.drop_columns([name])
-    upserts = _upserted(known, last.filter(pc.invert(is_gone)), key, vocab)
-    retracts = _retracted(known, last.filter(is_gone), key, upserts)
+    upserts = _upserted(current, last.filter(pc.invert(is_gone)), key, vocab)
+    retracts = _retracted(current, last.filter(is_gone), key, upserts)
     records = pa.concat_tables([upserts.records, retracts]).combine_chunks()
     ops = pa.repeat(pa.scalar(int(Operation.RETRACT), pa.uint8()), len(retracts))
     assert upserts.ops is not None
@@ -45,15 +45,15 @@ def _(
     return MergeResult(records=ordered, ops=ops)
 
 
-def _upserted(known: pa.Table, last: pa.Table, key: Strings, vocab: DatasetVocabulary) -> MergeResult:
+def _upserted(current: pa.Table, last: pa.Table, key: Strings, vocab: DatasetVocabulary) -> MergeResult:
     return difference(
-        known, last, key=key, compared=None, event_time=vocab.event_time_column, retracts_missing=False
+        current, last, key=key, compared=None, event_time=vocab.event_time_column, retracts_missing=False
     )
 
 
-def _retracted(known: pa.Table, gone: pa.Table, key: Strings, upserts: MergeResult) -> pa.Table:
+def _retracted(current: pa.Table, gone: pa.Table, key: Strings, upserts: MergeResult) -> pa.Table:
     """Return the current records of retracted keys; unknown keys are ignored."""
-    if known.num_columns == 0 or len(gone) == 0:
+    if current.num_columns == 0 or len(gone) == 0:
         return upserts.records.slice(0, 0)
-    leaving = np.isin(key_array(known, key), key_array(gone, key))
-    return alike(known.filter(pa.array(leaving)), upserts.records.schema)
+    leaving = np.isin(key_array(current, key), key_array(gone, key))
+    return alike(current.filter(pa.array(leaving)), upserts.records.schema)

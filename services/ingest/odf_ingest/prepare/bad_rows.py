@@ -67,15 +67,15 @@ class TextRows:
         read, step = (read_records if is_declared else read_inferred), self.records.step
         tables, kept = [], []
         for start in range(0, len(self.records.places), RECORDS_PER_READ):
-            found = isolate_bad_records(
+            outcome = isolate_bad_records(
                 self.records.messages(start, start + RECORDS_PER_READ),
                 lambda some: read(step, some, schema),
                 lambda some: suspects(step, some, schema),
             )
-            self._reasons |= {start + row: reason for row, reason in found.bad.items()}
-            if found.table is not None:
-                tables.append(found.table)
-                kept.append(start + found.kept)
+            self._reasons |= {start + row: reason for row, reason in outcome.bad.items()}
+            if outcome.table is not None:
+                tables.append(outcome.table)
+                kept.append(start + outcome.kept)
         if not tables:
             return None
         self._kept = np.concatenate(kept)

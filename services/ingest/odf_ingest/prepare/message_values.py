@@ -69,14 +69,14 @@ def with_message_columns(
     """Return records with the columns of their messages, `rows` of the part, and why some of them are not records."""
     if not columns.names:
         return table, {}
-    found = dict(_keys(plan, columns, part, rows))
+    added = dict(_keys(plan, columns, part, rows))
     for header, name in columns.headers:
         values = [part.headers[header][row] for row in rows]
-        found[name] = _of_text(values, _field(plan, name), f"its header {header}")
+        added[name] = _of_text(values, _field(plan, name), f"its header {header}")
     if columns.timestamp:
-        found[columns.timestamp] = _of_times(part, rows, _field(plan, columns.timestamp, TIMESTAMP)), {}
+        added[columns.timestamp] = _of_times(part, rows, _field(plan, columns.timestamp, TIMESTAMP)), {}
     faults: Faults = {}
-    for name, (values, wrong) in found.items():
+    for name, (values, wrong) in added.items():
         field = _field(plan, name, values.type)
         if name in table.column_names:
             table = table.set_column(table.column_names.index(name), field, values)
@@ -106,8 +106,8 @@ def deletions(plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array)
         if name in plan.source.merge.primary_key:
             empty = np.flatnonzero(pc.is_null(values).to_numpy())
             faults |= {int(row): f"is empty, and its key has no {name}" for row in empty} | wrong
-    wanted = fields[operation].type if operation in fields else pa.uint8()
-    arrays[operation] = pa.array(np.full(len(rows), int(Operation.RETRACT), np.uint8)).cast(wanted)
+    operation_type = fields[operation].type if operation in fields else pa.uint8()
+    arrays[operation] = pa.array(np.full(len(rows), int(Operation.RETRACT), np.uint8)).cast(operation_type)
     return pa.table(arrays), faults
 
 
@@ -147,18 +147,18 @@ def _keys(plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array) -> 
     step = _KEYS[columns.key_format]
     schema = pa.schema([(name, _field(plan, name).type) for name in columns.keys])
     given = np.array([row for row, value in enumerate(values) if value is not None], np.int64)
-    found = isolate_bad_records(
+    outcome = isolate_bad_records(
         [values[row] for row in given],
         lambda some: read_records(step, some, schema),
         lambda some: suspects(step, some, schema),
     )
-    faults = {int(given[index]): f"its key: {reason}" for index, reason in found.bad.items()}
-    if found.table is None:
+    faults = {int(given[index]): f"its key: {reason}" for index, reason in outcome.bad.items()}
+    if outcome.table is None:
         return {field.name: (pa.chunked_array([pa.nulls(len(rows), field.type)]), faults) for field in schema}
     indices: list[int | None] = [None] * len(values)
-    for index, row in enumerate(given[found.kept]):
+    for index, row in enumerate(given[outcome.kept]):
         indices[row] = index
-    taken = found.table.take(pa.array(indices, pa.int64()))
+    taken = outcome.table.take(pa.array(indices, pa.int64()))
     return {name: (taken.column(name), faults) for name in columns.keys}
 
 

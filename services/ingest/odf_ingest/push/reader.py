@@ -17,7 +17,7 @@ from odf_common.service.consumer.retry import keep_trying
 from odf_ingest.errors import AwaitingCorrection, PositionChanged, pauses_source
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.push.batches.batch_worker import BatchWorker
-from odf_ingest.push.batches.lanes import Lane, Lanes, NewClient, Records
+from odf_ingest.push.batches.kafka_clients import KafkaClient, KafkaClients, NewClient, Records
 from odf_ingest.push.batches.source import MAX_BATCHES_IN_FLIGHT, PushSource, Wait
 from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
 from odf_ingest.push.lifecycle.source_record import Span
@@ -45,7 +45,7 @@ class PushReader:
 
         `another` returns one more client, for a topic that several sources read; by default there is only one.
         """
-        self._lanes = Lanes(records, another or _only_one)
+        self._clients = KafkaClients(records, another or _only_one)
         self._slice_max_bytes = slice_max_bytes
         self._requests: SimpleQueue[Request] = SimpleQueue()
         self._mean_size = 1024.0  # bytes of a message
@@ -69,19 +69,19 @@ class PushReader:
                 self.step(stop)
         finally:
             self._work.end()
-            self._lanes.close_all()
+            self._clients.close_all()
 
     def step(self, stop: threading.Event) -> None:
         """Execute requests, poll messages, and start full batches."""
         self._meet_requests()
         taken = keep_trying(self._take, stop)
-        for lane, some in taken or ():
-            self._sort(lane, some)
+        for client, some in taken or ():
+            self._sort(client, some)
         keep_trying(self._advance, stop)
 
     def open(self, sources: Sequence[PushSource]) -> None:
         """Start reading sources; raises `Unavailable`, and then none of them is read."""
-        self._lanes.open(sources)
+        self._clients.open(sources)
         for source in sources:
             self.sources[source.key] = source
             source.readers = self.sources
@@ -101,7 +101,7 @@ class PushReader:
             del self.sources[source.key]
             self._active.pop(source.key, None)
         try:
-            self._lanes.close(source)
+            self._clients.close(source)
         except Unavailable as error:
             # Its messages are ignored until it is assigned again.
             log.warning(
@@ -110,7 +110,7 @@ class PushReader:
 
     def renew(self) -> None:
         """Continue with a new client of the broker at the same positions."""
-        self._lanes.renew()
+        self._clients.renew()
 
     def failed(self, source: PushSource, error: Exception, batch: MessageBatch) -> None:
         """Handle a failed batch of a source; called from any thread."""
@@ -146,7 +146,7 @@ class PushReader:
     def _stay_alert(self) -> None:
         self._idle_from = time.monotonic() + BUSY_SECONDS
 
-    def _take(self) -> Sequence[tuple[Lane, PollResult]] | None:
+    def _take(self) -> Sequence[tuple[KafkaClient, PollResult]] | None:
         if (
             self._active
             and len(self._active) == len(self.sources)
@@ -160,33 +160,33 @@ class PushReader:
         due = min((source.due or 0.0 for source in waiting), default=None)
         if due is None:
             is_idle = not self._active and time.monotonic() >= self._idle_from
-            return self._lanes.take(1, IDLE_POLL_SECONDS if is_idle else POLL_SECONDS)
+            return self._clients.take(1, IDLE_POLL_SECONDS if is_idle else POLL_SECONDS)
         wait = min(max(due - time.monotonic(), 0.0), POLL_SECONDS)
         if wait == 0.0 or any(source.is_hurried for source in waiting):
             wait = DUE_POLL_SECONDS
         count = max(1, min(MESSAGES_PER_POLL, int(self._slice_max_bytes / self._mean_size)))
-        return self._lanes.take(count, wait)
+        return self._clients.take(count, wait)
 
-    def _sort(self, lane: Lane, taken: PollResult) -> None:
+    def _sort(self, client: KafkaClient, taken: PollResult) -> None:
         for partition, reason in taken.faults.items():
-            source = lane.sources.get(partition)
+            source = client.sources.get(partition)
             if source is not None:
                 self._owned.failed(source, Unavailable(what=f"topic {source.topic}", why=reason))
         if taken.chunks:
             self._stay_alert()
         for chunk in taken.chunks:
-            source = lane.sources.get(chunk.partition)
+            source = client.sources.get(chunk.partition)
             if source is None:
                 continue
             source.add(chunk)
-            source.offsets.high[chunk.partition[1]] = lane.records.high(chunk.partition) or 0
+            source.offsets.high[chunk.partition[1]] = client.records.high(chunk.partition) or 0
             self._mean_size = 0.5 * self._mean_size + 0.5 * max(source.last_mean, 1.0)
             self._active[source.key] = source
             self._owned.readable(source.key)
             if self._owned.phase(source.key) is Phase.WAITING and not source.lacks_more:
                 self._owned.note(source, Event.MORE)
         for partition, offset in taken.ends.items():
-            source = lane.sources.get(partition)
+            source = client.sources.get(partition)
             if source is not None:
                 source.offsets.ends[partition[1]] = offset
                 self._owned.readable(source.key)
@@ -214,10 +214,10 @@ class PushReader:
         phase = self._owned.phase(source.key)
         is_ahead = len(source.ready) > 0
         if is_ahead and phase is Phase.READING and len(self.sources) > 1:
-            self._lanes.pause(source)
+            self._clients.pause(source)
             self._owned.note(source, Event.AHEAD)
         elif phase is Phase.PAUSED and not is_ahead:
-            self._lanes.resume(source)
+            self._clients.resume(source)
             self._owned.note(source, Event.CAUGHT_UP)
 
 

@@ -65,7 +65,7 @@ class SourceTopic:
 
 
 @dataclass(slots=True)
-class _Wanted:
+class _Request:
     """The topics of one dataset, to be described: by source, with whether they are its own; `faults` by source."""
 
     topics: list[tuple[str, str, bool]] = field(default_factory=list)
@@ -94,10 +94,15 @@ class SourceTopics:
     ) -> Sequence[Sequence[SourceTopic] | OdfError]:
         """Return the topics of the sources of each dataset, or why they are unknown; described together."""
         listing = _Listing(self.cluster)
-        wanted = [self._wanted_or_error(entry, state, listing) for entry, state in datasets]
-        names = {name for asked in wanted if isinstance(asked, _Wanted) for _, name, _ in asked.topics}
+        requests = [self._request_or_error(entry, state, listing) for entry, state in datasets]
+        names = {
+            name for request in requests if isinstance(request, _Request) for _, name, _ in request.topics
+        }
         described = self._described(names)
-        return [asked if isinstance(asked, OdfError) else list(_topics(asked, described)) for asked in wanted]
+        return [
+            request if isinstance(request, OdfError) else list(_topics(request, described))
+            for request in requests
+        ]
 
     def choose_start(
         self, entry: CatalogEntry, state: ChainState, source: str, names: TopicNames, start: TopicStart
@@ -112,45 +117,45 @@ class SourceTopics:
             why = reserved.why(name) or (None if name in listed else "does not exist")
             if why is not None:
                 raise InvalidInput(where="topics", text=f"topic {name} {why}")
-        known = position_of(state, source).topics
-        fresh = [name for name in names.among(listed, reserved) if name not in known]
+        committed = position_of(state, source).topics
+        fresh = [name for name in names.among(listed, reserved) if name not in committed]
         starts = {} if start == EARLIEST else {name: self._offsets(name, start) for name in fresh}
         with self._blobs.noting(entry.dataset_id):
             self._save_starts(entry.dataset_id, source, starts)
 
-    def _wanted_or_error(
+    def _request_or_error(
         self, entry: CatalogEntry, state: ChainState, listing: "_Listing"
-    ) -> "_Wanted | OdfError":
+    ) -> "_Request | OdfError":
         try:
-            return self._wanted(entry, state, listing)
+            return self._request(entry, state, listing)
         except OdfError as error:
             return error
 
-    def _wanted(self, entry: CatalogEntry, state: ChainState, listing: "_Listing") -> _Wanted:
-        wanted = _Wanted()
+    def _request(self, entry: CatalogEntry, state: ChainState, listing: "_Listing") -> _Request:
+        request = _Request()
         for source, own in entry.push_topics.items():
             if source not in state.push_sources:
                 continue
-            names = self._settled(entry.dataset_id, source, wanted)
+            names = self._settled(entry.dataset_id, source, request)
             if not names:
-                wanted.topics.append((source, own, True))
+                request.topics.append((source, own, True))
                 continue
-            known = position_of(state, source).topics.keys() - {own}
+            committed = position_of(state, source).topics.keys() - {own}
             listed = listing.names() if names.patterns else ()
             # Topics that were read before are missed if they are gone.
             reserved = ReservedTopics(self.cluster.prefix, listed)
-            wanted.topics += [(source, name, False) for name in names.among({*listed, *known}, reserved)]
-            wanted.starts = wanted.starts or load_starts(self._blobs, entry.dataset_id)
-        return wanted
+            request.topics += [(source, name, False) for name in names.among({*listed, *committed}, reserved)]
+            request.starts = request.starts or load_starts(self._blobs, entry.dataset_id)
+        return request
 
-    def _settled(self, dataset: DatasetId, source: str, wanted: _Wanted) -> TopicNames:
+    def _settled(self, dataset: DatasetId, source: str, request: _Request) -> TopicNames:
         """Return the names in a source's settings; note its columns, or why its settings cannot be used."""
         try:
             settings = load_settings(self._blobs, dataset, source)
         except InvalidInput as error:
-            wanted.faults[source] = error  # it stops this source only
+            request.faults[source] = error  # it stops this source only
             return TopicNames()
-        wanted.columns[source] = settings.message_columns
+        request.columns[source] = settings.message_columns
         return settings.topics
 
     def _described(self, names: Collection[str]) -> Mapping[str, TopicInfo | OdfError]:
@@ -228,11 +233,11 @@ def existing(topics: Iterable[SourceTopic]) -> Sequence[SourceTopic]:
     return [topic for topic in topics if not isinstance(topic.described, NotFound)]
 
 
-def _topics(wanted: _Wanted, described: Mapping[str, TopicInfo | OdfError]) -> Iterable[SourceTopic]:
-    for source, name, is_own in wanted.topics:
-        start = None if is_own else wanted.starts.get(source, {}).get(name)
-        topic = wanted.faults.get(source) or described[name]
-        columns = wanted.columns.get(source, NO_COLUMNS)
+def _topics(request: _Request, described: Mapping[str, TopicInfo | OdfError]) -> Iterable[SourceTopic]:
+    for source, name, is_own in request.topics:
+        start = None if is_own else request.starts.get(source, {}).get(name)
+        topic = request.faults.get(source) or described[name]
+        columns = request.columns.get(source, NO_COLUMNS)
         yield SourceTopic(
             source=source, name=name, described=topic, is_own=is_own, start=start, columns=columns
         )

@@ -31,13 +31,13 @@ def decodable(values: Sequence[bytes], encoding: str | None) -> Sequence[bytes]:
     """Return the values that can be decoded, in UTF-8."""
     if encoding is None:
         return values
-    found = []
+    decoded = []
     for value in values:
         try:
-            found.append(to_utf8(value, encoding))
+            decoded.append(to_utf8(value, encoding))
         except InvalidInput:
             continue
-    return found
+    return decoded
 
 
 def require_utf8(raw: bytes | pa.Buffer) -> None:

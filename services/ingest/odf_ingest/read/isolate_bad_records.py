@@ -100,17 +100,17 @@ class _Bisection(Generic[T]):
         error = self._whole(indices)
         if error is None:
             return
-        found = {}
+        reasons = {}
         for number, reason in self._suspects(self._of(indices)).items():
             if reason is not None:
-                found[number] = reason
+                reasons[number] = reason
                 continue
             try:
                 self._read(self._of(indices[number : number + 1]))
             except InvalidInput as error:
-                found[number] = str(error)
-        self._bad |= {int(indices[number]): reason for number, reason in found.items()}
-        self.take(np.delete(indices, list(found)))
+                reasons[number] = str(error)
+        self._bad |= {int(indices[number]): reason for number, reason in reasons.items()}
+        self.take(np.delete(indices, list(reasons)))
 
     def _whole(self, indices: npt.NDArray[np.int64]) -> InvalidInput | None:
         if len(indices) == 0:

@@ -68,19 +68,19 @@ def with_columns(table: pa.Table, schema: pa.Schema | None, what: str) -> pa.Tab
     return with_known_years(pa.Table.from_arrays(columns, schema=schema))
 
 
-def _cast(values: pa.ChunkedArray, wanted: pa.Field, what: str) -> pa.ChunkedArray:
-    where = f"column {wanted.name}"
-    if values.null_count and not wanted.nullable:
+def _cast(values: pa.ChunkedArray, target: pa.Field, what: str) -> pa.ChunkedArray:
+    where = f"column {target.name}"
+    if values.null_count and not target.nullable:
         raise InvalidInput(where=where, text=f"is null in {what}, and a value is required")
     try:
-        require_room(values, wanted.type)
-        return values.cast(wanted.type)
+        require_room(values, target.type)
+        return values.cast(target.type)
     except pa.ArrowNotImplementedError as error:
-        text = f"a {values.type} cannot be read as {type_name(wanted.type)}"
+        text = f"a {values.type} cannot be read as {type_name(target.type)}"
         raise InvalidInput(where=where, text=text) from error
     except (pa.ArrowInvalid, ValueError, InvalidInput) as error:
-        row = first_misfit(values, wanted.type)
-        text = f"{shown(values[row].as_py())} is not a value of {type_name(wanted.type)}"
+        row = first_misfit(values, target.type)
+        text = f"{shown(values[row].as_py())} is not a value of {type_name(target.type)}"
         raise InvalidInput(where=f"row {row + 1}: {where}", text=text) from error
 
 

@@ -41,7 +41,7 @@ class Decoder:
 
     def __init__(self, client: RegistryClient) -> None:
         self._client = client
-        self._known: OrderedDict[tuple[int | UUID, bool], _CachedDecoder] = OrderedDict()
+        self._cached: OrderedDict[tuple[int | UUID, bool], _CachedDecoder] = OrderedDict()
         self._mutex = threading.Lock()
 
     def decode(
@@ -74,17 +74,17 @@ class Decoder:
         if isinstance(name, int) and name > MAX_ID:
             raise InvalidInput(text="does not exist: the id is too large")
         with self._mutex:
-            known = self._known.get((name, is_key))
-        if known is None or (known.decode is None and known.until < time.monotonic()):
-            known = self._fetched(name, is_key=is_key)
+            cached = self._cached.get((name, is_key))
+        if cached is None or (cached.decode is None and cached.until < time.monotonic()):
+            cached = self._fetched(name, is_key=is_key)
             with self._mutex:
-                self._known[name, is_key] = known
-                self._known.move_to_end((name, is_key))
-                while len(self._known) > MAX_SCHEMAS:
-                    self._known.popitem(last=False)
-        if known.decode is None:
-            raise InvalidInput(text=known.why)
-        return known.decode
+                self._cached[name, is_key] = cached
+                self._cached.move_to_end((name, is_key))
+                while len(self._cached) > MAX_SCHEMAS:
+                    self._cached.popitem(last=False)
+        if cached.decode is None:
+            raise InvalidInput(text=cached.why)
+        return cached.decode
 
     def _fetched(self, name: int | UUID, *, is_key: bool) -> _CachedDecoder:
         try:

@@ -29,7 +29,7 @@ from odf_common.metadata.steps import (
     ReadStepParquet,
 )
 from odf_ingest.commit.committer import BatchCommitter
-from odf_ingest.control.rejected_messages import RejectedMessages, Wanted
+from odf_ingest.control.rejected_messages import MessageLocation, RejectedMessages
 from odf_ingest.poll.polled_batch import PolledBatch, require_rejectable
 from odf_ingest.poll.poller import PollSummary
 from odf_ingest.prepare import bad_rows
@@ -280,7 +280,7 @@ def test_of_a_killed_poll_and_the_next_one_only_what_was_committed_is_open(
     )
     assert [one.value for one in letters.sent] == [b"old", b"new"]
     assert [(one.offset, one.value) for one in made.open(bench.dataset)] == [(0, b"new")]
-    assert made.drop(bench.dataset, [Wanted(source="", location="0/0")]).open == 0
+    assert made.drop(bench.dataset, [MessageLocation(source="", location="0/0")]).open == 0
     assert list(made.open(bench.dataset)) == []
     web.pages["/a"] = Page(body=b"third\n" + b'{"id":4}', etag='"3"')
     poll(bench)

@@ -31,7 +31,7 @@ from odf_common.metadata.steps import (
 )
 from odf_common.ports.bus import StoredLetter
 from odf_ingest.commit.committer import BatchCommitter
-from odf_ingest.control.rejected_messages import RejectedMessages, Settled, Wanted
+from odf_ingest.control.rejected_messages import MessageLocation, RejectedMessages, Settled
 from odf_ingest.control.retried_rows import RetriedRows
 from odf_ingest.errors import AlreadyCommitted, CannotRetry, SourceGone
 from odf_ingest.poll.fetch import as_batch
@@ -78,8 +78,8 @@ class Retrying:
         return [id_ for (id_,) in self.bench.values("id")]
 
 
-def place(number: int) -> Wanted:
-    return Wanted(source="", location=f"0/{number}")
+def place(number: int) -> MessageLocation:
+    return MessageLocation(source="", location=f"0/{number}")
 
 
 @pytest.fixture

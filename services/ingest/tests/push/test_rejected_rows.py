@@ -29,7 +29,7 @@ from odf_common.metadata.steps import (
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.commit.position import SourcePosition, TopicPosition
-from odf_ingest.control.rejected_messages import RejectedMessages, Settled, Wanted
+from odf_ingest.control.rejected_messages import MessageLocation, RejectedMessages, Settled
 from odf_ingest.errors import CannotRetry, TooManyRejected
 from odf_ingest.prepare.batch import BadRecord, FileBatch, MessageBatch
 from odf_ingest.read.input_format import InputFormat
@@ -76,7 +76,7 @@ class Pushing:
         save_settings(self.bench.blobs, self.bench.dataset, "default", SourceSettings(**settings))
 
     def retry(self, *locations: str) -> Settled:
-        wanted = [Wanted(source="", location=one) for one in locations]
+        wanted = [MessageLocation(source="", location=one) for one in locations]
         return self.rejected.retry(self.bench.dataset, wanted)
 
     @property
@@ -260,7 +260,7 @@ def test_rows_that_fit_now_are_committed_once_and_the_rest_stays_open(pushing: A
         made.retry()
     assert "push it again" in refused.value.advice()
     assert made.bench.state.head == head
-    assert made.rejected.drop(made.bench.dataset, [Wanted(source="", location="row/2")]).open == 0
+    assert made.rejected.drop(made.bench.dataset, [MessageLocation(source="", location="row/2")]).open == 0
 
 
 def test_a_row_is_read_in_its_own_format_rather_than_the_sources(pushing: Any) -> None:
@@ -308,11 +308,11 @@ def test_rows_of_several_sources_are_numbered_separately(pushing: Any) -> None:
     made.push('{"id":1}\nx\n', "a")
     made.push('{"id":2}\ny\nz\n', "b", source="other")
     assert made.open == ["row/0", "row/0", "row/1"]
-    wanted = [Wanted(source="other", location="row/0")]
+    wanted = [MessageLocation(source="other", location="row/0")]
     assert [one.value for one in made.rejected.open(made.bench.dataset, wanted)] == [b"y"]
     assert made.rejected.drop(made.bench.dataset, wanted).open == 2
     with pytest.raises(NotFound, match="open rejected message 0/0"):  # of a topic
-        made.rejected.drop(made.bench.dataset, [Wanted(source="", location="0/0")])
+        made.rejected.drop(made.bench.dataset, [MessageLocation(source="", location="0/0")])
 
 
 @pytest.mark.parametrize("locations", [["row/0"], []], ids=["one", "all"])
@@ -321,7 +321,7 @@ def test_a_row_with_the_number_of_one_dropped_before_a_reset_is_open(
 ) -> None:
     made = pushing()
     made.push('{"id":1}\nx\n', "a")
-    wanted = [Wanted(source="", location=one) for one in locations]
+    wanted = [MessageLocation(source="", location=one) for one in locations]
     assert made.rejected.drop(made.bench.dataset, wanted).open == 0
     reset = SourcePosition().source_state("default")  # as a reset to before the push would leave it
     made.bench.propose(AddData(prev_offset=0, new_watermark=EVENT_TIME, new_source_state=reset))

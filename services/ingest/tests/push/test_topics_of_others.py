@@ -7,7 +7,7 @@ import pytest
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.errors import NoTopic, SourceStopped
-from odf_ingest.push.batches.lanes import Lanes
+from odf_ingest.push.batches.kafka_clients import KafkaClients
 from odf_ingest.push.lifecycle.state_machine import Phase
 from odf_ingest.push.source_topics import Key
 
@@ -238,15 +238,15 @@ def test_the_watermark_waits_for_every_topic(make_bench: Any, broker: Broker) ->
 
 def test_sources_of_one_topic_have_separate_clients() -> None:
     clients = [Broker(), Broker()]
-    lanes = Lanes(clients[0], lambda: clients[1])
+    kafka_clients = KafkaClients(clients[0], lambda: clients[1])
     one, two = a_source(), a_source()
-    lanes.open([one, two])
+    kafka_clients.open([one, two])
     assert [client.at for client in clients] == [{("t", 0): 0}, {("t", 0): 0}]
-    lanes.close(one)
+    kafka_clients.close(one)
     assert [client.at for client in clients] == [{}, {("t", 0): 0}]
-    lanes.pause(two)
+    kafka_clients.pause(two)
     assert [client.resting for client in clients] == [set(), {("t", 0)}]
-    lanes.open([one])
+    kafka_clients.open([one])
     assert [client.at for client in clients] == [{("t", 0): 0}, {("t", 0): 0}]
 
 
@@ -255,13 +255,13 @@ def test_messages_of_one_client_are_not_lost_if_another_fails() -> None:
     for client in clients:
         client.make("t")
         client.logs["t", 0].append(b"x")
-    lanes = Lanes(clients[0], lambda: clients[1])
-    lanes.open([a_source(), a_source()])
+    kafka_clients = KafkaClients(clients[0], lambda: clients[1])
+    kafka_clients.open([a_source(), a_source()])
     clients[1].take = failing  # type: ignore[method-assign]
-    (taken,) = lanes.take(1, 0)
+    (taken,) = kafka_clients.take(1, 0)
     assert [chunk.values for chunk in taken[1].chunks] == [[b"x"]]
     with pytest.raises(Unavailable):
-        lanes.take(1, 0)
+        kafka_clients.take(1, 0)
 
 
 def failing(count: int, timeout: float) -> Any:

@@ -47,8 +47,8 @@ def files_glob(step: FetchStepFilesGlob, context: Context) -> Generator[FetchedF
         copy = context.folder / "fetched"
         digest, seen = copy_file(match.path, copy, context, match.name)
         read = ReadFile(name=match.name, size=seen.st_size, modified=seen.st_mtime_ns, digest=str(digest))
-        known = context.position.files.get(match.name)
-        if known is None or known.digest != read.digest:
+        previous = context.position.files.get(match.name)
+        if previous is None or previous.digest != read.digest:
             yield FetchedFile(
                 label=match.name,
                 file=copy,
@@ -60,20 +60,20 @@ def files_glob(step: FetchStepFilesGlob, context: Context) -> Generator[FetchedF
 
 
 def _is_read(read: ReadFile, position: PollPosition) -> bool:
-    known = position.files.get(read.name)
-    return known is not None and known.digest == read.digest
+    previous = position.files.get(read.name)
+    return previous is not None and previous.digest == read.digest
 
 
 def _may_be_new(match: _Match, context: Context) -> bool:
     """Return whether a file is to be read: by its name, size and time."""
-    known = context.position.files.get(match.name)
-    if known is None:
+    previous = context.position.files.get(match.name)
+    if previous is None:
         return True
-    if not known.digest:
+    if not previous.digest:
         return False
-    if (known.size, known.modified) == (match.size, match.modified):
+    if (previous.size, previous.modified) == (match.size, match.modified):
         return False
-    if not context.is_reread and known.size != match.size:
+    if not context.is_reread and previous.size != match.size:
         log.warning("a file changed after it was read, and is not read again", file=match.name)
     return context.is_reread
 

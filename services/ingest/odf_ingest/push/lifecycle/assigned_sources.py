@@ -217,9 +217,9 @@ class AssignedSources:
     def stuck(self) -> Mapping[Key, Refused]:
         """Return why sources are stalled; with an empty name, why a dataset cannot be read."""
         refusals: dict[Key, Refused] = {}
-        for dataset, known in list(self._datasets.items()):
-            if known.trouble is not None:
-                refusals[Key(dataset, "")] = stalls.of_dataset(known.trouble)
+        for dataset, assigned in list(self._datasets.items()):
+            if assigned.trouble is not None:
+                refusals[Key(dataset, "")] = stalls.of_dataset(assigned.trouble)
         for key, record in list(self._records.items()):
             why = stalls.of_source(record, self._queues.building)
             if why is not None:
@@ -228,9 +228,9 @@ class AssignedSources:
 
     def stuck_since(self, key: Key) -> int | None:
         """Return since when a source, or a dataset (empty name), is stalled, in ns since the epoch; None if unknown."""
-        known, record = self._datasets.get(key[0]), self._records.get(key)
+        assigned, record = self._datasets.get(key[0]), self._records.get(key)
         if record is None:
-            since = known.trouble.since if known is not None and known.trouble is not None else None
+            since = assigned.trouble.since if assigned is not None and assigned.trouble is not None else None
         else:
             since = stalls.since_of(record, self._queues.building)
         return None if since is None else int(since * 1e9)
@@ -268,9 +268,9 @@ class AssignedSources:
         dataset = inspection.dataset
         if not self.is_owned(dataset):
             return
-        known = self._datasets.get(dataset, _Dataset())
+        assigned = self._datasets.get(dataset, _Dataset())
         if inspection.error is not None:
-            self._unreadable(dataset, known, inspection.error)
+            self._unreadable(dataset, assigned, inspection.error)
             return
         if inspection.entry is None or inspection.state is None or not inspection.entry.push_topics:
             if dataset in self._datasets:
@@ -281,7 +281,7 @@ class AssignedSources:
             self._unchecked.discard(dataset)
             return
         topics = {topic.key(dataset): topic for topic in inspection.topics}
-        for key in known.sources - topics.keys():
+        for key in assigned.sources - topics.keys():
             self._close(key)
         self._datasets[dataset] = _Dataset(entry=inspection.entry, sources=frozenset(topics))
         was_unchecked = dataset in self._unchecked
@@ -378,12 +378,12 @@ class AssignedSources:
             record.source.alias = alias
         return replace(record, alias=alias)
 
-    def _unreadable(self, dataset: DatasetId, known: _Dataset, error: OdfError) -> None:
+    def _unreadable(self, dataset: DatasetId, assigned: _Dataset, error: OdfError) -> None:
         """Retry a dataset later; its open sources continue as long as they can."""
-        trouble = Trouble.of(error, known.trouble)
+        trouble = Trouble.of(error, assigned.trouble)
         if trouble.tries == 1:
             log.error("cannot read dataset", dataset=str(dataset), why=trouble.why)
-        self._datasets[dataset] = replace(known, trouble=trouble)
+        self._datasets[dataset] = replace(assigned, trouble=trouble)
         self._schedule.later(dataset, trouble.delay)
 
     def _fail(self, record: SourceRecord, error: OdfError) -> None:
@@ -416,10 +416,10 @@ class AssignedSources:
         metrics.STOPPED.labels(record.alias, source).set(sum(phase is Phase.STOPPED for phase in phases))
 
     def _drop(self, dataset: DatasetId) -> None:
-        known = self._datasets.pop(dataset, _Dataset())
+        assigned = self._datasets.pop(dataset, _Dataset())
         self._schedule.forget(dataset)
         self._unchecked.discard(dataset)
-        for key in known.sources:
+        for key in assigned.sources:
             self._close(key)
 
     def _close(self, key: Key) -> None:

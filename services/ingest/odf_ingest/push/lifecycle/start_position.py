@@ -38,8 +38,8 @@ def open_source(
     Raises `NotFound` if the topic does not exist yet, `Unavailable` if it cannot be described, and `TopicGone`,
     `TopicReplaced`, `RecordsExpired` or `PositionBeyondEnd` if continuing would skip or repeat records.
     """
-    known = position_of(state, topic.source).topics.get(topic.name)
-    start = _start(require_same(topic.name, topic.described, known), topic, known)
+    committed = position_of(state, topic.source).topics.get(topic.name)
+    start = _start(require_same(topic.name, topic.described, committed), topic, committed)
     plan = plan_of(state, state.push_sources[topic.source], topic.columns)
     require_possible(topic.columns, plan)
     return PushSource(
@@ -59,17 +59,17 @@ def open_source(
     )
 
 
-def require_same(topic: str, described: TopicInfo | OdfError, known: TopicPosition | None) -> TopicInfo:
+def require_same(topic: str, described: TopicInfo | OdfError, committed: TopicPosition | None) -> TopicInfo:
     """Return a topic's description; raises `TopicGone` or `TopicReplaced` unless it is the topic read before.
 
     If `described` is an error, it is raised.
     """
-    if isinstance(described, NotFound) and known is not None:
+    if isinstance(described, NotFound) and committed is not None:
         raise TopicGone(topic=topic) from described
     if isinstance(described, OdfError):
         raise described
-    if known is not None and known.topic_id != described.topic_id:
-        raise TopicReplaced(topic=topic, expected=known.topic_id, actual=described.topic_id)
+    if committed is not None and committed.topic_id != described.topic_id:
+        raise TopicReplaced(topic=topic, expected=committed.topic_id, actual=described.topic_id)
     return described
 
 
@@ -81,12 +81,12 @@ def stop_at(topic: SourceTopic, why: TopicGone | TopicReplaced, *, dataset: str)
     )
 
 
-def messages_after(known: TopicPosition | None, topic: SourceTopic) -> int | None:
+def messages_after(committed: TopicPosition | None, topic: SourceTopic) -> int | None:
     """Return the number of messages of a topic after a position, or all of them without one; None if unknown."""
     described = topic.described
     if isinstance(described, OdfError):
         return None
-    next_ = {} if known is None else known.next
+    next_ = {} if committed is None else committed.next
     starts = topic.starts(described)
     return sum(max(high - next_.get(number, starts[number]), 0) for number, high in described.high.items())
 
@@ -94,7 +94,7 @@ def messages_after(known: TopicPosition | None, topic: SourceTopic) -> int | Non
 def has_moved(source: PushSource, state: ChainState, topic: SourceTopic) -> bool:
     """Return whether the source, its topic or the start that was chosen differs from what is being read."""
     described = topic.described
-    known = position_of(state, source.name).topics.get(topic.name)
+    committed = position_of(state, source.name).topics.get(topic.name)
     if not source.is_as_defined(state) or topic.name != source.topic:
         return True
     if isinstance(described, OdfError):
@@ -102,7 +102,7 @@ def has_moved(source: PushSource, state: ChainState, topic: SourceTopic) -> bool
     if topic.columns != source.columns:
         return True
     return (
-        (known is None and topic.start != source.start)
+        (committed is None and topic.start != source.start)
         or described.topic_id != source.topic_id
         or described.low.keys() != source.offsets.next.keys()
     )
@@ -110,17 +110,17 @@ def has_moved(source: PushSource, state: ChainState, topic: SourceTopic) -> bool
 
 def is_elsewhere(source: PushSource, state: ChainState) -> bool:
     """Return whether an idle or waiting source differs from the chain's position: a reset, or another writer."""
-    known = position_of(state, source.name).topics.get(source.topic)
-    at = {} if known is None else known.next
+    committed = position_of(state, source.name).topics.get(source.topic)
+    at = {} if committed is None else committed.next
     return any(at.get(number, source.beginning[number]) != next_ for number, next_ in source.position.items())
 
 
-def _start(described: TopicInfo, topic: SourceTopic, known: TopicPosition | None) -> _Start:
+def _start(described: TopicInfo, topic: SourceTopic, committed: TopicPosition | None) -> _Start:
     beginning = topic.starts(described)
     positions = {}
     for number, low in described.low.items():
         high = described.high[number]
-        at = beginning[number] if known is None else known.next.get(number, beginning[number])
+        at = beginning[number] if committed is None else committed.next.get(number, beginning[number])
         if at < low:
             raise RecordsExpired(topic=topic.name, partition=number, next=at, low=low)
         if at > high:

@@ -64,20 +64,20 @@ def _batch(step: ReadStepCsv, value: bytes, schema: pa.Schema | None) -> pa.Tabl
             # A truncated file must not count as an empty snapshot.
             raise InvalidInput(text="has no header")
         return (schema or pa.schema([])).empty_table()
-    wanted = infer_batch(step, value, None) if schema is None else schema
-    assert wanted is not None
+    column_schema = infer_batch(step, value, None) if schema is None else schema
+    assert column_schema is not None
     require_utf8_lines(text)
-    names, body = wanted.names, text
+    names, body = column_schema.names, text
     if step.header:
         header, body = _header_of(grammar_of(step), text)
         names = header_names(step, header)
-    order = in_order_of(names, wanted, is_open=False)
+    order = in_order_of(names, column_schema, is_open=False)
     try:
         grammar_of(step).require_closed(body)
         table = order.empty_table() if not body or body.isspace() else parse(step, body, order)
     except InvalidInput:
         table = _by_record(step, body, order, skipped=text.count(b"\n") - body.count(b"\n"))
-    return table.select(wanted.names)
+    return table.select(column_schema.names)
 
 
 @split_file.register(ReadStepCsv)

@@ -172,9 +172,9 @@ def _readable(schema: pa.Schema) -> pa.Schema:
     )
 
 
-def _with_trimmed_decimals(table: pa.Table, wanted: pa.Schema) -> pa.Table:
+def _with_trimmed_decimals(table: pa.Table, target: pa.Schema) -> pa.Table:
     """Remove white space around decimals, as Arrow does with other numbers."""
-    for index, column in enumerate(wanted):
+    for index, column in enumerate(target):
         if kind.is_decimal(column.type):
             trimmed = pc.utf8_trim_whitespace(table.column(index))
             table = table.set_column(index, column.name, trimmed)
@@ -187,9 +187,9 @@ def _with_text_for_integers(schema: pa.Schema) -> pa.Schema:
     )
 
 
-def _with_whole_numbers(table: pa.Table, wanted: pa.Schema) -> pa.Table:
+def _with_whole_numbers(table: pa.Table, target: pa.Schema) -> pa.Table:
     columns = []
-    for column, values in zip(wanted, table.columns, strict=True):
+    for column, values in zip(target, table.columns, strict=True):
         if kind.is_integer(column.type):
             try:
                 columns.append(to_whole_numbers(values, column.type))
@@ -197,7 +197,7 @@ def _with_whole_numbers(table: pa.Table, wanted: pa.Schema) -> pa.Table:
                 raise InvalidInput(where=f"column {column.name}", text=error.text) from error
         else:
             columns.append(values)
-    return pa.Table.from_arrays(columns, schema=wanted)
+    return pa.Table.from_arrays(columns, schema=target)
 
 
 def _require_finite(step: ReadStepCsv, text: bytes, table: pa.Table) -> None:
@@ -266,12 +266,12 @@ def _explained(text: str, names: Sequence[str], schema: pa.Schema | None) -> Inv
     if of_column is not None:
         number, type_, what = of_column.groups()
         name = names[int(number)]
-        wanted = None if schema is None else schema.field(int(number)).type
-        if type_ is not None and wanted is not None and kind.is_integer(wanted):
+        column_type = None if schema is None else schema.field(int(number)).type
+        if type_ is not None and column_type is not None and kind.is_integer(column_type):
             return _NotWhole(where=f"column {name}", text=f"{printable(what)} for {type_}")
         value = _VALUE.search(what)
-        if value is not None and wanted is not None:
-            text = f"{shown(value.group(1))} is not a value of {type_name(wanted)}"
+        if value is not None and column_type is not None:
+            text = f"{shown(value.group(1))} is not a value of {type_name(column_type)}"
             return InvalidInput(where=f"column {name}", text=text)
         text = printable(what)
         return InvalidInput(where=f"column {name}", text=text if type_ is None else f"{text} for {type_}")

@@ -80,11 +80,11 @@ def read_named(records: Mapping[str, bytes], schema: pa.Schema | None) -> pa.Tab
     if not records:
         return (schema or pa.schema([])).empty_table()
     lines = list(records.values())
-    wanted = columns_of_batch(lines, None, _FORMATS) if schema is None else schema
+    column_schema = columns_of_batch(lines, None, _FORMATS) if schema is None else schema
     try:
-        return parse_objects(lines, wanted, _FORMATS)
+        return parse_objects(lines, column_schema, _FORMATS)
     except InvalidInput:
-        return read_records_by_name(lines, list(records), wanted, _FORMATS)
+        return read_records_by_name(lines, list(records), column_schema, _FORMATS)
 
 
 def _records_of(features: Mapping[str, bytes]) -> Mapping[str, bytes]:

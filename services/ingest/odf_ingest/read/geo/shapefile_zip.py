@@ -46,18 +46,18 @@ def _parts(file: zipfile.ZipFile, sub_path: str | None) -> ShapefileParts:
     files = [entry for entry in entries if not entry.is_dir() and not entry.filename.startswith(_MAC)]
     shp = _chosen([file.filename for file in files if file.filename.lower().endswith(".shp")], sub_path)
     stem = shp[:-3].lower()
-    found: dict[str, zipfile.ZipInfo] = {}
+    by_suffix: dict[str, zipfile.ZipInfo] = {}
     for member in files:
         if member.filename.lower().startswith(stem) and member.filename.lower().count(".") == stem.count("."):
             suffix = member.filename.lower()[len(stem) :]
-            if suffix in found:
+            if suffix in by_suffix:
                 raise InvalidInput(where=member.filename, text="is in the archive twice")
-            found[suffix] = member
+            by_suffix[suffix] = member
     return ShapefileParts(
-        shp=_required(file, found, "shp", shp),
-        dbf=_required(file, found, "dbf", shp),
-        prj=_read(file, found["prj"]) if "prj" in found else None,
-        cpg=_read(file, found["cpg"]) if "cpg" in found else None,
+        shp=_required(file, by_suffix, "shp", shp),
+        dbf=_required(file, by_suffix, "dbf", shp),
+        prj=_read(file, by_suffix["prj"]) if "prj" in by_suffix else None,
+        cpg=_read(file, by_suffix["cpg"]) if "cpg" in by_suffix else None,
     )
 
 
@@ -75,10 +75,10 @@ def _chosen(names: list[str], sub_path: str | None) -> str:
     raise InvalidInput(text=f"the archive has {len(matching)} shapefiles: {listed}; {advice}")
 
 
-def _required(file: zipfile.ZipFile, found: dict[str, zipfile.ZipInfo], suffix: str, shp: str) -> bytes:
-    if suffix not in found:
+def _required(file: zipfile.ZipFile, by_suffix: dict[str, zipfile.ZipInfo], suffix: str, shp: str) -> bytes:
+    if suffix not in by_suffix:
         raise InvalidInput(where=shp, text=f"the archive lacks its .{suffix} file")
-    return _read(file, found[suffix])
+    return _read(file, by_suffix[suffix])
 
 
 def _read(file: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:

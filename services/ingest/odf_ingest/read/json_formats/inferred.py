@@ -30,15 +30,15 @@ HALF_PAIR: Final = re.compile(
 MAX_NESTING: Final = 32  # thousands of nested types would overflow the parser's stack
 
 
-def inferred(lines: MessageBuffer, known: pa.Schema | None, found: pa.Schema | None) -> pa.Schema:
+def inferred(lines: MessageBuffer, known: pa.Schema | None, parsed: pa.Schema | None) -> pa.Schema:
     """Return the known columns, then new ones, in stored types.
 
-    `found`: the schema inferred by pyarrow; None if it refuses the lines.
+    `parsed`: the schema inferred by pyarrow; None if it refuses the lines.
     """
-    if found is None or (_has_doubles(found) and LONG_INTEGER.search(lines.text)):
+    if parsed is None or (_has_doubles(parsed) and LONG_INTEGER.search(lines.text)):
         deep = too_deep(lines)
-        found = _voted(line for row, line in enumerate(lines) if line and row not in deep)
-    return continued(known, found)
+        parsed = _voted(line for row, line in enumerate(lines) if line and row not in deep)
+    return continued(known, parsed)
 
 
 def too_deep(lines: MessageBuffer) -> AbstractSet[int]:
@@ -133,8 +133,8 @@ class _Votes:
 
     def columns(self) -> list[tuple[str, pa.DataType]]:
         """Return the names and types of fields with values."""
-        found = [(name, votes.winner()) for name, votes in self._fields.items()]
-        return [(name, type_) for name, type_ in found if type_ is not None and _is_name(name)]
+        fields = [(name, votes.winner()) for name, votes in self._fields.items()]
+        return [(name, type_) for name, type_ in fields if type_ is not None and _is_name(name)]
 
     def winner(self) -> pa.DataType | None:
         """Return the type of most values; None without values.

@@ -53,11 +53,11 @@ def _batch(step: ReadStepJson, value: bytes, schema: pa.Schema | None) -> pa.Tab
     lines, places = _placed(step, value)
     if not lines:
         return (schema or pa.schema([])).empty_table()
-    wanted = columns_of_batch(lines, None, TimeFormats.of(step)) if schema is None else schema
+    column_schema = columns_of_batch(lines, None, TimeFormats.of(step)) if schema is None else schema
     try:
-        return parse_objects(lines, wanted, TimeFormats.of(step))
+        return parse_objects(lines, column_schema, TimeFormats.of(step))
     except InvalidInput:
-        return read_records_by_name(lines, places, wanted, TimeFormats.of(step))
+        return read_records_by_name(lines, places, column_schema, TimeFormats.of(step))
 
 
 @split_file.register(ReadStepJson)

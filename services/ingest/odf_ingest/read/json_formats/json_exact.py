@@ -136,74 +136,74 @@ def _fitted(members: dict[str, object], column: pa.Field, where: str) -> str:
     return _value(members[column.name], column.type, where)
 
 
-def _value(value: object, wanted: pa.DataType, where: str) -> str:
+def _value(value: object, target: pa.DataType, where: str) -> str:
     if value is None:
         return "null"
-    if kind.is_struct(wanted) and isinstance(value, dict):
-        parts = [inner for inner in wanted.fields if inner.name in value]
+    if kind.is_struct(target) and isinstance(value, dict):
+        parts = [inner for inner in target.fields if inner.name in value]
         return _written([(part.name, _fitted(value, part, f"{where}.{part.name}")) for part in parts])
-    if kind.is_list(wanted) and isinstance(value, list):
-        return f"[{','.join(_value(item, wanted.value_type, f'{where}[]') for item in value)}]"
-    if kind.is_boolean(wanted) and isinstance(value, bool):
+    if kind.is_list(target) and isinstance(value, list):
+        return f"[{','.join(_value(item, target.value_type, f'{where}[]') for item in value)}]"
+    if kind.is_boolean(target) and isinstance(value, bool):
         return json.dumps(value)
     is_number = isinstance(value, Quoted)
-    if kind.is_integer(wanted) and is_number:
-        return _integer(str(value), wanted, where)
-    if kind.is_floating(wanted) and is_number:
-        return _floating(str(value), wanted, where)
-    if kind.is_decimal(wanted) and isinstance(value, str):
-        return _decimal(value, wanted, where)
-    if _is_text(wanted) and isinstance(value, str) and not is_number:
+    if kind.is_integer(target) and is_number:
+        return _integer(str(value), target, where)
+    if kind.is_floating(target) and is_number:
+        return _floating(str(value), target, where)
+    if kind.is_decimal(target) and isinstance(value, str):
+        return _decimal(value, target, where)
+    if _is_text(target) and isinstance(value, str) and not is_number:
         return json.dumps(value, ensure_ascii=False)
-    raise _misfit(value, wanted, where)
+    raise _misfit(value, target, where)
 
 
-def _is_text(wanted: pa.DataType) -> bool:
+def _is_text(target: pa.DataType) -> bool:
     """Return whether values of the type are JSON strings."""
-    is_number = kind.is_integer(wanted) or kind.is_floating(wanted) or kind.is_decimal(wanted)
-    return not (is_number or kind.is_boolean(wanted) or kind.is_nested(wanted))
+    is_number = kind.is_integer(target) or kind.is_floating(target) or kind.is_decimal(target)
+    return not (is_number or kind.is_boolean(target) or kind.is_nested(target))
 
 
-def _integer(token: str, wanted: pa.DataType, where: str) -> str:
+def _integer(token: str, target: pa.DataType, where: str) -> str:
     digits = "" if token in _INFINITE else _whole_number(token)
-    bits = wanted.bit_width - int(kind.is_signed_integer(wanted))
-    least = -(2**bits) if kind.is_signed_integer(wanted) else 0
+    bits = target.bit_width - int(kind.is_signed_integer(target))
+    least = -(2**bits) if kind.is_signed_integer(target) else 0
     if not digits or not least <= int(digits) < 2**bits:
-        raise _misfit(Quoted(token), wanted, where)
+        raise _misfit(Quoted(token), target, where)
     return str(int(digits))
 
 
-def _floating(token: str, wanted: pa.DataType, where: str) -> str:
-    if token not in _INFINITE and pa.scalar(float(token)).cast(wanted).as_py() in (
+def _floating(token: str, target: pa.DataType, where: str) -> str:
+    if token not in _INFINITE and pa.scalar(float(token)).cast(target).as_py() in (
         float("inf"),
         -float("inf"),
     ):
-        raise _misfit(Quoted(token), wanted, where)
+        raise _misfit(Quoted(token), target, where)
     return token
 
 
-def _decimal(token: str, wanted: pa.DataType, where: str) -> str:
+def _decimal(token: str, target: pa.DataType, where: str) -> str:
     # Python's own parser also accepts white space, underscores and digits of all scripts.
     if _DECIMAL.fullmatch(token) is None:
-        raise _misfit(token, wanted, where)
+        raise _misfit(token, target, where)
     try:
         number = Decimal(token)
     except ArithmeticError as error:
-        raise _misfit(token, wanted, where) from error
+        raise _misfit(token, target, where) from error
     if number == 0:
         return "0"
     digits = "".join(map(str, number.as_tuple().digits))
     scale = -int(number.as_tuple().exponent) - (len(digits) - len(digits.rstrip("0")))
-    if scale > wanted.scale or number.adjusted() >= wanted.precision - wanted.scale:
-        raise _misfit(token, wanted, where)
+    if scale > target.scale or number.adjusted() >= target.precision - target.scale:
+        raise _misfit(token, target, where)
     return f"{number:f}"
 
 
-def _misfit(value: object, wanted: pa.DataType, where: str) -> Misfit:
+def _misfit(value: object, target: pa.DataType, where: str) -> Misfit:
     if isinstance(value, dict | list):
         value = Quoted("an object" if isinstance(value, dict) else "an array")
     quoted = Quoted(json.dumps(value)) if isinstance(value, bool) else value
-    return Misfit(where=f"column {where}", text=f"{shown(quoted)} is not a value of {type_name(wanted)}")
+    return Misfit(where=f"column {where}", text=f"{shown(quoted)} is not a value of {type_name(target)}")
 
 
 PositionedText = tuple[int, str]  # where a record begins, in characters, and its text

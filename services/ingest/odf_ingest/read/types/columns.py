@@ -58,21 +58,21 @@ def parsed_schema(schema: pa.Schema, formats: TimeFormats, *, is_lenient: bool =
     )
 
 
-def _parsed(wanted: pa.DataType, formats: TimeFormats, *, is_lenient: bool) -> pa.DataType:
-    if kind.is_timestamp(wanted):
-        return pa.string() if is_lenient or formats.timestamp is not None else read_as(wanted)
-    if kind.is_date(wanted) or kind.is_time(wanted) or kind.is_duration(wanted) or wanted == UUID:
+def _parsed(target: pa.DataType, formats: TimeFormats, *, is_lenient: bool) -> pa.DataType:
+    if kind.is_timestamp(target):
+        return pa.string() if is_lenient or formats.timestamp is not None else read_as(target)
+    if kind.is_date(target) or kind.is_time(target) or kind.is_duration(target) or target == UUID:
         return pa.string()
-    if formats.has_base64 and _is_bytes(wanted):
+    if formats.has_base64 and _is_bytes(target):
         return pa.string()
-    if kind.is_decimal128(wanted):
-        return pa.decimal256(wanted.precision, wanted.scale)
-    if kind.is_struct(wanted):
-        parts = [(f, _parsed(f.type, formats, is_lenient=is_lenient)) for f in wanted.fields]
+    if kind.is_decimal128(target):
+        return pa.decimal256(target.precision, target.scale)
+    if kind.is_struct(target):
+        parts = [(f, _parsed(f.type, formats, is_lenient=is_lenient)) for f in target.fields]
         return pa.struct([(inner.name, parsed) for inner, parsed in parts])
-    if kind.is_list(wanted):
-        return pa.list_(pa.field("element", _parsed(wanted.value_type, formats, is_lenient=is_lenient)))
-    return wanted
+    if kind.is_list(target):
+        return pa.list_(pa.field("element", _parsed(target.value_type, formats, is_lenient=is_lenient)))
+    return target
 
 
 def converted(table: pa.Table, schema: pa.Schema, formats: TimeFormats) -> pa.Table:
@@ -99,75 +99,75 @@ def unconvertible(table: pa.Table, schema: pa.Schema, formats: TimeFormats) -> d
     return faults
 
 
-def unconvertible_rows(column: pa.ChunkedArray, wanted: pa.Field, formats: TimeFormats) -> set[int]:
+def unconvertible_rows(column: pa.ChunkedArray, target: pa.Field, formats: TimeFormats) -> set[int]:
     """Return the rows of one column that cannot be converted; only pieces with such rows are checked row by row."""
-    if _converts(column, wanted, formats):
+    if _converts(column, target, formats):
         return set()
     found: set[int] = set()
     for start in range(0, len(column), _ROWS_PER_PIECE):
         piece = column.slice(start, _ROWS_PER_PIECE)
-        if not _converts(piece, wanted, formats):
-            rows = (row for row in range(len(piece)) if not _converts(piece.slice(row, 1), wanted, formats))
+        if not _converts(piece, target, formats):
+            rows = (row for row in range(len(piece)) if not _converts(piece.slice(row, 1), target, formats))
             found |= {start + row for row in rows}
     return found
 
 
-def _converts(column: pa.ChunkedArray, wanted: pa.Field, formats: TimeFormats) -> bool:
+def _converts(column: pa.ChunkedArray, target: pa.Field, formats: TimeFormats) -> bool:
     try:
-        with_known_years(pa.table([_converted(column, wanted, formats)], [wanted.name]))
+        with_known_years(pa.table([_converted(column, target, formats)], [target.name]))
     except InvalidInput:
         return False
     return True
 
 
-def _converted(column: pa.ChunkedArray, wanted: pa.Field, formats: TimeFormats) -> pa.ChunkedArray:
-    if column.type == wanted.type:
+def _converted(column: pa.ChunkedArray, target: pa.Field, formats: TimeFormats) -> pa.ChunkedArray:
+    if column.type == target.type:
         return column
     try:
         is_plain = not (kind.is_string(column.type) or kind.is_nested(column.type))
-        stored = _as(column if is_plain else column.combine_chunks(), wanted.type, formats)
+        stored = _as(column if is_plain else column.combine_chunks(), target.type, formats)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, InvalidInput) as error:
-        raise InvalidInput(where=f"column {wanted.name}", text=str(error)) from error
+        raise InvalidInput(where=f"column {target.name}", text=str(error)) from error
     return stored if isinstance(stored, pa.ChunkedArray) else pa.chunked_array([stored])
 
 
-def _as(values: pa.Array, wanted: pa.DataType, formats: TimeFormats) -> pa.Array:
-    if values.type == wanted:
+def _as(values: pa.Array, target: pa.DataType, formats: TimeFormats) -> pa.Array:
+    if values.type == target:
         return values
-    if kind.is_struct(wanted):
+    if kind.is_struct(target):
         is_there = values.is_valid()
-        for at, inner in enumerate(wanted.fields):
+        for at, inner in enumerate(target.fields):
             missing = pc.and_(values.field(at).is_null(), is_there)
             _require(inner, has_nulls=pc.any(missing, min_count=0).as_py())
-        parts = [_as(values.field(at), inner.type, formats) for at, inner in enumerate(wanted.fields)]
+        parts = [_as(values.field(at), inner.type, formats) for at, inner in enumerate(target.fields)]
         mask = values.is_null() if values.null_count else None
-        return pa.StructArray.from_arrays(parts, fields=list(wanted.fields), mask=mask)
-    if kind.is_list(wanted):
-        _require(wanted.value_field, has_nulls=values.flatten().null_count > 0)
-        items = _as(values.values, wanted.value_type, formats)
+        return pa.StructArray.from_arrays(parts, fields=list(target.fields), mask=mask)
+    if kind.is_list(target):
+        _require(target.value_field, has_nulls=values.flatten().null_count > 0)
+        items = _as(values.values, target.value_type, formats)
         buffers = values.buffers()[:2]
-        return pa.Array.from_buffers(wanted, len(values), buffers, offset=values.offset, children=[items])
+        return pa.Array.from_buffers(target, len(values), buffers, offset=values.offset, children=[items])
     if kind.is_string(values.type):
-        values = _of_text(values, wanted, formats)
-    if values.type == wanted:
+        values = _of_text(values, target, formats)
+    if values.type == target:
         return values
     try:
         # Fractions finer than declared are truncated.
-        return values.cast(wanted, safe=not kind.is_timestamp(wanted))
+        return values.cast(target, safe=not kind.is_timestamp(target))
     except pa.ArrowInvalid as error:
-        value = values[first_misfit(values, wanted)].as_py()
-        raise InvalidInput(text=f"{shown(value)} is not a value of {type_name(wanted)}") from error
+        value = values[first_misfit(values, target)].as_py()
+        raise InvalidInput(text=f"{shown(value)} is not a value of {type_name(target)}") from error
 
 
-def first_misfit(values: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> int:
+def first_misfit(values: pa.Array | pa.ChunkedArray, target: pa.DataType) -> int:
     """Return the first row whose value cannot be cast; one of them cannot."""
     first, count = 0, len(values)
     while count > 1:
         half = count // 2
         some = values.slice(first, half)
         try:
-            require_room(some, wanted)
-            some.cast(wanted)
+            require_room(some, target)
+            some.cast(target)
         except (pa.ArrowInvalid, ValueError, InvalidInput):
             count = half
         else:
@@ -180,25 +180,25 @@ def _require(part: pa.Field, *, has_nulls: bool) -> None:
         raise InvalidInput(text=f"its field {part.name} is required and is null")
 
 
-def _of_text(texts: pa.Array, wanted: pa.DataType, formats: TimeFormats) -> pa.Array:
+def _of_text(texts: pa.Array, target: pa.DataType, formats: TimeFormats) -> pa.Array:
     """Return values close to the expected type, or strings if Arrow can convert them."""
-    if kind.is_timestamp(wanted):
-        return to_timestamps(texts, formats.timestamp, wanted)
-    if kind.is_date(wanted):
+    if kind.is_timestamp(target):
+        return to_timestamps(texts, formats.timestamp, target)
+    if kind.is_date(target):
         return to_dates(texts, formats.date)
-    if kind.is_time(wanted):
-        return to_times(texts, wanted)
-    if kind.is_decimal(wanted):
-        require_room(texts, wanted)
-    if kind.is_integer(wanted):
-        require_decimal_digits(texts, wanted)
-    if formats.has_base64 and _is_bytes(wanted):
+    if kind.is_time(target):
+        return to_times(texts, target)
+    if kind.is_decimal(target):
+        require_room(texts, target)
+    if kind.is_integer(target):
+        require_decimal_digits(texts, target)
+    if formats.has_base64 and _is_bytes(target):
         return _to_bytes(texts)
-    return to_uuids(texts) if wanted == UUID else texts
+    return to_uuids(texts) if target == UUID else texts
 
 
-def _is_bytes(wanted: pa.DataType) -> bool:
-    return bool(kind.is_binary(wanted)) or bool(kind.is_fixed_size_binary(wanted) and wanted != UUID)
+def _is_bytes(target: pa.DataType) -> bool:
+    return bool(kind.is_binary(target)) or bool(kind.is_fixed_size_binary(target) and target != UUID)
 
 
 def _to_bytes(texts: pa.Array) -> pa.Array:

@@ -6,22 +6,22 @@ import pyarrow.types as kind
 from odf_common.data.stored_types import stored_type
 
 
-def continued(known: pa.Schema | None, found: pa.Schema) -> pa.Schema:
-    """Return the known columns, then those that only `found` has, in stored types.
+def continued(known: pa.Schema | None, inferred: pa.Schema) -> pa.Schema:
+    """Return the known columns, then those that only `inferred` has, in stored types.
 
-    Known structs get the additional fields of `found`. Types without any value, such as null, are left out.
+    Known structs get the additional fields of `inferred`. Types without any value, such as null, are left out.
     """
     before = {} if known is None else {column.name: column for column in known}
-    columns = [_continued(column, found) for column in before.values()]
-    new = ((column.name, _with_values(column.type)) for column in found if column.name not in before)
+    columns = [_continued(column, inferred) for column in before.values()]
+    new = ((column.name, _with_values(column.type)) for column in inferred if column.name not in before)
     return pa.schema(
         [*columns, *(pa.field(name, stored_type(type_)) for name, type_ in new if type_ is not None)]
     )
 
 
-def _continued(column: pa.Field, found: pa.Schema) -> pa.Field:
-    at = found.get_field_index(column.name)
-    new = None if at < 0 else _with_values(found.field(at).type)
+def _continued(column: pa.Field, inferred: pa.Schema) -> pa.Field:
+    at = inferred.get_field_index(column.name)
+    new = None if at < 0 else _with_values(inferred.field(at).type)
     return column if new is None else column.with_type(_union(column.type, stored_type(new)))
 
 

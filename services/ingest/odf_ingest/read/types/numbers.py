@@ -19,34 +19,34 @@ _INFINITE: Final = r"(?i)^\s*[+-]?inf(?:inity)?\s*$"
 _TOO_MANY_DIGITS: Final = 30  # no integer type has as many
 
 
-def to_whole_numbers(texts: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
+def to_whole_numbers(texts: pa.Array | pa.ChunkedArray, target: pa.DataType) -> pa.Array | pa.ChunkedArray:
     """Return integers; raises `InvalidInput` for the first string that is not one, such as `1039.5`."""
-    require_decimal_digits(texts, wanted)
+    require_decimal_digits(texts, target)
     plain = pc.utf8_trim_whitespace(pc.replace_substring_regex(texts, _ZERO_FRACTION, r"\1"))
     try:
-        return plain.cast(wanted)
+        return plain.cast(target)
     except pa.ArrowInvalid:
-        numbers = [None if text is None else _whole_number(text, wanted) for text in texts.to_pylist()]
-    return pa.array(numbers, wanted)
+        numbers = [None if text is None else _whole_number(text, target) for text in texts.to_pylist()]
+    return pa.array(numbers, target)
 
 
-def require_decimal_digits(texts: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> None:
+def require_decimal_digits(texts: pa.Array | pa.ChunkedArray, target: pa.DataType) -> None:
     """Raise `InvalidInput` for the first string with hexadecimal digits."""
     wrong = texts.filter(pc.match_substring_regex(texts, HEXADECIMAL))
     if len(wrong):
-        raise InvalidInput(text=f"{shown(wrong[0].as_py())} is not a value of {type_name(wanted)}")
+        raise InvalidInput(text=f"{shown(wrong[0].as_py())} is not a value of {type_name(target)}")
 
 
-def _whole_number(text: str, wanted: pa.DataType) -> int:
+def _whole_number(text: str, target: pa.DataType) -> int:
     try:
-        number: int = pa.scalar(text.strip()).cast(wanted).as_py()
+        number: int = pa.scalar(text.strip()).cast(target).as_py()
     except pa.ArrowInvalid:
-        number = _exact(text, wanted)
+        number = _exact(text, target)
     return number
 
 
-def _exact(text: str, wanted: pa.DataType) -> int:
-    refused = InvalidInput(text=f"{shown(text)} is not a value of {type_name(wanted)}")
+def _exact(text: str, target: pa.DataType) -> int:
+    refused = InvalidInput(text=f"{shown(text)} is not a value of {type_name(target)}")
     try:
         number = Decimal(text) if text.isascii() and "_" not in text else Decimal("NaN")
     except InvalidOperation as error:
@@ -54,31 +54,31 @@ def _exact(text: str, wanted: pa.DataType) -> int:
     if not number.is_finite() or number.adjusted() > _TOO_MANY_DIGITS or number != number.to_integral_value():
         raise refused
     try:
-        pa.scalar(int(number), wanted)
+        pa.scalar(int(number), target)
     except (pa.ArrowInvalid, OverflowError) as error:
         raise refused from error
     return int(number)
 
 
-def require_room(values: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> None:
-    """Raise `InvalidInput` for a decimal, or the text of one, with more digits before the point than `wanted` has.
+def require_room(values: pa.Array | pa.ChunkedArray, target: pa.DataType) -> None:
+    """Raise `InvalidInput` for a decimal, or the text of one, with more digits before the point than `target` has.
 
     Arrow's cast would wrap some of these. Values that are not numbers or text are left to Arrow.
     """
     if isinstance(values, pa.ChunkedArray):
         for chunk in values.chunks:
-            require_room(chunk, wanted)
-    elif kind.is_struct(wanted) and kind.is_struct(values.type):
+            require_room(chunk, target)
+    elif kind.is_struct(target) and kind.is_struct(values.type):
         for part, inner in zip(values.flatten(), values.type.fields, strict=True):
-            if wanted.get_field_index(inner.name) >= 0:
-                require_room(part, wanted.field(inner.name).type)
-    elif kind.is_list(wanted) and (kind.is_list(values.type) or kind.is_large_list(values.type)):
-        require_room(values.flatten(), wanted.value_type)
-    elif kind.is_decimal(wanted) and kind.is_dictionary(values.type):
-        require_room(values.dictionary_decode(), wanted)
-    elif kind.is_decimal(wanted):
-        for value in _suspects(values, wanted.precision - wanted.scale):
-            raise InvalidInput(text=f"{shown(value)} is not a value of {type_name(wanted)}")
+            if target.get_field_index(inner.name) >= 0:
+                require_room(part, target.field(inner.name).type)
+    elif kind.is_list(target) and (kind.is_list(values.type) or kind.is_large_list(values.type)):
+        require_room(values.flatten(), target.value_type)
+    elif kind.is_decimal(target) and kind.is_dictionary(values.type):
+        require_room(values.dictionary_decode(), target)
+    elif kind.is_decimal(target):
+        for value in _suspects(values, target.precision - target.scale):
+            raise InvalidInput(text=f"{shown(value)} is not a value of {type_name(target)}")
 
 
 def _suspects(values: pa.Array, digits: int) -> Iterable[object]:
@@ -111,11 +111,11 @@ def has_wide_decimals(columns: Iterable[pa.Field]) -> bool:
     )
 
 
-def require_finite(texts: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> None:
+def require_finite(texts: pa.Array | pa.ChunkedArray, target: pa.DataType) -> None:
     """Raise `InvalidInput` for the first number that is too large for a float column and would become infinite."""
-    numbers = pc.utf8_trim_whitespace(texts).cast(wanted)
+    numbers = pc.utf8_trim_whitespace(texts).cast(target)
     is_named = pc.match_substring_regex(texts, _INFINITE)
     wrong = pc.and_(pc.is_inf(numbers), pc.invert(is_named))
     if pc.any(wrong, min_count=0).as_py():
         first = texts.filter(wrong)[0].as_py()
-        raise InvalidInput(text=f"{shown(first)} is not a value of {type_name(wanted)}")
+        raise InvalidInput(text=f"{shown(first)} is not a value of {type_name(target)}")

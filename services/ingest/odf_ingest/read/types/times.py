@@ -18,12 +18,12 @@ _ZONE: Final = r"[Tt :]\d\d(?:\.\d+)?\s*(?:[Zz]|[+-]\d\d:?\d\d)$"
 _TIME: Final = r"^(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?$"
 
 
-def read_as(wanted: pa.DataType) -> pa.DataType:
-    """Return the type to parse timestamps to, before conversion to `wanted`: not coarser, and wide if possible."""
-    return pa.timestamp("ns", "UTC") if wanted.unit == "ns" else MICROSECONDS
+def read_as(target: pa.DataType) -> pa.DataType:
+    """Return the type to parse timestamps to, before conversion to `target`: not coarser, and wide if possible."""
+    return pa.timestamp("ns", "UTC") if target.unit == "ns" else MICROSECONDS
 
 
-def to_timestamps(texts: pa.Array, format_text: str | None, wanted: pa.DataType = MICROSECONDS) -> pa.Array:
+def to_timestamps(texts: pa.Array, format_text: str | None, target: pa.DataType = MICROSECONDS) -> pa.Array:
     """Return timestamps of `read_as(wanted)`; RFC 3339 unless a format is given. Raises `InvalidInput`."""
     how = None if format_text is None else time_format(format_text)
 
@@ -33,13 +33,13 @@ def to_timestamps(texts: pa.Array, format_text: str | None, wanted: pa.DataType 
         return _one_by_one(some, how).cast(made) if how.regex is None else _by_regex(some, how, made)
 
     try:
-        return read(texts, read_as(wanted))
+        return read(texts, read_as(target))
     except pa.ArrowInvalid as error:
-        first = _first_refused(texts, partial(read, made=read_as(wanted)))
-        is_far = wanted.unit == "ns" and _reads(first, partial(read, made=MICROSECONDS))
+        first = _first_refused(texts, partial(read, made=read_as(target)))
+        is_far = target.unit == "ns" and _reads(first, partial(read, made=MICROSECONDS))
         reach = ", whose range is the years 1677 to 2262" if is_far else ""
         raise InvalidInput(
-            text=f"{shown(first[0].as_py())} is not a value of {type_name(wanted)}{reach}"
+            text=f"{shown(first[0].as_py())} is not a value of {type_name(target)}{reach}"
         ) from error
 
 
@@ -76,8 +76,8 @@ def _reads(texts: pa.Array, read: Callable[[pa.Array], pa.Array]) -> bool:
     return True
 
 
-def to_times(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return times of day: `HH:MM`, optionally with seconds and a fraction, truncated to the unit of `wanted`."""
+def to_times(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return times of day: `HH:MM`, optionally with seconds and a fraction, truncated to the unit of `target`."""
     is_time = pc.match_substring_regex(texts, _TIME)
     if pc.any(pc.invert(is_time), min_count=0).as_py():
         first = texts.filter(pc.invert(is_time))[0].as_py()
@@ -85,7 +85,7 @@ def to_times(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
     clock = pc.replace_substring_regex(texts, r"(\.\d{9})\d+", r"\1")
     day = pa.scalar("1970-01-01", pa.string())
     timestamps = pc.binary_join_element_wise(day, clock, "T").cast(pa.timestamp("ns"))
-    return timestamps.cast(wanted, safe=False)
+    return timestamps.cast(target, safe=False)
 
 
 def _rfc3339(texts: pa.Array, made: pa.DataType) -> pa.Array:

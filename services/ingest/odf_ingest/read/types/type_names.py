@@ -28,10 +28,10 @@ def shown(value: object) -> str:
 
 def printable(text: str) -> str:
     """Return a text on one line, with control characters escaped; truncated if long."""
-    found = "".join(
+    line = "".join(
         char if char.isprintable() else repr(char)[1:-1] for char in text[: _MAX_TEXT_CHARACTERS + 1]
     )
-    return found if len(found) <= _MAX_TEXT_CHARACTERS else f"{found[:_MAX_TEXT_CHARACTERS]}…"
+    return line if len(line) <= _MAX_TEXT_CHARACTERS else f"{line[:_MAX_TEXT_CHARACTERS]}…"
 
 
 class Quoted(str):

@@ -4,7 +4,7 @@ import pytest
 
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_verifier.verified import VerifiedHeads
+from odf_verifier.verified_heads import VerifiedHeads
 
 DATASET = DatasetId.of_key(bytes(32))
 A, B = Multihash.sha3(b"a" * 32), Multihash.sha3(b"b" * 32)

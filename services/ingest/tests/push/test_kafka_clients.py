@@ -8,7 +8,7 @@ import pytest
 
 from odf_common.adapters.kafka.quiet_partitions import Partition
 from odf_common.errors import Unavailable
-from odf_ingest.push.batches.lanes import Lanes
+from odf_ingest.push.batches.kafka_clients import KafkaClients
 from odf_ingest.push.batches.partition_offsets import PartitionOffsets
 from odf_ingest.push.batches.source import PushSource
 
@@ -57,53 +57,53 @@ def source(topic: str, *positions: int) -> PushSource:
 
 
 class Bench:
-    """Lanes of as many clients as sources of one topic."""
+    """As many clients as sources of one topic."""
 
     def __init__(self, count: int) -> None:
         self.log: list[tuple[str, object]] = []
         self.clients = [Client(name, self.log) for name in "abcd"[:count]]
         others = iter(self.clients[1:])
-        self.lanes = Lanes(cast("Any", self.clients[0]), lambda: cast("Any", next(others)))
+        self.kafka_clients = KafkaClients(cast("Any", self.clients[0]), lambda: cast("Any", next(others)))
         self.sources = [source("shared", 7) for _ in range(count)]
-        self.lanes.open(self.sources)
+        self.kafka_clients.open(self.sources)
         self.opened = list(self.log)
         self.log.clear()
 
     def turns(self) -> str:
         """Return the clients in the order in which they were polled in one round."""
         self.log.clear()
-        self.lanes.take(10, 6.0)
+        self.kafka_clients.take(10, 6.0)
         return "".join(name for name, _ in self.log)
 
 
 def test_sources_of_one_topic_have_separate_clients_and_others_share_the_first() -> None:
     bench = Bench(2)
     assert bench.opened == [("a", {("shared", 0): 7}), ("b", {("shared", 0): 7})]
-    bench.lanes.open([source("other", 1, 2), source("third", 3)])
+    bench.kafka_clients.open([source("other", 1, 2), source("third", 3)])
     assert bench.log == [("a", {("other", 0): 1, ("other", 1): 2, ("third", 0): 3})]
     bench.log.clear()
-    bench.lanes.close(bench.sources[0])
+    bench.kafka_clients.close(bench.sources[0])
     assert bench.log == [("a", ("unassign", ("shared", 0)))]
-    bench.lanes.open([source("shared", 9)])
+    bench.kafka_clients.open([source("shared", 9)])
     assert bench.log[1:] == [("a", {("shared", 0): 9})], "the first client is free for it"
 
 
 def test_a_source_is_paused_and_resumed_in_its_own_client() -> None:
     bench = Bench(2)
-    bench.lanes.pause(bench.sources[1])
-    bench.lanes.resume(bench.sources[1])
+    bench.kafka_clients.pause(bench.sources[1])
+    bench.kafka_clients.resume(bench.sources[1])
     assert bench.log == [("b", ("pause", ("shared", 0))), ("b", ("resume", ("shared", 0)))]
     bench.log.clear()
-    bench.lanes.close(bench.sources[0])
+    bench.kafka_clients.close(bench.sources[0])
     bench.log.clear()
-    bench.lanes.pause(bench.sources[0])
-    bench.lanes.resume(bench.sources[0])
+    bench.kafka_clients.pause(bench.sources[0])
+    bench.kafka_clients.resume(bench.sources[0])
     assert bench.log == [], "it is no longer read"
 
 
 def test_closing_a_source_that_is_not_read_has_no_effect() -> None:
     bench = Bench(1)
-    bench.lanes.close(source("other", 1))
+    bench.kafka_clients.close(source("other", 1))
     assert bench.log == []
 
 
@@ -115,17 +115,17 @@ def test_each_client_is_the_first_in_its_turn() -> None:
 
 def test_the_wait_is_shared_unless_the_last_round_brought_messages() -> None:
     bench = Bench(2)
-    bench.lanes.take(10, 6.0)
+    bench.kafka_clients.take(10, 6.0)
     assert {timeout for _, (_, timeout) in cast("Any", bench.log)} == {3.0}
     bench.clients[0].chunks = ("message",)
-    bench.lanes.take(10, 6.0)
+    bench.kafka_clients.take(10, 6.0)
     bench.log.clear()
-    bench.lanes.take(10, 6.0)
+    bench.kafka_clients.take(10, 6.0)
     assert [asked for _, asked in bench.log] == [(10, 0.0)] * 2
     alone = Bench(1)
     alone.clients[0].chunks = ("message",)
     for _ in range(2):
-        alone.lanes.take(10, 6.0)
+        alone.kafka_clients.take(10, 6.0)
     assert [asked for _, asked in alone.log] == [(10, 6.0)] * 2, "no other client is kept waiting"
 
 
@@ -133,11 +133,11 @@ def test_messages_of_other_clients_are_not_lost_with_one_that_fails() -> None:
     bench = Bench(2)
     bench.clients[1].fails = True
     with pytest.raises(Unavailable):
-        bench.lanes.take(10, 6.0)
+        bench.kafka_clients.take(10, 6.0)
     bench.clients[0].chunks = ("message",)
     with pytest.raises(Unavailable):
-        bench.lanes.take(10, 6.0)  # it is the first in this round
-    found = bench.lanes.take(10, 6.0)
+        bench.kafka_clients.take(10, 6.0)  # it is the first in this round
+    found = bench.kafka_clients.take(10, 6.0)
     assert [cast("Any", taken).chunks for _, taken in found] == [("message",)]
 
 
@@ -146,13 +146,13 @@ def test_an_end_or_a_fault_that_another_client_reports_once_is_not_lost_either(n
     bench = Bench(2)
     bench.clients[1].fails = True
     setattr(bench.clients[0], news, {("shared", 0): 7})
-    ((lane, taken),) = bench.lanes.take(10, 6.0)
-    assert lane.records is cast("Any", bench.clients[0])
+    ((client, taken),) = bench.kafka_clients.take(10, 6.0)
+    assert client.records is cast("Any", bench.clients[0])
     assert getattr(taken, news) == {("shared", 0): 7}
 
 
 def test_all_clients_are_replaced_and_closed() -> None:
     bench = Bench(2)
-    bench.lanes.renew()
-    bench.lanes.close_all()
+    bench.kafka_clients.renew()
+    bench.kafka_clients.close_all()
     assert bench.log == [("a", "renew"), ("b", "renew"), ("a", "close"), ("b", "close")]

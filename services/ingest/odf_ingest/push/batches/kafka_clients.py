@@ -15,7 +15,7 @@ from odf_ingest.push.batches.source import PushSource
 
 
 class Records(Protocol):
-    """What a lane needs of the Kafka adapter: batches of messages from assigned partitions; used by one thread."""
+    """What a client needs of the Kafka adapter: batches of messages from assigned partitions; used by one thread."""
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
         """Also read these partitions, starting at these offsets."""
@@ -46,19 +46,19 @@ NewClient = Callable[[], Records]
 
 
 @dataclass(slots=True)
-class Lane:
+class KafkaClient:
     """One client, and the source of each partition that it reads."""
 
     records: Records
     sources: dict[Partition, PushSource] = field(default_factory=dict)
 
 
-class Lanes:
+class KafkaClients:
     """All clients; used by one thread."""
 
     def __init__(self, first: Records, another: NewClient) -> None:
         """Begin with one client; `another` makes more."""
-        self._lanes = [Lane(first)]
+        self._clients = [KafkaClient(first)]
         self._another = another
         self._is_busy = False  # the last round brought messages
         self._turn = 0
@@ -66,7 +66,7 @@ class Lanes:
     def open(self, sources: Sequence[PushSource]) -> None:
         """Read sources; raises `Unavailable`, and then none of them is read."""
         chosen: dict[int, list[PushSource]] = {}
-        taken = [set(lane.sources) for lane in self._lanes]
+        taken = [set(client.sources) for client in self._clients]
         for source in sources:
             number = next(
                 (at for at, partitions in enumerate(taken) if partitions.isdisjoint(source.partitions)),
@@ -76,49 +76,49 @@ class Lanes:
                 taken.append(set())
             taken[number].update(source.partitions)
             chosen.setdefault(number, []).append(source)
-        while len(self._lanes) < len(taken):
-            self._lanes.append(Lane(self._another()))
+        while len(self._clients) < len(taken):
+            self._clients.append(KafkaClient(self._another()))
         for number, some in chosen.items():
             positions = {
                 (source.topic, partition): at
                 for source in some
                 for partition, at in source.offsets.next.items()
             }
-            self._lanes[number].records.assign(positions)
+            self._clients[number].records.assign(positions)
         for number, some in chosen.items():
             for source in some:
-                self._lanes[number].sources.update(dict.fromkeys(source.partitions, source))
+                self._clients[number].sources.update(dict.fromkeys(source.partitions, source))
 
     def close(self, source: PushSource) -> None:
         """Stop reading a source; raises `Unavailable`, and then its messages are ignored."""
-        lane = self._of(source)
-        if lane is None:
+        client = self._of(source)
+        if client is None:
             return
         for partition in source.partitions:
-            del lane.sources[partition]
-        lane.records.unassign(source.partitions)
+            del client.sources[partition]
+        client.records.unassign(source.partitions)
 
     def pause(self, source: PushSource) -> None:
         """Stop returning messages of a source."""
-        lane = self._of(source)
-        if lane is not None:
-            lane.records.pause(source.partitions)
+        client = self._of(source)
+        if client is not None:
+            client.records.pause(source.partitions)
 
     def resume(self, source: PushSource) -> None:
         """Continue a paused source."""
-        lane = self._of(source)
-        if lane is not None:
-            lane.records.resume(source.partitions)
+        client = self._of(source)
+        if client is not None:
+            client.records.resume(source.partitions)
 
-    def take(self, count: int, timeout: float) -> Sequence[tuple[Lane, PollResult]]:
+    def take(self, count: int, timeout: float) -> Sequence[tuple[KafkaClient, PollResult]]:
         """Return up to `count` messages of each client, waiting at most `timeout` seconds in all."""
-        lanes = self._lanes[self._turn :] + self._lanes[: self._turn]
-        self._turn = (self._turn + 1) % len(lanes)
-        wait = 0.0 if self._is_busy and len(lanes) > 1 else timeout / len(lanes)
-        batches: list[tuple[Lane, PollResult]] = []
-        for lane in lanes:
+        clients = self._clients[self._turn :] + self._clients[: self._turn]
+        self._turn = (self._turn + 1) % len(clients)
+        wait = 0.0 if self._is_busy and len(clients) > 1 else timeout / len(clients)
+        batches: list[tuple[KafkaClient, PollResult]] = []
+        for client in clients:
             try:
-                batches.append((lane, lane.records.take(count, wait)))
+                batches.append((client, client.records.take(count, wait)))
             except Unavailable:
                 # What other clients returned must not be lost; the next round begins with another one.
                 if not any(taken.chunks or taken.ends or taken.faults for _, taken in batches):
@@ -128,16 +128,21 @@ class Lanes:
 
     def renew(self) -> None:
         """Continue with new clients of the broker at the same positions."""
-        for lane in self._lanes:
-            lane.records.renew()
+        for client in self._clients:
+            client.records.renew()
 
     def close_all(self) -> None:
         """Close the clients."""
-        for lane in self._lanes:
-            lane.records.close()
+        for client in self._clients:
+            client.records.close()
 
-    def _of(self, source: PushSource) -> Lane | None:
+    def _of(self, source: PushSource) -> KafkaClient | None:
         first = source.partitions[:1]
         return next(
-            (lane for lane in self._lanes if any(lane.sources.get(topic) is source for topic in first)), None
+            (
+                client
+                for client in self._clients
+                if any(client.sources.get(topic) is source for topic in first)
+            ),
+            None,
         )
