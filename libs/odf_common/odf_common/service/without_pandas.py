@@ -24,7 +24,7 @@ class _NoPandas:
 def forbid_pandas() -> None:
     """Make imports of pandas fail in this process from now on.
 
-    Arrow would import it before it first converts Python's values, to look whether they are pandas' own. That takes a
-    quarter of a second and 39 MB, in each process of a node.
+    Arrow would import it before it first converts Python's values, to look whether they are pandas' own. That
+    takes time and memory in each process of a node.
     """
     sys.meta_path.insert(0, _NoPandas)

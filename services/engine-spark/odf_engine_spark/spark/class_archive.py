@@ -1,4 +1,4 @@
-"""Archives the classes that a warm session loads, so that later sessions start in half the time.
+"""Archives the classes that a warm session loads, so that later sessions start sooner.
 
 `python -m odf_engine_spark.spark.class_archive` writes `share/odf/spark.jsa` in the environment (about 160 MB).
 A JVM ignores an archive that was made with another Java or Spark.

@@ -99,7 +99,7 @@ class _Match(NamedTuple):
 
 def _sorted(keys: Keys, *, is_in_runs: bool = False) -> _SortedKeys:
     """Return the keys sorted; `is_in_runs`: they are a few ascending runs one after another."""
-    # numpy.unique is not an option: where it need not sort, it hashes, which is a hundred times slower.
+    # numpy.unique is not an option: where it need not sort, it hashes, which is much slower.
     if len(keys) < 2 or bool(np.all(np.greater_equal(keys[1:], keys[:-1]))):
         return _SortedKeys(keys, np.arange(len(keys)))
     # Keys are distinct, or refused, so the faster sorts that are not stable serve; the stable one merges runs.
