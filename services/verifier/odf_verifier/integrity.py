@@ -153,6 +153,7 @@ def check_objects(
             return pool.submit(_check_event, target, job, tally, depth)
 
         rest = iter(jobs)
+        # Only a few ahead: a caller that stops early has to wait for those that were submitted.
         waiting.extend(submit(job) for job in islice(rest, QUEUED))
         for done in range(1, len(jobs) + 1):
             yield done, len(jobs), waiting.pop(0).result()

@@ -101,6 +101,7 @@ class Verifier:
             problems += new
             yield Step(phase=INTEGRITY, done=done, total=total)
         problems = with_advice(self._keys, target, without_dropped(self._datasets.blobs, target, problems))
+        # On damaged records or blocks a replay would differ for no other reason than what was found already.
         if scope.replay and target.is_local and not problems:
             for item in self._replayed(target, scope, links, since):
                 if isinstance(item, Problem):

@@ -103,6 +103,7 @@ class Replayer:
         """Return the transform that the last block of a chain replaced; None if it replaced none."""
         read = block_reader(self._blobs, state.dataset_id)
         block = read_link(read, state.head)[1].block
+        # The blocks to replay may begin right after a SetTransform, with its migration.
         if not isinstance(block.event, SetTransform) or block.prev_block_hash is None:
             return None
         return self._state_at(state.dataset_id, block.prev_block_hash).transform

@@ -134,12 +134,15 @@ class Importer:
         """Move the head; a new dataset gets its name after that, which makes it exist."""
         dataset = entry.dataset_id
         head = self.refs.head(dataset)
+        # The command was repeated, since the reply to the first one was lost.
         if head == new_head:
             return Committed(state=self.datasets.states.at(dataset, head), already=True)
         if head != expected:
             return Overtaken(expected=expected, head=head)
+        # Blocks that both chains have were admitted before.
         known = self._common(dataset, expected, new_head) if is_forced and expected is not None else expected
         before = None
+        # With the key here, this node would run what the chain defines.
         if not may_define and self.keys.has(dataset):
             before = Definitions() if head is None else self._state(dataset, head).definitions
         state = self._admitted(dataset, known, new_head, before)
@@ -149,6 +152,7 @@ class Importer:
             self.committer.move_ref(dataset, expected=expected, state=state)
         if is_new:
             with self.datasets.catalog.locked():
+                # Under the lock that adds the name, so that no other dataset closes a cycle in between.
                 require_no_cycle(self.datasets, entry, (state.transform,), are_here=False)
                 self.datasets.catalog.add(entry)
         return Committed(state=state)

@@ -91,6 +91,7 @@ class DerivativeRollback:
         definitions = _last_of_each(state, derivative.consistent.definitions_since)
         if definitions:
             time = next_system_time(handle.state, self.creator.clock.now())
+            # The queries that are set again continue from the state that is rolled back to, not from the current one.
             before = replace(handle, state=state)
             migrator = QueryMigrator(datasets=self.datasets, engine=self.creator.engine)
             events = migrator.with_migration(before, definitions, time)

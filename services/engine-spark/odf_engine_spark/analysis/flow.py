@@ -144,6 +144,7 @@ def common(found: Sequence[Time | Frame | None]) -> Time | Frame | None:
         match result, other:
             case Time(), Time():
                 windows = result.windows if result.windows == other.windows else None
+                # Times of either branch are multiples of this.
                 period = math.gcd(result.period, other.period)
                 result = Time(span=result.span.hull(other.span), period=period, windows=windows)
             case Frame(), Frame() if (result.size, result.slide) == (other.size, other.slide):
@@ -163,6 +164,8 @@ def joined(
     """
     lower, upper = bounds
     _require_joinable(kind, lower, upper, is_keyed=is_keyed)
+    # An inner join emits pairs only. The other kinds ask whether a row has a partner at all, which is known only when
+    # none can come any more.
     waits_left = max(0.0, upper) if kind in ("LeftOuter", "FullOuter", "LeftSemi", "LeftAnti") else 0.0
     waits_right = max(0.0, -lower) if kind in ("RightOuter", "FullOuter") else 0.0
     reach_left = {n: r + max(0.0, upper, upper + waits_right) for n, r in left.retention.items()}

@@ -77,6 +77,7 @@ def _compared(kind: str, one: Tree, other: Tree, left: Known, right: Known) -> I
         low, high = _range(kind)
         yield from (_gap(a, b, -high, -low) for a, b in zip(*straight, strict=False))
         return
+    # The same condition written with the right side first.
     crossed = _times(other, left), _times(one, right)
     if crossed[0] and crossed[1]:
         low, high = _range(kind)

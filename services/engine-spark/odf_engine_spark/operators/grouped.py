@@ -118,6 +118,7 @@ def grouped(
 def _known(groups: GroupedRows, folds: Sequence[Fold[Retractable[Any]]], keys: int) -> dict[int, _Group]:
     rows = groups.state.take(pa.array(groups.touched))
     accumulators = loaded(folds, rows, keys + 1)
+    # What was emitted last follows from the accumulators, so the state need not have it.
     shown = [tuple([folded.value() for folded in group]) for group in accumulators]
     made = map(_Group, groups.touched.tolist(), rows.column(keys).to_pylist(), accumulators, shown)
     return dict(zip(groups.codes[groups.touched].tolist(), made, strict=True))
@@ -134,6 +135,7 @@ def _apply(grouping: _Grouping, codes: Sequence[int], operations: Sequence[int],
             grouping.show(code)
             continue
         other = codes[start + 1]
+        # A correction that moves a record to another group changes two rows, otherwise one.
         if other != code:
             grouping.show(code)
         grouping.add(other, start + 1, old + start + 1)

@@ -56,6 +56,7 @@ class Places:
         """Insert a row."""
         if len(self.first) < self.limit:
             insort(self.first, key)
+        # With a limit of 0 there is no first row to compare with.
         elif self.limit and key < self.first[-1]:
             insort(self.first, key)
             heappush(self.others, self.first.pop())
@@ -66,6 +67,7 @@ class Places:
         """Remove an existing row; another one may move up into the first rows."""
         at = bisect_left(self.first, key)
         if at == len(self.first) or self.first[at] != key:
+            # It is inside the heap, and skipped when it comes to the top.
             self.gone.add(key)
             return
         del self.first[at]
@@ -100,6 +102,7 @@ class _Ranking:
             before: dict[int, list[int]] = {}
             for at in range(start, end):
                 places = self.places.setdefault(partitions[at], Places(self.limit))
+                # As of the beginning of the change: a correction within a partition shows one difference, not two.
                 before.setdefault(partitions[at], places.first.copy())
                 stands = standing.get(codes[at]) if codes else None
                 if operations[at] not in TAKES_AWAY:
@@ -158,6 +161,7 @@ def ranked(
     new = positional(changes.records.columns)
     old, flags = _checked(state, new.schema)
     takes = np.isin(changes.operations, list(TAKES_AWAY)).any()
+    # In place of a removed row any other may move up, so retractions need all of them.
     pool = np.arange(len(old)) if takes else np.flatnonzero(flags)
     rows = pa.concat_tables([old if takes else old.take(pa.array(pool)), new])
     partitions = compact(equality_codes([normalized(rows.column(at)) for at in partition], len(rows)))
@@ -166,11 +170,13 @@ def ranked(
         rows=rows,
         old=len(pool),
         partitions=partitions,
+        # Unique numbers in the order of the rows: by rank, and where ranks are equal by arrival.
         keys=ranks * max(len(rows), 1) + np.arange(len(rows)),
         places=_known(partitions, ranks, len(pool), limit),
         limit=limit,
     )
     held = np.append(flags[pool], np.zeros(len(new), dtype=bool))
+    # The state comes from storage that others can write to, and is read by its marks from here on.
     if (ranking.is_first(held) != held).any():
         raise ValueError("the top rows marked in the state are not those of its rows")
     kept = ranking.apply(changes.operations)

@@ -67,6 +67,7 @@ def _fold(
     counts = np.bincount(codes, minlength=2 * len(partitions.codes))
     counts[partitions.codes[touched]] += np.asarray(rows.column(keys))
     births = np.zeros(2 * len(partitions.codes), dtype=np.int64)
+    # From the end, since numpy keeps the last value that it assigns: the first row of each group wins.
     births[partitions.codes[::-1]] = np.arange(len(partitions.codes))[::-1]
     births, counted = births[known], pa.array(counts[known], pa.int64())
     return values, partitions.kept(births, [counted, *stored(folds, list(groups.values()))])

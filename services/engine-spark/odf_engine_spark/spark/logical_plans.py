@@ -93,6 +93,7 @@ class Plans:
         relation = self.spark.relation(empty)
         more = items(relation.output())
         together = self.spark.seq([*columns, *more])
+        # By this id `slots` finds the leaf again in the finished plan: it belongs to no other column.
         self.leaves[more[-1].exprId().id()] = (stream, together)
         return PlanPart(self._logical.LocalRelation(together, relation.data(), False, self._none), names)  # noqa: FBT003 - Scala's
 

@@ -79,6 +79,7 @@ class AcceptedPushes:
         """Settle the pushes of a dataset soon."""
         with self._lock:
             is_new = dataset not in self._working
+            # A worker that is running may have listed the pushes before this one came: it has to look once more.
             self._working[dataset] = not is_new
         if is_new:
             self._parts.pool.submit(self._work, dataset)

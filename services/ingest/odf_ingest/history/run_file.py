@@ -120,6 +120,7 @@ class RunWriter:
         self._last = keys[-1:] if len(keys) else self._last
         if rows is None or len(rows) == 0:
             return
+        # Once per run: all blocks but the last have as many rows, so a row's number leads to its block.
         if self._block_rows == 0:
             wanted = BLOCK_BYTES * len(rows) // max(rows.nbytes, 1)
             self._block_rows = min(max(wanted, 1), MAX_BLOCK_ROWS)
@@ -138,6 +139,7 @@ class RunWriter:
         self._write(facts)
         self._write(arrays)
         size = len(facts) + len(arrays)
+        # Last: a file that was cut off ends with something else, and is refused.
         self._write(_TRAILER.pack(_MAGIC, size, len(facts), zlib.crc32(arrays, zlib.crc32(facts))))
         self._file.flush()
 

@@ -96,6 +96,7 @@ class PushTarget:
 
         Raises `TransferRefused` if a forced chain has another id or kind.
         """
+        # Only this block is decoded here; `Acceptance` admits all of them.
         event = decode_block(next(iter(blocks.values()))).block.event
         if self.entry is None:
             return event.dataset_id if isinstance(event, Seed) else None
@@ -165,6 +166,7 @@ class PushTarget:
 async def serve_push(channel: Channel, target: PushTarget, request: web.Request) -> None:
     """Receive blocks and objects, check them all, and have the head moved."""
     asked = await channel.expect(PushRequest, PROMPT_SECONDS)
+    # Before anything is sent. The head may still move during the transfer, so it is compared again at the end.
     if asked.current_head != target.head:
         fault = InvalidHead(actual_head=asked.current_head, expected_head=target.head)
         await channel.send(Refusal(fault=fault))
@@ -253,6 +255,7 @@ async def _receive(
         await _receive_objects(channel, target, request, dataset, listed, most=most)
         await channel.expect(CompleteRequest, IDLE_SECONDS)
         await asyncio.to_thread(target.complete, acceptance, dataset, asked)
+    # Not earlier: a push that is cut off refers to it again, instead of sending it once more.
     if received.archive is not None:
         received.archive.unlink(missing_ok=True)
 

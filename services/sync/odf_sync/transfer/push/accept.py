@@ -98,6 +98,7 @@ class Acceptance(AbstractContextManager["Acceptance"]):
 
     def _require_stored(self, admitted: _AdmittedChain) -> None:
         with self._guard:
+            # An object that is being checked was stored when it was noted: the store need not be asked about it.
             noted = frozenset(self._checks)
         dataset = admitted.state.dataset_id
         for kind, name in admitted.objects:
@@ -120,6 +121,7 @@ class Acceptance(AbstractContextManager["Acceptance"]):
 
     def __exit__(self, *_: object) -> None:
         """Begin no more checks."""
+        # Running checks are not awaited: after an error their results are of no use, and after success all are done.
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _admit(self) -> _AdmittedChain:
@@ -157,6 +159,7 @@ class Acceptance(AbstractContextManager["Acceptance"]):
                     self._checks[key] = self._pool.submit(
                         check_stored, self._datasets.blobs, SOURCE, admitted_chain.state.dataset_id, group
                     )
+            # Objects that no block declares are left out: nothing refers to them.
             self._arrived.clear()
 
 

@@ -128,6 +128,7 @@ def _send_part(
             connection = stack.enter_context(connected(f"{there.url}push", PUSH, headers))
         except NotFound as error:
             raise NoPlaceThere(what=error.what) from error
+        # A server that is single-tenant and does not promise this would show the dataset to all its callers.
         if head is None and is_private and not connection.keeps_visibility:
             require_accounts(source.alias, there.url, source.token)
         plan = _send_blocks(source, connection, request, part, head)
@@ -249,6 +250,7 @@ def _send_objects(
 ) -> Iterator[Step]:
     """Send the objects of the new blocks in lists of `LISTED`."""
     done = 0
+    # Blocks without objects have one empty list, since the protocol expects one.
     for start in range(0, max(len(files), 1), LISTED):
         part = files[start : start + LISTED]
         is_truncated = start + LISTED < len(files)
