@@ -99,11 +99,12 @@ class StrictReader:
             self.frames.append(size)
         return bytes(found)
 
-    def close_reason(self) -> bytes:
-        """Return the reason in a close frame, which is the next one."""
+    def closed(self) -> tuple[int, bytes]:
+        """Return code and reason of a close frame, which is the next one."""
         first, size = self._take(2)
         assert first == 128 | CLOSE
-        return self._take(size)[2:]
+        payload = self._take(size)
+        return int.from_bytes(payload[:2]), payload[2:]
 
     def send(self, payload: bytes) -> None:
         """Send a message in one frame, its mask zero."""
@@ -276,7 +277,23 @@ def test_lists_of_objects_are_sent_in_valid_frames_and_refused_if_nobody_could_r
         assert max(client.frames) <= channel.FRAME_BYTES
         monkeypatch.setattr(channel, "MESSAGE_BYTES", len(text) - 1)
         client.send(encode(listed(10_000)).encode())
-        assert f"{len(text)} bytes; others take".encode() in client.close_reason()
+        assert f"{len(text)} bytes; others take".encode() in client.closed()[1]
+
+
+@pytest.mark.parametrize(("size", "is_taken"), [(17 * MIB, True), (33 * MIB, False)])
+def test_a_client_may_list_all_objects_of_a_long_chain_at_once(
+    tmp_path: Path, size: int, *, is_taken: bool
+) -> None:
+    node = SyncNode(tmp_path)
+    hold(node, "cities", 0)
+    first, last = encode(listed(1)).encode()[:-2], encode(listed(1)).encode().partition(b"[")[2]
+    with node.served() as url, pulling(node, url) as client:
+        if is_taken:
+            client.send(first + b"," + b" " * (size - len(first) - len(last)) + last)
+            assert len(json.loads(client.message())["object_transfer_strategies"]) == 2
+        else:  # at the header already
+            client.socket.sendall(bytes([128 | TEXT, 128 | 127]) + size.to_bytes(8) + bytes(4))
+            assert client.closed() == (1009, b"")
 
 
 def test_messages_are_received_in_frames_of_any_size(tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ import io
 import json
 import tarfile
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from odf_testing.builders import a_hash
 
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
@@ -148,6 +149,61 @@ def test_a_message_is_limited_in_length_except_for_its_archive(monkeypatch: pyte
     assert decode(encode(reply), [MetadataReply]) == reply
     with pytest.raises(InvalidInput, match="at most 1000 are taken"):
         decode(json.dumps({"blocks": [[]] * 300}), [MetadataReply])
+
+
+FILES: Final = tuple(
+    ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=a_hash(str(number)), size=number)
+    for number in range(20)
+)
+LISTS: Final = (DownloadsRequest(object_files=FILES), UploadsRequest(object_files=FILES, is_truncated=True))
+
+
+@pytest.mark.parametrize("message", LISTS)
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_list_of_objects_is_read_one_at_a_time_and_has_no_limit_in_length(
+    monkeypatch: pytest.MonkeyPatch, message: DownloadsRequest | UploadsRequest, indent: int | None
+) -> None:
+    text = json.dumps(json.loads(encode(message)), indent=indent)
+    monkeypatch.setattr(message_json, "JSON_CHARS", 100)
+    assert decode(text, [type(message)]) == message
+    for nested in ('{"x":{}}', "[]", "1", '{"x":"}"}', "{" + '"x":0,' * 400 + '"x":0}'):
+        with pytest.raises(InvalidInput, match="at most 100 are taken"):
+            decode(
+                text.replace('{"object_type', nested + ',{"object_type', 1).replace(
+                    "[\n  {", f"[{nested},{{", 1
+                ),
+                [type(message)],
+            )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where"),
+    [
+        ('"size":3}', '"size":-3}', "message.object_files[3].size"),
+        ('"size":3}', '"size":}', "object_files"),
+        ('"size":3}', '"size":3,}', "object_files"),
+        ('"size":3}', '"size":' + "9" * 1900 + "}", "message.object_files[3].size"),
+        ('"size":3},', '"size":3}', "message"),
+        ('"size":19}', '"size":19},', "message"),
+        ('"size":19}]', '"size":19}', "message"),
+        (',"size":3}', "}", "message.object_files[3].size"),
+    ],
+)
+def test_a_fault_in_a_list_of_objects_is_named(old: str, new: str, where: str) -> None:
+    text = encode(LISTS[0])
+    assert old in text
+    with pytest.raises(InvalidInput) as refused:
+        decode(text.replace(old, new, 1), [DownloadsRequest])
+    assert refused.value.where == where
+
+
+@pytest.mark.parametrize(
+    "files", ["[]", "[ ]", '[{"object_type":"DataSlice","physical_hash":"%s","size":7}]']
+)
+def test_short_lists_of_objects_are_read(files: str) -> None:
+    text = f'{{"unknown":{{}},"object_files":{files.replace("%s", str(a_hash("7")))},"later":[1]}}'
+    expected = FILES[7:8] if "%s" in files else ()
+    assert decode(text, [DownloadsRequest]) == DownloadsRequest(object_files=expected)
 
 
 @pytest.mark.parametrize(

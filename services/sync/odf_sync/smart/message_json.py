@@ -2,15 +2,17 @@
 
 Nothing on the wire names the type of a message: `exchange` knows which ones may come next. Unknown fields are ignored,
 absent options may be null or missing. An archive is a list of numbers there, which is converted in parts: as a list of
-Python's it would take eight times its size.
+Python's it would take eight times its size. Lists of objects are read and written one object at a time, for the same
+reason.
 """
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
+from functools import cache
 from io import StringIO
 from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
@@ -19,6 +21,7 @@ from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_sync.smart.messages import (
     EXTENSION,
+    DownloadsReply,
     Fault,
     Message,
     MetadataReply,
@@ -27,6 +30,7 @@ from odf_sync.smart.messages import (
     Refusal,
     UnknownFault,
     UploadsComplete,
+    UploadsReply,
     UploadsRunning,
 )
 
@@ -34,10 +38,15 @@ T = TypeVar("T")
 
 UINT64_MAX: Final = (1 << 64) - 1
 PART_CHARS: Final = 1 << 16  # of an archive's numbers that are converted at a time
-# Of a message without its archive: as Python objects they take up to 30 bytes each.
+# Of a message without its archive, and a list of objects: as Python objects they take up to 30 bytes each.
 JSON_CHARS: Final = 16 * 1024**2
 _PAYLOAD: Final = re.compile(r'"payload"\s*:\s*\[([0-9,\s]*)\]')
 _NO_PAYLOAD: Final = '"payload":[]'
+_FILES: Final = "object_files"
+_FILES_BEGIN: Final = re.compile(r'"object_files"\s*:\s*\[')
+# An object of a list, as all implementations write it: it has no other object or list in it.
+_FILE: Final = re.compile(r"\s*(\{[^][{}]{0,2000}\})\s*([],])")
+_NO_PLACES: Final = '"object_transfer_strategies":[]'
 _BLANK: Final = re.compile(r"\s*")
 _NUMBERS: Final = tuple(str(number) for number in range(256))
 _FAULTS: Final[Mapping[str, type[Fault]]] = {
@@ -47,6 +56,14 @@ _FAULTS: Final[Mapping[str, type[Fault]]] = {
 
 def encode(message: Message) -> str:
     """Return the compact JSON of a message."""
+    if isinstance(message, DownloadsReply | UploadsReply):
+        items = ",".join(_compact(_plain(item)) for item in message.object_transfer_strategies)
+        text = _without_items(type(message)(object_transfer_strategies=()))
+        return text.replace(_NO_PLACES, f"{_NO_PLACES[:-1]}{items}]")
+    return _without_items(message)
+
+
+def _without_items(message: Message) -> str:
     match message:
         case Refusal(fault=fault):
             plain: object = {"Err": {type(fault).__name__: _plain(fault)}}
@@ -56,11 +73,15 @@ def encode(message: Message) -> str:
             plain = {"details": "Complete"}
         case _:
             plain = {"Ok": _plain(message)} if _is_result(type(message)) else _plain(message)
-    text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
+    text = _compact(plain)
     if isinstance(message, MetadataReply | NewBlocks):
         batch = message.blocks if isinstance(message, MetadataReply) else message.new_blocks
         return text.replace(_NO_PAYLOAD, f'"payload":[{_numbers(batch.payload)}]')
     return text
+
+
+def _compact(plain: object) -> str:
+    return json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
 
 
 def decode(text: str, candidates: Iterable[type[Message]]) -> Message:
@@ -124,11 +145,13 @@ def _is_result(kind: type[Message]) -> bool:
 def _parsed(text: str) -> Mapping[str, object]:
     """Return the JSON object; its payload, a long list of numbers, is converted apart."""
     match = _PAYLOAD.search(text)
-    payload = b""
+    payload, files = b"", _Files.in_text(text) if match is None else None
     try:
         if match is not None:
             payload = _bytes(text, *match.span(1))
             text = text[: match.start(1)] + text[match.end(1) :]
+        elif files is not None:
+            text = text[: files.start] + text[files.end :]
         if len(text) > JSON_CHARS:
             raise InvalidInput(
                 text=f"{len(text)} characters; at most {JSON_CHARS} are taken", where="message"
@@ -139,7 +162,34 @@ def _parsed(text: str) -> Mapping[str, object]:
     for batch in plain.values() if isinstance(plain, dict) else ():
         if isinstance(batch, dict) and batch.get("payload") == []:
             batch["payload"] = payload
+    if files is not None and isinstance(plain, dict) and plain.get(_FILES) == []:
+        plain[_FILES] = files
     return _object(plain, "message")
+
+
+class _Files(list[object]):
+    """A list of objects in the text of a message, between two places; each is read when it is asked for."""
+
+    def __init__(self, text: str, start: int, end: int) -> None:
+        super().__init__()
+        self._text, self.start, self.end = text, start, end
+
+    @classmethod
+    def in_text(cls, text: str) -> "_Files | None":
+        """Return the list, None if there is none, or it has anything but objects without objects or lists in them."""
+        begin = _FILES_BEGIN.search(text)
+        found = begin and _FILE.match(text, begin.end())
+        while found is not None and found[2] == ",":
+            found = _FILE.match(text, found.end())
+        return None if begin is None or found is None else cls(text, begin.end(), found.end() - 1)
+
+    def __iter__(self) -> Iterator[object]:
+        """Yield the objects; raises `InvalidInput`."""
+        for found in _FILE.finditer(self._text, self.start, self.end + 1):
+            try:
+                yield json.loads(found[1])
+            except ValueError as error:
+                raise InvalidInput(text=f"not an object: {str(error)[:200]}", where=_FILES) from error
 
 
 def _numbers(payload: bytes) -> str:
@@ -195,13 +245,19 @@ def _is_written(field: Field[Any], value: object) -> bool:
 def _read(kind: type[T], plain: object, where: str) -> T:
     """Return a dataclass from its JSON object; raises `InvalidInput`, which names the field."""
     given = _object(plain, where)
-    hints = get_type_hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]
     values = {
         field.name: _value(hints[field.name], given[field.name], f"{where}.{field.name}")
         for field in fields(kind)  # type: ignore[arg-type]
         if _is_given(field, given, where)
     }
     return kind(**values)
+
+
+@cache
+def _hints(kind: type[object]) -> Mapping[str, Any]:
+    """Return the types of a dataclass's fields: for each object of a long list, `get_type_hints` takes too long."""
+    return get_type_hints(kind)
 
 
 def _is_given(field: Field[Any], given: Mapping[str, object], where: str) -> bool:

@@ -70,7 +70,8 @@ EXCHANGES: Final = 64  # pulls at a time, and as many pushes: readers leave room
 EXCHANGES_OF_CALLER: Final = 16  # of each
 RETRY_AFTER_SECONDS: Final = 5
 FAULT_SECONDS: Final = 10.0  # for a client to close after a refusal, or the confirmation
-PULL_MESSAGE_BYTES: Final = 16 * 1024**2  # a client's longest message lists objects, some 60,000
+# A client's longest message lists objects, some 230,000: more than those whose URLs fit into an answer of 64 MiB.
+PULL_MESSAGE_BYTES: Final = 32 * 1024**2
 BUSY: Final = "too many transfers at a time"
 NO_LONGER: Final = "the caller may no longer push to this dataset"
 INT32: Final = range(-(2**31), 2**31)
