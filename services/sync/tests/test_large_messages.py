@@ -26,7 +26,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_sync.repositories import HttpDataset
 from odf_sync.smart import channel, large_messages
-from odf_sync.smart.archive import read_archive, write_archive
+from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_archive, write_archive
 from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.connection import Connection, connected
 from odf_sync.smart.exchange import PULL, PUSH, TransferRefused
@@ -156,6 +156,27 @@ def test_pushes_of_many_callers_wait_for_each_other_and_are_held_in_files(server
     assert sorted(arrived) == [*range(PUSHES)]
     # One message needs some 90 MiB: twice as text, and its archive. Four would need more than 270 MiB.
     assert server.peak() - before < 180 * MIB
+
+
+def test_a_push_of_more_blocks_than_a_message_could_have_uncompressed_is_held_in_a_file(
+    server: Server,
+) -> None:
+    first = a_chain(a_seed(dataset=a_dataset("long"))).blocks[0]
+    blocks = [(first.hash, first.raw)]
+    blocks += [
+        (a_hash(str(number)), bytes([number]) * 16 * MIB)
+        for number in range(BLOCKS_BYTES_LIMIT // MIB // 16 + 1)
+    ]
+    out = BytesIO()
+    write_archive(blocks, out)
+    plan = TransferPlan(num_blocks=len(blocks), bytes_in_raw_blocks=sum(len(raw) for _, raw in blocks))
+    before = server.forget_peak()
+    with connected(f"{server.url}/long/push", PUSH, {}) as connection:
+        connection.send(a_request(plan))
+        connection.expect(PushAccepted)
+        connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=len(blocks), payload=out.getvalue())))
+        connection.expect(BlocksAccepted)
+    assert server.peak() - before < 100 * MIB  # of which one block takes 50
 
 
 def test_a_client_that_sends_more_than_it_has_announced_is_disconnected(server: Server) -> None:

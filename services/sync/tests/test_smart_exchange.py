@@ -15,7 +15,7 @@ from odf_testing.builders import a_hash
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
-from odf_sync.smart import message_json
+from odf_sync.smart import archive, message_json
 from odf_sync.smart.archive import COUNTED_BYTES, read_archive, write_archive
 from odf_sync.smart.exchange import (
     PULL,
@@ -453,6 +453,22 @@ def test_an_object_is_fetched_from_and_sent_to_http_urls_only(url: str) -> None:
 def test_a_header_that_cannot_be_sent_is_refused(name: str, value: str) -> None:
     with pytest.raises(InvalidInput, match="not a header"):
         HttpHeader(name=name, value=value)
+
+
+def test_a_block_has_a_limit_of_its_own_and_counts_as_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.BytesIO()
+    write_archive([(a_hash(str(number)), bytes(11)) for number in range(3)], out)
+
+    def read_signed(limit: int, counted: int) -> int:
+        packed = io.BytesIO(out.getvalue())
+        return len(list(archive.read_signed_archive(packed, count=3, limit=limit, counted=counted)))
+
+    assert read_signed(300, 100) == 3
+    with pytest.raises(InvalidInput, match="more than 299 bytes"):
+        read_signed(299, 100)
+    monkeypatch.setattr(archive, "BLOCKS_BYTES_LIMIT", 10)
+    with pytest.raises(InvalidInput, match="more than"):
+        read_signed(10_000, 1)
 
 
 def test_a_message_has_a_limit_that_its_archive_does_not_count_for(monkeypatch: pytest.MonkeyPatch) -> None:

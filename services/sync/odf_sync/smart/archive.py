@@ -20,6 +20,9 @@ LEVEL: Final = 6
 BLOCKS_BYTES_LIMIT: Final = 128 * 1024**2  # of all blocks of an archive, which one message has to hold
 # Of the compressed archive: the headers of small blocks are as long as the blocks.
 ARCHIVE_BYTES_LIMIT: Final = 2 * BLOCKS_BYTES_LIMIT
+# Of all blocks of a push, which are kept in a file; each counts as at least as many bytes as a block takes in memory.
+PUSHED_BYTES_LIMIT: Final = 512 * 1024**2
+PUSHED_COUNTED_BYTES: Final = 512
 # A block counts as at least this many bytes: in memory it takes more, however short it is.
 COUNTED_BYTES: Final = 128
 WHERE: Final = "archive of blocks"
@@ -70,17 +73,18 @@ def read_archive(
 
 
 def read_signed_archive(
-    archive: BinaryIO, *, count: int, limit: int = BLOCKS_BYTES_LIMIT
+    archive: BinaryIO, *, count: int, limit: int = BLOCKS_BYTES_LIMIT, counted: int = COUNTED_BYTES
 ) -> Iterator[tuple[Multihash, bytes, bytes]]:
     """Yield the names and bytes of the blocks and their signatures, empty where there is none, all unchecked.
 
-    Raises `InvalidInput` as `read_archive` does, and for a signature that does not precede its block, or too long.
+    Each counts as at least `counted` bytes. Raises `InvalidInput` as `read_archive` does, for a block of more than
+    `BLOCKS_BYTES_LIMIT`, and for a signature that does not precede its block, or is too long.
     """
     # Only the names are kept: the blocks are passed on one at a time.
     names: set[Multihash] = set()
     size = 0
     for entry, raw, signature in _after_signatures(_files(archive, limit)):
-        size += max(len(raw), COUNTED_BYTES)
+        size += max(len(raw), counted)
         if len(names) == count:
             raise InvalidInput(text=f"more than the {count} blocks announced", where=WHERE)
         if size > limit:
@@ -128,7 +132,7 @@ def _files(archive: BinaryIO, limit: int) -> Iterator[tuple[str, bytes]]:
                 if not is_extended and entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
                     raise InvalidInput(text=f"{entry.name[:80]!r} is not a plain file", where=WHERE)
                 # Before anything of that size is read.
-                if not 0 <= entry.size <= limit - skipped:
+                if not 0 <= entry.size <= min(limit - skipped, BLOCKS_BYTES_LIMIT):
                     raise _too_large(limit)
                 raw = packed.read(entry.size)
                 if len(raw) < entry.size:

@@ -25,7 +25,7 @@ from odf_sync.http.endpoints import counted_caller
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.simple_protocol.object_uploads import upload_file
 from odf_sync.http.smart_protocol.serve_pull import url_of
-from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_signed_archive
+from odf_sync.smart.archive import PUSHED_BYTES_LIMIT, PUSHED_COUNTED_BYTES, read_signed_archive
 from odf_sync.smart.channel import IDLE_SECONDS, PROMPT_SECONDS, Channel
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.large_messages import SMALL_BYTES, LargeMessages, message_bytes, seconds_for
@@ -272,7 +272,9 @@ def _unpacked(
     if archive is not None and not archive.is_file():
         raise InvalidInput(text=f"archive {batch.archive} was not sent", where="new_blocks")
     with BytesIO(batch.payload) if archive is None else archive.open("rb") as packed:
-        signed = read_signed_archive(packed, count=planned, limit=BLOCKS_BYTES_LIMIT)
+        signed = read_signed_archive(
+            packed, count=planned, limit=PUSHED_BYTES_LIMIT, counted=PUSHED_COUNTED_BYTES
+        )
         return SpooledBlocks(spool_file(blobs), signed)
 
 
