@@ -45,7 +45,7 @@ CHAINS: Final = (1_000, 100_000)
 DELAY: Final = 0.02  # seconds of a round trip
 AS_RCLONE: Final = Target(judged="ratio", sense="≤", bound=1.2)
 TRIPS: Final = ("connect", "head", "connect again", "upgrade", "exchange")
-FEW_TRIPS: Final = Target(judged="value", sense="≤", bound=len(TRIPS) + 1)  # one for the work of both ends
+FEW_TRIPS: Final = Target(judged="value", sense="≤", bound=4)  # the work of both ends included
 REPEATS: Final = 5  # of one new block
 AS_FAST: Final = Target(judged="ratio", sense="≤", bound=1.5)
 

@@ -65,6 +65,7 @@ OTHERS: Final = {
     *("/info", "/assets/runtime-config.json", "/accounts/me", "/datasets/{id}", "/platform/token/validate"),
     *("/platform/login", "/platform/token/device/authorization", "/platform/token/device", "/v/login"),
     *("/openapi.json", "/ingest", "/ingest/{receipt}", "/archives/{name}", "/events"),
+    *("/query", "/verify"),
 }
 Fault = Callable[[MinioServer], AbstractContextManager[None]]
 
@@ -107,6 +108,8 @@ class Node:
             ("GET", "/packs/{name}"): (f"/cities/packs/{block}", None, {}),
             ("GET", "/signatures/{name}"): (f"/cities/signatures/{block}", None, {}),
             ("GET", "/signature-packs/{name}"): (f"/cities/signature-packs/{block}", None, {}),
+            ("GET", "/tail"): ("/cities/tail", None, {}),
+            ("GET", "/metadata"): ("/cities/metadata", None, {}),
             ("GET", "/pull"): ("/cities/pull", None, UPGRADE),
             ("GET", "/push"): ("/cities/push", None, UPGRADE),
             ("PUT", "/data/{name}"): (f"/cities/data/{new}", NEW, {}),
