@@ -196,7 +196,7 @@ def test_a_stream_ends_when_its_dataset_becomes_private(tmp_path: Path) -> None:
         assert Stream(node, "/alice/cities/events").answer.status == 404
 
 
-@pytest.mark.parametrize("limit", ["MAX_STREAMS", "STREAMS_OF_CALLER"])
+@pytest.mark.parametrize("limit", ["MAX_STREAMS", "MAX_STREAMS_OF_CALLER"])
 def test_streams_are_limited_and_end_with_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 FORMATS: Final = ("table", "json", "yaml")
-WIDE: Final = 60  # characters of a truncated string in a table
+MAX_CELL_CHARACTERS: Final = 60  # of a truncated string in a table
 COLOURED: Final = ("verdict", "state")
 COLOURS: Final = {
     **dict.fromkeys(
@@ -117,7 +117,7 @@ class Declined(click.ClickException):
 
 
 def shortened(rows: Sequence[Mapping[str, object]], column: str) -> list[dict[str, object]]:
-    """Return rows for a table, with strings in one column truncated to `WIDE` characters and hashes shortened."""
+    """Return rows for a table, with strings in one column truncated to `MAX_CELL_CHARACTERS`, and hashes shortened."""
     return [
         {**row, column: short(cell)} if isinstance(cell := row.get(column), str) else {**row} for row in rows
     ]
@@ -236,7 +236,7 @@ def in_colour(text: str, colour: str) -> str:
     return click.style(text, fg=colour)
 
 
-def short(text: str, most: int = WIDE) -> str:
+def short(text: str, most: int = MAX_CELL_CHARACTERS) -> str:
     """Return the first line of a string, at most `most` characters, with hashes shortened."""
     from odf_common.cli.table_layout import MARK, at_word
 

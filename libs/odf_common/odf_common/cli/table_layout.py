@@ -12,9 +12,9 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 
 GAP: Final = "  "
-LEGIBLE: Final = 20  # characters that keep truncated text legible
-SCANT: Final = 12  # text is never truncated below this many characters
-WIDEST: Final = 40  # characters of text when the columns are split into parts
+LEGIBLE_CHARACTERS: Final = 20  # that keep truncated text legible
+MIN_CHARACTERS: Final = 12  # text is never truncated below these
+MAX_TEXT_CHARACTERS: Final = 40  # of text when the columns are split into parts
 MARK: Final = "…"
 INDENT: Final = "  "
 _TIME: Final = re.compile(r"-?\d{4,}-\d\d-\d\d(T[\d:.]+Z?)?|\d\d:\d\d(:[\d.]+)?")
@@ -37,7 +37,7 @@ class Column:
     def floor(self) -> int:
         """Return the width below which the column is not truncated."""
         is_whole = self.is_numeric or all(_TIME.fullmatch(cell) for cell in self.cells if cell)
-        return self.width if is_whole else min(self.width, max(SCANT, cell_len(self.name)))
+        return self.width if is_whole else min(self.width, max(MIN_CHARACTERS, cell_len(self.name)))
 
     def lines(self) -> Iterator[str]:
         """Iterate over the header and the cells, each padded or truncated to the column's width."""
@@ -76,13 +76,13 @@ def column(name: str, cells: Sequence[str], *, is_numeric: bool, style: Style = 
 def laid_out(columns: Sequence[Column], width: int | None, extra: Sequence[str] = ()) -> Layout:
     """Return a table of at most `width` characters (None: any number).
 
-    First text is truncated to `LEGIBLE`, then columns in `extra` are left out, then text is truncated to `SCANT`.
-    If that is not enough, either the columns are split into several tables, each with the first column, or each
-    record is printed with one line per field, whichever takes fewer lines.
+    First text is truncated to `LEGIBLE_CHARACTERS`, then columns in `extra` are left out, then text is truncated to
+    `MIN_CHARACTERS`. If that is not enough, either the columns are split into several tables, each with the first
+    column, or each record is printed with one line per field, whichever takes fewer lines.
     """
     if width is None or _width(columns) <= width:
         return Layout(lines=tuple(_table(columns)))
-    for floor in (LEGIBLE, SCANT):
+    for floor in (LEGIBLE_CHARACTERS, MIN_CHARACTERS):
         shown = _without(columns, width, extra, floor)
         fitted = _shrunk(shown, width, floor)
         if fitted is not None:
@@ -214,7 +214,8 @@ def _in_parts(columns: Sequence[Column], width: int) -> Layout:
     first = replace(columns[0], width=min(columns[0].width, width // 2))
     room = width - first.width - len(GAP)
     rest = [
-        replace(column, width=min(column.width, max(WIDEST, column.floor), room)) for column in columns[1:]
+        replace(column, width=min(column.width, max(MAX_TEXT_CHARACTERS, column.floor), room))
+        for column in columns[1:]
     ]
     parts: list[list[Column]] = [[first]]
     for column in rest:

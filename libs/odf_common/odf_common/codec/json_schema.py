@@ -28,7 +28,7 @@ from odf_common.codec.model_schema import (
     union_with,
 )
 from odf_common.codec.plain_values import camel, formerly_schema, tag_of, tag_spellings
-from odf_common.hashing.multibase import FINAL, MAX_TEXT
+from odf_common.hashing.multibase import FINAL, MAX_TEXT_CHARACTERS
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.metadata.manifest_contents import DatasetSnapshot, MetadataBlock
@@ -202,10 +202,10 @@ def _shape(shape: Shape) -> Schema:
 
 def _octets(of: type) -> Schema:
     if of is Multihash:
-        return {"type": "string", "pattern": f"^{_MULTIBASE}$", "maxLength": MAX_TEXT}
+        return {"type": "string", "pattern": f"^{_MULTIBASE}$", "maxLength": MAX_TEXT_CHARACTERS}
     if of is DatasetId:
         pattern = f"^{PREFIX}{_MULTIBASE}$"
-        return {"type": "string", "pattern": pattern, "maxLength": len(PREFIX) + MAX_TEXT}
+        return {"type": "string", "pattern": pattern, "maxLength": len(PREFIX) + MAX_TEXT_CHARACTERS}
     return {"type": "string", "contentEncoding": "base64", "pattern": _BASE64}
 
 

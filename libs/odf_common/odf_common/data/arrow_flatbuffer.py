@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from odf_common.errors import InvalidInput
 
-_FRAME: Final = 8  # bytes: continuation marker, length of the message
+_FRAME_BYTES: Final = 8  # continuation marker, length of the message
 _HEADER_SLOT: Final = 2  # of Message: version, header_type, header, bodyLength
 _ALIGNMENT: Final = 8
 # A Message without a body, followed by its header: root offset 16; vtable of 10 bytes for a table of 12 (version +4,
@@ -21,7 +21,7 @@ _HEADER_AT: Final = 24  # bytes into _MESSAGE
 
 def write_schema(schema: pa.Schema) -> bytes:
     """Return the bare table, without metadata; equal schemas give equal bytes."""
-    message: bytes = schema.remove_metadata().serialize().to_pybytes()[_FRAME:]
+    message: bytes = schema.remove_metadata().serialize().to_pybytes()[_FRAME_BYTES:]
     table = _uint32(message, 0)
     vtable = table - struct.unpack_from("<i", message, table)[0]
     slot = table + struct.unpack_from("<H", message, vtable + 4 + 2 * _HEADER_SLOT)[0]

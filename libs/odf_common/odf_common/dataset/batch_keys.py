@@ -3,7 +3,7 @@
 from typing import Final
 
 _MARK: Final = "\x1f"
-_DIGITS: Final = 9
+_MAX_DIGITS: Final = 9
 
 
 def key_in_run(run: str, place: int) -> str:
@@ -14,7 +14,7 @@ def key_in_run(run: str, place: int) -> str:
 def run_and_place(key: str) -> tuple[str, int] | None:
     """Return the run and index that `key_in_run` combined; None for any other key."""
     run, mark, place = key.rpartition(_MARK)
-    is_place = place.isascii() and place.isdecimal() and len(place) <= _DIGITS
+    is_place = place.isascii() and place.isdecimal() and len(place) <= _MAX_DIGITS
     return (run, int(place)) if mark and is_place else None
 
 

@@ -22,7 +22,8 @@ from odf_common.ports.store import BlobStore, RefStore, block_reader
 log = structlog.stdlib.get_logger(__name__)
 
 MAX_CACHED_STATES: Final = 20_000  # states cached in this process, a few kilobytes each
-ADMITTED: Final = 16  # while the cache is full, only 1 of 16 states that are merely read replaces the oldest
+# While the cache is full, only one of this number of states that are merely read replaces the oldest.
+READS_PER_ADMISSION: Final = 16
 
 
 class StateCache(Protocol):
@@ -138,14 +139,14 @@ class ChainStates:
         return len(self._known)
 
     def _keep(self, dataset: DatasetId, state: ChainState, *, is_new: bool) -> None:
-        """Cache a state; if the cache is full, only one of `ADMITTED` states that are merely read.
+        """Cache a state; if the cache is full, only one of `READS_PER_ADMISSION` states that are merely read.
 
         A scan over more datasets than fit would otherwise evict each state just before the next scan needs it.
         """
         with self._lock:
             if not is_new and dataset not in self._known and len(self._known) >= self._capacity:
                 self._passed_over += 1
-                if self._passed_over < ADMITTED:
+                if self._passed_over < READS_PER_ADMISSION:
                     return
                 self._passed_over = 0
             self._known[dataset] = state

@@ -29,7 +29,7 @@ from odf_common.metadata.events import (
 from odf_common.metadata.scalars import Int32, Timestamp, UInt64
 
 _MAGIC: Final = b"odfs\x02"  # the last byte is the version of the format: change it with the tables below
-_CRC: Final = 4  # bytes
+_CRC_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +102,12 @@ def state_to_bytes(state: ChainState) -> bytes:
         has_opaque_source=definitions.has_opaque_source,
     )
     body = encode_message(table)
-    return _MAGIC + zlib.crc32(body).to_bytes(_CRC, "little") + body
+    return _MAGIC + zlib.crc32(body).to_bytes(_CRC_BYTES, "little") + body
 
 
 def state_from_bytes(raw: bytes) -> ChainState:
     """Return the state in `raw`; raises `InvalidInput` for other versions of the format and for damaged bytes."""
-    start = len(_MAGIC) + _CRC
+    start = len(_MAGIC) + _CRC_BYTES
     if raw[: len(_MAGIC)] != _MAGIC:
         raise InvalidInput(text="not the state of a chain in this version's format")
     if zlib.crc32(raw[start:]) != int.from_bytes(raw[len(_MAGIC) : start], "little"):

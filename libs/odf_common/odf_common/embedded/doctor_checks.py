@@ -40,13 +40,12 @@ OK: Final = "ok"
 WARNING: Final = "warning"
 FAILED: Final = "failed"
 GIB: Final = 1024**3
-JAVA_AT_LEAST: Final = 17
+MIN_JAVA_VERSION: Final = 17
 FREE_AT_LEAST: Final = GIB  # bytes; Kafka alone preallocates some
-FREE_ADVISED: Final = 5 * GIB
-MEMORY_ADVISED: Final = (
-    4 * GIB
-)  # at least the sum of all parts' peaks in the benchmarks, which a test compares
-FILES_AT_LEAST: Final = 4096  # Kafka keeps several files per partition open
+ADVISED_FREE_BYTES: Final = 5 * GIB
+# At least the sum of all parts' peaks in the benchmarks, which a test compares.
+ADVISED_MEMORY_BYTES: Final = 4 * GIB
+MIN_OPEN_FILES: Final = 4096  # Kafka keeps several files per partition open
 CLOCK_SECONDS: Final = 5.0
 ENGINE_SERVICE: Final = "engine-spark"
 PACKAGES: Final = ("odf-common", "pyspark", "pyarrow", "confluent-kafka", "grpcio")
@@ -125,11 +124,11 @@ def _java(settings: Settings, node: Node | None) -> Iterator[Finding]:
     ).stderr
     match = re.search(r'version "(\d+)', output)
     number = int(match[1]) if match else 0
-    if number < JAVA_AT_LEAST:
+    if number < MIN_JAVA_VERSION:
         yield Finding(
             check="java",
             state=FAILED,
-            text=f"{program} is version {number or 'unknown'}; Spark and Kafka need {JAVA_AT_LEAST} or later",
+            text=f"{program} is version {number or 'unknown'}; Spark and Kafka need {MIN_JAVA_VERSION} or later",
             remedy="install a newer JDK, or set JAVA_HOME to one",
         )
     else:
@@ -181,7 +180,7 @@ def _disk(settings: Settings, node: Node | None) -> Iterator[Finding]:
         ("temporary files", Path(tempfile.gettempdir())),
     ):
         usage = shutil.disk_usage(folder)
-        state = FAILED if usage.free < FREE_AT_LEAST else WARNING if usage.free < FREE_ADVISED else OK
+        state = FAILED if usage.free < FREE_AT_LEAST else WARNING if usage.free < ADVISED_FREE_BYTES else OK
         text = f"{usage.free / GIB:.1f} GiB free of {usage.total / GIB:.1f} at {folder}"
         remedy = (
             ""
@@ -195,12 +194,12 @@ def _memory(settings: Settings, node: Node | None) -> Iterator[Finding]:
     del settings
     lines = Path("/proc/meminfo").read_text().splitlines()
     free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    is_short = free < MEMORY_ADVISED and node is None
+    is_short = free < ADVISED_MEMORY_BYTES and node is None
     yield Finding(
         check="memory",
         state=WARNING if is_short else OK,
         text=f"{free / GIB:.1f} GiB available",
-        remedy=f"a busy node takes about {MEMORY_ADVISED // GIB} GiB: stop other programs"
+        remedy=f"a busy node takes about {ADVISED_MEMORY_BYTES // GIB} GiB: stop other programs"
         if is_short
         else "",
     )
@@ -209,12 +208,12 @@ def _memory(settings: Settings, node: Node | None) -> Iterator[Finding]:
 def _open_files(settings: Settings, node: Node | None) -> Iterator[Finding]:
     del settings, node
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    is_short = most not in (-1, resource.RLIM_INFINITY) and most < FILES_AT_LEAST
+    is_short = most not in (-1, resource.RLIM_INFINITY) and most < MIN_OPEN_FILES
     yield Finding(
         check="open files",
         state=WARNING if is_short else OK,
         text="no limit" if most in (-1, resource.RLIM_INFINITY) else f"at most {most} per process",
-        remedy=f"raise the hard limit to {FILES_AT_LEAST} or more (`ulimit -Hn`)" if is_short else "",
+        remedy=f"raise the hard limit to {MIN_OPEN_FILES} or more (`ulimit -Hn`)" if is_short else "",
     )
 
 

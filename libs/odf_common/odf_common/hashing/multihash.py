@@ -9,7 +9,7 @@ from odf_common.hashing import multibase
 SHA2_256: Final = 0x12
 SHA3_256: Final = 0x16
 ARROW0_SHA3_256: Final = 0x300016
-MAX_DIGEST: Final = 32  # bytes
+MAX_DIGEST_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -38,7 +38,7 @@ class Multihash:
         """Parse the binary form; raises `InvalidInput` if length and digest disagree."""
         code, at = read_varint(raw, 0)
         length, at = read_varint(raw, at)
-        if length > MAX_DIGEST or len(raw) - at != length:
+        if length > MAX_DIGEST_BYTES or len(raw) - at != length:
             raise InvalidInput(
                 text=f"not a multihash: {raw.hex()!r} declares {length} bytes, but has {len(raw) - at}"
             )

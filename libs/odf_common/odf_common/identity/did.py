@@ -8,7 +8,7 @@ from odf_common.hashing import multibase
 
 PREFIX: Final = "did:odf:"
 ED25519_PUB: Final = b"\xed\x01"
-KEY_SIZE: Final = 32  # bytes
+KEY_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -20,7 +20,7 @@ class DatasetId:
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
         """Parse the binary form; raises `InvalidInput` unless it is an ed25519 key."""
-        if len(raw) != len(ED25519_PUB) + KEY_SIZE or not raw.startswith(ED25519_PUB):
+        if len(raw) != len(ED25519_PUB) + KEY_BYTES or not raw.startswith(ED25519_PUB):
             raise InvalidInput(text=f"not an ed25519 dataset id: {raw.hex()!r}")
         return cls(bytes(raw))
 

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from odf_common.errors import InvalidInput
 from odf_common.hashing import multibase
-from odf_common.identity.did import KEY_SIZE, DatasetId
+from odf_common.identity.did import KEY_BYTES, DatasetId
 
 _MULTICODEC: Final = b"\x80\x26"  # ed25519-priv
 _NO_KEY: Final = "expected an ed25519 private key as `odf key export` writes it"
@@ -23,8 +23,8 @@ class PrivateKey:
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
         """Return the key of 32 bytes; raises `InvalidInput` for any other length."""
-        if len(raw) != KEY_SIZE:
-            raise InvalidInput(text=f"expected an ed25519 private key of {KEY_SIZE} bytes, got {len(raw)}")
+        if len(raw) != KEY_BYTES:
+            raise InvalidInput(text=f"expected an ed25519 private key of {KEY_BYTES} bytes, got {len(raw)}")
         return cls(bytes(raw))
 
     @classmethod
@@ -34,7 +34,7 @@ class PrivateKey:
             raw = multibase.decode(text)
         except InvalidInput:
             raise InvalidInput(text=_NO_KEY) from None  # the original error may quote the secret
-        if not raw.startswith(_MULTICODEC) or len(raw) != len(_MULTICODEC) + KEY_SIZE:
+        if not raw.startswith(_MULTICODEC) or len(raw) != len(_MULTICODEC) + KEY_BYTES:
             raise InvalidInput(text=_NO_KEY)
         return cls.from_bytes(raw.removeprefix(_MULTICODEC))
 

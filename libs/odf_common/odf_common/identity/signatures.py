@@ -11,12 +11,12 @@ from typing import Final, Self
 from odf_common.errors import InvalidInput
 from odf_common.hashing import multibase
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import ED25519_PUB, KEY_SIZE, DatasetId
+from odf_common.identity.did import ED25519_PUB, KEY_BYTES, DatasetId
 from odf_common.identity.keys import PrivateKey, verify_signature
 
 BLOCK_DOMAIN: Final = b"odf/block-signature/v1\0"
 OWNERSHIP_DOMAIN: Final = b"odf/dataset-ownership/v1\0"
-SIGNATURE_SIZE: Final = 64  # bytes
+SIGNATURE_BYTES: Final = 64
 _DID_KEY: Final = "did:key:"
 _BASE58: Final = "z"
 
@@ -38,7 +38,7 @@ class SignerId:
         if not text.startswith(_DID_KEY + _BASE58):
             raise InvalidInput(text=f"expected {_DID_KEY}{_BASE58}…, got {text!r}")
         raw = multibase.decode(text[len(_DID_KEY) :])
-        if len(raw) != len(ED25519_PUB) + KEY_SIZE or not raw.startswith(ED25519_PUB):
+        if len(raw) != len(ED25519_PUB) + KEY_BYTES or not raw.startswith(ED25519_PUB):
             raise InvalidInput(text=f"not an ed25519 key: {text!r}")
         return cls(raw)
 
@@ -61,9 +61,9 @@ class BlockSignature:
 
     def __post_init__(self) -> None:
         """Raise `InvalidInput` for any other length."""
-        if len(self.signature) != SIGNATURE_SIZE:
+        if len(self.signature) != SIGNATURE_BYTES:
             raise InvalidInput(
-                text=f"expected a signature of {SIGNATURE_SIZE} bytes, got {len(self.signature)}"
+                text=f"expected a signature of {SIGNATURE_BYTES} bytes, got {len(self.signature)}"
             )
 
     def is_valid_for(self, block: Multihash) -> bool:

@@ -35,7 +35,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 JOIN_SECONDS: Final = 8.0  # for all messages in flight together; the supervisor kills after 10 s
 LOOK_MS: Final = 500  # between two looks whether a bug has ended the service
-_SIGNALS: Final = 4096  # that are read from the pipe at a time, a byte each
+_MAX_SIGNALS_READ: Final = 4096  # that are read from the pipe at a time, a byte each
 EXIT_BUG: Final = 70  # exit code: a bug; the supervisor restarts
 MAX_OPEN_FILES: Final = 1 << 16
 
@@ -223,5 +223,5 @@ def _await(stop: threading.Event) -> None:
     while not stop.is_set():
         if signals.poll(LOOK_MS):
             os.read(
-                woken, _SIGNALS
+                woken, _MAX_SIGNALS_READ
             )  # or it would be ready for ever, after a signal that does not end the service

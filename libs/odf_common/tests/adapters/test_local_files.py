@@ -162,11 +162,11 @@ def test_of_many_objects_those_are_stored_that_were_written_before_a_failure(
     folder.mkdir(parents=True)
 
     def failing_late(handle: int) -> None:
-        if next(calls) >= durable.WRITTEN_TOGETHER:
+        if next(calls) >= durable.MAX_OPEN_FILES:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         fsync(handle)
 
-    objects = [(a_hash(number), str(number).encode()) for number in range(durable.WRITTEN_TOGETHER + 2)]
+    objects = [(a_hash(number), str(number).encode()) for number in range(durable.MAX_OPEN_FILES + 2)]
     monkeypatch.setattr(os, "fsync", failing_late)
     with pytest.raises(StorageUnavailable):
         blobs.put_all(a_dataset(), ObjectKind.BLOCK, objects)

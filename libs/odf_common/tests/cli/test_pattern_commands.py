@@ -10,7 +10,7 @@ import pytest
 from odf_common.cli import clients
 from odf_common.cli import main as cli
 from odf_common.cli.commands.delete import deletable
-from odf_common.cli.output import WIDE, shortened
+from odf_common.cli.output import MAX_CELL_CHARACTERS, shortened
 from odf_common.errors import NotFound, Unavailable
 from odf_common.identity.keys import generate
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
@@ -132,7 +132,7 @@ def test_a_problem_is_cut_short_in_the_table_only(
     assert cli.main(["list"]) == 0
     *_, row = capsys.readouterr().out.rstrip().splitlines()
     assert row.endswith(" long…")
-    assert len(row.partition("a column")[2]) <= WIDE
+    assert len(row.partition("a column")[2]) <= MAX_CELL_CHARACTERS
     assert cli.main(["list", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["problem"] == problem
 

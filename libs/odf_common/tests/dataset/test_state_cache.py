@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.state import ChainState
-from odf_common.dataset.state_cache import ADMITTED, ChainStates, NoStateCache
+from odf_common.dataset.state_cache import READS_PER_ADMISSION, ChainStates, NoStateCache
 from odf_common.errors import NotFound, Unavailable, VerificationFailed
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -219,7 +219,7 @@ def test_a_scan_over_more_datasets_than_the_cache_holds_still_has_mostly_hits() 
 
 
 def test_of_states_that_are_only_read_each_sixteenth_replaces_the_oldest() -> None:
-    blobs, refs, (committed, *stored) = stored_seeds(1 + 2 * ADMITTED)
+    blobs, refs, (committed, *stored) = stored_seeds(1 + 2 * READS_PER_ADMISSION)
     states = ChainStates(blobs, refs, NoStateCache(), capacity=1)
     states.remember(committed)
 
@@ -228,7 +228,7 @@ def test_of_states_that_are_only_read_each_sixteenth_replaces_the_oldest() -> No
         states.current(state.dataset_id)
         is_kept.append(state.dataset_id in states._known)
 
-    assert is_kept == [*[False] * (ADMITTED - 1), True] * 2
+    assert is_kept == [*[False] * (READS_PER_ADMISSION - 1), True] * 2
 
 
 class FailingCache(DictCache):

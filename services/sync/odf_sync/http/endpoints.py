@@ -42,7 +42,7 @@ RETRY_AFTER_SECONDS: Final = 5
 UNAVAILABLE: Final = "the node cannot reach its store; try again"
 FAILED: Final = "the node cannot use what it has stored"
 CLIENT_GONE: Final = 499  # a status that no client sees
-DECISIONS: Final = 8  # at a time
+PARALLEL_DECISIONS: Final = 8  # at a time
 MAX_REQUESTS: Final = 2000  # in flight, with streams; more are asked to come back
 FORWARDED_FOR: Final = "X-Forwarded-For"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
@@ -306,7 +306,7 @@ class _Judge:
         self._audit = audit
         self._rate = rate
         # Of its own: while requests wait for a store that is silent, others are still decided.
-        self._threads = ThreadPoolExecutor(DECISIONS, thread_name_prefix="decide")
+        self._threads = ThreadPoolExecutor(PARALLEL_DECISIONS, thread_name_prefix="decide")
 
     async def asked(self, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `admit`, `require` or `finds_again` without holding up the event loop."""

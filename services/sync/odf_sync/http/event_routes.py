@@ -28,7 +28,7 @@ log = structlog.stdlib.get_logger(__name__)
 HEARTBEAT_SECONDS: Final = 15.0
 WRITE_TIMEOUT_SECONDS: Final = 30.0  # a client that does not read for that long is disconnected
 MAX_STREAMS: Final = 500  # in flight; half of the connections that are allowed by default
-STREAMS_OF_CALLER: Final = 100
+MAX_STREAMS_OF_CALLER: Final = 100
 LAST_EVENT_ID: Final = "Last-Event-ID"
 HEADERS: Final = {
     hdrs.CONTENT_TYPE: "text/event-stream",
@@ -46,7 +46,7 @@ class EventRoutes:
         self._states = states
         self._authorizer = authorizer
         self._heads = heads
-        self._streams = Shares(most=MAX_STREAMS, of_caller=STREAMS_OF_CALLER)
+        self._streams = Shares(most=MAX_STREAMS, of_caller=MAX_STREAMS_OF_CALLER)
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Yield what is served."""

@@ -16,7 +16,7 @@ from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
 
-LEVEL: Final = 6
+COMPRESSION_LEVEL: Final = 6
 BLOCKS_BYTES_LIMIT: Final = 128 * 1024**2  # of all blocks of an archive, which one message has to hold
 # Of the compressed archive: the headers of small blocks are as long as the blocks.
 ARCHIVE_BYTES_LIMIT: Final = 2 * BLOCKS_BYTES_LIMIT
@@ -42,7 +42,9 @@ def write_archive(
     """Write the archive of the blocks and of their signatures; equal ones give equal bytes."""
     with (
         # Without time and file name, so that equal blocks give equal bytes.
-        gzip.GzipFile(fileobj=out, mode="wb", mtime=0, compresslevel=LEVEL, filename="") as packed,
+        gzip.GzipFile(
+            fileobj=out, mode="wb", mtime=0, compresslevel=COMPRESSION_LEVEL, filename=""
+        ) as packed,
         tarfile.open(fileobj=packed, mode="w|", format=tarfile.GNU_FORMAT) as tar,
     ):
         for name, raw in blocks:

@@ -21,7 +21,7 @@ from odf_common.proto.odf.bus.v1 import bus_pb2
 from odf_common.service.request_reply import Replies
 from odf_sync.transfer.privacy import Privacy
 
-STORED_AT_ONCE: Final = 1024  # blocks or signatures in memory
+STORED_TOGETHER: Final = 1024  # blocks or signatures in memory
 REPLY_TIMEOUT_SECONDS: Final = 60.0  # for the coordinator to admit a chain, then the request is repeated
 ATTEMPTS: Final = 10
 
@@ -55,7 +55,7 @@ def store(
     blobs: BlobStore, dataset: DatasetId, kind: ObjectKind, waiting: Iterator[tuple[Multihash, bytes]]
 ) -> None:
     """Store blocks or signatures durably, many at a time, unless they exist."""
-    while some := tuple(islice(waiting, STORED_AT_ONCE)):
+    while some := tuple(islice(waiting, STORED_TOGETHER)):
         blobs.put_all(dataset, kind, some)
 
 

@@ -23,8 +23,8 @@ LOCK_SECONDS: Final = 5.0  # a holder needs milliseconds; one that is stopped mu
 LOCK_POLL: Final = Backoff(first=0.001, most=0.02)
 PENDING: Final = ".pending-"
 READABLE: Final = 0o666  # less what the umask takes
-WRITTEN_TOGETHER: Final = 128  # files, which are open at a time
-SYNCED_TOGETHER: Final = 16  # of them, so that the disk confirms them together
+MAX_OPEN_FILES: Final = 128  # files, which are open at a time
+FILES_PER_SYNC: Final = 16  # of them, so that the disk confirms them together
 
 
 def write(target: Path, content: bytes, *, mode: int = READABLE) -> None:
@@ -46,8 +46,8 @@ def replace_all(contents: Iterable[tuple[Path, bytes]]) -> None:
     A group of them is written before any is synced: the file system then commits its journal for all of them together.
     """
     waiting = iter(contents)
-    with ThreadPoolExecutor(SYNCED_TOGETHER, thread_name_prefix="sync") as pool:
-        while group := tuple(islice(waiting, WRITTEN_TOGETHER)):
+    with ThreadPoolExecutor(FILES_PER_SYNC, thread_name_prefix="sync") as pool:
+        while group := tuple(islice(waiting, MAX_OPEN_FILES)):
             with contextlib.ExitStack() as stack:
                 opened = [stack.enter_context(_unsynced(target, content)) for target, content in group]
                 for synced in [pool.submit(file.sync) for file in opened]:

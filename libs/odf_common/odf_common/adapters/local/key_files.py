@@ -11,7 +11,7 @@ from odf_common.adapters.local import durable
 from odf_common.adapters.local.faults import guarded, open_file
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity import keys
-from odf_common.identity.did import KEY_SIZE, DatasetId
+from odf_common.identity.did import KEY_BYTES, DatasetId
 from odf_common.identity.keys import PrivateKey
 
 MODE: Final = 0o600
@@ -99,9 +99,9 @@ def _keep(file: Path, key: PrivateKey) -> None:
 
 def _read(file: Path) -> PrivateKey:
     with open_file(file) as opened:
-        raw = opened.read(KEY_SIZE + 1)
-    if len(raw) != KEY_SIZE:
+        raw = opened.read(KEY_BYTES + 1)
+    if len(raw) != KEY_BYTES:
         raise InvalidInput(
-            text=f"expected a key of {KEY_SIZE} bytes; restore the file from a copy", where=str(file)
+            text=f"expected a key of {KEY_BYTES} bytes; restore the file from a copy", where=str(file)
         )
     return PrivateKey.from_bytes(raw)

@@ -20,9 +20,9 @@ from odf_common.adapters.local.faults import guarded_methods
 
 IN_USE_SECONDS: Final = 900.0
 MARK_SECONDS: Final = 60.0  # a file is marked as used at most this often
-LOW_WATER: Final = 0.9  # of the limit; eviction stops there
+LOW_WATER_SHARE: Final = 0.9  # of the limit; eviction stops there
 IN_USE_LIMIT: Final = 1.5  # times the limit; eviction of copies in use begins and stops there
-SCANS: Final = 20  # the folder is measured each time this process has added a 20th of the limit
+SCANS_PER_LIMIT: Final = 20  # the folder is measured each time this process has added a 20th of the limit
 LOCK: Final = ".lock"
 
 
@@ -82,7 +82,7 @@ class ObjectCache:
         os.utime(file, (now, now))
         with self._guard:
             self._unmeasured += size
-            is_due = self._unmeasured * SCANS >= self._max_bytes
+            is_due = self._unmeasured * SCANS_PER_LIMIT >= self._max_bytes
             self._unmeasured = 0 if is_due else self._unmeasured
         if is_due:
             with contextlib.suppress(durable.LockHeld), durable.locked(self._folder / LOCK, wait_seconds=0):
@@ -96,7 +96,7 @@ class ObjectCache:
             return
         for used, size, path in copies:
             is_in_use = used > self._clock() - IN_USE_SECONDS
-            if total <= self._max_bytes * (IN_USE_LIMIT if is_in_use else LOW_WATER):
+            if total <= self._max_bytes * (IN_USE_LIMIT if is_in_use else LOW_WATER_SHARE):
                 return
             with contextlib.suppress(FileNotFoundError):
                 if (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 MIB: Final = 1024 * 1024
-LARGE: Final = 16 * MIB  # bytes; progress is shown from this size on
+LARGE_FILE_BYTES: Final = 16 * MIB  # progress is shown from this size on
 CANCEL_SECONDS: Final = 0.5  # between cancel requests
 CANCELLED: Final = "Cancelled"  # the reason the node reports
 Show = Callable[[str, int], None]  # the stage, and the bytes of it that are done
@@ -274,7 +274,7 @@ def _shown(file: str) -> Iterator[Show]:
     """Show the progress of a large file, or of standard input once it is large, on a terminal."""
     is_piped = file == "-" and not sys.stdin.isatty()
     size = 0 if file == "-" else Path(file).stat().st_size
-    if size < LARGE and not is_piped:
+    if size < LARGE_FILE_BYTES and not is_piped:
         yield lambda _stage, _done: None
         return
     with progress() as bars:
@@ -282,7 +282,7 @@ def _shown(file: str) -> Iterator[Show]:
 
         def update(stage: str, done: int) -> None:
             if stage not in tasks:
-                if size < LARGE and done < LARGE and not tasks:
+                if size < LARGE_FILE_BYTES and done < LARGE_FILE_BYTES and not tasks:
                     return
                 # A task keeps its total, so a stage without one, such as committing, needs a task of its own.
                 for other in list(tasks):

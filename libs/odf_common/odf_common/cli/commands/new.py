@@ -15,8 +15,8 @@ from odf_common.identity.dataset_refs import parse_alias
 from odf_common.proto.odf.node.v1.ingest_pb2 import LateRecords, SampleRequest
 
 TOPIC: Final = "topic:"
-MESSAGES: Final = 10_000  # of a topic that are looked at
-CHUNK: Final = 1024 * 1024  # bytes
+SAMPLED_MESSAGES: Final = 10_000  # of a topic that are looked at
+CHUNK_BYTES: Final = 1024 * 1024
 FORMATS: Final = {
     ".csv": "csv",
     ".geojson": "geojson",
@@ -106,7 +106,7 @@ def _content(node: Node, sample: str) -> tuple[list[int], Iterator[bytes]]:
     from odf_common.service.settings import load
 
     topic = sample.removeprefix(TOPIC)
-    parts = first_messages(kafka_cluster(load(), node.kafka), topic, MESSAGES)
+    parts = first_messages(kafka_cluster(load(), node.kafka), topic, SAMPLED_MESSAGES)
     if not parts:
         raise NotFound(what=f"message in topic {topic}")
     # A newline in JSON is a space: inside a string it would be escaped.
@@ -117,7 +117,7 @@ def _content(node: Node, sample: str) -> tuple[list[int], Iterator[bytes]]:
 def _chunks(file: str) -> Iterator[bytes]:
     try:
         with Path(file).open("rb") as source:
-            while chunk := source.read(CHUNK):
+            while chunk := source.read(CHUNK_BYTES):
                 yield chunk
     except OSError as error:
         raise InvalidInput(where=file, text=f"cannot be read: {error.strerror}") from error

@@ -20,7 +20,7 @@ from odf_common.proto.odf.node.v1.ingest_pb2 import (
 )
 
 DEFAULT_MESSAGES: Final = 20  # messages listed by default
-BEGINNING: Final = 4096  # bytes of each value that the list asks for
+SHOWN_VALUE_BYTES: Final = 4096  # of each value that the list asks for
 LOCATION: Final = re.compile(r"(?:(?P<source>.+)/)?(?P<part>\d+|row)/(?P<number>\d+)", re.ASCII | re.DOTALL)
 
 ALL = click.option("--all", "every", is_flag=True, help="All messages that await a decision.")
@@ -58,7 +58,7 @@ def list_rejected(*, dataset: str, limit: int, output: str) -> None:
     Example:
       odf rejected list flights
     """
-    request = RejectedRequest(ref=dataset, limit=limit, value_bytes=BEGINNING)
+    request = RejectedRequest(ref=dataset, limit=limit, value_bytes=SHOWN_VALUE_BYTES)
     counts = RejectedPart.Counts()
     rows = []
     for part in _asked(request):

@@ -26,7 +26,7 @@ SILENCE_SECONDS: Final = 20.0  # without an answer to them until a part is unres
 RESTART: Final = Backoff(first=0.2, most=10.0)  # between an exit and the next start
 STEADY_SECONDS: Final = 10.0  # a part that ran this long did not fail at startup
 MAX_FAILED_STARTS: Final = 3  # exits before it was ever ready
-KEPT_LOGS: Final = 3
+MAX_KEPT_LOGS: Final = 3
 _NO_SPACE: Final = "free some space on the disk"
 _NO_FILES: Final = "raise the limit of open files (`ulimit -n`) and start the node again"
 _NO_PROCESS: Final = "free memory, or raise the limit of processes (`ulimit -u`) and start the node again"
@@ -246,7 +246,7 @@ def signal_group(pid: int, number: signal.Signals) -> None:
 
 def rotate(log: Path) -> None:
     """Rotate a log, keeping the last ones: `kafka.log` → `kafka.log.1` → …."""
-    for number in range(KEPT_LOGS, 0, -1):
+    for number in range(MAX_KEPT_LOGS, 0, -1):
         older = log.with_name(f"{log.name}.{number}")
         newer = log if number == 1 else log.with_name(f"{log.name}.{number - 1}")
         if newer.exists():
