@@ -9,7 +9,7 @@ from typing import Any
 
 from docs.generate import PARTS, REFERENCE, RESULTS, ROOT, part_peaks
 
-from odf_common.embedded.doctor_checks import MEMORY_ADVISED
+from odf_common.embedded.doctor_checks import ADVISED_MEMORY_BYTES
 
 DOCUMENTS = (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
 COMMAND = re.compile(r"(?:run\.py )?--only ((?:[a-z_]+ ?)+)")
@@ -92,7 +92,7 @@ def test_figures_of_speed_are_recognized() -> None:
 def test_the_advised_memory_is_enough_for_the_peaks_of_all_parts() -> None:
     peaks = part_peaks(_cases())
     assert tuple(peaks) == PARTS
-    assert sum(peak for peak, _ in peaks.values()) * 1_000_000 <= MEMORY_ADVISED
+    assert sum(peak for peak, _ in peaks.values()) * 1_000_000 <= ADVISED_MEMORY_BYTES
 
 
 def _cases() -> dict[str, dict[str, Any]]:
