@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -74,10 +74,10 @@ def lineage(stages: Mapping[str, Stage], name: str) -> list[Stage]:
     return [stages[one] for one in names]
 
 
-def carry_out(stages: Sequence[Stage], checkout: Path, root: Path) -> None:
-    """Execute the steps of stages in order."""
+def carry_out(stages: Sequence[Stage], checkout: Path, root: Path, *, executed: Collection[str] = ()) -> None:
+    """Execute the steps of stages in order, without those of the stages that were executed in this folder before."""
     folder, programs = root, root / "programs"
-    programs.mkdir()
+    programs.mkdir(exist_ok=True)
     _provide(programs, BASE_PROGRAMS)
     for stage in stages:
         for step in stage.steps:
@@ -85,6 +85,8 @@ def carry_out(stages: Sequence[Stage], checkout: Path, root: Path) -> None:
                 case "WORKDIR":
                     folder = root / step.argument.lstrip("/")
                     folder.mkdir(parents=True, exist_ok=True)
+                case _ if stage.name in executed:
+                    pass
                 case "COPY" if not step.argument.startswith("--from="):
                     source, target = step.argument.split()
                     _copy(checkout / source, folder / target)

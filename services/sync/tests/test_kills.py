@@ -1,6 +1,7 @@
 """Transfers with either side killed at each step: nothing half-written is visible, and a repetition completes them.
 
-The killed side is a separate process, which gets a SIGKILL; the other one continues, and sees its connections end.
+The killed side is a separate process, which gets a SIGKILL; the other one continues, and sees its connections end. The
+usual run kills it before every third step, `make soak` before every one.
 """
 
 import os
@@ -56,6 +57,7 @@ PULLS: Final = {
     "smart pull, the client": Way(act="pull", scheme="odf+http"),
     "smart pull, the server": Way(act="pull", scheme="odf+http", kills_server=True),
     "pull from a bucket": Way(act="pull", scheme="s3"),
+    "pull into a bucket": Way(act="pull", scheme="odf+http", has_bucket=True),
 }
 PUSHES: Final = {
     "push, the client": Way(act="push", scheme="odf+http"),
