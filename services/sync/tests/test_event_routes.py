@@ -137,6 +137,17 @@ def test_the_head_is_sent_at_once_and_whenever_it_moves(node: Node) -> None:
     assert stream.next()["id"] == str(HEAD)
 
 
+def test_a_stream_rests_until_the_head_moves_again(node: Node) -> None:
+    stream = Stream(node)
+    stream.next()
+    node.move(PREVIOUS)
+    stream.next()
+    socket = stream.answer.fp.raw._sock  # type: ignore[attr-defined]
+    socket.settimeout(0.3)
+    with pytest.raises(TimeoutError):
+        stream.answer.readline()
+
+
 def test_a_client_that_has_seen_the_head_is_sent_only_the_next_one(node: Node) -> None:
     stream = Stream(node, Last_Event_ID=str(HEAD))
     assert stream.next() == {}

@@ -147,8 +147,11 @@ def test_a_forced_push_sends_the_signatures_of_the_new_chain(
 def test_a_node_that_does_not_announce_them_is_sent_no_signatures(
     here: SyncNode, there: SyncNode, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def strict(archive: BinaryIO, **limits: int) -> Iterator[tuple[Multihash, bytes, bytes]]:
-        return ((name, raw, b"") for name, raw in read_archive(archive, **limits))
+    def strict(
+        archive: BinaryIO, *, count: int, limit: int, counted: int
+    ) -> Iterator[tuple[Multihash, bytes, bytes]]:
+        assert counted > 0
+        return ((name, raw, b"") for name, raw in read_archive(archive, count=count, limit=limit))
 
     monkeypatch.setattr(routes, "SIGNATURES", "0")
     monkeypatch.setattr(serve_push, "read_signed_archive", strict)

@@ -345,6 +345,18 @@ def test_the_reason_of_a_close_frame_is_whole_and_fits(
     assert refusal_in(reason.decode()) is not None
 
 
+@pytest.mark.parametrize("size", [REASON_BYTES - 1, REASON_BYTES])
+def test_a_reason_that_just_fits_is_sent_whole(size: int) -> None:
+    def refusal(text: str, *, is_name: bool) -> Refusal:
+        internal = Internal(phase=Phase.PUSH_TARGET, error_message=text)
+        return Refusal(fault=NameCollision(dataset_alias=text) if is_name else internal)
+
+    for is_name in (True, False):
+        rest = size - len(encode(refusal("", is_name=is_name)))
+        exact = refusal("a" * rest, is_name=is_name)
+        assert close_reason(exact).decode() == encode(exact)
+
+
 def archive_of(*contents: bytes) -> bytes:
     out = io.BytesIO()
     write_archive([(physical_hash_of(one), one) for one in contents], out)

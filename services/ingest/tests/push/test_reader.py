@@ -290,6 +290,28 @@ def test_a_source_whose_files_are_unusable_for_a_while_recovers_automatically(
     assert len([one for one in logs if one["event"] == "source cannot be read yet"]) == 1
 
 
+def test_the_first_attempt_that_fails_is_reported(
+    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench()
+    faults = [Damaged(file="datasets/fed01/data/x", why="Permission denied")]
+    commit = bench.queues._committer.commit
+    monkeypatch.setattr(
+        bench.queues._committer,
+        "commit",
+        lambda *arguments: fail(faults.pop()) if faults else commit(*arguments),
+    )
+    with running(bench, broker) as node, capture_logs() as logs:
+        broker.logs[TOPIC, 0].append(message(1))
+        node.wait(lambda: node.ids == [1])
+    (entry,) = (one for one in logs if one["event"] == "source cannot be read yet")
+    assert "Permission denied" in entry["why"]
+
+
+def fail(error: Exception) -> Any:
+    raise error
+
+
 def test_a_source_that_stops_at_bad_records_commits_the_records_before(
     make_bench: Any, broker: Broker
 ) -> None:

@@ -206,6 +206,12 @@ def test_a_union_of_records_is_the_record_that_was_written() -> None:
     assert [json.loads(one) for one in texts] == list(values)
 
 
+def test_an_array_of_enums_is_no_longer_than_its_bytes_allow() -> None:
+    color = {"type": "enum", "name": "Color", "symbols": ["RED", "x" * 120]}
+    schema = record(colors={"type": "array", "items": color})
+    assert json.loads(decoded(schema, {"colors": ["RED", "RED"]})) == {"colors": ["RED", "RED"]}
+
+
 def test_a_map_is_an_object_and_a_repeated_name_its_type() -> None:
     place = {"type": "record", "name": "Place", "fields": [{"name": "x", "type": "int"}]}
     schema = record(a=place, b="odf.Place", m={"type": "map", "values": "odf.Place"})
