@@ -22,8 +22,6 @@ FOREIGN = {
     *("EIO", "ESTALE", "MetadataEventWrapper", "preexec_fn"),
     *("ParseException", "TreeNode.toJSON", "Double.equals"),
 }
-# Modules that are still named like a room.
-TWICE = {"data", "http", "search", "smart"}
 MAX_MODULE_LINES = 500
 MAX_BODY_LINES = 40
 
@@ -127,7 +125,7 @@ def test_no_two_modules_or_rooms_of_a_package_have_the_same_name(package: Path) 
         for file in MODULES
         if file.is_relative_to(package) and file.stem != "__main__"
     )
-    assert {name for name, count in names.items() if count > 1} <= TWICE
+    assert {name for name, count in names.items() if count > 1} == set()
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)

@@ -28,6 +28,7 @@ from odf_common.chain.walk import ChainBroken, blocks_between
 from odf_common.dataset.replay import input_source, request_files
 from odf_common.errors import HeadMoved, InvalidInput, NotFound
 from odf_common.identity.did import DatasetId
+from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import (
     ExecuteTransformInput,
     KnownEvent,
@@ -40,7 +41,7 @@ from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import require_committed
 from odf_coordinator.errors import InputDiverged
 from odf_coordinator.storage.availability import why_missing
-from odf_coordinator.transforms.engine_output import EngineOutput, store, validate
+from odf_coordinator.transforms.engine_output import store, validate
 from odf_coordinator.transforms.late_counter import count_late
 from odf_coordinator.transforms.progress import RunningTransforms
 
@@ -140,11 +141,8 @@ class Transformer:
         request = build_request(
             state, plan.inputs, sources, alias=handle.alias, system_time=system_time, files=files
         )
-        begun = time.monotonic()
-        with self.running.track(handle.id) as work:
-            response = self.engine.execute_transform(request, work.note)
+        response, late = self._execute(handle, request)
         written = validate(state, response, scratch)
-        _log_computed(handle.alias, written, time.monotonic() - begun)
         event = next_event(
             state, plan.steps, response, new_data=written.data, new_checkpoint=written.checkpoint
         )
@@ -166,10 +164,27 @@ class Transformer:
             state.dataset_id, expected_head=state.head, events=events, system_time=system_time
         )
         after = require_committed(state.dataset_id, outcome).state
-        count_late(self.blobs, handle, work.now.late)
+        count_late(self.blobs, handle, late)
         records = after.next_offset - state.next_offset
         log.info("transformed", dataset=handle.alias, block=str(after.head), records=records)
         return Step(state=after, blocks=len(events), records=records)
+
+    def _execute(
+        self, handle: DatasetHandle, request: TransformRequest
+    ) -> tuple[TransformResponseSuccess, int]:
+        """Return the engine's response, and how many records were late."""
+        begun = time.monotonic()
+        with self.running.track(handle.id) as work:
+            response = self.engine.execute_transform(request, work.note)
+        interval = response.new_offset_interval
+        log.debug(
+            "transform computed",
+            dataset=handle.alias,
+            records=0 if interval is None else interval.records,
+            late=work.now.late,
+            ms=round((time.monotonic() - begun) * 1000),
+        )
+        return response, work.now.late
 
     def _input(self, dataset: DatasetId) -> DatasetHandle:
         handle = self.datasets.by_id(dataset)
@@ -211,13 +226,3 @@ def _require_still_defined(handle: DatasetHandle, source: DatasetHandle, done: I
     """Raise `InputDiverged` if an input was reset to before its first schema, which looks like a new dataset."""
     if done.last_block is not None and source.state.schema is None:
         raise InputDiverged(dataset=handle.alias, input=source.alias, block=str(done.last_block))
-
-
-def _log_computed(alias: str, written: EngineOutput, seconds: float) -> None:
-    log.debug(
-        "transform computed",
-        dataset=alias,
-        slice_bytes=None if written.data is None else written.data.size,
-        checkpoint_bytes=None if written.checkpoint is None else written.checkpoint.size,
-        ms=round(seconds * 1000),
-    )

@@ -180,15 +180,16 @@ def run(
 
 def _run_stage(stage: Stage, step: Step) -> Delta:
     """Return a stage's output; its new state is in `step.new`."""
-    begun = time.monotonic()
+    earlier, begun = frozenset(step.new), time.monotonic()
     out = stage.run(step)
-    kept = step.new.get(stage.stream)
     log.debug(
         "stage executed",
         stage=type(stage).__name__,
         stream=stage.stream,
         records=len(out.records),
-        kept=0 if kept is None else len(kept),  # rows of its table in the checkpoint
+        kept=sum(
+            len(table) for name, table in step.new.items() if name not in earlier
+        ),  # rows of its new state
         ms=_ms_since(begun),
     )
     return out
