@@ -370,3 +370,24 @@ def test_an_upload_is_abandoned_after_two_attempts_in_a_row_without_a_byte(
         with nullcontext() if is_complete else pytest.raises(Unavailable, match="the connection was lost"):
             uploader.complete(file, 0)
     assert there.starts == starts
+
+
+@pytest.mark.parametrize("end", [20, 30, 45])
+def test_an_answer_that_is_cut_off_within_its_headers_is_tried_again(end: int) -> None:
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 69\r\n\r\n{physical_hash_of(b'')}"
+
+    def serve(listener: socket.socket) -> None:
+        for answer in (head[:end], head):
+            client, _ = listener.accept()
+            with client:
+                client.recv(4096)
+                client.sendall(answer.encode())
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = threading.Thread(target=serve, args=(listener,))
+        serving.start()
+        dataset = HttpDataset(f"http://127.0.0.1:{listener.getsockname()[1]}/cities/", None)
+        with pytest.raises(Unavailable, match="interrupted"):
+            dataset.head()
+        assert dataset.head() == physical_hash_of(b"")
+        serving.join()

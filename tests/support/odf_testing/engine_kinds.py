@@ -113,7 +113,7 @@ KINDS: Final[Mapping[str, Steps]] = {
         ("SELECT t AS event_time, origin, flight, sum(temp) OVER (PARTITION BY origin ORDER BY t "
         "RANGE BETWEEN INTERVAL 10 MINUTES PRECEDING AND CURRENT ROW) AS s FROM j"),
     ],
-    "windows by another hour": [
+    "windows told by another hour": [
         (
             "SELECT min(date_trunc('hour', time_hour - INTERVAL 90 MINUTES)) AS event_time, count(*) AS n FROM flights "
             "GROUP BY date_trunc('hour', time_hour)"
@@ -201,7 +201,7 @@ KINDS: Final[Mapping[str, Steps]] = {
         "GROUP BY window(time_hour, '20 minutes', '10 minutes'), origin"),
     ],
     "groups over a union": [BOTH, "SELECT max(time_hour) AS event_time, origin, sum(x) AS s FROM u GROUP BY origin"],
-    "rows with running sums": [
+    "rows beside running sums": [
         ("SELECT time_hour AS event_time, origin, dep_delay AS x FROM flights UNION ALL SELECT time_hour, origin, "
         "sum(flight) OVER (PARTITION BY origin ORDER BY time_hour) FROM flights"),
     ],

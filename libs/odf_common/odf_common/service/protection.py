@@ -8,7 +8,6 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from odf_common.adapters.grpc.peer_tls import PeerTls
-from odf_common.adapters.tls import server_context
 from odf_common.errors import InvalidInput
 from odf_common.service.settings import (
     GRPC_TLS,
@@ -68,7 +67,12 @@ def peer_tls(settings: Settings) -> PeerTls | None:
 def http_tls(settings: Settings) -> ssl.SSLContext | None:
     """Return the TLS of the HTTP server, None if it is not configured; raises `InvalidInput` for a bad file."""
     certificate, key = settings.http_certificate_file, settings.http_key_file
-    return None if certificate is None or key is None else server_context(certificate, key)
+    if certificate is None or key is None:
+        return None
+    # Clients read the settings of peers here, too, and start without what only a server needs.
+    from odf_common.adapters.server_tls import server_context  # noqa: PLC0415
+
+    return server_context(certificate, key)
 
 
 def is_loopback(host: str) -> bool:

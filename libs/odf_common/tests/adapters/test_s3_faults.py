@@ -63,7 +63,8 @@ METHODS = tuple(calls(Bucket(S3Location(bucket="none"), S3Access()), Path()))
 
 def test_every_public_method_is_covered() -> None:
     functions = inspect.getmembers(Bucket, inspect.isfunction)
-    assert {name for name, _ in functions if not name.startswith("_")} == set(METHODS)
+    # `presigned` asks the bucket nothing.
+    assert {name for name, _ in functions if not name.startswith("_")} - {"presigned"} == set(METHODS)
 
 
 def error_of(action: Callable[[], object]) -> OdfError:

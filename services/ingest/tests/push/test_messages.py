@@ -315,7 +315,8 @@ def test_dead_letters_that_cannot_be_reported_fail_nothing(make_bench: Any) -> N
         bench.rejecting.announce(
             bench.state, "default", [BadRecord(partition=0, offset=0, value=b"", reason="x")]
         )
-    assert [one["event"] for one in entries] == ["messages rejected", "cannot send progress"]
+    noted = [one["event"] for one in entries if one["log_level"] != "debug"]
+    assert noted == ["messages rejected", "cannot send progress"]
 
 
 def test_messages_are_read_again_when_their_timestamps_are_needed(make_bench: Any) -> None:

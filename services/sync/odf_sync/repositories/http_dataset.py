@@ -243,6 +243,7 @@ class _Chunks:
     def __init__(self, answer: urllib3.BaseHTTPResponse, url: str) -> None:
         self._answer = answer
         self._url = url
+        self._is_empty = True
 
     def __iter__(self) -> "_Chunks":
         return self
@@ -252,9 +253,17 @@ class _Chunks:
             chunk = self._answer.read1(CHUNK_BYTES)
         except urllib3.exceptions.HTTPError as error:
             raise Unavailable(what=self._url, why=_reason(error)) from error
-        if not chunk:
-            raise StopIteration
-        return chunk
+        if chunk:
+            self._is_empty = False
+            return chunk
+        if self._is_empty and not _states_length(self._answer):
+            # The connection was lost within the headers, which http.client takes for their end.
+            raise Unavailable(what=self._url, why="the connection was interrupted")
+        raise StopIteration
+
+
+def _states_length(answer: urllib3.BaseHTTPResponse) -> bool:
+    return not {"Content-Length", "Transfer-Encoding"}.isdisjoint(answer.headers)
 
 
 def _starts_at(answer: urllib3.BaseHTTPResponse, start: int) -> bool:
