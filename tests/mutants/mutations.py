@@ -1,8 +1,9 @@
 """Small changes to a module's code, as a programmer may slip: where, and what stands there instead."""
 
 import ast
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, TypeGuard
@@ -42,11 +43,14 @@ class Mutant:
     after: str
     function: str
     line: int
+    occurrence: int = 1
+    """Which of the mutants of the module that are called the same otherwise, from the top."""
 
     @property
     def name(self) -> str:
-        """Return a name that stays the same while other lines change."""
-        return f"{self.path} {self.function}: {_on_one_line(self.before)} -> {_on_one_line(self.after)}"
+        """Return a name that stays the same while other lines change, and that no other mutant has."""
+        name = f"{self.path} {self.function}: {_on_one_line(self.before)} -> {_on_one_line(self.after)}"
+        return name if self.occurrence == 1 else f"{name} ({self.occurrence})"
 
     def source(self, text: str) -> str:
         """Return the module's text with the change."""
@@ -58,7 +62,12 @@ def mutants(root: Path, path: str) -> tuple[Mutant, ...]:
     text = (root / path).read_text()
     finder = _Finder(path, text)
     finder.visit(ast.parse(text))
-    return tuple(sorted(set(finder.found)))
+    seen: Counter[str] = Counter()
+    found = []
+    for mutant in sorted(set(finder.found)):
+        seen[mutant.name] += 1
+        found.append(replace(mutant, occurrence=seen[mutant.name]))
+    return tuple(found)
 
 
 def _on_one_line(text: str) -> str:

@@ -33,6 +33,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{COMMON}/data/read_options.py": of_ingest("read/options", "read/times"),
     f"{COMMON}/data/time_format.py": of_ingest("read/times", "read/options"),
     f"{COMMON}/data/**/*.py": of_common("data/", "hashing/", "codec/"),
+    f"{COMMON}/adapters/redis.py": of_common("adapters/redis_adapter"),
     f"{COMMON}/adapters/local/repositories.py": of_common("adapters/repositories"),
     f"{COMMON}/adapters/local/[bdr]*.py": (
         *of_common(
@@ -86,6 +87,11 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         *of_verifier("migrations", "dropped"),
         *of_sync("restoring"),
         *of_ingest("position", "arrow_streams"),
+    ),
+    f"{COMMON}/ports/clock.py": of_common("service/retry", "adapters/s3_faults"),
+    f"{COMMON}/ports/store.py": (
+        *of_common("adapters/local_store", "adapters/memory_store", "adapters/local_names"),
+        *of_sync("packs", "private_copies"),
     ),
     f"{COMMON}/service/connections.py": of_common("service/connections"),
     f"{COMMON}/service/consumer/consumer_loop.py": of_common("service/reader_order", "service/consumer_loop"),

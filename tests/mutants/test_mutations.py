@@ -75,6 +75,12 @@ def test_columns_are_counted_in_bytes(tmp_path: Path) -> None:
     assert 'def f(a: str) -> bool:\n    return a == "–" or a != "x"\n' in sources
 
 
+def test_mutants_that_are_called_the_same_have_their_number(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text("def f(a: int) -> int:\n    return (a + 1) * (a + 1)\n")
+    names = [one.name for one in mutants(tmp_path, "module.py") if (one.before, one.after) == ("1", "2")]
+    assert names == ["module.py f: 1 -> 2", "module.py f: 1 -> 2 (2)"]
+
+
 def test_coroutines_are_changed_too(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text("async def f(a: int) -> bool:\n    return a < 5\n")
     assert ("<", "<=") in {(one.before, one.after) for one in mutants(tmp_path, "module.py")}
