@@ -134,8 +134,8 @@ def test_a_tail_is_laid_out_as_asked(url: str) -> None:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("tail?limit=0", "limit is not from 1 to 10000"),
-        ("tail?limit=10001", "limit is not from 1 to 10000"),
+        ("tail?limit=0", "limit is not a number from 1 to 10000"),
+        ("tail?limit=10001", "limit is not a number from 1 to 10000"),
         ("tail?limit=-1", "limit is not a number from 1 to 10000"),
         ("tail?limit=1e3", "limit is not a number from 1 to 10000"),
         ("tail?limit=%D9%A1", "limit is not a number from 1 to 10000"),

@@ -116,16 +116,29 @@ class ReadRoutes:
         schema_format = _chosen(SchemaFormat, query.get("schemaFormat"), None)
         entry = dataset_of(request)
         try:
-            table = await self._run(partial(self._records, entry, limit, skip))
+            body = await self._run(
+                partial(self._encoded_tail, entry, limit, skip, data_format, schema_format)
+            )
         except NotFound as error:
             raise _refused(f"the data of {entry.alias} is not on this node", web.HTTPNotFound) from error
+        return web.Response(body=body, content_type=JSON, headers=NOT_CACHED)
+
+    def _encoded_tail(
+        self,
+        entry: CatalogEntry,
+        limit: int,
+        skip: int,
+        data_format: DataFormat,
+        schema_format: SchemaFormat | None,
+    ) -> bytes:
+        """Return the whole answer: to write much JSON takes seconds, which would hold up the event loop."""
+        table = self._records(entry, limit, skip)
         answer: dict[str, object] = {"data": [], "dataFormat": data_format.value}
         if table is not None:
-            answer["data"] = await self._run(partial(_laid_out, table, data_format))
+            answer["data"] = _laid_out(table, data_format)
             if schema_format is not None:
-                answer["schema"] = await self._run(partial(parquet_schema, table.schema))
-                answer["schemaFormat"] = schema_format.value
-        return web.json_response(answer, headers=NOT_CACHED)
+                answer |= {"schema": parquet_schema(table.schema), "schemaFormat": schema_format.value}
+        return json.dumps(answer).encode()
 
     def _records(self, entry: CatalogEntry, limit: int, skip: int) -> pa.Table | None:
         """Return the records; None if the dataset has no slice. Raises `NotFound`, `web.HTTPBadRequest`."""
@@ -206,10 +219,9 @@ async def _refuse_queries(_: web.Request) -> web.Response:
 def _number(text: str | None, default: int, name: str, *, minimum: int) -> int:
     if text is None:
         return default
-    if not text.isascii() or not text.isdecimal() or len(text) > len(str(MAX_RECORDS)):
+    is_short = text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_RECORDS))
+    if not is_short or not minimum <= int(text) <= MAX_RECORDS:
         raise _refused(f"{name} is not a number from {minimum} to {MAX_RECORDS}")
-    if not minimum <= int(text) <= MAX_RECORDS:
-        raise _refused(f"{name} is not from {minimum} to {MAX_RECORDS}")
     return int(text)
 
 
