@@ -126,10 +126,3 @@ def linked_without_newest(full: Path, folder: Path, dataset: DatasetId, chain: A
     head.unlink()  # a write would go to the original too
     head.write_text(str(chain.blocks[-2].hash))
     (files / "blocks" / str(chain.blocks[-1].hash)).unlink()
-
-
-def lowest_and_highest(short: list[float], long: list[float]) -> dict[str, float]:
-    """Return the lowest and highest ms of the transfers of a long chain, and of those of a short one, its peer."""
-    numbers = (min(long), max(long), min(short), max(short))
-    names = ("lowest", "highest", "its lowest", "its highest")
-    return {name: round(1000 * number, 1) for name, number in zip(names, numbers, strict=True)}

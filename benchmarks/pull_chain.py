@@ -10,15 +10,16 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 from bare_copy import held_against_bare_copies
-from long_chains import Client, chain_in, linked_without_newest, lowest_and_highest, written
+from long_chains import Client, chain_in, linked_without_newest, written
 from odf_testing.http import running
 from odf_testing.node_datasets import in_files
+from one_new_block import DELAY, LONG_DELAY, REPEATS, Seconds, rows_of_one_block
 from rows import Row, Target, held_against
 from transfer_peers import (
     clone,
@@ -38,19 +39,17 @@ from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 
 BLOCKS: Final = 10_000
 OBJECTS: Final = 1_000
-CHAINS: Final = (1_000, 100_000)
-DELAY: Final = 0.02  # seconds of a round trip
 AS_RCLONE: Final = Target(judged="ratio", sense="≤", bound=1.2)
 TRIPS: Final = ("connect", "head", "pack")
-FEW_TRIPS: Final = Target(judged="value", sense="≤", bound=4)  # the work of both ends included
-REPEATS: Final = 5  # of one new block
-AS_FAST: Final = Target(judged="ratio", sense="≤", bound=1.5)
 
 
 def run() -> list[Row]:
     """Return the rows; takes half an hour, and 12 GB of disk."""
     with tempfile.TemporaryDirectory(prefix="odf-bench-") as folder:
-        return [*_whole_chain(Path(folder)), *_one_new_block(Path(folder))]
+        return [
+            *_whole_chain(Path(folder)),
+            *rows_of_one_block("pull", partial(_newest_pulled, Path(folder)), TRIPS),
+        ]
 
 
 def _whole_chain(folder: Path) -> Iterator[Row]:
@@ -87,39 +86,18 @@ def _pulled(there: Path, here: Path, delay: float, *, trusts_records: bool = Fal
     return took
 
 
-def _one_new_block(folder: Path) -> Iterator[Row]:
-    seconds = {length: _newest_pulled(folder / f"{length}", length) for length in CHAINS}
-    took = {length: median(each) for length, each in seconds.items()}
-    short, long = CHAINS
-    yield held_against(
-        f"pull one new block of {long:,}, {DELAY * 1000:g} ms, median of {REPEATS}",
-        took[long] * 1000,
-        "ms",
-        peer=(f"one of {short:,}, median of {REPEATS}", took[short] * 1000),
-        target=AS_FAST,
-        detail=lowest_and_highest(*seconds.values()),
-    )
-    yield held_against(
-        f"pull one new block of {long:,}, in round trips of {DELAY * 1000:g} ms",
-        took[long] / DELAY,
-        "round trips",
-        peer=(", ".join(TRIPS), float(len(TRIPS))),
-        target=FEW_TRIPS,
-    )
-
-
-def _newest_pulled(folder: Path, length: int) -> list[float]:
+def _newest_pulled(folder: Path, length: int) -> Seconds:
     """Return the seconds of each pull of the newest block, each into a fresh copy of the home that lacks it."""
-    there, here = folder / "there", folder / "here"
+    there, here = folder / f"{length}" / "there", folder / f"{length}" / "here"
     chain = chain_in(there, blocks=length, objects=0)
     dataset = written(there, chain)
-    seconds = []
-    for _ in range(REPEATS):
+    seconds: dict[float, list[float]] = {DELAY: [], LONG_DELAY: []}
+    for delay in sorted(REPEATS * [*seconds]):
         linked_without_newest(there, here, dataset, chain)
         client = Client(here)
         client.coordinator.states.current(dataset)
-        with _served(there) as port, delayed_by(port, DELAY) as delayed:
-            seconds.append(timed(lambda: client.pull(delayed)))  # noqa: B023
+        with _served(there) as port, delayed_by(port, delay) as delayed:
+            seconds[delay].append(timed(partial(client.pull, delayed)))
         shutil.rmtree(here)
     return seconds
 

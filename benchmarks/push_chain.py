@@ -10,14 +10,15 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 from bare_copy import held_against_bare_copies
-from long_chains import Client, chain_in, linked_without_newest, lowest_and_highest, written
+from long_chains import Client, chain_in, linked_without_newest, written
 from odf_testing.http import running
+from one_new_block import DELAY, LONG_DELAY, REPEATS, Seconds, rows_of_one_block
 from rows import Row, Target, held_against
 from transfer_peers import (
     commit_all,
@@ -41,19 +42,17 @@ from odf_sync.http.smart_protocol.routes import SmartProtocol
 
 BLOCKS: Final = 10_000
 OBJECTS: Final = 1_000
-CHAINS: Final = (1_000, 100_000)
-DELAY: Final = 0.02  # seconds of a round trip
 AS_RCLONE: Final = Target(judged="ratio", sense="≤", bound=1.2)
-TRIPS: Final = ("connect", "head", "connect again", "upgrade", "exchange")
-FEW_TRIPS: Final = Target(judged="value", sense="≤", bound=4)  # the work of both ends included
-REPEATS: Final = 5  # of one new block
-AS_FAST: Final = Target(judged="ratio", sense="≤", bound=1.5)
+TRIPS: Final = ("connect", "head", "upgrade", "exchange")
 
 
 def run() -> list[Row]:
     """Return the rows; takes half an hour, and 12 GB of disk."""
     with tempfile.TemporaryDirectory(prefix="odf-bench-") as folder:
-        return [*_whole_chain(Path(folder)), *_one_new_block(Path(folder))]
+        return [
+            *_whole_chain(Path(folder)),
+            *rows_of_one_block("push", partial(_newest_pushed, Path(folder)), TRIPS),
+        ]
 
 
 def _whole_chain(folder: Path) -> Iterator[Row]:
@@ -85,39 +84,18 @@ def _whole_chain(folder: Path) -> Iterator[Row]:
     shutil.rmtree(repository)
 
 
-def _one_new_block(folder: Path) -> Iterator[Row]:
-    seconds = {length: _newest_pushed(folder / f"{length}", length) for length in CHAINS}
-    took = {length: median(each) for length, each in seconds.items()}
-    short, long = CHAINS
-    yield held_against(
-        f"push one new block of {long:,}, {DELAY * 1000:g} ms, median of {REPEATS}",
-        took[long] * 1000,
-        "ms",
-        peer=(f"one of {short:,}, median of {REPEATS}", took[short] * 1000),
-        target=AS_FAST,
-        detail=lowest_and_highest(*seconds.values()),
-    )
-    yield held_against(
-        f"push one new block of {long:,}, in round trips of {DELAY * 1000:g} ms",
-        took[long] / DELAY,
-        "round trips",
-        peer=(", ".join(TRIPS), float(len(TRIPS))),
-        target=FEW_TRIPS,
-    )
-
-
-def _newest_pushed(folder: Path, length: int) -> list[float]:
+def _newest_pushed(folder: Path, length: int) -> Seconds:
     """Return the seconds of each push of the newest block, each to a fresh copy of the home that lacks it."""
-    here, there = folder / "here", folder / "there"
+    here, there = folder / f"{length}" / "here", folder / f"{length}" / "there"
     chain = chain_in(here, blocks=length, objects=0)
     dataset = written(here, chain)
     client = Client(here)
     client.coordinator.states.current(dataset)
-    seconds = []
-    for _ in range(REPEATS):
+    seconds: dict[float, list[float]] = {DELAY: [], LONG_DELAY: []}
+    for delay in sorted(REPEATS * [*seconds]):
         linked_without_newest(here, there, dataset, chain)
-        with _serving(there, dataset) as port, delayed_by(port, DELAY) as delayed:
-            seconds.append(timed(lambda: client.push(delayed)))
+        with _serving(there, dataset) as port, delayed_by(port, delay) as delayed:
+            seconds[delay].append(timed(partial(client.push, delayed)))
         shutil.rmtree(there)
     return seconds
 

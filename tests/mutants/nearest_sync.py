@@ -89,6 +89,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "named_places",
         "folder_target",
         "node_client",
+        "node_session",
         "packs",
         "downloads",
         "simple_protocol",
@@ -113,6 +114,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/search/*.py": of_sync("search_details", "search", "list_routes"),
     f"{SYNC}/smart/archive.py": of_sync("smart_exchange", "signed_pushes", "recorded_transfers"),
     f"{SYNC}/smart/*.py": of_sync(
+        "node_session",
         "smart_faults",
         "spool_files",
         "message_frames",

@@ -26,7 +26,7 @@ from odf_sync.repositories.minimum_rate import TooSlow
 from odf_sync.repositories.node_client import RETRY_AFTER_SECONDS, NodeClient, discard
 from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES, Sink
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
-from odf_sync.smart.connection import PULLED, connected, received_blocks
+from odf_sync.smart.connection import PULLED, NodeSession, connected, received_blocks
 from odf_sync.smart.exchange import PULL
 from odf_sync.smart.messages import (
     EVERYONE,
@@ -37,6 +37,7 @@ from odf_sync.smart.messages import (
     PullRequest,
 )
 
+HEAD: Final = "refs/head"
 REF_LIMIT: Final = 1024  # bytes
 TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds
 OK, PARTIAL, UNCHANGED, NOT_FOUND = 200, 206, 304, 404
@@ -106,15 +107,28 @@ class HttpDataset:
     def head(self) -> Multihash:
         """Return the head; raises `NotFound`."""
         with self._opened_head() as answer:
-            self.sends_packs = answer.headers.get(pack_format.HEADER) == pack_format.VERSION
-            is_public = answer.headers.get(EVERYONE_HEADER)
-            self._is_private = bool(self._headers) if is_public is None else is_public != EVERYONE
-            self._sends_signatures = answer.headers.get(SIGNATURES_HEADER) == SIGNATURES
-            text = self.content(answer, "refs/head", REF_LIMIT)
+            text = self.content(answer, HEAD, REF_LIMIT)
+            return self._read_head(text, answer.headers)
+
+    def head_by(self, session: NodeSession) -> Multihash | None:
+        """Return the head, None if there is none, over the connection that an exchange takes next."""
+        found = session.document(self._base + HEAD, self._headers, REF_LIMIT)
+        if found is None:
+            with suppress(NotFound):
+                return self.head()
+            return None
+        return None if found.content is None else self._read_head(found.content, found.headers)
+
+    def _read_head(self, text: bytes, headers: Mapping[str, str]) -> Multihash:
+        """Note what the server offers, as it says with the head, and return the head."""
+        self.sends_packs = headers.get(pack_format.HEADER) == pack_format.VERSION
+        is_public = headers.get(EVERYONE_HEADER)
+        self._is_private = bool(self._headers) if is_public is None else is_public != EVERYONE
+        self._sends_signatures = headers.get(SIGNATURES_HEADER) == SIGNATURES
         try:
             return Multihash.parse(text.decode())
         except (UnicodeDecodeError, InvalidInput) as error:
-            raise InvalidInput(text=f"not a hash: {text[:80]!r}", where=f"{self._base}refs/head") from error
+            raise InvalidInput(text=f"not a hash: {text[:80]!r}", where=f"{self._base}{HEAD}") from error
 
     def is_private(self) -> bool:
         """Return whether the server says so; one that does not say may need the token, if there is one."""
@@ -122,7 +136,7 @@ class HttpDataset:
 
     def _opened_head(self) -> urllib3.BaseHTTPResponse:
         try:
-            return self.get("refs/head")
+            return self.get(HEAD)
         except NotFound as error:
             if self._headers:
                 raise

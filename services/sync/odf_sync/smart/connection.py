@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import aiohttp
 
@@ -36,12 +37,13 @@ M = TypeVar("M", bound=Message)
 
 CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 1800.0  # the other node packs or checks a whole chain
+DOCUMENT_TIMEOUT: Final = aiohttp.ClientTimeout(total=60, sock_connect=CONNECT_SECONDS)
 CLOSE_SECONDS: Final = 2.0  # for its close frame
 CLOSED_SECONDS: Final = 2 * CLOSE_SECONDS  # for all of it, whatever comes instead
 MESSAGE_BYTES: Final = 512 * 1024**2
 PULLED: Final = b"Client pull flow succeeded"
 GAVE_UP: Final = b"the client gave up"
-DENIED, NOT_FOUND = (401, 403), 404
+OK, DENIED, NOT_FOUND = 200, (401, 403), 404
 WHY: Final = {503: "it has too many transfers, or cannot reach its store; try again later"}
 
 
@@ -148,56 +150,120 @@ def received_blocks(connection: Connection, plan: TransferPlan) -> dict[Multihas
     return dict(read_archive(BytesIO(batch.payload), count=batch.num_blocks))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainAnswer:
+    """The answer of a server that has a document at a URL, or says that it has none."""
+
+    content: bytes | None
+    """None if it has nothing there."""
+    headers: Mapping[str, str]
+
+
+class NodeSession:
+    """A client's connection to a node: requests for small documents first, and then exchanges.
+
+    To connect is a round trip, or three with TLS; the first exchange needs none of its own.
+    """
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+        self._session: aiohttp.ClientSession | None = None
+        self._answer: Mapping[str, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._session is not None:
+            self._runner.run(self._session.close())
+        self._runner.close()
+
+    def document(self, url: str, headers: Mapping[str, str], limit: int) -> PlainAnswer | None:
+        """Return what is at a URL, of at most `limit` bytes.
+
+        None if the answer is of any other kind, or the connection is lost: `HttpDataset` follows redirects, tries
+        again, and has words for each status. Raises `Unavailable` if no answer comes in time.
+        """
+        return self._runner.run(self._document(url, headers, limit))
+
+    @contextmanager
+    def exchange(self, url: str, table: Table, headers: Mapping[str, str]) -> Iterator[Connection]:
+        """Yield the client's end of an exchange at a URL; it is closed in any case.
+
+        Raises `NotFound` and `Unavailable` if the server does not open one.
+        """
+        socket = self._runner.run(self._opened(url, headers, is_push=table is PUSH))
+        channel = Channel(socket, End(side=Side.CLIENT, table=table))
+        connection = Connection(self._runner, channel, self._answer)
+        try:
+            yield connection
+        finally:
+            connection.close(GAVE_UP)  # nothing if it is closed
+
+    async def _document(self, url: str, headers: Mapping[str, str], limit: int) -> PlainAnswer | None:
+        headers = {**headers, "Accept-Encoding": "identity"}
+        content = bytearray()
+        try:
+            # A server that is private may redirect to where one logs in.
+            async with self._http().get(
+                url, headers=headers, allow_redirects=False, timeout=DOCUMENT_TIMEOUT
+            ) as answer:
+                # Without its length, it could not be told from one that was cut off.
+                if answer.status not in (OK, NOT_FOUND) or answer.content_length is None:
+                    return None
+                async for chunk in answer.content.iter_chunked(limit):
+                    content += chunk
+                    if len(content) > limit:
+                        return None
+                is_there = answer.status == OK
+                return PlainAnswer(content=bytes(content) if is_there else None, headers=answer.headers)
+        except TimeoutError as error:
+            raise Unavailable(what=url, why="no answer in time") from error
+        except (aiohttp.ClientError, OSError, ValueError):
+            return None
+
+    async def _opened(
+        self, url: str, headers: Mapping[str, str], *, is_push: bool
+    ) -> aiohttp.ClientWebSocketResponse:
+        headers = {VERSION_HEADER: str(VERSION), **headers}
+        timeout = aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                return await self._http().ws_connect(
+                    url, headers=headers, autoclose=False, timeout=timeout, max_msg_size=MESSAGE_BYTES
+                )
+        except aiohttp.WSServerHandshakeError as error:
+            if error.status == NOT_FOUND:
+                raise NotFound(what=url) from error
+            if error.status in DENIED:
+                raise denied(url, error.status, headers, is_write=is_push) from error
+            raise Unavailable(what=url, why=WHY.get(error.status, f"status {error.status}")) from error
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise Unavailable(what=url, why=str(error) or "no answer in time") from error
+
+    def _http(self) -> aiohttp.ClientSession:
+        """Return the session, which has to be made within its loop; it notes the headers of the last answer."""
+        if self._session is None:
+
+            async def note_answer(_: object, __: object, ended: aiohttp.TraceRequestEndParams) -> None:
+                self._answer = ended.response.headers
+
+            tracing = aiohttp.TraceConfig()
+            tracing.on_request_redirect.append(_refuse_redirect)
+            tracing.on_request_end.append(note_answer)
+            self._session = aiohttp.ClientSession(
+                trace_configs=[tracing], cookie_jar=aiohttp.DummyCookieJar()
+            )
+        return self._session
+
+
 @contextmanager
 def connected(url: str, table: Table, headers: Mapping[str, str]) -> Iterator[Connection]:
-    """Yield the client's end of an exchange at a URL; it is closed in any case.
-
-    Raises `NotFound` and `Unavailable` if the server does not open one.
-    """
-    with asyncio.Runner() as runner:
-        answers: list[Mapping[str, str]] = []
-        session = runner.run(_session(headers, answers))
-        try:
-            socket = runner.run(_opened(session, url, is_push=table is PUSH))
-            channel = Channel(socket, End(side=Side.CLIENT, table=table))
-            connection = Connection(runner, channel, answers[-1])
-            try:
-                yield connection
-            finally:
-                connection.close(GAVE_UP)  # nothing if it is closed
-        finally:
-            runner.run(session.close())
-
-
-async def _session(headers: Mapping[str, str], answers: list[Mapping[str, str]]) -> aiohttp.ClientSession:
-    """Return a session that notes the headers of answers."""
-
-    async def note_answer(_: object, __: object, ended: aiohttp.TraceRequestEndParams) -> None:
-        answers.append(ended.response.headers)
-
-    tracing = aiohttp.TraceConfig()
-    tracing.on_request_redirect.append(_refuse_redirect)
-    tracing.on_request_end.append(note_answer)
-    return aiohttp.ClientSession(headers={VERSION_HEADER: str(VERSION), **headers}, trace_configs=[tracing])
+    """Yield the client's end of an exchange over a connection of its own, as `NodeSession.exchange` does."""
+    with NodeSession() as session, session.exchange(url, table, headers) as connection:
+        yield connection
 
 
 async def _refuse_redirect(*_: object) -> None:
     """Raise `aiohttp.ClientError`: the protocol has no redirects, and aiohttp would follow one to any address."""
     raise aiohttp.ClientError("the server redirects, which the Smart Transfer Protocol does not have")
-
-
-async def _opened(
-    session: aiohttp.ClientSession, url: str, *, is_push: bool
-) -> aiohttp.ClientWebSocketResponse:
-    timeout = aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS)
-    try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            return await session.ws_connect(url, autoclose=False, timeout=timeout, max_msg_size=MESSAGE_BYTES)
-    except aiohttp.WSServerHandshakeError as error:
-        if error.status == NOT_FOUND:
-            raise NotFound(what=url) from error
-        if error.status in DENIED:
-            raise denied(url, error.status, session.headers, is_write=is_push) from error
-        raise Unavailable(what=url, why=WHY.get(error.status, f"status {error.status}")) from error
-    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-        raise Unavailable(what=url, why=str(error) or "no answer in time") from error

@@ -17,6 +17,7 @@ from odf_sync.access.sent_tokens import TokenFor, no_token
 from odf_sync.repositories import HttpDataset, Target, target
 from odf_sync.repositories.locate import locate, name_in_repository
 from odf_sync.repositories.smart_dataset import plain_url
+from odf_sync.smart.connection import NodeSession
 from odf_sync.smart.ranges import Range
 from odf_sync.transfer.block_signatures import own_signatures
 from odf_sync.transfer.privacy import Privacy
@@ -44,14 +45,19 @@ def push(
     `NotPrivateThere`, `NoVisibilityThere`, `SignatureRefused` for a damaged signature here, `TransferRefused`,
     `Unavailable`.
     """
-    source = _source(datasets, settings, request, token_for)
+    with NodeSession() as session:
+        source = _source(datasets, settings, session, request, token_for)
+        yield from _push(source, request, privacy)
+
+
+def _push(source: PushSource, request: Push, privacy: Privacy | None) -> Iterator[Step]:
     if request.is_chosen and not isinstance(source.there, HttpDataset):
         raise NoVisibilityThere(url=source.there.url)
     if not request.is_chosen and privacy is not None and privacy.is_private(source.entry):
         request = replace(request, is_chosen=True)
     there = source.there
     yield Step(alias=source.alias, state="comparing")
-    head = head_of(there)
+    head = there.head_by(source.session) if isinstance(there, HttpDataset) else head_of(there)
     if head == source.head:
         _remember(source, request)  # a push that was killed may have moved the head
         yield Step(alias=source.alias, state="up-to-date", head=head, target=source.target)
@@ -105,7 +111,9 @@ def _send_files(
     return PushSummary(blocks=count, records=records, dropped_objects=len(dropped))
 
 
-def _source(datasets: NodeDatasets, settings: Settings, request: Push, token_for: TokenFor) -> PushSource:
+def _source(
+    datasets: NodeDatasets, settings: Settings, session: NodeSession, request: Push, token_for: TokenFor
+) -> PushSource:
     entry = datasets.catalog.by_alias(request.dataset)
     state = None if entry is None else datasets.states.current(entry.dataset_id)
     if entry is None or state is None:
@@ -124,6 +132,7 @@ def _source(datasets: NodeDatasets, settings: Settings, request: Push, token_for
     there = target(url, settings) or HttpDataset(plain_url(url), token, networks)
     return PushSource(
         datasets=datasets,
+        session=session,
         networks=networks,
         entry=entry,
         state=state,

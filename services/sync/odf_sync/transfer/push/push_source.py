@@ -13,6 +13,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import DatasetKind
 from odf_common.ports.store import CatalogEntry, block_reader
 from odf_sync.repositories import HttpDataset, Target
+from odf_sync.smart.connection import NodeSession
 from odf_sync.smart.messages import DatasetVisibility, ObjectFile
 from odf_sync.smart.ranges import Range, objects_of
 from odf_sync.transfer.remote_blocks import BlockSpool
@@ -41,6 +42,8 @@ class PushSource:
     """A dataset of this node, and where it is pushed."""
 
     datasets: NodeDatasets
+    session: NodeSession
+    """Of a push to a node: of its first request, and of its exchanges."""
     networks: Networks
     entry: CatalogEntry
     state: ChainState

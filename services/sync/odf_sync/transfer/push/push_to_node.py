@@ -24,7 +24,7 @@ from odf_sync.repositories import HttpDataset
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, no_signature
 from odf_sync.smart.channel import MESSAGE_BYTES as MESSAGE_LIMIT
 from odf_sync.smart.channel import PeerClosed
-from odf_sync.smart.connection import Connection, connected
+from odf_sync.smart.connection import Connection
 from odf_sync.smart.exchange import CLOSE_OK, PUSH
 from odf_sync.smart.large_messages import AROUND_BYTES, CHARACTERS
 from odf_sync.smart.messages import (
@@ -125,7 +125,7 @@ def _send_part(
     is_private = request.is_chosen and request.visibility is DatasetVisibility.PRIVATE
     with ExitStack() as stack:
         try:
-            connection = stack.enter_context(connected(f"{there.url}push", PUSH, headers))
+            connection = stack.enter_context(source.session.exchange(f"{there.url}push", PUSH, headers))
         except NotFound as error:
             raise NoPlaceThere(what=error.what) from error
         # A server that is single-tenant and does not promise this would show the dataset to all its callers.
