@@ -34,7 +34,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SetInfo
 from odf_common.ports.store import ObjectKind
 
-Row = dict[str, str | float]
+Row = dict[str, str | float | None]
 _BLOCKS = 10_000
 _CHAINS = (1_000, 10_000, 100_000)
 _SHORT = f"a chain of {_CHAINS[0]:,} blocks"
@@ -99,9 +99,20 @@ def _verification() -> list[Row]:
             best[size] = max(best[size], _rate(size, partial(fold, chain.read, head), repeat=1))
     short = best[_CHAINS[0]]
     return [
-        _row(f"verify the metadata of {size:,} blocks", rate, "blocks/s", (_SHORT, short), target=0.8)
+        _row(
+            f"verify the metadata of {size:,} blocks",
+            rate,
+            "blocks/s",
+            (_SHORT, short),
+            target=_unless_short(size, 0.8),
+        )
         for size, rate in best.items()
     ]
+
+
+def _unless_short(size: int, target: float) -> float | None:
+    """Return a target of longer chains: the short one is what they are compared with."""
+    return None if size == _CHAINS[0] else target
 
 
 def _memory() -> list[Row]:
@@ -141,7 +152,7 @@ def _last_event() -> list[Row]:
             1e6 / rate,
             "µs",
             (_SHORT, 1e6 / best[_CHAINS[0]]),
-            target=1.5,
+            target=_unless_short(size, 1.5),
         )
         for size, rate in best.items()
     ]
@@ -241,7 +252,7 @@ def _rate(count: int, work: Callable[[], object], *, repeat: int = 3) -> float:
     return count / best
 
 
-def _row(case: str, value: float, unit: str, limit: tuple[str, float], *, target: float) -> Row:
+def _row(case: str, value: float, unit: str, limit: tuple[str, float], *, target: float | None) -> Row:
     label, bound = limit
     return {
         "case": case,

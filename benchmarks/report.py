@@ -1,9 +1,10 @@
 """The results of the cases, as a table and as `results.json`."""
 
+import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,13 +24,14 @@ class Outcome:
     """The result of a case: its rows, or the error it failed with; `waiting` is the load by others.
 
     That is the number of processes that ran or were runnable just before the case began. `memory` is each process's
-    peak in MB.
+    peak in MB. `code` has a digest of each module of this folder that ran, by its file's name.
     """
 
     rows: Sequence[Row] = ()
     error: str | None = None
     waiting: float = 0.0
     memory: Mapping[str, float] = field(default_factory=dict)
+    code: Mapping[str, str] = field(default_factory=dict)
 
 
 def table_of(outcomes: Mapping[str, Outcome], cores: int) -> Table:
@@ -72,6 +74,12 @@ def changed_file() -> str:
     return _said("git", "status", "--porcelain", "--untracked-files=no", "--", ":/", *excluded)
 
 
+def code_of(files: Iterable[Path]) -> dict[str, str]:
+    """Return a digest of each file by its name, in its order: `docs/generate.py` says when one has changed since."""
+    digests = {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:8] for file in files}
+    return dict(sorted(digests.items()))
+
+
 def _machine() -> dict[str, str]:
     """Return what a number depends on: commit, processor, Java and Python."""
     models = [
@@ -98,7 +106,8 @@ def _plain(outcome: Outcome) -> dict[str, object]:
     if outcome.error is not None:
         return {"failed": True}
     memory = dict(sorted(outcome.memory.items()))
-    return {"waiting": outcome.waiting, "memory_mb": memory, "rows": [row.plain() for row in outcome.rows]}
+    rows = [row.plain() for row in outcome.rows]
+    return {"waiting": outcome.waiting, "memory_mb": memory, "code": dict(outcome.code), "rows": rows}
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ start Spark's and Faust's modules. A test holds that the files are current.
 """
 
 import ast
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ MEASUREMENTS_INTRO: Final = """\
 What the benchmarks last measured, each number next to its limit or peer from the same run. A ratio is better when
 larger for rates, and when smaller for times, costs and sizes. Machines differ and are shared: with more than a few
 other processes running, only ratios are meaningful. What a case does, and what its peer does less, is described at the
-top of `benchmarks/CASE.py`.
+top of `benchmarks/CASE.py`. Where that code has changed since, the section says so.
 """
 PARTS: Final = ("ingest", "coordinator", "engine-spark", "verifier", "sync", "views", "kafka", "redis")
 PARTS_INTRO: Final = """\
@@ -245,6 +246,8 @@ def _case(name: str, case: Mapping[str, Any]) -> str:
     where = [case["date"], f"commit {case['commit']}" if "commit" in case else "an older commit"]
     where += [f"{case['cores']} cores of {case['processor']}", case["java"], f"Python {case['python']}"]
     where += [f"{case['waiting']:g} other processes running"]
+    since = changed_since(case)
+    note = [f"Changed since then: {', '.join(f'`{file}`' for file in since)}.\n"] if since else []
     rows = [
         (
             row["case"],
@@ -262,12 +265,23 @@ def _case(name: str, case: Mapping[str, Any]) -> str:
     parts = [
         f"## {name}\n",
         f"`python benchmarks/run.py --only {name}`: {', '.join(where)}.\n",
+        *note,
         _table(header, rows),
     ]
     if memory := case.get("memory_mb"):
         peaks = ", ".join(f"{process} {_number(peak)} MB" for process, peak in memory.items())
         parts.append(f"Peak memory: {peaks}.\n")
     return "\n".join(parts)
+
+
+def changed_since(case: Mapping[str, Any]) -> list[str]:
+    """Return which modules of a benchmark are not what they were when it ran."""
+    return [
+        name
+        for name, digest in case.get("code", {}).items()
+        if not (file := ROOT / "benchmarks" / name).exists()
+        or hashlib.sha256(file.read_bytes()).hexdigest()[:8] != digest
+    ]
 
 
 def _number(value: float | None) -> str:

@@ -1,5 +1,6 @@
 """Numbers in documents are generated from benchmarks/results.json, and the commands that measure them exist."""
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -7,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
-from docs.generate import PARTS, REFERENCE, RESULTS, ROOT, part_peaks
+from docs.generate import PARTS, REFERENCE, RESULTS, ROOT, changed_since, part_peaks
 
 from odf_common.embedded.doctor_checks import ADVISED_MEMORY_BYTES
 
@@ -47,9 +48,19 @@ def test_every_case_has_a_section_with_its_command() -> None:
 
 
 def test_every_case_says_where_it_ran_and_what_memory_it_took() -> None:
-    wanted = ("date", "commit", "processor", "java", "python", "memory_mb")
+    wanted = ("date", "commit", "processor", "java", "python", "memory_mb", "code")
     measured = {name: case for name, case in _cases().items() if not case.get("failed")}
     assert {name for name, case in measured.items() if not all(case.get(field) for field in wanted)} == set()
+
+
+def test_a_benchmark_that_has_changed_since_is_named() -> None:
+    file = ROOT / "benchmarks" / "rows.py"
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()[:8]
+    assert changed_since({"code": {"rows.py": digest}}) == []
+    assert changed_since({"code": {"rows.py": digest[::-1] + "0", "gone.py": digest}}) == [
+        "rows.py",
+        "gone.py",
+    ]
 
 
 def test_every_limit_or_peer_has_a_label() -> None:
