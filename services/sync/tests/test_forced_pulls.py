@@ -9,7 +9,7 @@ from odf_testing.sync_node import SyncNode
 
 from odf_common.errors import AlreadyExists
 from odf_common.hashing.multihash import Multihash
-from odf_sync.transfer.compare import ChainsDiverged
+from odf_sync.transfer.compare import ChainsDiverged, LocalAhead
 
 
 @pytest.fixture
@@ -93,18 +93,33 @@ def test_force_changes_nothing_about_a_copy_that_has_not_diverged(
 ) -> None:
     publish(source, url)
     assert copy.pull(url, "cities", is_forced=True)[-1].replaced is None
-    common = head_of(source)
     source.coordinator.push("cities", "Oslo", minute=9)
     publish(source, url)
     *_, last = copy.pull(url, "cities", is_forced=True)
     assert (last.state, last.new_blocks, last.replaced) == ("updated", 1, None)
 
-    rewind(source, common)  # now the copy is ahead
+
+def test_blocks_that_were_taken_back_there_are_dropped_here_by_force_only(
+    source: SyncNode, copy: SyncNode, url: str
+) -> None:
     publish(source, url)
-    before = head_of(copy)
+    copy.pull(url, "cities")
+    common = head_of(source)
+    source.coordinator.push("cities", "Oslo", minute=9)
+    publish(source, url)
+    copy.pull(url, "cities")
+    ahead = head_of(copy)
+    rewind(source, common)
+    publish(source, url)
+    with pytest.raises(LocalAhead, match="is ahead: it has 1 block more than that at") as refused:
+        copy.pull(url, "cities")
+    assert "odf pull URL --force" in refused.value.advice()
+    assert head_of(copy) == ahead
     *_, last = copy.pull(url, "cities", is_forced=True)
-    assert (last.state, last.replaced) == ("up-to-date", None)
-    assert head_of(copy) == before
+    assert (last.state, last.head, last.replaced) == ("updated", common, ahead)
+    assert (last.new_blocks, last.new_records) == (0, 0)
+    assert head_of(copy) == common
+    assert copy.pull(url, "cities")[-1].state == "up-to-date"
 
 
 def test_another_dataset_does_not_replace_a_copy(source: SyncNode, copy: SyncNode, tmp_path: Path) -> None:

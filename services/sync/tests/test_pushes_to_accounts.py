@@ -22,8 +22,10 @@ from odf_sync.http.authorization import Authorizer
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import DatasetVisibility
 from odf_sync.transfer.objects import check_stored
+from odf_sync.transfer.privacy import Privacy
 from odf_sync.transfer.push import accept
 from odf_sync.transfer.push.push_dataset import push
+from odf_sync.transfer.push.push_errors import AnotherVisibility
 from odf_sync.transfer.push.push_source import Push
 from odf_sync.transfer.push.upload import Uploader
 
@@ -78,6 +80,51 @@ def test_a_new_dataset_has_the_visibility_that_its_push_asks_for(
             here.push("cities", target, visibility=wanted, token=there.token("ann"))
             here.coordinator.push("cities", "Oslo", minute=9)
             assert there.visibility("ann/cities") == visibility.value.lower()
+
+
+@pytest.mark.parametrize("visibility", DatasetVisibility)
+def test_a_dataset_that_exists_is_not_pushed_under_another_visibility(
+    here: SyncNode, there: Node, visibility: DatasetVisibility
+) -> None:
+    (other,) = set(DatasetVisibility) - {visibility}
+    with there.running() as base:
+        to: dict[str, Any] = {
+            "target": f"odf+{base}/ann/cities",
+            "token": there.token("ann"),
+            "is_chosen": True,
+        }
+        here.push("cities", **to, visibility=visibility)
+        pushed = there.head("ann/cities")
+        for _ in ("nothing is new", "a block is new"):
+            with pytest.raises(
+                AnotherVisibility, match=f"cities is to be {other.value.lower()}, but "
+            ) as refused:
+                here.push("cities", **to, visibility=other)
+            assert f"`odf access set DATASET --visibility {other.value.lower()}`" in refused.value.advice()
+            assert there.head("ann/cities") == pushed
+            here.coordinator.push("cities", "Oslo", minute=9)
+        assert here.push("cities", **to, visibility=visibility)[-1].state == "updated"
+
+
+def test_a_dataset_that_is_private_here_is_not_pushed_to_where_everyone_reads_it(
+    here: SyncNode, there: Node, tmp_path: Path
+) -> None:
+    directory = Directory(AccessStore(tmp_path / "here"), is_multi_tenant=False)
+    with there.running() as base:
+        to: dict[str, Any] = {
+            "target": f"odf+{base}/ann/cities",
+            "token": there.token("ann"),
+            "privacy": Privacy(directory),
+        }
+        here.push("cities", **to, visibility=DatasetVisibility.PUBLIC, is_chosen=True)
+        entry = require_entry(here.catalog, "cities")
+        directory.set_visibility(entry.incarnation, Rule.PRIVATE)
+        here.coordinator.push("cities", "Oslo", minute=9)
+        with pytest.raises(AnotherVisibility, match="cities is to be private, but everyone can read it at"):
+            here.push("cities", **to)
+        assert there.head("ann/cities") != here.head("cities")
+        here.push("cities", **to, visibility=DatasetVisibility.PUBLIC, is_chosen=True)
+        assert there.head("ann/cities") == here.head("cities")
 
 
 def test_the_visibility_is_set_before_the_name_becomes_visible(

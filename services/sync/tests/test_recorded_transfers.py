@@ -30,7 +30,7 @@ from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
-from odf_sync.transfer.compare import ChainsDiverged
+from odf_sync.transfer.compare import ChainsDiverged, LocalAhead
 
 
 @pytest.fixture(scope="module")
@@ -159,10 +159,7 @@ def test_our_client_reads_a_diverged_chain_down_to_the_common_block(
 
 
 @plays(Side.CLIENT)
-def test_our_client_reads_the_newest_block_of_a_server_that_is_behind(
-    tmp_path: Path, pool: Pool, case: str
-) -> None:
-    """The recorded client then fails; for ours, this is a no-op."""
+def test_our_client_refuses_a_server_that_is_behind(tmp_path: Path, pool: Pool, case: str) -> None:
     node, lines = SyncNode(tmp_path), lines_of(case)
     theirs = Multihash.parse(lines[1]["body"])
     node.hold(CITIES, theirs, pool)
@@ -171,10 +168,10 @@ def test_our_client_reads_the_newest_block_of_a_server_that_is_behind(
     before, head = node.content(CITIES), node.head(CITIES)
     script = Script(lines=lines)
 
-    with scripted(script) as base:
-        *_, last = node.pull(f"{base}/{CITIES}", CITIES)
+    with scripted(script) as base, pytest.raises(LocalAhead) as refused:
+        node.pull(f"{base}/{CITIES}", CITIES)
 
     assert script.faults == []
     assert script.asked == head_read_once(script)
-    assert (last.state, last.head) == ("up-to-date", head)
+    assert refused.value.blocks == 1
     assert (node.content(CITIES), node.head(CITIES)) == (before, head)

@@ -87,21 +87,33 @@ def test_two_chains_are_compared_from_the_local_one_and_missing_ones_are_not(
         assert isinstance(relation, Equal)
 
 
-@pytest.mark.parametrize("is_ahead", [True, False])
-def test_a_local_chain_that_is_ahead_stays_marked_as_dropped(
-    pair: tuple[SyncNode, SyncNode], is_ahead: bool
+def test_a_copy_that_has_all_objects_again_is_no_longer_marked_as_dropped(
+    pair: tuple[SyncNode, SyncNode],
 ) -> None:
-    """All objects of the repository's shorter chain are stored locally, which implies nothing for later blocks."""
-    shorter, longer = pair
-    here = longer if is_ahead else shorter
+    here, _ = pair
     (entry,) = here.catalog.entries()
     head = here.head("cities")
     assert head is not None
     note_drop(here.blobs, entry.dataset_id, head)
-    with shorter.served() as base:
+    with here.served() as base:
         assert here.pull(f"{base}/cities", "cities")[-1].state == "up-to-date"
-    assert (dropped_blocks(here.blobs, entry.dataset_id) is not None) == is_ahead
-    assert (complete_until(here.blobs, entry.dataset_id) is None) == is_ahead
+    assert dropped_blocks(here.blobs, entry.dataset_id) is None
+    assert complete_until(here.blobs, entry.dataset_id) == head
+
+
+def test_of_a_reference_behind_the_head_all_objects_imply_nothing_for_later_blocks(
+    pair: tuple[SyncNode, SyncNode],
+) -> None:
+    shorter, longer = pair
+    (entry,) = longer.catalog.entries()
+    head = longer.head("cities")
+    assert head is not None
+    with shorter.served() as base:
+        longer.pull(f"{base}/cities", "cities@theirs")
+        note_drop(longer.blobs, entry.dataset_id, head)
+        assert longer.pull(f"{base}/cities", "cities@theirs")[-1].state == "up-to-date"
+    assert dropped_blocks(longer.blobs, entry.dataset_id) is not None
+    assert complete_until(longer.blobs, entry.dataset_id) is None
 
 
 def test_a_dataset_that_does_not_exist_is_not_pushed(pair: tuple[SyncNode, SyncNode], tmp_path: Path) -> None:

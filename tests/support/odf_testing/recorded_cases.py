@@ -65,7 +65,7 @@ RECORDINGS: Final = {
     "simple-pull-up-to-date": Sides(client=COPIES, server=SERVED),
     "simple-pull-missing": Sides(client=FINDS_NOTHING, server=SERVED),
     "simple-pull-client-ahead": Sides(
-        client="test_our_client_reads_the_newest_block_of_a_server_that_is_behind", server=SERVED
+        client="test_our_client_refuses_a_server_that_is_behind", server=SERVED
     ),
     "simple-pull-diverged": Sides(
         client="test_our_client_reads_a_diverged_chain_down_to_the_common_block", server=SERVED

@@ -102,7 +102,8 @@ class HttpDataset:
         self._sends_signatures = False
         self._client = NodeClient(self._base, networks, timeout=TIMEOUT, retries=RETRY)
         self._headers = authorization(token)
-        self._is_private = bool(self._headers)
+        self.is_public: bool | None = None
+        """Whether everyone may read the dataset; known once the head was read, from a server that says so."""
 
     def head(self) -> Multihash:
         """Return the head; raises `NotFound`."""
@@ -122,8 +123,8 @@ class HttpDataset:
     def _read_head(self, text: bytes, headers: Mapping[str, str]) -> Multihash:
         """Note what the server offers, as it says with the head, and return the head."""
         self.sends_packs = headers.get(pack_format.HEADER) == pack_format.VERSION
-        is_public = headers.get(EVERYONE_HEADER)
-        self._is_private = bool(self._headers) if is_public is None else is_public != EVERYONE
+        said = headers.get(EVERYONE_HEADER)
+        self.is_public = None if said is None else said == EVERYONE
         self._sends_signatures = headers.get(SIGNATURES_HEADER) == SIGNATURES
         try:
             return Multihash.parse(text.decode())
@@ -132,7 +133,7 @@ class HttpDataset:
 
     def is_private(self) -> bool:
         """Return whether the server says so; one that does not say may need the token, if there is one."""
-        return self._is_private
+        return bool(self._headers) if self.is_public is None else not self.is_public
 
     def _opened_head(self) -> urllib3.BaseHTTPResponse:
         try:

@@ -39,6 +39,22 @@ class ChainsDiverged(Conflict):
         return "look at it with `odf pull URL --as NAME@REF`; `odf pull URL --force` replaces the local chain with it"
 
 
+@dataclass(eq=False, kw_only=True)
+class LocalAhead(Conflict):
+    """The local chain is the repository's with more blocks: they were added here, or taken back there."""
+
+    repository: str
+    blocks: int
+
+    def __str__(self) -> str:
+        """Return how far ahead it is."""
+        return f"the local chain is ahead: it has {counted(self.blocks, 'block')} more than that at {self.repository}"
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return "push it, if they were added here; or drop those blocks, as was done there, with `odf pull URL --force`"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingBlocks:
     """What is missing locally: the blocks after `common`, the last block that both have, oldest first."""
@@ -58,14 +74,16 @@ def missing_blocks(
 ) -> MissingBlocks:
     """Return what the local chain lacks; no blocks if it has all of them. They are kept in `spool`, if it is given.
 
-    Raises `ChainsDiverged` unless `may_diverge`, `ChainBroken` for a block that is missing or does not match its hash,
-    and `InvalidInput` for a chain that is too large.
+    Raises `LocalAhead` and `ChainsDiverged` unless `may_diverge`, `ChainBroken` for a block that is missing or does not
+    match its hash, and `InvalidInput` for a chain that is too large.
     """
     fetched = BlockSpool(there, after=here, file=spool)
     try:
         relation = compare(read_here, here, fetched.read, head)
     finally:
         fetched.close()
+    if isinstance(relation, Ahead) and not may_diverge:
+        raise LocalAhead(repository=there.url, blocks=relation.blocks)
     if isinstance(relation, Diverged) and not may_diverge:
         common = None if relation.ancestor is None else str(relation.ancestor)
         raise ChainsDiverged(

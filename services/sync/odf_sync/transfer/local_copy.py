@@ -36,7 +36,7 @@ class LocalCopy:
     wanted: DatasetId | None = None
     """The dataset that the source was asked for by its id."""
     is_forced: bool = False
-    """Replace the chain if it has diverged."""
+    """Replace the chain if it has diverged, or is ahead."""
     trusts_records: bool = False
     """Do not compare the records of slices with their blocks."""
     creation: str = ""

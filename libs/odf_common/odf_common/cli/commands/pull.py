@@ -75,7 +75,8 @@ class PullFailed(Refused):
     "--force",
     "is_forced",
     is_flag=True,
-    help="Copies: replace the local chain if it has diverged; its own blocks are no longer part of the dataset.",
+    help="Copies: replace the local chain if it has diverged or is ahead; its own blocks are no longer part of the "
+    "dataset.",
 )
 @click.option(
     "--trust-records",
@@ -106,7 +107,7 @@ def command(
     repository added with `odf repo`, is copied and fully checked; files removed by `odf system drop-data` are fetched
     again, and with --recheck other missing files too. The name of a copy pulls from its source: see `odf alias`.
     Derived data that a source does not have is recomputed from the inputs, if the copy is pulled by its name.
-    A copy whose chain has diverged from its source is left as it is, unless --force replaces it.
+    A copy whose chain has diverged from its source, or is ahead of it, is left as it is, unless --force replaces it.
     --trust-records is for sources of your own, such as another node of your team; `odf verify` checks the rest later.
 
     \b

@@ -30,7 +30,8 @@ PUBLIC, PRIVATE = "public", "private"
     "--visibility",
     type=click.Choice([PRIVATE, PUBLIC]),
     help="Who may read the dataset if this push creates it on another node. Default: private; on a single-tenant node "
-    "public, unless it is private here. Folders and buckets keep none.",
+    "public, unless it is private here. A dataset that exists there with another visibility is not pushed. Folders and "
+    "buckets keep none.",
 )
 @output_option
 def command(

@@ -84,7 +84,7 @@ def pull(  # noqa: PLR0913 - the options by name
     If nothing is new, locally lost objects are fetched again; then the last step is `restored`. They are looked for
     once for each head, after data was dropped, and if `rechecks`. Signatures that the copy lacks are fetched only then.
 
-    A chain that has diverged is replaced if `is_forced`; its own blocks stay in the store.
+    A chain that has diverged, or is ahead, is replaced if `is_forced`; its own blocks stay in the store.
 
     Slices are checked by size and physical hash, and unless `trusts_records` by their records: logical hash, offsets,
     operations and schema.
@@ -110,7 +110,7 @@ def pull(  # noqa: PLR0913 - the options by name
         yield Step(alias=name, state="blocks")
         missing = _missing(datasets, there, head, copy, spool)
         current = None if here is None else datasets.refs.head(here.dataset_id, copy.ref)
-        if here is not None and (current == head or _has_all(copy, missing)):
+        if here is not None and current == head:
             yield from run.restore(here, head, rechecks=rechecks)
         else:
             yield from run.update(missing)
@@ -308,11 +308,6 @@ def _reader(datasets: NodeDatasets, here: ChainState | None) -> ReadBlock:
 def _past(datasets: NodeDatasets, here: ChainState | None, common: Multihash | None) -> ChainState | None:
     """Return the state at the last block that both have."""
     return None if here is None or common is None else datasets.states.state_at(here.dataset_id, common)
-
-
-def _has_all(copy: LocalCopy, missing: MissingBlocks) -> bool:
-    """Return whether the head can stay: it may be ahead. Other references are always moved."""
-    return copy.ref == HEAD and not missing.blocks
 
 
 def _local_state(datasets: NodeDatasets, alias: str) -> ChainState | None:

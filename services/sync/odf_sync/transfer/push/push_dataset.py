@@ -18,11 +18,12 @@ from odf_sync.repositories import HttpDataset, Target, target
 from odf_sync.repositories.locate import locate, name_in_repository
 from odf_sync.repositories.smart_dataset import plain_url
 from odf_sync.smart.connection import NodeSession
+from odf_sync.smart.messages import DatasetVisibility
 from odf_sync.smart.ranges import Range
 from odf_sync.transfer.block_signatures import own_signatures
 from odf_sync.transfer.privacy import Privacy
 from odf_sync.transfer.progress import Step
-from odf_sync.transfer.push.push_errors import NoVisibilityThere, PushDiverged, RemoteAhead
+from odf_sync.transfer.push.push_errors import AnotherVisibility, NoVisibilityThere, PushDiverged, RemoteAhead
 from odf_sync.transfer.push.push_source import Push, PushSource, PushSummary, block_reader_of, head_of
 from odf_sync.transfer.push.push_to_files import require_same_dataset, send_blocks, send_objects
 from odf_sync.transfer.push.push_to_node import send_to_node
@@ -42,8 +43,8 @@ def push(
     Dropped data of a derivative is left out of a folder or a bucket, and counted in the last step.
 
     Raises `PushDiverged` and `RemoteAhead` unless forced, `AnotherDataset`, `NotFound`, `DataNotHere`,
-    `NotPrivateThere`, `NoVisibilityThere`, `SignatureRefused` for a damaged signature here, `TransferRefused`,
-    `Unavailable`.
+    `NotPrivateThere`, `NoVisibilityThere`, `AnotherVisibility`, `SignatureRefused` for a damaged signature here,
+    `TransferRefused`, `Unavailable`.
     """
     with NodeSession() as session:
         source = _source(datasets, settings, session, request, token_for)
@@ -58,6 +59,8 @@ def _push(source: PushSource, request: Push, privacy: Privacy | None) -> Iterato
     there = source.there
     yield Step(alias=source.alias, state="comparing")
     head = there.head_by(source.session) if isinstance(there, HttpDataset) else head_of(there)
+    if head is not None and isinstance(there, HttpDataset):
+        _require_visibility(source.alias, there, request)
     if head == source.head:
         _remember(source, request)  # a push that was killed may have moved the head
         yield Step(alias=source.alias, state="up-to-date", head=head, target=source.target)
@@ -84,6 +87,13 @@ def _push(source: PushSource, request: Push, privacy: Privacy | None) -> Iterato
         missing_objects=sent.dropped_objects,
         target=source.target,
     )
+
+
+def _require_visibility(alias: str, there: HttpDataset, request: Push) -> None:
+    """Raise `AnotherVisibility` if a dataset that exists there is read by others than was chosen."""
+    wanted = request.visibility is DatasetVisibility.PUBLIC
+    if request.is_chosen and there.is_public not in {None, wanted}:
+        raise AnotherVisibility(alias=alias, url=there.url, is_public=not wanted)
 
 
 def _remember(source: PushSource, request: Push) -> None:

@@ -75,3 +75,28 @@ class NoVisibilityThere(InvalidInput):
     def advice(self) -> str:
         """Return how to push it."""
         return "set the permissions of the folder or bucket, then push without --visibility"
+
+
+@dataclass(eq=False, kw_only=True)
+class AnotherVisibility(Conflict):
+    """A push asks for another visibility than the dataset has there; it sets that of a new dataset only."""
+
+    alias: str
+    url: str
+    is_public: bool
+
+    def __str__(self) -> str:
+        """Return who can read it there."""
+        if self.is_public:
+            return (
+                f"{self.alias} is to be private, but everyone can read it at {self.url}: nothing was pushed"
+            )
+        return f"{self.alias} is to be public, but it is private at {self.url}: nothing was pushed"
+
+    def advice(self) -> str:
+        """Return how to change that, or to push it all the same."""
+        now, other = ("public", "private") if self.is_public else ("private", "public")
+        return (
+            f"its owner changes that by `odf access set DATASET --visibility {other}`; or push with "
+            f"`--visibility {now}`"
+        )
