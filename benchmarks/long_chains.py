@@ -64,14 +64,14 @@ class Client:
         return answer.envelope
 
 
-def chain_in(home: Path, *, blocks: int, objects: int) -> AChain:
-    """Return a chain, whose slices are in `home`; those of other events come last."""
+def chain_in(home: Path, *, blocks: int, objects: int, is_newest_data: bool = False) -> AChain:
+    """Return a chain, whose slices are in `home`: those of the first blocks, or only that of the newest."""
     files = home / "slices"
     files.mkdir(parents=True)
     chain = a_chain(a_seed(), schema_to_event(_table(0).schema))
     for number in range(blocks - len(chain.blocks)):
         event: KnownEvent = SetInfo(description=f"number {number}")
-        if number < objects:
+        if number < objects or (is_newest_data and len(chain.blocks) == blocks - 1):
             event = _slice(files, chain)
         added, chain.last = build_blocks(chain.state, [event], system_time=a_time(number + 10), version=3)
         chain.blocks.extend(added)
@@ -125,4 +125,8 @@ def linked_without_newest(full: Path, folder: Path, dataset: DatasetId, chain: A
     head = files / "refs" / "head"
     head.unlink()  # a write would go to the original too
     head.write_text(str(chain.blocks[-2].hash))
-    (files / "blocks" / str(chain.blocks[-1].hash)).unlink()
+    newest = chain.blocks[-1]
+    (files / "blocks" / str(newest.hash)).unlink()
+    event = newest.block.event
+    if isinstance(event, AddData) and event.new_data is not None:
+        (files / "data" / str(event.new_data.physical_hash)).unlink()

@@ -1,8 +1,8 @@
 """What the transfer of one new block takes, and in how many round trips, on chains of any length."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import Final
+from typing import Final, Protocol
 
 from rows import Row, Target, held_against
 
@@ -17,12 +17,18 @@ Seconds = Mapping[float, Sequence[float]]
 """The seconds of each transfer, by the delay."""
 
 
-def rows_of_one_block(what: str, seconds_of: Callable[[int], Seconds], trips: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of a transfer whose `trips` are known; `seconds_of` a chain of a length measures it.
+class Measure(Protocol):
+    """Measures transfers of the newest block of a chain of a length, which has a slice or none."""
 
-    One round trip more takes the longer delay once more: the number of them is what is left of the work of both ends.
-    """
-    short, long = (seconds_of(length) for length in CHAINS)
+    def __call__(self, length: int, *, has_slice: bool) -> Seconds:
+        """Return what they took."""
+
+
+def rows_of_one_block(
+    what: str, measure: Measure, trips: Sequence[str], with_slice: Sequence[str]
+) -> Iterator[Row]:
+    """Yield the rows of a transfer whose round trips are known, without and with a slice."""
+    short, long = (measure(length, has_slice=False) for length in CHAINS)
     yield held_against(
         f"{what} one new block of {CHAINS[1]:,}, {DELAY * 1000:g} ms, median of {REPEATS}",
         median(long[DELAY]) * 1000,
@@ -31,12 +37,20 @@ def rows_of_one_block(what: str, seconds_of: Callable[[int], Seconds], trips: Se
         target=AS_FAST,
         detail=_lowest_and_highest(short[DELAY], long[DELAY]),
     )
-    slower = median(long[LONG_DELAY]) - median(long[DELAY])
-    yield held_against(
-        f"{what} one new block of {CHAINS[1]:,}, from {DELAY * 1000:g} to {LONG_DELAY * 1000:g} ms",
+    yield _trips(f"{what} one new block of {CHAINS[1]:,}", long, trips)
+    yield _trips(
+        f"{what} one new block with a slice of 1.5 MiB", measure(CHAINS[0], has_slice=True), with_slice
+    )
+
+
+def _trips(case: str, seconds: Seconds, expected: Sequence[str]) -> Row:
+    """Return how many round trips were made: one more takes the longer delay once more, whatever both ends work."""
+    slower = median(seconds[LONG_DELAY]) - median(seconds[DELAY])
+    return held_against(
+        f"{case}, from {DELAY * 1000:g} to {LONG_DELAY * 1000:g} ms",
         round(slower / (LONG_DELAY - DELAY), 1),
         "round trips",
-        peer=(", ".join(trips), float(len(trips))),
+        peer=(", ".join(expected), float(len(expected))),
         target=FEW_TRIPS,
     )
 

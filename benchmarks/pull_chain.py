@@ -41,6 +41,7 @@ BLOCKS: Final = 10_000
 OBJECTS: Final = 1_000
 AS_RCLONE: Final = Target(judged="ratio", sense="≤", bound=1.2)
 TRIPS: Final = ("connect", "head", "pack")
+WITH_SLICE: Final = (*TRIPS, "object")
 
 
 def run() -> list[Row]:
@@ -48,7 +49,7 @@ def run() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="odf-bench-") as folder:
         return [
             *_whole_chain(Path(folder)),
-            *rows_of_one_block("pull", partial(_newest_pulled, Path(folder)), TRIPS),
+            *rows_of_one_block("pull", partial(_newest_pulled, Path(folder)), TRIPS, WITH_SLICE),
         ]
 
 
@@ -86,10 +87,11 @@ def _pulled(there: Path, here: Path, delay: float, *, trusts_records: bool = Fal
     return took
 
 
-def _newest_pulled(folder: Path, length: int) -> Seconds:
+def _newest_pulled(folder: Path, length: int, *, has_slice: bool) -> Seconds:
     """Return the seconds of each pull of the newest block, each into a fresh copy of the home that lacks it."""
-    there, here = folder / f"{length}" / "there", folder / f"{length}" / "here"
-    chain = chain_in(there, blocks=length, objects=0)
+    name = f"{length}-{has_slice}"
+    there, here = folder / name / "there", folder / name / "here"
+    chain = chain_in(there, blocks=length, objects=0, is_newest_data=has_slice)
     dataset = written(there, chain)
     seconds: dict[float, list[float]] = {DELAY: [], LONG_DELAY: []}
     for delay in sorted(REPEATS * [*seconds]):

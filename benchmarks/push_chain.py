@@ -44,6 +44,7 @@ BLOCKS: Final = 10_000
 OBJECTS: Final = 1_000
 AS_RCLONE: Final = Target(judged="ratio", sense="≤", bound=1.2)
 TRIPS: Final = ("connect", "head", "upgrade", "exchange")
+WITH_SLICE: Final = ("connect", "head", "upgrade", "exchange", "connect again", "object", "complete")
 
 
 def run() -> list[Row]:
@@ -51,7 +52,7 @@ def run() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="odf-bench-") as folder:
         return [
             *_whole_chain(Path(folder)),
-            *rows_of_one_block("push", partial(_newest_pushed, Path(folder)), TRIPS),
+            *rows_of_one_block("push", partial(_newest_pushed, Path(folder)), TRIPS, WITH_SLICE),
         ]
 
 
@@ -84,10 +85,11 @@ def _whole_chain(folder: Path) -> Iterator[Row]:
     shutil.rmtree(repository)
 
 
-def _newest_pushed(folder: Path, length: int) -> Seconds:
+def _newest_pushed(folder: Path, length: int, *, has_slice: bool) -> Seconds:
     """Return the seconds of each push of the newest block, each to a fresh copy of the home that lacks it."""
-    here, there = folder / f"{length}" / "here", folder / f"{length}" / "there"
-    chain = chain_in(here, blocks=length, objects=0)
+    name = f"{length}-{has_slice}"
+    here, there = folder / name / "here", folder / name / "there"
+    chain = chain_in(here, blocks=length, objects=0, is_newest_data=has_slice)
     dataset = written(here, chain)
     client = Client(here)
     client.coordinator.states.current(dataset)
