@@ -3,7 +3,14 @@ import pytest
 from odf_common.codec.envelopes import body_of, decode, encode, envelope, stamped
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
-from odf_common.proto.odf.bus.v1.bus_pb2 import Committed, Envelope, HeadMoved, Propose, Refused
+from odf_common.proto.odf.bus.v1.bus_pb2 import (
+    AccessDecision,
+    Committed,
+    Envelope,
+    HeadMoved,
+    Propose,
+    Refused,
+)
 
 DATASET, OTHER = DatasetId.of_key(bytes(32)), DatasetId.of_key(bytes(31) + b"1")
 ID = "0123456789abcdef0123456789abcdef"
@@ -63,6 +70,13 @@ def test_a_body_of_a_later_version_is_unknown_and_not_an_error() -> None:
     # Field 99, length-delimited: a body that does not exist yet.
     raw = value.SerializeToString() + b"\x9a\x06\x00"
     assert body_of(decode(str(DATASET).encode(), raw)) is None
+
+
+def test_a_message_about_no_dataset_survives_a_round_trip_too() -> None:
+    sent = stamped(envelope("", AccessDecision(action="read")), message_id=ID, sent_at=5)
+    key, value = encode(sent)
+    assert key == b""
+    assert decode(key, value) == sent
 
 
 @pytest.mark.parametrize(
