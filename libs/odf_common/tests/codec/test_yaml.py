@@ -172,6 +172,7 @@ def test_unknown_key_is_named_with_place_path_and_nearest_known_key() -> None:
         ("[city]", "city", 'content.metadata[0].merge.primaryKey: expected a list, got "city"'),
         ("kind: SetVocab", "name: x", "content.metadata[1]: 'kind' is missing; expected one of AddData"),
         ("- city STRING", "- {a: 1}", "content.metadata[0].read.schema[0]: expected a string, got a mapping"),
+        ("- city STRING", "- [a]", "content.metadata[0].read.schema[0]: expected a string, got a list"),
         ("default", "&a default", "my.yaml:8:19: anchors and aliases are not allowed"),
         ("default", "*a", "my.yaml:8:19: anchors and aliases are not allowed"),
         ("default", "!!str default", "my.yaml:8:19: tag 'tag:yaml.org,2002:str' is not allowed"),
@@ -234,6 +235,10 @@ def test_plain_scalars_are_only_what_json_has(text: str, expected: Any) -> None:
 def test_strings_that_other_parsers_would_read_as_other_types_are_quoted() -> None:
     written = to_yaml(ev.SetInfo(description="yes", keywords=("2020-01-01", "1e3", "null", "a")))
     assert written == "kind: SetInfo\ndescription: 'yes'\nkeywords:\n- '2020-01-01'\n- '1e3'\n- 'null'\n- a\n"
+
+
+def test_letters_of_all_languages_are_written_as_they_are() -> None:
+    assert to_yaml(ev.SetInfo(description="Zürich 東京")) == "kind: SetInfo\ndescription: Zürich 東京\n"
 
 
 def test_lines_are_shown_as_lines() -> None:
