@@ -95,7 +95,7 @@ class Timestamp:
         cycles, within = divmod(seconds - _FIRST, _CYCLE)
         timestamp = _EPOCH + timedelta(seconds=_FIRST + within)
         year = timestamp.year + 400 * cycles
-        sign = "" if 0 <= year <= _LAST_YEAR else "+" if year > 0 else "-"
+        sign = "-" if year < 0 else "+" if year > _LAST_YEAR else ""
         text = f"{sign}{abs(year):04d}-{timestamp:%m-%dT%H:%M:%S}"
         if nanos == 0:
             return text + "Z"
