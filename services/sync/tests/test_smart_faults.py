@@ -210,6 +210,7 @@ def test_blocks_are_as_many_as_were_planned(runner: asyncio.Runner, planned: int
 
 
 HEAD, OTHER = a_hash("head"), a_hash("other")
+OTHER_SEED = "it has a dataset with another id or kind under this name"
 
 
 @pytest.mark.parametrize(
@@ -218,19 +219,17 @@ HEAD, OTHER = a_hash("head"), a_hash("other")
         (InvalidHead(actual_head=HEAD, expected_head=OTHER), f"its head is {OTHER}", "push again"),
         (InvalidHead(actual_head=HEAD, expected_head=None), "it does not have the dataset", "push again"),
         (InvalidInterval(head=HEAD, tail=OTHER), f"{OTHER} is not in the chain of {HEAD}", "--as NAME@REF"),
-        (SeedBlockOverwriteRestricted(), "another id or kind", "another name"),
-        (RefCollision(dataset_id=str(a_dataset())), f"it has {a_dataset()} under", "the name that it has"),
-        (NameCollision(dataset_alias="x" * 999), f"named {'x' * 200}", "under another name"),
+        (SeedBlockOverwriteRestricted(), OTHER_SEED, "another name"),
+        (RefCollision(dataset_id="did:x"), "it has did:x under another name", "the name that it has"),
+        (NameCollision(dataset_alias="x" * 999), f"it has another dataset named {'x' * 200}", "another name"),
         (UnknownFault(text="y" * 999), "y" * 500, ""),
-        (Internal(phase=Phase.PUSH_UPLOADS, error_message="z" * 999), f"refused: {'z' * 500}", ""),
+        (Internal(phase=Phase.PUSH_UPLOADS, error_message="z" * 999), "z" * 500, ""),
     ],
     ids=lambda one: type(one).__name__ if isinstance(one, Fault) else "",
 )
 def test_a_refusal_has_its_reason_and_advice(fault: Fault, why: str, advice: str) -> None:
     refused = TransferRefused(fault=fault)
-    assert str(refused).startswith("the other node refused: ")
-    assert why in str(refused)
-    assert len(str(refused)) < 600
+    assert str(refused) == f"the other node refused: {why}"
     assert advice in refused.advice()
     assert bool(refused.advice()) == bool(advice)
 
