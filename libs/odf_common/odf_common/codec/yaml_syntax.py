@@ -9,9 +9,10 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import yaml
@@ -188,18 +189,17 @@ def _locations_in_json(text: str) -> _Location | None:
 
 
 def _check_depth(value: object, name: str) -> None:
-    level, depth = [value], 0
+    level, depth = _containers([value]), 0
     while level:
         depth += 1
         if depth > MAX_DEPTH:
             raise InvalidInput(text=f"nested deeper than {MAX_DEPTH}", where=name)
-        below: list[object] = []
-        for item in level:
-            if isinstance(item, dict):
-                below.extend(item.values())
-            elif isinstance(item, list):
-                below.extend(item)
-        level = below
+        below = chain.from_iterable(one.values() if isinstance(one, dict) else one for one in level)
+        level = _containers(below)
+
+
+def _containers(values: Iterable[object]) -> list[dict[str, object] | list[object]]:
+    return [one for one in values if isinstance(one, dict | list)]
 
 
 class _Reader:
@@ -223,10 +223,10 @@ class _Reader:
             raise self._refused("anchors and aliases are not allowed", event)
         if event.tag is not None:
             raise self._refused(f"tag {event.tag!r} is not allowed", event)
-        if depth > MAX_DEPTH:
-            raise self._refused(f"nested deeper than {MAX_DEPTH}", event)
         if isinstance(event, yaml.ScalarEvent):
             return event.value if event.style else scalar_of(event.value)
+        if depth == MAX_DEPTH:
+            raise self._refused(f"nested deeper than {MAX_DEPTH}", event)
         if isinstance(event, yaml.SequenceStartEvent):
             return self._items(location, depth)
         return self._entries(location, depth)

@@ -1,5 +1,6 @@
 """Deeply nested or very large input is refused with a clear error everywhere; what is written can be read."""
 
+import json
 import struct
 import tracemalloc
 from typing import Any
@@ -66,6 +67,45 @@ def test_attributes_of_a_block_that_are_not_our_json_are_shown_as_strings(entrie
     raw = encode_block(MetadataBlock(system_time=Timestamp(0), sequence_number=1, event=event))
     (document,) = documents(block_to_yaml(raw).encode(), "file")
     assert document.value["content"]["event"]["schema"]["extra"] == entries
+
+
+@pytest.mark.parametrize(
+    ("opening", "inner", "closing", "times"),
+    [
+        ("[", "", "]", 200),
+        ("[", "1", "]", 200),
+        ('{"a": ', "1", "}", 200),
+        ('[{"a": ', "1", "}]", 100),
+        ("- ", "a", "", 200),
+        ("- ", "[]", "", 199),
+        ("- ", "{a: b}", "", 199),
+        ("{a: ", "b", "}", 200),
+    ],
+)
+def test_lists_and_mappings_may_be_nested_200_deep_in_json_as_in_yaml(
+    opening: str, inner: str, closing: str, times: int
+) -> None:
+    text = opening * times + inner + closing * times
+    (document,) = documents(text.encode(), "file")
+    assert json.dumps(document.value).count("[") + json.dumps(document.value).count("{") == 200
+    with pytest.raises(InvalidInput, match="nested deeper than 200"):
+        documents(f"[{text}]".encode() if closing else f"- {text}".encode(), "file")
+
+
+@pytest.mark.parametrize("text", [b'{"a": [1.5, 2]}', b"a: [1.5, 2]"])
+def test_numbers_are_read_from_json_as_from_yaml(text: bytes) -> None:
+    (document,) = documents(text, "file")
+    assert document.value == {"a": [1.5, 2]}
+
+
+def test_refused_json_that_is_no_yaml_has_its_reason() -> None:
+    with pytest.raises(InvalidInput, match="NaN is not JSON"):
+        documents(b'{"a": "\\ud83d\\ude80", "b": NaN}', "file")
+
+
+@pytest.mark.parametrize("text", [b"null", b"---\nnull\n---\n"])
+def test_an_empty_document_is_none(text: bytes) -> None:
+    assert documents(text, "file") == ()
 
 
 def test_a_number_that_no_json_can_hold_is_refused() -> None:

@@ -241,6 +241,14 @@ def test_letters_of_all_languages_are_written_as_they_are() -> None:
     assert to_yaml(ev.SetInfo(description="Zürich 東京")) == "kind: SetInfo\ndescription: Zürich 東京\n"
 
 
+@pytest.mark.parametrize("text", ["a\x85b", "a\u2028b", "a\tb"])
+def test_other_line_separators_and_tabs_are_escaped(text: str) -> None:
+    event = ev.SetInfo(description=text)
+    written = to_yaml(event)
+    assert written.isascii()
+    assert event_from_text(written.encode(), "file") == event
+
+
 def test_lines_are_shown_as_lines() -> None:
     assert "description: |-\n  one\n  two\n" in to_yaml(ev.SetInfo(description="one\ntwo"))
 
@@ -312,6 +320,11 @@ def test_half_a_surrogate_pair_is_not_a_string() -> None:
 def test_a_repeated_key_is_found_in_json_as_in_yaml(text: str) -> None:
     with pytest.raises(InvalidInput, match=r"^my\.yaml:2:\d: key 'kind' is given twice"):
         snapshots(text)
+
+
+def test_a_fault_in_json_has_its_place() -> None:
+    with pytest.raises(InvalidInput, match=r"^my\.json:2:2: version: version 2 is not supported"):
+        snapshots_from_text(b'{"kind": "DatasetSnapshot",\n "version": 2, "content": {}}', "my.json")
 
 
 def test_a_snapshot_has_the_places_of_its_parts() -> None:
