@@ -65,7 +65,11 @@ class Timestamp:
             raise InvalidInput(text=f"{text!r} is not a time: {error}") from error
         offset = 0
         if zone not in ("Z", "z"):
-            hours, minutes = int(zone[1:3]), int(zone[4:6])
+            hours, minutes = int(zone[1:3]), int(zone[4:])
+            if hours > 23 or minutes > 59:
+                raise InvalidInput(
+                    text=f"{text!r} is not a time: its offset is not below 24 hours of 60 minutes"
+                )
             offset = (hours * 3600 + minutes * 60) * (-1 if zone[0] == "-" else 1)
         seconds = (whole - _EPOCH) // timedelta(seconds=1) - offset
         if not _FIRST <= seconds <= _LAST:

@@ -14,6 +14,42 @@ def test_a_time_that_leaves_the_calendar_in_utc_is_refused(text: str) -> None:
         Timestamp.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "in_utc"),
+    [
+        ("2020-01-01T12:34:56+12:30", "2020-01-01T00:04:56Z"),
+        ("2020-01-01T12:34:56-23:59", "2020-01-02T12:33:56Z"),
+        ("2020-01-01t12:34:56.5z", "2020-01-01T12:34:56.500Z"),
+        ("2020-01-01 12:34:56+00:00", "2020-01-01T12:34:56Z"),
+    ],
+)
+def test_a_time_with_an_offset_is_converted_to_utc(text: str, in_utc: str) -> None:
+    assert str(Timestamp.parse(text)) == in_utc
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("2020-01-01T12:00:00", "expected an RFC 3339 time"),
+        ("yesterday", "expected an RFC 3339 time"),
+        ("2020-02-30T12:00:00Z", "is not a time: day is out of range"),
+        ("2020-01-01T12:00:00+24:00", "is not a time: its offset is not below 24"),
+        ("2020-01-01T12:00:00-00:60", "is not a time: its offset is not below 24"),
+    ],
+)
+def test_what_is_no_time_is_refused_with_the_reason(text: str, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        Timestamp.parse(text)
+
+
+def test_a_time_of_the_calendar_is_given_in_whole_microseconds() -> None:
+    time = datetime(2020, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)
+    assert Timestamp.from_datetime(time) == Timestamp.parse("2020-01-02T03:04:05.678901Z")
+    assert Timestamp.parse("2020-01-02T03:04:05.678901999Z").datetime() == time
+    with pytest.raises(InvalidInput, match="expected a time with an offset, got 2020-01-02"):
+        Timestamp.from_datetime(time.replace(tzinfo=None))
+
+
 @given(st.integers())
 def test_every_time_can_be_formatted(ns: int) -> None:
     assert str(Timestamp(ns)).endswith("Z")
@@ -48,3 +84,4 @@ def test_years_before_the_first_are_expanded() -> None:
 def test_a_timestamp_is_rounded_down_to_milliseconds() -> None:
     time = Timestamp.parse("1969-12-31T23:59:59.999999999Z")
     assert str(time.whole_ms()) == "1969-12-31T23:59:59.999Z"
+    assert Timestamp.parse("2020-01-01T12:00:00.123999Z").ms == 1_577_880_000_123
