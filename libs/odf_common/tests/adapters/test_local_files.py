@@ -252,16 +252,35 @@ def test_a_file_that_cannot_be_put_in_its_place_leaves_nothing(tmp_path: Path, e
 def test_a_file_that_cannot_be_moved_for_now_is_left_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object) -> None:
-        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
-
-    file = tmp_path / "file"
+    file, replace = tmp_path / "file", os.replace
     file.write_bytes(CONTENT)
+
+    def refused(source: Path, target: Path) -> None:
+        if source == file:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        replace(source, target)
+
     monkeypatch.setattr(os, "replace", refused)
     with pytest.raises(OSError, match=os.strerror(errno.EDQUOT)):
         durable.move(file, tmp_path / "target" / "file")
     assert file.read_bytes() == CONTENT
     assert list((tmp_path / "target").iterdir()) == []
+
+
+def test_a_disk_that_fails_while_a_file_is_moved_is_reported_with_the_name_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = LocalBlobStore(tmp_path)
+    blobs.put(a_dataset(), ObjectKind.DATA, a_hash(2), b"")
+    file = blobs.scratch() / "slice"
+    file.write_bytes(CONTENT)
+
+    def failing(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(StorageUnavailable, match=r"scratch/\S+/slice cannot be used now$"):
+        blobs.put_file(a_dataset(), ObjectKind.DATA, NAME, file)
 
 
 def test_a_folder_that_another_process_creates_at_the_same_time_is_durable_too(
