@@ -61,6 +61,30 @@ def test_threads_beyond_the_usual_number_end() -> None:
         assert pool.submit(lambda: 1).result(10) == 1
 
 
+def test_tasks_are_counted_by_one_thread_at_a_time() -> None:
+    lock, begun, counted = threading.Lock(), threading.Event(), threading.Event()
+    was_locked: list[bool] = []
+
+    class Noting(ElasticLimit):
+        def begin(self) -> int:
+            was_locked.append(lock.locked())
+            return super().begin()
+
+        def end(self, number: int) -> None:
+            was_locked.append(lock.locked())
+            super().end(number)
+            counted.set()
+
+    pool = ElasticPool(1, name="test")
+    pool._limit, pool._changed = Noting(1, most=1), threading.Condition(lock)
+    pool.submit(begun.wait, 10)
+    begun.set()  # after `submit` has released the lock
+    assert counted.wait(10)
+    assert was_locked == [True, True]
+    with lock:
+        assert pool.workers == 1, "it waits for the next task"
+
+
 def test_an_error_is_that_of_its_task_alone() -> None:
     pool = ElasticPool(1, name="test")
     bad = pool.submit(lambda: 1 // 0)
