@@ -1,5 +1,6 @@
 """A problem of one dataset leaves all others unaffected."""
 
+import time
 from collections.abc import Callable
 from typing import cast
 
@@ -7,6 +8,7 @@ import grpc
 import pytest
 from odf_testing.coordinator import Coordinator
 from odf_testing.guarded import GuardedDict
+from structlog.testing import capture_logs
 
 from odf_common.errors import Unavailable
 from odf_common.hashing.multihash import Multihash
@@ -166,11 +168,49 @@ def test_a_listing_of_what_is_known_reads_no_object_and_no_note_of_a_root_and_on
     assert [name for name, dataset in asked if dataset == pair.find("cities").id] == ["has"]
 
 
+def test_a_problem_is_new_when_its_text_its_remedy_or_its_cause_is() -> None:
+    one, problems = DatasetId.of_key(bytes(32)), Problems()
+    assert problems.note(one, "it is down")
+    since = problems.get(one)
+    assert not problems.note(one, "it is down")
+    assert problems.get(one) is since
+    assert problems.note(one, "it is down", remedy="wait")
+    assert problems.note(one, "it is down", remedy="wait", cause=1)
+    assert not problems.note(one, "it is down", remedy="wait", cause=1)
+    assert problems.note(one, "it is full", remedy="wait", cause=1)
+
+
+def test_a_problem_that_was_not_recorded_again_for_long_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, problems, now = DatasetId.of_key(bytes(32)), Problems(), 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert problems.recent(one, 60.0) is None
+    problems.note(one, "it is down")
+    now = 30.0
+    problems.note(one, "it is down")
+    now = 90.0
+    assert problems.recent(one, 60.0) == problems.get(one) is not None
+    now = 91.0
+    assert problems.recent(one, 60.0) is None
+    assert problems.get(one) is None
+
+
+def test_a_reason_why_a_dataset_cannot_be_read_is_logged_once(
+    pair: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise Unavailable(what="the disk")
+
+    monkeypatch.setattr(pair.refs, "head", failing)
+    with capture_logs() as logs:
+        listed(pair)
+        listed(pair)
+    assert [one["dataset"] for one in logs] == ["cities", "cities.copy", "towns"]
+
+
 def test_problems_are_noted_and_cleared_by_one_thread_at_a_time() -> None:
     one, other = (DatasetId.of_key(bytes(31) + bytes([n])) for n in (1, 2))
     problems = Problems()
     problems._known = GuardedDict(problems._lock)
-    problems._seen = GuardedDict(problems._lock)
 
     assert problems.note(one, "it is down")
     assert problems.note(other, "it is down")

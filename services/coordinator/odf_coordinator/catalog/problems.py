@@ -25,8 +25,7 @@ class Problems:
     """The current problem of each dataset that has one; thread-safe."""
 
     def __init__(self) -> None:
-        self._known: dict[DatasetId, Problem] = {}
-        self._seen: dict[DatasetId, float] = {}
+        self._known: dict[DatasetId, tuple[Problem, float]] = {}  # and when it was last recorded
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -36,38 +35,41 @@ class Problems:
     def get(self, dataset: DatasetId) -> Problem | None:
         """Return the problem of a dataset."""
         with self._lock:
-            return self._known.get(dataset)
+            known = self._known.get(dataset)
+        return None if known is None else known[0]
 
     def note(self, dataset: DatasetId, text: str, *, remedy: str = "", cause: object = None) -> bool:
         """Record a problem; return whether it is a new one. An unchanged problem keeps its `since`."""
         new = Problem(text=text, remedy=remedy, cause=cause, since=Timestamp(time.time_ns()))
         with self._lock:
-            self._seen[dataset] = time.monotonic()
-            if self._known.get(dataset) == new:
-                return False
-            self._known[dataset] = new
-            return True
+            before, _ = self._known.get(dataset, (new, 0.0))
+            is_new = dataset not in self._known or before != new
+            self._known[dataset] = (new if is_new else before, time.monotonic())
+        return is_new
 
     def clear(self, dataset: DatasetId) -> None:
         """Record that a dataset has no problem."""
         with self._lock:
             self._known.pop(dataset, None)
-            self._seen.pop(dataset, None)
 
     def recent(self, dataset: DatasetId, seconds: float) -> Problem | None:
         """Return the problem of a dataset if it was recorded in the last `seconds`; forget an older one."""
         with self._lock:
-            is_old = time.monotonic() - self._seen.get(dataset, 0.0) > seconds
-        if is_old:
-            self.clear(dataset)
-        return self.get(dataset)
+            known = self._known.get(dataset)
+            if known is None:
+                return None
+            problem, recorded = known
+            if time.monotonic() - recorded > seconds:
+                del self._known[dataset]
+                return None
+        return problem
 
     def keep(self, datasets: Iterable[DatasetId]) -> None:
         """Forget all other datasets."""
         kept = frozenset(datasets)
         with self._lock:
             for gone in self._known.keys() - kept:
-                del self._known[gone], self._seen[gone]
+                del self._known[gone]
 
 
 def remedy_of(error: Exception, otherwise: str) -> str:
