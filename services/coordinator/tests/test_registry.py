@@ -1,5 +1,7 @@
 """The registry's view of datasets that appear or disappear, and which objects a block needs."""
 
+from dataclasses import replace
+
 import pytest
 from odf_testing.builders import a_checkpoint, a_dataset
 from odf_testing.coordinator import Coordinator
@@ -88,6 +90,17 @@ def test_a_dataset_that_another_process_deleted_is_not_listed_and_has_no_problem
 
     assert list(node.datasets.scan()) == [known]
     assert len(node.datasets.troubles) == 0
+
+
+def test_a_dataset_that_is_renamed_while_all_are_listed_is_not_left_out(
+    node: Coordinator, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add(root)
+    before = node.datasets.entry("cities")
+    node.editor.rename("cities", "towns")
+    monkeypatch.setattr(node.catalog, "entries", lambda: (before,))
+
+    assert list(node.datasets.scan()) == [replace(node.find("towns"), entry=before)]
 
 
 def test_known_roots_are_those_of_this_node_and_no_derivatives(

@@ -160,7 +160,7 @@ class Datasets:
         return None if entry is None else self.open(entry)
 
     def open(self, entry: CatalogEntry) -> DatasetHandle | None:
-        """Return the dataset of an entry; None if it was deleted or renamed. Raises `HeadMissing`."""
+        """Return the dataset of an entry; None if it has no head, since it was deleted. Raises `HeadMissing`."""
         state = self.states.current(entry.dataset_id)
         if state is None:
             # The name is taken last and freed first, so only an outdated entry may have no head.
@@ -186,7 +186,7 @@ class Datasets:
                 yield dataset
 
     def read(self, entry: CatalogEntry) -> DatasetHandle | Unreadable | None:
-        """Return the dataset of an entry, or why it cannot be read; None if it was deleted or renamed."""
+        """Return the dataset of an entry, or why it cannot be read; None if it was deleted."""
         dataset = self._attempt(entry, self._stored)
         if not isinstance(dataset, Unreadable):
             self.troubles.clear(entry.dataset_id)
