@@ -88,9 +88,14 @@ def test_inputs_are_resolved_to_ids_and_keep_the_name_as_it_was_written(
     assert (only.dataset_ref, only.alias) == (str(node.find("cities").id), "Cities")
 
 
-def test_an_input_that_does_not_exist_is_named(node: Coordinator, derivative: str) -> None:
-    with pytest.raises(NotFound, match=r"^m0\.yaml:9:17: input Cities of cities\.copy does not exist"):
+def test_an_input_that_does_not_exist_is_named_with_what_to_do_first(
+    node: Coordinator, derivative: str
+) -> None:
+    with pytest.raises(
+        NotFound, match=r"^m0\.yaml:9:17: input Cities of cities\.copy does not exist"
+    ) as caught:
         node.add(derivative)
+    assert caught.value.advice() == "add Cities first, or add its manifest in the same command"
     assert list(node.catalog.entries()) == []
 
 
