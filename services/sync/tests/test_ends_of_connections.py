@@ -99,8 +99,9 @@ def test_only_a_code_that_may_be_in_a_close_frame_is_sent(code: int, sent: int) 
     assert codes == [sent]
 
 
-def test_frames_are_written_only_as_fast_as_their_reader_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "FRAME_BYTES", 3)
+def test_frames_are_written_only_as_fast_as_their_reader_reads() -> None:
+    size = channel_module.FRAME_BYTES
+    length = bytes([127]) + size.to_bytes(8)
     order: list[object] = []
 
     async def drain() -> None:
@@ -111,5 +112,5 @@ def test_frames_are_written_only_as_fast_as_their_reader_reads(monkeypatch: pyte
     writer = SimpleNamespace(transport=transport, protocol=protocol, use_mask=False)
     frames = _TextFrames(cast("Any", SimpleNamespace(_writer=writer, closed=False)))
     with pytest.raises(ConnectionResetError):
-        asyncio.run(frames.write("onetwothree"))
-    assert order == [b"\x01\x03one", "drained", b"\x00\x03two", "drained"]
+        asyncio.run(frames.write("1" * size + "2" * size + "3" * size + "4"))
+    assert order == [b"\1" + length + b"1" * size, "drained", b"\0" + length + b"2" * size, "drained"]

@@ -41,8 +41,9 @@ LARGE_CHARACTERS: Final = 1024**2  # of a message; longer ones would hold up the
 FRAME_BYTES: Final = 1024**2  # of a message; others take frames of up to 16 MiB
 MESSAGE_BYTES: Final = 64 * 1024**2  # of JSON that others receive in one message
 UTF8_BYTES: Final = 4  # of a character, at most
-SHORT_BYTES: Final = 125  # of a frame whose header has one byte for the length
-MASKED: Final = 0x80  # with the length, of a client's frame
+LONG: Final = 127  # in the place of the length of a frame: it follows, in 8 bytes, as for `FRAME_BYTES`
+MASKED: Final = 0x80  # with that, of a client's frame
+KEY_BYTES: Final = 4  # of its mask
 SENDABLE_CODES: Final = (range(1000, 1004), range(1007, 1012), range(3000, 5000))
 
 
@@ -228,19 +229,13 @@ class _TextFrames:
 
 
 def _unfinished_frame(opcode: int, payload: bytes, *, is_masked: bool) -> bytes:
-    """Return a frame that is not the last one of its message (RFC 6455, 5.2), its length in the shortest form.
+    """Return a frame of `FRAME_BYTES` that is not the last one of its message (RFC 6455, 5.2).
 
     A client masks its frames, with a key that nobody can foresee.
     """
-    size, masked = len(payload), MASKED if is_masked else 0
-    if size <= SHORT_BYTES:
-        header = struct.pack("!BB", opcode, masked | size)
-    elif size < 1 << 16:
-        header = struct.pack("!BBH", opcode, masked | 126, size)
-    else:
-        header = struct.pack("!BBQ", opcode, masked | 127, size)
     if not is_masked:
-        return header + payload
-    key = os.urandom(4)
-    keys = (key * (size // len(key) + 1))[:size]
-    return header + key + (int.from_bytes(payload) ^ int.from_bytes(keys)).to_bytes(size)
+        return struct.pack("!BBQ", opcode, LONG, FRAME_BYTES) + payload
+    key = os.urandom(KEY_BYTES)
+    keys = key * (FRAME_BYTES // KEY_BYTES)
+    masked = (int.from_bytes(payload) ^ int.from_bytes(keys)).to_bytes(FRAME_BYTES)
+    return struct.pack("!BBQ", opcode, MASKED | LONG, FRAME_BYTES) + key + masked
