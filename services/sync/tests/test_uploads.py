@@ -184,6 +184,14 @@ def test_first_bytes_of_another_object_are_dropped_and_the_whole_is_accepted(ser
     assert server.stored()
 
 
+@pytest.mark.parametrize("content_range", [None, "bytes 0-9/10"])
+def test_a_client_that_starts_over_replaces_received_bytes(server: Server, content_range: str | None) -> None:
+    server.cut()
+    assert server.put(OBJECT, content_range).status == 200
+    assert server.stored()
+    assert server.kept() == []
+
+
 def test_a_total_below_the_received_bytes_starts_over(server: Server) -> None:
     server.cut()
     assert server.ask(BEGUN - 1).status == 400
