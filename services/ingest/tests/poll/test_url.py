@@ -1,3 +1,4 @@
+import gzip
 import hashlib
 import os
 import socket
@@ -12,7 +13,13 @@ from odf_common.adapters.networks import AddressForbidden, Networks
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, SetPollingSource
-from odf_common.metadata.fetching import FetchStepUrl, RequestHeader, SourceCachingForever
+from odf_common.metadata.fetching import (
+    CompressionFormat,
+    FetchStepUrl,
+    PrepStepDecompress,
+    RequestHeader,
+    SourceCachingForever,
+)
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategySnapshot
 from odf_common.ports.clock import Backoff
@@ -178,6 +185,15 @@ def test_a_body_that_breaks_off_is_requested_again_and_never_read(
         poll(bench)
     assert bench.state.head == head
     assert poll(bench).records == 2
+
+
+def test_a_compressed_file_is_unpacked_once_though_its_server_calls_that_an_encoding(
+    make_polled: Any, poll: Any, web: PageServer
+) -> None:
+    web.pages["/a.gz"] = Page(body=gzip.compress(line(1)), headers={"Content-Encoding": "gzip"})
+    step = PrepStepDecompress(format=CompressionFormat.Gzip)
+    bench = make_polled(FetchStepUrl(url=f"{web.url}/a.gz"), prepare=(step,))
+    assert poll(bench).records == 1
 
 
 def test_a_slow_body_arrives(make_polled: Any, poll: Any, web: PageServer) -> None:
