@@ -13,7 +13,7 @@ from odf_testing.webserver import Page, PageServer
 
 from odf_common.chain.add_data import add_data_event
 from odf_common.dataset.open_rejects import Numbers
-from odf_common.errors import NotFound
+from odf_common.errors import InvalidInput, NotFound
 from odf_common.metadata.fetching import (
     EventTimeSourceFromPath,
     FetchStepFilesGlob,
@@ -23,6 +23,7 @@ from odf_common.metadata.fetching import (
 )
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import (
+    MergeStrategyChangelogStream,
     MergeStrategyLedger,
     MergeStrategySnapshot,
     ReadStepCsv,
@@ -225,6 +226,19 @@ def test_a_letter_that_lacks_something_stays_open(retrying: Any) -> None:
         made.retry(0, 1)
     assert made.retry(0) == Settled(count=0, open=3, cut=1)
     assert (made.open, made.ids) == ([0, 1, 2], [1])
+
+
+def test_half_of_a_correction_stays_open_until_it_is_retried_with_the_other_half(retrying: Any) -> None:
+    step = ReadStepNdJson(ddl_schema=("op INT", *DDL))
+    merge = MergeStrategyChangelogStream(primary_key=("id",))
+    halves = '{"op":2,"id":1,"day":"1.1.2024"}\n{"op":3,"id":1,"day":"2.1.2024"}\n'
+    made = retrying('{"op":0,"id":9,"day":"2024-01-01"}\n' + halves, read=step, merge=merge)
+    made.read_as(read=replace(step, date_format=GERMAN))
+    with pytest.raises(InvalidInput, match=r"a -C without a \+C after it"):
+        made.retry(0)
+    assert (made.open, made.ids) == ([0, 1], [9])
+    assert made.retry().count == 2
+    assert (made.open, made.bench.values("op", "id")[1:]) == ([], [(2, 1), (3, 1)])
 
 
 def test_only_rows_that_the_chain_has_rejected_and_not_committed_since_are_left() -> None:
