@@ -64,10 +64,11 @@ def test_a_document_that_is_not_json_to_its_end_or_has_a_duplicate_key_is_refuse
         read_batch(ReadStepJson(sub_path="rows"), document, SCHEMA)
 
 
-def test_the_bad_record_of_a_file_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("before", "line"), [("", 4), ("\n", 5)])
+def test_the_bad_record_of_a_file_is_named(tmp_path: Path, before: str, line: int) -> None:
     file = tmp_path / "data.json"
-    file.write_text('{"rows":\n [{"id": 1}, {"id":\n 2}, {"id": 3},\n {"id": "x"}]}')
-    with pytest.raises(InvalidInput, match=r"^line 4, record 4: "):
+    file.write_text(before + '{"rows":\n [{"id": 1}, {"id":\n 2}, {"id": 3},\n {"id": "x"}]}')
+    with pytest.raises(InvalidInput, match=rf"^line {line}, record 4: "):
         read_file(ReadStepJson(sub_path="rows"), file, SCHEMA)
 
 
