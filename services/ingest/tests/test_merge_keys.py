@@ -17,6 +17,8 @@ TRICKY = ["", "\0", "a", "a\0", "a\0\0", "ab", "a" * 64, "a" * 65, "a" * 66, "ä
     [
         pa.array(TRICKY),
         pa.array([text.encode() for text in TRICKY], pa.binary()),
+        pa.array([b"\xff", b"\xff\0", b"\xfe"], pa.large_binary()),
+        pa.array([b"\xff\0", b"\xff\1"], pa.binary(2)),
         pa.array([0, -1, 1, 2**63 - 1, -(2**63)]),
         pa.array([0, 1, 2**64 - 1], pa.uint64()),
         pa.array([0.5, -0.5, 1.5]),
