@@ -259,7 +259,24 @@ def test_no_files_are_left_of_a_run_or_manifest_that_cannot_be_written(
     monkeypatch.setattr(Path, "replace", no_space)
     with pytest.raises(OSError, match="No space"):
         runs.replace([], None)
+    monkeypatch.setattr(Path, "open", no_space)
+    with pytest.raises(OSError, match="No space"):
+        runs.write(no_space)
+    monkeypatch.undo()
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(("longer", "is_synced"), [(0, True), (1, False)])
+def test_a_long_run_is_complete_on_disk_when_it_is_used_and_short_ones_cost_no_waiting(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, longer: int, is_synced: bool
+) -> None:
+    content, synced = b"x" * 100, list[int]()
+    monkeypatch.setattr(run_folder, "SYNCED_FROM_BYTES", len(content) + longer)
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size))
+    folder.mkdir(parents=True)
+    with contextlib.suppress(RunDamaged):
+        RunFolder(folder, {}).write(lambda file: file.write(content))
+    assert synced == [len(content)] * is_synced
 
 
 def test_a_lock_is_refused_to_a_second_writer_and_free_again_after_an_error(folder: Path) -> None:
