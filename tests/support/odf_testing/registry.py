@@ -42,6 +42,8 @@ class Registry:
     guids: dict[UUID, int] = field(default_factory=dict)
     """Ids of schemas by GUID."""
     asked: list[str] = field(default_factory=list)
+    connections: int = 0
+    """How many were made so far."""
     login: str = ""
     """`user:password` that each request must have."""
     fails: int = 0
@@ -69,6 +71,10 @@ def serving_registry(port: int = 0, certificate: tuple[Path, Path] | None = None
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         wbufsize = 65_536  # a response in one piece, which the client's kernel acknowledges at once
+
+        def setup(self) -> None:
+            registry.connections += 1
+            super().setup()
 
         def log_message(self, format: str, *args: object) -> None:
             pass

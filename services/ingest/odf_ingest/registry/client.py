@@ -134,7 +134,7 @@ class RegistryClient:
             try:
                 body = self._body(response)
             finally:
-                response.release_conn() if response.length_remaining == 0 else response.close()
+                response.close()  # and its connection, unless the body was read to its end
         except HTTPError as error:
             raise self._unavailable(_reason(error)) from error
         if len(body) > MAX_RESPONSE_BYTES:

@@ -57,6 +57,23 @@ def test_a_schema_is_fetched_once(registry: Registry) -> None:
     assert registry.asked == ["/schemas/ids/1", "/schemas/ids/9"]
 
 
+def test_schemas_are_fetched_over_one_connection_until_an_answer_is_too_long_for_it(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {number: framed(number, b"") for number in (1, 2, 3, 99)}
+    made = Registries().decoder(SourceSettings(schema_registry=registry.url))
+    assert made is not None
+    made.decode([values[1], values[2], values[99]])
+    assert registry.connections == 1
+    monkeypatch.setattr(client, "MAX_RESPONSE_BYTES", 10)
+    monkeypatch.setattr(client, "PIECE_BYTES", 1)
+    assert "is larger than" in made.decode([values[3]])[1][0]
+    monkeypatch.undo()
+    registry.add(4, ROW)
+    made.decode([framed(4, b"")])
+    assert registry.connections == 2
+
+
 def test_a_schema_may_be_named_by_its_guid(registry: Registry) -> None:
     registry.guids |= {GUID: 1, UUID(int=2): 2}
     values = [framed_by_guid(GUID, b"\x0a"), framed_by_guid(UUID(int=2), b"\0\x08\x05")]
@@ -96,6 +113,15 @@ def test_what_cannot_be_decoded_is_named_by_its_schema(registry: Registry) -> No
     assert texts == [*[None] * len(values), b'{"id":1}']
     for reason, expected in zip(faults.values(), values.values(), strict=True):
         assert reason.startswith(expected), reason
+
+
+def test_a_schema_may_be_as_large_as_the_limit(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(json.dumps({"schema": json.dumps(ROW), "references": []}))
+    monkeypatch.setattr(client, "MAX_RESPONSE_BYTES", size)
+    monkeypatch.setattr(client, "PIECE_BYTES", 1)
+    assert decode(registry, avro(1, ROW, {"id": 5}))[0] == [b'{"id":5}']
+    monkeypatch.setattr(client, "MAX_RESPONSE_BYTES", size - 1)
+    assert "is larger than" in decode(registry, avro(1, ROW, {"id": 5}))[1][0]
 
 
 def test_a_missing_schema_is_requested_again(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
