@@ -30,7 +30,7 @@ from odf_ingest.push.source_topics import Key, SourceTopic
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 from .in_memory_broker import TOPIC, Broker, Running, message, running
-from .test_control import control, resume, stop
+from .test_control import control, resume, skip, stop
 
 COLUMNS = ("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP")
 OTHER = "odf.push.a.other"
@@ -377,6 +377,19 @@ def test_only_the_message_that_cannot_be_committed_is_found_and_skipped(
         assert node.ids == [number for number in range(400) if number not in {137, 300}]
     assert [letter.offset for letter in bench.coordinator.letters] == [137, 300]
     assert all("skipped by command" in letter.reason for letter in bench.coordinator.letters)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_one_command_skips_a_message_however_many_were_read_with_it(
+    make_bench: Any, broker: Broker, count: int
+) -> None:
+    bench = make_bench()
+    break_at(bench, 0)
+    broker.logs[TOPIC, 0] += [message(number) for number in range(count)]
+    with capture_logs(), running(bench, broker) as node:
+        stop(node)
+        assert skip(node) == ("default", (0, 0))
+        node.wait(lambda: node.ids == list(range(1, count)))
 
 
 def test_a_stopped_source_whose_topic_cannot_be_described_stays_stopped(
