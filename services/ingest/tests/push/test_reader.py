@@ -2,7 +2,8 @@ import errno
 import itertools
 import threading
 import time
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -13,6 +14,7 @@ from odf_common.errors import (
     Damaged,
     Refused,
     StorageUnavailable,
+    Unavailable,
 )
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, DisablePushSource, SetVocab
@@ -27,6 +29,8 @@ from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import PositionChanged, SourceStopped
 from odf_ingest.history.kept_index import IndexBehind
 from odf_ingest.push import reader
+from odf_ingest.push.batches.partition_offsets import PartitionOffsets
+from odf_ingest.push.batches.source import PushSource
 from odf_ingest.push.lifecycle import inspection_schedule
 from odf_ingest.push.source_topics import Key
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
@@ -58,6 +62,36 @@ def test_a_restart_continues_at_the_position_of_the_chain(make_bench: Any, broke
 def test_a_reader_replaces_its_clients(broker: Broker) -> None:
     reader.PushReader(broker, 1000).renew()
     assert broker.renewed == 1
+
+
+def sources_of_one_topic(count: int) -> list[PushSource]:
+    return [
+        cast(
+            "PushSource",
+            SimpleNamespace(
+                partitions=((TOPIC, 0),),
+                offsets=PartitionOffsets({0: 7}),
+                topic=TOPIC,
+                key=number,
+                alias="a",
+                name=number,
+            ),
+        )
+        for number in range(count)
+    ]
+
+
+def test_a_further_source_of_a_topic_has_a_client_of_its_own(broker: Broker) -> None:
+    made = Broker()
+    reader.PushReader(broker, 1000, lambda: made).open(sources_of_one_topic(2))
+    assert broker.at == made.at == {(TOPIC, 0): 7}
+
+
+def test_a_further_source_of_a_topic_is_not_read_without_another_client(broker: Broker) -> None:
+    alone = reader.PushReader(broker, 1000)
+    with pytest.raises(Unavailable, match="another source reads the topic"):
+        alone.open(sources_of_one_topic(2))
+    assert (alone.sources, broker.at) == ({}, {})
 
 
 def test_an_idle_reader_polls_less_often(make_bench: Any, broker: Broker) -> None:
