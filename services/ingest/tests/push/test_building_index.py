@@ -21,7 +21,9 @@ from odf_common.metadata.steps import (
     MergeStrategyUpsertStream,
     ReadStepNdJson,
 )
+from odf_common.ports.store import ObjectKind, block_reader
 from odf_ingest.history import kept_index
+from odf_ingest.history.dataset_history import DatasetHistory
 from odf_ingest.history.keys import key_array
 from odf_ingest.history.run_file import Run, RunDamaged
 from odf_ingest.push.lifecycle import stalls
@@ -231,6 +233,34 @@ def test_a_build_stops_when_it_is_cancelled_and_resumes_from_there(
     bench.queues.catch_up(bench.dataset, "default")
     assert len(read) == 2, "the first was read before"
     assert history.current(bench.state, KEY, None).column("id").to_pylist() == [0, 1, 2]
+
+
+def test_what_another_process_has_added_to_an_index_is_not_read_again(bench: Any, broker: Broker) -> None:
+    filled(bench, broker)
+    merge, keys = bench.state.push_sources["default"].merge, key_array(pa.table({"id": [0]}), KEY)
+    read = list[Multihash]()
+
+    def path(name: Multihash) -> Path:
+        read.append(name)
+        found: Path = bench.blobs.local_path(bench.dataset, ObjectKind.DATA, name)
+        return found
+
+    histories = [
+        DatasetHistory(
+            block_reader(bench.blobs, bench.dataset), path, bench.blobs.index_folder(bench.dataset)
+        )
+        for _ in range(2)
+    ]
+    for history in histories:
+        history.catch_up(merge, lambda: bench.state)
+    with running(bench, broker, other=OTHER) as node:
+        broker.logs[OTHER, 0] += [message(7)]
+        await_ids(node, [0, 1, 2, 7])
+    read.clear()
+    for history in histories:
+        is_ledger = isinstance(merge, MergeStrategyLedger)
+        (history.fresh if is_ledger else history.current)(bench.state, KEY, keys)
+    assert len(read) == 1, "by the first of them"
 
 
 def test_an_index_that_was_never_built_is_behind(bench: Any) -> None:
