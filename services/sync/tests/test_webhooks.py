@@ -1,8 +1,10 @@
 """Webhooks over real sockets: signed, retried with the same id, and independent of each other."""
 
 import hmac
+import random
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +19,8 @@ from odf_common.adapters.local.key_files import node_key
 from odf_common.ports.store import CatalogEntry
 from odf_sync.webhooks import sender as sender_module
 from odf_sync.webhooks import webhook as webhook_module
-from odf_sync.webhooks.webhook import LONGEST_RETRY_MS, Delivery, DeliveryState, HookEvent, Outcome
+from odf_sync.webhooks.deliveries import Deliveries
+from odf_sync.webhooks.webhook import LONGEST_RETRY_MS, Delivery, DeliveryState, HookEvent, Outcome, Webhook
 from odf_sync.webhooks.webhook_store import WebhookStore
 
 from .webhook_node import (
@@ -277,6 +280,31 @@ def test_delays_grow_to_an_hour() -> None:
     assert not delivery.is_hopeless
     gone = delivery.with_event(HookEvent.GONE, "", event_id="2")
     assert (gone.failures, gone.next_ms) == (0, LONGEST_RETRY_MS)
+
+
+@pytest.mark.parametrize(("chosen", "delay_ms"), [(min, 4_000), (max, 6_000)])
+def test_receivers_that_fail_together_are_retried_up_to_a_fifth_earlier_or_later(
+    monkeypatch: pytest.MonkeyPatch, chosen: Callable[..., float], delay_ms: int
+) -> None:
+    monkeypatch.setattr(random, "uniform", chosen)
+    clock, store = ManualClock(), WebhookStore(None)
+    delivery = Delivery().with_event(HookEvent.HEAD, "f1620", event_id="1")
+    hook = Webhook(
+        id="1",
+        dataset=DATASET,
+        alias="a",
+        url="http://x",
+        events=frozenset(HookEvent),
+        secret=None,
+        created_ms=0,
+        delivery=delivery,
+    )
+    store.add(hook)
+    deliveries = Deliveries(store, *UNUSED, node_key=cast("Any", None), clock=clock)
+    saved = deliveries.settle(hook, Outcome(error="status 503"))
+    assert saved is not None
+    assert saved.delivery.next_ms - clock.ms == delay_ms
+    assert store.all() == (saved,)
 
 
 def test_nothing_of_a_failure_is_left_once_its_event_is_delivered_or_withdrawn() -> None:
