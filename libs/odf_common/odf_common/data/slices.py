@@ -89,8 +89,6 @@ def read_foreign_slice(file: Path, records: int) -> pa.Table:
             raise CorruptSlice(file=file.name, why=why)
         columns = [parquet.schema.column(index) for index in range(len(parquet.schema))]
         texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
-    if not texts:
-        return read_slice(file)
     with _reading(file), pq.ParquetFile(file, memory_map=True, read_dictionary=texts) as parquet:
         written_out = 0
         for group in range(parquet.num_row_groups):

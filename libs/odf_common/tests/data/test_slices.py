@@ -242,6 +242,24 @@ def test_a_strangers_large_slice_is_refused_whatever_its_blocks_declare(
     assert len(read_slice(tmp_path / "s")) == 1000
 
 
+def test_a_strangers_damaged_slice_is_refused_whatever_is_damaged(tmp_path: Path) -> None:
+    file = tmp_path / "s"
+    with pytest.raises(NotFound):
+        read_foreign_slice(file, 3)
+    write_slice(a_slice(text=pa.array(["a", None, "c"])), file)
+    content, group = file.read_bytes(), pq.read_metadata(file).row_group(0)
+    columns = [group.column(index) for index in range(group.num_columns)]
+    places = [column.dictionary_page_offset or column.data_page_offset for column in columns]
+    for place, column in zip(places, columns, strict=True):
+        end = place + column.total_compressed_size
+        file.write_bytes(content[:place] + b"\xff" * (end - place) + content[end:])
+        with pytest.raises(CorruptSlice):
+            read_foreign_slice(file, 3)
+    file.write_bytes(content[:-1])
+    with pytest.raises(CorruptSlice):
+        read_foreign_slice(file, 3)
+
+
 def test_a_strangers_honest_slice_is_read_as_ours_is(tmp_path: Path) -> None:
     texts = pa.array(["a", None, "c"])
     table = a_slice(text=texts, list=pa.array([["x", "y"], None, []]), none=pa.array([None] * 3, pa.string()))
