@@ -143,6 +143,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "push/registry_sources",
         "merge/real_changes",
         "poll/bad_rows",
+        "read/types",
     ),
     f"{INGEST}/push/**/source*.py": of_ingest(
         "push/source",
