@@ -32,6 +32,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{COMMON}/data/slice_checks.py": (*of_common("data/slice_checks"), *of_sync("objects", "downloads")),
     f"{COMMON}/data/read_options.py": of_ingest("read/options", "read/times"),
     f"{COMMON}/data/time_format.py": of_ingest("read/times", "read/options"),
+    f"{COMMON}/data/json_values.py": of_common("data/json_values", "cli/rows", "cli/every_value_is_shown"),
     f"{COMMON}/data/**/*.py": of_common("data/", "hashing/", "codec/"),
     f"{COMMON}/adapters/redis.py": of_common("adapters/redis_adapter"),
     f"{COMMON}/adapters/local/repositories.py": of_common("adapters/repositories"),
