@@ -63,6 +63,15 @@ def test_throughput_is_that_of_the_last_minute() -> None:
     assert [row["records_per_second"] for row in table.rows(160.0)] == [0.0]
 
 
+def test_a_table_that_nobody_reads_keeps_a_minute_of_throughput() -> None:
+    table = DatasetTable()
+    table.committed(str(DATASET), committed(999), now=None)
+    for second in range(1000, 1400):
+        table.see(envelope(DATASET, committed(second, number=second)), float(second))
+    assert len(table._datasets[str(DATASET)].growth) == 60
+    assert [row["records_per_second"] for row in table.rows(1399.0)] == [1.0]
+
+
 def test_a_removed_dataset_is_gone() -> None:
     table = DatasetTable()
     table.committed(str(DATASET), committed(1), now=None)

@@ -45,6 +45,11 @@ class _Dataset:
     work: bus.TransformProgress = field(default_factory=bus.TransformProgress)
     growth: deque[tuple[float, int]] = field(default_factory=deque)  # (time, added records)
 
+    def forget_growth(self, now: float) -> None:
+        """Drop what was added before the window."""
+        while self.growth and self.growth[0][0] <= now - WINDOW_SECONDS:
+            self.growth.popleft()
+
 
 class DatasetTable:
     """Heads, watermarks, lag and throughput."""
@@ -76,8 +81,9 @@ class DatasetTable:
         dataset = self._datasets.setdefault(dataset_id, _Dataset())
         last = body.last_offset if body.HasField("last_offset") else None
         grown = _records(last) - _records(dataset.last_offset)
-        if now is not None and grown > 0 and dataset.sequence_number >= 0:
-            dataset.growth.append((now, grown))
+        if now is not None and dataset.sequence_number >= 0:
+            dataset.growth.append((now, max(grown, 0)))
+            dataset.forget_growth(now)
         dataset.alias = body.alias or dataset.alias
         dataset.head = str(Multihash.from_bytes(body.head))
         dataset.sequence_number = body.sequence_number
@@ -94,8 +100,7 @@ class DatasetTable:
         for dataset_id, dataset in sorted(self._datasets.items(), key=lambda item: item[1].alias.lower()):
             if not dataset.head:
                 continue
-            while dataset.growth and dataset.growth[0][0] <= now - WINDOW_SECONDS:
-                dataset.growth.popleft()
+            dataset.forget_growth(now)
             yield Row(
                 dataset_id=dataset_id,
                 alias=dataset.alias,
