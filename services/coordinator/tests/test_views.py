@@ -21,7 +21,7 @@ from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.protection import Unprotected
 from odf_common.service.settings import MULTI_TENANT, Settings
 from odf_coordinator.catalog.registry import Datasets
-from odf_coordinator.views.app import make_app
+from odf_coordinator.views.app import make_app, reachable
 from odf_coordinator.views.table import DatasetTable
 
 PATHS = ("/datasets", "/health", "/", "/nowhere")
@@ -119,3 +119,26 @@ def test_the_process_does_not_start_with_an_open_address(tmp_path: Path) -> None
     assert done.returncode == 1
     assert "ODF_VIEWS_HTTP" in done.stdout + done.stderr
     assert "would be open to other machines" in done.stdout + done.stderr
+
+
+def test_they_wait_for_a_broker_that_starts_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def is_awaited() -> bool:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = int(free.getsockname()[1])
+        accepted = asyncio.Event()
+        servers: list[asyncio.Server] = []
+
+        def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+            accepted.set()
+
+        async def start_meanwhile(_: float) -> None:
+            servers.append(await asyncio.start_server(accept, "127.0.0.1", port))
+
+        monkeypatch.setattr(asyncio, "sleep", start_meanwhile)
+        await reachable(f"127.0.0.1:{port}")
+        (server,) = servers
+        async with server:
+            return await asyncio.wait_for(accepted.wait(), 5)
+
+    assert asyncio.run(is_awaited())
