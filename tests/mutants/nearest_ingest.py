@@ -11,7 +11,11 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{INGEST}/commit/rejects.py": of_ingest("push/messages", "rejected", "poll/bad_rows", "push/reader"),
     f"{INGEST}/commit/watermark.py": of_ingest("push/watermarks"),
     f"{INGEST}/poll/fetch/mqtt*.py": of_ingest(
-        "poll/states_of_others", "poll/mqtt_bytes", "poll/mqtt_packets", "poll/mqtt"
+        "poll/states_of_others",
+        "poll/mqtt_bytes",
+        "poll/mqtt_packets",
+        "poll/mqtt_confirmations",
+        "poll/mqtt",
     ),
     f"{INGEST}/poll/fetch/ftp.py": of_ingest("poll/ftp"),
     f"{INGEST}/poll/fetch/container.py": of_ingest("poll/container"),

@@ -1,0 +1,296 @@
+"""Which packets confirm a message, and when: a broker in this process follows the protocol and notes what comes."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from odf_common.metadata.events import AddData
+from odf_common.metadata.fetching import FetchStepMqtt, MqttQos, MqttTopicSubscription
+from odf_common.metadata.steps import ReadStepNdJson
+from odf_ingest.poll.fetch import mqtt
+from odf_ingest.poll.fetch.mqtt_packets import Packet, PacketType, confirmation, number_of, split
+from odf_ingest.poll.poll_errors import SourceRefusedRequest, SourceUnreachable
+from odf_ingest.poll.poller import PollSummary
+
+NOTHING = PollSummary()
+EXACT, LEAST, MOST = MqttQos.ExactlyOnce, MqttQos.AtLeastOnce, MqttQos.AtMostOnce
+PUBREC, PUBREL, PUBCOMP = PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP
+RELEASE_FLAGS = 2
+
+
+class OneSession:
+    """A broker with one session: `waiting` are its messages by number, of which `received` await only a PUBCOMP."""
+
+    def __init__(self, qos: MqttQos, window: int) -> None:
+        self.qos = qos
+        self.window = window  # how many messages it sends before it waits for confirmations
+        self.waiting: dict[int, bytes] = {}
+        self.received: set[int] = set()
+        self.confirmed: list[tuple[PacketType, int]] = []
+        self.has_session = False
+        self.is_mute = False  # about confirmations
+        self.at_confirmation: Callable[[], object] = lambda: None
+        self.seen: list[object] = []  # what `at_confirmation` has returned
+        self.is_idle = threading.Event()  # no connection is open
+        self.is_idle.set()
+        self._sent: set[int] = set()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listening.getsockname()[1])
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._thread.join(10)
+        self._listening.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connected, _ = self._listening.accept()
+            except OSError:
+                return
+            self.is_idle.clear()
+            with connected:
+                self._sent.clear()
+                self._converse(connected)
+            self.is_idle.set()
+
+    def _converse(self, connected: socket.socket) -> None:
+        buffer = bytearray()
+        while chunk := connected.recv(1 << 16):
+            buffer += chunk
+            while (found := split(buffer, 1 << 20)) is not None:
+                packet, length = found
+                del buffer[:length]
+                if packet.kind is PacketType.DISCONNECT:
+                    return
+                connected.sendall(self._answer(packet))
+
+    def _answer(self, packet: Packet) -> bytes:
+        match packet.kind:
+            case PacketType.CONNECT:
+                known, self.has_session = self.has_session, True
+                return bytes([0x20, 2, known, 0]) + (self._more() if known else b"")
+            case PacketType.SUBSCRIBE:
+                return bytes([0x90, 3, *packet.body[:2], self.qos]) + self._more()
+            case _:
+                number = number_of(packet)
+                self.confirmed.append((packet.kind, number))
+                self.seen.append(self.at_confirmation())
+                return b"" if self.is_mute else self._confirmed(packet.kind, number)
+
+    def _confirmed(self, kind: PacketType, number: int) -> bytes:
+        if kind is PUBREC:
+            self.received.add(number)
+            return release(number)
+        self.waiting.pop(number, None)
+        self.received.discard(number)
+        return self._more()
+
+    def _more(self) -> bytes:
+        """Return the next messages, and the releases that an earlier connection did not confirm."""
+        if self.is_mute and self._sent:
+            return b""
+        some = [number for number in list(self.waiting)[: self.window] if number not in self._sent]
+        self._sent |= set(some)
+        return b"".join(
+            release(number) if number in self.received else self._publish(number) for number in some
+        )
+
+    def _publish(self, number: int) -> bytes:
+        text = self.waiting[number]
+        body = b"\x00\x01t" + (number.to_bytes(2) if self.qos else b"") + text
+        return bytes([0x30 | self.qos << 1, len(body)]) + body
+
+
+def release(number: int) -> bytes:
+    raw = bytearray(confirmation(PUBREL, number))
+    raw[0] |= RELEASE_FLAGS
+    return bytes(raw)
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mqtt, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(mqtt, "GAP_SECONDS", 0.03)
+
+
+@pytest.fixture
+def brokers() -> Iterator[list[OneSession]]:
+    started: list[OneSession] = []
+    yield started
+    for broker in started:
+        broker.close()
+
+
+@pytest.fixture
+def poll(poll: Any, brokers: list[OneSession]) -> Any:
+    """Return a function that polls a dataset, and returns when its broker has seen all."""
+
+    def run(bench: Any) -> PollSummary:
+        try:
+            return cast("PollSummary", poll(bench))
+        finally:
+            assert all(broker.is_idle.wait(10) for broker in brokers)
+
+    return run
+
+
+@pytest.fixture
+def make_broker(make_polled: Any, brokers: list[OneSession]) -> Callable[..., tuple[OneSession, Any]]:
+    """Return a factory of brokers with messages by number, and of datasets that poll them."""
+
+    def make(qos: MqttQos, *numbers: int, window: int = 100) -> tuple[OneSession, Any]:
+        broker = OneSession(qos, window)
+        broker.waiting = {number: b'{"id":%d}' % number for number in numbers}
+        brokers.append(broker)
+        topics = (MqttTopicSubscription(path="t", qos=qos),)
+        fetch = FetchStepMqtt(host="127.0.0.1", port=broker.port, topics=topics)
+        return broker, make_polled(fetch, read=ReadStepNdJson(ddl_schema=("id BIGINT",)))
+
+    return make
+
+
+def ids(bench: Any) -> list[int]:
+    return [one for (one,) in bench.values("id")]
+
+
+def test_an_exactly_once_message_is_confirmed_in_two_steps_after_its_block(
+    make_broker: Any, poll: Any
+) -> None:
+    broker, bench = make_broker(EXACT, 3, 5)
+    broker.at_confirmation = lambda: ids(bench)
+    assert poll(bench) == PollSummary(blocks=1, records=2)
+    assert broker.confirmed[:2] == [(PUBREC, 3), (PUBREC, 5)]
+    assert sorted(broker.confirmed[2:]) == [(PUBCOMP, 3), (PUBCOMP, 5)]
+    assert broker.seen == [[3, 5]] * 4
+    assert broker.waiting == {}
+    assert poll(bench) == NOTHING
+
+
+def test_an_at_least_once_message_is_confirmed_after_its_block(make_broker: Any, poll: Any) -> None:
+    broker, bench = make_broker(LEAST, 3, 5)
+    broker.at_confirmation = lambda: ids(bench)
+    assert poll(bench) == PollSummary(blocks=1, records=2)
+    assert broker.confirmed == [(PacketType.PUBACK, 3), (PacketType.PUBACK, 5)]
+    assert broker.seen == [[3, 5]] * 2
+
+
+def test_an_at_most_once_message_is_not_confirmed(make_broker: Any, poll: Any) -> None:
+    broker, bench = make_broker(MOST, 1, 2)
+    assert poll(bench) == PollSummary(blocks=1, records=2)
+    assert broker.confirmed == []
+
+
+def test_a_message_that_a_broker_repeats_is_confirmed_again_and_read_once(
+    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, bench = make_broker(EXACT, 1, 2)
+    broker.is_mute = True
+    with monkeypatch.context() as patch:
+        patch.setattr(mqtt, "RELEASE_SECONDS", 0.1)
+        with pytest.raises(SourceUnreachable, match="no answer in time"):
+            poll(bench)
+    assert ids(bench) == [1, 2]
+    broker.is_mute = False
+    broker.confirmed.clear()
+    broker.waiting[7] = b'{"id":7}'
+    assert poll(bench) == PollSummary(blocks=1, records=1)
+    assert [number for kind, number in broker.confirmed if kind is PUBREC] == [1, 2, 7]
+    assert broker.waiting == {}
+    assert ids(bench) == [1, 2, 7]
+
+
+def test_a_release_that_an_earlier_connection_did_not_answer_is_answered(make_broker: Any, poll: Any) -> None:
+    broker, bench = make_broker(EXACT)
+    assert poll(bench) == NOTHING
+    broker.waiting, broker.received = {9: b""}, {9}
+    assert poll(bench) == NOTHING
+    assert broker.confirmed == [(PUBCOMP, 9)]
+    assert broker.waiting == {}
+
+
+def test_a_number_that_was_released_is_that_of_a_new_message(make_broker: Any, poll: Any) -> None:
+    broker, bench = make_broker(EXACT, 1)
+    assert poll(bench).records == 1
+    broker.waiting = {1: b'{"id":11}'}
+    assert poll(bench).records == 1
+    assert ids(bench) == [1, 11]
+
+
+def test_a_broker_that_has_lost_the_session_is_subscribed_again_and_its_numbers_are_new(
+    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, bench = make_broker(EXACT, 1)
+    broker.is_mute = True
+    with monkeypatch.context() as patch:
+        patch.setattr(mqtt, "RELEASE_SECONDS", 0.1)
+        with pytest.raises(SourceUnreachable):
+            poll(bench)
+    broker.is_mute, broker.has_session, broker.waiting = False, False, {}
+    assert poll(bench) == NOTHING
+    broker.waiting = {1: b'{"id":11}'}
+    assert poll(bench).records == 1
+    assert ids(bench) == [1, 11]
+    assert broker.waiting == {}
+
+
+def test_a_broker_that_has_forgotten_a_batch_blocks_no_later_poll(
+    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, bench = make_broker(EXACT, 1)
+    broker.is_mute = True
+    with monkeypatch.context() as patch:
+        patch.setattr(mqtt, "RELEASE_SECONDS", 0.1)
+        with pytest.raises(SourceUnreachable):
+            poll(bench)
+        broker.is_mute, broker.waiting = False, {}
+        assert poll(bench) == NOTHING
+    broker.waiting = {1: b'{"id":11}'}
+    assert poll(bench).records == 1
+    assert ids(bench) == [1, 11]
+
+
+def test_a_batch_larger_than_the_window_of_a_broker_that_repeats_it_is_released_in_parts(
+    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, bench = make_broker(EXACT, 1, 2, 3, 4, 5)
+    broker.is_mute = True
+    with monkeypatch.context() as patch:
+        patch.setattr(mqtt, "RELEASE_SECONDS", 0.1)
+        with pytest.raises(SourceUnreachable):
+            poll(bench)
+    broker.is_mute, broker.window = False, 2
+    broker.confirmed.clear()
+    assert poll(bench) == NOTHING
+    assert broker.waiting == {}
+    assert [number for kind, number in broker.confirmed if kind is PUBREC] == [1, 2, 3, 4, 5]
+    assert ids(bench) == [1, 2, 3, 4, 5]
+
+
+def test_a_batch_has_as_many_messages_as_one_may_have(
+    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt, "MAX_MESSAGES", 2)
+    broker, bench = make_broker(EXACT, 1, 2, 3, 4, 5)
+    assert poll(bench) == PollSummary(blocks=3, records=5)
+    slices = [one.new_data for one in bench.events() if isinstance(one, AddData) and one.new_data]
+    assert [one.offset_interval.records for one in slices] == [2, 2, 1]
+    assert broker.waiting == {}
+
+
+def test_more_bytes_than_may_wait_for_their_block_are_refused(
+    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = len(b'{"id":1}')
+    monkeypatch.setattr(mqtt, "MAX_WAITING_BYTES", 2 * size)
+    broker, bench = make_broker(LEAST, 1, 2)
+    assert poll(bench).records == 2
+    broker.waiting = dict.fromkeys((1, 2, 3), b'{"id":1}')
+    with pytest.raises(SourceRefusedRequest, match=f"more than {2 * size} bytes arrived before"):
+        poll(bench)
+    assert len(bench.rows()) == 2
