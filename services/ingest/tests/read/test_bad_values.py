@@ -73,6 +73,22 @@ def test_rows_of_csv_that_do_not_fit_are_found_together() -> None:
     assert misfits(ReadStepCsv(), rows, schema) == set(range(1, len(rows), 2))
 
 
+def test_rows_of_csv_without_a_number_and_empty_rows_hide_no_others() -> None:
+    schema = ddl_to_schema(["a INT", "b DOUBLE"])
+    assert misfits(ReadStepCsv(), [b"1,", b",2", b",", b"x,", b"1"], schema) == {3, 4}
+    alone = ddl_to_schema(["a INT"])
+    assert 1 not in misfits(ReadStepCsv(), [b"", b"1", b"x"], alone)
+    assert misfits(ReadStepCsv(), [b"1,2", b"3,4"], alone) == {0, 1}
+
+
+@pytest.mark.parametrize("nested", ["ARRAY<INT>", "STRUCT<x INT>"])
+def test_a_nested_column_is_refused_in_csv_with_its_line(nested: str) -> None:
+    schema = ddl_to_schema(["a INT", f"b {nested}"])
+    with pytest.raises(InvalidInput, match=r"^line 1: CSV conversion to .* is not supported$"):
+        read_batch(ReadStepCsv(), b"1,2\n3,4\n", schema)
+    assert misfits(ReadStepCsv(), [b"1,2", b"x,2"], schema) == {1}
+
+
 def test_records_of_json_that_do_not_fit_are_found_together_with_separate_reasons() -> None:
     good = json.dumps(GOOD).encode()
     named = {

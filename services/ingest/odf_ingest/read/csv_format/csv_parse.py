@@ -75,7 +75,7 @@ def misfits(step: ReadStepCsv, records: Sequence[bytes], columns: pa.Schema) -> 
         if _is_number(text.type):
             is_other = pc.invert(pc.match_substring_regex(values, _NUMBER)).fill_null(False)  # noqa: FBT003 - a value
             suspects |= {rest[row] for row in np.flatnonzero(is_other)}
-        elif kind.is_string(text.type) and not kind.is_string(column.type):
+        elif kind.is_string(text.type):
             suspects |= {rest[row] for row in unconvertible_rows(values, column, formats)}
     return suspects
 
