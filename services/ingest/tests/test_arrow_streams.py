@@ -181,6 +181,19 @@ def test_what_breaks_the_protocol_is_refused(
         list(make_client().push(*parts))
 
 
+@pytest.mark.parametrize("parts", [[], [pb.StreamPart()], [batch(0, arrow(1))]])
+def test_a_stream_without_its_header_is_refused(
+    make_client: Callable[..., Client], parts: list[pb.StreamPart]
+) -> None:
+    client = make_client()
+    with pytest.raises(grpc.RpcError) as refused:
+        list(client.stub.Stream(iter(parts), timeout=30))
+    error = error_of(refused.value, "ingest")
+    assert isinstance(error, InvalidInput)
+    assert "must start with its header" in str(error)
+    assert client.bench.rows() == []
+
+
 @pytest.mark.parametrize(
     ("header", "error"),
     [
