@@ -155,6 +155,20 @@ def test_finished_inspections_are_delivered_before_the_slow_rest(monkeypatch: py
     assert delivered == [[name] for name in names]
 
 
+def test_inspections_that_are_quick_are_delivered_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspector_module, "GATHER_SECONDS", 60.0)
+    names, delivered = [a_dataset(number) for number in range(3)], list[list[DatasetId]]()
+    with ThreadPoolExecutor(1) as pool:
+        inspector = an_inspector(
+            pool,
+            catalog=a_catalog(names),
+            current=lambda _: None,
+            deliver=lambda found: delivered.append([one.dataset for one in found]),
+        )
+        inspector.ask(names)
+    assert delivered == [names]
+
+
 def test_a_dataset_that_was_renamed_continues_under_its_new_name(make_bench: Any) -> None:
     broker = Broker()
     broker.make(TOPIC)
