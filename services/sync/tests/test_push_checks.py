@@ -31,6 +31,7 @@ from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.http.smart_protocol import serve_pull
 from odf_sync.http.smart_protocol.serve_pull import PullSource
 from odf_sync.http.smart_protocol.serve_push import PushTarget, _ReceivedPush, _unpacked
+from odf_sync.smart.archive import write_archive
 from odf_sync.smart.connection import connected
 from odf_sync.smart.exchange import PUSH, TransferRefused
 from odf_sync.smart.large_messages import LargeMessages
@@ -110,6 +111,15 @@ def test_an_object_is_stored_under_its_own_hash_only(node: SyncNode, kind: Objec
 def test_blocks_are_as_many_as_were_planned(count: int, planned: int) -> None:
     with pytest.raises(InvalidInput, match=f"{count} blocks, but {planned} planned"):
         _unpacked(MemoryBlobStore(), BlocksBatch(num_blocks=count, payload=b""), planned)
+
+
+def test_a_push_of_no_blocks_brings_none() -> None:
+    with _unpacked(MemoryBlobStore(), BlocksBatch(num_blocks=0, payload=b""), 0) as blocks:
+        assert dict(blocks) == {}
+    packed = BytesIO()
+    write_archive([(a_hash("block"), b"block")], packed)
+    with pytest.raises(InvalidInput, match="more than the 0 blocks announced"):
+        _unpacked(MemoryBlobStore(), BlocksBatch(num_blocks=0, payload=packed.getvalue()), 0)
 
 
 @pytest.mark.parametrize(

@@ -267,8 +267,6 @@ def _unpacked(
     if batch.num_blocks != planned:
         text = f"{batch.num_blocks} blocks, but {planned} planned"
         raise InvalidInput(text=text, where="new_blocks")
-    if planned == 0:
-        return SpooledBlocks(spool_file(blobs), ())
     if archive is not None and not archive.is_file():
         raise InvalidInput(text=f"archive {batch.archive} was not sent", where="new_blocks")
     with BytesIO(batch.payload) if archive is None else archive.open("rb") as packed:
