@@ -29,7 +29,12 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/http/account_routes.py": of_sync("account_routes", "openapi", "audit", "remote_login"),
     f"{SYNC}/http/simple_protocol/block_packs.py": of_sync("packs", "signed_pulls"),
     f"{SYNC}/http/connections.py": of_sync(
-        "upload_refusals", "connection_limits", "recorded_transfers", "simple_protocol", "large_messages"
+        "connection_events",
+        "upload_refusals",
+        "connection_limits",
+        "recorded_transfers",
+        "simple_protocol",
+        "large_messages",
     ),
     f"{SYNC}/http/simple_protocol/dataset_routes.py": of_sync(
         "simple_protocol",

@@ -27,7 +27,7 @@ from odf_sync.access.rate_limits import FailedLogins, RequestRate
 from odf_sync.access.rules import Action
 from odf_sync.http import connections
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.connections import OPEN, Connections, SentFile
+from odf_sync.http.connections import OPEN, SentFile
 from odf_sync.http.endpoints import Endpoint
 from odf_sync.http.server import serve_http
 
@@ -356,112 +356,6 @@ def test_open_connections_are_counted(tmp_path: Path) -> None:
         while count() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert count() == 0
-
-
-def test_the_protocol_is_notified_of_a_lost_connection() -> None:
-    async def is_told() -> bool:
-        lost = asyncio.Event()
-
-        class Inner(asyncio.Protocol):
-            def connection_lost(self, exc: Exception | None) -> None:
-                lost.set()
-
-        limits = Connections(most=1, most_per_address=1, header_seconds=10)
-        async with await limits.listen(Inner, "127.0.0.1", 0, None) as server:
-            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-            writer.close()
-            return await asyncio.wait_for(lost.wait(), 10)
-
-    assert asyncio.run(is_told())
-
-
-class Transport:
-    """A connection that only records its end."""
-
-    def __init__(self) -> None:
-        self.is_ended = False
-        self.is_closed = False
-
-    def get_extra_info(self, name: str) -> object:
-        return ("127.0.0.1", 1) if name == "peername" else self
-
-    def setsockopt(self, *_: int) -> None:
-        pass
-
-    def write(self, _: bytes) -> None:
-        self.is_ended = True
-
-    def is_closing(self) -> bool:
-        return False
-
-    def can_write_eof(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def abort(self) -> None:
-        self.is_closed = True
-
-
-@pytest.mark.parametrize("is_lost", [False, True], ids=["open", "lost"])
-def test_only_an_open_connection_is_ended_for_being_slow(*, is_lost: bool) -> None:
-    async def is_ended() -> bool:
-        limits = Connections(most=1, most_per_address=1, header_seconds=0)
-        connection, transport = connections.ClientConnection(limits, asyncio.Protocol), Transport()
-        connection.connection_made(cast("asyncio.Transport", transport))
-        if is_lost:
-            connection.connection_lost(None)
-        for _ in range(2 * connections.GRACE_TURNS + 9):
-            await asyncio.sleep(0)
-        return transport.is_ended
-
-    assert asyncio.run(is_ended()) == (not is_lost)
-
-
-def test_some_ended_connections_stay_until_their_clients_have_read_why_and_others_do_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(connections, "MAX_LINGERING_CONNECTIONS", 1)
-    monkeypatch.setattr(connections, "LINGERING_SECONDS", 0.0)
-
-    async def end_three() -> list[tuple[bool, bool]]:
-        limits = Connections(most=1, most_per_address=1, header_seconds=10)
-        first, second, third = transports = Transport(), Transport(), Transport()
-        for transport in (first, second):
-            limits.end(cast("asyncio.Transport", transport), b"busy")
-        are_closed = [first.is_closed, second.is_closed]
-        for _ in range(9):
-            await asyncio.sleep(0)
-        limits.end(cast("asyncio.Transport", third), b"busy")
-        are_answered = [one.is_ended for one in transports]
-        return list(zip(are_answered, [*are_closed, third.is_closed], strict=True))
-
-    assert asyncio.run(end_three()) == [(True, False), (True, True), (True, False)]
-
-
-def test_a_connection_takes_as_many_bytes_as_were_announced_and_not_one_more() -> None:
-    taken: list[bytes] = []
-
-    class Inner(asyncio.Protocol):
-        def data_received(self, data: bytes) -> None:
-            taken.append(data)
-
-    async def receive() -> bool:
-        limits = Connections(most=1, most_per_address=1, header_seconds=10)
-        connection, transport = connections.ClientConnection(limits, Inner), Transport()
-        connection.connection_made(cast("asyncio.Transport", transport))
-        connection.data_received(b"head")
-        connection.limit(4)
-        connection.data_received(b"body")
-        is_ended = transport.is_ended
-        connection.data_received(b"!")
-        assert transport.is_ended
-        connection.connection_lost(None)
-        return is_ended
-
-    assert not asyncio.run(receive())
-    assert taken == [b"head", b"body"]
 
 
 def test_requests_are_counted_by_one_thread_at_a_time() -> None:

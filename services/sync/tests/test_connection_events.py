@@ -1,0 +1,395 @@
+"""What a connection does at each event, without a client: transports here only record what is done to them."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import pytest
+from aiohttp.web_request import BaseRequest
+from prometheus_client import REGISTRY
+
+from odf_common.service.settings import Settings
+from odf_sync.http import connections
+from odf_sync.http.connections import (
+    BUSY,
+    TOO_SLOW,
+    ClientConnection,
+    Connections,
+    bytes_received,
+    in_flight,
+    limit_received,
+)
+
+HERE: Final = ("127.0.0.1", 1)
+TURNS: Final = 2 * connections.GRACE_TURNS + 9
+
+
+class Transport:
+    """A connection that only records its end."""
+
+    def __init__(self, peer: tuple[str, int] | None = HERE, *, can_write_eof: bool = False) -> None:
+        self.written = b""
+        self.is_closed = False
+        self.has_eof = False
+        self.options: dict[int, int] = {}
+        self._peer = peer
+        self._can_write_eof = can_write_eof
+
+    def get_extra_info(self, name: str) -> object:
+        return self._peer if name == "peername" else self
+
+    def setsockopt(self, _: int, option: int, value: int) -> None:
+        self.options[option] = value
+
+    def write(self, raw: bytes) -> None:
+        self.written += raw
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def can_write_eof(self) -> bool:
+        return self._can_write_eof
+
+    def write_eof(self) -> None:
+        assert self._can_write_eof
+        self.has_eof = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_closed = True
+
+
+class Inner(asyncio.Protocol):
+    """The protocol of the HTTP server, which notes each event."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.events.append("made")
+
+    def data_received(self, data: bytes) -> None:
+        self.events.append(data)
+
+    def eof_received(self) -> bool:
+        self.events.append("eof")
+        return True
+
+    def pause_writing(self) -> None:
+        self.events.append("pause")
+
+    def resume_writing(self) -> None:
+        self.events.append("resume")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.events.append("lost")
+
+
+class Opened:
+    """A connection between a transport and a protocol that record what they are told."""
+
+    def __init__(self, limits: Connections, peer: tuple[str, int] | None = HERE, **more: bool) -> None:
+        self.inner, self.transport = Inner(), Transport(peer, **more)
+        self.connection = ClientConnection(limits, lambda: self.inner)
+        self.connection.connection_made(cast("asyncio.Transport", self.transport))
+
+    @property
+    def is_open(self) -> bool:
+        return not self.transport.is_closed and not self.transport.written
+
+
+def limits_of(most: int = 9, most_per_address: int = 9, header_seconds: float = 10) -> Connections:
+    return Connections(most=most, most_per_address=most_per_address, header_seconds=header_seconds)
+
+
+async def some_turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+def in_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run a test in an event loop of its own."""
+
+    def run() -> None:
+        asyncio.run(test())
+
+    run.__name__ = test.__name__
+    return run
+
+
+def closed_by_reason() -> dict[str, float]:
+    reasons = ("refused", "idle", "slow", "large")
+    name = "odf_http_connections_closed_total"
+    return {reason: REGISTRY.get_sample_value(name, {"reason": reason}) or 0.0 for reason in reasons}
+
+
+@in_a_loop
+async def test_each_closed_connection_is_counted_with_its_reason() -> None:
+    before, limits = closed_by_reason(), limits_of(most=1, header_seconds=0)
+    first = Opened(limits)
+    second = Opened(limits)
+    second.connection.begin()
+    third = Opened(limits)
+    second.connection.limit(0)
+    second.connection.data_received(b"!")
+    fourth = Opened(limits)
+    await some_turns()
+    assert {reason: count - before[reason] for reason, count in closed_by_reason().items()} == {
+        "idle": 1,
+        "refused": 1,
+        "large": 1,
+        "slow": 1,
+    }
+    assert [one.transport.written for one in (first, second, third, fourth)] == [b"", b"", BUSY, TOO_SLOW]
+    assert first.transport.is_closed
+
+
+@in_a_loop
+async def test_what_has_been_idle_for_longest_makes_room() -> None:
+    limits = limits_of(most=3)
+    used, older, newer = opened = [Opened(limits) for _ in range(3)]
+    used.connection.begin()
+    used.connection.finish()
+    Opened(limits)
+    assert [one.is_open for one in opened] == [True, False, True]
+    Opened(limits)
+    assert [one.is_open for one in opened] == [True, False, False]
+    Opened(limits)
+    assert not used.is_open
+    older.connection.data_received(b"GET")
+    assert older.inner.events == ["made"], "what is closed is not served"
+    assert newer.connection.received == 0
+
+
+@in_a_loop
+async def test_a_connection_with_requests_is_idle_once_all_are_answered() -> None:
+    limits = limits_of(most=1)
+    busy = Opened(limits)
+    busy.connection.begin()
+    busy.connection.begin()
+    busy.connection.finish()
+    assert Opened(limits).transport.written == BUSY
+    assert busy.is_open
+    busy.connection.finish()
+    assert Opened(limits).is_open
+    assert not busy.is_open
+
+
+@in_a_loop
+async def test_an_address_with_too_many_connections_takes_no_place_from_others() -> None:
+    limits = limits_of(most=9, most_per_address=1)
+    other = Opened(limits, ("192.0.2.1", 1))
+    mine = Opened(limits)
+    assert Opened(limits).is_open
+    assert (other.is_open, mine.is_open) == (True, False)
+
+
+@in_a_loop
+async def test_a_place_is_free_once_its_connection_is_lost() -> None:
+    limits = limits_of(most=2, most_per_address=1)
+    for _ in range(3):
+        one = Opened(limits)
+        one.connection.begin()
+        assert one.is_open
+        assert not Opened(limits).is_open
+        one.connection.connection_lost(None)
+        assert one.inner.events == ["made", "lost"]
+
+
+@in_a_loop
+async def test_an_address_has_no_more_places_after_one_of_its_connections_is_lost() -> None:
+    limits = limits_of(most_per_address=2)
+    busy = [Opened(limits) for _ in range(2)]
+    for one in busy:
+        one.connection.begin()
+    busy[0].connection.connection_lost(None)
+    third = Opened(limits)
+    third.connection.begin()
+    assert third.is_open
+    assert not Opened(limits).is_open
+    for one in (busy[1], third):
+        one.connection.connection_lost(None)
+    assert not limits._by_address, "an address without connections takes no memory"
+
+
+def test_headers_may_take_as_long_as_is_configured(tmp_path: Path) -> None:
+    limits = Connections.of(Settings(home=tmp_path, http_header_timeout_ms=2500))
+    assert limits.header_seconds == 2.5
+
+
+@in_a_loop
+async def test_a_refused_connection_reaches_no_protocol_and_takes_no_place() -> None:
+    limits = limits_of(most=1)
+    busy = Opened(limits)
+    busy.connection.begin()
+    refused = Opened(limits)
+    refused.connection.data_received(b"GET")
+    refused.connection.pause_writing()
+    refused.connection.resume_writing()
+    assert refused.connection.eof_received() is None
+    refused.connection.connection_lost(None)
+    assert refused.inner.events == []
+    assert refused.transport.written == BUSY
+    assert Opened(limits).transport.written == BUSY, "the other one still has its place"
+    busy.connection.connection_lost(None)
+    assert Opened(limits).is_open
+
+
+@in_a_loop
+async def test_the_protocol_is_told_of_each_event() -> None:
+    one = Opened(limits_of())
+    one.connection.data_received(b"ab")
+    one.connection.data_received(b"c")
+    one.connection.pause_writing()
+    one.connection.resume_writing()
+    assert one.connection.eof_received()
+    one.connection.connection_lost(None)
+    assert one.inner.events == ["made", b"ab", b"c", "pause", "resume", "eof", "lost"]
+    assert one.connection.received == 3
+
+
+@in_a_loop
+async def test_a_client_that_takes_nothing_is_given_up_by_the_system() -> None:
+    one = Opened(limits_of(), None)
+    assert one.transport.options == {socket.TCP_USER_TIMEOUT: 60_000}
+    assert one.connection.address == ""
+
+
+@in_a_loop
+async def test_headers_have_their_time_until_the_request_begins_and_those_of_the_next_again() -> None:
+    one = Opened(limits_of(header_seconds=0))
+    one.connection.data_received(b"GET")
+    one.connection.begin()
+    one.connection.data_received(b"body")
+    await some_turns()
+    assert one.is_open
+    one.connection.finish()
+    await some_turns()
+    assert one.is_open, "between requests there is no such limit"
+    one.connection.data_received(b"GET")
+    await some_turns()
+    assert one.transport.written == TOO_SLOW
+    one.connection.data_received(b" /")
+    assert one.inner.events == ["made", b"GET", b"body", b"GET"]
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["open", "lost"])
+def test_only_an_open_connection_is_ended_for_being_slow(*, is_lost: bool) -> None:
+    async def is_ended() -> bool:
+        one = Opened(limits_of(header_seconds=0))
+        if is_lost:
+            one.connection.connection_lost(None)
+        await some_turns()
+        return one.transport.written != b""
+
+    assert asyncio.run(is_ended()) == (not is_lost)
+
+
+@in_a_loop
+async def test_a_connection_that_is_closed_for_another_is_not_also_too_slow() -> None:
+    limits = limits_of(most=1, header_seconds=0)
+    first = Opened(limits)
+    Opened(limits)
+    first.transport.is_closed = False  # its transport may still be sending
+    await some_turns()
+    assert first.transport.written == b""
+
+
+@in_a_loop
+async def test_the_end_of_what_is_sent_is_said_and_nothing_to_what_has_gone() -> None:
+    limits = limits_of(most=1)
+    Opened(limits).connection.begin()
+    assert Opened(limits, can_write_eof=True).transport.has_eof
+    gone = Transport()
+    gone.is_closed = True
+    limits.end(cast("asyncio.Transport", gone), b"busy")
+    assert gone.written == b""
+
+
+def test_some_ended_connections_stay_until_their_clients_have_read_why_and_others_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "MAX_LINGERING_CONNECTIONS", 1)
+    monkeypatch.setattr(connections, "LINGERING_SECONDS", 0.0)
+
+    async def end_four() -> list[tuple[bytes, bool]]:
+        limits = limits_of()
+        first, second, third, fourth = transports = [Transport() for _ in range(4)]
+        for transport in (first, second):
+            limits.end(cast("asyncio.Transport", transport), b"busy")
+        are_closed = [first.is_closed, second.is_closed]
+        await some_turns()
+        assert first.is_closed
+        for transport in (third, fourth):
+            limits.end(cast("asyncio.Transport", transport), b"busy")
+        answers = [one.written for one in transports]
+        return list(zip(answers, [*are_closed, third.is_closed, fourth.is_closed], strict=True))
+
+    assert asyncio.run(end_four()) == [(b"busy", False), (b"busy", True)] * 2
+
+
+@in_a_loop
+async def test_a_connection_takes_as_many_bytes_as_were_announced_and_not_one_more() -> None:
+    one = Opened(limits_of())
+    one.connection.data_received(b"head")
+    one.connection.limit(4)
+    one.connection.data_received(b"bo")
+    one.connection.data_received(b"dy")
+    assert one.is_open
+    one.connection.limit(None)
+    one.connection.data_received(b"any")
+    one.connection.limit(0)
+    assert Opened(limits_of()).is_open
+    one.connection.data_received(b"!")
+    one.connection.data_received(b"more")
+    assert one.inner.events == ["made", b"head", b"bo", b"dy", b"any"]
+    assert one.connection.received == len(b"headbodyany!")
+
+
+def request_on(protocol: object) -> BaseRequest:
+    """Return a request; None for one whose connection has gone."""
+    transport = None if protocol is None else SimpleNamespace(get_protocol=lambda: protocol)
+    return cast("BaseRequest", SimpleNamespace(transport=transport))
+
+
+@in_a_loop
+async def test_the_connection_of_a_request_is_counted_limited_and_not_idle_meanwhile() -> None:
+    limits = limits_of(most=1)
+    one = Opened(limits)
+    request = request_on(one.connection)
+    with in_flight(request):
+        one.connection.data_received(b"abc")
+        assert bytes_received(request) == 3
+        limit_received(request, 0)
+        assert not Opened(limits).is_open
+        limit_received(request, None)
+        one.connection.data_received(b"d")
+    assert one.is_open
+    assert Opened(limits).is_open
+
+
+@pytest.mark.parametrize("protocol", [None, asyncio.Protocol()])
+def test_a_request_without_such_a_connection_has_no_limits(protocol: object) -> None:
+    request = request_on(protocol)
+    with in_flight(request):
+        limit_received(request, 0)
+        assert bytes_received(request) == 0
+
+
+@in_a_loop
+async def test_the_server_tells_its_protocol_of_a_lost_connection() -> None:
+    lost = asyncio.Event()
+
+    class Told(asyncio.Protocol):
+        def connection_lost(self, exc: Exception | None) -> None:
+            lost.set()
+
+    async with await limits_of().listen(Told, "127.0.0.1", 0, None) as server:
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.close()
+        await asyncio.wait_for(lost.wait(), 10)
