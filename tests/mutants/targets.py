@@ -231,7 +231,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     f"{COORDINATOR}/storage/*.py": of_coordinator(
         "registry", "slice_index", "committer", "imports", "dropped_data", "copies"
     ),
-    f"{COORDINATOR}/views/*.py": of_coordinator("live_table", "sentinel_times", "views"),
+    f"{COORDINATOR}/views/*.py": of_coordinator("live_table", "sentinel_times", "views_credentials", "views"),
     f"{COORDINATOR}/*.py": of_coordinator("operation_details", "modify", "diverged", "dropped_data"),
     f"{VERIFIER}/*.py": ("services/verifier/tests",),
     **SYNC_TESTS,
