@@ -1,6 +1,7 @@
 """The views show all datasets and know no accounts: they serve programs on their own machine only."""
 
 import asyncio
+import errno
 import http.client
 import json
 import socket
@@ -8,20 +9,27 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from odf_testing.builders import a_dataset, a_hash
 from odf_testing.certificates import self_signed
+from odf_testing.coordinator import Coordinator
 from odf_testing.http import running
+from structlog.testing import capture_logs
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
+from odf_common.codec.envelopes import encode, envelope
+from odf_common.dataset.open_rejects import Rejects
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
+from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.protection import Unprotected
 from odf_common.service.settings import MULTI_TENANT, Settings
 from odf_coordinator.catalog.registry import Datasets
-from odf_coordinator.views.app import make_app, reachable
+from odf_coordinator.views.app import make_app, reachable, read_heads
 from odf_coordinator.views.table import DatasetTable
 
 PATHS = ("/datasets", "/health", "/", "/nowhere")
@@ -39,6 +47,17 @@ def settings(home: Path, **more: str) -> Settings:
     return Settings.from_env(given | more)
 
 
+def datasets_of_nobody() -> Datasets:
+    refs, blobs = MemoryRefStore(), MemoryBlobStore()
+    return Datasets(
+        catalog=MemoryCatalog(),
+        states=ChainStates(blobs, refs, NoStateCache()),
+        blobs=blobs,
+        refs=refs,
+        has_key=lambda _: False,
+    )
+
+
 @contextmanager
 def serving(home: Path, **more: str) -> Iterator[str]:
     """Serve the pages as the worker does, with one dataset."""
@@ -46,15 +65,7 @@ def serving(home: Path, **more: str) -> Iterator[str]:
     table.committed(
         "did:odf:x", bus.Committed(head=bytes.fromhex("1620" + "00" * 32), alias="alice/secret"), None
     )
-    refs, blobs = MemoryRefStore(), MemoryBlobStore()
-    datasets = Datasets(
-        catalog=MemoryCatalog(),
-        states=ChainStates(blobs, refs, NoStateCache()),
-        blobs=blobs,
-        refs=refs,
-        has_key=lambda _: False,
-    )
-    app = make_app(settings(home, **more), table, datasets)
+    app = make_app(settings(home, **more), table, datasets_of_nobody())
     with running(asyncio.run(app.web.wsgi())) as base:
         yield base.removeprefix("http://")
 
@@ -119,6 +130,58 @@ def test_the_process_does_not_start_with_an_open_address(tmp_path: Path) -> None
     assert done.returncode == 1
     assert "ODF_VIEWS_HTTP" in done.stdout + done.stderr
     assert "would be open to other machines" in done.stdout + done.stderr
+
+
+def test_a_dataset_that_cannot_be_shown_hides_no_other(node: Coordinator, root: str) -> None:
+    node.add(root, root.replace("name: cities", "name: rivers"))
+    bad = node.find("cities").id
+    rejects = Rejects(count=3, reason="is empty")
+
+    def has_key(dataset: DatasetId) -> bool:
+        if dataset == bad:
+            raise OSError(errno.EIO, "Input/output error")
+        return True
+
+    table = DatasetTable()
+    table.rejected(str(node.find("rivers").id), rejects)
+    with capture_logs() as logs:
+        read_heads(table, replace(node.datasets, has_key=has_key))
+    rows = {row["alias"]: row for row in table.rows(0.0)}
+    assert rows["rivers"]["head"] == str(node.find("rivers").state.head)
+    assert (rows["rivers"]["rejected"], rows["rivers"]["records_per_second"]) == (0, 0.0)
+    assert [(line["event"], line["dataset"]) for line in logs] == [("cannot show dataset", "cities")]
+
+
+class FailingTable(DatasetTable):
+    """Has a bug in what it does for one dataset."""
+
+    def __init__(self, bad: DatasetId) -> None:
+        super().__init__()
+        self._bad = str(bad)
+
+    def see(self, message: bus.Envelope, now: float) -> None:
+        if message.dataset_id == self._bad:
+            raise ValueError("a bug")
+        super().see(message, now)
+
+
+def test_they_follow_notifications_and_a_bad_one_hides_no_other(tmp_path: Path) -> None:
+    good, bad = a_dataset(1), a_dataset(2)
+    table = FailingTable(bad)
+    app = make_app(settings(tmp_path), table, datasets_of_nobody())
+    (follow,) = app.agents.values()
+    head = bus.Committed(head=a_hash("head").raw, alias="cities")
+    (key, sound), odd = encode(envelope(good, head)), encode(envelope(bad, head))
+
+    async def send() -> None:
+        async with follow.test_context() as agent:
+            for name, value in ((key, b"\xff"), odd, (key, sound), (key, b"\xff")):
+                await agent.put(value, key=name)
+
+    with capture_logs() as logs:
+        asyncio.run(send())
+    assert [row["alias"] for row in table.rows(0.0)] == ["cities"]
+    assert [line["event"] for line in logs][:2] == ["cannot read notification", "cannot show notification"]
 
 
 def test_they_wait_for_a_broker_that_starts_later(monkeypatch: pytest.MonkeyPatch) -> None:
