@@ -92,6 +92,13 @@ def test_only_records_that_arrived_while_watching_count_as_throughput() -> None:
     assert [row["records_per_second"] for row in table.rows(104.0)] == [1.0]
 
 
+def test_the_records_after_the_first_block_count_as_throughput() -> None:
+    table = DatasetTable()
+    table.see(envelope(DATASET, committed(None, number=0)), 100.0)
+    table.see(envelope(DATASET, committed(59)), 101.0)
+    assert [row["records_per_second"] for row in table.rows(102.0)] == [1.0]
+
+
 def test_rows_are_sorted_by_name_and_only_of_datasets_with_a_head() -> None:
     table = DatasetTable()
     others = [generate().dataset_id for _ in range(3)]
