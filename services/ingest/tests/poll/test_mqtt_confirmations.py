@@ -9,8 +9,8 @@ import pytest
 
 from odf_common.metadata.events import AddData
 from odf_common.metadata.fetching import FetchStepMqtt, MqttQos, MqttTopicSubscription
-from odf_common.metadata.steps import ReadStepNdJson
-from odf_ingest.poll.fetch import mqtt
+from odf_common.metadata.steps import MergeStrategySnapshot, ReadStepNdJson
+from odf_ingest.poll.fetch import mqtt, mqtt_session
 from odf_ingest.poll.fetch.mqtt_packets import Packet, PacketType, confirmation, number_of, split
 from odf_ingest.poll.poll_errors import SourceRefusedRequest, SourceUnreachable
 from odf_ingest.poll.poller import PollSummary
@@ -24,14 +24,16 @@ RELEASE_FLAGS = 2
 class OneSession:
     """A broker with one session: `waiting` are its messages by number, of which `received` await only a PUBCOMP."""
 
-    def __init__(self, qos: MqttQos, window: int) -> None:
+    def __init__(self, qos: MqttQos) -> None:
         self.qos = qos
-        self.window = window  # how many messages it sends before it waits for confirmations
+        self.window = 100  # how many messages it sends before it waits for confirmations
         self.waiting: dict[int, bytes] = {}
         self.received: set[int] = set()
         self.confirmed: list[tuple[PacketType, int]] = []
         self.has_session = False
         self.is_mute = False  # about confirmations
+        self.is_early = False  # with messages, which come before the answer to their subscription
+        self.subscriptions = 0
         self.at_confirmation: Callable[[], object] = lambda: None
         self.seen: list[object] = []  # what `at_confirmation` has returned
         self.is_idle = threading.Event()  # no connection is open
@@ -76,7 +78,9 @@ class OneSession:
                 known, self.has_session = self.has_session, True
                 return bytes([0x20, 2, known, 0]) + (self._more() if known else b"")
             case PacketType.SUBSCRIBE:
-                return bytes([0x90, 3, *packet.body[:2], self.qos]) + self._more()
+                self.subscriptions += 1
+                parts = bytes([0x90, 3, *packet.body[:2], self.qos]), self._more()
+                return b"".join(reversed(parts) if self.is_early else parts)
             case _:
                 number = number_of(packet)
                 self.confirmed.append((packet.kind, number))
@@ -144,13 +148,13 @@ def poll(poll: Any, brokers: list[OneSession]) -> Any:
 def make_broker(make_polled: Any, brokers: list[OneSession]) -> Callable[..., tuple[OneSession, Any]]:
     """Return a factory of brokers with messages by number, and of datasets that poll them."""
 
-    def make(qos: MqttQos, *numbers: int, window: int = 100) -> tuple[OneSession, Any]:
-        broker = OneSession(qos, window)
+    def make(qos: MqttQos, *numbers: int, merge: Any = None) -> tuple[OneSession, Any]:
+        broker = OneSession(qos)
         broker.waiting = {number: b'{"id":%d}' % number for number in numbers}
         brokers.append(broker)
         topics = (MqttTopicSubscription(path="t", qos=qos),)
         fetch = FetchStepMqtt(host="127.0.0.1", port=broker.port, topics=topics)
-        return broker, make_polled(fetch, read=ReadStepNdJson(ddl_schema=("id BIGINT",)))
+        return broker, make_polled(fetch, merge, read=ReadStepNdJson(ddl_schema=("id BIGINT",)))
 
     return make
 
@@ -184,6 +188,44 @@ def test_an_at_most_once_message_is_not_confirmed(make_broker: Any, poll: Any) -
     broker, bench = make_broker(MOST, 1, 2)
     assert poll(bench) == PollSummary(blocks=1, records=2)
     assert broker.confirmed == []
+
+
+def test_a_dataset_is_subscribed_once_and_the_broker_keeps_its_session(make_broker: Any, poll: Any) -> None:
+    broker, bench = make_broker(EXACT, 1)
+    for number in (2, 3):
+        assert poll(bench).records == 1
+        broker.waiting[number] = b'{"id":%d}' % number
+    assert poll(bench).records == 1
+    assert broker.subscriptions == 1
+
+
+def test_a_message_before_the_answer_to_the_subscription_is_read(make_broker: Any, poll: Any) -> None:
+    broker, bench = make_broker(EXACT, 1, 2)
+    broker.is_early = True
+    assert poll(bench) == PollSummary(blocks=1, records=2)
+    assert ids(bench) == [1, 2]
+    assert broker.waiting == {}
+
+
+def test_a_message_that_comes_after_a_pause_is_in_the_same_poll(
+    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt, "QUIET_SECONDS", 0.5)
+    _, bench = make_broker(LEAST, 1)
+    original, pauses = mqtt_session.Session.receive, [None]
+
+    def receive(session: mqtt_session.Session, seconds: float) -> Packet | None:
+        return pauses.pop() if pauses and seconds == mqtt.GAP_SECONDS else original(session, seconds)
+
+    monkeypatch.setattr(mqtt_session.Session, "receive", receive)
+    assert poll(bench).records == 1
+    assert not pauses
+
+
+def test_each_message_is_a_block_if_it_is_a_whole_snapshot(make_broker: Any, poll: Any) -> None:
+    _, bench = make_broker(EXACT, 1, 2, 3, merge=MergeStrategySnapshot(primary_key=("id",)))
+    assert poll(bench).blocks == 3
+    assert bench.values("op", "id") == [(0, 1), (1, 1), (0, 2), (1, 2), (0, 3)]
 
 
 def test_a_message_that_a_broker_repeats_is_confirmed_again_and_read_once(
