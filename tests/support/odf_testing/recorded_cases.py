@@ -50,7 +50,7 @@ SERVED_PULL: Final = "test_our_server_answers_a_pull_as_recorded"
 SERVED_PUSH: Final = "test_our_server_accepts_a_push_as_recorded"
 NOT_PUSHED: Final = "test_our_server_answers_as_recorded_and_nothing_changes"
 CALLED: Final = "test_recorded_calls_get_the_recorded_answers"
-INGESTED: Final = "test_a_recorded_push_is_answered_as_recorded_if_the_commit_is_awaited"
+INGESTED: Final = "test_a_recorded_push_is_answered_as_recorded"
 READ: Final = "test_our_server_answers_reads_as_recorded"
 NO_QUERIES: Final = "test_queries_are_refused_as_by_a_node_without_a_signing_key"
 

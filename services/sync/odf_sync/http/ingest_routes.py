@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from enum import Enum
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
@@ -42,12 +43,18 @@ P = ParamSpec("P")
 
 CHUNK_BYTES: Final = 1024 * 1024
 RETRY_AFTER_SECONDS: Final = 1
-WAIT_SECONDS: Final = 300.0  # for `wait=commit`; then the answer is the receipt as it is
+WAIT_SECONDS: Final = 300.0  # for the commit; then the answer is the receipt as it is
 WAIT_STEP_SECONDS: Final = 10.0  # of one call of ingest
 THREADS: Final = 128  # calls of ingest and writes at a time
 EVENT_TIME: Final = "odf-event-time"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
-PARAMETERS: Final = ("sourceName", "wait")
+QUERY_OF_PUSH: Final = {
+    "sourceName": "name of the push source",
+    "wait": (
+        "no: answer 202 with the receipt once the push is accepted; commit: answer 200 with the receipt once it "
+        "is committed; absent: once it is committed, 200 without a body. 202 with the receipt if that takes too long"
+    ),
+}
 COMMITTED: Final = ("committed", "unchanged")
 NO_LONGER: Final = (
     "while the body was received, the permission ended or the dataset was replaced; nothing was accepted"
@@ -62,6 +69,13 @@ def ingest_routes(settings: Settings) -> "IngestRoutes":
         max_bytes=settings.http_ingest_max_bytes,
         public_url=settings.public_url,
     )
+
+
+class Wait(Enum):
+    """Values of the parameter `wait`."""
+
+    COMMIT = "commit"
+    NO = "no"
 
 
 class IngestRoutes:
@@ -89,7 +103,7 @@ class IngestRoutes:
             path="/ingest",
             handler=_in_json(self._push),
             summary="Push records into a push source.",
-            query={"sourceName": "name of the push source", "wait": "commit: answer once it is committed"},
+            query=QUERY_OF_PUSH,
             body="application/x-ndjson",
             statuses=(200, 202, 408, 409, 413, 415, 507),
             action=Action.WRITE,
@@ -101,7 +115,7 @@ class IngestRoutes:
             path="/ingest/{receipt}",
             handler=_in_json(self._show),
             summary="The state of a push.",
-            query={"wait": "commit: answer once it is settled"},
+            query={"wait": "commit: answer once it is settled; no, or absent: at once"},
             statuses=(200, 507),
             action=Action.WRITE,
             is_explained=True,
@@ -109,7 +123,7 @@ class IngestRoutes:
 
     async def _push(self, request: web.Request) -> web.Response:
         entry = dataset_of(request)
-        is_awaited = _wants_commit(request)
+        wait = _wait_of(request)
         push = _pushed(request, entry)
         await self._run(self._ingest.check, push)
         self._require_size(request.content_length or 0)
@@ -120,23 +134,24 @@ class IngestRoutes:
             if not await is_still_allowed(request):
                 raise PushRefused(status=403, error="PushForbidden", text=NO_LONGER)
             receipt = await self._run(self._ingest.accept, push)
-        if is_awaited:
+        if wait is not Wait.NO:
             receipt = await self._settled(entry, receipt)
             if receipt.state == "refused":
                 raise PushRefused(
                     status=status_of(receipt.code), error=receipt.code, text=receipt.text, hint=receipt.advice
                 )
         url = f"{self._url(request)}/{receipt.id}"
+        is_committed = wait is not Wait.NO and receipt.state in COMMITTED
+        if is_committed and wait is None:  # clients of other implementations expect no body
+            return web.Response(headers={"Location": url})
         return web.json_response(
-            _plain(receipt, entry, url),
-            status=200 if is_awaited and receipt.state in COMMITTED else 202,
-            headers={"Location": url},
+            _plain(receipt, entry, url), status=200 if is_committed else 202, headers={"Location": url}
         )
 
     async def _show(self, request: web.Request) -> web.Response:
         entry = dataset_of(request)
         receipt = await self._run(self._ingest.show, str(entry.dataset_id), request.match_info["receipt"])
-        if _wants_commit(request):
+        if _wait_of(request) is Wait.COMMIT:
             receipt = await self._settled(entry, receipt)
         return web.json_response(_plain(receipt, entry, self._url(request)))
 
@@ -249,11 +264,12 @@ def _written(staged: StagedFile, chunk: bytes) -> None:
         pass
 
 
-def _wants_commit(request: web.Request) -> bool:
+def _wait_of(request: web.Request) -> Wait | None:
     wait = request.query.get("wait")
-    if wait not in {None, "commit"}:
-        raise InvalidInput(where="parameter wait", text=f"expected commit, got {wait!r}")
-    return wait is not None
+    try:
+        return None if wait is None else Wait(wait)
+    except ValueError as error:
+        raise InvalidInput(where="parameter wait", text=f"expected commit or no, got {wait!r}") from error
 
 
 def _pushed(request: web.Request, entry: CatalogEntry) -> pb.PushRequest:
@@ -262,8 +278,8 @@ def _pushed(request: web.Request, entry: CatalogEntry) -> pb.PushRequest:
         raise InvalidInput(
             where="parameter uploadToken", text="uploads are not supported: send the data as the body"
         )
-    for name in set(request.query) - set(PARAMETERS):
-        meant = nearest(name, PARAMETERS)
+    for name in set(request.query) - set(QUERY_OF_PUSH):
+        meant = nearest(name, QUERY_OF_PUSH)
         if meant is not None:  # others are ignored, as by other implementations
             raise InvalidInput(where=f"parameter {name}", text=f"unknown; did you mean {meant}?")
     key = request.headers.get(IDEMPOTENCY_KEY)
