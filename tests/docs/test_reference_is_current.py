@@ -21,7 +21,7 @@ def test_every_command_has_a_section() -> None:
 
 def test_errors_and_metrics_of_every_service_are_found() -> None:
     assert "| `HeadMoved` | `Conflict` | every |" in pages()["errors.md"]
-    assert "| `NotOwned` | `Refused` | coordinator |" in pages()["errors.md"]
+    assert "| `DatasetBusy` | `Unavailable` | coordinator |" in pages()["errors.md"]
     assert "| `odf_ingest_lag` | gauge | `dataset`, `source` | ingest |" in pages()["metrics.md"]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from odf_testing.coordinator import Coordinator
 
-from odf_common.adapters.local.key_files import IMPORTED, mark_imported
+from odf_common.adapters.local.key_files import IMPORTED, NotOwned, mark_imported
 from odf_common.codec.envelopes import envelope
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_message
@@ -17,7 +17,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.api.responses import unheard
-from odf_coordinator.catalog.ownership import KeyStore, NotOwned
+from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.commit.outcomes import Committed
 
 WIDER = ("city STRING", "city STRING, people BIGINT")

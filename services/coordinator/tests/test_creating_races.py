@@ -10,13 +10,14 @@ from odf_testing.coordinator import Coordinator
 
 from odf_common.adapters.local import durable
 from odf_common.adapters.local.durable import LockHeld
+from odf_common.adapters.local.key_files import NotOwned
 from odf_common.chain.state import ChainState
 from odf_common.errors import HeadMoved
 from odf_common.identity.keys import PrivateKey
 from odf_common.metadata.events import AddPushSource, KnownEvent
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson
 from odf_common.ports.store import CatalogEntry
-from odf_coordinator.catalog.ownership import KeyStore, NotOwned
+from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import DatasetHandle, DatasetUnknown
 from odf_coordinator.commit.dataset_locks import DatasetBusy
 from odf_coordinator.definitions.create import DatasetCreator

@@ -10,7 +10,7 @@ from odf_common.adapters.grpc.server import Register
 from odf_common.adapters.kafka.dead_letter_messages import KafkaLetters
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.records import KafkaRecords
-from odf_common.adapters.local.key_files import has_dataset_key, is_imported
+from odf_common.adapters.local.key_files import has_dataset_key, is_imported, require_owned
 from odf_common.adapters.local.staging import Staging
 from odf_common.codec.envelopes import envelope
 from odf_common.errors import Unavailable
@@ -117,6 +117,7 @@ def _pushes(env: Environment, queues: CommitQueues, preparer: Preparer) -> PushS
             clock=env.clock,
             scratch=env.blobs.scratch,
         ),
+        require_owned=partial(require_owned, env.settings.home / "keys", env.catalog),
     )
 
 

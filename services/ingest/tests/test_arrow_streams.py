@@ -78,6 +78,7 @@ def make_client(make_bench: Any, tmp_path: Path) -> Iterator[Callable[..., Clien
             staging=cast("Any", None),
             clock=bench.clock,
             streams=streams,
+            require_owned=lambda _: None,
         )
         server = serve("127.0.0.1:0", servicer.register)
         connection = channel(f"127.0.0.1:{server.port}")

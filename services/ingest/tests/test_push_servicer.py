@@ -1,18 +1,21 @@
 """RPCs about accepted pushes, and effects of changes by other processes, without a server or a bus."""
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
 import pytest
-from odf_testing.builders import a_dataset
+from odf_testing.builders import a_dataset, a_derivative
 
+from odf_common.adapters.local.key_files import NotOwned, require_owned
 from odf_common.adapters.local.staging import Staging
 from odf_common.adapters.memory import MemoryCatalog
 from odf_common.codec.envelopes import Body, envelope
 from odf_common.codec.times import time_message, time_of
 from odf_common.errors import InvalidInput, NotFound
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import COORDINATOR_REPLIES, INGEST_COMMANDS, NOTIFICATIONS
 from odf_common.ports.store import CatalogEntry
@@ -70,6 +73,9 @@ class Accepted:
 def pushes(bench: Any, tmp_path: Path) -> PushServicer:
     catalog = MemoryCatalog()
     catalog.add(CatalogEntry(alias="cities", dataset_id=bench.dataset))
+    key = key_file(tmp_path, bench.dataset)
+    key.parent.mkdir()
+    key.touch()
     return PushServicer(
         catalog=catalog,
         queues=bench.queues,
@@ -77,7 +83,12 @@ def pushes(bench: Any, tmp_path: Path) -> PushServicer:
         staging=Staging(tmp_path),
         clock=bench.clock,
         streams=cast("Any", None),
+        require_owned=partial(require_owned, key.parent, catalog),
     )
+
+
+def key_file(home: Path, dataset: DatasetId) -> Path:
+    return home / "keys" / dataset.folder
 
 
 def test_the_target_of_a_push_is_checked_before_it_is_sent(pushes: PushServicer, bench: Any) -> None:
@@ -97,6 +108,27 @@ def test_the_target_of_a_push_is_checked_before_it_is_sent(pushes: PushServicer,
         with pytest.raises(error, match=why):
             pushes.Check(push_pb2.PushRequest(**{"ref": "cities", "idempotency_key": "k", **change}), ACTIVE)
     assert pushes.Check(push_pb2.PushRequest(ref="cities", idempotency_key="k" * 200), ACTIVE) == target
+
+
+def test_a_push_to_a_copy_is_not_accepted(pushes: PushServicer, bench: Any, tmp_path: Path) -> None:
+    key_file(tmp_path, bench.dataset).unlink()
+    request = push_pb2.PushRequest(ref="cities", idempotency_key="k", staged=staged(tmp_path, ROW))
+    for call in (pushes.Check, pushes.Accept):
+        with pytest.raises(NotOwned, match="cities is a copy"):
+            call(request, ACTIVE)
+    assert cast("Accepted", pushes.accepted).stored == []
+
+
+def test_a_push_to_a_derivative_is_not_accepted(
+    pushes: PushServicer, bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = a_derivative(bench.dataset).state
+    monkeypatch.setattr(bench.queues, "state", lambda _: state)
+    request = push_pb2.PushRequest(ref="cities", idempotency_key="k", staged=staged(tmp_path, ROW))
+    for call in (pushes.Check, pushes.Accept):
+        with pytest.raises(InvalidInput, match="a derivative takes no pushed data"):
+            call(request, ACTIVE)
+    assert cast("Accepted", pushes.accepted).stored == []
 
 
 def test_a_push_is_accepted_with_a_receipt_and_its_commit_begun(

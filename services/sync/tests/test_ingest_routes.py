@@ -19,6 +19,7 @@ from odf_testing.recorded_transfers import body_of, lines_of, with_texts
 
 from odf_common.adapters.grpc.server import GrpcServer, serve
 from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.key_files import NotOwned
 from odf_common.adapters.local.staging import Staging
 from odf_common.codec.times import time_of
 from odf_common.errors import Damaged, InvalidInput, NotFound, StorageUnavailable, Unavailable
@@ -313,6 +314,9 @@ def test_parameters_of_others_are_ignored(here: Here) -> None:
 def test_a_refusal_by_ingest_comes_before_the_body(here: Here) -> None:
     here.ingest.refusal = InvalidInput(text="no such source")
     assert here.post() == (400, {"message": "no such source", "code": "InvalidInput"})
+    copy = here.ingest.refusal = NotOwned(text="orders is a copy")
+    refused = {"message": "orders is a copy", "code": "NotOwned", "advice": copy.advice()}
+    assert here.post(path="/orders/ingest?wait=no") == (400, refused)
     assert not (here.home / "staging").exists()
 
 

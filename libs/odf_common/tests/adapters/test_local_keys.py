@@ -4,9 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.adapters.local.key_files import NODE, NoPrivateKey, dataset_key, node_key
+from odf_common.adapters.local.key_files import (
+    NODE,
+    NoPrivateKey,
+    NotOwned,
+    dataset_key,
+    keep_dataset_key,
+    node_key,
+    require_owned,
+)
+from odf_common.adapters.memory import MemoryCatalog
 from odf_common.errors import InvalidInput
 from odf_common.identity.keys import generate
+from odf_common.ports.store import CatalogEntry
 
 
 def test_the_nodes_key_is_created_once_and_readable_by_its_owner_only(tmp_path: Path) -> None:
@@ -45,6 +55,18 @@ def test_a_dataset_of_another_node_has_no_local_key(tmp_path: Path) -> None:
     with pytest.raises(NoPrivateKey) as caught:
         dataset_key(tmp_path, generate().dataset_id)
     assert "ODF_HOME" in caught.value.advice()
+
+
+def test_a_dataset_is_a_copy_until_its_key_is_here(tmp_path: Path) -> None:
+    key, catalog = generate(), MemoryCatalog()
+    with pytest.raises(NotOwned, match=f"{key.dataset_id} is a copy; only the node that has"):
+        require_owned(tmp_path, catalog, key.dataset_id)
+    catalog.add(CatalogEntry(alias="cities", dataset_id=key.dataset_id))
+    with pytest.raises(NotOwned, match="cities is a copy") as caught:
+        require_owned(tmp_path, catalog, key.dataset_id)
+    assert "odf key import" in caught.value.advice()
+    keep_dataset_key(tmp_path, key)
+    require_owned(tmp_path, catalog, key.dataset_id)
 
 
 def test_the_key_of_another_dataset_is_not_used_for_it(tmp_path: Path) -> None:

@@ -194,6 +194,7 @@ def key_calls(home: Home) -> dict[str, Callable[[], object]]:
     return {
         "dataset_key": lambda: key_files.dataset_key(folder, KEY.dataset_id),
         "has_dataset_key": lambda: key_files.has_dataset_key(folder, KEY.dataset_id),
+        "require_owned": lambda: key_files.require_owned(folder, LocalCatalog(home.path), KEY.dataset_id),
         "keep_dataset_key": lambda: key_files.keep_dataset_key(folder, generate()),
         "node_key": lambda: key_files.node_key(folder),
         "mark_imported": lambda: key_files.mark_imported(folder, KEY.dataset_id),

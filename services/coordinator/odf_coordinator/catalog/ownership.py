@@ -4,23 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from odf_common.adapters.local.faults import guarded
-from odf_common.adapters.local.key_files import IMPORTED, has_dataset_key, keep_dataset_key
-from odf_common.errors import Refused
+from odf_common.adapters.local.key_files import IMPORTED, has_dataset_key, keep_dataset_key, require_owned
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import PrivateKey
 from odf_common.ports.store import Catalog
-
-
-@dataclass(eq=False, kw_only=True)
-class NotOwned(Refused):
-    """The dataset is a copy."""
-
-    def advice(self) -> str:
-        """Return what can be done with a copy, and how to own it."""
-        return (
-            "update the copy with `odf pull URL`; or, to continue the dataset here, import its key: "
-            "`odf key import DATASET FILE`"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +43,4 @@ class OwnershipCheck:
 
     def require(self, dataset: DatasetId) -> None:
         """Raise `NotOwned` unless this node has the dataset's key."""
-        if not self.keys.has(dataset):
-            entry = self.catalog.by_id(dataset)
-            name = str(dataset) if entry is None else entry.alias
-            text = f"{name} is a copy; only the node that has the dataset's private key can commit to it"
-            raise NotOwned(text=text)
+        require_owned(self.keys.folder, self.catalog, dataset)

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 
 import structlog
 
+from odf_common.adapters.local.key_files import NotOwned
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
 from odf_common.dataset.node_datasets import require_readable_block
@@ -22,7 +23,6 @@ from odf_common.metadata.events import KnownEvent, Seed
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.locks import Locks
 from odf_common.ports.store import BlobStore, ObjectKind, RefStore, block_reader
-from odf_coordinator.catalog.ownership import NotOwned
 from odf_coordinator.catalog.problems import Problems, remedy_of
 from odf_coordinator.commit.dataset_locks import DatasetLocks
 from odf_coordinator.commit.duplicates import is_duplicate

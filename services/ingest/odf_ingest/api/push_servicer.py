@@ -1,6 +1,6 @@
 """The gRPC service `Push`: accepts pushes, and reports their outcomes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +10,7 @@ from odf_common.adapters.local.faults import guarded
 from odf_common.adapters.local.staging import Staging
 from odf_common.codec.times import time_message, time_of
 from odf_common.errors import NotFound
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
@@ -38,6 +39,8 @@ class PushServicer(push_pb2_grpc.PushServicer):
     staging: Staging
     clock: Clock
     streams: ArrowStreams
+    require_owned: Callable[[DatasetId], None]
+    """Raises `NotOwned` for a copy, as its commit would."""
 
     def register(self, server: grpc.Server) -> tuple[str, ...]:
         """Add the service to a server; return its name."""
@@ -90,6 +93,7 @@ class PushServicer(push_pb2_grpc.PushServicer):
         entry = require_entry(self.catalog, request.ref)
         require_key("idempotency key", request.idempotency_key)
         source = source_named(self.queues.state(entry.dataset_id), request.source_name)
+        self.require_owned(entry.dataset_id)
         InputFormat.parse(request.input_format).step(source.read)
         return entry, source
 

@@ -9,10 +9,11 @@ from typing import Final
 
 from odf_common.adapters.local import durable
 from odf_common.adapters.local.faults import guarded, open_file
-from odf_common.errors import InvalidInput, NotFound
+from odf_common.errors import InvalidInput, NotFound, Refused
 from odf_common.identity import keys
 from odf_common.identity.did import KEY_BYTES, DatasetId
 from odf_common.identity.keys import PrivateKey
+from odf_common.ports.store import Catalog
 
 MODE: Final = 0o600
 IMPORTED: Final = ".imported"  # next to the key of a dataset that was created on another node
@@ -28,6 +29,18 @@ class NoPrivateKey(NotFound):
         return (
             "run this on the node that created the dataset, or set ODF_HOME to its home; a copy has no key until "
             "`odf key import`"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class NotOwned(Refused):
+    """The dataset is a copy."""
+
+    def advice(self) -> str:
+        """Return what can be done with a copy, and how to own it."""
+        return (
+            "update the copy with `odf pull URL`; or, to continue the dataset here, import its key: "
+            "`odf key import DATASET FILE`"
         )
 
 
@@ -47,6 +60,15 @@ def dataset_key(folder: Path, dataset: DatasetId) -> PrivateKey:
 def has_dataset_key(folder: Path, dataset: DatasetId) -> bool:
     """Return whether this node has the dataset's key; a dataset without it is a copy."""
     return durable.exists(folder / dataset.folder)
+
+
+def require_owned(folder: Path, catalog: Catalog, dataset: DatasetId) -> None:
+    """Raise `NotOwned` unless this node has the dataset's key; the error has the name in `catalog`."""
+    if not has_dataset_key(folder, dataset):
+        entry = catalog.by_id(dataset)
+        name = str(dataset) if entry is None else entry.alias
+        text = f"{name} is a copy; only the node that has the dataset's private key can commit to it"
+        raise NotOwned(text=text)
 
 
 @guarded
