@@ -61,7 +61,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{SYNC}/http/event_routes.py": of_sync("event_routes"),
     f"{SYNC}/http/head_watch.py": of_sync("event_routes", "webhooks"),
-    f"{SYNC}/http/ingest_*.py": of_sync("ingest_routes", "openapi"),
+    f"{SYNC}/http/ingest_*.py": of_sync("ingest_routes", "waiting_pushes", "openapi"),
     f"{SYNC}/http/list_routes.py": of_sync("list_routes"),
     f"{SYNC}/http/reads/*.py": of_sync("read_routes"),
     f"{SYNC}/http/simple_protocol/object_downloads.py": of_sync("object_downloads", "simple_protocol"),

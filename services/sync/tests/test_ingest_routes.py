@@ -2,156 +2,29 @@
 
 import gzip
 import http.client
-import json
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
-from odf_testing.builders import a_dataset
-from odf_testing.http import running
 from odf_testing.recorded_cases import Side, plays
 from odf_testing.recorded_transfers import body_of, lines_of, with_texts
 
-from odf_common.adapters.grpc.server import GrpcServer, serve
-from odf_common.adapters.local import LocalCatalog
 from odf_common.adapters.local.key_files import NotOwned
 from odf_common.adapters.local.staging import Staging
 from odf_common.codec.times import time_of
-from odf_common.errors import Damaged, InvalidInput, NotFound, StorageUnavailable, Unavailable
+from odf_common.errors import Damaged, InvalidInput, StorageUnavailable, Unavailable
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import CatalogEntry
-from odf_common.proto.odf.node.v1 import push_pb2 as pb
-from odf_common.proto.odf.node.v1 import push_pb2_grpc
 from odf_sync.access import rate_limits
-from odf_sync.access.access_store import AccessStore
-from odf_sync.access.directory import Directory
 from odf_sync.access.rate_limits import Shares
-from odf_sync.http import ingest_routes
-from odf_sync.http.authorization import Authorizer
-from odf_sync.http.endpoints import FAILED, UNAVAILABLE, application
-from odf_sync.http.ingest_client import IngestClient
-from odf_sync.http.ingest_routes import IngestRoutes
+from odf_sync.http.endpoints import FAILED, UNAVAILABLE
 
-DATASET = a_dataset()
-MAX_BYTES = 1_000_000
-WAITING = ("", "?wait=commit")  # queries of pushes that wait for their commit
-
-
-@dataclass
-class Ingest(push_pb2_grpc.PushServicer):
-    """Accepts staged files, and settles them with `outcome`."""
-
-    staging: Staging
-    outcome: dict[str, Any] = field(default_factory=lambda: {"state": "committed", "records": 1, "head": "h"})
-    refusal: Exception | None = None
-    requests: list[pb.PushRequest] = field(default_factory=list)
-    batches: list[bytes] = field(default_factory=list)
-    waits: list[int] = field(default_factory=list)
-    failures: list[Exception] = field(default_factory=list)
-    """Of the next calls of `Show`."""
-
-    def Check(self, request: pb.PushRequest, context: Any) -> pb.PushTarget:  # noqa: N802
-        if self.refusal is not None:
-            raise self.refusal
-        return pb.PushTarget(dataset_id=request.ref, source_name=request.source_name)
-
-    def Accept(self, request: pb.PushRequest, context: Any) -> pb.PushReceipt:  # noqa: N802
-        self.requests.append(request)
-        self.batches.append(self.staging.path(request.staged).read_bytes())
-        return pb.PushReceipt(id="a" * 32, source_name="default", state="accepted", size=1)
-
-    def Show(self, request: pb.ShowPushRequest, context: Any) -> pb.PushReceipt:  # noqa: N802
-        if request.receipt != "a" * 32:
-            raise NotFound(what=f"receipt {request.receipt}")
-        self.waits.append(request.wait_ms)
-        if self.failures:
-            raise self.failures.pop(0)
-        outcome = self.outcome if request.wait_ms or len(self.waits) > 1 else {"state": "accepted"}
-        return pb.PushReceipt(id="a" * 32, source_name="default", **outcome)
-
-
-@dataclass
-class Here:
-    """The server, and its fake ingest."""
-
-    base: str
-    ingest: Ingest
-    home: Path
-    server: GrpcServer
-    catalog: LocalCatalog
-    directory: Directory
-
-    def ask(
-        self, method: str, path: str, body: Any = None, **headers: str
-    ) -> tuple[int, dict[str, Any], http.client.HTTPMessage]:
-        connection = http.client.HTTPConnection(self.base.removeprefix("http://"), timeout=20)
-        try:
-            named = {name.replace("_", "-"): value for name, value in headers.items()}
-            connection.request(method, path, body, named)
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read() or b"{}"), answer.headers
-        finally:
-            connection.close()
-
-    def post(
-        self, body: Any = b"x", path: str = "/orders/ingest", **headers: str
-    ) -> tuple[int, dict[str, Any]]:
-        return self.ask("POST", path, body, **headers)[:2]
-
-    def staged(self) -> list[Path]:
-        return list((self.home / "staging").iterdir())
-
-
-@pytest.fixture
-def make_here(tmp_path: Path) -> Iterator[Any]:
-    running_ones = []
-
-    def make(
-        who: str = "loopback",
-        public_url: str | None = None,
-        *,
-        name: str = "orders",
-        is_multi_tenant: bool = False,
-    ) -> Here:
-        catalog = LocalCatalog(tmp_path)
-        catalog.add(CatalogEntry(alias=name, dataset_id=DATASET))
-        ingest = Ingest(Staging(tmp_path))
-        server = serve("127.0.0.1:0", _registering(ingest))
-        routes = IngestRoutes(
-            ingest=IngestClient(f"127.0.0.1:{server.port}", timeout=2.0),
-            staging=Staging(tmp_path),
-            max_bytes=MAX_BYTES,
-            public_url=public_url,
-        )
-        directory = Directory(AccessStore(tmp_path), is_multi_tenant=is_multi_tenant)
-        authorizer = Authorizer(catalog=catalog, local_writers=who, directory=directory)
-        context = running(application(authorizer, routes.endpoints()))
-        running_ones.append((context, server))
-        return Here(context.__enter__(), ingest, tmp_path, server, catalog, directory)
-
-    yield make
-    for context, server in running_ones:
-        context.__exit__(None, None, None)
-        server.stop(0)
-
-
-@pytest.fixture
-def here(make_here: Any) -> Here:
-    found: Here = make_here()
-    return found
-
-
-def _registering(ingest: Ingest) -> Any:
-    def register(server: Any) -> tuple[str, ...]:
-        push_pb2_grpc.add_PushServicer_to_server(ingest, server)
-        return ("odf.node.v1.Push",)
-
-    return register
+from .ingest_node import DATASET, MAX_BYTES, Here
+from .ingest_node import here as here  # noqa: PLC0414 - a fixture
+from .ingest_node import make_here as make_here  # noqa: PLC0414 - a fixture
 
 
 @pytest.mark.parametrize("change", ["revoked", "replaced", "deleted", "nothing"])
@@ -230,50 +103,6 @@ def test_a_push_that_does_not_wait_is_accepted_with_a_receipt_that_can_be_querie
     path = plain["url"].removeprefix(here.base)
     assert here.ask("GET", path)[1]["state"] == "accepted"
     assert here.ask("GET", f"{path}?wait=commit")[1]["state"] == "committed"
-
-
-def test_a_push_is_answered_without_a_body_when_it_is_committed(here: Here) -> None:
-    status, plain, headers = here.ask("POST", "/orders/ingest", b"x")
-    assert (status, plain, headers["Content-Length"]) == (200, {}, "0")
-    receipt = here.ask("GET", headers["Location"].removeprefix(here.base))[1]
-    assert (receipt["state"], receipt["records"]) == ("committed", 1)
-
-
-def test_the_receipt_of_a_committed_push_can_be_requested_as_the_answer(here: Here) -> None:
-    status, plain, headers = here.ask("POST", "/orders/ingest?wait=commit", b"x")
-    assert (status, plain["state"], plain["records"], plain["head"]) == (200, "committed", 1, "h")
-    assert headers["Location"] == plain["url"]
-
-
-@pytest.mark.parametrize("query", WAITING)
-def test_a_push_is_answered_as_accepted_if_it_is_not_committed_in_time(
-    here: Here, monkeypatch: pytest.MonkeyPatch, query: str
-) -> None:
-    monkeypatch.setattr(ingest_routes, "WAIT_SECONDS", 0.0)
-    status, plain = here.post(path=f"/orders/ingest{query}")
-    assert (status, plain["state"]) == (202, "accepted")
-
-
-@pytest.mark.parametrize("query", WAITING)
-def test_a_push_is_answered_as_accepted_if_ingest_stops_before_the_commit(here: Here, query: str) -> None:
-    here.ingest.failures = [Unavailable(what="the store")]
-    status, plain = here.post(path=f"/orders/ingest{query}")
-    assert (status, plain["state"]) == (202, "accepted")
-
-
-@pytest.mark.parametrize("query", WAITING)
-@pytest.mark.parametrize(
-    ("code", "status"),
-    [("InvalidInput", 400), ("KeyReused", 409), ("UnsupportedMediaType", 415), ("Bug", 400)],
-)
-def test_a_refusal_of_a_push_that_waits_is_an_error_with_advice(
-    here: Here, code: str, status: int, query: str
-) -> None:
-    here.ingest.outcome = {"state": "refused", "code": code, "text": "line 2: bad", "advice": "fix it"}
-    found, plain = here.post(path=f"/orders/ingest{query}")
-    assert found == status
-    assert plain == {"message": "line 2: bad", "code": code, "advice": "fix it"}
-    assert here.ask("GET", f"/orders/ingest/{'a' * 32}?wait=commit")[1]["error"] == plain
 
 
 def test_headers_of_the_push_reach_ingest(here: Here) -> None:

@@ -45,7 +45,8 @@ CHUNK_BYTES: Final = 1024 * 1024
 RETRY_AFTER_SECONDS: Final = 1
 WAIT_SECONDS: Final = 300.0  # for the commit; then the answer is the receipt as it is
 WAIT_STEP_SECONDS: Final = 10.0  # of one call of ingest
-THREADS: Final = 128  # calls of ingest and writes at a time
+THREADS: Final = 128  # calls of ingest and writes at a time; likewise calls that wait for a commit
+BUSY: Final = "Busy"  # the error of ingest if too many calls wait
 EVENT_TIME: Final = "odf-event-time"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 QUERY_OF_PUSH: Final = {
@@ -93,8 +94,10 @@ class IngestRoutes:
         self._staging = staging
         self._max_bytes = max_bytes
         self._received = shares_of_bodies()
-        # Of their own: a push that waits for its commit takes no thread from those that are served objects.
+        # Of their own: a push takes no thread from those that are served objects, and one that waits for its commit
+        # none from those that arrive.
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="push")
+        self._waiting = ThreadPoolExecutor(THREADS, thread_name_prefix="push-wait")
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Yield what is served."""
@@ -135,7 +138,7 @@ class IngestRoutes:
                 raise PushRefused(status=403, error="PushForbidden", text=NO_LONGER)
             receipt = await self._run(self._ingest.accept, push)
         if wait is not Wait.NO:
-            receipt = await self._settled(entry, receipt)
+            receipt = await self._settled(request, receipt)
             if receipt.state == "refused":
                 raise PushRefused(
                     status=status_of(receipt.code), error=receipt.code, text=receipt.text, hint=receipt.advice
@@ -152,25 +155,28 @@ class IngestRoutes:
         entry = dataset_of(request)
         receipt = await self._run(self._ingest.show, str(entry.dataset_id), request.match_info["receipt"])
         if _wait_of(request) is Wait.COMMIT:
-            receipt = await self._settled(entry, receipt)
+            receipt = await self._settled(request, receipt)
         return web.json_response(_plain(receipt, entry, self._url(request)))
 
     def _url(self, request: web.Request) -> str:
         """Return the URL of a request, for clients."""
         return (self._public_url or f"{request.scheme}://{request.host}") + request.path
 
-    async def _settled(self, entry: CatalogEntry, receipt: pb.PushReceipt) -> pb.PushReceipt:
-        """Return the receipt once it is settled, or as it is after `WAIT_SECONDS` or without ingest."""
-        until = asyncio.get_running_loop().time() + WAIT_SECONDS
-        while receipt.state == "accepted" and asyncio.get_running_loop().time() < until:
+    async def _settled(self, request: web.Request, receipt: pb.PushReceipt) -> pb.PushReceipt:
+        """Return the receipt once it is settled, or as it is after `WAIT_SECONDS`, without ingest or a client."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + WAIT_SECONDS
+        ref = str(dataset_of(request).dataset_id)
+        show = partial(self._ingest.show, ref, receipt.id, WAIT_STEP_SECONDS)
+        while receipt.state == "accepted" and loop.time() < until and request.transport is not None:
             try:
-                receipt = await self._run(
-                    self._ingest.show, str(entry.dataset_id), receipt.id, WAIT_STEP_SECONDS
-                )
+                receipt = await loop.run_in_executor(self._waiting, show)
             except PushRefused as error:
                 if error.status != web.HTTPServiceUnavailable.status_code:
                     raise
-                return receipt  # it is accepted, even if ingest has stopped since
+                if error.error != BUSY:
+                    return receipt  # it is accepted, even if ingest has stopped since
+                await asyncio.sleep(RETRY_AFTER_SECONDS)
         return receipt
 
     async def _receive(self, request: web.Request, staged: StagedFile) -> None:
