@@ -11,6 +11,7 @@ import click
 
 from odf_common.cli.exit_codes import ExitCode, importing
 from odf_common.cli.output import remark
+from odf_common.cli.suggestions import CommandGroup
 from odf_common.errors import OdfError, VerificationFailed, explained
 
 PACKAGE: Final = "odf_common.cli.commands"
@@ -68,7 +69,7 @@ Example:
 """
 
 
-class Commands(click.Group):
+class Commands(CommandGroup):
     """A group whose commands are modules of `cli/commands`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

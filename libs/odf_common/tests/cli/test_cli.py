@@ -11,6 +11,7 @@ import pytest
 
 from odf_common.cli import main as cli
 from odf_common.cli.output import print_object, print_rows
+from odf_common.cli.suggestions import CommandGroup
 from odf_common.data.json_values import plain
 from odf_common.errors import InvalidInput, OdfError, VerificationFailed
 
@@ -102,6 +103,31 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_misuse_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(arguments) == 2
     assert "Usage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "proposed"),
+    [(["lst"], "list"), (["inspect", "shema"], "schema"), (["source", "resum"], "resume")],
+)
+def test_a_misspelled_command_proposes_the_nearest(
+    arguments: list[str], proposed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    wrong = arguments[-1]
+    assert f"No such command {wrong!r}. Did you mean {proposed}?\n" in capsys.readouterr().err
+
+
+def test_a_command_like_no_other_is_only_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["xyz"]) == 2
+    assert capsys.readouterr().err.endswith("No such command 'xyz'.\n")
+
+
+def test_every_group_proposes_commands() -> None:
+    context = click.Context(cli.odf)
+    commands = [cli.odf.get_command(context, name) for name in cli.odf.list_commands(context)]
+    groups = [command for command in commands if isinstance(command, click.Group)]
+    assert groups
+    assert [group.name for group in groups if not isinstance(group, CommandGroup)] == []
 
 
 class Advised(OdfError):

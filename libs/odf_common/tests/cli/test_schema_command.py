@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
 from odf_common.cli import main as cli
+from odf_common.cli.commands.schema import command
 from odf_common.codec.json_schema import NAMES, schema_of, text_of
 
 
@@ -33,6 +35,26 @@ def test_all_schemas_are_written_into_a_folder(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("arguments", [["SetInf"], ["SetInfo", "--folder", "x"]])
-def test_an_unknown_name_and_a_folder_for_one_schema_are_misuse(arguments: list[str]) -> None:
-    assert cli.main(["schema", *arguments]) == 2
+def test_a_folder_for_one_schema_is_misuse() -> None:
+    assert cli.main(["schema", "SetInfo", "--folder", "x"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("SetInf", "did you mean SetInfo?\n"), ("xyz", f"choose from {', '.join(NAMES)}\n")]
+)
+def test_an_unknown_name_is_misuse_with_a_proposal(
+    name: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["schema", name]) == 2
+    assert capsys.readouterr().err.endswith(f"{name!r} is not a manifest or a kind of event; {hint}")
+
+
+def test_help_shows_the_argument_and_not_its_values(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["schema", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: odf schema [OPTIONS] [NAME]\n")
+
+
+def test_a_shell_completes_names_whatever_their_case() -> None:
+    parameter = command.params[0]
+    items = parameter.type.shell_complete(click.Context(command), parameter, "seta")
+    assert [item.value for item in items] == ["SetAttachments"]

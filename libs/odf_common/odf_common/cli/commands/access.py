@@ -6,13 +6,14 @@ import click
 
 from odf_common.cli import clients
 from odf_common.cli.output import output_option, print_object
+from odf_common.cli.suggestions import CommandGroup
 from odf_common.proto.odf.node.v1.access_pb2 import ChangeAccessRequest, DatasetAccess, ShowAccessRequest
 
 VISIBILITIES: Final = ("public", "private")
 ROLES: Final = ("reader", "editor", "maintainer")
 
 
-@click.group("access")
+@click.group("access", cls=CommandGroup)
 def command() -> None:
     """Show and change who may read and write a dataset over HTTP.
 

@@ -4,6 +4,7 @@ import click
 
 from odf_common.cli import clients
 from odf_common.cli.output import output_option, print_object, print_rows
+from odf_common.cli.suggestions import CommandGroup
 from odf_common.cli.user_input import enter_secret
 from odf_common.proto.odf.node.v1.access_pb2 import (
     AccountItem,
@@ -21,7 +22,7 @@ PASSWORD_FILE = click.option(
 NO_PASSWORD = click.option("--no-password", is_flag=True, help="The account uses tokens only.")
 
 
-@click.group("account")
+@click.group("account", cls=CommandGroup)
 def command() -> None:
     """Manage accounts, which can log in to this node and own datasets.
 

@@ -4,6 +4,7 @@ import click
 
 from odf_common.cli import clients
 from odf_common.cli.output import output_option, print_rows
+from odf_common.cli.suggestions import CommandGroup
 from odf_common.proto.odf.node.v1.sync_pb2 import ChangeAliasesRequest, DatasetAliases, ListAliasesRequest
 
 URL_OPTIONS = (
@@ -12,7 +13,7 @@ URL_OPTIONS = (
 )
 
 
-@click.group("alias")
+@click.group("alias", cls=CommandGroup)
 def command() -> None:
     """Manage the URLs that a dataset is pulled from and pushed to.
 

@@ -4,6 +4,7 @@ import sys
 
 import click
 
+from odf_common.cli.suggestions import CommandGroup
 from odf_common.cli.user_input import read_limited
 from odf_common.codec.flatbuffers import block_hash, encode_block
 from odf_common.codec.manifests import block_from_text, block_to_yaml
@@ -16,7 +17,7 @@ _FILES = click.argument(
 )
 
 
-@click.group(name="block", epilog="\b\nExample:\n  odf block decode .odf/datasets/*/blocks/*")
+@click.group("block", cls=CommandGroup, epilog="\b\nExample:\n  odf block decode .odf/datasets/*/blocks/*")
 def command() -> None:
     """Encode metadata blocks to bytes, and decode them."""
 

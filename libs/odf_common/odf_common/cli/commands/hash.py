@@ -7,11 +7,12 @@ import click
 
 from odf_common.cli.exit_codes import ExitCode
 from odf_common.cli.output import remark
+from odf_common.cli.suggestions import CommandGroup
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.hashing.multihash import Multihash
 
 
-@click.group(name="hash", epilog="\b\nExample:\n  odf hash physical slice.parquet")
+@click.group("hash", cls=CommandGroup, epilog="\b\nExample:\n  odf hash physical slice.parquet")
 def command() -> None:
     """Print hashes of files, one line per file: the hash, two spaces, the file.
 

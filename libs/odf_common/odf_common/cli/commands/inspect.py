@@ -8,6 +8,7 @@ import click
 from odf_common.cli import clients
 from odf_common.cli.name_lookup import find_block, require_block_name
 from odf_common.cli.output import output_option, print_rows, remark
+from odf_common.cli.suggestions import CommandGroup
 from odf_common.codec.flatbuffers import decode_event
 from odf_common.codec.manifests import block_to_yaml, to_plain
 from odf_common.errors import Refused
@@ -27,7 +28,7 @@ class NoQuery(Refused):
     """The dataset has no query."""
 
 
-@click.group("inspect")
+@click.group("inspect", cls=CommandGroup)
 def command() -> None:
     """Show one aspect of a dataset.
 

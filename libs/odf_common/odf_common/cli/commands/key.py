@@ -8,6 +8,7 @@ import click
 
 from odf_common.adapters.local import LocalCatalog
 from odf_common.cli.output import output_option, print_object, remark
+from odf_common.cli.suggestions import CommandGroup
 from odf_common.cli.user_input import read_limited
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, Unavailable
 from odf_common.identity.did import DatasetId
@@ -17,7 +18,7 @@ MAX_KEY_BYTES: Final = 1024  # of a key file; a key has a tenth of that
 MODE: Final = 0o600
 
 
-@click.group("key")
+@click.group("key", cls=CommandGroup)
 def command() -> None:
     """Move a dataset's private key to another node, which can then commit to its copy.
 

@@ -7,11 +7,11 @@ import click
 
 from odf_common.cli import clients
 from odf_common.cli.output import output_option, print_rows
+from odf_common.cli.suggestions import NameChoice
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.codec.manifests import block_to_yaml, to_plain
 from odf_common.codec.model_schema import EVENTS
 from odf_common.dataset.signature_check import check_signature
-from odf_common.errors import nearest
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import DataEvent, UnknownEvent
 from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem, LogRequest
@@ -22,21 +22,6 @@ COLUMNS = ("block", "systemTime", "event", "offsets", "watermark", "hash")
 EXTRA = ("watermark", "systemTime")  # left out first on a narrow terminal
 
 
-class EventKind(click.ParamType):
-    """A kind of metadata event, case-insensitive."""
-
-    name = "event"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the kind in its usual spelling; anything else is misuse."""
-        kinds = {kind.lower(): kind for kind in KINDS}
-        if value.lower() not in kinds:
-            near = nearest(value, KINDS)
-            hint = f"did you mean {near}?" if near else f"choose from {', '.join(KINDS)}"
-            self.fail(f"{value!r} is not a kind of event; {hint}", param, ctx)
-        return kinds[value.lower()]
-
-
 @click.command("log")
 @click.argument("dataset")
 @click.option("--limit", type=click.IntRange(min=1), help="Maximum number of blocks.")
@@ -44,7 +29,7 @@ class EventKind(click.ParamType):
     "--filter",
     "kinds",
     multiple=True,
-    type=EventKind(),
+    type=NameChoice("a kind of event", KINDS),
     metavar="EVENT",
     help="Show only events of this kind (case-insensitive); may be repeated.",
 )

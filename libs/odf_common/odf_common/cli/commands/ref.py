@@ -5,6 +5,7 @@ import click
 from odf_common.cli import clients
 from odf_common.cli.output import output_option, print_object, print_rows
 from odf_common.cli.rows import comparison_row, summary_row
+from odf_common.cli.suggestions import CommandGroup
 from odf_common.proto.odf.node.v1.coordinator_pb2 import (
     DeleteRefRequest,
     FastForwardRequest,
@@ -20,7 +21,7 @@ EXPECTED = click.option(
 )
 
 
-@click.group("ref")
+@click.group("ref", cls=CommandGroup)
 def command() -> None:
     """Manage references other than the head: stage blocks, inspect and verify them, then move the head.
 

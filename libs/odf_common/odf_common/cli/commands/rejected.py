@@ -9,6 +9,7 @@ import click
 
 from odf_common.cli import clients
 from odf_common.cli.output import is_wide, output_option, print_object, print_rows, remark, shortened
+from odf_common.cli.suggestions import CommandGroup
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.ingest_pb2 import (
@@ -26,7 +27,7 @@ LOCATION: Final = re.compile(r"(?:(?P<source>.+)/)?(?P<part>\d+|row)/(?P<number>
 ALL = click.option("--all", "every", is_flag=True, help="All messages that await a decision.")
 
 
-@click.group("rejected")
+@click.group("rejected", cls=CommandGroup)
 def command() -> None:
     """Retry or drop messages that could not be read as records.
 

@@ -8,12 +8,13 @@ from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.adapters.repository_urls import BUCKETS
 from odf_common.adapters.s3.location import S3Location
 from odf_common.cli.output import output_option, print_object, print_rows
+from odf_common.cli.suggestions import CommandGroup
 from odf_common.errors import OdfError
 from odf_common.identity.dataset_refs import Name
 from odf_common.service.settings import load
 
 
-@click.group("repo")
+@click.group("repo", cls=CommandGroup)
 def command() -> None:
     """Manage named repositories: other nodes, static servers, folders, buckets.
 

@@ -5,11 +5,12 @@ from pathlib import Path
 import click
 
 from odf_common.cli.output import output_option, print_object, print_rows
+from odf_common.cli.suggestions import NameChoice
 from odf_common.codec.json_schema import NAMES, about, schema_of, text_of
 
 
 @click.command("schema")
-@click.argument("name", required=False, type=click.Choice(NAMES, case_sensitive=False))
+@click.argument("name", required=False, type=NameChoice("a manifest or a kind of event", NAMES))
 @click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path), help="Write all schemas to this folder."
 )

@@ -10,6 +10,7 @@ import click
 from odf_common.chain.state import DEFAULT_SOURCE
 from odf_common.cli import clients
 from odf_common.cli.output import output_option, print_object, print_rows, remark
+from odf_common.cli.suggestions import CommandGroup
 from odf_common.cli.user_input import STDIN, enter_secret
 from odf_common.proto.odf.node.v1.ingest_pb2 import (
     LateRecords,
@@ -31,7 +32,7 @@ SOURCE = click.option(
 )
 
 
-@click.group("source")
+@click.group("source", cls=CommandGroup)
 def command() -> None:
     """Show sources, resume a stopped one, skip a message, change settings such as the interval of polls.
 

@@ -4,10 +4,11 @@ import click
 
 from odf_common.cli import clients
 from odf_common.cli.output import confirm, output_option, print_object
+from odf_common.cli.suggestions import CommandGroup
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DropDataRequest
 
 
-@click.group("system")
+@click.group("system", cls=CommandGroup)
 def command() -> None:
     """Free space on the node's disk.
 

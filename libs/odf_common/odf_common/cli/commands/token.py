@@ -7,6 +7,7 @@ import click
 
 from odf_common.cli import clients
 from odf_common.cli.output import output_option, print_object, print_rows, remark
+from odf_common.cli.suggestions import CommandGroup
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.access_pb2 import (
     CreateTokenRequest,
@@ -22,7 +23,7 @@ DURATION: Final = re.compile(r"([1-9]\d{0,4})([mhd])", re.ASCII)
 COLUMNS: Final = ("id", "account", "label", "scope", "dataset", "created", "expires")
 
 
-@click.group("token")
+@click.group("token", cls=CommandGroup)
 def command() -> None:
     """Create and revoke the tokens with which programs act as an account of this node.
 

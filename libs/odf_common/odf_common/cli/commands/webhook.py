@@ -6,6 +6,7 @@ import click
 
 from odf_common.cli import clients
 from odf_common.cli.output import output_option, print_object, print_rows, remark
+from odf_common.cli.suggestions import CommandGroup
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.webhooks_pb2 import (
     AddWebhookRequest,
@@ -31,7 +32,7 @@ COLUMNS: Final = (
 )
 
 
-@click.group("webhook")
+@click.group("webhook", cls=CommandGroup)
 def command() -> None:
     """Notify URLs, by a signed POST, whenever a dataset's head moves.
 

@@ -1,0 +1,55 @@
+"""Misspelled commands and kinds: the error proposes the nearest name. Imports nothing slow: `odf --help` needs it."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from odf_common.errors import nearest
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+class CommandGroup(click.Group):
+    """A group whose error for an unknown command proposes the nearest one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the name, the command and its arguments; an unknown command is misuse."""
+        name = args[0]
+        if not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            near = nearest(name, self.list_commands(ctx))
+            if near is not None:
+                ctx.fail(f"No such command {name!r}. Did you mean {near}?")
+        return super().resolve_command(ctx, args)
+
+
+class NameChoice(click.ParamType):
+    """One of many names, case-insensitive; help shows the name of the argument, not all of its values."""
+
+    name = "name"
+
+    def __init__(self, what: str, names: Sequence[str]) -> None:
+        """Accept `names`; `what` says in errors what one of them is, with its article."""
+        self._what = what
+        self._names = {name.lower(): name for name in names}
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name in its usual spelling; anything else is misuse."""
+        if value.lower() not in self._names:
+            near = nearest(value, self._names.values())
+            hint = f"did you mean {near}?" if near else f"choose from {', '.join(self._names.values())}"
+            self.fail(f"{value!r} is not {self._what}; {hint}", param, ctx)
+        return self._names[value.lower()]
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> "list[CompletionItem]":
+        """Return the names with this beginning."""
+        from click.shell_completion import CompletionItem
+
+        return [
+            CompletionItem(name) for key, name in self._names.items() if key.startswith(incomplete.lower())
+        ]
