@@ -76,6 +76,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         *of_common("dataset/open_rejects", "dataset/replay"),
         *of_ingest("rejected", "poll/retried_rows", "push/rejected_rows"),
     ),
+    f"{COMMON}/dataset/resume_position.py": (*of_common("cli/wrong_values"), *of_ingest("push/control")),
     f"{COMMON}/dataset/signature_check.py": (*of_coordinator("signing"), *of_verifier("signatures")),
     f"{COMMON}/dataset/state_codec.py": of_common("chain/laws", "chain/chain"),
     f"{COMMON}/dataset/node_datasets.py": (

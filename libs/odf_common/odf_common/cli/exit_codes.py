@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
 
     OK = 0, "success"
     FAILED = 1, "refused or failed"
-    MISUSE = 2, "misuse"  # click's own
+    MISUSE = 2, "misuse: an unknown command or option, or a value of the wrong form"  # click's own
     VERIFICATION_FAILED = 3, "verification failed"
     NOT_EQUAL = 4, "compared and not equal"
     ABORTED = 130, "ended by Ctrl-C"  # 128 + SIGINT, as shells report it

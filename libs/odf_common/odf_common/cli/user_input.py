@@ -1,9 +1,10 @@
-"""What commands read from users: files and URLs, secrets; - is standard input.
+"""What commands read from users: values of options, files and URLs, secrets; - is standard input.
 
 A secret is typed without echo, or read from a file. It is never an argument, which every process could read.
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -12,10 +13,48 @@ import click
 
 from odf_common.adapters.secrets import MAX_SECRET_BYTES, read_secret, secret_in
 from odf_common.errors import InvalidInput, NotFound, Unavailable
+from odf_common.metadata.scalars import Timestamp
 
 STDIN: Final = "-"
+MAX_COUNT: Final = 2**31 - 1
 _FILE: Final = "file://"
 _THIS_MACHINE: Final = "localhost/"
+
+
+class Parsed(click.ParamType):
+    """A value that a function reads from its text; `InvalidInput` is misuse."""
+
+    def __init__(self, name: str, parse: Callable[[str], object]) -> None:
+        """Use `parse`, which raises `InvalidInput`; `name` is the kind of value."""
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        """Return the value."""
+        try:
+            return self._parse(value)
+        except InvalidInput as error:
+            self.fail(error.text or str(error), param, ctx)
+
+
+class Count(click.ParamType):
+    """An integer from `least` to the greatest that fits in every message."""
+
+    name = "integer"
+
+    def __init__(self, least: int) -> None:
+        """Refuse numbers below `least`."""
+        self._least = least
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number; anything else is misuse."""
+        number: int = click.INT.convert(value, param, ctx)
+        if not self._least <= number <= MAX_COUNT:
+            self.fail(f"expected an integer from {self._least} to {MAX_COUNT}, got {number}", param, ctx)
+        return number
+
+
+TIME: Final = Parsed("time", Timestamp.parse)
 
 
 def shown_name(name: str) -> str:

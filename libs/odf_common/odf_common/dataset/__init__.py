@@ -1,1 +1,1 @@
-"""What services share of one dataset: its chain's cached state, replay of its transforms, and notes kept next to it."""
+"""What services and commands share of one dataset: its cached state, replay of transforms, notes kept next to it."""

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
-from odf_common.cli.commands.rejected import _location
+from odf_common.cli.commands.rejected import location_in
 from odf_common.dataset.open_rejects import (
     HANDLED,
     KIND,
@@ -57,14 +57,14 @@ def place(offset: int) -> MessagePosition:
     ],
 )
 def test_a_place_is_read_as_it_is_listed(text: str, expected: tuple[str, str]) -> None:
-    read = _location(text)
+    read = location_in(text)
     assert (read.source_name, read.location) == expected
 
 
 @pytest.mark.parametrize("text", ["", "7", "0/", "/1", "0/-1", "0/x", "a/0", "row/", "row/x"])
 def test_an_invalid_place_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="expected PARTITION/OFFSET"):
-        _location(text)
+        location_in(text)
 
 
 def test_a_state_of_another_kind_has_no_rejects() -> None:

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from odf_common.chain.state import ChainState
+from odf_common.dataset.resume_position import OFFSET, OFFSETS
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import TopicInfo
@@ -15,9 +15,6 @@ from odf_ingest.commit.position import SourcePosition, TopicPosition
 from odf_ingest.commit.watermark import KEEP_WATERMARK, NewWatermark
 from odf_ingest.errors import AlreadyCommitted
 from odf_ingest.prepare.preparer import PreparedRecords
-
-OFFSET: Final = r"[0-9]{1,18}"
-OFFSETS: Final = rf"[0-9]{{1,9}}:{OFFSET}(,[0-9]{{1,9}}:{OFFSET})*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +93,6 @@ class PositionMove:
             text = f"give an offset for each partition of topic {self.topic}, {_example(now)}"
             raise InvalidInput(where="--from", text=text)
         return chosen
-
-
-def require_start(start: str) -> None:
-    """Raise `InvalidInput` unless a start position is well-formed, for any topic."""
-    if start and not re.fullmatch(f"earliest|latest|keep|{OFFSET}|{OFFSETS}", start):
-        text = f"expected earliest, latest, keep or an offset, such as 1200 or 0:1200,1:1200, got {start!r}"
-        raise InvalidInput(where="--from", text=text)
 
 
 def _example(now: TopicInfo) -> str:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
+from odf_common.dataset.resume_position import checked_position
 from odf_common.errors import InvalidInput, NotFound, OdfError, Refused, with_advice
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
@@ -15,7 +16,7 @@ from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.file_commit import chosen_source
 from odf_ingest.commit.watermark import NONE_LATE, Lateness
-from odf_ingest.control.position_move import PositionMove, require_start
+from odf_ingest.control.position_move import PositionMove
 from odf_ingest.errors import (
     NoMessageToSkip,
     NoTopic,
@@ -141,7 +142,8 @@ class SourceControl:
         Raises `InvalidInput` for a `start` outside of the topic, `Refused` for a source that is not stopped. One whose
         topic was deleted or replaced counts as stopped, even if its reader has not noticed that yet.
         """
-        require_start(start)
+        if start:
+            checked_position(start)
         state = self._queues.state(entry.dataset_id)
         source = chosen_source(state, name).source_name
         topics = [topic for topic in self._topics.of(entry, state) if topic.source == source]

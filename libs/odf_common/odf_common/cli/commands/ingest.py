@@ -18,7 +18,8 @@ from odf_common.cli import clients
 from odf_common.cli.commands.source import late_remark
 from odf_common.cli.exit_codes import ExitCode
 from odf_common.cli.output import is_wide, output_option, print_rows, progress, remark, shortened
-from odf_common.codec.times import time_message
+from odf_common.cli.user_input import TIME
+from odf_common.codec.times import time_message_or_none
 from odf_common.dataset.batch_keys import key_in_run
 from odf_common.embedded.node_file import Node
 from odf_common.errors import InvalidInput, OdfError, Refused, Unavailable
@@ -42,7 +43,7 @@ OPTIONAL: Final = ("rejected", "error")  # columns of tables that have a value i
 @click.argument("dataset")
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--source", default="", help="Push source; required if the dataset has several.")
-@click.option("--event-time", metavar="T", help="Event time of records without one (RFC 3339).")
+@click.option("--event-time", type=TIME, metavar="T", help="Event time of records without one (RFC 3339).")
 @click.option(
     "--input-format",
     metavar="FORMAT",
@@ -60,7 +61,7 @@ def command(
     dataset: str,
     files: tuple[str, ...],
     source: str,
-    event_time: str | None,
+    event_time: Timestamp | None,
     input_format: str,
     idempotency_key: str | None,
     output: str,
@@ -79,7 +80,7 @@ def command(
       odf ingest flights flights.csv --input-format csv
       zcat flights.ndjson.gz | odf ingest flights -
     """
-    timestamp = None if event_time is None else time_message(Timestamp.parse(event_time))
+    timestamp = time_message_or_none(event_time)
     node = clients.this_node()
     run = idempotency_key or uuid.uuid4().hex
     results: list[_Result] = []

@@ -8,6 +8,7 @@ import click
 from odf_common.cli import clients
 from odf_common.cli.output import output_option, print_rows
 from odf_common.cli.suggestions import NameChoice
+from odf_common.cli.user_input import Count
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.codec.manifests import block_to_yaml, to_plain
 from odf_common.codec.model_schema import EVENTS
@@ -24,7 +25,7 @@ EXTRA = ("watermark", "systemTime")  # left out first on a narrow terminal
 
 @click.command("log")
 @click.argument("dataset")
-@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of blocks.")
+@click.option("--limit", type=Count(1), help="Maximum number of blocks.")
 @click.option(
     "--filter",
     "kinds",

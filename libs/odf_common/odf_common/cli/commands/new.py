@@ -62,7 +62,9 @@ def command(*, name: str, sample: str, input_format: str, out: str | None) -> No
     parse_alias(name)
     form = input_format.lower() or ("ndjson" if sample.startswith(TOPIC) else _format_of(sample))
     if form not in KINDS:
-        raise InvalidInput(where="--input-format", text=f"choose from {', '.join(KINDS)}, got {form!r}")
+        raise click.BadParameter(
+            f"expected one of {', '.join(KINDS)}, got {form!r}", param_hint="--input-format"
+        )
     node = clients.this_node()
     with Staging(node.home).holding() as staged, clients.ingest(node) as ingest:
         runs, content = _content(node, sample)

@@ -19,7 +19,7 @@ from odf_common.cli.output import (
     remark,
     shortened,
 )
-from odf_common.cli.user_input import absolute_url
+from odf_common.cli.user_input import TIME, absolute_url
 from odf_common.codec.times import time_message
 from odf_common.embedded.node_file import Node
 from odf_common.errors import OdfError, Refused, with_advice
@@ -52,7 +52,10 @@ class PullFailed(Refused):
 @click.option("--all", "every", is_flag=True, help="Pull all datasets of the node.")
 @click.option("-r", "--recursive", is_flag=True, help="Pull inputs first.")
 @click.option(
-    "--set-watermark", metavar="T", help="Declare that no older record will arrive (RFC 3339); roots only."
+    "--set-watermark",
+    type=TIME,
+    metavar="T",
+    help="Declare that no older record will arrive (RFC 3339); roots only.",
 )
 @click.option(
     "--as",
@@ -91,7 +94,7 @@ def command(
     every: bool,
     recursive: bool,
     reset_derivatives: bool,
-    set_watermark: str | None,
+    set_watermark: Timestamp | None,
     alias: str | None,
     rechecks: bool,
     is_forced: bool,
@@ -147,7 +150,7 @@ def command(
     if names or every or reset_derivatives:
         request = PullRequest(refs=names, all=every, recursive=recursive, reset_derivatives=reset_derivatives)
         if set_watermark is not None:
-            request.set_watermark.CopyFrom(time_message(Timestamp.parse(set_watermark)))
+            request.set_watermark.CopyFrom(time_message(set_watermark))
         rows += _without_copies(_pull(node, request), copies)
     for row in rows:
         _remark_missing(row)

@@ -10,6 +10,7 @@ import click
 from odf_common.cli import clients
 from odf_common.cli.output import is_wide, output_option, print_object, print_rows, remark, shortened
 from odf_common.cli.suggestions import CommandGroup
+from odf_common.cli.user_input import Count, Parsed
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.ingest_pb2 import (
@@ -22,8 +23,21 @@ from odf_common.proto.odf.node.v1.ingest_pb2 import (
 
 DEFAULT_MESSAGES: Final = 20  # messages listed by default
 SHOWN_VALUE_BYTES: Final = 4096  # of each value that the list asks for
-LOCATION: Final = re.compile(r"(?:(?P<source>.+)/)?(?P<part>\d+|row)/(?P<number>\d+)", re.ASCII | re.DOTALL)
+FORM: Final = re.compile(r"(?:(?P<source>.+)/)?(?P<part>\d+|row)/(?P<number>\d+)", re.ASCII | re.DOTALL)
 
+
+def location_in(text: str) -> RejectedLocation:
+    """Read `[SOURCE/]PARTITION/OFFSET` or `[SOURCE/]row/NUMBER`; raises `InvalidInput`."""
+    match = FORM.fullmatch(text)
+    if match is None:
+        raise InvalidInput(
+            text=f"expected PARTITION/OFFSET or row/NUMBER, such as 0/1234, or SOURCE/0/1234, got {text!r}"
+        )
+    part = match["part"] if match["part"] == "row" else int(match["part"])
+    return RejectedLocation(source_name=match["source"] or "", location=f"{part}/{int(match['number'])}")
+
+
+LOCATION: Final = Parsed("location", location_in)
 ALL = click.option("--all", "every", is_flag=True, help="All messages that await a decision.")
 
 
@@ -31,8 +45,8 @@ ALL = click.option("--all", "every", is_flag=True, help="All messages that await
 def command() -> None:
     """Retry or drop messages that could not be read as records.
 
-    Rows of files count as messages: of pushed ones, and of polled ones if you want so (`odf source set NAME
-    badRecords=dead-letter`). All are kept in the topic odf.dead-letters.v1 for 30 days, and counted by `odf list`,
+    Rejected rows of pushed files count too, and those of polled files with `odf source set NAME
+    badRecords=dead-letter`. All are kept in the topic odf.dead-letters.v1 for 30 days, and counted by `odf list`,
     `odf status` and `odf pull` until they are retried or dropped. LOCATION is what `odf rejected list` prints: a
     partition and an offset, or row and a number; with the source or the topic first if the dataset reads several:
     0/1234, row/17, orders/0/1234.
@@ -49,7 +63,12 @@ def command() -> None:
 @command.command("list")
 @click.argument("dataset")
 @click.option(
-    "-n", "--limit", default=DEFAULT_MESSAGES, show_default=True, help="Maximum number of messages; 0: all."
+    "-n",
+    "--limit",
+    type=Count(0),
+    default=DEFAULT_MESSAGES,
+    show_default=True,
+    help="Maximum number of messages; 0: all.",
 )
 @output_option
 def list_rejected(*, dataset: str, limit: int, output: str) -> None:
@@ -88,16 +107,16 @@ def list_rejected(*, dataset: str, limit: int, output: str) -> None:
 
 @command.command("show")
 @click.argument("dataset")
-@click.argument("location")
+@click.argument("location", type=LOCATION)
 @output_option
-def show_rejected(*, dataset: str, location: str, output: str) -> None:
+def show_rejected(*, dataset: str, location: RejectedLocation, output: str) -> None:
     """Print one rejected message: its facts, then its value as sent; --output json has the value as a string.
 
     \b
     Example:
       odf rejected show flights 0/1234
     """
-    request = RejectedRequest(ref=dataset, locations=_locations([location]))
+    request = RejectedRequest(ref=dataset, locations=[location])
     for part in _asked(request):
         if not part.HasField("message"):
             continue
@@ -113,15 +132,17 @@ def show_rejected(*, dataset: str, location: str, output: str) -> None:
 
 @command.command("retry")
 @click.argument("dataset")
-@click.argument("locations", nargs=-1)
+@click.argument("locations", nargs=-1, type=LOCATION)
 @ALL
 @output_option
-def retry_rejected(*, dataset: str, locations: tuple[str, ...], every: bool, output: str) -> None:
+def retry_rejected(
+    *, dataset: str, locations: tuple[RejectedLocation, ...], every: bool, output: str
+) -> None:
     """Let rejected messages be read again, after you have corrected the source.
 
     A message of a topic is published again, to its partition; if it still cannot be read, it is rejected again, as a
-    new message. Rows of files, and messages that were polled, are read as the source reads now, and committed once;
-    those that still do not fit stay open.
+    new message. Rows of files, and messages that were polled, are parsed with the source's current definition, and
+    committed once; those that still do not fit stay open.
 
     \b
     Example:
@@ -140,10 +161,10 @@ def retry_rejected(*, dataset: str, locations: tuple[str, ...], every: bool, out
 
 @command.command("drop")
 @click.argument("dataset")
-@click.argument("locations", nargs=-1)
+@click.argument("locations", nargs=-1, type=LOCATION)
 @ALL
 @output_option
-def drop_rejected(*, dataset: str, locations: tuple[str, ...], every: bool, output: str) -> None:
+def drop_rejected(*, dataset: str, locations: tuple[RejectedLocation, ...], every: bool, output: str) -> None:
     """Drop rejected messages: they are no longer counted or listed.
 
     \b
@@ -161,29 +182,14 @@ def _asked(request: RejectedRequest) -> Iterator[RejectedPart]:
 
 
 def _settle(
-    dataset: str, locations: Sequence[str], action: SettleRejectedRequest.Action, *, every: bool
+    dataset: str, locations: Sequence[RejectedLocation], action: SettleRejectedRequest.Action, *, every: bool
 ) -> SettleRejectedReply:
     if bool(locations) == every:
         raise click.UsageError("give LOCATIONs, or --all")
-    request = SettleRejectedRequest(ref=dataset, action=action, locations=_locations(locations))
+    request = SettleRejectedRequest(ref=dataset, action=action, locations=locations)
     with clients.ingest() as ingest:
         answer: SettleRejectedReply = ingest.SettleRejected(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
     return answer
-
-
-def _locations(texts: Sequence[str]) -> list[RejectedLocation]:
-    return [_location(text) for text in texts]
-
-
-def _location(text: str) -> RejectedLocation:
-    """Read `[SOURCE/]PARTITION/OFFSET` or `[SOURCE/]row/NUMBER`; raises `InvalidInput`."""
-    match = LOCATION.fullmatch(text)
-    if match is None:
-        raise InvalidInput(
-            where=text, text="expected PARTITION/OFFSET or row/NUMBER, such as 0/1234, or SOURCE/0/1234"
-        )
-    part = match["part"] if match["part"] == "row" else int(match["part"])
-    return RejectedLocation(source_name=match["source"] or "", location=f"{part}/{int(match['number'])}")
 
 
 def _row(message: RejectedPart.Message, *, has_header: bool = True) -> dict[str, object]:

@@ -11,7 +11,8 @@ from odf_common.chain.state import DEFAULT_SOURCE
 from odf_common.cli import clients
 from odf_common.cli.output import output_option, print_object, print_rows, remark
 from odf_common.cli.suggestions import CommandGroup
-from odf_common.cli.user_input import STDIN, enter_secret
+from odf_common.cli.user_input import STDIN, Parsed, enter_secret
+from odf_common.dataset.resume_position import checked_position
 from odf_common.proto.odf.node.v1.ingest_pb2 import (
     LateRecords,
     ResumeSourceRequest,
@@ -73,13 +74,13 @@ def show(*, dataset: str, source: str, output: str) -> None:
 @click.option(
     "--from",
     "start",
+    type=Parsed("position", checked_position),
     metavar="earliest|latest|OFFSET|PARTITION:OFFSET,...|keep",
-    default="",
     help="Accept the topic as it is now and continue at this position; keep: at the same offsets as before.",
 )
 @click.option("--topic", metavar="NAME", default="", help="Only this topic, if the source reads several.")
 @output_option
-def resume(*, dataset: str, source: str, start: str, topic: str, output: str) -> None:
+def resume(*, dataset: str, source: str, start: str | None, topic: str, output: str) -> None:
     """Resume a stopped source after fixing the cause.
 
     If the topic was replaced, deleted or lost messages, --from sets where to continue; only this choice is recorded in
@@ -92,7 +93,7 @@ def resume(*, dataset: str, source: str, start: str, topic: str, output: str) ->
       odf source resume orders --from 1200
       odf source resume orders --from 0:1200,1:950
     """
-    request = ResumeSourceRequest(ref=dataset, source_name=source, start=start, topic=topic)
+    request = ResumeSourceRequest(ref=dataset, source_name=source, start=start or "", topic=topic)
     with clients.ingest() as ingest:
         reply = ingest.ResumeSource(request, timeout=clients.CALL_TIMEOUT_SECONDS)
         if reply.head:
@@ -121,7 +122,7 @@ def skip(*, dataset: str, source: str, output: str) -> None:
     where = at if reply.skipped else dict.fromkeys(at)
     print_object({"source": reply.source_name, "skipped": reply.skipped, **where}, output)
     if not reply.skipped:
-        remark("No message failed this time; the source continues.")
+        remark("no message failed this time; the source continues")
 
 
 @command.command("set")

@@ -5,6 +5,7 @@ import click
 from odf_common.cli import clients
 from odf_common.cli.output import output_option
 from odf_common.cli.rows import arrow_table, print_records
+from odf_common.cli.user_input import Count
 from odf_common.proto.odf.node.v1.coordinator_pb2 import TailRequest
 
 
@@ -13,7 +14,7 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import TailRequest
 @click.option(
     "-n",
     "--records",
-    type=click.IntRange(min=1),
+    type=Count(1),
     default=10,
     show_default=True,
     help="Maximum number of records.",
