@@ -398,7 +398,7 @@ def described() -> tuple[tuple[str, str, str], ...]:
     return tuple(
         (
             variable(option),
-            "" if option.default in (MISSING, None) else str(option.default),
+            "" if option.default in (MISSING, None) else str(_writable(option.default)),
             option.metadata["about"],
         )
         for option in fields(Settings)
@@ -424,10 +424,15 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         )
 
 
+def _writable(value: object) -> object:
+    """Return a value as the variable may have it: 1 or 0 for a switch."""
+    return int(value) if isinstance(value, bool) else value
+
+
 def _masked(option: Field[Any], value: object) -> object:
     match value:
-        case None | bool() | int():
-            return value
+        case None | int():
+            return _writable(value)
         case _ if option.metadata.get("is_secret"):
             return "***"
         case tuple():

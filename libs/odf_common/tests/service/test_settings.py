@@ -45,6 +45,14 @@ def test_passwords_are_not_shown() -> None:
     assert shown["ODF_REDIS"] == "redis://me:***@host:1/0"
 
 
+def test_switches_are_shown_as_they_are_written() -> None:
+    shown = Settings.from_env({"ODF_SIGN_BLOCKS": "yes"}).shown()
+    assert (shown["ODF_SIGN_BLOCKS"], shown["ODF_ENGINE_SPARE"]) == (1, 0)
+    assert not any(isinstance(value, bool) for value in shown.values())
+    defaults = {name: default for name, default, _ in described()}
+    assert (defaults["ODF_VERIFY_ON_COMMIT"], defaults["ODF_SIGN_BLOCKS"]) == ("1", "0")
+
+
 def test_a_missing_setting_is_unavailable_by_name() -> None:
     with pytest.raises(Unavailable, match="ODF_ENGINE is not set"):
         Settings.from_env({}).required("engine")
