@@ -31,7 +31,7 @@ class UnsupportedStep(InvalidInput):
     step: str
 
     def advice(self) -> str:
-        return "Choose another read format or merge strategy, or convert the data before pushing it."
+        return "choose another read format or merge strategy, or convert the data before pushing it"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -47,8 +47,8 @@ class UnsupportedMediaType(InvalidInput):
 
     def advice(self) -> str:
         return (
-            f"Set the header Content-Type to the format of the body: {', '.join(self.known)}; or to "
-            "application/octet-stream for the format of the source."
+            f"set the header Content-Type to the format of the body: {', '.join(self.known)}; or to "
+            "application/octet-stream for the format of the source"
         )
 
 
@@ -63,11 +63,11 @@ class TooManyPending(Unavailable):
         return f"{self.what} wait to be committed: {self.why}"
 
     def advice(self) -> str:
-        return "Repeat the push later, or push larger batches: each one becomes a block."
+        return "repeat the push later, or push larger batches: each one becomes a block"
 
 
 QUICKER: Final = (
-    "Commit an AddPushSource with a faster query, with `odf commit`: the source continues with that."
+    "commit an AddPushSource with a faster query, with `odf commit`: the source continues with that"
 )
 
 
@@ -90,22 +90,22 @@ class SourceStopped(Refused):
         if self.reason in OF_TOPIC:
             where = f"{which} --topic {self.topic}" if self.topic else which
             return (
-                f"Nothing was skipped. Accept the topic as it is: odf source resume {where} --from earliest "
-                "(or latest, keep, or an offset)."
+                f"nothing was skipped; accept the topic as it is: `odf source resume {where} --from earliest` "
+                "(or latest, keep, or an offset)"
             )
         if self.reason == SourceGone.__name__:
-            return "Nothing was skipped. Add the push source again to continue."
+            return "nothing was skipped; add the push source again to continue"
         if self.reason == QueryTooSlow.__name__:
-            return f"Nothing was skipped. {QUICKER} To try the same query again: odf source resume {which}"
+            return f"nothing was skipped; {QUICKER}; to try the same query again: `odf source resume {which}`"
         if self.reason == SnapshotRetractsTooMuch.__name__:
             return (
-                "Nothing was retracted. If the snapshot is right: odf source set "
-                f"{which} maxRetractedShare=1, then odf source resume {which}. "
-                f"If it is not, skip it: odf source skip {which}."
+                "nothing was retracted; if the snapshot is right: `odf source set "
+                f"{which} maxRetractedShare=1`, then `odf source resume {which}`; "
+                f"if it is not, skip it: `odf source skip {which}`"
             )
         return (
-            f"Nothing was skipped. Fix the cause, then: odf source resume {which}. "
-            f"Or skip the message: odf source skip {which}."
+            f"nothing was skipped; fix the cause, then: `odf source resume {which}`; "
+            f"or skip the message: `odf source skip {which}`"
         )
 
 
@@ -137,8 +137,8 @@ class SnapshotRetractsTooMuch(Refused):
 
     def advice(self) -> str:
         return (
-            "If the snapshot is right, raise the limit with `odf source set DATASET maxRetractedShare=1`, then "
-            "continue with `odf source resume DATASET` or ingest the file again; nothing was retracted."
+            "if the snapshot is right, raise the limit with `odf source set DATASET maxRetractedShare=1`, then "
+            "continue with `odf source resume DATASET` or ingest the file again; nothing was retracted"
         )
 
 
@@ -178,8 +178,8 @@ class SourceWaiting(Refused):
 
     def advice(self) -> str:
         return (
-            "Nothing was skipped; it continues automatically as soon as the other half is in the topic. "
-            f"If that never arrives, skip this half: odf source skip {self.dataset} --source {self.source}."
+            "nothing was skipped; it continues automatically as soon as the other half is in the topic; "
+            f"if that never arrives, skip this half: `odf source skip {self.dataset} --source {self.source}`"
         )
 
 
@@ -196,7 +196,7 @@ class SourceRetries(Refused):
         return f"{what} is being retried: {self.text}"
 
     def advice(self) -> str:
-        return self.remedy or "Nothing was skipped; it continues automatically once the cause is fixed."
+        return self.remedy or "nothing was skipped; it continues automatically once the cause is fixed"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -211,7 +211,7 @@ class SourceQueries(Refused):
         return f"push source {self.source} is slow: {self.text}"
 
     def advice(self) -> str:
-        return f"After five minutes the source stops, so that it does not block others. {QUICKER}"
+        return f"after five minutes the source stops, so that it does not block others; {QUICKER}"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -231,9 +231,7 @@ class SourceBuildsIndex(Refused):
         return f"push source {self.source} is {self.text}: {far}"
 
     def advice(self) -> str:
-        return (
-            "Nothing: its messages are committed as soon as the index is complete; other sources do not wait."
-        )
+        return "do nothing: its messages are committed as soon as the index is complete; other sources do not wait"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -246,9 +244,9 @@ class RegistryUnavailable(Unavailable):
 
     def advice(self) -> str:
         return (
-            "Nothing was skipped or rejected; it continues automatically once the registry answers. Set another "
+            "nothing was skipped or rejected; it continues automatically once the registry answers; set another "
             "address or credentials with `odf source set` (schemaRegistry, schemaRegistryUser, schemaRegistryPassword, "
-            "schemaRegistryCa)."
+            "schemaRegistryCa)"
         )
 
 
@@ -347,7 +345,7 @@ class KeyReused(InvalidInput):
     key: str
 
     def advice(self) -> str:
-        return f"Push it with a key other than {self.key!r}, or without one."
+        return f"push it with a key other than {self.key!r}, or without one"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -428,10 +426,10 @@ class CannotRetry(Conflict):
     def advice(self) -> str:
         if self.is_row:
             return (
-                "Change how the source reads (`odf commit` a SetPollingSource or AddPushSource) and retry again, or "
-                "correct the row where it comes from, pull or push it again, and use `odf rejected drop`."
+                "change how the source reads (`odf commit` a SetPollingSource or AddPushSource) and retry again, or "
+                "correct the row where it comes from, pull or push it again, and use `odf rejected drop`"
             )
-        return "Push its record with `odf ingest`, have its producer publish it again, or use `odf rejected drop`."
+        return "push its record with `odf ingest`, have its producer publish it again, or use `odf rejected drop`"
 
 
 @dataclass(eq=False, kw_only=True)
