@@ -52,7 +52,7 @@ Answer = tuple[int, http.client.HTTPMessage, str]
 
 
 class Node:
-    """A node of many tenants, with the accounts and datasets of the recordings; no endpoint of a dataset does anything."""
+    """A multi-tenant node, with the accounts and datasets of the recordings; no endpoint of a dataset does anything."""
 
     def __init__(self, home: Path) -> None:
         catalog = LocalCatalog(home)

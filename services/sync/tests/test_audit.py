@@ -40,7 +40,7 @@ async def ok(_: web.Request) -> web.Response:
 
 
 class Node:
-    """A server of many tenants with a public and a private dataset of `ann`, and its audit."""
+    """A multi-tenant server with a public and a private dataset of `ann`, and its audit."""
 
     def __init__(self, home: Path, rate: RequestRate | None = None) -> None:
         catalog = LocalCatalog(home)

@@ -111,7 +111,7 @@ UNAUTHORIZED = {"message": "Unauthorized"}
         (False, "loopback", Caller(why_not_local="far"), "alice/orders", None, "ODF_HTTP_INGEST=anywhere"),
     ],
 )
-def test_a_refusal_says_what_would_allow_it_on_a_node_of_one_tenant(
+def test_a_refusal_says_what_would_allow_it_on_a_single_tenant_node(
     tmp_path: Path,
     *,
     is_multi_tenant: bool,

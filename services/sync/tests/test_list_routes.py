@@ -120,7 +120,7 @@ def test_a_page_ends_after_a_number_of_datasets_and_of_bytes(
             assert "ETag" not in rest.headers
 
 
-def test_a_node_of_one_tenant_lists_private_datasets_to_programs_on_its_machine_only(tmp_path: Path) -> None:
+def test_a_single_tenant_node_lists_private_datasets_to_programs_on_its_machine_only(tmp_path: Path) -> None:
     node = Node(tmp_path, is_multi_tenant=False)
     with running(node.app) as node.base:
         assert node.names({}) == sorted(DATASETS)

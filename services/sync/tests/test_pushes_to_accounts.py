@@ -33,7 +33,7 @@ ACCOUNTS = ("ann", "bob", "carl")
 
 
 class Node(SyncNode):
-    """A node of many tenants."""
+    """A multi-tenant node."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home)

@@ -133,7 +133,7 @@ def test_our_server_requests_the_progress_of_slow_uploads_as_recorded(
 
 
 @plays(Side.SERVER)
-def test_a_node_of_one_tenant_answers_as_recorded(tmp_path: Path, pool: Pool, case: str) -> None:
+def test_a_single_tenant_node_answers_as_recorded(tmp_path: Path, pool: Pool, case: str) -> None:
     there = recorded_node(tmp_path, lines_of(case), pool, is_multi_tenant=False)
     there.node.coordinator.add(yaml.safe_dump(root("upserts", ["city STRING"])))
 

@@ -1,4 +1,4 @@
-"""Every route × method × role × token × visibility, on a node of many tenants and on one of one (wire-facts §8.6).
+"""Every route × method × role × token × visibility, on a multi-tenant node and on a single-tenant one (wire-facts §8.6).
 
 The routes are those that the application lists, so a new endpoint needs a row here. Handlers of datasets are replaced:
 only the decision is tested. Those of no dataset answer themselves, and may reveal nothing of a private dataset to
@@ -132,7 +132,7 @@ class Someone:
 
 
 class Node:
-    """A server with a public and a private dataset of alice's, and on a node of one tenant of no account's too."""
+    """A server with a public and a private dataset of alice's, and on a single-tenant node of no account's too."""
 
     def __init__(self, home: Path, *, is_multi_tenant: bool, local_writers: str = "loopback") -> None:
         self.datasets = in_files(home)
@@ -262,7 +262,7 @@ def limited(node: Node) -> dict[str, Someone]:
     }
 
 
-def of_many_tenants(home: Path) -> tuple[Node, dict[str, Someone]]:
+def multi_tenant(home: Path) -> tuple[Node, dict[str, Someone]]:
     """Return a node, and callers with each role and each kind of token."""
     node = Node(home, is_multi_tenant=True).with_probes()
     roles = {role.name.lower(): role for role in (Role.READER, Role.EDITOR, Role.MAINTAINER)}
@@ -283,7 +283,7 @@ def of_many_tenants(home: Path) -> tuple[Node, dict[str, Someone]]:
     return node, callers | limited(node) | invalid(node)
 
 
-def of_one_tenant(home: Path) -> tuple[Node, dict[str, Someone]]:
+def single_tenant(home: Path) -> tuple[Node, dict[str, Someone]]:
     """Return a node whose accounts and local programs own all, and callers."""
     node = Node(home, is_multi_tenant=False).with_probes()
     node.directory.add_account(Name("alice"), None)
@@ -298,7 +298,7 @@ def of_one_tenant(home: Path) -> tuple[Node, dict[str, Someone]]:
     return node, callers | {name: invalid(node)[name] for name in ("expired", "no bearer")}
 
 
-@pytest.fixture(scope="module", params=[of_many_tenants, of_one_tenant], ids=["many tenants", "one tenant"])
+@pytest.fixture(scope="module", params=[multi_tenant, single_tenant], ids=["multi-tenant", "single-tenant"])
 def world(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Node, dict[str, Someone]]]:
@@ -442,7 +442,7 @@ def test_a_token_is_good_until_it_expires_or_is_revoked(tmp_path: Path) -> None:
     assert directory.caller(forever.text()).has_invalid_token
 
 
-def test_names_without_account_are_not_served_by_a_node_of_many_tenants(tmp_path: Path) -> None:
+def test_names_without_account_are_not_served_by_a_multi_tenant_node(tmp_path: Path) -> None:
     node = Node(tmp_path, is_multi_tenant=True)
     node.directory.add_account(Name("alice"), None)
     node.add_dataset("orphan", Visibility.PUBLIC)

@@ -119,7 +119,7 @@ RECORDINGS: Final = {
         client=SPEAKS, server="test_our_server_keeps_nothing_of_a_push_with_a_corrupt_block"
     ),
     "single-tenant-push": Sides(client=PUSHES, server=SERVED_PUSH),
-    "single-tenant-info": Sides(client=BY_HAND, server="test_a_node_of_one_tenant_answers_as_recorded"),
+    "single-tenant-info": Sides(client=BY_HAND, server="test_a_single_tenant_node_answers_as_recorded"),
     "rest-identity": Sides(client=BY_HAND, server=CALLED),
     "rest-login": Sides(client=BY_HAND, server=CALLED),
     "device-flow": Sides(client=BY_HAND, server=CALLED),

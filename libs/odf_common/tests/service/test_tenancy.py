@@ -25,7 +25,7 @@ def test_a_home_of_a_multi_tenant_node_is_not_made_public_by_a_forgotten_setting
     require_tenancy(tenancy(home, "single"))
 
 
-def test_a_single_tenant_home_may_become_one_of_many_tenants(tmp_path: Path) -> None:
+def test_a_single_tenant_home_may_become_multi_tenant(tmp_path: Path) -> None:
     require_tenancy(tenancy(tmp_path, "single"))
     assert not list(tmp_path.iterdir())
     require_tenancy(tenancy(tmp_path, "multi"))

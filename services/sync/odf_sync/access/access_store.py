@@ -42,7 +42,7 @@ class AccessUnreadable(Damaged):
         """Return what the user can do."""
         return (
             f"stop the node, restore {FILE} from a backup, or move it away: accounts, tokens and roles are then gone, "
-            "private datasets stay private, and on a node of many tenants all are"
+            "private datasets stay private, and on a multi-tenant node all are"
         )
 
 

@@ -22,7 +22,7 @@ from odf_sync.access.rules import Action, Caller, Role, Verdict, Visibility, dec
 
 LOOPBACK, ANYWHERE, OFF = "loopback", "anywhere", "off"  # values of ODF_HTTP_INGEST
 BEARER: Final = "bearer"
-NO_ACCOUNT: Final = "/{dataset}"  # path of a dataset on a node of one tenant
+NO_ACCOUNT: Final = "/{dataset}"  # path of a dataset on a single-tenant node
 NO_ROUTE: Final = "Not Found"
 INVALID_TOKEN: Final = "Authentication token invalid"  # noqa: S105 - a message
 
