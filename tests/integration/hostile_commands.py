@@ -87,7 +87,7 @@ def is_reset(street: Street, name: str) -> bool:
     try:
         street.node.run(f"reset {name} 3 --yes")
     except CommandFailed as error:
-        if "was moved meanwhile" not in str(error):
+        if "has moved in the meantime" not in str(error):
             raise
         return False
     return True

@@ -229,7 +229,9 @@ def test_a_repository_that_has_diverged_is_refused(
     story.ingest(notes, some(500, 10))
     said = reader.node.fails(f"pull {url}")
     assert f"follow the last common block {fork_at}" in said
-    assert "look at it with `odf pull URL --as NAME@REF`; `odf pull URL --force` replaces" in said
+    assert (
+        "look at the other chain with `odf pull URL --as NAME@REF`; `odf pull URL --force` replaces" in said
+    )
     assert reader.summary(notes) == before
     assert reader.verify(notes)[0]["verdict"] == "valid"
     assert_objects_are_whole(reader.folder(notes))

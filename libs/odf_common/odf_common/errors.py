@@ -99,7 +99,7 @@ class HeadMoved(Conflict):
         """Return which reference it is, and where it was expected and is."""
         what = "the head" if self.ref is None else f"reference {self.ref}"
         expected, actual = self.expected or "none", self.actual or "none"
-        return f"{what} of {self.dataset} was moved meanwhile: expected {expected}, found {actual}"
+        return f"{what} of {self.dataset} has moved in the meantime: expected {expected}, found {actual}"
 
 
 @dataclass(eq=False, kw_only=True)

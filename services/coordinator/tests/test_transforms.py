@@ -131,7 +131,7 @@ def test_a_derivative_that_moved_meanwhile_is_planned_again(chain: Coordinator) 
     chain.work()
     chain.push("cities", "Rome", minute=1)
 
-    with pytest.raises(HeadMoved, match="was moved meanwhile"):
+    with pytest.raises(HeadMoved, match="has moved in the meantime"):
         chain.scheduler._transformer.perform(known, plan)
     chain.work()
 

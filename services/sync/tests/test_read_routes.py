@@ -134,17 +134,17 @@ def test_a_tail_is_laid_out_as_asked(url: str) -> None:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("tail?limit=0", "limit is not a number from 1 to 10000"),
-        ("tail?limit=10001", "limit is not a number from 1 to 10000"),
-        ("tail?limit=-1", "limit is not a number from 1 to 10000"),
-        ("tail?limit=1e3", "limit is not a number from 1 to 10000"),
-        ("tail?limit=%D9%A1", "limit is not a number from 1 to 10000"),
-        ("tail?skip=999999999999", "skip is not a number from 0 to 10000"),
-        ("tail?dataFormat=Csv", "'Csv' is none of JsonAoS, JsonSoA, JsonAoA"),
-        ("tail?schemaFormat=ArrowJson", "'ArrowJson' is none of Parquet"),
+        ("tail?limit=0", "limit: expected a number from 1 to 10000, got '0'"),
+        ("tail?limit=10001", "limit: expected a number from 1 to 10000, got '10001'"),
+        ("tail?limit=-1", "limit: expected a number from 1 to 10000, got '-1'"),
+        ("tail?limit=1e3", "limit: expected a number from 1 to 10000, got '1e3'"),
+        ("tail?limit=%D9%A1", "limit: expected a number from 1 to 10000, got '١'"),
+        ("tail?skip=999999999999", "skip: expected a number from 0 to 10000, got '999999999999'"),
+        ("tail?dataFormat=Csv", "expected one of JsonAoS, JsonSoA, JsonAoA, got 'Csv'"),
+        ("tail?schemaFormat=ArrowJson", "expected one of Parquet, got 'ArrowJson'"),
         (
             "metadata?include=Seed,Secret",
-            "'Secret' is none of Attachments, Info, License, Refs, Schema, Seed, Vocab",
+            "expected one of Attachments, Info, License, Refs, Schema, Seed, Vocab, got 'Secret'",
         ),
     ],
 )

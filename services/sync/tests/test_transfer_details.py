@@ -366,8 +366,11 @@ HEAD: dict[str, Any] = {"dataset": "cities", "expected": "f1", "actual": None}
             RemoteAhead(url="odf+http://h/x", blocks=1),
             "the chain at odf+http://h/x is ahead: it has 1 block more than the local one",
         ),
-        (HeadMoved(**HEAD), "the head of cities was moved meanwhile: expected f1, found none"),
-        (HeadMoved(**HEAD, ref="a"), "reference a of cities was moved meanwhile: expected f1, found none"),
+        (HeadMoved(**HEAD), "the head of cities has moved in the meantime: expected f1, found none"),
+        (
+            HeadMoved(**HEAD, ref="a"),
+            "reference a of cities has moved in the meantime: expected f1, found none",
+        ),
         (
             ObjectDiffers(**OBJECT, actual="7 bytes"),
             "data/f1620 at file:///srv/x is not what block 3 (f16) declares, but 7 bytes",

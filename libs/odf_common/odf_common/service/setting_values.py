@@ -56,7 +56,7 @@ def http_url(text: str) -> str:
 def public_url(text: str) -> str:
     """Return a URL of http or https, without slash at its end."""
     if "?" in text or "#" in text:
-        raise ValueError("expected a URL without a query and a fragment")
+        raise ValueError("expected a URL without a query or a fragment")
     return http_url(text).rstrip("/")
 
 

@@ -79,8 +79,14 @@ def test_every_type_of_geometry_is_kept_as_geojson(type_: str) -> None:
     ("bad", "reason"),
     [
         ({"type": "Point", "coordinates": [1, 2]}, "its type is 'Point' instead of 'Feature'"),
-        (feature("a", {"type": "Sphere", "coordinates": []}), "column geometry: type 'Sphere'"),
-        (feature("a", {"type": "Point"}), "column geometry: type 'Point', or what it lacks"),
+        (
+            feature("a", {"type": "Sphere", "coordinates": []}),
+            "column geometry: 'Sphere' is not a type of GeoJSON geometries",
+        ),
+        (
+            feature("a", {"type": "Point"}),
+            "column geometry: a geometry of type 'Point' needs a list of coordinates",
+        ),
         (
             feature("a", {"type": "Point", "coordinates": ["1", 2]}),
             "column geometry: '1' is not a coordinate",
@@ -90,9 +96,12 @@ def test_every_type_of_geometry_is_kept_as_geojson(type_: str) -> None:
             feature(
                 "a", {**COLLECTION, "geometries": [POINT, {**COLLECTION, "geometries": [{"type": "Point"}]}]}
             ),
-            "column geometry: type 'Point', or what it lacks",
+            "column geometry: a geometry of type 'Point' needs a list of coordinates",
         ),
-        (feature("a", {"type": "GeometryCollection"}), "column geometry: type 'GeometryCollection', or what"),
+        (
+            feature("a", {"type": "GeometryCollection"}),
+            "type 'GeometryCollection' needs a list of geometries",
+        ),
         (feature("a", "POINT (1 2)"), r"column geometry: 'POINT \(1 2\)' is not a GeoJSON geometry"),
         (feature("a", geometry=None) | {"properties": [1]}, "its properties are not an object"),
         ({**feature("a"), "properties": {"geometry": 1}}, "a property has the name of the geometry column"),

@@ -36,7 +36,10 @@ class ChainsDiverged(Conflict):
 
     def advice(self) -> str:
         """Return what to do."""
-        return "look at it with `odf pull URL --as NAME@REF`; `odf pull URL --force` replaces the local chain with it"
+        return (
+            "look at the other chain with `odf pull URL --as NAME@REF`; `odf pull URL --force` replaces the local one "
+            "with it"
+        )
 
 
 @dataclass(eq=False, kw_only=True)

@@ -60,8 +60,11 @@ def _checked(geometry: object) -> object:
             _checked(member)
     elif type_ in _POSITIONS and isinstance(geometry.get("coordinates"), list):
         _require_numbers(geometry["coordinates"])
+    elif type_ == _COLLECTION or type_ in _POSITIONS:
+        needed = "geometries" if type_ == _COLLECTION else "coordinates"
+        raise _refused(f"a geometry of type {type_!r} needs a list of {needed}")
     else:
-        raise _refused(f"type {shown(type_)}, or what it lacks, makes no GeoJSON geometry")
+        raise _refused(f"{shown(type_)} is not a type of GeoJSON geometries")
     return geometry
 
 

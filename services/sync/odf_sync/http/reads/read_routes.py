@@ -221,7 +221,7 @@ def _number(text: str | None, default: int, name: str, *, minimum: int) -> int:
         return default
     is_short = text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_RECORDS))
     if not is_short or not minimum <= int(text) <= MAX_RECORDS:
-        raise _refused(f"{name} is not a number from {minimum} to {MAX_RECORDS}")
+        raise _refused(f"{name}: expected a number from {minimum} to {MAX_RECORDS}, got {text!r}")
     return int(text)
 
 
@@ -231,7 +231,7 @@ def _chosen(choices: type[E], text: str | None, default: Any) -> Any:  # noqa: A
     try:
         return choices(text)
     except ValueError as error:
-        raise _refused(f"{text!r} is none of {_choices(choices)}") from error
+        raise _refused(f"expected one of {_choices(choices)}, got {text!r}") from error
 
 
 def _part(text: str) -> Part:

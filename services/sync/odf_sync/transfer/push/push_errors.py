@@ -28,7 +28,9 @@ class PushDiverged(ChainsDiverged):
 
     def advice(self) -> str:
         """Return what to do."""
-        return "stage theirs with `odf pull URL --as NAME@REF` and look at it; --force replaces it with this chain"
+        return (
+            "look at the other chain with `odf pull URL --as NAME@REF`; --force replaces it with this chain"
+        )
 
 
 @dataclass(eq=False, kw_only=True)
