@@ -16,6 +16,8 @@ def test_a_decision_begins_with_its_title_and_its_date(decision: Path) -> None:
     assert BEGINNING.match(decision.read_text("utf-8"))
 
 
-def test_every_decision_is_in_the_index() -> None:
-    listed = re.findall(r"\((0.+\.md)\)", (FOLDER / "index.md").read_text("utf-8"))
-    assert listed == [file.name for file in DECISIONS]
+def test_every_decision_is_in_the_index_with_its_title() -> None:
+    rows = re.findall(r"\[(\d{4})\]\((0.+\.md)\) \| (.+) \|", (FOLDER / "index.md").read_text("utf-8"))
+    titles = [file.read_text("utf-8").splitlines()[0] for file in DECISIONS]
+    listed = [(file, f"# {number}. {title}") for number, file, title in rows]
+    assert listed == [(file.name, title) for file, title in zip(DECISIONS, titles, strict=True)]
