@@ -4,7 +4,7 @@ import ast
 import re
 import tokenize
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -16,11 +16,24 @@ MODULES = [
     file for package in PACKAGES for file in sorted(package.rglob("*.py")) if "proto" not in file.parts
 ]
 QUOTED = re.compile(r"(?<!`)`([A-Za-z_][\w.]*)`(?!`)")
+MODULE = re.compile(r"(?<!`)`([a-z_]+)`(?!`)")
 WORD = re.compile(r"[A-Za-z_]\w*")
 # Names of other systems: errno, the FlatBuffers schema, Python, Spark and Java.
 FOREIGN = {
     *("EIO", "ESTALE", "MetadataEventWrapper", "preexec_fn"),
     *("ParseException", "TreeNode.toJSON", "Double.equals"),
+}
+# What the docstring of a package quotes that is not a module of it: commands, libraries, parameters, routes.
+NOT_MODULES = {
+    "odf",
+    "command",
+    "confluent_kafka",
+    "flatbuffers",
+    "flock",
+    "metadata",
+    "schema",
+    "pull",
+    "push",
 }
 MAX_MODULE_LINES = 500
 MAX_BODY_LINES = 40
@@ -116,6 +129,26 @@ def test_a_removed_name_would_be_found() -> None:
     assert exists("Committer.lock")
     assert not exists("Committer.exclusively")
     assert not exists("grpc_client.calling")
+
+
+def strange_modules(docstring: str, defined: Collection[str]) -> list[str]:
+    """Return the quoted names of modules that are neither children of a package nor defined in it."""
+    return [name for name in MODULE.findall(docstring) if name not in {*defined, *NOT_MODULES}]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_modules_in_the_docstring_of_a_package_are_its_own(package: Path) -> None:
+    strange = {}
+    for file in (file for file in MODULES if file.is_relative_to(package) and file.stem == "__init__"):
+        own = {path.stem for path in file.parent.iterdir()}
+        own |= {node.name for node in nodes_of(file) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        if found := strange_modules(ast.get_docstring(tree_of(file)) or "", own):
+            strange[str(file.relative_to(ROOT))] = found
+    assert strange == {}
+
+
+def test_a_renamed_module_would_be_found() -> None:
+    assert strange_modules("`rules` decides, `store` stores; see `Store` and `odf`.", {"rules"}) == ["store"]
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)

@@ -1,4 +1,4 @@
-"""The page "Where to look" names existing modules and names that they define."""
+"""The pages "Where to look" and "Services" name existing modules, and the first one names that they define."""
 
 import ast
 import re
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+SERVICES = (ROOT / "docs" / "services.md").read_text("utf-8")
 PAGE = (ROOT / "docs" / "where-to-look.md").read_text("utf-8")
 PACKAGES = {path.name: path for path in (*ROOT.glob("libs/*/odf_*"), *ROOT.glob("services/*/odf_*"))}
 QUOTED = re.compile(r"`([^`]+)`")
@@ -38,6 +39,40 @@ def test_names_in_rows_exist(paths: list[Path], names: list[str]) -> None:
     assert [path for path in paths if not path.exists()] == []
     defined = set().union(*(defined_in(path) for path in paths if path.is_file()))
     assert [name for name in names if name not in defined] == []
+
+
+def described_packages() -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Iterate over the folder of the service, what is described, and what else is named, of each row in "Services"."""
+    service, is_table = Path(), False
+    for line in SERVICES.splitlines():
+        if line.startswith("## "):
+            service = PACKAGES["odf_" + line.removeprefix("## ").replace("-", "_")]
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0] in {"package", "module"}:
+            is_table = True
+        elif not line.startswith("|"):
+            is_table = False
+        elif is_table and cells[0] != "---":
+            yield service, QUOTED.findall(cells[0]), QUOTED.findall(cells[1])
+
+
+@pytest.mark.parametrize(
+    ("service", "described", "named"),
+    [pytest.param(*row, id=f"{row[0].name}-{'-'.join(row[1])}") for row in described_packages()],
+)
+def test_packages_and_modules_of_services_exist(
+    service: Path, described: list[str], named: list[str]
+) -> None:
+    children = {path.stem for path in service.iterdir()}
+    assert described
+    assert [name for name in described if name not in children] == []
+    inside = {path.stem for name in described for path in (service / name).rglob("*")}
+    others = {".".join(path.parts[-2:]) for package in PACKAGES.values() for path in package.iterdir()}
+    assert [name for name in named if name not in inside | others] == []
+
+
+def test_every_service_has_a_table() -> None:
+    assert {service.name for service, *_ in described_packages()} == PACKAGES.keys() - {"odf_common"}
 
 
 @pytest.mark.parametrize("word", ["late", "format", "Kafka", "equal", "NaN"])
