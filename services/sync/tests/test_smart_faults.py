@@ -316,7 +316,7 @@ RUNNING = UploadsRunning(uploaded_objects_count=1)
 
 def test_uploads_are_awaited_while_bytes_of_objects_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the client sends: otherwise its answers would occupy a slot forever."""
-    monkeypatch.setattr(serve_push, "ROUNDS", 2)
+    monkeypatch.setattr(serve_push, "MAX_FRUITLESS_MESSAGES", 2)
     steady = Silent(None, RUNNING, None, RUNNING, None, UploadsComplete())
     arrived = iter([0, 0, 1, 1, 2, 2])
     asyncio.run(serve_push._uploaded(cast("Any", steady), lambda: next(arrived)))
@@ -327,7 +327,7 @@ def test_uploads_are_awaited_while_bytes_of_objects_arrive(monkeypatch: pytest.M
 def test_a_client_that_sends_no_object_is_disconnected(
     monkeypatch: pytest.MonkeyPatch, answers: tuple[object, object]
 ) -> None:
-    monkeypatch.setattr(serve_push, "ROUNDS", 2)
+    monkeypatch.setattr(serve_push, "MAX_FRUITLESS_MESSAGES", 2)
     with pytest.raises(TimeoutError, match="no byte of an object arrived for 2 questions and answers"):
         asyncio.run(serve_push._uploaded(cast("Any", Silent(*answers, UploadsComplete())), lambda: 7))
     asyncio.run(serve_push._uploaded(cast("Any", Silent(answers[0], UploadsComplete())), lambda: 7))

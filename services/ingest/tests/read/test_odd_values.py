@@ -23,19 +23,19 @@ def rows_and_reasons(
     read: Callable[[Sequence[bytes]], pa.Table], faults: Any, some: Sequence[bytes]
 ) -> list[Any]:
     """Return for each value its record, as bytes, or the reason why it was rejected."""
-    outcome = isolate_bad_records(some, read, faults, chunk=8)
-    found: list[Any] = [None] * len(some)
-    for place, reason in outcome.bad.items():
-        found[place] = reason
-    rows = [] if outcome.table is None else outcome.table.to_batches()
+    isolated = isolate_bad_records(some, read, faults, chunk=8)
+    outcomes: list[Any] = [None] * len(some)
+    for place, reason in isolated.bad.items():
+        outcomes[place] = reason
+    rows = [] if isolated.table is None else isolated.table.to_batches()
     shown = [
         tuple(column.slice(row, 1).to_string() for column in one.columns)
         for one in rows
         for row in range(len(one))
     ]
-    for place, row in zip(outcome.kept.tolist(), shown, strict=True):
-        found[place] = row
-    return found
+    for place, row in zip(isolated.kept.tolist(), shown, strict=True):
+        outcomes[place] = row
+    return outcomes
 
 
 @given(data=st.data())
@@ -105,13 +105,13 @@ def test_a_file_has_the_records_of_its_lines_or_is_refused_for_one_of_them(
     schema = declared(step, data.draw(st.sampled_from(types)))
     lines = data.draw(st.lists(odd_messages(step).filter(partial(is_line, step)), min_size=1, max_size=8))
     alone = [table_or_reason(partial(read_records, step, [line], schema)) for line in lines]
-    found = table_or_reason(partial(read_batch, step, b"\n".join(lines), schema))
+    outcome = table_or_reason(partial(read_batch, step, b"\n".join(lines), schema))
     reasons = [f"line {number}: {one}" for number, one in enumerate(alone, 1) if isinstance(one, str)]
     if reasons:
-        assert found in reasons
+        assert outcome in reasons
     else:
-        assert isinstance(found, pa.Table)
-        assert found.to_string() == pa.concat_tables(alone).combine_chunks().to_string()
+        assert isinstance(outcome, pa.Table)
+        assert outcome.to_string() == pa.concat_tables(alone).combine_chunks().to_string()
 
 
 def is_line(step: ReadStep, text: bytes) -> bool:
@@ -142,11 +142,11 @@ def table_or_reason(read: Callable[[], pa.Table]) -> pa.Table | str:
 def test_an_odd_message_is_a_record_or_is_rejected_for_a_reason(step: ReadStep, type_: str) -> None:
     schema = declared(step, type_)
     for message in messages_of(step):
-        found = table_or_reason(partial(read_records, step, [message], schema))
-        assert found
-        if isinstance(found, pa.Table):
-            found.validate(full=True)
-            assert len(found) == 1
+        outcome = table_or_reason(partial(read_records, step, [message], schema))
+        assert outcome
+        if isinstance(outcome, pa.Table):
+            outcome.validate(full=True)
+            assert len(outcome) == 1
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -154,5 +154,5 @@ def test_a_file_or_whole_batch_of_odd_values_is_read_or_refused(step: ReadStep) 
     for message in messages_of(step):
         for text in (message, b"[%s]" % message, message + b"\n" + message):
             for schema in (declared(step, "DOUBLE"), declared(step, "BIGINT"), None):
-                found = table_or_reason(partial(read_batch, step, text, schema))
-                assert isinstance(found, pa.Table) or found
+                outcome = table_or_reason(partial(read_batch, step, text, schema))
+                assert isinstance(outcome, pa.Table) or outcome

@@ -1,6 +1,7 @@
 """Accounts, tokens and roles in `access.db`, a private database of sync.
 
-What it has about a dataset is about one incarnation: it ends with the dataset, whatever gets its id afterwards.
+Rows about a dataset belong to one creation of it (`incarnation`), and are deleted with it, so a later dataset of the
+same id inherits nothing.
 
 While it cannot be read every call fails: no request is then allowed.
 """

@@ -22,7 +22,7 @@ WAIT_SECONDS: Final = 300.0  # for others; then the push is refused
 FIRST_SECONDS: Final = 60.0  # for a large message, and one second more for each of these bytes
 BYTES_PER_SECOND: Final = 64 * 1024
 AROUND_BYTES: Final = 64 * 1024  # of JSON, at most, around an archive
-CHARACTERS: Final = 4  # of JSON, at most, per byte of an archive
+JSON_BYTES_PER_ARCHIVE_BYTE: Final = 4  # at most
 ENTRY_BYTES: Final = 1536  # of an archive for each block: header, padding, and what does not compress
 BUSY: Final = "too many large pushes at a time; try again later"
 
@@ -30,7 +30,9 @@ BUSY: Final = "too many large pushes at a time; try again later"
 def message_bytes(plan: TransferPlan) -> int:
     """Return how long the message with the blocks of a plan may be."""
     archive = plan.bytes_in_raw_blocks + ENTRY_BYTES * plan.num_blocks
-    return min(MAX_LARGE_MESSAGE_BYTES, max(SMALL_BYTES, AROUND_BYTES + CHARACTERS * archive))
+    return min(
+        MAX_LARGE_MESSAGE_BYTES, max(SMALL_BYTES, AROUND_BYTES + JSON_BYTES_PER_ARCHIVE_BYTE * archive)
+    )
 
 
 def seconds_for(size: int) -> float:

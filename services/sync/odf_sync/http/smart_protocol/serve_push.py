@@ -64,7 +64,8 @@ NOT_BY_FORCE: Final = "a forced push needs the role of a maintainer or owner, an
 NOT_FREE: Final = "it cannot be created under this name now"
 STALLED_SECONDS: Final = 60.0  # in which nothing of a large message, or of its archive, has arrived
 STALLED_BYTES: Final = 64 * 1024  # fewer in that time are as good as none
-ROUNDS: Final = 120  # of questions about the progress, and answers, without a byte of an object: 10 minutes
+# Questions about the progress, and answers to them, while no byte of an object arrives: 10 minutes.
+MAX_FRUITLESS_MESSAGES: Final = 120
 OBJECTS_OF_BLOCK: Final = 2  # a slice and a checkpoint
 MORE_OBJECTS: Final = 1000  # that a client may list too many
 
@@ -302,7 +303,7 @@ async def _receive_objects(
 async def _uploaded(channel: Channel, received: Callable[[], int]) -> None:
     """Return when all objects were sent; ask for the progress meanwhile, while bytes of objects are `received`."""
     before, fruitless = received(), 0
-    while fruitless < ROUNDS:
+    while fruitless < MAX_FRUITLESS_MESSAGES:
         try:
             message = await channel.receive(PROGRESS_SECONDS)
         except TimeoutError:
@@ -312,7 +313,9 @@ async def _uploaded(channel: Channel, received: Callable[[], int]) -> None:
                 return
         now = received()
         before, fruitless = now, 0 if now != before else fruitless + 1
-    raise TimeoutError(f"no byte of an object arrived for {ROUNDS} questions and answers about the progress")
+    raise TimeoutError(
+        f"no byte of an object arrived for {MAX_FRUITLESS_MESSAGES} questions and answers about the progress"
+    )
 
 
 def _refused(phase: Phase, text: str) -> TransferRefused:

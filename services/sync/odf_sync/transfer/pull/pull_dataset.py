@@ -220,7 +220,7 @@ class _Pull:
 
 
 def _exchange(there: RemoteDataset, copy: LocalCopy) -> AbstractContextManager[None]:
-    """Return a context in which a repository that needs to know it knows which blocks are here."""
+    """Open the Smart exchange, which starts from the local head; other repositories need none."""
     if not isinstance(there, SmartDataset):
         return nullcontext()
     return there.exchange(None if copy.here is None else copy.here.head, is_forced=copy.may_diverge)

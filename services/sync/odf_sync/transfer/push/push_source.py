@@ -34,7 +34,7 @@ class Push:
     visibility: DatasetVisibility = DatasetVisibility.PRIVATE
     """Of a dataset that is created."""
     is_chosen: bool = False
-    """Whether that was chosen, or is to be kept as it is here; a single-tenant node ignores what is only a default."""
+    """Whether the user chose the visibility, or the local dataset has it; a single-tenant node overrides a default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

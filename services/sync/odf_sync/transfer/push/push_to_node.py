@@ -26,7 +26,7 @@ from odf_sync.smart.channel import MESSAGE_BYTES as MESSAGE_LIMIT
 from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.connection import Connection
 from odf_sync.smart.exchange import CLOSE_OK, PUSH
-from odf_sync.smart.large_messages import AROUND_BYTES, CHARACTERS
+from odf_sync.smart.large_messages import AROUND_BYTES, JSON_BYTES_PER_ARCHIVE_BYTE
 from odf_sync.smart.messages import (
     CHOSEN,
     CHOSEN_HEADER,
@@ -63,7 +63,7 @@ from odf_sync.transfer.push.upload import File, Uploader, at_a_time
 MESSAGE_BYTES: Final = 32 * 1024
 # Of the blocks in one message, with their headers: as JSON they have up to four times as many, which is all that other
 # nodes take; 16 MiB.
-PART_BYTES: Final = (MESSAGE_LIMIT - AROUND_BYTES) // CHARACTERS
+PART_BYTES: Final = (MESSAGE_LIMIT - AROUND_BYTES) // JSON_BYTES_PER_ARCHIVE_BYTE
 UPLOADS: Final = 8  # objects at a time
 # A list that is sent before its turn is shorter, as the other node keeps it until then.
 LISTED_EARLY: Final = 1_000
