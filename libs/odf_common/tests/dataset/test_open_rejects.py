@@ -61,7 +61,9 @@ def test_a_place_is_read_as_it_is_listed(text: str, expected: tuple[str, str]) -
     assert (read.source_name, read.location) == expected
 
 
-@pytest.mark.parametrize("text", ["", "7", "0/", "/1", "0/-1", "0/x", "a/0", "row/", "row/x"])
+@pytest.mark.parametrize(
+    "text", ["", "7", "0/", "/1", "0/-1", "0/x", "a/0", "row/", "row/x", "0/" + "9" * 20]
+)
 def test_an_invalid_place_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="expected PARTITION/OFFSET"):
         location_in(text)

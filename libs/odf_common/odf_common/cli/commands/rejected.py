@@ -23,7 +23,9 @@ from odf_common.proto.odf.node.v1.ingest_pb2 import (
 
 DEFAULT_MESSAGES: Final = 20  # messages listed by default
 SHOWN_VALUE_BYTES: Final = 4096  # of each value that the list asks for
-FORM: Final = re.compile(r"(?:(?P<source>.+)/)?(?P<part>\d+|row)/(?P<number>\d+)", re.ASCII | re.DOTALL)
+FORM: Final = re.compile(
+    r"(?:(?P<source>.+)/)?(?P<part>\d{1,9}|row)/(?P<number>\d{1,19})", re.ASCII | re.DOTALL
+)
 
 
 def location_in(text: str) -> RejectedLocation:
