@@ -173,6 +173,22 @@ def test_no_two_modules_of_a_package_have_a_public_class_of_one_name(package: Pa
     assert [name for name, count in names.items() if count > 1] == []
 
 
+def hints(file: Path) -> Iterator[str]:
+    """Yield the strings that `advice` returns; {} stands for what is only known when it runs."""
+    for node in nodes_of(file):
+        if isinstance(node, ast.FunctionDef) and node.name == "advice":
+            for part in ast.walk(node):
+                if isinstance(part, ast.Return) and isinstance(part.value, ast.Constant | ast.JoinedStr):
+                    pieces = part.value.values if isinstance(part.value, ast.JoinedStr) else [part.value]
+                    yield "".join(str(one.value) if isinstance(one, ast.Constant) else "{}" for one in pieces)
+
+
+def test_hints_are_fragments() -> None:
+    all_hints = [hint for file in MODULES for hint in hints(file)]
+    assert len(all_hints) > 50
+    assert [hint for hint in all_hints if re.match(r"[A-Z][a-z]", hint) or hint.endswith(".")] == []
+
+
 def test_modules_are_short() -> None:
     lines = {str(file.relative_to(ROOT)): len(file.read_text("utf-8").splitlines()) for file in MODULES}
     assert {name: count for name, count in lines.items() if count > MAX_MODULE_LINES} == {}

@@ -60,7 +60,7 @@ def test_a_half_waits_for_the_other_one_and_later_records_wait_too(make_bench: A
         node.drains.waiting_timeout = 0.0
         with pytest.raises(SourceWaiting, match="a -C without a") as waiting:
             node.drain()
-        assert "odf source skip a --source default." in waiting.value.advice()
+        assert "`odf source skip a --source default`" in waiting.value.advice()
         assert [str(why) for why in node.owned.stuck().values()] == [
             "push source default waits for more: record 1: a -C without a +C after it"
         ]

@@ -104,7 +104,7 @@ def test_a_snapshot_that_retracts_too_much_stops_the_source_until_its_limit_is_r
     assert why is not None
     assert why.reason == "SnapshotRetractsTooMuch"
     assert "retract 199 of 200 rows" in why.text
-    assert "maxRetractedShare=1, then odf source resume" in why.advice()
+    assert "maxRetractedShare=1`, then `odf source resume" in why.advice()
     assert len(bench.rows()) == 200
     assert bench.coordinator.letters == []
     save_settings(bench.blobs, bench.dataset, "default", SourceSettings(max_retracted_share=1.0))
