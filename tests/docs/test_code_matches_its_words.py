@@ -1,4 +1,4 @@
-"""Names in docstrings and comments exist; modules have distinct names, and are as short as CONTRIBUTING requires."""
+"""Names in the code: those in prose exist, and each means one thing; modules are as short as CONTRIBUTING requires."""
 
 import ast
 import re
@@ -35,6 +35,10 @@ NOT_MODULES = {
     "pull",
     "push",
 }
+# Calls that log, and the names of facts that have another one.
+LOGGERS = {"log", "structlog.contextvars"}
+LOG_CALLS = {"debug", "info", "warning", "error", "exception", "bound_contextvars"}
+OTHER_FACTS = {"reason": "why", "cause": "why", "error": "code", "id": "dataset_id"}
 MAX_MODULE_LINES = 500
 MAX_BODY_LINES = 40
 
@@ -187,6 +191,53 @@ def test_hints_are_fragments() -> None:
     all_hints = [hint for file in MODULES for hint in hints(file)]
     assert len(all_hints) > 50
     assert [hint for hint in all_hints if re.match(r"[A-Z][a-z]", hint) or hint.endswith(".")] == []
+
+
+def log_calls(file: Path) -> Iterator[ast.Call]:
+    for node in nodes_of(file):
+        match node:
+            case ast.Call(func=ast.Attribute(attr=name, value=of)):
+                if name in LOG_CALLS and ast.unparse(of) in LOGGERS:
+                    yield node
+
+
+def facts_of_logs(file: Path) -> Iterator[dict[str, ast.expr]]:
+    """Yield the facts of each call that logs, and each literal that such calls take by `**`."""
+    starred = set()
+    for call in log_calls(file):
+        yield {fact.arg: fact.value for fact in call.keywords if fact.arg is not None}
+        starred |= {ast.unparse(fact.value) for fact in call.keywords if fact.arg is None}
+    for node in nodes_of(file):
+        match node:
+            case ast.Assign(targets=[target], value=ast.Dict(keys=keys, values=values)):
+                if ast.unparse(target) in starred:
+                    pairs = zip(keys, values, strict=True)
+                    yield {str(key.value): value for key, value in pairs if isinstance(key, ast.Constant)}
+
+
+def misnamed(facts: dict[str, ast.expr]) -> Iterator[str]:
+    yield from (f"{name}: say {OTHER_FACTS[name]}" for name in facts if name in OTHER_FACTS)
+    if "dataset" in facts and ast.unparse(facts["dataset"]).startswith("str("):
+        yield "dataset: it is the name, dataset_id the id"
+    if "dataset" in facts and "dataset_id" not in facts:
+        yield "dataset: without dataset_id, which finds all lines of a dataset"
+
+
+def test_one_fact_has_one_name_in_all_logs() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}: {fault}"
+        for file in MODULES
+        for facts in facts_of_logs(file)
+        for fault in misnamed(facts)
+    ]
+    assert found == []
+
+
+def test_a_misnamed_fact_would_be_found() -> None:
+    call = ast.parse("log.info('polled', dataset=str(dataset), reason='')", mode="eval").body
+    assert isinstance(call, ast.Call)
+    faults = [*misnamed({fact.arg: fact.value for fact in call.keywords if fact.arg is not None})]
+    assert [fault.partition(":")[0] for fault in faults] == ["reason", "dataset", "dataset"]
 
 
 def test_modules_are_short() -> None:

@@ -137,7 +137,7 @@ def test_a_shared_lock_is_polled_until_it_would_have_expired_but_two_seconds_at_
         pass
 
     assert clock.sleeps == [POLL_SECONDS] * sleeps
-    waits = [(one["event"], one["dataset"], one["ms"], one["is_held"]) for one in logs]
+    waits = [(one["event"], one["dataset_id"], one["ms"], one["is_held"]) for one in logs]
     assert waits == [("waited for another process", str(ONE), round(sleeps * step * 1000), False)]
 
 

@@ -231,7 +231,9 @@ def test_a_head_that_cannot_be_put_into_a_message_delays_no_other(node: Coordina
         ((_, message),) = announced(publisher, lossy)
 
     assert message.committed.alias == "rivers"
-    assert [one["dataset"] for one in entries] == ["cities"]
+    (cities,) = entries
+    assert cities["dataset"] == "cities"
+    assert cities["dataset_id"] == str(node.find("cities").id)
 
 
 class Stop(threading.Event):

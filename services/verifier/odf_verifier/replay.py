@@ -74,6 +74,7 @@ class Replay:
             log.debug(
                 "transform replayed",
                 dataset=self._target.name,
+                dataset_id=str(self._target.dataset),
                 block=str(stored.block_hash),
                 sequence_number=stored.block.sequence_number,
                 problem=None if problem is None else str(problem.kind),

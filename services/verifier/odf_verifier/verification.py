@@ -93,7 +93,13 @@ class Verifier:
         tally, begun = Tally(), time.monotonic()
         since = self._since(target, scope, INTEGRITY if scope.depth.logical else BYTES)
         links, problems = check_chain(target, since=since)
-        log.debug("verification begins", dataset=target.name, ref=target.ref, blocks=len(links))
+        log.debug(
+            "verification begins",
+            dataset=target.name,
+            dataset_id=str(target.dataset),
+            ref=target.ref,
+            blocks=len(links),
+        )
         problems += check_signatures(target, links)
         tally.blocks = len(links)
         is_broken = bool(problems)
@@ -144,7 +150,12 @@ class Verifier:
         try:
             self._verified.remember(target.dataset, phases)
         except OdfError as error:
-            log.warning("the verdict could not be stored", dataset=target.name, reason=str(error))
+            log.warning(
+                "the verdict could not be stored",
+                dataset=target.name,
+                dataset_id=str(target.dataset),
+                why=str(error),
+            )
 
     def _is_remembered(self, target: Target) -> bool:
         """Return whether verdicts of the target are stored: only those of heads are."""
@@ -163,14 +174,25 @@ class Verifier:
             if head is None:
                 return None
             if not self._holds(target, head):
-                log.warning("verifying from the seed", dataset=target.name, reason="the dataset was reset")
+                log.warning(
+                    "verifying from the seed",
+                    dataset=target.name,
+                    dataset_id=str(target.dataset),
+                    why="the dataset was reset",
+                )
                 return None
             log.debug(
-                "verifying from the last good verdict", dataset=target.name, phase=phase, block=str(head)
+                "verifying from the last good verdict",
+                dataset=target.name,
+                dataset_id=str(target.dataset),
+                phase=phase,
+                block=str(head),
             )
             return self._datasets.states.at(target.dataset, head)
         except OdfError as error:
-            log.warning("verifying from the seed", dataset=target.name, reason=str(error))
+            log.warning(
+                "verifying from the seed", dataset=target.name, dataset_id=str(target.dataset), why=str(error)
+            )
             return None
 
 
@@ -178,6 +200,7 @@ def _note_verdict(target: Target, verdict: Verdict, begun: float) -> None:
     log.debug(
         "verification ends",
         dataset=target.name,
+        dataset_id=str(target.dataset),
         verdict=verdict.word,
         problems=[str(problem.kind) for problem in verdict.problems],
         head=None if verdict.head is None else str(verdict.head),
@@ -203,7 +226,13 @@ class OnCommit:
             self._waiting[target.name] = target
             self._changed.notify()
             waiting = len(self._waiting)
-        log.debug("verification queued", dataset=target.name, is_queued=is_queued, waiting=waiting)
+        log.debug(
+            "verification queued",
+            dataset=target.name,
+            dataset_id=str(target.dataset),
+            is_queued=is_queued,
+            waiting=waiting,
+        )
 
     def run(self, stop: threading.Event) -> None:
         """Verify until stopped; a dataset that fails is logged, and verified again on its next commit."""
@@ -215,7 +244,12 @@ class OnCommit:
                 self._verify(target)
             except OdfError as error:
                 # Not a verdict: the engine is unreachable, or the dataset was deleted in the meantime.
-                log.warning("verification postponed", dataset=target.name, reason=str(error))
+                log.warning(
+                    "verification postponed",
+                    dataset=target.name,
+                    dataset_id=str(target.dataset),
+                    why=str(error),
+                )
 
     def _next(self) -> Target | None:
         with self._changed:

@@ -268,7 +268,7 @@ def current_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str])
     try:
         return open_rejects(blobs, state, sources)
     except OdfError as error:
-        log.warning("cannot count rejected messages", dataset=str(state.dataset_id), why=str(error))
+        log.warning("cannot count rejected messages", dataset_id=str(state.dataset_id), why=str(error))
         return Rejects()
 
 

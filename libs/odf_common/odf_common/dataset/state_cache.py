@@ -158,5 +158,5 @@ class ChainStates:
 def _noted(state: ChainState, past: ChainState | None) -> ChainState:
     """Log how many blocks were read: many of them again and again mean that the caches are too small, or were lost."""
     blocks = state.sequence_number - (-1 if past is None else past.sequence_number)
-    log.debug("chain folded", dataset=str(state.dataset_id), blocks=blocks, head=str(state.head))
+    log.debug("chain folded", dataset_id=str(state.dataset_id), blocks=blocks, head=str(state.head))
     return state

@@ -132,7 +132,7 @@ def _hash(raw: bytes) -> Multihash | None:
 
 
 def _note(message: Envelope, outcome: Outcome) -> None:
-    facts = {"dataset": message.dataset_id, "correlation": message.correlation_id}
+    facts = {"dataset_id": message.dataset_id, "correlation": message.correlation_id}
     match outcome:
         case Committed(already=True):
             log.info("proposal repeated", **facts)

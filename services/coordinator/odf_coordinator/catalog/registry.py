@@ -226,6 +226,7 @@ class Datasets:
             log.error(
                 "dataset cannot be read",
                 dataset=entry.alias,
+                dataset_id=str(entry.dataset_id),
                 why=why,
                 exc_info=not isinstance(error, OdfError),
             )

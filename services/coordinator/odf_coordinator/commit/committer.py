@@ -88,7 +88,7 @@ class Committer:
         try:
             self._require_owned(dataset)
         except NotOwned as error:
-            log.debug("commit refused", dataset=str(dataset), ref=ref, code=error.code)
+            log.debug("commit refused", dataset_id=str(dataset), ref=ref, code=error.code)
             return refusal_of(error)
         try:
             outcome = self._commit(dataset, expected_head, events, system_time, ref, onto)
@@ -121,7 +121,7 @@ class Committer:
                 state = self._write(dataset, past, events, system_time)
             except (ChainRuleViolated, InvalidInput) as error:
                 rule = error.rule if isinstance(error, ChainRuleViolated) else None
-                log.debug("commit refused", dataset=str(dataset), ref=ref, code=error.code, rule=rule)
+                log.debug("commit refused", dataset_id=str(dataset), ref=ref, code=error.code, rule=rule)
                 return refusal_of(error)
             try:
                 self.move_ref(dataset, expected=expected_head, state=state, ref=ref)
@@ -143,7 +143,7 @@ class Committer:
         self._refs.compare_and_set(dataset, expected=expected, new=state.head, ref=ref)
         log.info(
             "reference moved",
-            dataset=str(dataset),
+            dataset_id=str(dataset),
             ref=ref,
             block=str(state.head),
             sequence_number=state.sequence_number,
@@ -157,7 +157,7 @@ class Committer:
     def remove_ref(self, dataset: DatasetId, ref: str, *, expected: Multihash | None) -> None:
         """Remove a reference, from any value if `expected` is None; its blocks stay. Raises `HeadMoved`."""
         self._refs.remove(dataset, ref, expected=expected)
-        log.info("reference removed", dataset=str(dataset), ref=ref)
+        log.info("reference removed", dataset_id=str(dataset), ref=ref)
 
     def announce(self, state: ChainState) -> None:
         """Call the listeners with a chain's state, at or before its head; errors are logged."""
@@ -208,7 +208,7 @@ class Committer:
         # Read again, since after a lost compare-and-set it is newer than what was read before.
         actual = self._refs.head(dataset, ref)
         if actual is None:
-            log.debug("commit overtaken", dataset=str(dataset), ref=ref, expected=str(expected), head=None)
+            log.debug("commit overtaken", dataset_id=str(dataset), ref=ref, expected=str(expected), head=None)
             return Overtaken(expected=expected, head=None)
         state = self._state(dataset, ref, actual)
         repeated = is_duplicate(
@@ -218,7 +218,7 @@ class Committer:
             events,
             system_time,
         )
-        facts = {"dataset": str(dataset), "ref": ref, "expected": str(expected), "head": str(actual)}
+        facts = {"dataset_id": str(dataset), "ref": ref, "expected": str(expected), "head": str(actual)}
         if repeated:
             log.debug("commit repeated", **facts)
             return Committed(state=state, already=True)
@@ -231,4 +231,4 @@ def _contained(listener: Listener, state: ChainState) -> None:
     try:
         listener(state)
     except Exception:
-        log.exception("listener failed after a commit", dataset=str(state.dataset_id))
+        log.exception("listener failed after a commit", dataset_id=str(state.dataset_id))

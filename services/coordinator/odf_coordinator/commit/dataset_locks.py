@@ -105,4 +105,4 @@ def _note_wait(event: str, dataset: DatasetId, begun: float, *, is_held: bool = 
     """Log a wait for a lock, unless it was too short to matter."""
     seconds = time.monotonic() - begun
     if seconds >= POLL_SECONDS:
-        log.debug(event, dataset=str(dataset), ms=round(seconds * 1000), is_held=is_held)
+        log.debug(event, dataset_id=str(dataset), ms=round(seconds * 1000), is_held=is_held)

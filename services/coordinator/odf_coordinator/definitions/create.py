@@ -142,7 +142,7 @@ class DatasetCreator:
         else:
             made = retry_on_conflict(lambda: self._replaced(draft))
             outcome = "replaced" if changed_events(handle.state, draft.events) else "unchanged"
-        log.info("manifest added", dataset=made.alias, outcome=outcome)
+        log.info("manifest added", dataset=made.alias, dataset_id=str(made.id), outcome=outcome)
         return AddResult(alias=made.alias, dataset_id=made.id, head=made.state.head, outcome=outcome)
 
     def _replaced(self, draft: Draft) -> DatasetHandle:

@@ -69,7 +69,10 @@ class Collector:
             if unreadable and self.catalog.by_id(entry.dataset_id) is None:
                 # One of the unreadable names may be this dataset's.
                 log.warning(
-                    "leftovers kept while names cannot be read", dataset=entry.alias, names=unreadable
+                    "leftovers kept while names cannot be read",
+                    dataset=entry.alias,
+                    dataset_id=str(entry.dataset_id),
+                    names=unreadable,
                 )
                 continue
             self._settle(entry.dataset_id, entry.alias, lambda record: bool(record.alias))
@@ -90,9 +93,11 @@ class Collector:
     def _settle(self, dataset: DatasetId, alias: str, is_due: Callable[[CatalogEntry], bool]) -> None:
         try:
             if self.claims.settle(dataset, is_due):
-                log.info("leftovers of a killed operation settled", dataset=alias or str(dataset))
+                log.info(
+                    "leftovers of a killed operation settled", dataset=alias or None, dataset_id=str(dataset)
+                )
         except OdfError as error:  # skip only this dataset
-            log.warning("cannot remove leftovers for now", dataset=str(dataset), why=str(error))
+            log.warning("cannot remove leftovers for now", dataset_id=str(dataset), why=str(error))
 
     def _attempt(self, otherwise: str, action: Callable[[], None]) -> None:
         try:

@@ -76,7 +76,7 @@ class DatasetEditor:
                 catalog.rename(entry.alias, replace(entry, alias=alias, formerly=entry.alias))
             elif entry.alias != alias:
                 catalog.replace(replace(entry, alias=alias))
-        log.info("dataset renamed", dataset=entry.alias, to=alias)
+        log.info("dataset renamed", dataset=entry.alias, dataset_id=str(entry.dataset_id), to=alias)
         entry = replace(entry, alias=alias)
         try:
             handle = self.datasets.open(entry)
@@ -106,7 +106,7 @@ class DatasetEditor:
         # Checked twice: this first pass fills caches, so that the check under the catalog's lock is short.
         self._require_not_in_use(entry)
         removed = self.creator.claims.remove(entry.dataset_id, self._require_not_in_use)
-        log.info("dataset deleted", dataset=removed.alias)
+        log.info("dataset deleted", dataset=removed.alias, dataset_id=str(removed.dataset_id))
 
     def reset(self, ref: str, head: Multihash, *, is_forced: bool = False) -> DatasetHandle:
         """Move a reference back to a block of its chain; refuse for the head if a derivative has read later blocks.
@@ -210,7 +210,7 @@ class DatasetEditor:
         with catalog.locked():
             if alias.lower() in {unquote(name) for name in catalog.unreadable()}:
                 catalog.remove(alias)
-                log.warning("unreadable name freed", name=alias)
+                log.warning("unreadable name freed", freed=alias)
 
     def _is_further_name(self, entry: CatalogEntry) -> bool:
         """Free this name if the dataset has another one, as left by a killed rename; return whether it did."""
@@ -221,7 +221,7 @@ class DatasetEditor:
             }
             if names > {entry.alias.lower()}:
                 catalog.remove(entry.alias)
-                log.warning("one of two names freed", dataset=str(entry.dataset_id), name=entry.alias)
+                log.warning("one of two names freed", dataset_id=str(entry.dataset_id), freed=entry.alias)
                 return True
             return False
 

@@ -133,7 +133,7 @@ class DataRebuilder:
         with self.committer.lock(handle.id):
             if not is_dropped(datasets, handle):  # again, in the meantime
                 forget_drop(datasets.blobs, handle.id)
-        log.info("data rebuilt", dataset=handle.alias, transforms=done)
+        log.info("data rebuilt", dataset=handle.alias, dataset_id=str(handle.id), transforms=done)
 
     def _require_inputs(self, handle: DatasetHandle, stored: StoredTransform) -> None:
         """Raise `InputsMissing` unless this node has all inputs, up to the blocks that a transform has read."""

@@ -57,7 +57,12 @@ class QueryMigrator:
         if made is None:
             return tuple(events)
         schemas, executed = made
-        log.info("query migrated", dataset=handle.alias, records=executed.new_data is not None)
+        log.info(
+            "query migrated",
+            dataset=handle.alias,
+            dataset_id=str(handle.id),
+            records=executed.new_data is not None,
+        )
         at = list(events).index(new) + 1
         # The schema goes first: nothing may come between the SetTransform and its migration.
         return (*schemas, *events[:at], executed, *events[at:])

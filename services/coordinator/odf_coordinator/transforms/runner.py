@@ -165,9 +165,7 @@ class Transformer:
         )
         after = require_committed(state.dataset_id, outcome).state
         count_late(self.blobs, handle, late)
-        records = after.next_offset - state.next_offset
-        log.info("transformed", dataset=handle.alias, block=str(after.head), records=records)
-        return Step(state=after, blocks=len(events), records=records)
+        return _committed_step(handle, after, len(events))
 
     def _execute(
         self, handle: DatasetHandle, request: TransformRequest
@@ -180,6 +178,7 @@ class Transformer:
         log.debug(
             "transform computed",
             dataset=handle.alias,
+            dataset_id=str(handle.id),
             records=0 if interval is None else interval.records,
             late=work.now.late,
             ms=round((time.monotonic() - begun) * 1000),
@@ -226,3 +225,16 @@ def _require_still_defined(handle: DatasetHandle, source: DatasetHandle, done: I
     """Raise `InputDiverged` if an input was reset to before its first schema, which looks like a new dataset."""
     if done.last_block is not None and source.state.schema is None:
         raise InputDiverged(dataset=handle.alias, input=source.alias, block=str(done.last_block))
+
+
+def _committed_step(handle: DatasetHandle, after: ChainState, blocks: int) -> Step:
+    """Log a step from the state of `handle` to the one after it, and return it."""
+    records = after.next_offset - handle.state.next_offset
+    log.info(
+        "transformed",
+        dataset=handle.alias,
+        dataset_id=str(handle.id),
+        block=str(after.head),
+        records=records,
+    )
+    return Step(state=after, blocks=blocks, records=records)

@@ -84,7 +84,7 @@ class Scheduler:
             handle = self._datasets.by_id(dataset)
         except OdfError as error:
             # Its derivatives will report the problem when they run.
-            log.warning("cannot read a changed dataset", dataset=str(dataset), why=str(error))
+            log.warning("cannot read a changed dataset", dataset_id=str(dataset), why=str(error))
             with self._changed:
                 for dependant in self._readers.of(dataset):
                     self._enqueue(dependant)
@@ -202,7 +202,7 @@ class Scheduler:
             self._failed(dataset, error)
         except Exception as error:
             # A bug triggered by one derivative's data or query must not end the process for all others.
-            log.exception("transform failed: a bug", dataset=str(dataset))
+            log.exception("transform failed: a bug", dataset_id=str(dataset))
             self._failed(dataset, TransformCrashed(why=f"{type(error).__name__}: {error}"))
         else:
             self._done(dataset, step)
@@ -240,14 +240,19 @@ class Scheduler:
         problem = self._problems.get(dataset)
         if problem is not None and problem.cause == self._transformer.cause(handle, plan) and not is_forced:
             raise _StillBroken(text=problem.text, remedy=problem.remedy)
-        log.debug("transform step begins", dataset=handle.alias, head=str(handle.state.head))
+        log.debug(
+            "transform step begins",
+            dataset=handle.alias,
+            dataset_id=str(handle.id),
+            head=str(handle.state.head),
+        )
         try:
             return self._transformer.perform(handle, plan)
         except InvalidQuery as error:
             self._note_problem(handle, error, self._transformer.cause(handle, plan))
             raise
         finally:
-            log.debug("transform step ends", dataset=handle.alias)
+            log.debug("transform step ends", dataset=handle.alias, dataset_id=str(handle.id))
 
     def _done(self, dataset: DatasetId, step: Step | None) -> None:
         with self._changed:
@@ -268,7 +273,7 @@ class Scheduler:
             if isinstance(error, Unavailable):
                 pause = UNAVAILABLE_BACKOFF.pause(self._queue.pauses(dataset) + 1)
                 if self._lost.note(dataset, str(error), remedy=remedy_of(error, RETRY_ADVICE)):
-                    log.warning("transform postponed", dataset=str(dataset), why=str(error))
+                    log.warning("transform postponed", dataset_id=str(dataset), why=str(error))
             self._queue.reschedule(dataset, self._now() + pause)
             self._changed.notify_all()
 
@@ -280,13 +285,13 @@ class Scheduler:
             if not isinstance(error, InvalidQuery | InputDiverged):
                 again_at = self._now() + FAILED_BACKOFF.pause(self._queue.pauses(dataset) + 1)
                 if self._problems.note(dataset, str(error), remedy=remedy_of(error, RETRY_ADVICE)):
-                    log.error("transform failed", dataset=str(dataset), why=str(error))
+                    log.error("transform failed", dataset_id=str(dataset), why=str(error))
             self._queue.finish(dataset, Result(error=error), again_at=again_at)
             self._changed.notify_all()
 
     def _note_problem(self, handle: DatasetHandle, error: OdfError, cause: object) -> None:
         if self._problems.note(handle.id, str(error), remedy=remedy_of(error, CORRECT_ADVICE), cause=cause):
-            log.warning("transform refused", dataset=handle.alias, why=str(error))
+            log.warning("transform refused", dataset=handle.alias, dataset_id=str(handle.id), why=str(error))
 
 
 @dataclass(eq=False, kw_only=True)

@@ -103,9 +103,9 @@ class AcceptedPushes:
                 for push in self.receipts.pending(dataset) if is_ours else ():
                     self._settle(dataset, push)
         except OdfError as error:
-            log.warning("cannot settle accepted pushes, retrying", dataset=str(dataset), why=str(error))
+            log.warning("cannot settle accepted pushes, retrying", dataset_id=str(dataset), why=str(error))
         except Exception:
-            log.exception("cannot settle accepted pushes because of a bug", dataset=str(dataset))
+            log.exception("cannot settle accepted pushes because of a bug", dataset_id=str(dataset))
         with self._lock:
             has_more = self._working.pop(dataset)
         if has_more and not self._stop.is_set():
@@ -123,20 +123,22 @@ class AcceptedPushes:
                 if _may_pass(error):
                     tries += 1
                     if tries == 1:
-                        log.warning("accepted push is retried", dataset=str(dataset), why=str(error))
+                        log.warning("accepted push is retried", dataset_id=str(dataset), why=str(error))
                     self._stop.wait(RETRY.pause(tries))
                     continue
                 done = refused(push.receipt, code=_code(error), text=str(error), advice=error.advice())
             except Exception as error:
                 bugs += 1
-                log.exception("cannot commit an accepted push because of a bug", dataset=str(dataset))
+                log.exception("cannot commit an accepted push because of a bug", dataset_id=str(dataset))
                 if bugs < MAX_ATTEMPTS_AFTER_BUG:
                     continue
                 text = f"a bug in the node: {type(error).__name__}; its log has the details"
                 done = refused(push.receipt, code="Bug", text=text, advice="")
             self.receipts.settle(dataset, done)
             metrics.PUSHES.labels(done.state).inc()
-            log.info("push settled", dataset=str(dataset), receipt=done.id, state=done.state, why=done.text)
+            log.info(
+                "push settled", dataset_id=str(dataset), receipt=done.id, state=done.state, why=done.text
+            )
             with self._settled:
                 self._settled.notify_all()
             return

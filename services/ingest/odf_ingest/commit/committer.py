@@ -153,11 +153,13 @@ class BatchCommitter:
     def _is_committed(self, draft: Draft, current: Current) -> bool:
         """Propose until there is a reply; return False if the batch has to be drafted again."""
         while True:
-            log.debug("proposing a block", block=str(draft.after.head))
+            log.debug(
+                "proposing a block", dataset_id=str(draft.before.dataset_id), block=str(draft.after.head)
+            )
             answer = self._proposals.propose(draft)
             log.debug(
                 "proposal answered",
-                dataset=str(draft.before.dataset_id),
+                dataset_id=str(draft.before.dataset_id),
                 block=str(draft.after.head),
                 answer=type(answer).__name__,
             )
@@ -170,7 +172,7 @@ class BatchCommitter:
                 case bus.Refused():
                     raise Refused(reason=answer.code, text=answer.text)
                 case None:
-                    log.warning("no reply to a proposal", dataset=str(draft.before.dataset_id))
+                    log.warning("no reply to a proposal", dataset_id=str(draft.before.dataset_id))
                     # Perhaps by this proposal: drafting again finds the position in the chain then, and ends.
                     if current().head != draft.before.head:
                         return False

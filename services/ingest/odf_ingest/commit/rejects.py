@@ -213,6 +213,7 @@ class RejectPolicy:
         log.warning(
             "messages rejected",
             dataset=name,
+            dataset_id=str(dataset),
             source=source,
             messages=len(bad),
             first=bad[0].reason,

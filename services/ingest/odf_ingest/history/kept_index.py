@@ -142,7 +142,7 @@ class KeptIndex(Generic[Index]):
         if way is None or way.block not in store.heads[:1]:
             log.debug(
                 "index is behind",
-                dataset=str(state.dataset_id),
+                dataset_id=str(state.dataset_id),
                 index=self._kind.name,
                 is_ready=self._is_ready,
             )
@@ -169,7 +169,7 @@ class KeptIndex(Generic[Index]):
         """Add the slices of `way`; return whether all were added."""
         store, total = self._index.store, len(way.slices)
         if total > FEW_SLICES:
-            log.info("building an index for merging", dataset=str(state.dataset_id), slices=total)
+            log.info("building an index for merging", dataset_id=str(state.dataset_id), slices=total)
         store.cut(way.block)
         self._note(0, total)
         for done, end, records in self._chain.read(way.slices, self._kind.columns):
@@ -179,7 +179,7 @@ class KeptIndex(Generic[Index]):
                 return False
         store.reach(str(state.head), way.blocks)
         if total:
-            log.debug("index extended", dataset=str(state.dataset_id), index=self._kind.name, slices=total)
+            log.debug("index extended", dataset_id=str(state.dataset_id), index=self._kind.name, slices=total)
         return True
 
     def _note(self, done: int, total: int) -> None:
@@ -189,7 +189,7 @@ class KeptIndex(Generic[Index]):
     def _drop(self, state: ChainState, error: RunDamaged) -> None:
         log.warning(
             "a kept index is damaged, and comes from the slices again",
-            dataset=str(state.dataset_id),
+            dataset_id=str(state.dataset_id),
             why=str(error),
         )
         self._is_ready = False

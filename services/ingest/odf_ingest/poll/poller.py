@@ -167,7 +167,7 @@ class Poller:
         step, secrets = filled_in(defined.fetch, self._environ)
 
         def masked(stage: str) -> None:
-            log.debug("poll", dataset=str(dataset), stage=secrets.mask(stage))
+            log.debug("poll", dataset_id=str(dataset), stage=secrets.mask(stage))
             caller.report(secrets.mask(stage))
 
         with _masked(secrets), scratch_folder(self._blobs) as folder:
@@ -198,7 +198,7 @@ class Poller:
             done = PollSummary(blocks=done.blocks + outcome.is_new, records=done.records + outcome.count)
             self._rejecting.announce(outcome.state, batch.source, batch.rejected)
             context.report(f"{fetched.label}: {outcome.count} records")
-        log.info("polled", dataset=str(dataset), blocks=done.blocks, records=done.records)
+        log.info("polled", dataset_id=str(dataset), blocks=done.blocks, records=done.records)
         return done
 
     def _context(self, state: ChainState, kept: _Dataset, folder: Path, caller: _Caller) -> Context:

@@ -129,7 +129,12 @@ class PollSchedule:
                 interval = seconds_of(load_settings(self._blobs, dataset, DEFAULT_SOURCE).poll_interval)
                 state = self._current(dataset) if interval and self._is_ours(dataset) else None
             except OdfError as error:
-                log.warning("cannot read a poll interval", dataset=entry.alias, why=str(error))
+                log.warning(
+                    "cannot read a poll interval",
+                    dataset=entry.alias,
+                    dataset_id=str(entry.dataset_id),
+                    why=str(error),
+                )
                 continue
             if state is not None and state.polling_source is not None:
                 yield dataset, interval
@@ -149,9 +154,9 @@ class PollSchedule:
             try:
                 self._poller.poll(dataset, lambda _: None, lambda: not stop.is_set())
             except OdfError as error:
-                log.warning("a scheduled poll failed", dataset=str(dataset), why=str(error))
+                log.warning("a scheduled poll failed", dataset_id=str(dataset), why=str(error))
             except Exception:
-                log.exception("a scheduled poll failed: a bug", dataset=str(dataset))
+                log.exception("a scheduled poll failed: a bug", dataset_id=str(dataset))
             finally:
                 with self._lock:
                     self._started.discard(dataset)

@@ -88,6 +88,7 @@ class PushReader:
             log.info(
                 "source opened",
                 dataset=source.alias,
+                dataset_id=str(source.dataset),
                 source=source.name,
                 topic=source.topic,
                 next=source.offsets.next,
@@ -105,7 +106,11 @@ class PushReader:
         except Unavailable as error:
             # Its messages are ignored until it is assigned again.
             log.warning(
-                "cannot unassign partitions", dataset=source.alias, source=source.name, why=str(error)
+                "cannot unassign partitions",
+                dataset=source.alias,
+                dataset_id=str(source.dataset),
+                source=source.name,
+                why=str(error),
             )
 
     def renew(self) -> None:

@@ -235,7 +235,7 @@ def _authorizing(judge: "_Judge", served: Mapping[web.AbstractRoute, Endpoint]) 
         except HttpRefusal as error:
             return error.response(is_explained=endpoint is not None and endpoint.is_explained)
         except OdfError as error:
-            log.warning("cannot decide on a request", error=error.code, why=str(error), advice=error.advice())
+            log.warning("cannot decide on a request", code=error.code, why=str(error), advice=error.advice())
             return web.Response(status=503, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
         if endpoint is None:
             raise web.HTTPNotFound(text=NO_ROUTE)
@@ -263,7 +263,7 @@ async def _handled(request: web.Request, handler: Handler) -> web.StreamResponse
         log.warning(
             "cannot answer a request",
             path=request.path,
-            error=error.code,
+            code=error.code,
             why=str(error),
             advice=error.advice(),
         )

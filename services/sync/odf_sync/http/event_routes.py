@@ -84,7 +84,13 @@ class EventRoutes:
                 return await _send(response, GONE)
             except OdfError as error:
                 # The client connects again, and is answered by then.
-                log.warning("an event stream ended", dataset=entry.alias, error=error.code, why=str(error))
+                log.warning(
+                    "an event stream ended",
+                    dataset=entry.alias,
+                    dataset_id=str(entry.dataset_id),
+                    code=error.code,
+                    why=str(error),
+                )
                 return None
             if state is None or str(state.head) == last:
                 await _send(response, HEARTBEAT)

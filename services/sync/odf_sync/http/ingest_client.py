@@ -53,7 +53,7 @@ def _refusal(error: OdfError, code: grpc.StatusCode) -> PushRefused:
     status = status_of(error.code, _STATUSES.get(code, 500))
     if status < 500 or code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return PushRefused(status=status, error=error.code, text=str(error), hint=error.advice())
-    log.warning("ingest failed", error=error.code, why=with_advice(error))
+    log.warning("ingest failed", code=error.code, why=with_advice(error))
     text = FAILED if code is grpc.StatusCode.DATA_LOSS else UNAVAILABLE
     return PushRefused(status=status, error=error.code, text=text)
 

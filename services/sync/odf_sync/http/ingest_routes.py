@@ -232,7 +232,7 @@ def _in_json(handler: Handler) -> Handler:
         except InvalidInput as error:
             return _error(PushRefused(status=400, error=error.code, text=str(error), hint=error.advice()))
         except OdfError as error:
-            log.warning("push failed", path=request.path, error=error.code, why=with_advice(error))
+            log.warning("push failed", path=request.path, code=error.code, why=with_advice(error))
             status, text = fault_of_node(error)
             status = 507 if isinstance(error, StorageUnavailable) else status
             return _error(PushRefused(status=status, error=error.code, text=text))

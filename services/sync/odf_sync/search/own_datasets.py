@@ -32,7 +32,12 @@ class OwnDatasets:
                 state = self.datasets.states.current(entry.dataset_id)
             except OdfError as error:
                 self._require_reachable(error)
-                log.debug("a dataset is not listed", dataset=entry.alias, why=str(error))
+                log.debug(
+                    "a dataset is not listed",
+                    dataset=entry.alias,
+                    dataset_id=str(entry.dataset_id),
+                    why=str(error),
+                )
                 continue
             if state is not None:
                 yield summary_of(entry.alias, state)

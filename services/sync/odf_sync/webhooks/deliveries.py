@@ -91,7 +91,13 @@ class Deliveries:
         ATTEMPTS.labels("failed" if outcome.error else "delivered").inc()
         if outcome.is_unwanted:
             self.store.discard(hook.id)
-            log.warning("webhook ended by its receiver", webhook=hook.id, dataset=hook.alias, url=hook.url)
+            log.warning(
+                "webhook ended by its receiver",
+                webhook=hook.id,
+                dataset=hook.alias,
+                dataset_id=str(hook.dataset),
+                url=hook.url,
+            )
             return None
         if outcome.error:
             spread = random.uniform(-1, 1)  # noqa: S311 - not for security
@@ -100,12 +106,19 @@ class Deliveries:
                 "webhook not delivered",
                 webhook=hook.id,
                 dataset=hook.alias,
+                dataset_id=str(hook.dataset),
                 why=outcome.error,
                 next_ms=delivery.next_ms,
             )
         else:
             delivery = delivery.delivered(now)
-            log.debug("webhook delivered", webhook=hook.id, dataset=hook.alias, event_id=delivery.event_id)
+            log.debug(
+                "webhook delivered",
+                webhook=hook.id,
+                dataset=hook.alias,
+                dataset_id=str(hook.dataset),
+                event_id=delivery.event_id,
+            )
         hook = replace(hook, delivery=delivery)
         if delivery.event is HookEvent.GONE and (not outcome.error or delivery.is_hopeless):
             self._end(hook)
@@ -146,4 +159,10 @@ class Deliveries:
     def _end(self, hook: Webhook) -> None:
         """Remove a webhook whose dataset no longer exists."""
         self.store.discard(hook.id)
-        log.info("webhook ended with its dataset", webhook=hook.id, dataset=hook.alias, url=hook.url)
+        log.info(
+            "webhook ended with its dataset",
+            webhook=hook.id,
+            dataset=hook.alias,
+            dataset_id=str(hook.dataset),
+            url=hook.url,
+        )

@@ -79,7 +79,7 @@ class WebhookSender:
                 try:
                     await self._reconcile(tasks, session)
                 except OdfError as error:
-                    log.warning("cannot read webhooks", error=error.code, why=with_advice(error))
+                    log.warning("cannot read webhooks", code=error.code, why=with_advice(error))
                 await _wait(changes, LOOK_SECONDS)
             for task in tasks.values():
                 task.cancel()
@@ -108,7 +108,7 @@ class WebhookSender:
                 try:
                     current = await self._advance(current, session)
                 except OdfError as error:
-                    log.warning("webhook waits", webhook=hook.id, error=error.code, why=with_advice(error))
+                    log.warning("webhook waits", webhook=hook.id, code=error.code, why=with_advice(error))
                     await _wait(bell, LOOK_SECONDS)
                 else:
                     if current is not None and not current.delivery.is_pending:

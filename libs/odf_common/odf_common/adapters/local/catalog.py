@@ -199,7 +199,7 @@ class LocalCatalog(Catalog):
                             self._repair_names_of(dataset)
             except (Damaged, StorageUnavailable, NotFound) as error:  # skip only this dataset
                 log.warning(
-                    "cannot repair the name of a dataset for now", dataset=str(dataset), why=str(error)
+                    "cannot repair the name of a dataset for now", dataset_id=str(dataset), why=str(error)
                 )
 
     def _repair_names_of(self, dataset: DatasetId) -> None:
@@ -209,11 +209,11 @@ class LocalCatalog(Catalog):
         names = [name for name, entry in entries.items() if entry.dataset_id == dataset]
         names.sort(key=lambda name: (name == recorded, (self._names / name).stat().st_mtime_ns))
         for name in names[:-1]:
-            log.warning("dataset had two names", dataset=str(dataset), freed=entries[name].alias)
+            log.warning("dataset had two names", dataset_id=str(dataset), freed=entries[name].alias)
             self.remove(entries[name].alias)
         for name in names[-1:]:
             if name in self._faults:
-                log.warning("rewrote a damaged name", dataset=str(dataset), name=entries[name].alias)
+                log.warning("rewrote a damaged name", dataset=entries[name].alias, dataset_id=str(dataset))
                 self.replace(entries[name])
             elif not self._is_sound(name):
                 self._record(entries[name])

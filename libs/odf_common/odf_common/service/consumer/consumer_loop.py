@@ -116,7 +116,7 @@ class Reader:
                 self._send_dead_letter(message, "its kind is unknown to this version")
             return
         with structlog.contextvars.bound_contextvars(
-            dataset=envelope.dataset_id, correlation=envelope.correlation_id
+            dataset_id=envelope.dataset_id, correlation=envelope.correlation_id
         ):
             self._handle(message, envelope, attempt)
         metrics.SECONDS.labels(message.topic).observe(time.monotonic() - begun)
@@ -148,7 +148,7 @@ class Reader:
 
     def _send_dead_letter(self, message: ReceivedMessage, reason: str) -> None:
         """Move the message to the dead letters; raises `Unavailable`."""
-        log.error("dead letter", topic=message.topic, offset=message.offset, reason=reason)
+        log.error("dead letter", topic=message.topic, offset=message.offset, why=reason)
         metrics.MESSAGES.labels(message.topic, "dead").inc()
         letter = DeadLetter(
             topic=message.topic,

@@ -167,7 +167,12 @@ class BatchWorker:
                 self._commit(source, batch, work, indexed)
         except Exception as error:
             # Nothing reads the task's result: without this the error would be lost.
-            log.exception("source stopped by a bug", dataset=str(source.dataset), source=source.name)
+            log.exception(
+                "source stopped by a bug",
+                dataset=source.alias,
+                dataset_id=str(source.dataset),
+                source=source.name,
+            )
             source.in_flight.is_stale = True
             self._fail(source, batch, error)
         finally:
@@ -186,6 +191,7 @@ class BatchWorker:
         log.debug(
             "committing a batch",
             dataset=source.alias,
+            dataset_id=str(source.dataset),
             source=source.name,
             messages=batch.count,
             end=batch.end,
@@ -200,7 +206,12 @@ class BatchWorker:
             # No other source waits while it is caught up: the messages are read again.
             self._give_up(source, batch, PositionChanged(source=source.name))
         except Exception as error:
-            log.exception("source stopped by a bug", dataset=str(source.dataset), source=source.name)
+            log.exception(
+                "source stopped by a bug",
+                dataset=source.alias,
+                dataset_id=str(source.dataset),
+                source=source.name,
+            )
             self._give_up(source, batch, error)
         else:
             if work.batch is not batch:
@@ -244,7 +255,13 @@ class BatchWorker:
             self._fail(source, batch, error)
             return
         if outcome is not None:
-            log.warning("message skipped", dataset=source.alias, source=source.name, offset=bad.offset)
+            log.warning(
+                "message skipped",
+                dataset=source.alias,
+                dataset_id=str(source.dataset),
+                source=source.name,
+                offset=bad.offset,
+            )
             if batch.search is not None:
                 batch.search.finish((bad.partition, bad.offset))
             self._tell(source, work, outcome)
@@ -275,7 +292,8 @@ class BatchWorker:
             metrics.LATE.labels(source.alias, source.name).inc(outcome.late.count)
         log.info(
             "records committed",
-            dataset=str(source.dataset),
+            dataset=source.alias,
+            dataset_id=str(source.dataset),
             source=source.name,
             records=outcome.count,
             messages=batch.count,
@@ -289,6 +307,7 @@ class BatchWorker:
             log.warning(
                 "messages rejected",
                 dataset=source.alias,
+                dataset_id=str(source.dataset),
                 source=source.name,
                 messages=len(work.rejected),
                 first=work.rejected[0].reason,

@@ -140,6 +140,7 @@ class AssignedSources:
         log.info(
             "reopening source",
             dataset=source.alias,
+            dataset_id=str(source.dataset),
             source=source.name,
             why=wait.why if wait else None,
         )
@@ -155,7 +156,7 @@ class AssignedSources:
         if record is not None and record.phase is Phase.WAITING and record.source is not None:
             self.reopen(record.source, search=search)
         if record is not None and record.phase is Phase.STOPPED:
-            log.info("source resumed", dataset=record.alias, source=key[1])
+            log.info("source resumed", dataset=record.alias, dataset_id=str(record.key[0]), source=key[1])
             self._set(record.moved(Event.RESUME, search=search))
             self._inspector.ask((key[0],))
 
@@ -183,6 +184,7 @@ class AssignedSources:
         log.debug(
             "source changed phase",
             dataset=source.alias,
+            dataset_id=str(source.dataset),
             source=source.name,
             change=str(event),
             phase=str(after.phase),
@@ -243,7 +245,9 @@ class AssignedSources:
                 ready += self._applied(inspection)
             except Exception as error:  # for example an invalid source state: only this dataset fails
                 if not isinstance(error, OdfError):
-                    log.exception("cannot read a dataset because of a bug", dataset=str(inspection.dataset))
+                    log.exception(
+                        "cannot read a dataset because of a bug", dataset_id=str(inspection.dataset)
+                    )
                     error = Unavailable(
                         what=f"dataset {inspection.dataset}", why=f"a bug in the node: {error!r}"
                     )
@@ -382,7 +386,7 @@ class AssignedSources:
         """Retry a dataset later; its open sources continue as long as they can."""
         trouble = Trouble.of(error, assigned.trouble)
         if trouble.tries == 1:
-            log.error("cannot read dataset", dataset=str(dataset), why=trouble.why)
+            log.error("cannot read dataset", dataset_id=str(dataset), why=trouble.why)
         self._datasets[dataset] = replace(assigned, trouble=trouble)
         self._schedule.later(dataset, trouble.delay)
 
@@ -390,7 +394,11 @@ class AssignedSources:
         trouble = Trouble.of(error, record.trouble)
         if trouble.tries == 1:
             log.warning(
-                "source cannot be read yet", dataset=record.alias, source=record.key[1], why=trouble.why
+                "source cannot be read yet",
+                dataset=record.alias,
+                dataset_id=str(record.key[0]),
+                source=record.key[1],
+                why=trouble.why,
             )
         self._records[record.key] = record.moved(Event.FAIL, trouble=trouble)
         self._schedule.later(record.key[0], trouble.delay)
@@ -404,7 +412,14 @@ class AssignedSources:
         if search is not None:
             search.finish(why)
         self._set(record.moved(Event.STOP, stop=Stop(why=why, chain=chain, batch=batch)))
-        log.error("source stopped", dataset=record.alias, source=name, reason=reason, why=why.text)
+        log.error(
+            "source stopped",
+            dataset=record.alias,
+            dataset_id=str(record.key[0]),
+            source=name,
+            code=reason,
+            why=why.text,
+        )
 
     def _set(self, record: SourceRecord) -> None:
         """Store a record, and count the topics at which its source is stopped."""

@@ -108,7 +108,7 @@ class Inspector:
             return Inspection(dataset=dataset, error=error)
         except Exception as error:
             # Any error concerns this dataset only.
-            log.exception("cannot inspect a dataset", dataset=str(dataset))
+            log.exception("cannot inspect a dataset", dataset_id=str(dataset))
             return Inspection(dataset=dataset, error=Unavailable(what=f"dataset {dataset}", why=repr(error)))
         return Inspection(dataset=dataset, entry=entry, state=state)
 

@@ -245,10 +245,10 @@ async def _run(channel: Channel, request: web.Request, serve: Serve) -> None:
         if request.headers.get(SERVER_CLOSES_HEADER) != SERVER_CLOSES:
             with suppress(TimeoutError):
                 await channel.closed(FAULT_SECONDS)
-        log.debug("transfer ended", code=CLOSE_OK, reason="confirmed", **facts)
+        log.debug("transfer ended", close_code=CLOSE_OK, why="confirmed", **facts)
         await channel.close(CLOSE_OK, b"")
     except PeerClosed as closed:
-        log.debug("transfer ended", code=closed.close_code, reason=closed.reason, **facts)
+        log.debug("transfer ended", close_code=closed.close_code, why=closed.reason, **facts)
         await channel.close(closed.close_code, closed.reason.encode())
     except TransferRefused as refused:
         log.info("transfer refused", why=str(refused), **facts)

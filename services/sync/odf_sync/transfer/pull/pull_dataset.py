@@ -154,9 +154,15 @@ class _Pull:
         """Fetch the blocks that are missing here, with what they declare, and move the reference."""
         copy, blocks = self.copy, missing.blocks
         name, blobs, catalog = copy.name, self.datasets.blobs, self.datasets.catalog
-        log.debug("copying blocks", dataset=name, ref=copy.ref, blocks=len(blocks))
         past = _past(self.datasets, copy.here, missing.common)
         state = admit_all(past, blocks)
+        log.debug(
+            "copying blocks",
+            dataset=name,
+            dataset_id=str(state.dataset_id),
+            ref=copy.ref,
+            blocks=len(blocks),
+        )
         if copy.wanted not in (None, state.dataset_id):
             raise InvalidInput(
                 text=f"expected {copy.wanted}, but found {state.dataset_id}", where=self.there.url
