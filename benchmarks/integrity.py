@@ -100,7 +100,7 @@ def _call(node: BenchedNode) -> float:
     with clients.verifier(node.node) as verifier:
         items = list(
             verifier.Verify(
-                VerifyRequest(refs=[NAME], integrity_only=True), timeout=clients.CALL_TIMEOUT_SECONDS
+                VerifyRequest(refs=[NAME], integrity_only=True), timeout=clients.COMMAND_TIMEOUT_SECONDS
             )
         )
     seconds = time.perf_counter() - begun

@@ -55,7 +55,7 @@ class BenchedNode:
         request = AddRequest()
         request.manifests.add(name=name, text=manifest(name, merge).encode())
         with clients.coordinator(self.node) as coordinator:
-            coordinator.Add(request, timeout=clients.CALL_TIMEOUT_SECONDS)
+            coordinator.Add(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
 
     def warm_up(self) -> None:
         """Commit one record, so that everything is loaded that is loaded on first use."""
@@ -94,7 +94,7 @@ class BenchedNode:
                 seen = now
                 if (
                     coordinator.Describe(
-                        DescribeRequest(ref=name), timeout=clients.CALL_TIMEOUT_SECONDS
+                        DescribeRequest(ref=name), timeout=clients.COMMAND_TIMEOUT_SECONDS
                     ).records
                     >= count
                 ):

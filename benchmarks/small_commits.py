@@ -70,7 +70,7 @@ class Hop:
         begun = time.perf_counter()
         self._producer.produce(self._topic, bytes(MESSAGE))
         self._producer.poll(0)
-        message = self._consumer.poll(clients.CALL_TIMEOUT_SECONDS)
+        message = self._consumer.poll(clients.COMMAND_TIMEOUT_SECONDS)
         assert message is not None, "it was produced"
         assert message.error() is None, message.error()
         return time.perf_counter() - begun
@@ -91,7 +91,7 @@ def _push(ingest: IngestStub, name: str, record: bytes) -> float:
     header = PushHeader(ref=name, idempotency_key=uuid.uuid4().hex)
     parts = (PushPart(header=header), PushPart(content=record))
     begun = time.perf_counter()
-    reply = ingest.Push(iter(parts), timeout=clients.CALL_TIMEOUT_SECONDS)
+    reply = ingest.Push(iter(parts), timeout=clients.COMMAND_TIMEOUT_SECONDS)
     seconds = time.perf_counter() - begun
     assert (reply.records, reply.already) == (1, False), reply
     return seconds

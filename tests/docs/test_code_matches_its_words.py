@@ -18,6 +18,7 @@ MODULES = [
 QUOTED = re.compile(r"(?<!`)`([A-Za-z_][\w.]*)`(?!`)")
 MODULE = re.compile(r"(?<!`)`([a-z_]+)`(?!`)")
 WORD = re.compile(r"[A-Za-z_]\w*")
+NUMBER = re.compile(r"[\d.()*+<\s]+")
 # Names of other systems: errno, the FlatBuffers schema, Python, Spark and Java.
 FOREIGN = {
     *("EIO", "ESTALE", "MetadataEventWrapper", "preexec_fn"),
@@ -39,6 +40,12 @@ NOT_MODULES = {
 LOGGERS = {"log", "structlog.contextvars"}
 LOG_CALLS = {"debug", "info", "warning", "error", "exception", "bound_contextvars"}
 OTHER_FACTS = {"reason": "why", "cause": "why", "error": "code", "id": "dataset_id"}
+# Constants that a module has for itself, and calls as its neighbours call theirs.
+OWN_CONSTANTS = {
+    *("COLUMNS", "EXTRA"),  # of a command's table
+    *("DATABASE", "FILE", "FOLDER", "LOCK", "NOTE", "TABLES"),  # where a module stores things
+    *("HEADERS", "NAME", "WHERE"),  # of a module's answers, gRPC service and errors
+}
 MAX_MODULE_LINES = 500
 MAX_BODY_LINES = 40
 
@@ -193,12 +200,41 @@ def test_hints_are_fragments() -> None:
     assert [hint for hint in all_hints if re.match(r"[A-Z][a-z]", hint) or hint.endswith(".")] == []
 
 
+def constants_of(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield the public constants of a module, and their values: numbers are evaluated, so that 1 << 20 is 1024 * 1024."""
+    for node in tree_of(file).body:
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ):
+                text = ast.unparse(value)
+                if (
+                    name.isupper() and len(name) > 1 and not name.startswith("_")
+                ):  # one letter: a type variable
+                    yield name, str(eval(text)) if NUMBER.fullmatch(text) else text  # noqa: S307 - our own code
+            case _:
+                pass
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_a_public_constant_has_one_value_in_a_package(package: Path) -> None:
+    values: defaultdict[str, set[str]] = defaultdict(set)
+    for file in MODULES:
+        if file.is_relative_to(package):
+            for name, value in constants_of(file):
+                values[name].add(value)
+    assert {name: of for name, of in values.items() if len(of) > 1 and name not in OWN_CONSTANTS} == {}
+
+
 def log_calls(file: Path) -> Iterator[ast.Call]:
     for node in nodes_of(file):
         match node:
             case ast.Call(func=ast.Attribute(attr=name, value=of)):
                 if name in LOG_CALLS and ast.unparse(of) in LOGGERS:
                     yield node
+            case _:
+                pass
 
 
 def facts_of_logs(file: Path) -> Iterator[dict[str, ast.expr]]:
@@ -213,6 +249,8 @@ def facts_of_logs(file: Path) -> Iterator[dict[str, ast.expr]]:
                 if ast.unparse(target) in starred:
                     pairs = zip(keys, values, strict=True)
                     yield {str(key.value): value for key, value in pairs if isinstance(key, ast.Constant)}
+            case _:
+                pass
 
 
 def misnamed(facts: dict[str, ast.expr]) -> Iterator[str]:

@@ -98,7 +98,7 @@ def test_each_batch_is_a_block_and_is_acknowledged_once_it_is_committed(
         batch(0, arrow(1, 2)), batch(1, arrow(3)), event_time=time_message(Timestamp.parse(AT))
     )
     assert (first.next, first.stream_id) == (0, "s")
-    assert first.max_batch_bytes == arrow_streams.MAX_BATCH_BYTES
+    assert first.max_batch_bytes == arrow_streams.MAX_ARROW_BATCH_BYTES
     assert [(ack.next, ack.records) for ack in acks] == [(1, 2), (2, 1)]
     assert acks[-1].head == str(client.bench.state.head)
     assert client.bench.values("id", "event_time") == [
@@ -177,7 +177,7 @@ def test_what_breaks_the_protocol_is_refused(
     parts: list[pb.StreamPart],
     words: str,
 ) -> None:
-    monkeypatch.setattr(arrow_streams, "MAX_BATCH_BYTES", 99)
+    monkeypatch.setattr(arrow_streams, "MAX_ARROW_BATCH_BYTES", 99)
     with pytest.raises(InvalidInput, match=words):
         list(make_client().push(*parts))
 

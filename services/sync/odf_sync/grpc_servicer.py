@@ -36,7 +36,7 @@ from odf_sync.webhooks.webhook_servicer import NAME as WEBHOOKS
 from odf_sync.webhooks.webhook_servicer import WebhookServicer
 
 MAX_FOUND_DATASETS: Final = 1000  # datasets in one answer
-LOOK_SECONDS: Final = 1.0  # between looks whether a caller that waits is still there
+CALLER_CHECK_SECONDS: Final = 1.0  # between looks whether a caller that waits is still there
 
 
 def register(
@@ -100,7 +100,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         """Wait until no other copy runs that was asked for by this name; yield False if its caller has gone before."""
         with self._guard:
             lock = self._busy.setdefault(name.lower(), threading.Lock())
-        while not lock.acquire(timeout=LOOK_SECONDS):
+        while not lock.acquire(timeout=CALLER_CHECK_SECONDS):
             if not context.is_active():
                 yield False
                 return

@@ -26,7 +26,7 @@ from odf_sync.access import passwords
 from odf_sync.access.access_store import FILE, AccessStore, AccessUnreadable
 from odf_sync.access.directory import Directory, LoginRefused
 from odf_sync.access.rules import Action, Role, Verdict, Visibility
-from odf_sync.access.tokens import ID_BYTES, SECRET_BYTES, Token
+from odf_sync.access.tokens import ID_BYTES, TOKEN_SECRET_BYTES, Token
 from odf_sync.http.authorization import Authorizer
 
 ALICE, BOB = Name("alice"), Name("bob")
@@ -103,7 +103,7 @@ def test_an_account_is_removed_with_its_tokens_and_roles(directory: Directory) -
 def test_the_id_of_a_token_without_its_secret_is_no_token(directory: Directory) -> None:
     directory.add_account(ALICE, None)
     token, _ = directory.create_token(ALICE, label="laptop")
-    forged = Token(token.raw[:ID_BYTES] + bytes(SECRET_BYTES))
+    forged = Token(token.raw[:ID_BYTES] + bytes(TOKEN_SECRET_BYTES))
     assert directory.caller(token.text()).name == "alice"
     caller = directory.caller(forged.text())
     assert (caller.has_invalid_token, caller.account, caller.token_id) == (True, None, token.id)
@@ -314,7 +314,7 @@ def test_a_token_with_a_typing_error_is_no_token() -> None:
 
 def test_a_token_may_have_any_character_of_its_alphabet() -> None:
     every = base64.b32decode("ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")
-    token = Token(every.ljust(ID_BYTES + SECRET_BYTES))
+    token = Token(every.ljust(ID_BYTES + TOKEN_SECRET_BYTES))
     assert set("0123456789abcdefghjkmnpqrstvwxyz") <= set(token.text())
     assert Token.parse(token.text()) == token
 
@@ -375,7 +375,7 @@ def test_a_label_has_up_to_a_hundred_printable_characters(directory: Directory) 
 
 def test_few_passwords_are_hashed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     place, is_alone = threading.Lock(), []
-    monkeypatch.setattr(passwords, "AT_ONCE", place)
+    monkeypatch.setattr(passwords, "HASH_SLOTS", place)
 
     class Hasher:
         def hash(self, password: str) -> str:

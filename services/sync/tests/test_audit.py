@@ -21,7 +21,7 @@ from odf_common.ports.bus import AUDIT
 from odf_common.ports.store import CatalogEntry, incarnation
 from odf_common.proto.odf.bus.v1.bus_pb2 import AccessDecision
 from odf_common.service import audit as audit_module
-from odf_common.service.audit import DROPPED, Audit
+from odf_common.service.audit import DROPPED_ENTRIES, Audit
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rate_limits import RequestRate
@@ -164,12 +164,12 @@ def test_hostile_headers_and_names_are_recorded_as_bounded_strings(node: Node) -
 
 
 def test_a_full_queue_loses_entries_counts_them_and_delays_nothing() -> None:
-    audit, lost = Audit(most=2), DROPPED._value.get()
+    audit, lost = Audit(most=2), DROPPED_ENTRIES._value.get()
     begun = time.monotonic()
     for _ in range(5):
         audit.put(None, AccessDecision())
     assert time.monotonic() - begun < 1
-    assert DROPPED._value.get() - lost == 3
+    assert DROPPED_ENTRIES._value.get() - lost == 3
     bus = MemoryBus()
     audit.finish(bus)
     assert len(bus.topics[AUDIT]) == 2
@@ -202,7 +202,7 @@ def test_pending_entries_are_sent_at_shutdown(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("losses", [1, 2])
 def test_a_batch_that_is_being_retried_is_sent_at_shutdown_or_counted(losses: int) -> None:
-    audit, bus, stop, lost = Audit(), MemoryBus(), threading.Event(), DROPPED._value.get()
+    audit, bus, stop, lost = Audit(), MemoryBus(), threading.Event(), DROPPED_ENTRIES._value.get()
     bus.losses = losses
     audit.put(None, AccessDecision())
     flush = bus.flush
@@ -214,16 +214,16 @@ def test_a_batch_that_is_being_retried_is_sent_at_shutdown_or_counted(losses: in
     bus.flush = stopping  # type: ignore[method-assign]
     audit.write(bus, stop)
     assert len(bus.topics[AUDIT]) == 2
-    assert DROPPED._value.get() - lost == losses - 1
+    assert DROPPED_ENTRIES._value.get() - lost == losses - 1
 
 
 def test_entries_that_cannot_be_sent_at_shutdown_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_module, "LAST_SECONDS", 0.1)
-    audit, bus, lost = Audit(), MemoryBus(), DROPPED._value.get()
+    audit, bus, lost = Audit(), MemoryBus(), DROPPED_ENTRIES._value.get()
     bus.losses = 1
     audit.put(None, AccessDecision())
     audit.finish(bus)
-    assert DROPPED._value.get() - lost == 1
+    assert DROPPED_ENTRIES._value.get() - lost == 1
 
 
 def test_an_address_cannot_flood_the_audit_with_headers_that_are_not_valid(tmp_path: Path) -> None:

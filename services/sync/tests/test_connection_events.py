@@ -315,7 +315,7 @@ def test_some_ended_connections_stay_until_their_clients_have_read_why_and_other
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connections, "MAX_LINGERING_CONNECTIONS", 1)
-    monkeypatch.setattr(connections, "LINGERING_SECONDS", 0.0)
+    monkeypatch.setattr(connections, "CLOSING_SECONDS", 0.0)
 
     async def end_four() -> list[tuple[bytes, bool]]:
         limits = limits_of()

@@ -74,7 +74,7 @@ class Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(http_dataset, "RETRY", Retry(0, redirect=0))
+    monkeypatch.setattr(http_dataset, "READ_RETRY", Retry(0, redirect=0))
     served = Server()
     app = web.Application()
     app.router.add_get("/{path:.*}", served.answer)

@@ -44,7 +44,7 @@ SOURCE: Final = random.Random(15)
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_module, "BACKOFF", Backoff(first=0.001, most=0.001))
+    monkeypatch.setattr(bucket_module, "REQUEST_BACKOFF", Backoff(first=0.001, most=0.001))
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 

@@ -39,8 +39,8 @@ Transfer = Callable[[SyncNode, SyncNode, str], object]
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_dataset, "RETRY", QUICK)
-    monkeypatch.setattr(upload, "RETRY", QUICK)
+    monkeypatch.setattr(http_dataset, "READ_RETRY", QUICK)
+    monkeypatch.setattr(upload, "UPLOAD_RETRY", QUICK)
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 

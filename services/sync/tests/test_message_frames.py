@@ -275,7 +275,7 @@ def test_lists_of_objects_are_sent_in_valid_frames_and_refused_if_nobody_could_r
         assert len(json.loads(text)["object_transfer_strategies"]) == 10_000
         assert len(client.frames) > 2
         assert max(client.frames) <= channel.FRAME_BYTES
-        monkeypatch.setattr(channel, "MESSAGE_BYTES", len(text) - 1)
+        monkeypatch.setattr(channel, "MAX_SENT_MESSAGE_BYTES", len(text) - 1)
         client.send(encode(listed(10_000)).encode())
         assert f"{len(text)} bytes; others take".encode() in client.closed()[1]
 

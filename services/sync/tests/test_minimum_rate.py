@@ -21,7 +21,7 @@ from odf_sync.repositories.node_client import MAX_DISCARDED_BYTES
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-RETRY = http_dataset.RETRY
+RETRY = http_dataset.READ_RETRY
 OK = b"HTTP/1.1 200 OK\r\n"
 HASH = str(physical_hash_of(b"")).encode()
 NAME = physical_hash_of(b"content")
@@ -29,8 +29,8 @@ NAME = physical_hash_of(b"content")
 
 @pytest.fixture(autouse=True)
 def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_dataset, "RETRY", urllib3.Retry(0, redirect=0))
-    monkeypatch.setattr(http_dataset, "TIMEOUT", urllib3.Timeout(connect=10, read=10))
+    monkeypatch.setattr(http_dataset, "READ_RETRY", urllib3.Retry(0, redirect=0))
+    monkeypatch.setattr(http_dataset, "READ_TIMEOUT", urllib3.Timeout(connect=10, read=10))
     monkeypatch.setattr(minimum_rate, "HEADERS_SECONDS", 0.3)
     monkeypatch.setattr(minimum_rate, "WINDOW_SECONDS", 0.3)
     monkeypatch.setattr(minimum_rate, "WINDOW_BYTES", 1000)
@@ -98,8 +98,8 @@ def test_a_silent_server_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None
         asked.append(time.monotonic())
         connection.recv(1)  # until the client has gone
 
-    monkeypatch.setattr(http_dataset, "RETRY", RETRY)
-    monkeypatch.setattr(http_dataset, "TIMEOUT", urllib3.Timeout(connect=10, read=0.3))
+    monkeypatch.setattr(http_dataset, "READ_RETRY", RETRY)
+    monkeypatch.setattr(http_dataset, "READ_TIMEOUT", urllib3.Timeout(connect=10, read=0.3))
     with answering(answer) as there, pytest.raises(Unavailable, match="Read timed out"):
         there.head()
     assert len(asked) == 1
@@ -131,7 +131,7 @@ def test_a_request_whose_connection_is_closed_without_a_response_is_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers = [b"", OK + b"Content-Length: %d\r\n\r\n" % len(HASH) + HASH]
-    monkeypatch.setattr(http_dataset, "RETRY", RETRY)
+    monkeypatch.setattr(http_dataset, "READ_RETRY", RETRY)
     with answering(lambda connection: connection.sendall(answers.pop(0))) as there:
         assert str(there.head()).encode() == HASH
 

@@ -97,7 +97,7 @@ def test_a_server_that_cannot_report_accounts_now_is_unavailable(
     known: LocalRepositories, server: PageServer, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its names may have accounts: one without an account would name another dataset, or create it."""
-    monkeypatch.setattr(http_repository, "RETRY", 0)
+    monkeypatch.setattr(http_repository, "READ_RETRY", 0)
     known.add(Name("node"), server.url)
     server.pages["/info"] = Page(status=status)
     with pytest.raises(Unavailable, match=f"status {status}"):

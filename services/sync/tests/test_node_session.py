@@ -46,7 +46,7 @@ class Node:
 
     async def _answer(self, request: web.Request) -> web.Response:
         self._note(request)
-        headers = {EVERYONE_HEADER: EVERYONE, pack_format.HEADER: pack_format.VERSION}
+        headers = {EVERYONE_HEADER: EVERYONE, pack_format.HEADER: pack_format.PACK_VERSION}
         if self._status == 302:
             headers["Location"] = "/elsewhere"
         return web.Response(status=self._status, text=self._head, headers=headers)

@@ -21,7 +21,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import ObjectKind
-from odf_sync.http.simple_protocol.object_downloads import AT_ONCE, ObjectDownloads
+from odf_sync.http.simple_protocol.object_downloads import MAX_FETCHED_OBJECTS, ObjectDownloads
 
 OBJECT = b"0123456789"
 NAME = physical_hash_of(OBJECT)
@@ -157,12 +157,12 @@ def test_objects_that_are_fetched_slowly_delay_neither_references_nor_blocks_nor
     with slow.node.served() as base, ThreadPoolExecutor(64) as clients:
         names = [NAME, *map(a_hash, range(63))]
         objects = [clients.submit(ask, base, "GET", f"data/{name}") for name in names]
-        slow.wait_for_fetches(AT_ONCE)
+        slow.wait_for_fetches(MAX_FETCHED_OBJECTS)
         assert ask(base, "GET", "refs/head", 5)[:2] == (200, str(head).encode())
         assert ask(base, "GET", f"blocks/{head}", 5)[0] == 200
         assert ask(base, "GET", f"data/{copied}", 5)[:2] == (200, b"copied")
         assert ask(base, "HEAD", f"data/{NAME}", 5)[0] == 200
-        assert len(slow.fetched) == AT_ONCE
+        assert len(slow.fetched) == MAX_FETCHED_OBJECTS
         slow.released.set()
         assert [one.result()[0] for one in objects] == [200, *[404] * 63]
     assert sorted(slow.fetched, key=str) == sorted(names, key=str)

@@ -52,7 +52,7 @@ def there(tmp_path: Path, certificate: tuple[Path, Path]) -> Iterator[str]:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SyncNode:
-    monkeypatch.setattr(http_dataset, "RETRY", urllib3.Retry(0, redirect=0))
+    monkeypatch.setattr(http_dataset, "READ_RETRY", urllib3.Retry(0, redirect=0))
     return SyncNode(tmp_path / "here")
 
 

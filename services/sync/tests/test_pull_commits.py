@@ -42,7 +42,7 @@ from odf_common.service.settings import Settings
 from odf_coordinator.api.bus_handlers import Commands
 from odf_sync.repositories import RemoteFolder, folder_dataset
 from odf_sync.transfer import compare, remote_blocks
-from odf_sync.transfer.local_copy import ATTEMPTS
+from odf_sync.transfer.local_copy import MAX_REQUEST_ATTEMPTS
 from odf_sync.transfer.objects import ObjectDiffers, RecordsRefused
 from odf_sync.transfer.progress import Step
 from odf_sync.transfer.pull.pull_dataset import pull
@@ -205,7 +205,7 @@ def test_objects_are_stored_before_blocks_and_all_before_the_command_to_the_coor
 
 
 def test_an_interrupted_pull_resumes_with_the_stored_objects(node: Node, there: Path) -> None:
-    node.lost_commands = ATTEMPTS
+    node.lost_commands = MAX_REQUEST_ATTEMPTS
     with pytest.raises(Unavailable):
         node.pull(there.as_uri())
     node.writes.clear()
@@ -355,7 +355,7 @@ def test_a_lost_command_is_sent_again_and_a_lost_reply_is_detected_by_the_head(
 
 
 def test_a_coordinator_that_never_answers_is_unavailable(node: Node, there: Path) -> None:
-    node.lost_commands = ATTEMPTS
+    node.lost_commands = MAX_REQUEST_ATTEMPTS
 
     with pytest.raises(Unavailable, match="to the import"):
         node.pull(there.as_uri())

@@ -46,7 +46,7 @@ class Pulls:
 def pulls(monkeypatch: pytest.MonkeyPatch) -> Pulls:
     made = Pulls()
     monkeypatch.setattr(grpc_servicer, "pull", made)
-    monkeypatch.setattr(grpc_servicer, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(grpc_servicer, "CALLER_CHECK_SECONDS", 0.01)
     return made
 
 

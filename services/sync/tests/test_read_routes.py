@@ -153,7 +153,7 @@ def test_what_is_not_known_is_refused_by_name(url: str, path: str, text: str) ->
 
 
 def test_records_of_too_many_bytes_are_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_routes, "MAX_BYTES", 50)
+    monkeypatch.setattr(read_routes, "MAX_ANSWER_BYTES", 50)
 
     status, answer = ask(f"{url}/tail")
 

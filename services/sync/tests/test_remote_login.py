@@ -430,7 +430,7 @@ def test_a_node_that_starts_no_login_is_unavailable_with_its_status(tmp_path: Pa
 
 
 def test_a_silent_node_is_not_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_login, "TIMEOUT", urllib3.Timeout(connect=10, read=0.3))
+    monkeypatch.setattr(remote_login, "LOGIN_TIMEOUT", urllib3.Timeout(connect=10, read=0.3))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         origin = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(Unavailable, match="Read timed out"):

@@ -117,7 +117,7 @@ def test_an_index_is_used_while_it_is_fresh_or_the_repository_is_down(
     here: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = cast("ManualClock", here.clock)
-    monkeypatch.setattr(http_dataset, "RETRY", False)
+    monkeypatch.setattr(http_dataset, "READ_RETRY", False)
     there = node_of(airports=WEATHER)
     with listing(there) as base:
         known(here, "shop", base)

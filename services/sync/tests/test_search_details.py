@@ -258,7 +258,7 @@ def silent() -> Iterator[str]:
 def test_a_silent_repository_delays_a_search_only_for_a_while(
     here: Search, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(searching, "SEARCH_SECONDS", 0.5)
     write(disk / "a", described("a", title="rain"))
     known, earlier = LocalRepositories(here.settings.home), DatasetSummary(name="b", description="rain")
     with silent() as first, silent() as second:
@@ -286,7 +286,7 @@ def test_a_silent_repository_delays_a_search_only_for_a_while(
 def test_an_index_read_after_a_search_is_used_by_the_next(
     here: Search, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(searching, "SEARCH_SECONDS", 0.1)
     write(disk / "a", described("a", title="rain"))
     goes_on, head = threading.Event(), RemoteFolder.head
 
@@ -297,7 +297,7 @@ def test_an_index_read_after_a_search_is_used_by_the_next(
     monkeypatch.setattr(RemoteFolder, "head", slow_head)
     assert here.find(Query(text="rain"))[0] == ()
     goes_on.set()
-    monkeypatch.setattr(searching, "ANSWER_SECONDS", 10.0)
+    monkeypatch.setattr(searching, "SEARCH_SECONDS", 10.0)
     assert [one.name for one in here.find(Query(text="rain"))[0]] == ["disk/a"]
 
 
@@ -357,7 +357,7 @@ def test_a_repository_that_is_removed_while_it_is_read_has_no_datasets(
     here: Search, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(disk / "a", described("a", title="rain"))
-    monkeypatch.setattr(searching, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(searching, "SEARCH_SECONDS", 0.01)
     goes_on, head = threading.Event(), RemoteFolder.head
 
     def removed(self: RemoteFolder) -> Multihash:

@@ -211,7 +211,7 @@ async def cut(request: web.Request, after: int) -> web.StreamResponse:
 def test_an_interrupted_connection_is_replaced_while_signatures_arrive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_dataset, "RETRY", urllib3.Retry(0, redirect=0))
+    monkeypatch.setattr(http_dataset, "READ_RETRY", urllib3.Retry(0, redirect=0))
     with served() as node:
         node.cuts = [20, 0, 20]
         assert node.pull() == SIGNATURES

@@ -105,7 +105,7 @@ def test_a_long_chain_is_pushed_with_its_signatures_in_parts_and_by_upload(
     here: SyncNode, there: SyncNode, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(push_to_node, "PART_BYTES", 1)
-    monkeypatch.setattr(push_to_node, "MESSAGE_BYTES", 0)
+    monkeypatch.setattr(push_to_node, "MAX_INLINE_ARCHIVE_BYTES", 0)
     here.push("cities", url)
     assert there.signatures("copy") == here.signatures("cities")
     assert [*(tmp_path / "there" / UPLOADED).iterdir()] == [], "each archive is removed with its push"
@@ -114,7 +114,7 @@ def test_a_long_chain_is_pushed_with_its_signatures_in_parts_and_by_upload(
 def test_an_archive_that_was_removed_meanwhile_does_not_hide_that_the_head_has_moved(
     here: SyncNode, there: SyncNode, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push_to_node, "MESSAGE_BYTES", 0)
+    monkeypatch.setattr(push_to_node, "MAX_INLINE_ARCHIVE_BYTES", 0)
     complete, removed = serve_push.PushTarget.complete, []
 
     def complete_and_remove(self: serve_push.PushTarget, *arguments: Any) -> None:
@@ -180,7 +180,7 @@ def test_signatures_are_not_searched_for_block_by_block_if_none_exist(
 def test_an_interrupted_push_resumes_with_its_signatures(
     here: SyncNode, there: SyncNode, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push_to_node, "MESSAGE_BYTES", 0)
+    monkeypatch.setattr(push_to_node, "MAX_INLINE_ARCHIVE_BYTES", 0)
 
     def cut(uploader: Uploader, upload: Upload) -> None:
         raise Unavailable(what=str(upload.object_file.physical_hash))

@@ -273,7 +273,7 @@ def test_unknown_dataset_and_unreachable_server_are_distinguished(served: str) -
 
 
 def test_an_address_without_a_server_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_repository, "RETRY", 0)
+    monkeypatch.setattr(http_repository, "READ_RETRY", 0)
     with pytest.raises(Unavailable):
         HttpDataset("http://127.0.0.1:9/cities").head()
 

@@ -34,7 +34,7 @@ from odf_common.metadata.events import SetInfo
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.remote_login import RemoteLogins
 from odf_sync.access.sent_tokens import AccessDenied, authorization
-from odf_sync.repositories.http_dataset import RETRY, TIMEOUT, HttpDataset
+from odf_sync.repositories.http_dataset import READ_RETRY, READ_TIMEOUT, HttpDataset
 from odf_sync.repositories.node_client import NodeClient
 from odf_sync.smart.connection import Connection, connected
 from odf_sync.smart.exchange import CLOSE_FAULT, PULL, PUSH, End, TransferRefused
@@ -296,6 +296,6 @@ class _Ours:
         if line["method"] == "GET":
             HttpDataset(self.base + line["path"].removesuffix("/refs/head"), token_in([line])).head()
             return
-        client = NodeClient(self.base, PUBLIC, timeout=TIMEOUT, retries=RETRY)
+        client = NodeClient(self.base, PUBLIC, timeout=READ_TIMEOUT, retries=READ_RETRY)
         headers = {name: held for name, held in line["headers"].items() if name != "content-length"}
         assert client.put(self.base + line["path"], headers, body_of(line)).status == 200

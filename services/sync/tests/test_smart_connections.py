@@ -464,7 +464,7 @@ def test_an_upgrade_that_is_refused_says_why(
 def test_an_archive_as_long_as_a_message_may_be_is_sent_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push_to_node, "MESSAGE_BYTES", 7)
+    monkeypatch.setattr(push_to_node, "MAX_INLINE_ARCHIVE_BYTES", 7)
     (tmp_path / "archive").write_bytes(b"archive")
     continuing = cast("Any", SimpleNamespace(continues_uploads=True))
     batch = push_to_node._batch(cast("Any", None), continuing, tmp_path / "archive", 1)

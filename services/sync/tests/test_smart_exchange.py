@@ -18,9 +18,9 @@ from odf_common.hashing.physical import physical_hash_of
 from odf_sync.smart import archive, message_json
 from odf_sync.smart.archive import COUNTED_BYTES, read_archive, write_archive
 from odf_sync.smart.exchange import (
+    MAX_CLOSE_REASON_BYTES,
     PULL,
     PUSH,
-    REASON_BYTES,
     End,
     ExchangeState,
     ProtocolViolated,
@@ -341,11 +341,11 @@ def test_the_reason_of_a_close_frame_is_whole_and_fits(
     fault: Internal | RefCollision | NameCollision,
 ) -> None:
     reason = close_reason(Refusal(fault=fault))
-    assert len(reason) <= REASON_BYTES
+    assert len(reason) <= MAX_CLOSE_REASON_BYTES
     assert refusal_in(reason.decode()) is not None
 
 
-@pytest.mark.parametrize("size", [REASON_BYTES - 1, REASON_BYTES])
+@pytest.mark.parametrize("size", [MAX_CLOSE_REASON_BYTES - 1, MAX_CLOSE_REASON_BYTES])
 def test_a_reason_that_just_fits_is_sent_whole(size: int) -> None:
     def refusal(text: str, *, is_name: bool) -> Refusal:
         internal = Internal(phase=Phase.PUSH_TARGET, error_message=text)

@@ -30,7 +30,13 @@ from odf_sync.smart.exchange import (
     Table,
     TransferRefused,
 )
-from odf_sync.smart.large_messages import BUSY, SMALL_BYTES, LargeMessages, message_bytes, seconds_for
+from odf_sync.smart.large_messages import (
+    SMALL_BYTES,
+    TOO_MANY_PUSHES,
+    LargeMessages,
+    message_bytes,
+    seconds_for,
+)
 from odf_sync.smart.message_json import decode, encode
 from odf_sync.smart.messages import (
     BlocksAccepted,
@@ -344,7 +350,7 @@ def test_large_messages_wait_for_memory_and_a_push_that_waits_too_long_is_refuse
         async with large.receiving(LARGE, "a"):
             async with large.receiving(SMALL_BYTES, "b"):
                 seen.append("small")
-            with pytest.raises(TransferRefused, match=BUSY):
+            with pytest.raises(TransferRefused, match=TOO_MANY_PUSHES):
                 async with large.receiving(SMALL_BYTES + 1, "c"):
                     seen.append("never")
         async with large.receiving(10 * LARGE, "d"):

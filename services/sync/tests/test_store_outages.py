@@ -137,7 +137,7 @@ class Node:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time out early; a node does so after some 20 s."""
-    monkeypatch.setattr(bucket, "BACKOFF", Backoff(first=0.001, most=0.001))
+    monkeypatch.setattr(bucket, "REQUEST_BACKOFF", Backoff(first=0.001, most=0.001))
     monkeypatch.setattr(bucket, "RETRY_SECONDS", 0.1)
     monkeypatch.setattr(bucket, "TIMEOUT", urllib3.Timeout(connect=2, read=0.3))
 

@@ -10,7 +10,7 @@ from aiohttp import web
 from odf_testing.builders import a_hash
 
 from odf_sync.access import rate_limits
-from odf_sync.http.connections import RETRY_AFTER, SentFile
+from odf_sync.http.connections import RETRY_AFTER_SECONDS, SentFile
 from odf_sync.http.simple_protocol.object_uploads import ExpectedUpload, ObjectUploads
 from odf_sync.transfer.partial_files import partial_file
 
@@ -99,5 +99,5 @@ def test_a_file_that_cannot_be_opened_is_a_server_error_that_is_not_cached(
     assert response.status == said
     is_kept = status == said
     assert ("Cache-Control" in response.headers) == is_kept
-    assert response.headers.get("Retry-After") == (None if is_kept else RETRY_AFTER)
+    assert response.headers.get("Retry-After") == (None if is_kept else str(RETRY_AFTER_SECONDS))
     assert (response.reason == "reason") == is_kept

@@ -200,13 +200,13 @@ def test_a_total_below_the_received_bytes_starts_over(server: Server) -> None:
 
 
 def test_a_total_above_the_limit_is_refused_before_a_byte_is_sent(server: Server) -> None:
-    assert server.ask(object_uploads.MAX_BYTES + 1) == Answer(413, None, None)
+    assert server.ask(object_uploads.MAX_OBJECT_BYTES + 1) == Answer(413, None, None)
     assert server.ask(10**14).status == 413
     assert server.put(OBJECT, f"bytes 0-9/{10**20}").status == 400
 
 
 def test_a_total_at_the_limit_is_allowed(server: Server) -> None:
-    assert server.ask(object_uploads.MAX_BYTES).status == 204
+    assert server.ask(object_uploads.MAX_OBJECT_BYTES).status == 204
 
 
 def test_two_clients_that_send_the_same_object_at_once_are_both_served(server: Server) -> None:

@@ -64,7 +64,7 @@ def test_a_refusal_of_a_push_that_waits_is_an_error_with_advice(
 
 
 def test_a_push_continues_to_wait_if_too_many_others_do(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingest_routes, "RETRY_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(ingest_routes, "PUSH_RETRY_AFTER_SECONDS", 0.0)
     here.ingest.failures = [Busy(what="Show of orders")] * 2
     assert here.post()[0] == 200
     assert len(here.ingest.waits) == 3
@@ -73,7 +73,7 @@ def test_a_push_continues_to_wait_if_too_many_others_do(here: Here, monkeypatch:
 def test_pushes_that_wait_keep_no_other_from_being_accepted(
     make_here: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest_routes, "THREADS", 1)
+    monkeypatch.setattr(ingest_routes, "PUSH_THREADS", 1)
     monkeypatch.setattr(ingest_routes, "WAIT_STEP_SECONDS", 30.0)  # longer than the client waits
     here = make_here()
     here.ingest.may_settle.clear()

@@ -138,8 +138,8 @@ def killable() -> Iterator[Killable]:
 
 def be_quick(set_attribute: Callable[[object, str, object], None]) -> None:
     """Make requests to a server that has ended fail soon, and skip waiting for the disk."""
-    set_attribute(http_dataset, "RETRY", QUICK)
-    set_attribute(upload, "RETRY", QUICK)
+    set_attribute(http_dataset, "READ_RETRY", QUICK)
+    set_attribute(upload, "UPLOAD_RETRY", QUICK)
     set_attribute(os, "fsync", lambda _: None)
 
 

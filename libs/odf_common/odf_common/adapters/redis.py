@@ -20,7 +20,7 @@ from odf_common.identity.did import DatasetId
 log = structlog.stdlib.get_logger(__name__)
 
 T = TypeVar("T")
-TIMEOUT_SECONDS: Final = 0.5
+REDIS_TIMEOUT_SECONDS: Final = 0.5
 RECONNECT_INTERVAL_SECONDS: Final = 1.0  # between attempts while it is lost
 LOG_INTERVAL_SECONDS: Final = 60.0  # between log lines about refused commands
 
@@ -40,8 +40,8 @@ class RedisConnection:
             url,
             **({} if password is None else {"password": password}),
             **({} if tls is None else _tls(tls)),
-            socket_timeout=TIMEOUT_SECONDS,
-            socket_connect_timeout=TIMEOUT_SECONDS,
+            socket_timeout=REDIS_TIMEOUT_SECONDS,
+            socket_connect_timeout=REDIS_TIMEOUT_SECONDS,
             health_check_interval=15,
         )
         self.prefix = prefix

@@ -27,7 +27,7 @@ from odf_common.proto.odf.node.v1.webhooks_pb2_grpc import WebhooksStub
 from odf_common.service.protection import peer_tls
 from odf_common.service.settings import TENANCY_FILE, load
 
-CALL_TIMEOUT_SECONDS = 60.0  # deadline of a short call
+COMMAND_TIMEOUT_SECONDS = 60.0  # deadline of a short call
 OPTIONAL_CALL_TIMEOUT_SECONDS = 1.0  # deadline of optional information, shown only if it arrives at once
 STREAM_TIMEOUT_SECONDS = 24 * 3600.0  # deadline of a call that streams its progress
 
@@ -165,7 +165,7 @@ def require_owners(names: Iterable[str], node: Node | None = None) -> None:
     is_multi_tenant = (load().home / TENANCY_FILE).exists()
     try:
         with access(node, timeout=RESTART_TIMEOUT_SECONDS if is_multi_tenant else 0) as accounts:
-            reply = accounts.ListAccounts(ListAccountsRequest(), timeout=CALL_TIMEOUT_SECONDS)
+            reply = accounts.ListAccounts(ListAccountsRequest(), timeout=COMMAND_TIMEOUT_SECONDS)
     except Unavailable:
         if is_multi_tenant:
             raise

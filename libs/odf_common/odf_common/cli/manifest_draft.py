@@ -11,7 +11,7 @@ import yaml
 from odf_common.data.ddl import schema_to_ddl
 from odf_common.metadata.events import DatasetVocabulary
 
-KINDS: Final[Mapping[str, str]] = {
+READ_KINDS: Final[Mapping[str, str]] = {
     "csv": "Csv",
     "esrishapefile": "EsriShapefile",
     "geojson": "GeoJson",
@@ -53,7 +53,7 @@ def draft(name: str, input_format: str, columns: pa.Schema) -> Draft:
             "kind: DatasetSnapshot\nversion: 1\ncontent:\n",
             f"  name: {_scalar(name)}\n  kind: Root\n  metadata:\n",
             "    - kind: AddPushSource\n      sourceName: default\n",
-            f"      read:\n        kind: {KINDS[input_format]}\n",
+            f"      read:\n        kind: {READ_KINDS[input_format]}\n",
             "        header: true\n" if input_format == "csv" else "",
             "        schema:\n",
             *(f"          - {_scalar(definition)}\n" for definition in schema_to_ddl(columns)),

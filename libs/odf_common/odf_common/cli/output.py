@@ -238,13 +238,13 @@ def in_colour(text: str, colour: str) -> str:
 
 def short(text: str, most: int = MAX_CELL_CHARACTERS) -> str:
     """Return the first line of a string, at most `most` characters, with hashes shortened."""
-    from odf_common.cli.table_layout import MARK, at_word
+    from odf_common.cli.table_layout import ELLIPSIS, at_word
 
     text = _HASH.sub(r"\1…", text)
     first = text.partition("\n")[0]
     if first == text and len(text) <= most:
         return text
-    return (first if len(first) < most else at_word(first, first[: most - 1])) + MARK
+    return (first if len(first) < most else at_word(first, first[: most - 1])) + ELLIPSIS
 
 
 def _cell(value: object) -> str:

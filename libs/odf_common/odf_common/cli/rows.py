@@ -13,8 +13,8 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import Comparison, DatasetSumm
 if TYPE_CHECKING:
     import pyarrow as pa
 
-OPERATION: Final = "op"
-OPERATIONS: Final = ("+A", "-R", "-C", "+C")
+OPERATION_COLUMN: Final = "op"
+OPERATION_SIGNS: Final = ("+A", "-R", "-C", "+C")
 
 
 def summary_row(summary: DatasetSummary) -> dict[str, object]:
@@ -72,18 +72,18 @@ def print_records(table: "pa.Table", output: str) -> None:
     """Print records; in a table the operation is +A, -R, -C or +C, in JSON its number."""
     rows: Sequence[Mapping[str, object]] = list(record_rows(table))
     if output == "table" and _has_operations(table.schema):
-        rows = [{**row, OPERATION: operation_shown(row[OPERATION])} for row in rows]
+        rows = [{**row, OPERATION_COLUMN: operation_shown(row[OPERATION_COLUMN])} for row in rows]
     print_rows(rows, output, columns=distinct(table.column_names))
 
 
 def operation_shown(value: object) -> object:
     """Return an operation as the specification writes it; any other value unchanged."""
-    return OPERATIONS[value] if isinstance(value, int) and 0 <= value < len(OPERATIONS) else value
+    return OPERATION_SIGNS[value] if isinstance(value, int) and 0 <= value < len(OPERATION_SIGNS) else value
 
 
 def _has_operations(schema: "pa.Schema") -> bool:
     """Return whether the column `op` has a type that operations are stored or computed in."""
-    return schema.names.count(OPERATION) == 1 and str(schema.field(OPERATION).type) in (
+    return schema.names.count(OPERATION_COLUMN) == 1 and str(schema.field(OPERATION_COLUMN).type) in (
         "uint8",
         "int16",
         "int32",

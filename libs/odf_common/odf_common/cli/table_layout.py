@@ -14,8 +14,8 @@ from rich.cells import cell_len, set_cell_size
 GAP: Final = "  "
 LEGIBLE_CHARACTERS: Final = 20  # that keep truncated text legible
 MIN_CHARACTERS: Final = 12  # text is never truncated below these
-MAX_TEXT_CHARACTERS: Final = 40  # of text when the columns are split into parts
-MARK: Final = "…"
+MAX_SPLIT_CELL_CHARACTERS: Final = 40  # of text when the columns are split into parts
+ELLIPSIS: Final = "…"
 INDENT: Final = "  "
 _TIME: Final = re.compile(r"-?\d{4,}-\d\d-\d\d(T[\d:.]+Z?)?|\d\d:\d\d(:[\d.]+)?")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -141,12 +141,12 @@ def cut(text: str, width: int) -> str:
     Names often differ only at the end, and a block can be found by the end of its hash.
     """
     if " " in text:
-        return at_word(text, set_cell_size(text, width - 1)) + MARK
+        return at_word(text, set_cell_size(text, width - 1)) + ELLIPSIS
     end = (width - 1) // 3
     last = text[len(text) - end :]
     while cell_len(last) > end:
         last = last[1:]
-    return set_cell_size(text, width - 1 - cell_len(last)).rstrip() + MARK + last
+    return set_cell_size(text, width - 1 - cell_len(last)).rstrip() + ELLIPSIS + last
 
 
 def at_word(text: str, beginning: str) -> str:
@@ -214,7 +214,7 @@ def _in_parts(columns: Sequence[Column], width: int) -> Layout:
     first = replace(columns[0], width=min(columns[0].width, width // 2))
     room = width - first.width - len(GAP)
     rest = [
-        replace(column, width=min(column.width, max(MAX_TEXT_CHARACTERS, column.floor), room))
+        replace(column, width=min(column.width, max(MAX_SPLIT_CELL_CHARACTERS, column.floor), room))
         for column in columns[1:]
     ]
     parts: list[list[Column]] = [[first]]

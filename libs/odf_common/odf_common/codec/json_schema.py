@@ -28,11 +28,11 @@ from odf_common.codec.model_schema import (
     union_with,
 )
 from odf_common.codec.plain_values import camel, formerly_schema, tag_of, tag_spellings
-from odf_common.hashing.multibase import FINAL, MAX_TEXT_CHARACTERS
+from odf_common.hashing.multibase import FINAL, MAX_MULTIBASE_CHARACTERS
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.metadata.manifest_contents import DatasetSnapshot, MetadataBlock
-from odf_common.metadata.scalars import RFC3339, ExtraAttributes
+from odf_common.metadata.scalars import RFC3339_TIME, ExtraAttributes
 
 Schema = dict[str, Any]
 
@@ -191,7 +191,7 @@ def _shape(shape: Shape) -> Schema:
             return _octets(of)
         case TimestampShape():
             # No `format`: its checkers refuse some times that RFC 3339 and the decoder allow.
-            return {"type": "string", "pattern": f"^{RFC3339.pattern}$"}
+            return {"type": "string", "pattern": f"^{RFC3339_TIME.pattern}$"}
         case TableShape(of=of):
             return {"$ref": f"#/$defs/{of.__name__}"}
         case OneOf(members=members):
@@ -202,10 +202,10 @@ def _shape(shape: Shape) -> Schema:
 
 def _octets(of: type) -> Schema:
     if of is Multihash:
-        return {"type": "string", "pattern": f"^{_MULTIBASE}$", "maxLength": MAX_TEXT_CHARACTERS}
+        return {"type": "string", "pattern": f"^{_MULTIBASE}$", "maxLength": MAX_MULTIBASE_CHARACTERS}
     if of is DatasetId:
         pattern = f"^{PREFIX}{_MULTIBASE}$"
-        return {"type": "string", "pattern": pattern, "maxLength": len(PREFIX) + MAX_TEXT_CHARACTERS}
+        return {"type": "string", "pattern": pattern, "maxLength": len(PREFIX) + MAX_MULTIBASE_CHARACTERS}
     return {"type": "string", "contentEncoding": "base64", "pattern": _BASE64}
 
 

@@ -16,7 +16,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata import data_schema, engine_messages, events, fetching, steps
 from odf_common.metadata.scalars import Timestamp, Width
 
-MAX_DEPTH: Final = 64  # tables inside tables, in what is read and so in what is written
+MAX_TABLE_DEPTH: Final = 64  # tables inside tables, in what is read and so in what is written
 
 
 @dataclass(frozen=True, slots=True)

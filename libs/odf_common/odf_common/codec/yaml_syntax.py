@@ -19,7 +19,7 @@ import yaml
 
 from odf_common.errors import InvalidInput
 
-MAX_DEPTH: Final = 200  # nested mappings and lists
+MAX_YAML_DEPTH: Final = 200  # nested mappings and lists
 _NUMBER: Final = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 _INTEGER: Final = re.compile(r"[-+]?\d{1,40}", re.ASCII)
 _CONSTANTS: Final[dict[str, bool | None]] = {
@@ -170,7 +170,7 @@ def json_value(text: str, name: str) -> Any:
     try:
         value = json.loads(text, object_pairs_hook=unique, parse_constant=constant, parse_float=finite)
     except RecursionError as error:
-        raise InvalidInput(text=f"nested deeper than {MAX_DEPTH}", where=name) from error
+        raise InvalidInput(text=f"nested deeper than {MAX_YAML_DEPTH}", where=name) from error
     _check_depth(value, name)
     return value
 
@@ -192,8 +192,8 @@ def _check_depth(value: object, name: str) -> None:
     level, depth = _containers([value]), 0
     while level:
         depth += 1
-        if depth > MAX_DEPTH:
-            raise InvalidInput(text=f"nested deeper than {MAX_DEPTH}", where=name)
+        if depth > MAX_YAML_DEPTH:
+            raise InvalidInput(text=f"nested deeper than {MAX_YAML_DEPTH}", where=name)
         below = chain.from_iterable(one.values() if isinstance(one, dict) else one for one in level)
         level = _containers(below)
 
@@ -225,8 +225,8 @@ class _Reader:
             raise self._refused(f"tag {event.tag!r} is not allowed", event)
         if isinstance(event, yaml.ScalarEvent):
             return event.value if event.style else scalar_of(event.value)
-        if depth == MAX_DEPTH:
-            raise self._refused(f"nested deeper than {MAX_DEPTH}", event)
+        if depth == MAX_YAML_DEPTH:
+            raise self._refused(f"nested deeper than {MAX_YAML_DEPTH}", event)
         if isinstance(event, yaml.SequenceStartEvent):
             return self._items(location, depth)
         return self._entries(location, depth)

@@ -9,12 +9,12 @@ from typing import Final
 from odf_common.errors import InvalidInput
 
 OFFSET: Final = r"[0-9]{1,18}"
-OFFSETS: Final = rf"[0-9]{{1,9}}:{OFFSET}(,[0-9]{{1,9}}:{OFFSET})*"
+PARTITION_OFFSETS: Final = rf"[0-9]{{1,9}}:{OFFSET}(,[0-9]{{1,9}}:{OFFSET})*"
 
 
 def checked_position(text: str) -> str:
     """Return a position that is well-formed, for any topic; raises `InvalidInput`."""
-    if re.fullmatch(f"earliest|latest|keep|{OFFSET}|{OFFSETS}", text) is None:
+    if re.fullmatch(f"earliest|latest|keep|{OFFSET}|{PARTITION_OFFSETS}", text) is None:
         expected = "earliest, latest, keep or an offset, such as 1200 or 0:1200,1:1200"
         raise InvalidInput(where="--from", text=f"expected {expected}, got {text!r}")
     return text

@@ -21,7 +21,7 @@ from odf_common.service.settings import Settings, without_password
 
 STORE: Final = "store"  # the file of a home that names where its datasets are
 HOME_STORE: Final = "its folder"
-CONNECT_SECONDS: Final = 2.0
+PROBE_CONNECT_SECONDS: Final = 2.0
 ANSWER_SECONDS: Final = 5.0
 
 
@@ -196,9 +196,9 @@ def require_connected(what: str, variable: str, shown: str, addresses: list[str]
     why = ""
     for address in addresses[:3]:
         try:
-            socket.create_connection(split(address), CONNECT_SECONDS).close()
+            socket.create_connection(split(address), PROBE_CONNECT_SECONDS).close()
         except TimeoutError:
-            why = f"no answer within {CONNECT_SECONDS:g} s"
+            why = f"no answer within {PROBE_CONNECT_SECONDS:g} s"
         except OSError as error:
             number = error.errno or 0  # negative: name resolution failed
             why = os.strerror(number) if number > 0 else error.strerror or str(error)

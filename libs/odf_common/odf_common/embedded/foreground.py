@@ -23,7 +23,7 @@ from odf_common.service.logging import configure_command
 from odf_common.service.settings import child_environment, load
 
 STOP_SECONDS: Final = 15.0  # the supervised process may finish a commit
-POLL_SECONDS: Final = 0.05
+FOREGROUND_POLL_SECONDS: Final = 0.05
 USAGE: Final = "usage: python -m odf_common.embedded.foreground SERVICE [--debug]"
 
 
@@ -91,7 +91,7 @@ def _stop(name: str, pid: int) -> None:
     while is_running(pid):
         if time.monotonic() > deadline:
             raise Unavailable(what=name, why=f"process {pid} did not stop within {STOP_SECONDS:g} s")
-        time.sleep(POLL_SECONDS)
+        time.sleep(FOREGROUND_POLL_SECONDS)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ from typing import Final
 
 from odf_common.errors import InvalidInput
 
-MAX_TEXT_CHARACTERS: Final = 1024  # hashes and ids need 76, and base58 takes quadratic time
+MAX_MULTIBASE_CHARACTERS: Final = 1024  # hashes and ids need 76, and base58 takes quadratic time
 _BASE58: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _BASE58_VALUE: Final = {character: value for value, character in enumerate(_BASE58)}
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})*")
@@ -27,8 +27,8 @@ def decode(text: str) -> bytes:
     """Return the bytes that `text` encodes; raises `InvalidInput` unless it is in a final encoding."""
     if not text:
         raise InvalidInput(text="expected multibase text, got an empty string")
-    if len(text) > MAX_TEXT_CHARACTERS:
-        raise InvalidInput(text=f"multibase text is longer than {MAX_TEXT_CHARACTERS} characters")
+    if len(text) > MAX_MULTIBASE_CHARACTERS:
+        raise InvalidInput(text=f"multibase text is longer than {MAX_MULTIBASE_CHARACTERS} characters")
     read = _codec(text[0])[1]
     try:
         return read(text[1:])

@@ -29,7 +29,7 @@ _FIRST: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(
 _LAST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
 _CYCLE: Final = 146_097 * 86_400  # seconds in 400 years, after which the calendar repeats
 _LAST_YEAR: Final = 9999
-RFC3339: Final = re.compile(
+RFC3339_TIME: Final = re.compile(
     r"(\d{4,6})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
 
@@ -55,7 +55,7 @@ class Timestamp:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse RFC 3339; any offset is converted to UTC, naive times raise `InvalidInput`."""
-        match = RFC3339.fullmatch(text)
+        match = RFC3339_TIME.fullmatch(text)
         if match is None:
             raise InvalidInput(text=f"expected an RFC 3339 time such as 2020-01-01T12:00:00Z, got {text!r}")
         year, month, day, hour, minute, second, fraction, zone = match.groups()

@@ -35,15 +35,15 @@ LAST_SECONDS: Final = 2.0  # for what is still in the queue when the service sto
 GRPC: Final = "gRPC"
 OF_NODE: Final = "/odf.node."  # the engine's calls are parts of others
 # A read that ends with one of these was not refused: its caller gave up, or the service cannot answer now.
-PASSING: Final = frozenset({
+PASSING_STATUSES: Final = frozenset({
     grpc.StatusCode.OK,
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.UNAVAILABLE,
 })  # fmt: skip
 
-WRITTEN: Final = Counter("odf_audit_entries_total", "Audit entries written to Kafka.")
-DROPPED: Final = Counter(
+WRITTEN_ENTRIES: Final = Counter("odf_audit_entries_total", "Audit entries written to Kafka.")
+DROPPED_ENTRIES: Final = Counter(
     "odf_audit_dropped_total",
     "Audit entries lost: the queue was full, or Kafka was unavailable when the service stopped.",
 )
@@ -63,11 +63,13 @@ class Audit:
             # Stamped here: the time is that of the request, and an entry that is sent twice has one id.
             self._waiting.put_nowait(stamped(message, message_id=uuid.uuid4().hex, sent_at=time.time_ns()))
         except queue.Full:
-            DROPPED.inc()
+            DROPPED_ENTRIES.inc()
 
     def note_call(self, call: Call) -> None:
         """Queue an entry for a gRPC call that may have changed something, or was refused."""
-        if not call.method.startswith(OF_NODE) or (call.status in PASSING and _only_reads(call.method)):
+        if not call.method.startswith(OF_NODE) or (
+            call.status in PASSING_STATUSES and _only_reads(call.method)
+        ):
             return
         is_allowed = call.status is grpc.StatusCode.OK
         number, _ = call.status.value
@@ -135,7 +137,7 @@ def _send(bus: Bus, batch: list[Envelope], seconds: float = 10.0) -> int:
     for message in batch:
         bus.send(AUDIT, message)
     bus.flush(seconds)
-    WRITTEN.inc(len(batch))
+    WRITTEN_ENTRIES.inc(len(batch))
     return len(batch)
 
 
@@ -143,5 +145,5 @@ def _try_last(bus: Bus, batch: list[Envelope]) -> None:
     try:
         _send(bus, batch, LAST_SECONDS)
     except Unavailable as error:
-        DROPPED.inc(len(batch))
+        DROPPED_ENTRIES.inc(len(batch))
         log.warning("audit entries were lost", entries=len(batch), why=error.why)

@@ -39,7 +39,7 @@ SECONDS: Final = Histogram(
     ("topic",),
     buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
 )
-PARTITIONS: Final = Gauge("odf_owned_partitions", "Partitions read by this instance.", ("topic",))
+OWNED_PARTITIONS: Final = Gauge("odf_owned_partitions", "Partitions read by this instance.", ("topic",))
 RETRIES: Final = Counter(
     "odf_retries_total", "Retries because a part of the node was unavailable, by error.", ("error",)
 )

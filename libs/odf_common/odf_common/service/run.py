@@ -37,7 +37,7 @@ JOIN_SECONDS: Final = 8.0  # for all messages in flight together; the supervisor
 LOOK_MS: Final = 500  # between two looks whether a bug has ended the service
 _MAX_SIGNALS_READ: Final = 4096  # that are read from the pipe at a time, a byte each
 EXIT_BUG: Final = 70  # exit code: a bug; the supervisor restarts
-MAX_OPEN_FILES: Final = 1 << 16
+OPEN_FILES_LIMIT: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +165,7 @@ def allow_open_files() -> None:
     The usual 1,024 protects programs that use select(), and is fewer than the connections that the HTTP server takes.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    most = OPEN_FILES_LIMIT if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_LIMIT)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 

@@ -30,7 +30,7 @@ from odf_common.service.setting_values import (
     switch,
 )
 
-PREFIX: Final = "ODF_"
+VARIABLE_PREFIX: Final = "ODF_"
 MIB: Final = 1024 * 1024
 # Variables of the compose file, and the name that a supervised part gets.
 NO_SETTINGS: Final = ("ODF_COMMON_ENV_FILE", "ODF_ENV_FILE", "ODF_PUBLISH", "ODF_ENGINE_MEMORY", "ODF_PART")
@@ -384,13 +384,13 @@ class Settings:
         """Return a required address; raises `Unavailable` if it is not configured."""
         value: str | None = getattr(self, name)
         if value is None:
-            raise Unavailable(what=name, why=f"{PREFIX}{name.upper()} is not set")
+            raise Unavailable(what=name, why=f"{VARIABLE_PREFIX}{name.upper()} is not set")
         return value
 
 
 def variable(option: Field[Any]) -> str:
     """Return the name of the environment variable of a field."""
-    return PREFIX + option.name.upper()
+    return VARIABLE_PREFIX + option.name.upper()
 
 
 def described() -> tuple[tuple[str, str, str], ...]:
@@ -451,10 +451,13 @@ def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     # Compared without the prefix, in which all are alike.
     names = [option.name.upper() for option in fields(Settings)]
     given = (
-        name.removeprefix(PREFIX) for name in environ if name.startswith(PREFIX) and name not in NO_SETTINGS
+        name.removeprefix(VARIABLE_PREFIX)
+        for name in environ
+        if name.startswith(VARIABLE_PREFIX) and name not in NO_SETTINGS
     )
     return tuple(
-        f"{PREFIX}{name} is not a setting of the node" + (f"; did you mean {PREFIX}{meant}?" if meant else "")
+        f"{VARIABLE_PREFIX}{name} is not a setting of the node"
+        + (f"; did you mean {VARIABLE_PREFIX}{meant}?" if meant else "")
         for name, meant in ((name, nearest(name, names)) for name in sorted(given) if name not in names)
     )
 

@@ -83,8 +83,8 @@ def distrust() -> urllib3.exceptions.SSLError:
 def test_each_fault_has_its_message_and_is_retried_only_if_transient(
     monkeypatch: pytest.MonkeyPatch, error: Exception, attempts: int, why: str, advice: str
 ) -> None:
-    monkeypatch.setattr(module, "BACKOFF", Backoff(first=0.0, most=0.0))
-    monkeypatch.setattr(module, "ATTEMPTS", 3)
+    monkeypatch.setattr(module, "REQUEST_BACKOFF", Backoff(first=0.0, most=0.0))
+    monkeypatch.setattr(module, "MAX_REQUEST_ATTEMPTS", 3)
     asked: list[str] = []
 
     def fail(_: object, bucket: str, name: str) -> None:
@@ -140,7 +140,7 @@ def test_after_a_lost_response_the_stored_object_decides(
         raise next(waiting)
 
     found = None if stored is None else StoredObject(content=stored, etag="tag")
-    monkeypatch.setattr(module, "BACKOFF", Backoff(first=0.0, most=0.0))
+    monkeypatch.setattr(module, "REQUEST_BACKOFF", Backoff(first=0.0, most=0.0))
     monkeypatch.setattr(module._Client, "put_if", fail)
     monkeypatch.setattr(Bucket, "read", lambda *_: found)
     assert Bucket(PLACE, S3Access()).put("one", b"content") == is_stored

@@ -82,7 +82,7 @@ def topics(address: str, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     monkeypatch.setattr(product, "MAX_FORMER_PARTITIONS", former)
     monkeypatch.setattr(watch, "PARTITIONS_PER_CLIENT", per_client)
     monkeypatch.setattr(product, "MAX_UNWATCHED_PARTITIONS", 1)
-    monkeypatch.setattr(product, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(product, "QUIET_PARTITION_SECONDS", 0.0)
     monkeypatch.setattr(product, "LOOK_SECONDS", 0.0)
     monkeypatch.setitem(SETTINGS, "fetch.wait.max.ms", WAIT_MS)
     made = Topics(address, 4, f"t{abs(hash(request.node.name))}")

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.waits
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry without pauses."""
-    monkeypatch.setattr(bucket, "BACKOFF", Backoff(first=0.001, most=0.001))
+    monkeypatch.setattr(bucket, "REQUEST_BACKOFF", Backoff(first=0.001, most=0.001))
 
 
 def a_large_file(folder: Path) -> Path:
@@ -149,7 +149,7 @@ def test_a_request_is_repeated_only_if_another_attempt_may_succeed(
     with serving_answers(answer) as endpoint:
         location = S3Location(bucket="some-bucket", endpoint=endpoint)
         error_of(lambda: Bucket(location, server.access).read("one"))
-    assert len(requests) == (bucket.ATTEMPTS if is_passing else 1)
+    assert len(requests) == (bucket.MAX_REQUEST_ATTEMPTS if is_passing else 1)
 
 
 @pytest.mark.usefixtures("quick")
@@ -167,7 +167,7 @@ def test_a_refusal_that_is_only_a_status_is_judged_by_it(
         location = S3Location(bucket="some-bucket", endpoint=endpoint)
         error_of(lambda: Bucket(location, server.access).size("one"))
     assert {request.method for request in requests} == {"HEAD"}
-    assert len(requests) == (bucket.ATTEMPTS if is_passing else 1)
+    assert len(requests) == (bucket.MAX_REQUEST_ATTEMPTS if is_passing else 1)
 
 
 def test_a_server_that_is_overloaded_has_a_pause_before_each_further_request(
@@ -178,7 +178,9 @@ def test_a_server_that_is_overloaded_has_a_pause_before_each_further_request(
     with serving_answers(lambda _: ODD_ANSWERS["too many"]) as endpoint:
         location = S3Location(bucket="some-bucket", endpoint=endpoint)
         error_of(lambda: Bucket(location, server.access).read("one"))
-    assert pauses == [bucket.BACKOFF.pause(attempt) for attempt in range(1, bucket.ATTEMPTS)]
+    assert pauses == [
+        bucket.REQUEST_BACKOFF.pause(attempt) for attempt in range(1, bucket.MAX_REQUEST_ATTEMPTS)
+    ]
 
 
 def test_attempts_are_counted_again_after_one_that_got_further(
@@ -193,8 +195,12 @@ def test_attempts_are_counted_again_after_one_that_got_further(
 
     fault = error_of(lambda: server.bucket(place)._retried(breaking, "one", progress=lambda: next(arrived)))
     assert isinstance(fault, StorageUnavailable)
-    pause = bucket.BACKOFF.pause
-    assert pauses == [pause(1), pause(1), *(pause(attempt) for attempt in range(2, bucket.ATTEMPTS))]
+    pause = bucket.REQUEST_BACKOFF.pause
+    assert pauses == [
+        pause(1),
+        pause(1),
+        *(pause(attempt) for attempt in range(2, bucket.MAX_REQUEST_ATTEMPTS)),
+    ]
 
 
 def forwarded(server: MinioServer, request: Request) -> Page:
@@ -391,7 +397,7 @@ def weak(page: Page) -> Page:
 def test_a_server_whose_tags_match_nothing_is_refused_and_moving_a_head_is_not_retried_forever(
     server: MinioServer, place: S3Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket_refs, "BACKOFF", Backoff(first=0.001, most=0.001))
+    monkeypatch.setattr(bucket_refs, "WRITE_BACKOFF", Backoff(first=0.001, most=0.001))
     with serving_answers(lambda request: weak(forwarded(server, request))) as endpoint:
         weakened = Bucket(replace(place, endpoint=endpoint), server.access)
         with pytest.raises(StorageUnavailable, match="does not obey the conditions of a PUT"):

@@ -58,7 +58,7 @@ def test_topics_are_created_once_the_broker_is_no_longer_fenced(monkeypatch: pyt
 
 def test_a_broker_that_stays_fenced_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     topics, _ = creating(monkeypatch, 10**9)
-    monkeypatch.setattr(admin, "TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(admin, "ADMIN_TIMEOUT_SECONDS", 0.1)
     with pytest.raises(Unavailable, match="All brokers are currently fenced"):
         create(topics)
 

@@ -10,7 +10,7 @@ import pytest
 from odf_common.codec.flatbuffers import decode_event, encode_block, encode_event, encode_message, writer
 from odf_common.codec.flatbuffers.untrusted_buffer import Source
 from odf_common.codec.manifests import block_to_yaml, event_from_text, to_yaml
-from odf_common.codec.model_schema import MAX_DEPTH
+from odf_common.codec.model_schema import MAX_TABLE_DEPTH
 from odf_common.codec.yaml_syntax import documents
 from odf_common.errors import InvalidInput
 from odf_common.metadata.data_schema import DataField, DataSchema, DataTypeInt32, DataTypeOption
@@ -19,7 +19,7 @@ from odf_common.metadata.manifest_contents import MetadataBlock
 from odf_common.metadata.scalars import ExtraAttributes, Timestamp
 
 AROUND = 4  # tables around a column's type: wrapper, event, schema, field
-DEEPEST = MAX_DEPTH - AROUND - 1  # options around a plain type
+DEEPEST = MAX_TABLE_DEPTH - AROUND - 1  # options around a plain type
 
 
 def nested(depth: int, *, plain: int = 0) -> SetDataSchema:
@@ -47,7 +47,7 @@ def test_types_that_no_version_could_read_again_are_not_written(depth: int) -> N
 def test_deeper_nesting_of_other_implementations_is_refused(
     monkeypatch: pytest.MonkeyPatch, plain: int
 ) -> None:
-    monkeypatch.setattr(writer, "MAX_DEPTH", 1000)
+    monkeypatch.setattr(writer, "MAX_TABLE_DEPTH", 1000)
     raw = encode_event(nested(DEEPEST + 1, plain=plain))
     with pytest.raises(InvalidInput, match="nested deeper than 64"):
         decode_event(raw)

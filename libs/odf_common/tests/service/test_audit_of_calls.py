@@ -32,7 +32,7 @@ from odf_common.proto.odf.node.v1 import (
     webhooks_pb2,
 )
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as pb
-from odf_common.service.audit import DROPPED, Audit
+from odf_common.service.audit import DROPPED_ENTRIES, Audit
 
 READS: Final = {
     *("Access.ListAccounts", "Access.ListTokens", "Access.ShowAccess", "Access.ListLogIns"),
@@ -285,13 +285,13 @@ def test_with_mutual_tls_the_name_in_the_certificate_is_noted(tmp_path: Path) ->
 
 
 def test_a_full_queue_delays_no_call(stub: coordinator_pb2_grpc.CoordinatorStub, node: Node) -> None:
-    node.audit._waiting.maxsize, lost = 1, DROPPED._value.get()
+    node.audit._waiting.maxsize, lost = 1, DROPPED_ENTRIES._value.get()
     for _ in range(3):
         stub.Delete(pb.DeleteRequest(ref="orders"))
     until = time.monotonic() + 10
-    while DROPPED._value.get() - lost < 2 and time.monotonic() < until:
+    while DROPPED_ENTRIES._value.get() - lost < 2 and time.monotonic() < until:
         time.sleep(0.01)
-    assert DROPPED._value.get() - lost == 2
+    assert DROPPED_ENTRIES._value.get() - lost == 2
 
 
 def test_a_call_that_cannot_be_noted_is_answered(

@@ -9,7 +9,7 @@ from odf_testing.guarded import GuardedDict
 
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import ReceivedMessage
-from odf_common.service.consumer.message_lanes import BACKOFF, MessageLanes
+from odf_common.service.consumer.message_lanes import POSTPONED_BACKOFF, MessageLanes
 
 
 def message(offset: int, key: bytes = b"a", partition: int = 0) -> ReceivedMessage:
@@ -143,7 +143,7 @@ def test_a_message_is_retried_after_its_pause_and_not_after_closing(
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     lanes = MessageLanes(take)
     lanes.put(message(0))
-    assert [tried_at(now) for now in (100.04, 100.0 + BACKOFF.first, 100.1, 101.0)] == [1, 2, 2, 3]
+    assert [tried_at(now) for now in (100.04, 100.0 + POSTPONED_BACKOFF.first, 100.1, 101.0)] == [1, 2, 2, 3]
     lanes.close()
     assert tried_at(110.0) == 3
     assert attempts == [1, 2, 3]

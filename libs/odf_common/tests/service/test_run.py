@@ -58,7 +58,7 @@ def test_work_that_ends_at_shutdown_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("soft", "expected"), [(256, run.MAX_OPEN_FILES), (run.MAX_OPEN_FILES + 1, run.MAX_OPEN_FILES + 1)]
+    ("soft", "expected"), [(256, run.OPEN_FILES_LIMIT), (run.OPEN_FILES_LIMIT + 1, run.OPEN_FILES_LIMIT + 1)]
 )
 def test_a_service_may_open_as_many_files_as_the_hard_limit_allows(soft: int, expected: int) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -24,7 +24,7 @@ READY: Final = b"r"
 GO: Final = b"g"
 POLL_SECONDS: Final = 0.1  # between checks
 MAX_IDLE_CPU_SECONDS: Final = 0.02  # of an idle engine between two checks
-EXIT_GRACE_SECONDS: Final = 10.0  # for workers to exit
+WORKER_EXIT_SECONDS: Final = 10.0  # for workers to exit
 
 
 class NotWanted(RuntimeError):
@@ -71,7 +71,7 @@ class Worker:
         """Stop it and its child processes."""
         self.process.terminate()
         try:
-            self.process.wait(EXIT_GRACE_SECONDS)
+            self.process.wait(WORKER_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

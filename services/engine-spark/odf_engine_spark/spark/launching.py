@@ -14,7 +14,7 @@ from pyspark import java_gateway
 
 from odf_common.embedded.parts.managed_process import launched
 
-EXIT_GRACE_SECONDS: Final = 5.0  # for the JVM to remove its folders when the process exits normally
+JVM_EXIT_SECONDS: Final = 5.0  # for the JVM to remove its folders when the process exits normally
 
 
 @contextmanager
@@ -43,4 +43,4 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     if process.stdin is not None:
         process.stdin.close()
     with suppress(subprocess.TimeoutExpired):
-        process.wait(EXIT_GRACE_SECONDS)
+        process.wait(JVM_EXIT_SECONDS)

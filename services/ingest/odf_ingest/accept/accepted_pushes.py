@@ -28,9 +28,9 @@ log = structlog.stdlib.get_logger(__name__)
 
 SCAN_SECONDS: Final = 5.0  # between looks for pushes that another process has left behind
 TIDY_SECONDS: Final = 3600.0
-POLL_SECONDS: Final = 0.2  # between looks at a receipt that another process may settle
+RECEIPT_POLL_SECONDS: Final = 0.2  # between looks at a receipt that another process may settle
 MAX_ATTEMPTS_AFTER_BUG: Final = 3  # attempts at a push that fails because of a bug
-RETRY: Final = Backoff(first=0.2, most=10.0)
+PUSH_BACKOFF: Final = Backoff(first=0.2, most=10.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class AcceptedPushes:
                 left = until - time.monotonic()
                 if receipt is None or receipt.is_settled or left <= 0 or not is_there():
                     return receipt
-                self._settled.wait(min(left, POLL_SECONDS))
+                self._settled.wait(min(left, RECEIPT_POLL_SECONDS))
 
     def _work(self, dataset: DatasetId) -> None:
         try:
@@ -124,7 +124,7 @@ class AcceptedPushes:
                     tries += 1
                     if tries == 1:
                         log.warning("accepted push is retried", dataset_id=str(dataset), why=str(error))
-                    self._stop.wait(RETRY.pause(tries))
+                    self._stop.wait(PUSH_BACKOFF.pause(tries))
                     continue
                 done = refused(push.receipt, code=_code(error), text=str(error), advice=error.advice())
             except Exception as error:

@@ -30,7 +30,7 @@ from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.read.input_format import InputFormat
 
-MAX_BATCH_BYTES: Final = 32 * 1024 * 1024
+MAX_ARROW_BATCH_BYTES: Final = 32 * 1024 * 1024
 MAX_UNACKNOWLEDGED_BYTES: Final = 64 * 1024 * 1024
 MAX_SEQUENCE: Final = 10**9 - 1  # what a key in a run can hold
 ARROW: Final = InputFormat(name="arrow")
@@ -72,7 +72,7 @@ class ArrowStreams:
             stream_id=stream.id,
             next=expected,
             head=str(state.head),
-            max_batch_bytes=MAX_BATCH_BYTES,
+            max_batch_bytes=MAX_ARROW_BATCH_BYTES,
             max_unacknowledged_bytes=MAX_UNACKNOWLEDGED_BYTES,
         )
         for part in parts:
@@ -125,6 +125,6 @@ def _require_in_order(batch: pb.StreamBatch, expected: int) -> None:
     where = f"batch {batch.sequence}"
     if batch.sequence > min(expected, MAX_SEQUENCE):
         raise InvalidInput(where=where, text=f"batch {expected} is next: batches are numbered without gaps")
-    if len(batch.arrow) > MAX_BATCH_BYTES:
-        text = f"has {len(batch.arrow)} bytes; send record batches of up to {MAX_BATCH_BYTES} bytes"
+    if len(batch.arrow) > MAX_ARROW_BATCH_BYTES:
+        text = f"has {len(batch.arrow)} bytes; send record batches of up to {MAX_ARROW_BATCH_BYTES} bytes"
         raise InvalidInput(where=where, text=text)

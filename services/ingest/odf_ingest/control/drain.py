@@ -24,7 +24,7 @@ from odf_ingest.push.lifecycle.start_position import require_same, stop_at
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.source_topics import Key, SourceTopic, SourceTopics
 
-POLL_SECONDS: Final = 0.01  # between reads of the chain
+CHAIN_POLL_SECONDS: Final = 0.01  # between reads of the chain
 REPORT_INTERVAL_SECONDS: Final = 0.25  # between progress reports
 WAITING_TIMEOUT_SECONDS: Final = 5.0  # that a source may wait for a message that is not in the topic yet
 RETRY_TIMEOUT_SECONDS: Final = 60.0  # that a source may be retried
@@ -85,7 +85,7 @@ class Drains:
                 ):
                     raise waits[0]
                 self._hurry(topics, is_hurried=True)
-                time.sleep(POLL_SECONDS)
+                time.sleep(CHAIN_POLL_SECONDS)
                 state = self._queues.state(dataset)
         finally:
             self._hurry(topics, is_hurried=False)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from odf_common.chain.state import ChainState
-from odf_common.dataset.resume_position import OFFSET, OFFSETS
+from odf_common.dataset.resume_position import OFFSET, PARTITION_OFFSETS
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import TopicInfo
@@ -81,7 +81,7 @@ class PositionMove:
                 return {number: at for number, at in known.next.items() if number in now.low}
             case offset if re.fullmatch(OFFSET, offset) and len(now.low) == 1:
                 return dict.fromkeys(now.low, int(offset))
-            case offsets if re.fullmatch(OFFSETS, offsets):
+            case offsets if re.fullmatch(PARTITION_OFFSETS, offsets):
                 return self._of_each([offset.split(":") for offset in offsets.split(",")], now)
             case other:
                 text = f"expected earliest, latest, keep or an offset, {_example(now)}, got {other!r}"

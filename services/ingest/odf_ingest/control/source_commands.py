@@ -21,7 +21,7 @@ from odf_ingest.control.source_control import SEARCH_TIMEOUT_SECONDS, SourceCont
 from odf_ingest.prepare.batch import MessagePosition
 from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
 
-REPLY_TIMEOUT_SECONDS: Final = 20.0  # for another instance's reply, plus its search for a message to skip
+COMMAND_REPLY_SECONDS: Final = 20.0  # for another instance's reply, plus its search for a message to skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class SourceCommands:
     def _done(self, entry: CatalogEntry, command: bus.SourceCommand) -> Continues:
         if self.owned.is_owned(entry.dataset_id):
             return self._here(entry, command)
-        wait = REPLY_TIMEOUT_SECONDS + SEARCH_TIMEOUT_SECONDS if command.skips else REPLY_TIMEOUT_SECONDS
+        wait = COMMAND_REPLY_SECONDS + SEARCH_TIMEOUT_SECONDS if command.skips else COMMAND_REPLY_SECONDS
         answer = self._replies.request(INGEST_COMMANDS, entry.dataset_id, command, timeout=wait)
         match None if answer is None else body_of(answer):
             case bus.SourceContinues() as continues:

@@ -26,9 +26,9 @@ from odf_ingest.source_settings import Duration, load_settings
 log = structlog.stdlib.get_logger(__name__)
 
 # All datasets' settings files are read again after this time, as other processes may change them.
-RESCAN_SECONDS: Final = 120.0
+INTERVAL_RESCAN_SECONDS: Final = 120.0
 TICK_SECONDS: Final = 0.5
-RETRY: Final = Backoff(first=10.0, most=3600.0)
+FAILED_POLL_BACKOFF: Final = Backoff(first=10.0, most=3600.0)
 
 
 class PollState(StrEnum):
@@ -85,7 +85,7 @@ class PollSchedule:
             if time.monotonic() >= scan_due or self._changed.is_set():
                 self._changed.clear()
                 self._intervals = dict(self._scanned())
-                scan_due = time.monotonic() + RESCAN_SECONDS
+                scan_due = time.monotonic() + INTERVAL_RESCAN_SECONDS
             for dataset, interval in self._intervals.items():
                 if self._is_due(dataset, interval):
                     self._start(dataset, stop)
@@ -172,5 +172,5 @@ def seconds_of(interval: Duration) -> int:
 def _pause(attempt: Attempt, interval: int) -> float:
     """Return the seconds from the end of a poll to the next one."""
     if attempt.failures and isinstance(attempt.error, Unavailable):
-        return min(RETRY.pause(attempt.failures), interval)
+        return min(FAILED_POLL_BACKOFF.pause(attempt.failures), interval)
     return interval

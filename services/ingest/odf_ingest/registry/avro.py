@@ -35,8 +35,8 @@ from odf_ingest.registry.json_text import (
 MAX_DEPTH: Final = 64
 MAX_GROWTH: Final = 128  # characters of JSON per byte of payload
 MAX_CONSTANT_CHARACTERS: Final = 1 << 20  # of JSON that take no bytes
-FAULTS: Final = (EOFError, IndexError, KeyError, OverflowError, TypeError, ValueError, struct.error)
-BAD_SCHEMA: Final = (SchemaParseException, AttributeError, RecursionError, *FAULTS)
+AVRO_FAULTS: Final = (EOFError, IndexError, KeyError, OverflowError, TypeError, ValueError, struct.error)
+BAD_SCHEMA: Final = (SchemaParseException, AttributeError, RecursionError, *AVRO_FAULTS)
 UUID_BYTES: Final = 16
 _ENDS_IN_NUMBER: Final = "string index out of range"  # fastavro's text; elsewhere it raises EOFError
 
@@ -132,7 +132,7 @@ def _decoded(schema: Json, write: Write, payload: bytes) -> str:
     stream = io.BytesIO(payload)
     try:
         value = schemaless_reader(stream, schema, None, return_record_name=True)
-    except FAULTS as error:
+    except AVRO_FAULTS as error:
         raise InvalidInput(text=f"the payload is not a value of the schema: {_reason(error)}") from error
     left = len(payload) - stream.tell()
     if left:

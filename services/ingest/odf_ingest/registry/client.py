@@ -21,7 +21,7 @@ from urllib3.util import make_headers
 from odf_common.errors import InvalidInput
 from odf_ingest.errors import RegistryUnavailable
 
-TIMEOUT: Final = urllib3.Timeout(connect=5, read=5, total=10)  # seconds
+REGISTRY_TIMEOUT: Final = urllib3.Timeout(connect=5, read=5, total=10)  # seconds
 BODY_SECONDS: Final = 10.0  # for a whole answer
 PIECE_BYTES: Final = 64 * 1024
 MAX_RESPONSE_BYTES: Final = 4 * 1024 * 1024
@@ -126,7 +126,7 @@ class RegistryClient:
                 "GET",
                 f"{address.url.rstrip('/')}/{path}",
                 headers=headers,
-                timeout=TIMEOUT,
+                timeout=REGISTRY_TIMEOUT,
                 retries=False,
                 redirect=False,
                 preload_content=False,

@@ -44,7 +44,7 @@ MAX_VARINT_BYTES: Final = 10
 NANOS: Final = 10**9
 DIGITS_OF_NANOS: Final = 9
 # What a descriptor that no compiler wrote may lead to, such as a map without values.
-FAULTS: Final = (json_format.Error, AttributeError, KeyError, RecursionError, TypeError, ValueError)
+PROTOBUF_FAULTS: Final = (json_format.Error, AttributeError, KeyError, RecursionError, TypeError, ValueError)
 UNNAMED: Final = "odf-schema.proto"
 WELL_KNOWN: Final = {
     module.DESCRIPTOR.name: module.DESCRIPTOR
@@ -83,7 +83,7 @@ class ProtobufDecoder:
             raise InvalidInput(text=f"the payload is not a message {name}, or ends too early") from error
         try:
             return _Writer().message(message)
-        except FAULTS as error:
+        except PROTOBUF_FAULTS as error:
             raise InvalidInput(text=f"the message cannot be written as JSON: {error!r}") from error
 
 

@@ -322,7 +322,7 @@ class LaterPool:
 @pytest.fixture
 def later(make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> tuple[Node, LaterPool]:
     """Return a node that settles pushes when its pool is run."""
-    monkeypatch.setattr(module, "RETRY", Backoff(first=0.0, most=0.0))
+    monkeypatch.setattr(module, "PUSH_BACKOFF", Backoff(first=0.0, most=0.0))
     node, pool = make_node(), LaterPool()
     node.pushes._parts = replace(node.pushes._parts, pool=cast("Any", pool))
     return node, pool
@@ -403,7 +403,7 @@ class Waits(threading.Event):
 
 def test_pauses_between_attempts_grow(later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch) -> None:
     node, pool = later
-    monkeypatch.setattr(module, "RETRY", Backoff(first=0.2, most=10.0))
+    monkeypatch.setattr(module, "PUSH_BACKOFF", Backoff(first=0.2, most=10.0))
     node.pushes._stop = waits = Waits()
     node.accept(line(1))
     while_committing(monkeypatch, *3 * [partial(fail, Unavailable(what="the bus"))])

@@ -44,7 +44,7 @@ NEW_YEAR = 1_704_067_200  # 2024-01-01T00:00:00Z
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ftp, "SILENCE_SECONDS", 5.0)
-    monkeypatch.setattr(body, "RETRY", Backoff(first=0, most=0))
+    monkeypatch.setattr(body, "FETCH_BACKOFF", Backoff(first=0, most=0))
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ Rows = Counter[tuple[Any, ...]]
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "RETRY", Backoff(first=0, most=0))
+    monkeypatch.setattr(body, "FETCH_BACKOFF", Backoff(first=0, most=0))
 
 
 def published(package: str, *path: str) -> Path:

@@ -44,7 +44,7 @@ Start = Callable[..., PollSchedule]
 def start(make_poller: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Return a function that runs a schedule over a bench's dataset until the test ends."""
     monkeypatch.setattr(module, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(body, "RETRY", Backoff(first=0, most=0))
+    monkeypatch.setattr(body, "FETCH_BACKOFF", Backoff(first=0, most=0))
     stop = threading.Event()
     threads = []
     pool = ThreadPoolExecutor(2)
@@ -136,7 +136,7 @@ def test_datasets_of_newly_assigned_partitions_are_polled_at_once(
 def test_a_failed_poll_is_shown_and_retried_soon_until_it_succeeds(
     make_polled: Any, web: PageServer, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "RETRY", Backoff(first=0.3, most=0.3))
+    monkeypatch.setattr(module, "FAILED_POLL_BACKOFF", Backoff(first=0.3, most=0.3))
     web.pages["/a"] = Page(body=LINE, fails=[503] * 6)
     bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     schedule = start(bench, "1d")
@@ -152,7 +152,7 @@ def test_a_failed_poll_is_shown_and_retried_soon_until_it_succeeds(
 def test_a_permanent_error_waits_for_the_interval(
     make_polled: Any, web: PageServer, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "RETRY", Backoff(first=0, most=0))
+    monkeypatch.setattr(module, "FAILED_POLL_BACKOFF", Backoff(first=0, most=0))
     bench = make_polled(FetchStepUrl(url=f"{web.url}/absent"))
     schedule = start(bench, "1d")
     eventually(lambda: schedule.view(bench.dataset).error is not None)

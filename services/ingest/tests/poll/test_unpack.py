@@ -213,7 +213,7 @@ def test_what_grows_more_than_honest_data_is_a_bomb(
 def test_archives_with_too_many_entries_are_refused(
     source: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decompress, "MAX_ENTRIES", 2)
+    monkeypatch.setattr(decompress, "MAX_ARCHIVE_ENTRIES", 2)
     for raw, step in (
         (zipped(a=b"", b=b"", c=b""), PrepStepDecompress(format=ZIP, sub_path="a")),
         (

@@ -40,7 +40,7 @@ MODIFIED = "Fri, 05 Jan 2024 10:00:00 GMT"
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "RETRY", Backoff(first=0, most=0))
+    monkeypatch.setattr(body, "FETCH_BACKOFF", Backoff(first=0, most=0))
 
 
 def line(number: int) -> bytes:

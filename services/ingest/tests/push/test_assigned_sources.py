@@ -13,7 +13,7 @@ from odf_common.ports.store import CatalogEntry
 from odf_ingest import metrics
 from odf_ingest.prepare.batch import SkipSearch
 from odf_ingest.push.batches import batches_in_flight, partition_offsets
-from odf_ingest.push.batches.batches_in_flight import RETRY, SAME_TROUBLE_SECONDS
+from odf_ingest.push.batches.batches_in_flight import BATCH_BACKOFF, SAME_TROUBLE_SECONDS
 from odf_ingest.push.batches.source import Wait
 from odf_ingest.push.lifecycle import inspection_schedule
 from odf_ingest.push.lifecycle.assigned_sources import BUSY_RECHECK_SECONDS, SILENT_SECONDS
@@ -64,7 +64,7 @@ def test_a_retry_of_a_dataset_that_was_assigned_to_another_instance_is_cancelled
     world.owned.failed(world.own(), UNREADABLE)
     world.owned.own(frozenset({1, 2}))
     world.catalog.looked_up.clear()
-    world.pass_time(RETRY.most)
+    world.pass_time(BATCH_BACKOFF.most)
     assert world.catalog.looked_up == []
 
 
@@ -119,7 +119,7 @@ def test_a_dataset_whose_name_follows_its_blocks_is_found(world: World) -> None:
     world.look()
     assert world.reading.sources == {}
     world.enter()
-    world.pass_time(RETRY.first)
+    world.pass_time(BATCH_BACKOFF.first)
     assert world.reading.sources.keys() == {world.key}
 
 
@@ -131,7 +131,7 @@ def test_a_dataset_without_sources_is_not_looked_up_forever(world: World, *, is_
     world.owned.own(frozenset({3}))
     world.look()
     for _ in range(4):
-        world.pass_time(RETRY.first)
+        world.pass_time(BATCH_BACKOFF.first)
     assert len(world.catalog.looked_up) == (1 if is_named else 2)
 
 
@@ -147,7 +147,7 @@ def test_a_source_that_the_clients_cannot_open_is_opened_later(world: World) -> 
     world.owned.own(frozenset({3}))
     assert world.record.phase is Phase.RETRYING
     world.reading.is_away = False
-    world.pass_time(RETRY.first)
+    world.pass_time(BATCH_BACKOFF.first)
     assert (world.record.phase, world.record.source) == (Phase.READING, world.source)
 
 
@@ -156,7 +156,7 @@ def test_a_source_whose_topic_does_not_exist_yet_is_opened_later(world: World) -
     world.owned.own(frozenset({3}))
     assert (world.record.phase, world.reading.sources) == (Phase.RETRYING, {})
     world.broker.make(TOPIC)
-    world.pass_time(RETRY.first)
+    world.pass_time(BATCH_BACKOFF.first)
     assert world.record.phase is Phase.READING
 
 
@@ -191,7 +191,7 @@ def test_a_source_that_fails_after_every_few_messages_is_retried_less_often(worl
         world.pass_time(trouble.delay)
         world.owned.readable(world.key)
         assert world.record.trouble is None
-    world.now += RETRY.pause(3) + SAME_TROUBLE_SECONDS + 1
+    world.now += BATCH_BACKOFF.pause(3) + SAME_TROUBLE_SECONDS + 1
     world.owned.failed(world.source, UNREADABLE)
     assert world.record.trouble is not None
     assert world.record.trouble.tries == 1, "another trouble"
@@ -200,7 +200,7 @@ def test_a_source_that_fails_after_every_few_messages_is_retried_less_often(worl
 def test_only_a_commit_ends_a_problem_that_is_not_the_topics(world: World) -> None:
     source = world.own()
     world.owned.failed(source, StorageUnavailable(file="data/x", why="the disk is full"))
-    world.pass_time(RETRY.first)
+    world.pass_time(BATCH_BACKOFF.first)
     world.owned.readable(world.key)
     assert world.record.trouble is not None
     world.owned.committed(world.key)
@@ -210,7 +210,7 @@ def test_only_a_commit_ends_a_problem_that_is_not_the_topics(world: World) -> No
 def test_a_search_for_a_message_continues_after_a_failure(world: World) -> None:
     search = SkipSearch(count=1, until={0: 1}, why="beyond help")
     world.owned.failed(world.own(), UNREADABLE, search)
-    world.pass_time(RETRY.first)
+    world.pass_time(BATCH_BACKOFF.first)
     assert world.source.search is search
 
 
@@ -304,7 +304,7 @@ def test_a_source_that_is_silent_although_its_topic_has_messages_is_read_by_a_ne
     assert (world.reading.renewed, world.reading.sources) == (1, {})
     assert "that Kafka's client does not deliver" in str(world.record.trouble)
     world.reading.is_away = False
-    world.pass_time(RETRY.first)
+    world.pass_time(BATCH_BACKOFF.first)
     assert world.record.phase is Phase.READING
 
 
@@ -319,7 +319,7 @@ def test_a_source_has_the_new_name_of_its_dataset_and_its_counts_begin_again(wor
     assert (world.source.alias, world.record.alias, counted("before")) == ("after", "after", None)
     world.owned.failed(world.source, UNREADABLE)
     world.enter("afterwards")
-    world.pass_time(RETRY.first)
+    world.pass_time(BATCH_BACKOFF.first)
     assert (world.source.alias, world.record.alias) == ("afterwards", "afterwards")
     metrics.RECORDS.labels("afterwards", "default").inc()
     world.owned.removed(world.dataset)
@@ -384,8 +384,8 @@ def test_a_dataset_that_cannot_be_read_is_reported_and_retried_while_its_source_
         assert "Permission denied" in str(world.owned.stuck()[dataset])
         assert world.owned.stuck_since(dataset) == int(since * 1e9)
         assert len(world.catalog.looked_up) == tries
-        world.pass_time(RETRY.pause(tries))
+        world.pass_time(BATCH_BACKOFF.pause(tries))
     assert world.reading.sources == {world.key: source}
     world.catalog.fault = None
-    world.pass_time(RETRY.pause(4))
+    world.pass_time(BATCH_BACKOFF.pause(4))
     assert (world.owned.stuck(), world.owned.stuck_since(dataset)) == ({}, None)

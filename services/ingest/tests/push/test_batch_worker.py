@@ -236,7 +236,7 @@ def test_a_bug_outside_the_commit_stops_the_source_too(work: Work, monkeypatch: 
 def test_a_lost_coordinator_is_waited_for_and_named_meanwhile(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "BACKOFF", Backoff(first=0.0, most=0.0))
+    monkeypatch.setattr(retry, "UNAVAILABLE_BACKOFF", Backoff(first=0.0, most=0.0))
     troubles: list[Trouble | None] = []
     commit = work.bench.queues.commit_indexed
 

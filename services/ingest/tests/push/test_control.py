@@ -465,7 +465,7 @@ def test_a_message_at_which_another_instance_is_stopped_is_skipped_by_that_insta
 def test_an_instance_that_does_not_answer_is_reported_as_unreachable(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "REPLY_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(commands, "COMMAND_REPLY_SECONDS", 0.01)
     with running(make_bench(), broker) as node:
         asked, wire = instances(node)
         owner, wire.owner = wire.owner, None

@@ -222,7 +222,7 @@ class World:
 
 @pytest.fixture
 def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], World]:
-    monkeypatch.setattr(batches_in_flight, "RETRY", Backoff(first=0.0, most=0.0))
+    monkeypatch.setattr(batches_in_flight, "BATCH_BACKOFF", Backoff(first=0.0, most=0.0))
     for module, name in (
         (owned, "BUSY_RECHECK_SECONDS"),
         (reader, "POLL_SECONDS"),

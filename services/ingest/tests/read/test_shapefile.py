@@ -203,7 +203,7 @@ def test_what_decompresses_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatc
         struct.pack_into("<I", claimed, place + at, 100)
     with pytest.raises(InvalidInput):
         read_batch(ReadStepEsriShapefile(), bytes(claimed), None)
-    monkeypatch.setattr(shapefile_zip, "MAX_ENTRIES", 2)
+    monkeypatch.setattr(shapefile_zip, "MAX_SHAPEFILE_ENTRIES", 2)
     with pytest.raises(InvalidInput, match="has 3 entries; up to 2 are read"):
         read_batch(ReadStepEsriShapefile(), zipped(files), None)
 

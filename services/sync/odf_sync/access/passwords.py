@@ -11,7 +11,7 @@ from odf_common.errors import InvalidInput
 
 SHORTEST, LONGEST = 8, 1024  # characters
 PARALLEL_HASHES: Final = 2  # each takes 19 MiB and a core
-AT_ONCE: Final = threading.BoundedSemaphore(PARALLEL_HASHES)
+HASH_SLOTS: Final = threading.BoundedSemaphore(PARALLEL_HASHES)
 _HASHER: Final = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
 
@@ -19,7 +19,7 @@ def hash_password(password: str) -> str:
     """Return a salted hash with its parameters; raises `InvalidInput` for a password that is too short or too long."""
     if not SHORTEST <= len(password) <= LONGEST:
         raise InvalidInput(text=f"a password has {SHORTEST} to {LONGEST} characters")
-    with AT_ONCE:
+    with HASH_SLOTS:
         return _HASHER.hash(password)
 
 
@@ -27,7 +27,7 @@ def is_password(password: str, hashed: str | None) -> bool:
     """Return whether a password has this hash. Without one the answer is False, after as much time as with one."""
     if len(password) > LONGEST:
         return False
-    with AT_ONCE:
+    with HASH_SLOTS:
         try:
             _HASHER.verify(hashed or _some_hash(), password)
         except (VerificationError, InvalidHashError):

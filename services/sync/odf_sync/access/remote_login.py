@@ -23,7 +23,7 @@ from odf_sync.access.access_store import AccessStore
 PORTS: Final = {"http": 80, "https": 443}
 CLIENT: Final = "kamu"  # the id that other implementations expect
 GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
-TIMEOUT: Final = urllib3.Timeout(connect=10, read=30)  # seconds
+LOGIN_TIMEOUT: Final = urllib3.Timeout(connect=10, read=30)  # seconds
 MAX_REPLY_BYTES: Final = 64 * 1024
 OK, BAD_REQUEST, UNAUTHORIZED = 200, 400, 401
 SHORTEST_INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS = 1.0, 60.0
@@ -74,7 +74,7 @@ class RemoteLogins:
     def __init__(self, store: AccessStore) -> None:
         self._store = store
         retries = urllib3.Retry(total=2, read=0, backoff_factor=0.3)  # who says nothing is not asked again
-        self._pool = urllib3.PoolManager(num_pools=2, timeout=TIMEOUT, retries=retries)
+        self._pool = urllib3.PoolManager(num_pools=2, timeout=LOGIN_TIMEOUT, retries=retries)
 
     def token(self, url: str) -> str | None:
         """Return the token to send to a URL."""

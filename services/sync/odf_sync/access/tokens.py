@@ -13,7 +13,7 @@ from typing import Final, Self
 
 PREFIX: Final = "odf_"
 ID_BYTES: Final = 8
-SECRET_BYTES: Final = 24
+TOKEN_SECRET_BYTES: Final = 24
 _STANDARD: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _CROCKFORD: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _ENCODE: Final = str.maketrans(_STANDARD, _CROCKFORD)
@@ -31,7 +31,7 @@ class Token:
     @classmethod
     def new(cls) -> Self:
         """Return a new token from the system's randomness."""
-        return cls(secrets.token_bytes(ID_BYTES + SECRET_BYTES))
+        return cls(secrets.token_bytes(ID_BYTES + TOKEN_SECRET_BYTES))
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
@@ -40,7 +40,7 @@ class Token:
         if len(body) != _LENGTH or body == text or not set(body) <= set(_CROCKFORD):
             return None
         raw = base64.b32decode(body.translate(_DECODE) + _PADDING)
-        token = cls(raw[: ID_BYTES + SECRET_BYTES])
+        token = cls(raw[: ID_BYTES + TOKEN_SECRET_BYTES])
         return token if compare_digest(token.text(), text) else None
 
     def text(self) -> str:

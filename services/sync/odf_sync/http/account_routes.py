@@ -21,7 +21,8 @@ from odf_sync.access.passwords import PARALLEL_HASHES
 from odf_sync.access.rate_limits import FailedLogins, counted_address
 from odf_sync.access.tokens import Token
 from odf_sync.http.authorization import INVALID_TOKEN, Authorizer
-from odf_sync.http.endpoints import RETRY_AFTER_SECONDS, Endpoint, caller_of, note_login
+from odf_sync.http.connections import RETRY_AFTER_SECONDS
+from odf_sync.http.endpoints import Endpoint, caller_of, note_login
 
 PASSWORD: Final = "password"  # noqa: S105 - a method of login
 DEVICE_CODE: Final = "urn:ietf:params:oauth:grant-type:device_code"

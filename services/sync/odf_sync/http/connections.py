@@ -25,7 +25,7 @@ BACKLOG_CONNECTIONS: Final = 128  # connections that the system holds until they
 HANDSHAKE_SECONDS: Final = 10.0  # of TLS
 STALLED_SECONDS: Final = 60.0  # in which a client takes no byte of what is sent to it
 GRACE_TURNS: Final = 10  # if the loop was busy, headers and the end of their time may be seen together
-LINGERING_SECONDS: Final = 1.0  # in which a client reads why its connection ends
+CLOSING_SECONDS: Final = 1.0  # in which a client reads why its connection ends
 MAX_LINGERING_CONNECTIONS: Final = 100  # more of them are closed at once
 
 OPEN: Final = Gauge("odf_http_connections", "Open connections of the HTTP server.")
@@ -37,7 +37,7 @@ CLOSED: Final = Counter(
 )
 # `FileResponse`'s status for a file that it cannot open, and ours: the store found the file a moment ago.
 NOT_OPENED: Final = {403: 500, 404: 503}
-RETRY_AFTER: Final = "5"  # seconds
+RETRY_AFTER_SECONDS: Final = 5
 REFUSED, IDLE, SLOW, LARGE = "refused", "idle", "slow", "large"
 
 
@@ -45,7 +45,7 @@ def _answer(status: str, more: str = "") -> bytes:
     return f"HTTP/1.1 {status}\r\n{more}Content-Length: 0\r\nConnection: close\r\n\r\n".encode()
 
 
-BUSY: Final = _answer("503 Service Unavailable", "Retry-After: 5\r\n")
+BUSY: Final = _answer("503 Service Unavailable", f"Retry-After: {RETRY_AFTER_SECONDS}\r\n")
 TOO_SLOW: Final = _answer("408 Request Timeout")
 
 
@@ -125,7 +125,7 @@ class Connections:
         # Closing with unread bytes resets a connection, and its client may then never see the answer.
         if transport.can_write_eof():
             transport.write_eof()
-        asyncio.get_running_loop().call_later(LINGERING_SECONDS, self._close_lingering, transport)
+        asyncio.get_running_loop().call_later(CLOSING_SECONDS, self._close_lingering, transport)
 
     def _close_lingering(self, transport: asyncio.Transport) -> None:
         self._lingering -= 1
@@ -301,7 +301,7 @@ class SentFile(web.FileResponse):
         if status in NOT_OPENED:
             status, reason = NOT_OPENED[status], None
             self.headers.popall(hdrs.CACHE_CONTROL, None)
-            self.headers[hdrs.RETRY_AFTER] = RETRY_AFTER
+            self.headers[hdrs.RETRY_AFTER] = str(RETRY_AFTER_SECONDS)
         super().set_status(status, reason)
 
     async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:

@@ -27,7 +27,7 @@ from odf_sync.access.audit import Question, decision
 from odf_sync.access.rate_limits import RequestRate, counted_address
 from odf_sync.access.rules import Action, Caller
 from odf_sync.http.authorization import NO_ACCOUNT, NO_ROUTE, Authorizer, HttpRefusal
-from odf_sync.http.connections import in_flight
+from odf_sync.http.connections import RETRY_AFTER_SECONDS, in_flight
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,7 +38,6 @@ log = structlog.stdlib.get_logger(__name__)
 ANY_METHOD: Final = "*"
 JSON: Final = "application/json"
 LAST_VARIABLE: Final = re.compile(r"\{(\w+)\}$")
-RETRY_AFTER_SECONDS: Final = 5
 UNAVAILABLE: Final = "the node cannot reach its store; try again"
 FAILED: Final = "the node cannot use what it has stored"
 CLIENT_GONE: Final = 499  # a status that no client sees

@@ -20,7 +20,8 @@ from odf_common.ports.store import CatalogEntry
 from odf_sync.access.rate_limits import Shares
 from odf_sync.access.rules import Action
 from odf_sync.http.authorization import Authorizer, HttpRefusal
-from odf_sync.http.endpoints import RETRY_AFTER_SECONDS, Endpoint, counted_caller, dataset_of
+from odf_sync.http.connections import RETRY_AFTER_SECONDS
+from odf_sync.http.endpoints import Endpoint, counted_caller, dataset_of
 from odf_sync.http.head_watch import Bell, HeadWatch, head_facts
 
 log = structlog.stdlib.get_logger(__name__)

@@ -42,11 +42,11 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 CHUNK_BYTES: Final = 1024 * 1024
-RETRY_AFTER_SECONDS: Final = 1
+PUSH_RETRY_AFTER_SECONDS: Final = 1
 WAIT_SECONDS: Final = 300.0  # for the commit; then the answer is the receipt as it is
 WAIT_STEP_SECONDS: Final = 10.0  # of one call of ingest
-THREADS: Final = 128  # calls of ingest and writes at a time; likewise calls that wait for a commit
-BUSY: Final = "Busy"  # the error of ingest if too many calls wait
+PUSH_THREADS: Final = 128  # calls of ingest and writes at a time; likewise calls that wait for a commit
+BUSY_CODE: Final = "Busy"  # the error of ingest if too many calls wait
 EVENT_TIME: Final = "odf-event-time"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 QUERY_OF_PUSH: Final = {
@@ -57,7 +57,7 @@ QUERY_OF_PUSH: Final = {
     ),
 }
 COMMITTED: Final = ("committed", "unchanged")
-NO_LONGER: Final = (
+PERMISSION_ENDED: Final = (
     "while the body was received, the permission ended or the dataset was replaced; nothing was accepted"
 )
 
@@ -96,8 +96,8 @@ class IngestRoutes:
         self._received = shares_of_bodies()
         # Of their own: a push takes no thread from those that are served objects, and one that waits for its commit
         # none from those that arrive.
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="push")
-        self._waiting = ThreadPoolExecutor(THREADS, thread_name_prefix="push-wait")
+        self._threads = ThreadPoolExecutor(PUSH_THREADS, thread_name_prefix="push")
+        self._waiting = ThreadPoolExecutor(PUSH_THREADS, thread_name_prefix="push-wait")
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Yield what is served."""
@@ -135,7 +135,7 @@ class IngestRoutes:
             await self._receive(request, staged)
             push.staged = staged.name
             if not await is_still_allowed(request):
-                raise PushRefused(status=403, error="PushForbidden", text=NO_LONGER)
+                raise PushRefused(status=403, error="PushForbidden", text=PERMISSION_ENDED)
             receipt = await self._run(self._ingest.accept, push)
         if wait is not Wait.NO:
             receipt = await self._settled(request, receipt)
@@ -174,9 +174,9 @@ class IngestRoutes:
             except PushRefused as error:
                 if error.status != web.HTTPServiceUnavailable.status_code:
                     raise
-                if error.error != BUSY:
+                if error.error != BUSY_CODE:
                     return receipt  # it is accepted, even if ingest has stopped since
-                await asyncio.sleep(RETRY_AFTER_SECONDS)
+                await asyncio.sleep(PUSH_RETRY_AFTER_SECONDS)
         return receipt
 
     async def _receive(self, request: web.Request, staged: StagedFile) -> None:
@@ -249,7 +249,7 @@ def _error(error: PushRefused) -> web.Response:
     plain = {"message": error.text, "code": error.error, "advice": error.hint}
     response = web.json_response({key: value for key, value in plain.items() if value}, status=error.status)
     if error.status == web.HTTPServiceUnavailable.status_code:
-        response.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+        response.headers["Retry-After"] = str(PUSH_RETRY_AFTER_SECONDS)
     if error.status in {408, 413}:
         response.force_close()  # the rest of the body is not read
     return response

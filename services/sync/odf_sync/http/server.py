@@ -33,9 +33,9 @@ from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.http.smart_protocol.routes import SmartProtocol
 from odf_sync.search.own_datasets import OwnDatasets
 
-THREADS: Final = 64  # reads and writes of the store at a time; a silent one holds each for some 20 s
+HTTP_THREADS: Final = 64  # reads and writes of the store at a time; a silent one holds each for some 20 s
 # The rest of a refused body is read for this long, so that its client reads the answer.
-LINGERING_SECONDS: Final = 2.0
+UNREAD_BODY_SECONDS: Final = 2.0
 
 
 def serve_http(
@@ -80,9 +80,9 @@ async def _serve(
     tls: ssl.SSLContext | None,
     connections: Connections,
 ) -> None:
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "http"))
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(HTTP_THREADS, "http"))
     host, _, port = address.rpartition(":")
-    runner = web.AppRunner(app, access_log=None, lingering_time=LINGERING_SECONDS)
+    runner = web.AppRunner(app, access_log=None, lingering_time=UNREAD_BODY_SECONDS)
     await runner.setup()
     assert runner.server is not None
     try:

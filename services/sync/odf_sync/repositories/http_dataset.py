@@ -23,7 +23,7 @@ from odf_sync.access.sent_tokens import (
 )
 from odf_sync.repositories import pack_format
 from odf_sync.repositories.minimum_rate import TooSlow
-from odf_sync.repositories.node_client import RETRY_AFTER_SECONDS, NodeClient, discard
+from odf_sync.repositories.node_client import MAX_RETRY_AFTER_SECONDS, NodeClient, discard
 from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES, Sink
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
 from odf_sync.smart.connection import PULLED, NodeSession, connected, received_blocks
@@ -39,7 +39,7 @@ from odf_sync.smart.messages import (
 
 HEAD: Final = "refs/head"
 REF_LIMIT: Final = 1024  # bytes
-TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds
+READ_TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds
 OK, PARTIAL, UNCHANGED, NOT_FOUND = 200, 206, 304, 404
 DENIED: Final = (401, 403)
 S3_HEADER: Final = "x-amz-request-id"  # of all answers of S3
@@ -64,11 +64,11 @@ class Retry(urllib3.Retry):
         return super().increment(method, url, response, error, _pool, _stacktrace)
 
 
-RETRY: Final = Retry(
+READ_RETRY: Final = Retry(
     total=4,
     backoff_factor=0.3,
     status_forcelist=(502, 503, 504),
-    retry_after_max=RETRY_AFTER_SECONDS,
+    retry_after_max=MAX_RETRY_AFTER_SECONDS,
 )
 
 
@@ -100,7 +100,7 @@ class HttpDataset:
         self.sends_packs = False
         """Whether the server sends many blocks in one response; known once the head was read."""
         self._sends_signatures = False
-        self._client = NodeClient(self._base, networks, timeout=TIMEOUT, retries=RETRY)
+        self._client = NodeClient(self._base, networks, timeout=READ_TIMEOUT, retries=READ_RETRY)
         self._headers = authorization(token)
         self.is_public: bool | None = None
         """Whether everyone may read the dataset; known once the head was read, from a server that says so."""
@@ -122,7 +122,7 @@ class HttpDataset:
 
     def _read_head(self, text: bytes, headers: Mapping[str, str]) -> Multihash:
         """Note what the server offers, as it says with the head, and return the head."""
-        self.sends_packs = headers.get(pack_format.HEADER) == pack_format.VERSION
+        self.sends_packs = headers.get(pack_format.HEADER) == pack_format.PACK_VERSION
         said = headers.get(EVERYONE_HEADER)
         self.is_public = None if said is None else said == EVERYONE
         self._sends_signatures = headers.get(SIGNATURES_HEADER) == SIGNATURES

@@ -17,7 +17,7 @@ from odf_sync.repositories.minimum_rate import paced
 
 MAX_REDIRECTS: Final = 3
 MAX_DISCARDED_BYTES: Final = 16 * 1024  # bytes of a body that are read, so that its connection is used again
-RETRY_AFTER_SECONDS: Final = 10  # at most, whatever a node asks for
+MAX_RETRY_AFTER_SECONDS: Final = 10  # at most, whatever a node asks for
 PORTS: Final = {"http": 80, "https": 443}
 SECRET_HEADERS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
 

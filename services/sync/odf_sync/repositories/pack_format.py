@@ -9,9 +9,9 @@ from typing import Final
 
 from odf_common.errors import InvalidInput
 
-MEDIA_TYPE: Final = "application/vnd.odf.block-pack"
+PACK_MEDIA_TYPE: Final = "application/vnd.odf.block-pack"
 HEADER: Final = "Odf-Block-Packs"  # of the response to `refs/head`: the server sends packs
-VERSION: Final = "1"
+PACK_VERSION: Final = "1"
 SIGNATURES_MEDIA_TYPE: Final = "application/vnd.odf.signature-pack"
 LENGTH_BYTES: Final = 4
 

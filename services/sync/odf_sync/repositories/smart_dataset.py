@@ -34,7 +34,7 @@ from odf_sync.smart.messages import (
 )
 
 # Of blocks in one message, which is sent again as a whole if it is cut off, and is twice as long. A pack is continued.
-MESSAGE_BYTES: Final = 64 * 1024
+MAX_INLINE_PULL_BYTES: Final = 64 * 1024
 
 
 class SmartDataset:
@@ -78,7 +78,7 @@ class SmartDataset:
                 self._refused = refused
                 yield
                 return
-            limit = MESSAGE_BYTES if self._http.sends_packs else BLOCKS_BYTES_LIMIT
+            limit = MAX_INLINE_PULL_BYTES if self._http.sends_packs else BLOCKS_BYTES_LIMIT
             if 0 < plan.bytes_in_raw_blocks <= limit:  # more are read by the Simple protocol
                 self._blocks = received_blocks(connection, plan)
                 self._connection = connection

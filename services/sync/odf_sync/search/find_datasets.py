@@ -24,7 +24,7 @@ from odf_sync.search.own_datasets import OwnDatasets
 from odf_sync.search.summary import DatasetSummary
 
 MAX_AGE_MS: Final = 300_000  # of an index that is used without asking
-ANSWER_SECONDS: Final = 10.0  # that a search waits for repositories, which are all read at the same time
+SEARCH_SECONDS: Final = 10.0  # that a search waits for repositories, which are all read at the same time
 FIELDS: Final = ("name", "keywords", "columns", "description")  # the best places for a word first
 
 log = structlog.stdlib.get_logger(__name__)
@@ -117,7 +117,7 @@ class Search:
     def find(self, query: Query) -> tuple[tuple[SearchHit, ...], tuple[SearchedRepository, ...]]:
         """Return what was found, best first, and the repositories that were searched; raises `UnknownRepository`.
 
-        The earlier index of a repository that does not answer within `ANSWER_SECONDS` is searched.
+        The earlier index of a repository that does not answer within `SEARCH_SECONDS` is searched.
         """
         repositories = LocalRepositories(self.settings.home)
         names = [Name(repository) for repository in query.repositories] or repositories.names()
@@ -129,7 +129,7 @@ class Search:
         hits: list[SearchHit] = []
         if not query.repositories:
             hits += matching("", self.own.summaries(self.own.datasets.catalog.entries()), words)
-        answered, _ = wait(asked, ANSWER_SECONDS)
+        answered, _ = wait(asked, SEARCH_SECONDS)
         searched = tuple(
             answer.result() if answer in answered else self._unanswered(repositories, name)
             for name, answer in zip(names, asked, strict=True)
@@ -173,7 +173,7 @@ class Search:
 
     def _unanswered(self, repositories: LocalRepositories, name: Name) -> SearchedRepository:
         """Return the earlier index of a repository that is still being read."""
-        problem = f"no answer in {ANSWER_SECONDS:g} s; reading it continues in the background"
+        problem = f"no answer in {SEARCH_SECONDS:g} s; reading it continues in the background"
         try:
             index = self._indexes.find(name, repositories.find(name).url)
         except OdfError as error:

@@ -39,7 +39,7 @@ LEAST_SECONDS: Final = 0.001  # 0 would be no limit for aiohttp
 IDLE_SECONDS: Final = 3600.0  # for one before which objects travel
 LARGE_CHARACTERS: Final = 1024**2  # of a message; longer ones would hold up the event loop
 FRAME_BYTES: Final = 1024**2  # of a message; others take frames of up to 16 MiB
-MESSAGE_BYTES: Final = 64 * 1024**2  # of JSON that others receive in one message
+MAX_SENT_MESSAGE_BYTES: Final = 64 * 1024**2  # of JSON that others receive in one message
 UTF8_BYTES: Final = 4  # of a character, at most
 LONG: Final = 127  # in the place of the length of a frame: it follows, in 8 bytes, as for `FRAME_BYTES`
 MASKED: Final = 0x80  # with that, of a client's frame
@@ -105,8 +105,8 @@ class Channel:
         size = sum(
             len(text[start : start + FRAME_BYTES].encode()) for start in range(0, len(text), FRAME_BYTES)
         )
-        if size > MESSAGE_BYTES:
-            text = f"{size} bytes; others take {MESSAGE_BYTES}"  # fits into a close frame
+        if size > MAX_SENT_MESSAGE_BYTES:
+            text = f"{size} bytes; others take {MAX_SENT_MESSAGE_BYTES}"  # fits into a close frame
             raise InvalidInput(text=text, where="message")
         frames = _TextFrames(self._socket)
         for start in range(0, len(text), FRAME_BYTES):

@@ -40,7 +40,7 @@ ANSWER_SECONDS: Final = 1800.0  # the other node packs or checks a whole chain
 DOCUMENT_TIMEOUT: Final = aiohttp.ClientTimeout(total=60, sock_connect=CONNECT_SECONDS)
 CLOSE_SECONDS: Final = 2.0  # for its close frame
 CLOSED_SECONDS: Final = 2 * CLOSE_SECONDS  # for all of it, whatever comes instead
-MESSAGE_BYTES: Final = 512 * 1024**2
+MAX_RECEIVED_MESSAGE_BYTES: Final = 512 * 1024**2
 PULLED: Final = b"Client pull flow succeeded"
 GAVE_UP: Final = b"the client gave up"
 OK, DENIED, NOT_FOUND = 200, (401, 403), 404
@@ -230,7 +230,11 @@ class NodeSession:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 return await self._http().ws_connect(
-                    url, headers=headers, autoclose=False, timeout=timeout, max_msg_size=MESSAGE_BYTES
+                    url,
+                    headers=headers,
+                    autoclose=False,
+                    timeout=timeout,
+                    max_msg_size=MAX_RECEIVED_MESSAGE_BYTES,
                 )
         except aiohttp.WSServerHandshakeError as error:
             if error.status == NOT_FOUND:

@@ -44,7 +44,7 @@ from odf_sync.smart.messages import (
 
 CLOSE_OK: Final = 1000
 CLOSE_FAULT: Final = 1011
-REASON_BYTES: Final = 123  # RFC 6455
+MAX_CLOSE_REASON_BYTES: Final = 123  # RFC 6455
 ADVICE: Final = {
     InvalidInterval: "the chains have diverged: pull it to a reference with --as NAME@REF, and compare them",
     InvalidHead: "the dataset was changed there meanwhile: pull it, and push again",
@@ -261,11 +261,11 @@ def close_reason(refusal: Refusal) -> bytes:
     """Return the reason of a close frame; a message that does not fit is cut, so that the JSON stays whole."""
     text = encode(refusal)
     # Such a fault has hashes or names that cannot be cut without becoming others: only its kind is sent.
-    if len(text.encode()) > REASON_BYTES and not isinstance(refusal.fault, Internal):
+    if len(text.encode()) > MAX_CLOSE_REASON_BYTES and not isinstance(refusal.fault, Internal):
         refusal = Refusal(fault=Internal(phase=Phase.PUSH_TARGET, error_message=type(refusal.fault).__name__))
         text = encode(refusal)
     fault = refusal.fault
-    while len(text.encode()) > REASON_BYTES and isinstance(fault, Internal):
+    while len(text.encode()) > MAX_CLOSE_REASON_BYTES and isinstance(fault, Internal):
         fault = Internal(phase=fault.phase, error_message=fault.error_message[:-1])
         text = encode(Refusal(fault=fault))
     return text.encode()

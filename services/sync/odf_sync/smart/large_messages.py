@@ -24,7 +24,7 @@ BYTES_PER_SECOND: Final = 64 * 1024
 AROUND_BYTES: Final = 64 * 1024  # of JSON, at most, around an archive
 JSON_BYTES_PER_ARCHIVE_BYTE: Final = 4  # at most
 ENTRY_BYTES: Final = 1536  # of an archive for each block: header, padding, and what does not compress
-BUSY: Final = "too many large pushes at a time; try again later"
+TOO_MANY_PUSHES: Final = "too many large pushes at a time; try again later"
 
 
 def message_bytes(plan: TransferPlan) -> int:
@@ -63,7 +63,7 @@ class LargeMessages:
                     await changed.wait_for(lambda: self._has_room(size, caller))
             except TimeoutError as error:
                 raise TransferRefused(
-                    fault=Internal(phase=Phase.PUSH_METADATA, error_message=BUSY)
+                    fault=Internal(phase=Phase.PUSH_METADATA, error_message=TOO_MANY_PUSHES)
                 ) from error
             self._reserved[caller] += size
         try:

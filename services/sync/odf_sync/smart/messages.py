@@ -14,7 +14,7 @@ from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
 
-MEDIA_TYPE: Final = "application/tar+gzip"
+ARCHIVE_MEDIA_TYPE: Final = "application/tar+gzip"
 ENCODING: Final = "raw"
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
@@ -114,7 +114,7 @@ class BlocksBatch:
     """Blocks in an archive (`archive`)."""
 
     num_blocks: int
-    media_type: str = MEDIA_TYPE
+    media_type: str = ARCHIVE_MEDIA_TYPE
     encoding: str = ENCODING
     payload: bytes
     archive: Multihash | None = field(default=None, metadata=EXTENSION)
@@ -122,8 +122,8 @@ class BlocksBatch:
 
     def __post_init__(self) -> None:
         """Raise `InvalidInput` unless the archive is of the only kind there is."""
-        if (self.media_type, self.encoding) != (MEDIA_TYPE, ENCODING):
-            text = f"expected {MEDIA_TYPE} ({ENCODING}), got {self.media_type} ({self.encoding})"
+        if (self.media_type, self.encoding) != (ARCHIVE_MEDIA_TYPE, ENCODING):
+            text = f"expected {ARCHIVE_MEDIA_TYPE} ({ENCODING}), got {self.media_type} ({self.encoding})"
             raise InvalidInput(text=text, where="blocks")
 
 

@@ -23,7 +23,7 @@ from odf_sync.transfer.privacy import Privacy
 
 STORED_TOGETHER: Final = 1024  # blocks or signatures in memory
 REPLY_TIMEOUT_SECONDS: Final = 60.0  # for the coordinator to admit a chain, then the request is repeated
-ATTEMPTS: Final = 10
+MAX_REQUEST_ATTEMPTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ def commit(datasets: NodeDatasets, replies: Replies, state: ChainState, copy: Lo
         is_forced=copy.is_forced,
         creation=copy.creation,
     )
-    for _ in range(ATTEMPTS):
+    for _ in range(MAX_REQUEST_ATTEMPTS):
         answer = replies.request(COORDINATOR_COMMANDS, dataset, command, timeout=REPLY_TIMEOUT_SECONDS)
         body = None if answer is None else body_of(answer)
         is_moved = isinstance(body, bus_pb2.Committed) or datasets.refs.head(dataset, copy.ref) == state.head

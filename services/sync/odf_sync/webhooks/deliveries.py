@@ -26,7 +26,7 @@ from odf_sync.webhooks.webhook_store import WebhookStore
 log = structlog.stdlib.get_logger(__name__)
 
 SECOND_MS: Final = 1000
-ATTEMPTS: Final = Counter(
+DELIVERY_ATTEMPTS: Final = Counter(
     "odf_webhook_attempts_total", "Posts to receivers of webhooks, by outcome.", ("outcome",)
 )
 
@@ -88,7 +88,7 @@ class Deliveries:
     def settle(self, hook: Webhook, outcome: Outcome) -> Webhook | None:
         """Store the outcome of an attempt; None if the webhook has ended."""
         delivery, now = hook.delivery, self.clock.now().ms
-        ATTEMPTS.labels("failed" if outcome.error else "delivered").inc()
+        DELIVERY_ATTEMPTS.labels("failed" if outcome.error else "delivered").inc()
         if outcome.is_unwanted:
             self.store.discard(hook.id)
             log.warning(

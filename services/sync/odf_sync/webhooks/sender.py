@@ -33,7 +33,7 @@ from odf_sync.webhooks.webhook import LONGEST_RETRY_MS, Outcome, Webhook
 log = structlog.stdlib.get_logger(__name__)
 
 ATTEMPT_SECONDS: Final = 10.0  # from the name's resolution to the answer's status
-LOOK_SECONDS: Final = 60.0  # between looks at a chain without a notification
+CHAIN_CHECK_SECONDS: Final = 60.0  # between looks at a chain without a notification
 NAME_THREADS: Final = 64  # resolving names; those of a dead name server must not delay what is read here
 STORE_THREADS: Final = 8  # reading chains, and storing deliveries
 DELAY_SECONDS: Final = re.compile(r"[0-9]{1,9}")
@@ -80,7 +80,7 @@ class WebhookSender:
                     await self._reconcile(tasks, session)
                 except OdfError as error:
                     log.warning("cannot read webhooks", code=error.code, why=with_advice(error))
-                await _wait(changes, LOOK_SECONDS)
+                await _wait(changes, CHAIN_CHECK_SECONDS)
             for task in tasks.values():
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
@@ -109,10 +109,10 @@ class WebhookSender:
                     current = await self._advance(current, session)
                 except OdfError as error:
                     log.warning("webhook waits", webhook=hook.id, code=error.code, why=with_advice(error))
-                    await _wait(bell, LOOK_SECONDS)
+                    await _wait(bell, CHAIN_CHECK_SECONDS)
                 else:
                     if current is not None and not current.delivery.is_pending:
-                        await _wait(bell, LOOK_SECONDS)
+                        await _wait(bell, CHAIN_CHECK_SECONDS)
 
     async def _advance(self, hook: Webhook, session: aiohttp.ClientSession) -> Webhook | None:
         """Attempt to deliver the newest event if there is one; return the webhook after that, None if it ended."""

@@ -22,7 +22,7 @@ ALGORITHMS: Final = (ED25519, HMAC_SHA256)
 SCHEMES: Final = ("http", "https")
 MAX_URL_CHARACTERS: Final = 2000
 ID_BYTES: Final = 8
-SECRET_BYTES: Final = 32
+WEBHOOK_SECRET_BYTES: Final = 32
 
 
 class WebhookServicer(webhooks_pb2_grpc.WebhooksServicer):
@@ -52,7 +52,7 @@ class WebhookServicer(webhooks_pb2_grpc.WebhooksServicer):
             alias=entry.alias,
             url=_text(url),
             events=_events(request.events),
-            secret=secrets.token_urlsafe(SECRET_BYTES) if algorithm == HMAC_SHA256 else None,
+            secret=secrets.token_urlsafe(WEBHOOK_SECRET_BYTES) if algorithm == HMAC_SHA256 else None,
             created_ms=self._deliveries.clock.now().ms,
         )
         item = self._item(hook)

@@ -29,8 +29,8 @@ from odf_common.ports.bus import PARTITIONS, TopicInfo
 
 __all__ = ["KafkaTopics", "partition_of"]
 
-TIMEOUT_SECONDS: Final = 10.0
-POLL_SECONDS: Final = 0.02  # between polls for a topic being created
+ADMIN_TIMEOUT_SECONDS: Final = 10.0
+TOPIC_POLL_SECONDS: Final = 0.02  # between polls for a topic being created
 # librdkafka's local errors have an underscore in their name, but are public.
 _MISSING: Final = frozenset(
     {
@@ -96,7 +96,9 @@ class KafkaTopics:
             raise InvalidInput(where="partitions", text=text)
         if total > there:
             additions = [NewPartitions(name, total)]
-            _outcome(self._admin.create_partitions(additions, request_timeout=TIMEOUT_SECONDS)[name], name)
+            _outcome(
+                self._admin.create_partitions(additions, request_timeout=ADMIN_TIMEOUT_SECONDS)[name], name
+            )
             self._await({name}, partitions=total)
 
     def set_retention(self, name: str, ms: int | None) -> None:
@@ -104,7 +106,7 @@ class KafkaTopics:
         value = "-1" if ms is None else str(ms)
         retention = ConfigEntry("retention.ms", value, incremental_operation=AlterConfigOpType.SET)
         topic = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[retention])
-        changed = self._admin.incremental_alter_configs([topic], request_timeout=TIMEOUT_SECONDS)
+        changed = self._admin.incremental_alter_configs([topic], request_timeout=ADMIN_TIMEOUT_SECONDS)
         _outcome(changed[topic], name)
 
     def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
@@ -152,17 +154,17 @@ class KafkaTopics:
         if not self._policy.is_ours:
             return
         try:
-            _outcome(self._admin.delete_topics([name], request_timeout=TIMEOUT_SECONDS)[name], name)
+            _outcome(self._admin.delete_topics([name], request_timeout=ADMIN_TIMEOUT_SECONDS)[name], name)
         except NotFound:
             return
 
     def _topic(self, name: str) -> TopicDescription:
-        answers = self._admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_SECONDS)
+        answers = self._admin.describe_topics(TopicCollection([name]), request_timeout=ADMIN_TIMEOUT_SECONDS)
         description: TopicDescription = _outcome(answers[name], name)
         return description
 
     def _described_at_once(self, names: list[str]) -> dict[str, TopicInfo | OdfError]:
-        answers = self._admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_SECONDS)
+        answers = self._admin.describe_topics(TopicCollection(names), request_timeout=ADMIN_TIMEOUT_SECONDS)
         topics: dict[str, TopicDescription] = {}
         infos: dict[str, TopicInfo | OdfError] = {}
         for name, answer in answers.items():
@@ -188,22 +190,24 @@ class KafkaTopics:
         specs = {TopicPartition(*partition): spec for partition in places}
         answers: dict[str, _Answers] = {}
         if specs:
-            for place, answer in self._admin.list_offsets(specs, request_timeout=TIMEOUT_SECONDS).items():
+            for place, answer in self._admin.list_offsets(
+                specs, request_timeout=ADMIN_TIMEOUT_SECONDS
+            ).items():
                 answers.setdefault(place.topic, {})[place.partition] = answer
         return answers
 
     def _offsets(self, name: str, partitions: Iterable[int], spec: OffsetSpec) -> Mapping[int, int]:
         specs = {TopicPartition(name, partition): spec for partition in partitions}
-        deadline = time.monotonic() + TIMEOUT_SECONDS
+        deadline = time.monotonic() + ADMIN_TIMEOUT_SECONDS
         while True:
-            answers = self._admin.list_offsets(specs, request_timeout=TIMEOUT_SECONDS)
+            answers = self._admin.list_offsets(specs, request_timeout=ADMIN_TIMEOUT_SECONDS)
             try:
                 return {place.partition: _outcome(answer, name).offset for place, answer in answers.items()}
             except _OutdatedError:
                 if time.monotonic() > deadline:
                     raise
             self._refresh()
-            time.sleep(POLL_SECONDS)
+            time.sleep(TOPIC_POLL_SECONDS)
 
     def _refresh(self) -> None:
         """Refresh the client's metadata, which it would do automatically only every few minutes."""
@@ -212,7 +216,7 @@ class KafkaTopics:
     def _described(self) -> Collection[str]:
         """Return the names of all topics."""
         try:
-            metadata = self._admin.list_topics(timeout=TIMEOUT_SECONDS)
+            metadata = self._admin.list_topics(timeout=ADMIN_TIMEOUT_SECONDS)
         except KafkaException as error:
             raise unavailable(error) from error
         note_connected()
@@ -227,22 +231,22 @@ class KafkaTopics:
             self._create(missing)
 
     def _create(self, specs: list[TopicSpec]) -> None:
-        deadline = time.monotonic() + TIMEOUT_SECONDS
+        deadline = time.monotonic() + ADMIN_TIMEOUT_SECONDS
         topics = left = [_new_topic(spec) for spec in specs]
         while left:
-            answers = self._admin.create_topics(left, request_timeout=TIMEOUT_SECONDS)
+            answers = self._admin.create_topics(left, request_timeout=ADMIN_TIMEOUT_SECONDS)
             left = [topic for topic in left if not _is_made(answers[topic.topic], topic.topic, deadline)]
             if left:
-                time.sleep(POLL_SECONDS)
+                time.sleep(TOPIC_POLL_SECONDS)
         self._await({topic.topic for topic in topics})
 
     def _await(self, names: set[str], *, partitions: int = 1) -> None:
         """Return when the topics have as many partitions, each with a leader, which takes some time after creation."""
-        deadline = time.monotonic() + TIMEOUT_SECONDS
+        deadline = time.monotonic() + ADMIN_TIMEOUT_SECONDS
         while not self._are_led(names, partitions):
             if time.monotonic() > deadline:
                 raise Unavailable(what="Kafka", why="new topics did not become available")
-            time.sleep(POLL_SECONDS)
+            time.sleep(TOPIC_POLL_SECONDS)
 
     def _are_led(self, names: Iterable[str], partitions: int) -> bool:
         """Return whether each topic has as many partitions, all with a leader; only these topics are described."""
@@ -316,7 +320,7 @@ def _offsets_in(answers: _Answers, topic: str) -> dict[int, int]:
 
 def _outcome(answer: "Future[T]", name: str) -> T:
     try:
-        return answer.result(TIMEOUT_SECONDS)
+        return answer.result(ADMIN_TIMEOUT_SECONDS)
     except TimeoutError as error:
         raise Unavailable(what="Kafka", why="no answer in time") from error
     except KafkaException as error:

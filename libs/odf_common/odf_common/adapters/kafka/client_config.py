@@ -18,7 +18,7 @@ SESSION_TIMEOUT_MS: Final = 6000  # without a heartbeat; the least that brokers 
 POLL_LIMIT_MS: Final = 3_600_000  # a replay may keep one handler busy for long
 LATE_LOG_SECONDS: Final = 5.0  # a client logs what happened to it when it is polled
 STARTING_SECONDS: Final = 30.0  # in which a broker that starts together with its clients answers
-QUIET_SECONDS: Final = 30.0  # between two log lines of the same kind
+REPEATED_LOG_SECONDS: Final = 30.0  # between two log lines of the same kind
 
 
 class _OnceInAWhile(logging.Filter):
@@ -30,7 +30,7 @@ class _OnceInAWhile(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         kind = record.getMessage().partition(" ")[0]
-        if record.created - self._last.get(kind, 0.0) < QUIET_SECONDS:
+        if record.created - self._last.get(kind, 0.0) < REPEATED_LOG_SECONDS:
             return False
         self._last[kind] = record.created
         return True

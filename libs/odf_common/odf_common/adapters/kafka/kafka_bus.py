@@ -25,8 +25,10 @@ from odf_common.ports.bus import DEAD_LETTERS, DeadLetter, Inbox, OnAssigned
 
 log = structlog.stdlib.get_logger(__name__)
 
-POLL_SECONDS: Final = 0.5
-IDLE_SECONDS: Final = 2.0  # between polls for errors of the client while no message is in flight
+DELIVERY_POLL_SECONDS: Final = 0.5
+IDLE_DELIVERY_POLL_SECONDS: Final = (
+    2.0  # between polls for errors of the client while no message is in flight
+)
 MAX_UNFLUSHED_MESSAGES: Final = 1000  # messages
 DEAD_LETTER_TIMEOUT_SECONDS: Final = 10.0  # for a dead letter sent alone
 
@@ -189,9 +191,9 @@ class KafkaBus:
         while not self._closing.is_set():
             # The client wakes five times a second while it polls, also when there is nothing to deliver.
             is_idle = len(self._producer) == 0
-            self._producer.poll(0 if is_idle else POLL_SECONDS)
+            self._producer.poll(0 if is_idle else DELIVERY_POLL_SECONDS)
             if is_idle:
-                self._produced.wait(IDLE_SECONDS)
+                self._produced.wait(IDLE_DELIVERY_POLL_SECONDS)
                 self._produced.clear()
 
 

@@ -25,7 +25,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 MIB: Final = 1024 * 1024
 MAX_UNWATCHED_PARTITIONS: Final = 32  # partitions that one client fetches without noticeable cost
-QUIET_SECONDS: Final = 10.0  # at its end, until a partition counts as quiet
+QUIET_PARTITION_SECONDS: Final = 10.0  # at its end, until a partition counts as quiet
 LOOK_SECONDS: Final = 1.0  # between two searches for quiet partitions
 # Every second librdkafka goes through all topics that a client has ever fetched, and keeps their memory.
 MAX_FORMER_PARTITIONS: Final = 1000  # partitions that a client no longer fetches, until it is replaced
@@ -212,7 +212,7 @@ class KafkaRecords:
             self.renew()
         if now >= self._look_at and len(self._next) > MAX_UNWATCHED_PARTITIONS:
             self._look_at = now + LOOK_SECONDS
-            self._try(now - QUIET_SECONDS)
+            self._try(now - QUIET_PARTITION_SECONDS)
 
     def renew(self) -> None:
         """Continue with a new client at the same positions; what the old one has fetched ahead is fetched again."""

@@ -20,8 +20,8 @@ from odf_common.adapters.kafka.publish import publish
 from odf_common.errors import Conflict, Unavailable
 from odf_common.ports.bus import NODE_CLAIMS
 
-POLL_SECONDS: Final = 0.5
-READ_SECONDS: Final = 10.0
+CLAIM_POLL_SECONDS: Final = 0.5
+CLAIM_READ_SECONDS: Final = 10.0
 # librdkafka's local errors have an underscore in their name, but are public.
 _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
 
@@ -128,9 +128,9 @@ def _claims(cluster: KafkaCluster, topic: str) -> list[TopicClaim]:
 
 
 def _read(consumer: Consumer) -> Iterable[TopicClaim]:
-    deadline = time.monotonic() + READ_SECONDS
+    deadline = time.monotonic() + CLAIM_READ_SECONDS
     while time.monotonic() < deadline:
-        message = consumer.poll(POLL_SECONDS)
+        message = consumer.poll(CLAIM_POLL_SECONDS)
         if message is None:
             continue
         error = message.error()
@@ -140,4 +140,4 @@ def _read(consumer: Consumer) -> Iterable[TopicClaim]:
                 yield claim
         elif error.code() == _END:
             return
-    raise Unavailable(what="Kafka", why=f"node claims could not be read within {READ_SECONDS:g} s")
+    raise Unavailable(what="Kafka", why=f"node claims could not be read within {CLAIM_READ_SECONDS:g} s")

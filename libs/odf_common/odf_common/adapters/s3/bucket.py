@@ -32,9 +32,9 @@ from odf_common.ports.clock import Backoff
 PART_BYTES: Final = 16 << 20  # files above this size are uploaded in parts
 MAX_KEYS_PER_REQUEST: Final = 1000  # S3 lists and deletes at most this many keys at once
 CHUNK_BYTES: Final = 1 << 20
-ATTEMPTS: Final = 5
+MAX_REQUEST_ATTEMPTS: Final = 5
 RETRY_SECONDS: Final = 10.0  # from the first attempt on; a server that is silent is not asked five times
-BACKOFF: Final = Backoff(first=0.1, most=2.0)
+REQUEST_BACKOFF: Final = Backoff(first=0.1, most=2.0)
 READ_SECONDS: Final = 20.0  # between two packets
 TIMEOUT: Final = urllib3.Timeout(connect=5.0, read=READ_SECONDS)
 MAX_CONNECTIONS: Final = 32  # kept open for each process
@@ -398,11 +398,11 @@ class Bucket:
                     raise _Unmet(is_certain=is_certain) from error
                 if progress() > reached:
                     attempt, reached, give_up_at = 1, progress(), monotonic() + RETRY_SECONDS
-                if attempt == ATTEMPTS or monotonic() > give_up_at or not _is_passing(error):
+                if attempt == MAX_REQUEST_ATTEMPTS or monotonic() > give_up_at or not _is_passing(error):
                     raise self._fault(name, error) from error
                 is_certain = is_certain and code in _PASSING
                 log.debug("retrying a request to the bucket", key=name, attempt=attempt, why=str(error))
-            sleep(BACKOFF.pause(attempt))
+            sleep(REQUEST_BACKOFF.pause(attempt))
 
     def _fault(self, name: str, error: Exception) -> StorageUnavailable:
         match error:

@@ -13,8 +13,8 @@ from odf_common.ports.clock import Backoff
 from odf_common.ports.store import RefStore, require_unmoved
 
 LIMIT: Final = 1024  # bytes read of a reference; it is one hash
-ATTEMPTS: Final = 10
-BACKOFF: Final = Backoff(first=0.01, most=0.5)
+MAX_WRITE_ATTEMPTS: Final = 10
+WRITE_BACKOFF: Final = Backoff(first=0.01, most=0.5)
 REMEDY: Final = "check that no proxy in front of the S3 server changes ETag headers"
 REMOVED: Final = b""
 
@@ -57,14 +57,14 @@ class S3RefStore(RefStore):
         return tuple(sorted(name for name in names if is_ref_name(name)))
 
     def _replace(self, dataset: DatasetId, ref: str, expected: Multihash | None, content: bytes) -> None:
-        for failures in range(1, ATTEMPTS + 1):
+        for failures in range(1, MAX_WRITE_ATTEMPTS + 1):
             stored = self._stored(dataset, ref)
             require_unmoved(dataset, ref, expected, _hash_of(stored, dataset, ref))
             if self._bucket.put(_name(dataset, ref), content, replacing=stored.etag if stored else None):
                 return
             # Another process moved it in between, perhaps back to where it was: compare again.
-            sleep(BACKOFF.pause(failures))
-        why = f"{ATTEMPTS} conditional PUTs failed, though the reference is what it was"
+            sleep(WRITE_BACKOFF.pause(failures))
+        why = f"{MAX_WRITE_ATTEMPTS} conditional PUTs failed, though the reference is what it was"
         raise StorageUnavailable(file=_name(dataset, ref), why=why, remedy=REMEDY)
 
     def _stored(self, dataset: DatasetId, ref: str) -> StoredObject | None:

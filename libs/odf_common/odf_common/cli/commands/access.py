@@ -39,7 +39,7 @@ def show_access(*, dataset: str, output: str) -> None:
       odf access show ann/flights
     """
     with clients.access() as access:
-        shown = access.ShowAccess(ShowAccessRequest(ref=dataset), timeout=clients.CALL_TIMEOUT_SECONDS)
+        shown = access.ShowAccess(ShowAccessRequest(ref=dataset), timeout=clients.COMMAND_TIMEOUT_SECONDS)
     print_object(_row(shown), output)
 
 
@@ -88,7 +88,7 @@ def revoke(*, dataset: str, account: str, output: str) -> None:
 
 def _change(request: ChangeAccessRequest, output: str) -> None:
     with clients.access() as access:
-        shown = access.ChangeAccess(request, timeout=clients.CALL_TIMEOUT_SECONDS)
+        shown = access.ChangeAccess(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
     print_object(_row(shown), output)
 
 

@@ -51,7 +51,7 @@ def add_account(*, name: str, password_file: str | None, no_password: bool, outp
     """
     request = AddAccountRequest(name=name, password=_password(password_file, no_password=no_password))
     with clients.access() as access:
-        item = access.AddAccount(request, timeout=clients.CALL_TIMEOUT_SECONDS)
+        item = access.AddAccount(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
     print_object(_row(item), output)
 
 
@@ -65,7 +65,7 @@ def list_accounts(*, output: str) -> None:
       odf account list
     """
     with clients.access() as access:
-        reply = access.ListAccounts(ListAccountsRequest(), timeout=clients.CALL_TIMEOUT_SECONDS)
+        reply = access.ListAccounts(ListAccountsRequest(), timeout=clients.COMMAND_TIMEOUT_SECONDS)
     print_rows([_row(item) for item in reply.accounts], output, columns=("name", "id"))
 
 
@@ -83,7 +83,7 @@ def set_password(*, name: str, password_file: str | None, no_password: bool, out
     """
     request = SetPasswordRequest(name=name, password=_password(password_file, no_password=no_password))
     with clients.access() as access:
-        item = access.SetPassword(request, timeout=clients.CALL_TIMEOUT_SECONDS)
+        item = access.SetPassword(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
     print_object(_row(item), output)
 
 
@@ -98,7 +98,7 @@ def remove_account(*, name: str, output: str) -> None:
       odf account remove ann
     """
     with clients.access() as access:
-        item = access.RemoveAccount(RemoveAccountRequest(name=name), timeout=clients.CALL_TIMEOUT_SECONDS)
+        item = access.RemoveAccount(RemoveAccountRequest(name=name), timeout=clients.COMMAND_TIMEOUT_SECONDS)
     print_object(_row(item), output)
 
 

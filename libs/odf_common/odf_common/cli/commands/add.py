@@ -41,7 +41,7 @@ def command(*, manifests: tuple[str, ...], recursive: bool, replace: bool, outpu
         raise NotFound(what=f"a manifest ({', '.join(ENDINGS)}) in {', '.join(manifests)}")
     clients.require_owners(_names(request))
     with clients.coordinator() as coordinator:
-        reply = coordinator.Add(request, timeout=clients.CALL_TIMEOUT_SECONDS)
+        reply = coordinator.Add(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
     rows = [
         {"alias": result.alias, "outcome": result.outcome, "id": result.dataset_id, "head": result.head}
         for result in reply.results

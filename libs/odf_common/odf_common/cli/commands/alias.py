@@ -39,7 +39,7 @@ def list_all(*, datasets: tuple[str, ...], output: str) -> None:
     """
     with clients.sync() as sync:
         request = ListAliasesRequest(refs=datasets, is_strict=True)
-        reply = sync.ListAliases(request, timeout=clients.CALL_TIMEOUT_SECONDS)
+        reply = sync.ListAliases(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
     _print(reply.datasets, output)
 
 
@@ -82,7 +82,7 @@ def _require_urls(pull: tuple[str, ...], push: tuple[str, ...]) -> None:
 
 def _change(request: ChangeAliasesRequest, output: str) -> None:
     with clients.sync() as sync:
-        reply = sync.ChangeAliases(request, timeout=clients.CALL_TIMEOUT_SECONDS)
+        reply = sync.ChangeAliases(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
     _print([reply], output)
 
 

@@ -33,7 +33,7 @@ def command(*, dataset: str, events: tuple[str, ...], output: str) -> None:
         with clients.coordinator() as coordinator:
             for _, event in read:
                 request = CommitEventRequest(ref=dataset, event=encode_event(event))
-                summary = coordinator.CommitEvent(request, timeout=clients.CALL_TIMEOUT_SECONDS)
+                summary = coordinator.CommitEvent(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
                 rows.append({"alias": summary.alias, "event": type(event).__name__, "head": summary.head})
     except OdfError:
         # Each event is its own block: those before the error are already in the chain.

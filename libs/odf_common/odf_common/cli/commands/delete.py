@@ -33,12 +33,12 @@ def command(*, datasets: tuple[str, ...], yes: bool) -> None:
       odf delete 'flights.%'
     """
     with clients.coordinator() as coordinator:
-        summaries = coordinator.List(ListRequest(), timeout=clients.CALL_TIMEOUT_SECONDS).datasets
+        summaries = coordinator.List(ListRequest(), timeout=clients.COMMAND_TIMEOUT_SECONDS).datasets
         chosen = deletable(_chosen(coordinator, datasets, summaries), summaries)
         if not yes:
             confirm(f"Delete {', '.join(dataset.alias for dataset in chosen)} permanently?")
         for dataset in chosen:
-            coordinator.Delete(DeleteRequest(ref=dataset.dataset_id), timeout=clients.CALL_TIMEOUT_SECONDS)
+            coordinator.Delete(DeleteRequest(ref=dataset.dataset_id), timeout=clients.COMMAND_TIMEOUT_SECONDS)
             remark(f"deleted {dataset.alias}")
 
 
@@ -58,7 +58,7 @@ def _chosen(
         elif (dataset := by_ref.get(str(parse_ref(ref)).lower())) is not None:
             yield dataset
         else:  # it raises the exact error
-            yield coordinator.Describe(DescribeRequest(ref=ref), timeout=clients.CALL_TIMEOUT_SECONDS)
+            yield coordinator.Describe(DescribeRequest(ref=ref), timeout=clients.COMMAND_TIMEOUT_SECONDS)
 
 
 def deletable(

@@ -263,7 +263,7 @@ def _answer(call: grpc.Future, seconds: float | None = None) -> PushReply:  # ty
 def _withdrawn(ingest: IngestStub, call: grpc.Future, key: str) -> PushReply:  # type: ignore[type-arg]
     """Ask repeatedly to cancel a push, which may not have started yet, and return its answer."""
     while True:
-        ingest.CancelPush(CancelPushRequest(idempotency_key=key), timeout=clients.CALL_TIMEOUT_SECONDS)
+        ingest.CancelPush(CancelPushRequest(idempotency_key=key), timeout=clients.COMMAND_TIMEOUT_SECONDS)
         try:
             return _answer(call, CANCEL_SECONDS)
         except grpc.FutureTimeoutError:

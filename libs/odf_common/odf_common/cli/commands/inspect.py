@@ -143,7 +143,7 @@ def sources(*, dataset: str, output: str) -> None:
       odf inspect sources flights
     """
     with clients.ingest() as ingest:
-        reply = ingest.ShowSources(SourceRequest(ref=dataset), timeout=clients.CALL_TIMEOUT_SECONDS)
+        reply = ingest.ShowSources(SourceRequest(ref=dataset), timeout=clients.COMMAND_TIMEOUT_SECONDS)
     by_name = {
         source.name: source for source in reply.sources
     }  # a source of several topics has an entry for each of them
@@ -160,7 +160,7 @@ def sources(*, dataset: str, output: str) -> None:
 
 def _last(coordinator: CoordinatorStub, dataset: str, kind: type) -> LastEventReply:
     request = LastEventRequest(ref=dataset, kind=kind.__name__)
-    answer: LastEventReply = coordinator.LastEvent(request, timeout=clients.CALL_TIMEOUT_SECONDS)
+    answer: LastEventReply = coordinator.LastEvent(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
     return answer
 
 

@@ -15,7 +15,7 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import ListRequest
 
 COLUMNS = ("alias", "kind", "records", "blocks", "watermark", "updated")
 EXTRA = ("blocks", "updated", "kind", "late", "dropped")  # left out first on a narrow terminal
-VIEWS_TIMEOUT_SECONDS = 5  # to ask the views
+LIST_VIEWS_TIMEOUT_SECONDS = 5  # to ask the views
 
 
 @click.command("list")
@@ -38,7 +38,7 @@ def command(*, patterns: tuple[str, ...], output: str) -> None:
     parsed = [parse_pattern(pattern) for pattern in patterns]
     node = clients.this_node()
     with clients.coordinator(node) as coordinator:
-        reply = coordinator.List(ListRequest(), timeout=clients.CALL_TIMEOUT_SECONDS)
+        reply = coordinator.List(ListRequest(), timeout=clients.COMMAND_TIMEOUT_SECONDS)
     shown = [dataset for dataset in reply.datasets if not parsed or _is_like(parsed, dataset.alias)]
     stuck = clients.stuck_sources(node)
     rows = [with_stuck(summary_row(dataset), stuck, dataset.dataset_id) for dataset in shown]
@@ -64,7 +64,9 @@ def _is_like(patterns: Sequence[NamePattern], alias: str) -> bool:
 def _live(node: Node) -> Mapping[str, Mapping[str, Any]]:
     """Return the live view by dataset id; empty, with a remark, if it is unavailable."""
     try:
-        return {dataset["dataset_id"]: dataset for dataset in clients.live_view(node, VIEWS_TIMEOUT_SECONDS)}
+        return {
+            dataset["dataset_id"]: dataset for dataset in clients.live_view(node, LIST_VIEWS_TIMEOUT_SECONDS)
+        }
     except Unavailable as error:
         remark(str(error))
         return {}

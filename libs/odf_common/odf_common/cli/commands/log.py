@@ -18,7 +18,7 @@ from odf_common.metadata.events import DataEvent, UnknownEvent
 from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem, LogRequest
 
 SIGNED = ("signature", "signer")
-KINDS = (*(kind.__name__ for kind in EVENTS.members), UnknownEvent.__name__)
+EVENT_KINDS = (*(kind.__name__ for kind in EVENTS.members), UnknownEvent.__name__)
 COLUMNS = ("block", "systemTime", "event", "offsets", "watermark", "hash")
 EXTRA = ("watermark", "systemTime")  # left out first on a narrow terminal
 
@@ -30,7 +30,7 @@ EXTRA = ("watermark", "systemTime")  # left out first on a narrow terminal
     "--filter",
     "kinds",
     multiple=True,
-    type=NameChoice("a kind of event", KINDS),
+    type=NameChoice("a kind of event", EVENT_KINDS),
     metavar="EVENT",
     help="Show only events of this kind (case-insensitive); may be repeated.",
 )

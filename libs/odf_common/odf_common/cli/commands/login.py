@@ -36,7 +36,7 @@ def command(
     """
     if url is None:
         with clients.access() as access:
-            reply = access.ListLogIns(ListLogInsRequest(), timeout=clients.CALL_TIMEOUT_SECONDS)
+            reply = access.ListLogIns(ListLogInsRequest(), timeout=clients.COMMAND_TIMEOUT_SECONDS)
         print_rows([{"origin": origin} for origin in reply.origins], output, columns=("origin",))
         return
     if (user is not None) + (token_file is not None) > 1:

@@ -18,5 +18,5 @@ def command(*, url: str, output: str) -> None:
       odf logout https://node.example
     """
     with clients.access() as access:
-        item = access.LogOut(LogOutRequest(url=url), timeout=clients.CALL_TIMEOUT_SECONDS)
+        item = access.LogOut(LogOutRequest(url=url), timeout=clients.COMMAND_TIMEOUT_SECONDS)
     print_object({"origin": item.origin}, output)

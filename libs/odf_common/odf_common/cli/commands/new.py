@@ -17,7 +17,7 @@ from odf_common.proto.odf.node.v1.ingest_pb2 import LateRecords, SampleRequest
 TOPIC: Final = "topic:"
 SAMPLED_MESSAGES: Final = 10_000  # of a topic that are looked at
 CHUNK_BYTES: Final = 1024 * 1024
-FORMATS: Final = {
+SUFFIX_FORMATS: Final = {
     ".csv": "csv",
     ".geojson": "geojson",
     ".json": "json",
@@ -57,13 +57,13 @@ def command(*, name: str, sample: str, input_format: str, out: str | None) -> No
     """
     import pyarrow as pa
 
-    from odf_common.cli.manifest_draft import KINDS, draft
+    from odf_common.cli.manifest_draft import READ_KINDS, draft
 
     parse_alias(name)
     form = input_format.lower() or ("ndjson" if sample.startswith(TOPIC) else _format_of(sample))
-    if form not in KINDS:
+    if form not in READ_KINDS:
         raise click.BadParameter(
-            f"expected one of {', '.join(KINDS)}, got {form!r}", param_hint="--input-format"
+            f"expected one of {', '.join(READ_KINDS)}, got {form!r}", param_hint="--input-format"
         )
     node = clients.this_node()
     with Staging(node.home).holding() as staged, clients.ingest(node) as ingest:
@@ -94,9 +94,9 @@ def _lateness(name: str, column: str, late: LateRecords) -> str:
 
 def _format_of(file: str) -> str:
     suffix = Path(file).suffix.lower()
-    if suffix not in FORMATS:
+    if suffix not in SUFFIX_FORMATS:
         raise click.UsageError(f"the format cannot be inferred from the name {file}; give --input-format")
-    return FORMATS[suffix]
+    return SUFFIX_FORMATS[suffix]
 
 
 def _content(node: Node, sample: str) -> tuple[list[int], Iterator[bytes]]:

@@ -269,7 +269,7 @@ def _refresh(
     try:
         with clients.sync(node, timeout=0) as sync:
             request = ListAliasesRequest(refs=names, recursive=recursive)
-            datasets = sync.ListAliases(request, timeout=clients.CALL_TIMEOUT_SECONDS).datasets
+            datasets = sync.ListAliases(request, timeout=clients.COMMAND_TIMEOUT_SECONDS).datasets
     except OdfError as error:
         remark(f"copies are not pulled: {error}")
         return {}

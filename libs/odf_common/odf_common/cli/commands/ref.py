@@ -84,7 +84,7 @@ def delete_ref(*, reference: str, expected: str | None) -> None:
     with clients.coordinator() as coordinator:
         coordinator.DeleteRef(
             DeleteRefRequest(ref=reference, expected=_expected(expected)),
-            timeout=clients.CALL_TIMEOUT_SECONDS,
+            timeout=clients.COMMAND_TIMEOUT_SECONDS,
         )
 
 

@@ -24,6 +24,6 @@ def command(*, dataset: str, name: str, output: str) -> None:
     clients.require_owners([name])
     with clients.coordinator() as coordinator:
         summary = coordinator.Rename(
-            RenameRequest(ref=dataset, new_alias=name), timeout=clients.CALL_TIMEOUT_SECONDS
+            RenameRequest(ref=dataset, new_alias=name), timeout=clients.COMMAND_TIMEOUT_SECONDS
         )
     print_object(summary_row(summary), output)

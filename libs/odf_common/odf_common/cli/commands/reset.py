@@ -40,7 +40,7 @@ def command(*, dataset: str, block: str, yes: bool, force: bool, output: str) ->
         if not yes:
             confirm(f"Remove all blocks of {dataset} after {head}?")
         summary = coordinator.Reset(
-            ResetRequest(ref=dataset, head=head, force=force), timeout=clients.CALL_TIMEOUT_SECONDS
+            ResetRequest(ref=dataset, head=head, force=force), timeout=clients.COMMAND_TIMEOUT_SECONDS
         )
     print_object(summary_row(summary), output)
 

@@ -24,10 +24,10 @@ from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 
 COLUMNS: Final = ("source", "state", "since", "waiting", "why", "next", "topic", "settings")
 REOPEN_TIMEOUT_SECONDS: Final = 5.0  # seconds to wait until a resumed source is being read
-POLL_SECONDS: Final = 0.1  # between polls
+STATE_POLL_SECONDS: Final = 0.1  # between polls
 HIDDEN_SETTING: Final = "schemaRegistryPassword"
 ASK: Final = "-"
-PASSING: Final = frozenset({"opening", "retrying"})
+PASSING_STATES: Final = frozenset({"opening", "retrying"})
 SOURCE = click.option(
     "--source", metavar="NAME", default="", help="Push source; optional if the dataset has only one."
 )
@@ -63,7 +63,7 @@ def show(*, dataset: str, source: str, output: str) -> None:
     """
     with clients.ingest() as ingest:
         reply = ingest.ShowSources(
-            SourceRequest(ref=dataset, source_name=source), timeout=clients.CALL_TIMEOUT_SECONDS
+            SourceRequest(ref=dataset, source_name=source), timeout=clients.COMMAND_TIMEOUT_SECONDS
         )
     _print(reply, dataset, output)
 
@@ -95,7 +95,7 @@ def resume(*, dataset: str, source: str, start: str | None, topic: str, output: 
     """
     request = ResumeSourceRequest(ref=dataset, source_name=source, start=start or "", topic=topic)
     with clients.ingest() as ingest:
-        reply = ingest.ResumeSource(request, timeout=clients.CALL_TIMEOUT_SECONDS)
+        reply = ingest.ResumeSource(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
         if reply.head:
             remark(f"recorded in block {reply.head}: next offsets {_offsets(reply.next.items())}")
         _print(_settled(ingest, dataset, reply.source_name), dataset, output)
@@ -164,7 +164,7 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
     changes = {key: _ask(key) if (key, value) == (HIDDEN_SETTING, ASK) else value for key, _, value in pairs}
     request = SetSourceRequest(ref=dataset, source_name=source, changes=changes)
     with clients.ingest() as ingest:
-        reply = ingest.SetSource(request, timeout=clients.CALL_TIMEOUT_SECONDS)
+        reply = ingest.SetSource(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
     _print(reply, dataset, output)
 
 
@@ -178,11 +178,11 @@ def _settled(ingest: IngestStub, dataset: str, source: str) -> SourcesReply:
     deadline = time.monotonic() + REOPEN_TIMEOUT_SECONDS
     while True:
         reply: SourcesReply = ingest.ShowSources(
-            SourceRequest(ref=dataset, source_name=source), timeout=clients.CALL_TIMEOUT_SECONDS
+            SourceRequest(ref=dataset, source_name=source), timeout=clients.COMMAND_TIMEOUT_SECONDS
         )
-        if time.monotonic() > deadline or all(source.state not in PASSING for source in reply.sources):
+        if time.monotonic() > deadline or all(source.state not in PASSING_STATES for source in reply.sources):
             return reply
-        time.sleep(POLL_SECONDS)
+        time.sleep(STATE_POLL_SECONDS)
 
 
 def _print(reply: SourcesReply, dataset: str, output: str) -> None:

@@ -66,7 +66,7 @@ def create_token(*, account: str, label: str, scope: str, dataset: str, expires:
         account=account, label=label, scope=scope, dataset=dataset, seconds=_seconds(expires)
     )
     with clients.access() as access:
-        reply = access.CreateToken(request, timeout=clients.CALL_TIMEOUT_SECONDS)
+        reply = access.CreateToken(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
     print_object({"token": reply.token, **_row(reply.item)}, output)
     remark("store the token now: only its hash is kept")
 
@@ -81,7 +81,7 @@ def list_tokens(*, output: str) -> None:
       odf token list
     """
     with clients.access() as access:
-        reply = access.ListTokens(ListTokensRequest(), timeout=clients.CALL_TIMEOUT_SECONDS)
+        reply = access.ListTokens(ListTokensRequest(), timeout=clients.COMMAND_TIMEOUT_SECONDS)
     print_rows([_row(item) for item in reply.tokens], output, columns=COLUMNS)
 
 
@@ -95,7 +95,7 @@ def revoke_token(*, token: str) -> None:
       odf token revoke 0c5d8f1f6f2f4c1b
     """
     with clients.access() as access:
-        access.RevokeToken(RevokeTokenRequest(id=token), timeout=clients.CALL_TIMEOUT_SECONDS)
+        access.RevokeToken(RevokeTokenRequest(id=token), timeout=clients.COMMAND_TIMEOUT_SECONDS)
 
 
 def _seconds(text: str) -> int | None:

@@ -21,8 +21,8 @@ from odf_common.embedded.supervisor import Start, supervise
 from odf_common.errors import Refused
 from odf_common.service.settings import Settings, child_environment, load, unknown_variables
 
-POLL_SECONDS: Final = 0.1
-REPORT_INTERVAL_SECONDS: Final = 10.0  # without news before the missing parts are named
+STARTUP_POLL_SECONDS: Final = 0.1
+STARTUP_REPORT_SECONDS: Final = 10.0  # without news before the missing parts are named
 SHOW_LOG_AFTER_SECONDS: Final = 30.0  # after which the last log line of each missing part is shown
 STOP_TIMEOUT_SECONDS: Final = 40.0  # for a supervisor to stop its parts
 
@@ -99,7 +99,7 @@ class _StartReport:
         if not self.is_complete and len(self._ready) == len(parts) > 0:
             self.is_complete = True
             self._when_ready(node)
-        elif not self.is_complete and now - self._reported_at >= REPORT_INTERVAL_SECONDS:
+        elif not self.is_complete and now - self._reported_at >= STARTUP_REPORT_SECONDS:
             self._reported_at = now
             self._report_waiting([part for part in parts if part.name not in self._ready])
 
@@ -150,7 +150,7 @@ def _await_ready(home: Path, report: _StartReport, is_running: Callable[[], bool
         elif not is_running():
             return
         if not report.is_complete:
-            time.sleep(POLL_SECONDS)
+            time.sleep(STARTUP_POLL_SECONDS)
 
 
 def _running(home: Path) -> Node | None:

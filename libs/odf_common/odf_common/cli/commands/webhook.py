@@ -15,7 +15,7 @@ from odf_common.proto.odf.node.v1.webhooks_pb2 import (
     WebhookItem,
 )
 
-EVENTS: Final = ("head", "gone")
+WEBHOOK_EVENTS: Final = ("head", "gone")
 ALGORITHMS: Final = ("ed25519", "hmac-sha256")
 COLUMNS: Final = (
     "id",
@@ -50,7 +50,7 @@ def command() -> None:
 @click.option(
     "--event",
     "events",
-    type=click.Choice(EVENTS),
+    type=click.Choice(WEBHOOK_EVENTS),
     multiple=True,
     help="Event to post: head, the head moved; gone, the dataset was deleted. May be repeated. Default: all.",
 )
@@ -72,7 +72,7 @@ def add_webhook(*, dataset: str, url: str, events: tuple[str, ...], sign: str, o
     """
     request = AddWebhookRequest(dataset=dataset, url=url, events=events, algorithm=sign)
     with clients.webhooks() as webhooks:
-        reply = webhooks.AddWebhook(request, timeout=clients.CALL_TIMEOUT_SECONDS)
+        reply = webhooks.AddWebhook(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
     item = reply.item
     facts = {"id": item.id, "dataset": item.dataset, "url": item.url, "events": list(item.events)}
     facts |= {"sign": item.algorithm, "key": item.key}
@@ -91,7 +91,7 @@ def list_webhooks(*, output: str) -> None:
       odf webhook list
     """
     with clients.webhooks() as webhooks:
-        reply = webhooks.ListWebhooks(ListWebhooksRequest(), timeout=clients.CALL_TIMEOUT_SECONDS)
+        reply = webhooks.ListWebhooks(ListWebhooksRequest(), timeout=clients.COMMAND_TIMEOUT_SECONDS)
     print_rows([_row(item) for item in reply.webhooks], output, columns=COLUMNS)
 
 
@@ -105,7 +105,7 @@ def delete_webhook(*, webhook: str) -> None:
       odf webhook delete 0c5d8f1f6f2f4c1b
     """
     with clients.webhooks() as webhooks:
-        webhooks.DeleteWebhook(DeleteWebhookRequest(id=webhook), timeout=clients.CALL_TIMEOUT_SECONDS)
+        webhooks.DeleteWebhook(DeleteWebhookRequest(id=webhook), timeout=clients.COMMAND_TIMEOUT_SECONDS)
 
 
 def _row(item: WebhookItem) -> dict[str, object]:

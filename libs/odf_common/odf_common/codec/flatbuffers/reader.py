@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from odf_common.codec.flatbuffers.untrusted_buffer import Source, UnknownMember
 from odf_common.codec.model_schema import (
     EVENTS,
-    MAX_DEPTH,
+    MAX_TABLE_DEPTH,
     Boolean,
     Bytes,
     EnumShape,
@@ -78,8 +78,8 @@ def table_reader(cls: type) -> _Read:
 def _read_table(source: Source, at: int, steps: tuple[_Step, ...], table: str) -> dict[str, Any]:
     entries, size = source.vtable(at)
     source.depth += 1
-    if source.depth > MAX_DEPTH:
-        raise InvalidInput(text=f"tables are nested deeper than {MAX_DEPTH}")
+    if source.depth > MAX_TABLE_DEPTH:
+        raise InvalidInput(text=f"tables are nested deeper than {MAX_TABLE_DEPTH}")
     values: dict[str, Any] = {}
     count, tag = len(entries), 0
     for slot, name, read, default, is_required, is_union in steps:

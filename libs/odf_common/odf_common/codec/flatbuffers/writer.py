@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from odf_common.codec.model_schema import (
-    MAX_DEPTH,
+    MAX_TABLE_DEPTH,
     Boolean,
     Bytes,
     EnumShape,
@@ -144,8 +144,10 @@ def _single(name: str) -> Callable[[object], tuple[object, ...]]:
 
 def _write_table(buffer: Buffer, steps: tuple[_Step, ...], values: tuple[Any, ...]) -> int:
     buffer.depth += 1
-    if buffer.depth > MAX_DEPTH:
-        raise InvalidInput(text=f"tables are nested deeper than {MAX_DEPTH}, and could not be read back")
+    if buffer.depth > MAX_TABLE_DEPTH:
+        raise InvalidInput(
+            text=f"tables are nested deeper than {MAX_TABLE_DEPTH}, and could not be read back"
+        )
     children = [
         step.create(buffer, value) if step.create is not None and value is not None else 0
         for step, value in zip(steps, values, strict=True)

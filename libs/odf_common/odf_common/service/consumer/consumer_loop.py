@@ -22,9 +22,9 @@ from odf_common.service.consumer.retry import keep_trying
 
 log = structlog.stdlib.get_logger(__name__)
 
-POLL_SECONDS: Final = 0.1  # while messages are handled: finished ones are committed between polls
+INBOX_POLL_SECONDS: Final = 0.1  # while messages are handled: finished ones are committed between polls
 IDLE_POLL_SECONDS: Final = 0.5
-ATTEMPTS: Final = 3  # then a message that hits a bug becomes a dead letter
+MAX_ATTEMPTS_AFTER_BUG: Final = 3  # then a message that hits a bug becomes a dead letter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Reader:
         return self._bus.subscribe(self._subscription.topic, group=self._group, on_assigned=self._owned)
 
     def _owned(self, partitions: frozenset[int]) -> None:
-        metrics.PARTITIONS.labels(self._subscription.topic).set(len(partitions))
+        metrics.OWNED_PARTITIONS.labels(self._subscription.topic).set(len(partitions))
         if self._subscription.on_assigned is not None:
             self._subscription.on_assigned(partitions)
 
@@ -90,8 +90,8 @@ class Reader:
         lanes = MessageLanes(self._take, threads=self._subscription.threads)
         try:
             while not stop.is_set():
-                if lanes.has_room(POLL_SECONDS):
-                    message = inbox.poll(IDLE_POLL_SECONDS if lanes.is_idle else POLL_SECONDS)
+                if lanes.has_room(INBOX_POLL_SECONDS):
+                    message = inbox.poll(IDLE_POLL_SECONDS if lanes.is_idle else INBOX_POLL_SECONDS)
                     if inbox.has_assignment:
                         self.ready.set()
                     if message is not None:
@@ -134,7 +134,7 @@ class Reader:
             log.exception(
                 "handler failed: a bug", topic=message.topic, offset=message.offset, attempt=attempt
             )
-            if attempt < ATTEMPTS:
+            if attempt < MAX_ATTEMPTS_AFTER_BUG:
                 raise Unavailable(what="the handler", why=type(error).__name__) from error
             self._send_dead_letter(message, f"{type(error).__name__} on attempt {attempt}")
         else:

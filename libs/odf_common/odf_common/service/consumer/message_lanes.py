@@ -24,7 +24,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 MAX_IN_FLIGHT: Final = 1000  # messages in flight; above that, polling pauses
 GIVE_UP_AFTER_SECONDS: Final = 60.0  # then a message is dropped: its sender asks again, or reads the chain
-BACKOFF: Final = Backoff(first=0.05, most=2.0)
+POSTPONED_BACKOFF: Final = Backoff(first=0.05, most=2.0)
 
 Take = Callable[[ReceivedMessage, int], None]
 
@@ -151,7 +151,7 @@ class MessageLanes:
             )
             return False
         with self._changed:
-            self._later[key] = now + BACKOFF.pause(item.tries)
+            self._later[key] = now + POSTPONED_BACKOFF.pause(item.tries)
         return True
 
     def _is_emptied(self, key: bytes, item: _Item) -> bool:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 STALLED_SECONDS: Final = 1.0  # a task that has run for that long is waiting for something
 MAX_THREADS: Final = 256  # of a pool
-IDLE_SECONDS: Final = 10.0  # that a thread without a task stays
+IDLE_THREAD_SECONDS: Final = 10.0  # that a thread without a task stays
 _Task = Callable[[], None]
 
 
@@ -122,7 +122,7 @@ class ElasticPool(Executor):
         """Return the next task and its number; None if this thread is no longer needed."""
         with self._changed:
             is_needed = self._idle <= self._limit.room() and self._changed.wait_for(
-                self._has_task, IDLE_SECONDS
+                self._has_task, IDLE_THREAD_SECONDS
             )
             self._idle -= 1
             return (self._limit.begin(), self._tasks.popleft()) if is_needed else None

@@ -14,7 +14,7 @@ from odf_common.service import metrics
 log = structlog.stdlib.get_logger(__name__)
 
 T = TypeVar("T")
-BACKOFF: Final = Backoff(first=0.05, most=0.5)
+UNAVAILABLE_BACKOFF: Final = Backoff(first=0.05, most=0.5)
 
 
 def keep_trying(
@@ -40,6 +40,6 @@ def keep_trying(
             if tries > 1:
                 log.info("available again", tries=tries)
             return done
-        if stop.wait(BACKOFF.pause(tries)):
+        if stop.wait(UNAVAILABLE_BACKOFF.pause(tries)):
             return None
     raise AssertionError("count never ends")

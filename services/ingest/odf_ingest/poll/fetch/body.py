@@ -15,7 +15,7 @@ from odf_ingest.poll.poll_errors import SourceUnreachable, TooLarge
 
 T = TypeVar("T")
 ATTEMPTS: Final = 3
-RETRY: Final = Backoff(first=0.5, most=4.0)
+FETCH_BACKOFF: Final = Backoff(first=0.5, most=4.0)
 DOWNLOAD_SECONDS: Final = 6 * 3600.0  # for one body in all
 CONNECT_SECONDS: Final = 10.0
 SILENCE_SECONDS: Final = 60.0  # between two pieces
@@ -79,7 +79,7 @@ def with_retry(attempt: Callable[[], T], context: Context) -> T:
             return attempt()
         except SourceUnreachable:
             context.require_wanted()
-            time.sleep(RETRY.pause(number))
+            time.sleep(FETCH_BACKOFF.pause(number))
     return attempt()
 
 

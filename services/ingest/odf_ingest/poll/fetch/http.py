@@ -29,7 +29,7 @@ from odf_ingest.poll.fetch.body import (
 from odf_ingest.poll.fetch.fetch_step import CHUNK_BYTES, Context
 from odf_ingest.poll.poll_errors import NothingAtSource, SourceRefusedRequest, SourceUnreachable
 
-TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
+FETCH_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
 MAX_REDIRECTS: Final = 10
 OK, NOT_MODIFIED = 200, 304
 GONE_STATUSES: Final = frozenset({404, 410})
@@ -56,7 +56,7 @@ def download(request: Request, target: Path, context: Context) -> Download | Non
 
     def attempt() -> Download | None:
         with restricted_pools(
-            context.limits.networks, num_pools=MAX_REDIRECTS, timeout=TIMEOUT, retries=False
+            context.limits.networks, num_pools=MAX_REDIRECTS, timeout=FETCH_TIMEOUT, retries=False
         ) as pools:
             return _download(pools, request, target, context)
 
@@ -180,7 +180,7 @@ def _reason(error: Exception) -> str:
         case urllib3.exceptions.ConnectTimeoutError():
             return "no connection in time"
         case urllib3.exceptions.ReadTimeoutError() | TimeoutError():
-            return f"nothing arrived for {TIMEOUT.read_timeout} s"
+            return f"nothing arrived for {FETCH_TIMEOUT.read_timeout} s"
         case urllib3.exceptions.IncompleteRead() | urllib3.exceptions.ProtocolError():
             return "the connection was interrupted"
         case urllib3.exceptions.SSLError():

@@ -29,7 +29,7 @@ from odf_ingest.poll.polled_position import MQTT, state_of
 
 QUIET_SECONDS: Final = 1.0  # without a message, after which a poll ends
 GAP_SECONDS: Final = 0.1  # without a message, after which a batch ends: brokers wait for confirmations
-POLL_SECONDS: Final = 30.0  # after which a poll ends, although more may come
+MAX_POLL_SECONDS: Final = 30.0  # after which a poll ends, although more may come
 MAX_MESSAGES: Final = 10_000  # of a batch
 MAX_BYTES: Final = 16 << 20  # of a batch
 MAX_WAITING_BYTES: Final = 256 << 20
@@ -145,7 +145,7 @@ class _Subscriber:
             for message in self._session.subscribe(tuple(topics)):
                 self._take(message)
             self._keep(replace(self._note, client=self._client))
-        until = time.monotonic() + POLL_SECONDS
+        until = time.monotonic() + MAX_POLL_SECONDS
         while time.monotonic() < until and (messages := self._collected()):
             yield self._fetched(messages)
             self._confirm(messages)

@@ -17,7 +17,7 @@ from odf_ingest.poll.fetch.mqtt_packets import Message, NotMqtt, Packet, PacketT
 from odf_ingest.poll.poll_errors import SourceRefusedRequest, SourceUnreachable
 
 PORT_OF_TLS: Final = 8883
-SCHEMES: Final = {"mqtt": False, "mqtts": True}
+MQTT_SCHEMES: Final = {"mqtt": False, "mqtts": True}
 MAX_PACKET_BYTES: Final = 16 << 20
 READ_BYTES: Final = 1 << 16
 SUBSCRIBE_PACKET_ID: Final = 1  # of the only SUBSCRIBE
@@ -42,13 +42,15 @@ class Broker:
     def parse(cls, step: FetchStepMqtt) -> Self:
         """Read a step's host, such as `example.org` or `mqtts://example.org`; raises `InvalidInput`."""
         scheme, divider, host = step.host.rpartition("://")
-        if divider and scheme.lower() not in SCHEMES:
-            raise InvalidInput(where="fetch.host", text=f"expected {' or '.join(SCHEMES)}, got {scheme}://")
+        if divider and scheme.lower() not in MQTT_SCHEMES:
+            raise InvalidInput(
+                where="fetch.host", text=f"expected {' or '.join(MQTT_SCHEMES)}, got {scheme}://"
+            )
         if not host or not host.isprintable() or set(host) & set("/@ "):
             raise InvalidInput(where="fetch.host", text=f"expected a host name or address, got {host!r}")
         if not 0 < step.port < 1 << 16:
             raise InvalidInput(where="fetch.port", text=f"expected 1 to 65535, got {step.port}")
-        is_tls = SCHEMES[scheme.lower()] if divider else step.port == PORT_OF_TLS
+        is_tls = MQTT_SCHEMES[scheme.lower()] if divider else step.port == PORT_OF_TLS
         return cls(host=host.strip("[]"), port=step.port, is_tls=is_tls)
 
     def __str__(self) -> str:

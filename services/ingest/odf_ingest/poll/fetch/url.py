@@ -17,7 +17,7 @@ from odf_ingest.poll.fetch.http import Request, download
 from odf_ingest.poll.fetch.local_file import copy_file
 from odf_ingest.poll.polled_position import DIGEST, ETAG, LAST_MODIFIED, state_of
 
-SCHEMES: Final = ("http", "https", "ftp", "file")
+URL_SCHEMES: Final = ("http", "https", "ftp", "file")
 
 
 @fetch.register
@@ -34,7 +34,7 @@ def url(step: FetchStepUrl, context: Context) -> Generator[FetchedFile]:
         case "file":
             downloaded = _from_file(step, context)
         case _:
-            raise InvalidInput(where="fetch.url", text=f"expected {', '.join(SCHEMES)}, got {scheme!r}")
+            raise InvalidInput(where="fetch.url", text=f"expected {', '.join(URL_SCHEMES)}, got {scheme!r}")
     if downloaded is not None:
         yield downloaded
 

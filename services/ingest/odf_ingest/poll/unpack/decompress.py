@@ -28,7 +28,7 @@ from odf_ingest.poll.poll_errors import TooLarge
 from odf_ingest.poll.unpack.prepare_steps import unpack
 
 WHERE: Final = "prepare"
-MAX_ENTRIES: Final = 100_000  # of an archive
+MAX_ARCHIVE_ENTRIES: Final = 100_000  # of an archive
 MAX_RATIO: Final = 1_100  # of unpacked to packed bytes; deflate reaches 1,032
 RATIO_CHECKED_FROM_BYTES: Final = 64 << 20  # of unpacked content
 MAX_XZ_MEMORY_BYTES: Final = 256 << 20  # that an xz stream may ask for
@@ -145,8 +145,8 @@ def _from_tar(step: PrepStepDecompress, target: Path, context: Context) -> None:
 
 
 def _require_few(count: int) -> None:
-    if count > MAX_ENTRIES:
-        raise InvalidInput(where=WHERE, text=f"the archive has more than {MAX_ENTRIES} entries")
+    if count > MAX_ARCHIVE_ENTRIES:
+        raise InvalidInput(where=WHERE, text=f"the archive has more than {MAX_ARCHIVE_ENTRIES} entries")
 
 
 def _chosen(names: Iterable[str], sub_path: str | None) -> str:

@@ -11,7 +11,7 @@ from odf_common.ports.clock import Backoff
 from odf_ingest.errors import RegistryUnavailable, pauses_source
 from odf_ingest.prepare.preparer import PreparedRecords
 
-RETRY: Final = Backoff(first=0.2, most=10.0)
+BATCH_BACKOFF: Final = Backoff(first=0.2, most=10.0)
 TOPIC_UNREADABLE: Final = "TopicUnreadable"
 SAME_TROUBLE_SECONDS: Final = 30.0  # without failure after which the next one counts as a new trouble
 
@@ -46,7 +46,7 @@ class Trouble:
     @property
     def delay(self) -> float:
         """Return the seconds until the next retry."""
-        return RETRY.pause(self.tries)
+        return BATCH_BACKOFF.pause(self.tries)
 
     @property
     def is_recent(self) -> bool:

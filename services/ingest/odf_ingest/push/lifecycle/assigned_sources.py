@@ -22,7 +22,7 @@ from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.errors import SourceStopped
 from odf_ingest.prepare.batch import SkipSearch
 from odf_ingest.push.batches.batch_buffer import BatchLimits
-from odf_ingest.push.batches.batches_in_flight import RETRY, Trouble
+from odf_ingest.push.batches.batches_in_flight import BATCH_BACKOFF, Trouble
 from odf_ingest.push.batches.source import PushSource, Wait
 from odf_ingest.push.lifecycle import stalls
 from odf_ingest.push.lifecycle.inspection_schedule import InspectionSchedule
@@ -281,7 +281,7 @@ class AssignedSources:
                 self.removed(dataset)
             elif inspection.entry is None and dataset in self._unchecked:
                 # Blocks are written before the name, which may follow at once.
-                self._schedule.later(dataset, RETRY.first)
+                self._schedule.later(dataset, BATCH_BACKOFF.first)
             self._unchecked.discard(dataset)
             return
         topics = {topic.key(dataset): topic for topic in inspection.topics}

@@ -13,7 +13,7 @@ from typing import Final
 from odf_common.errors import InvalidInput
 
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024  # of each file, uncompressed
-MAX_ENTRIES: Final = 10_000
+MAX_SHAPEFILE_ENTRIES: Final = 10_000
 _SHOWN_NAMES: Final = 5  # in an error
 _MAC: Final = "__MACOSX/"  # metadata that macOS adds, with the same suffixes
 
@@ -41,8 +41,10 @@ def parts_of(archive: bytes, sub_path: str | None) -> ShapefileParts:
 
 def _parts(file: zipfile.ZipFile, sub_path: str | None) -> ShapefileParts:
     entries = file.infolist()
-    if len(entries) > MAX_ENTRIES:
-        raise InvalidInput(text=f"the archive has {len(entries)} entries; up to {MAX_ENTRIES} are read")
+    if len(entries) > MAX_SHAPEFILE_ENTRIES:
+        raise InvalidInput(
+            text=f"the archive has {len(entries)} entries; up to {MAX_SHAPEFILE_ENTRIES} are read"
+        )
     files = [entry for entry in entries if not entry.is_dir() and not entry.filename.startswith(_MAC)]
     shp = _chosen([file.filename for file in files if file.filename.lower().endswith(".shp")], sub_path)
     stem = shp[:-3].lower()

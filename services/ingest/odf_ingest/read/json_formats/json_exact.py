@@ -17,7 +17,9 @@ import pyarrow.types as kind
 from odf_common.errors import InvalidInput
 from odf_ingest.read.types.type_names import Quoted, shown, type_name
 
-NO_COLUMNS: Final = "has no column with a value"  # and neither has any message that is read together with it
+NO_COLUMN_TEXT: Final = (
+    "has no column with a value"  # and neither has any message that is read together with it
+)
 _INFINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _MAX_DIGITS: Final = 80  # of a number written in full; the widest decimal has 76
 _DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
@@ -121,7 +123,7 @@ def rewritten(text: bytes, schema: pa.Schema) -> bytes:
 def require_known(members: dict[str, object], schema: pa.Schema) -> None:
     """Raise `InvalidInput` unless the object has one of the columns."""
     if len(schema) == 0:
-        raise Misfit(text=NO_COLUMNS)
+        raise Misfit(text=NO_COLUMN_TEXT)
     if not any(name in members for name in schema.names):
         has = f"it has {', '.join(map(shown, list(members)[:10]))}" if members else "it is empty"
         raise Misfit(text=f"has none of the columns {', '.join(schema.names[:20])}; {has}")

@@ -22,7 +22,7 @@ from odf_ingest.read.json_formats.inferred import (
     too_deep,
 )
 from odf_ingest.read.json_formats.json_exact import (
-    NO_COLUMNS,
+    NO_COLUMN_TEXT,
     Misfit,
     decode_object,
     require_known,
@@ -36,7 +36,7 @@ from odf_ingest.read.types.numbers import has_wide_decimals
 _OPEN: Final = ord("{")
 _CLOSE: Final = ord("}")
 _NULL_LINE: Final = re.compile(rb"^[ \t\r]*+null", re.MULTILINE)
-BLOCK_BYTES: Final = 1024 * 1024  # per parse: the result fits into a core's cache
+PARSE_BYTES: Final = 1024 * 1024  # per parse: the result fits into a core's cache
 
 
 def parse_objects(values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFormats) -> pa.Table:
@@ -158,7 +158,7 @@ def _parsed(text: bytes, schema: pa.Schema, formats: TimeFormats, *, threads: bo
     Raises `InvalidInput` with Arrow's message. Without `threads` it takes longer, but less CPU time.
     """
     if len(schema) == 0:
-        raise InvalidInput(text=NO_COLUMNS)
+        raise InvalidInput(text=NO_COLUMN_TEXT)
     if has_wide_decimals(schema):
         # No type has room for numbers that are too large for these; see `parsed_schema`.
         text = b"\n".join(rewritten(line, schema) for line in lines_of(text)[0])
@@ -265,7 +265,7 @@ def _parse(
     *,
     threads: bool = False,
     infers: bool = False,
-    block: int = BLOCK_BYTES,
+    block: int = PARSE_BYTES,
 ) -> pa.Table:
     options = pj.ParseOptions(
         explicit_schema=schema, unexpected_field_behavior="infer" if infers else "ignore"

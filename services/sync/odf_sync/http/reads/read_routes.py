@@ -35,7 +35,7 @@ E = TypeVar("E", bound=Enum)
 READS_AT_A_TIME: Final = 2  # others wait, and take no thread from transfers
 DEFAULT_RECORDS: Final = 100
 MAX_RECORDS: Final = 10_000
-MAX_BYTES: Final = 64 * 1024**2  # of the records of one answer, as Arrow holds them
+MAX_ANSWER_BYTES: Final = 64 * 1024**2  # of the records of one answer, as Arrow holds them
 NO_QUERIES: Final = (
     "this node runs no queries over HTTP: use `odf sql` on its machine, or `odf pull` the dataset"
 )
@@ -155,7 +155,7 @@ class ReadRoutes:
             return None
         table = table.slice(0, max(len(table) - skip, 0))
         table = table.slice(max(len(table) - limit, 0))
-        if table.nbytes > MAX_BYTES:
+        if table.nbytes > MAX_ANSWER_BYTES:
             raise _refused(f"{len(table)} records have {table.nbytes} bytes; set a lower limit")
         return table
 

@@ -17,7 +17,7 @@ from odf_common.dataset.signature_check import stored_signature
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_sync.http.endpoints import dataset_of
-from odf_sync.repositories.pack_format import MEDIA_TYPE, SIGNATURES_MEDIA_TYPE, framed
+from odf_sync.repositories.pack_format import PACK_MEDIA_TYPE, SIGNATURES_MEDIA_TYPE, framed
 
 PIECE_BYTES: Final = 256 * 1024  # read from the store, and written to the client, at a time
 PACK_BYTES: Final = 64 * 1024 * 1024  # of blocks, after which a pack ends
@@ -33,7 +33,7 @@ class BlockPacks:
 
     async def send(self, request: web.Request) -> web.StreamResponse:
         """Send the block in the path and those before it, newest first, up to the one that `after` names."""
-        return await self._send(request, MEDIA_TYPE, self._stored(request), lambda _, raw: raw)
+        return await self._send(request, PACK_MEDIA_TYPE, self._stored(request), lambda _, raw: raw)
 
     async def send_signatures(self, request: web.Request) -> web.StreamResponse:
         """Send the signatures of the same blocks in the same order, nothing for a block without one."""

@@ -30,7 +30,7 @@ from odf_sync.repositories import pack_format
 from odf_sync.smart.archive import ARCHIVE_BYTES_LIMIT
 from odf_sync.smart.messages import EVERYONE, EVERYONE_HEADER, ONLY_SOME, SIGNATURES, SIGNATURES_HEADER
 
-ASKED_AGAIN: Final = {hdrs.CACHE_CONTROL: "no-cache", pack_format.HEADER: pack_format.VERSION}
+ASKED_AGAIN: Final = {hdrs.CACHE_CONTROL: "no-cache", pack_format.HEADER: pack_format.PACK_VERSION}
 MISSING: Final = {
     ObjectKind.BLOCK: "Block does not exist: {name}",
     ObjectKind.DATA: "Object does not exist: {name}",
@@ -79,7 +79,7 @@ class SimpleProtocol:
             summary="A block and those before it, newest first, up to the block `after`.",
             action=Action.READ,
             query={AFTER: "hash of the block that is not sent any more"},
-            media_type=pack_format.MEDIA_TYPE,
+            media_type=pack_format.PACK_MEDIA_TYPE,
         )
         yield from self._signature_endpoints()
         for kind in (ObjectKind.DATA, ObjectKind.CHECKPOINT):

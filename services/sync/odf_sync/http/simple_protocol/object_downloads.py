@@ -20,7 +20,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind
 from odf_sync.http.connections import SentFile
 
-AT_ONCE: Final = 16  # objects that are fetched; requests for others wait
+MAX_FETCHED_OBJECTS: Final = 16  # objects that are fetched; requests for others wait
 # Not `public`: a shared cache must not keep what was sent for one token.
 FOR_EVER: Final = {
     hdrs.CONTENT_TYPE: "application/octet-stream",
@@ -72,7 +72,7 @@ class ObjectDownloads:
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
-        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="objects")
+        self._threads = ThreadPoolExecutor(MAX_FETCHED_OBJECTS, thread_name_prefix="objects")
         self._fetches: dict[tuple[DatasetId, ObjectKind, Multihash], asyncio.Future[Path]] = {}
 
     async def answer(

@@ -22,7 +22,7 @@ from odf_sync.transfer.partial_files import UPLOADED, PartialFile, own_partial_f
 from odf_sync.transfer.push.upload import OFFSET
 
 CHUNK_BYTES: Final = 1024 * 1024
-MAX_BYTES: Final = 5 * 1024**3  # of one object, as in object stores
+MAX_OBJECT_BYTES: Final = 5 * 1024**3  # of one object, as in object stores
 IDENTITY: Final = "identity"
 RETRY_AFTER: Final = {"Retry-After": "1"}
 _RANGE: Final = re.compile(
@@ -44,7 +44,7 @@ class ExpectedUpload:
     has: Callable[[], bool]
     """Return whether an upload of this name was taken before."""
     take: Callable[[Path], None]
-    most: int = MAX_BYTES
+    most: int = MAX_OBJECT_BYTES
     note: Callable[[int], object] = int
     """Called with the number of bytes as they arrive."""
 

@@ -20,7 +20,7 @@ from odf_sync.access import rules as access_rules
 from odf_sync.access.rules import Action
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.authorization import HttpRefusal as NotAllowed
-from odf_sync.http.connections import limit_received
+from odf_sync.http.connections import RETRY_AFTER_SECONDS, limit_received
 from odf_sync.http.endpoints import (
     Endpoint,
     caller_of,
@@ -68,12 +68,11 @@ log = structlog.stdlib.get_logger(__name__)
 
 EXCHANGES: Final = 64  # pulls at a time, and as many pushes: readers leave room for those who may write
 EXCHANGES_OF_CALLER: Final = 16  # of each
-RETRY_AFTER_SECONDS: Final = 5
 FAULT_SECONDS: Final = 10.0  # for a client to close after a refusal, or the confirmation
 # A client's longest message lists objects, some 230,000: more than those whose URLs fit into an answer of 64 MiB.
 PULL_MESSAGE_BYTES: Final = 32 * 1024**2
-BUSY: Final = "too many transfers at a time"
-NO_LONGER: Final = "the caller may no longer push to this dataset"
+TOO_MANY_TRANSFERS: Final = "too many transfers at a time"
+MAY_NO_LONGER_PUSH: Final = "the caller may no longer push to this dataset"
 INT32: Final = range(-(2**31), 2**31)
 _INTEGER: Final = re.compile(r"([+-]?)0*([0-9]{1,10})")
 
@@ -169,7 +168,7 @@ class SmartProtocol:
 
         The name has to be that of the same dataset as before: it may have been renamed or deleted since.
         """
-        fault = Internal(phase=Phase.PUSH_COMPLETE, error_message=NO_LONGER)
+        fault = Internal(phase=Phase.PUSH_COMPLETE, error_message=MAY_NO_LONGER_PUSH)
         try:
             now = self._authorizer.require(self._authorizer.caller(request), name_in_path(request), action)
         except NotAllowed as error:
@@ -197,7 +196,7 @@ class SmartProtocol:
         others = [exchange for exchange in self._open.values() if exchange[0] is is_push]
         if len(others) >= EXCHANGES or others.count(kind) >= EXCHANGES_OF_CALLER:
             headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-            return web.json_response({"message": BUSY}, status=503, headers=headers)
+            return web.json_response({"message": TOO_MANY_TRANSFERS}, status=503, headers=headers)
         socket = web.WebSocketResponse(autoclose=False, compress=False, max_msg_size=max_bytes)
         if is_push:
             socket.headers[CONTINUES_HEADER] = CONTINUES

@@ -22,8 +22,7 @@ from odf_common.ports.store import block_reader, scratch_folder
 from odf_sync.access.sent_tokens import authorization
 from odf_sync.repositories import HttpDataset
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, no_signature
-from odf_sync.smart.channel import MESSAGE_BYTES as MESSAGE_LIMIT
-from odf_sync.smart.channel import PeerClosed
+from odf_sync.smart.channel import MAX_SENT_MESSAGE_BYTES, PeerClosed
 from odf_sync.smart.connection import Connection
 from odf_sync.smart.exchange import CLOSE_OK, PUSH
 from odf_sync.smart.large_messages import AROUND_BYTES, JSON_BYTES_PER_ARCHIVE_BYTE
@@ -60,10 +59,10 @@ from odf_sync.transfer.push.push_source import Push, PushSource, PushSummary, bl
 from odf_sync.transfer.push.upload import File, Uploader, at_a_time
 
 # Of the archive in a message, which is sent again as a whole if it is cut off.
-MESSAGE_BYTES: Final = 32 * 1024
+MAX_INLINE_ARCHIVE_BYTES: Final = 32 * 1024
 # Of the blocks in one message, with their headers: as JSON they have up to four times as many, which is all that other
 # nodes take; 16 MiB.
-PART_BYTES: Final = (MESSAGE_LIMIT - AROUND_BYTES) // JSON_BYTES_PER_ARCHIVE_BYTE
+PART_BYTES: Final = (MAX_SENT_MESSAGE_BYTES - AROUND_BYTES) // JSON_BYTES_PER_ARCHIVE_BYTE
 UPLOADS: Final = 8  # objects at a time
 # A list that is sent before its turn is shorter, as the other node keeps it until then.
 LISTED_EARLY: Final = 1_000
@@ -196,7 +195,7 @@ def _send_blocks(
                 visibility_for_created_dataset=request.visibility,
             )
         )
-        if connection.continues_uploads and archive.stat().st_size <= MESSAGE_BYTES:
+        if connection.continues_uploads and archive.stat().st_size <= MAX_INLINE_ARCHIVE_BYTES:
             _send_early(source, connection, archive, plan, part.objects)
         connection.expect(PushAccepted)
         batch = _batch(source, connection, archive, plan.num_blocks)
@@ -225,7 +224,7 @@ def _send_early(
 def _batch(source: PushSource, connection: Connection, archive: Path, count: int) -> BlocksBatch:
     """Return what the message has of an archive: its bytes, or its hash if it is long and could be uploaded."""
     size = archive.stat().st_size
-    if not connection.continues_uploads or size <= MESSAGE_BYTES:
+    if not connection.continues_uploads or size <= MAX_INLINE_ARCHIVE_BYTES:
         return BlocksBatch(num_blocks=count, payload=archive.read_bytes())
     with archive.open("rb") as content:
         name = physical_hash(content)

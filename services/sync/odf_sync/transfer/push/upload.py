@@ -16,27 +16,27 @@ from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobReader
 from odf_sync.repositories.http_dataset import UnexpectedStatus
-from odf_sync.repositories.node_client import RETRY_AFTER_SECONDS, NodeClient, discard
+from odf_sync.repositories.node_client import MAX_RETRY_AFTER_SECONDS, NodeClient, discard
 from odf_sync.smart.messages import Upload
 
 log = structlog.stdlib.get_logger(__name__)
 
-TIMEOUT: Final = urllib3.Timeout(
+UPLOAD_TIMEOUT: Final = urllib3.Timeout(
     connect=10, read=300
 )  # seconds; the other node stores the object before it answers
-RETRY: Final = urllib3.Retry(
+UPLOAD_RETRY: Final = urllib3.Retry(
     total=4,
     allowed_methods=None,  # an object that was sent twice is stored once
     backoff_factor=0.3,
     status_forcelist=(502, 503, 504),
     raise_on_status=False,
-    retry_after_max=RETRY_AFTER_SECONDS,
+    retry_after_max=MAX_RETRY_AFTER_SECONDS,
 )
 ONCE: Final = urllib3.Retry(0, redirect=0)
 FRUITLESS: Final = 2  # attempts in a row without a byte, each after the retries of the question
 SUCCESS: Final = range(200, 300)
 INCOMPLETE, WRONG_BYTES, WRONG_OFFSET, BUSY = 204, 400, 409, 503
-REASON_BYTES: Final = 300  # of an answer
+MAX_SHOWN_REASON_BYTES: Final = 300  # of an answer
 RANGE: Final = "Content-Range"
 OFFSET: Final = "Upload-Offset"  # how many bytes of an upload have arrived
 HELD_BYTES: Final = 256 * 1024  # of an upload may be on the way, and are lost if it is cut off
@@ -89,8 +89,8 @@ class Uploader:
         self._blobs = blobs
         self._dataset = dataset
         self._may_continue = may_continue
-        self._patient = NodeClient(url, networks, timeout=TIMEOUT, retries=RETRY)
-        self._once = NodeClient(url, networks, timeout=TIMEOUT, retries=ONCE)
+        self._patient = NodeClient(url, networks, timeout=UPLOAD_TIMEOUT, retries=UPLOAD_RETRY)
+        self._once = NodeClient(url, networks, timeout=UPLOAD_TIMEOUT, retries=ONCE)
 
     def send(self, upload: Upload) -> None:
         """Send an object; raises `NotFound` if it is not available here, and `Unavailable` if it is not taken."""
@@ -170,10 +170,10 @@ class Uploader:
         headers.update({"Content-Type": "application/octet-stream", **more})
         try:
             answer = client.put(file.url, headers, body)
-            text = answer.read(REASON_BYTES).decode(errors="replace")
+            text = answer.read(MAX_SHOWN_REASON_BYTES).decode(errors="replace")
             discard(answer)
         except urllib3.exceptions.HTTPError as error:
-            raise Unavailable(what=file.url, why=str(error)[:REASON_BYTES]) from error
+            raise Unavailable(what=file.url, why=str(error)[:MAX_SHOWN_REASON_BYTES]) from error
         arrived = answer.headers.get(OFFSET, "")
         is_number = arrived.isdecimal() and int(arrived) < file.size
         return _Answer(status=answer.status, arrived=int(arrived) if is_number else 0, text=text)
