@@ -20,8 +20,8 @@ from odf_testing.builders import (
     a_source_state,
     a_time,
 )
+from odf_testing.memory_store import MemoryBlobStore, MemoryRefStore
 
-from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 from odf_testing.builders import a_seed
+from odf_testing.memory_store import MemoryBlobStore
 
-from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
 from odf_common.data.stored_types import TIMESTAMP

@@ -15,6 +15,7 @@ from tests.mutants.paths import (
     of_common,
     of_coordinator,
     of_ingest,
+    of_support,
     of_sync,
     of_verifier,
 )
@@ -92,7 +93,8 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{COMMON}/ports/clock.py": of_common("service/retry", "adapters/s3_faults"),
     f"{COMMON}/ports/store.py": (
-        *of_common("adapters/local_store", "adapters/memory_store", "adapters/local_names"),
+        *of_common("adapters/local_store", "adapters/local_names"),
+        *of_support("memory_store"),
         *of_sync("packs", "private_copies"),
     ),
     f"{COMMON}/service/connections.py": of_common("service/connections"),

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from odf_testing.builders import a_hash
 from odf_testing.coordinator import Coordinator
+from odf_testing.memory_store import MemoryCatalog
 from odf_testing.redis import MemoryLocks
 from structlog.testing import capture_logs
 
-from odf_common.adapters.memory import MemoryCatalog
 from odf_common.errors import AlreadyExists, DatasetInUse, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from odf_testing.builders import a_checkpoint, a_dataset
 from odf_testing.coordinator import Coordinator
+from odf_testing.memory_store import MemoryBlobStore, MemoryRefStore
 
-from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.state import ChainState
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import ExecuteTransform

@@ -18,9 +18,9 @@ from odf_testing.builders import a_dataset, a_hash
 from odf_testing.certificates import self_signed
 from odf_testing.coordinator import Coordinator
 from odf_testing.http import running
+from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from structlog.testing import capture_logs
 
-from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.codec.envelopes import encode, envelope
 from odf_common.dataset.open_rejects import Rejects
 from odf_common.dataset.state_cache import ChainStates, NoStateCache

@@ -12,8 +12,8 @@ import pytest
 from odf_testing.builders import a_chain, a_dataset, a_seed
 from odf_testing.clocks import ManualClock
 from odf_testing.letters import StoredLetters
+from odf_testing.memory_store import MemoryBlobStore, MemoryRefStore
 
-from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import fold, iterate
 from odf_common.codec.envelopes import Envelope

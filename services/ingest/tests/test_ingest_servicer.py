@@ -9,9 +9,9 @@ import grpc
 import pyarrow as pa
 import pytest
 from odf_testing.builders import a_dataset, a_hash
+from odf_testing.memory_store import MemoryCatalog
 
 from odf_common.adapters.local.staging import Staging
-from odf_common.adapters.memory import MemoryCatalog
 from odf_common.codec.times import time_message
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.metadata.scalars import Timestamp

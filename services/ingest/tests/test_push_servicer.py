@@ -8,10 +8,10 @@ from typing import Any, cast
 import grpc
 import pytest
 from odf_testing.builders import a_dataset, a_derivative
+from odf_testing.memory_store import MemoryCatalog
 
 from odf_common.adapters.local.key_files import NotOwned, require_owned
 from odf_common.adapters.local.staging import Staging
-from odf_common.adapters.memory import MemoryCatalog
 from odf_common.codec.envelopes import Body, envelope
 from odf_common.codec.times import time_message, time_of
 from odf_common.errors import InvalidInput, NotFound

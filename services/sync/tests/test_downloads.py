@@ -12,9 +12,9 @@ from aiohttp import web
 from odf_testing.actors import VirtualTime
 from odf_testing.builders import a_dataset, a_hash
 from odf_testing.http import running
+from odf_testing.memory_store import MemoryBlobStore
 from urllib3 import Retry
 
-from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind

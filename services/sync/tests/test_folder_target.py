@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from odf_testing.builders import a_chain, a_hash, a_seed
+from odf_testing.memory_store import MemoryBlobStore
 
 from odf_common.adapters.local import durable
-from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.errors import Damaged, HeadMoved, InvalidInput, NotFound, StorageUnavailable
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.events import SetInfo

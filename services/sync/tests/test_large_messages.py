@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_hash, a_seed
+from odf_testing.memory_store import MemoryBlobStore
 
-from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_sync.repositories import HttpDataset

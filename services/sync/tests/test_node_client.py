@@ -14,9 +14,9 @@ import urllib3
 from aiohttp import web
 from odf_testing.builders import a_dataset
 from odf_testing.http import running
+from odf_testing.memory_store import MemoryBlobStore, MemoryRefStore
 from odf_testing.sync_node import SyncNode
 
-from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.adapters.networks import PUBLIC, AddressForbidden, Networks
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.physical import physical_hash_of

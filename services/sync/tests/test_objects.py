@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from odf_testing.builders import a_chain, a_seed
+from odf_testing.memory_store import MemoryBlobStore
 
-from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.data import slices
 from odf_common.data.schema_evolution import schema_to_event

@@ -11,9 +11,9 @@ import urllib3
 from aiohttp import web
 from odf_testing.builders import AChain, a_chain, a_seed
 from odf_testing.http import running
+from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_testing.node_datasets import node_datasets
 
-from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.chain.walk import ChainBroken
 from odf_common.errors import InvalidInput, StorageUnavailable
 from odf_common.hashing.multihash import Multihash

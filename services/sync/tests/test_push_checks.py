@@ -13,9 +13,9 @@ import urllib3
 from aiohttp.test_utils import make_mocked_request
 from odf_testing.builders import AChain, a_chain, a_dataset, a_hash, a_seed
 from odf_testing.http import running
+from odf_testing.memory_store import MemoryBlobStore
 from odf_testing.sync_node import SyncNode
 
-from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.chain.walk import ChainBroken
 from odf_common.codec.flatbuffers import block_hash
 from odf_common.errors import HeadMoved, InvalidInput

@@ -17,10 +17,10 @@ import pytest
 from odf_testing.builders import AChain, a_chain, a_dataset, a_derivative, a_seed
 from odf_testing.clocks import ManualClock
 from odf_testing.guarded import GuardedDict
+from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog
 from odf_testing.node_datasets import in_memory
 
 from odf_common.adapters.local.repositories import LocalRepositories
-from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog
 from odf_common.chain.state import ChainState
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.dataset.node_datasets import NodeDatasets

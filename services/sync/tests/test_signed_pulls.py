@@ -10,11 +10,11 @@ import urllib3
 from aiohttp import web
 from odf_testing.builders import a_chain, a_hash, a_seed
 from odf_testing.http import running
+from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_testing.node_datasets import node_datasets
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.local.blobs import LocalBlobStore
-from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.codec.signature import SIZE_LIMIT, encode_signature
 from odf_common.errors import InvalidInput, StorageUnavailable, Unavailable
 from odf_common.hashing.multihash import Multihash

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 from aiohttp import WSMessage, WSMsgType
 from odf_testing.builders import a_dataset, a_hash
+from odf_testing.memory_store import MemoryBlobStore
 
-from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_sync.http.smart_protocol import serve_push

@@ -14,11 +14,11 @@ import urllib3
 from aiohttp import web
 from odf_testing.builders import a_dataset, a_hash
 from odf_testing.http import running
+from odf_testing.memory_store import MemoryBlobStore, MemoryRefStore
 from odf_testing.sync_node import SyncNode
 from odf_testing.webserver import Page, PageServer, serving_pages
 
 from odf_common.adapters.local.repositories import LocalRepositories
-from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.adapters.networks import PUBLIC, Networks
 from odf_common.chain.compare_chains import Ahead, Behind, Equal
 from odf_common.dataset.object_markers import complete_until, dropped_blocks, note_drop

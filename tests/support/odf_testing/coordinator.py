@@ -13,7 +13,6 @@ from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.refs import LocalRefStore
 from odf_common.adapters.local.reserve import Reserve
 from odf_common.adapters.local.staging import Staging
-from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.chain.add_data import add_data_event
 from odf_common.codec.envelopes import Envelope
 from odf_common.data.columns import with_system_columns
@@ -53,6 +52,7 @@ from odf_coordinator.transforms.runner import Transformer
 from odf_coordinator.transforms.scheduler import Scheduler
 from odf_testing.bus import MemoryBus, MemoryTopics
 from odf_testing.clocks import TickingClock
+from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_testing.passing_engine import PassingEngine
 
 __all__ = ["Coordinator", "FakeBus", "FakeTopics", "NoIngest", "PassingEngine"]

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
-from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefStore
 from odf_testing.builders import AChain
+from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 
 
 def in_memory() -> NodeDatasets:

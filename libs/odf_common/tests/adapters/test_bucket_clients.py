@@ -10,8 +10,8 @@ import urllib3
 from minio.deleteobjects import DeleteError
 from minio.error import S3Error, ServerError
 from odf_testing.builders import a_dataset, a_hash
+from odf_testing.memory_store import MemoryBlobStore
 
-from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.adapters.s3 import bucket as module
 from odf_common.adapters.s3.bucket import Bucket, StoredObject
 from odf_common.adapters.s3.bucket_blobs import S3BlobStore

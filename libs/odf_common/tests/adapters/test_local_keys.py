@@ -3,6 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from odf_testing.memory_store import MemoryCatalog
 
 from odf_common.adapters.local.key_files import (
     NODE,
@@ -13,7 +14,6 @@ from odf_common.adapters.local.key_files import (
     node_key,
     require_owned,
 )
-from odf_common.adapters.memory import MemoryCatalog
 from odf_common.errors import InvalidInput
 from odf_common.identity.keys import generate
 from odf_common.ports.store import CatalogEntry

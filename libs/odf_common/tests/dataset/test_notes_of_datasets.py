@@ -2,8 +2,8 @@
 
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_hash, a_push_source, a_schema, a_seed
+from odf_testing.memory_store import MemoryBlobStore
 
-from odf_common.adapters.memory import MemoryBlobStore
 from odf_common.dataset.batch_keys import key_in_run, run_and_place, run_of
 from odf_common.dataset.object_markers import (
     COMPLETE,

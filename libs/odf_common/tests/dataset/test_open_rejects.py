@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_polling_source, a_push_source, a_seed
+from odf_testing.memory_store import MemoryBlobStore, MemoryRefStore
 from structlog.testing import capture_logs
 
-from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.cli.commands.rejected import location_in
 from odf_common.dataset.open_rejects import (

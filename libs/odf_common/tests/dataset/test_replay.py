@@ -19,9 +19,9 @@ from odf_testing.builders import (
     a_transform,
     some_data,
 )
+from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_testing.passing_engine import PassingEngine
 
-from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.chain.fold import progress_after
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import fold

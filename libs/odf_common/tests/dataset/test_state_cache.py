@@ -4,9 +4,9 @@ import pytest
 from odf_testing.builders import AChain, a_chain, a_dataset, a_seed
 from odf_testing.contracts import StateCacheContract
 from odf_testing.guarded import GuardedDict
+from odf_testing.memory_store import MemoryBlobStore, MemoryRefStore
 from structlog.testing import capture_logs
 
-from odf_common.adapters.memory import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.state import ChainState
 from odf_common.dataset.state_cache import READS_PER_ADMISSION, ChainStates, NoStateCache
 from odf_common.errors import NotFound, Unavailable, VerificationFailed

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from odf_common.adapters.memory import MemoryCatalog
+from odf_testing.memory_store import MemoryCatalog
+
 from odf_common.errors import InvalidInput, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry

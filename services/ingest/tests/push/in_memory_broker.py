@@ -9,10 +9,10 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from odf_testing.memory_store import MemoryCatalog
 
 from odf_common.adapters.kafka.quiet_partitions import Partition
 from odf_common.adapters.kafka.records import Chunk, PollResult
-from odf_common.adapters.memory import MemoryCatalog
 from odf_common.codec.envelopes import envelope
 from odf_common.errors import (
     InvalidInput,

@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 from odf_testing.builders import a_dataset
+from odf_testing.memory_store import MemoryCatalog
 
-from odf_common.adapters.memory import MemoryCatalog
 from odf_common.errors import StorageUnavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.clock import PERIODIC_SHARE

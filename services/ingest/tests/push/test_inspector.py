@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 from odf_testing.builders import a_dataset
 from odf_testing.guarded import GuardedDict, GuardedSet
+from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog
 from structlog.testing import capture_logs
 
-from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog
 from odf_common.chain.state import ChainState
 from odf_common.errors import VerificationFailed
 from odf_common.identity.did import DatasetId

@@ -11,13 +11,13 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from odf_testing.builders import a_push_source
+from odf_testing.memory_store import MemoryCatalog
 from odf_testing.profiles import examples
 
 from odf_common.adapters.kafka import records
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.quiet_partitions import Partition
 from odf_common.adapters.kafka.records import KafkaRecords
-from odf_common.adapters.memory import MemoryCatalog
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepNdJson
 from odf_common.ports.clock import Backoff

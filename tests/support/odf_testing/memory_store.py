@@ -1,4 +1,4 @@
-"""In-memory stores for tests and simulations, with the same contracts as the durable ones."""
+"""In-memory stores, with the same contracts as the durable ones."""
 
 import shutil
 import tempfile

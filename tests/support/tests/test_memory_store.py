@@ -9,8 +9,8 @@ from odf_testing.contracts import (
     RefStoreContract,
     a_dataset,
 )
+from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 
-from odf_common.adapters.memory import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
 
