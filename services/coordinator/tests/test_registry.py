@@ -132,9 +132,9 @@ def test_the_inputs_of_a_dataset_are_looked_up_once(
     last = node.find("cities.copy").id
     monkeypatch.setattr(node.catalog, "by_id", noted)
 
-    assert not node.datasets.is_derived_of(last, a_dataset("elsewhere"))
+    assert not node.datasets.is_derived_from(last, a_dataset("elsewhere"))
     assert len(asked) == len(set(asked)) == 4
-    assert node.datasets.is_derived_of(last, node.find("cities").id)
+    assert node.datasets.is_derived_from(last, node.find("cities").id)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"x" * 99])

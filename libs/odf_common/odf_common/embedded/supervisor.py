@@ -27,7 +27,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 LOCK: Final = "node.lock"
 START_TIMEOUT_SECONDS: Final = 300.0  # for all parts to become ready; a machine may be busy
-TELL_SECONDS: Final = 1.0
+PROGRESS_INTERVAL_SECONDS: Final = 1.0
 SERVICE_GRACE_SECONDS: Final = 10.0  # seconds between SIGTERM and SIGKILL
 INFRASTRUCTURE_GRACE_SECONDS: Final = 15.0
 OnChange = Callable[[Node], None]
@@ -95,7 +95,7 @@ class Supervisor:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(START_TIMEOUT_SECONDS):
                 while not self._stop.is_set() and any(part.state != "ready" for part in self._parts):
-                    await self._changed_or_ended(keeping, TELL_SECONDS)
+                    await self._changed_or_ended(keeping, PROGRESS_INTERVAL_SECONDS)
                     self._on_change(
                         self.node
                     )  # also without a change: progress output may name the missing parts
@@ -108,7 +108,7 @@ class Supervisor:
 
     async def _ended(self, keeping: Sequence[asyncio.Task[None]]) -> None:
         while not self._stop.is_set():
-            await self._changed_or_ended(keeping, None if self._is_written else TELL_SECONDS)
+            await self._changed_or_ended(keeping, None if self._is_written else PROGRESS_INTERVAL_SECONDS)
             if not self._is_written:
                 self._write()
 

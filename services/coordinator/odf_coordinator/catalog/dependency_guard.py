@@ -34,7 +34,7 @@ def require_no_cycle(
     """Raise what `hold_inputs` raises; the caller holds the catalog's lock."""
     for input_ in (input_ for event in events if isinstance(event, SetTransform) for input_ in event.inputs):
         dataset, name = DatasetId.parse(input_.dataset_ref), input_.alias or input_.dataset_ref
-        if datasets.is_derived_of(dataset, entry.dataset_id):
+        if datasets.is_derived_from(dataset, entry.dataset_id):
             text = f"{entry.alias} cannot read {name}, which is {entry.alias} itself or derived from it"
             raise InvalidInput(text=text)
         if are_here and datasets.catalog.by_id(dataset) is None:

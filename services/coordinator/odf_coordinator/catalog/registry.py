@@ -254,7 +254,7 @@ class Datasets:
         self.roots.update(handle.id for handle in derived if not handle.is_derivative)
         return tuple(handle for handle in derived if dataset in handle.inputs() and handle.id != dataset)
 
-    def is_derived_of(self, dataset: DatasetId, origin: DatasetId) -> bool:
+    def is_derived_from(self, dataset: DatasetId, origin: DatasetId) -> bool:
         """Return whether a dataset is `origin`, or reads it directly or indirectly, as far as this node knows."""
         seen: set[DatasetId] = set()
         waiting = [dataset]
