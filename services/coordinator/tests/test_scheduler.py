@@ -69,9 +69,9 @@ def test_runs_that_a_dependency_prevents_are_retried_with_backoff(node: Coordina
             node.now += pause - 0.01
             assert node.work() == 0
             node.now += 0.02
-    assert node.scheduler.lost(copy) != ""
+    assert node.scheduler.missing_dependency(copy) != ""
     assert node.work() == 1
-    assert node.scheduler.lost(copy) == ""
+    assert node.scheduler.missing_dependency(copy) == ""
 
 
 def test_failed_runs_are_retried_with_backoff(node: Coordinator, copy: DatasetId) -> None:
@@ -83,9 +83,9 @@ def test_failed_runs_are_retried_with_backoff(node: Coordinator, copy: DatasetId
             node.now += pause - 0.01
             assert node.work() == 0
             node.now += 0.02
-    assert "ZeroDivisionError" in node.scheduler.problem(copy)
+    assert "ZeroDivisionError" in node.scheduler.problem_of(copy)
     assert node.work() == 1
-    assert node.scheduler.problem(copy) == ""
+    assert node.scheduler.problem_of(copy) == ""
 
 
 def test_a_run_that_is_due_waits_for_a_free_slot(
@@ -128,7 +128,7 @@ def test_a_dependency_that_has_answered_is_available_again(node: Coordinator, co
         node.work()
         node.now += 1
         node.work()
-    assert (node.scheduler.lost(copy), node.scheduler.problem(copy)) == ("", "no")
+    assert (node.scheduler.missing_dependency(copy), node.scheduler.problem_of(copy)) == ("", "no")
 
 
 def test_a_query_that_failed_is_retried_only_on_request(node: Coordinator, copy: DatasetId) -> None:
@@ -138,12 +138,12 @@ def test_a_query_that_failed_is_retried_only_on_request(node: Coordinator, copy:
         node.work()
         node.push("cities", "Rome", minute=1)
         node.work()
-    assert node.scheduler.problem(copy) == "no"
+    assert node.scheduler.problem_of(copy) == "no"
     assert node.find("cities.copy").state.last_offset is None
 
     node.scheduler.request(copy)
     node.work()
-    assert node.scheduler.problem(copy) == ""
+    assert node.scheduler.problem_of(copy) == ""
     assert node.find("cities.copy").state.last_offset == 1
 
 
@@ -155,7 +155,7 @@ def test_an_input_that_is_available_again_is_noticed_on_request(node: Coordinato
         node.editor.reset("cities", before, is_forced=True)
         node.push("cities", "Lima", minute=2)
         node.work()
-    assert "no longer in its chain" in node.scheduler.problem(copy)
+    assert "no longer in its chain" in node.scheduler.problem_of(copy)
 
     node.editor.reset("cities", before, is_forced=True)
     cities = node.find("cities").id
@@ -163,7 +163,7 @@ def test_an_input_that_is_available_again_is_noticed_on_request(node: Coordinato
     assert isinstance(back, Committed)
     node.scheduler.request(copy)
     node.work()
-    assert node.scheduler.problem(copy) == ""
+    assert node.scheduler.problem_of(copy) == ""
 
 
 def test_a_deleted_derivative_is_in_no_queue(node: Coordinator, copy: DatasetId) -> None:

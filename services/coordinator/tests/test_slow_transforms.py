@@ -94,13 +94,13 @@ def test_a_transform_without_reports_from_the_engine_is_named(fan: Coordinator, 
     with fan.scheduler_running(), engine.freed():
         until(lambda: SLOW[0] in engine.held)
         known = fan.find(SLOW[0])
-        assert fan.scheduler.trouble(known.id) is None
+        assert fan.scheduler.current_problem(known.id) is None
         fan.now += SILENCE_SECONDS + 1
-        problem = fan.scheduler.trouble(known.id)
+        problem = fan.scheduler.current_problem(known.id)
         assert problem is not None
         assert problem.text == "the engine cannot be reached: no heartbeat"
         assert "kill its process, which `odf status` shows" in problem.remedy
-        assert fan.scheduler.trouble(known.id) == problem
+        assert fan.scheduler.current_problem(known.id) == problem
         assert abs(time.time_ns() - problem.since.ns) < 60e9
 
 

@@ -75,7 +75,7 @@ def test_nothing_new_commits_nothing(chain: Coordinator) -> None:
 
     assert chain.find("copy.copy").state.head == head
     assert len(chain.engine.requests) == asked
-    assert chain.scheduler.problem(chain.find("copy.copy").id) == ""
+    assert chain.scheduler.problem_of(chain.find("copy.copy").id) == ""
 
 
 def test_schema_and_first_records_come_in_one_head_move(chain: Coordinator) -> None:
@@ -101,7 +101,7 @@ def test_an_unreachable_engine_is_retried_later(chain: Coordinator) -> None:
         chain.work()
 
     assert chain.find("cities.copy").state.last_offset == 0
-    assert chain.scheduler.problem(chain.find("cities.copy").id) == ""
+    assert chain.scheduler.problem_of(chain.find("cities.copy").id) == ""
 
 
 def test_bad_sql_stops_a_derivative_until_something_changes_or_a_user_asks(chain: Coordinator) -> None:
@@ -109,7 +109,7 @@ def test_bad_sql_stops_a_derivative_until_something_changes_or_a_user_asks(chain
     chain.engine.failures = [InvalidQuery(text="no such column: ctiy")]
     chain.push("cities", "Oslo")
     chain.work()
-    assert chain.scheduler.problem(copy.id) == "no such column: ctiy"
+    assert chain.scheduler.problem_of(copy.id) == "no such column: ctiy"
 
     chain.push("cities", "Rome", minute=1)
     chain.now += 100
@@ -120,7 +120,7 @@ def test_bad_sql_stops_a_derivative_until_something_changes_or_a_user_asks(chain
     chain.scheduler.request(copy.id)
     chain.work()
     assert chain.find("cities.copy").state.last_offset == 1
-    assert chain.scheduler.problem(copy.id) == ""
+    assert chain.scheduler.problem_of(copy.id) == ""
 
 
 def test_a_derivative_that_moved_meanwhile_is_planned_again(chain: Coordinator) -> None:
@@ -242,7 +242,7 @@ def test_a_null_where_a_derivative_requires_a_value_is_refused(chain: Coordinato
     chain.work()
 
     assert chain.find("cities.copy").state.last_offset is None
-    assert "column city: is required" in chain.scheduler.problem(chain.find("cities.copy").id)
+    assert "column city: is required" in chain.scheduler.problem_of(chain.find("cities.copy").id)
 
 
 @pytest.mark.parametrize(

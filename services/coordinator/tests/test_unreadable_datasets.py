@@ -130,7 +130,7 @@ def test_its_derivatives_continue_once_it_is_usable_again(
     two.now += 60
     two.work()
     assert two.find("cities.copy").state.next_offset == 1
-    assert two.scheduler.problem(two.find("cities.copy").id) == ""
+    assert two.scheduler.problem_of(two.find("cities.copy").id) == ""
 
 
 def test_a_full_disk_refuses_commits_leaves_nothing_and_needs_no_restart(

@@ -215,7 +215,7 @@ class Servicer(CoordinatorServicer):
     def _summary(self, handle: DatasetHandle, *, data_size: int = 0) -> wire.DatasetSummary:
         return summary(
             handle,
-            problem=self._parts.scheduler.trouble(handle.id)
+            problem=self._parts.scheduler.current_problem(handle.id)
             or self._parts.datasets.waits.recent(handle.id, WAITING_SECONDS)
             or unheard(handle, self._parts.datasets.has_key),
             data_size=data_size,

@@ -242,7 +242,7 @@ class Puller:
             # A transform that an engine does not respond to is repeated; its caller need not wait for that.
             if self.scheduler.running.has_silence():
                 raise EngineSilent
-            lost = self.scheduler.lost(handle.id)
+            lost = self.scheduler.missing_dependency(handle.id)
             if not lost:
                 deadline = time.monotonic() + ENGINE_TIMEOUT_SECONDS
             elif time.monotonic() > deadline:

@@ -114,12 +114,12 @@ class Scheduler:
             self._changed.wait_for(lambda: self._queue.result(dataset, ticket) is not None, timeout)
             return self._queue.result(dataset, ticket)
 
-    def problem(self, dataset: DatasetId) -> str:
+    def problem_of(self, dataset: DatasetId) -> str:
         """Return why a derivative failed, or an empty string."""
         known = self._problems.get(dataset)
         return "" if known is None else known.text
 
-    def trouble(self, dataset: DatasetId) -> Problem | None:
+    def current_problem(self, dataset: DatasetId) -> Problem | None:
         """Return why a derivative makes no progress, including unreachable dependencies and a silent engine."""
         return self._problems.get(dataset) or self._lost.get(dataset) or self._silence(dataset)
 
@@ -128,7 +128,7 @@ class Scheduler:
         with self._changed:
             return self._queue.waiting()
 
-    def lost(self, dataset: DatasetId) -> str:
+    def missing_dependency(self, dataset: DatasetId) -> str:
         """Return which dependency of a transform is unavailable, or an empty string."""
         known = self._lost.get(dataset)
         return "" if known is None else known.text
