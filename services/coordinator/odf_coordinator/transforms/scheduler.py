@@ -147,14 +147,14 @@ class Scheduler:
                 if taken is None:
                     self._wait()
                 else:
-                    pool.submit(self._look, *taken)
+                    pool.submit(self._look, taken)
 
     def work(self) -> bool:
         """Run the next transform that is due; return whether there was one."""
         taken = self._take()
         if taken is None:
             return False
-        self._look(*taken)
+        self._look(taken)
         return True
 
     def _take(self) -> tuple[int, DatasetId, bool] | None:
@@ -183,8 +183,10 @@ class Scheduler:
             if wait > 0:
                 self._changed.wait(wait)
 
-    def _look(self, number: int, dataset: DatasetId, is_forced: bool) -> None:  # noqa: FBT001 - what `_take` returns
-        self._try(dataset, is_forced)
+    def _look(self, taken: tuple[int, DatasetId, bool]) -> None:
+        """Run what `_take` returned."""
+        number, dataset, is_forced = taken
+        self._try(dataset, is_forced=is_forced)
         with self._changed:
             self._limit.end(number)
             self._changed.notify_all()
@@ -193,9 +195,9 @@ class Scheduler:
                 with self._changed:
                     self._queue.drop_idle(dataset)
 
-    def _try(self, dataset: DatasetId, is_forced: bool) -> None:  # noqa: FBT001 - as above
+    def _try(self, dataset: DatasetId, *, is_forced: bool) -> None:
         try:
-            step = self._steps(dataset, is_forced)
+            step = self._steps(dataset, is_forced=is_forced)
         except (HeadMoved, Unavailable) as error:
             self._postpone(dataset, error)
         except OdfError as error:
@@ -207,23 +209,23 @@ class Scheduler:
         else:
             self._done(dataset, step)
 
-    def _steps(self, dataset: DatasetId, is_forced: bool) -> Step | None:  # noqa: FBT001 - as above
+    def _steps(self, dataset: DatasetId, *, is_forced: bool) -> Step | None:
         """Transform all new data; return None if there is nothing to do."""
         done: Step | None = None
         while True:
             handle = self._datasets.by_id(dataset)
             if handle is None or not handle.is_derivative:
                 return done
-            plan = self._plan(handle, is_forced)
+            plan = self._plan(handle, is_forced=is_forced)
             if plan is None:
                 return done
-            step = self._step(handle, plan, is_forced)
+            step = self._step(handle, plan, is_forced=is_forced)
             if step is not None:
                 done = step if done is None else done.followed_by(step)
             if plan.is_whole:
                 return done
 
-    def _plan(self, handle: DatasetHandle, is_forced: bool) -> Plan | None:  # noqa: FBT001 - as above
+    def _plan(self, handle: DatasetHandle, *, is_forced: bool) -> Plan | None:
         """Return the next step; a chain known to have diverged from an input is not compared again unless forced."""
         problem = self._problems.get(handle.id)
         if problem is not None and problem.cause == handle.state.head and not is_forced:
@@ -234,7 +236,7 @@ class Scheduler:
             self._note_problem(handle, error, handle.state.head)
             raise
 
-    def _step(self, handle: DatasetHandle, plan: Plan, is_forced: bool) -> Step | None:  # noqa: FBT001 - as above
+    def _step(self, handle: DatasetHandle, plan: Plan, *, is_forced: bool) -> Step | None:
         """Run one step; return None if it changes nothing."""
         dataset = handle.id
         problem = self._problems.get(dataset)
