@@ -16,9 +16,9 @@ from odf_common.errors import InvalidInput
 from odf_engine_spark.aggregates.functions import Aggregate
 from odf_engine_spark.operators.changes import Changes
 from odf_engine_spark.operators.grouped import grouped
-from odf_engine_spark.operators.ranked import SortKey, ranked
 from odf_engine_spark.operators.running import running
 from odf_engine_spark.operators.temporal_join import as_of
+from odf_engine_spark.operators.top_n import SortKey, top_n
 from odf_engine_spark.plan.delta import NEVER, Delta, nothing
 from odf_engine_spark.plan.segments import Segment, Step
 from odf_engine_spark.spark.logical_plans import COMPLETE, HIDDEN, ROW
@@ -69,7 +69,7 @@ class TopN:
     def run(self, step: Step) -> Delta:
         """Return the changelog of the top rows."""
         fold = partial(
-            ranked, partition=self.partition, order=self.order, limit=self.limit, outputs=self.outputs
+            top_n, partition=self.partition, order=self.order, limit=self.limit, outputs=self.outputs
         )
         return _refolded(self, step, "places", fold)
 

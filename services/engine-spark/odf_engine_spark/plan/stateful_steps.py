@@ -8,7 +8,7 @@ import pyarrow as pa
 from odf_engine_spark.analysis.flow import Flow
 from odf_engine_spark.analysis.joins import join_kind
 from odf_engine_spark.analysis.plan_shape import Node
-from odf_engine_spark.operators.ranked import SortKey
+from odf_engine_spark.operators.top_n import SortKey
 from odf_engine_spark.plan.aggregate_calls import (
     aggregate_calls,
     aggregate_of,

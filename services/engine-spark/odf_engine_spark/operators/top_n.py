@@ -44,7 +44,7 @@ class SortKey:
 
 
 @dataclass(slots=True)
-class Places:
+class TopRows:
     """The sorted rows of one partition, as numbers that sort like the rows; only the first `limit` are emitted."""
 
     limit: int
@@ -87,7 +87,7 @@ class _Ranking:
     old: int
     partitions: Numbers
     keys: Numbers  # sort by order, then arrival; modulo the number of rows they are the row's number
-    places: dict[int, Places]
+    tops: dict[int, TopRows]
     limit: int
     out: ChangelogBuilder = field(default_factory=ChangelogBuilder)
     numbers: list[int] = field(default_factory=list)  # ranks of the emitted rows
@@ -96,27 +96,27 @@ class _Ranking:
         """Apply each change and emit its effect; return a mask of the rows that remain."""
         operations = changed.tolist()
         partitions, keys = self.partitions[self.old :].tolist(), self.keys[self.old :].tolist()
-        codes, standing = _standing(self.rows, changed, self.old)
+        codes, by_code = _rows_by_code(self.rows, changed, self.old)
         kept = np.ones(len(self.rows), dtype=bool)
         for start, end in steps(operations):
             before: dict[int, list[int]] = {}
             for at in range(start, end):
-                places = self.places.setdefault(partitions[at], Places(self.limit))
+                top = self.tops.setdefault(partitions[at], TopRows(self.limit))
                 # As of the beginning of the change: a correction within a partition shows one difference, not two.
-                before.setdefault(partitions[at], places.first.copy())
-                stands = standing.get(codes[at]) if codes else None
+                before.setdefault(partitions[at], top.first.copy())
+                equal_rows = by_code.get(codes[at]) if codes else None
                 if operations[at] not in TAKES_AWAY:
-                    places.add(keys[at])
-                    if stands is not None:
-                        stands.append(self.old + at)
+                    top.add(keys[at])
+                    if equal_rows is not None:
+                        equal_rows.append(self.old + at)
                     continue
                 kept[self.old + at] = False
-                if stands:
-                    taken = stands.pop()
+                if equal_rows:
+                    taken = equal_rows.pop()
                     kept[taken] = False
-                    places.take(int(self.keys[taken]))
+                    top.take(int(self.keys[taken]))
             for partition, first in before.items():
-                self._show(first, self.places[partition].first)
+                self._show(first, self.tops[partition].first)
         return kept
 
     def _show(self, before: Sequence[int], after: Sequence[int]) -> None:
@@ -135,14 +135,14 @@ class _Ranking:
 
     def is_first(self, flags: Flags) -> Flags:
         """Return a mask of the rows in the top N; `flags` has it for partitions that have not changed."""
-        changed = np.array(list(self.places), dtype=np.int64)
+        changed = np.array(list(self.tops), dtype=np.int64)
         flags = flags & ~is_among(self.partitions, changed)
-        rows = [key % len(self.rows) for places in self.places.values() for key in places.first]
+        rows = [key % len(self.rows) for top in self.tops.values() for key in top.first]
         flags[np.array(rows, dtype=np.int64)] = True
         return flags
 
 
-def ranked(
+def top_n(
     changes: Changes,
     state: pa.Table | None,
     *,
@@ -172,7 +172,7 @@ def ranked(
         partitions=partitions,
         # Unique numbers in the order of the rows: by rank, and where ranks are equal by arrival.
         keys=ranks * max(len(rows), 1) + np.arange(len(rows)),
-        places=_known(partitions, ranks, len(pool), limit),
+        tops=_changed_partitions(partitions, ranks, len(pool), limit),
         limit=limit,
     )
     held = np.append(flags[pool], np.zeros(len(new), dtype=bool))
@@ -209,31 +209,31 @@ def _ranks(rows: pa.Table, order: Sequence[SortKey]) -> Numbers:
     return compact(ranks)
 
 
-def _known(partitions: Numbers, ranks: Numbers, old: int, limit: int) -> dict[int, Places]:
+def _changed_partitions(partitions: Numbers, ranks: Numbers, old: int, limit: int) -> dict[int, TopRows]:
     """Return the partitions that change, with their rows."""
     touched = np.flatnonzero(is_among(partitions[:old], partitions[old:]))
     touched = touched[np.argsort(combined(partitions[touched], ranks[touched]), kind="stable")]
     found, edges = np.unique(partitions[touched], return_index=True)
     keys = (ranks * len(ranks) + np.arange(len(ranks)))[touched].tolist()
-    known, ends = {}, [*edges.tolist(), len(touched)][1:]
+    changed, ends = {}, [*edges.tolist(), len(touched)][1:]
     for partition, start, end in zip(found.tolist(), edges.tolist(), ends, strict=True):
         middle = min(start + limit, end)
         # A sorted list is a heap.
-        known[partition] = Places(limit, keys[start:middle], keys[middle:end])
-    return known
+        changed[partition] = TopRows(limit, keys[start:middle], keys[middle:end])
+    return changed
 
 
-def _standing(rows: pa.Table, operations: Numbers, old: int) -> tuple[list[int], dict[int, list[int]]]:
+def _rows_by_code(rows: pa.Table, operations: Numbers, old: int) -> tuple[list[int], dict[int, list[int]]]:
     """Return the codes by which new rows are equal, and the existing rows for each code that is retracted."""
     takes = np.isin(operations, list(TAKES_AWAY))
     if not takes.any():
         return [], {}
     codes = equality_codes([normalized(column) for column in rows.columns], len(rows))
-    known: dict[int, list[int]] = {code: [] for code in codes[old:][takes].tolist()}
+    by_code: dict[int, list[int]] = {code: [] for code in codes[old:][takes].tolist()}
     held = np.flatnonzero(np.isin(codes[:old], codes[old:][takes]))
     for row, code in zip(held.tolist(), codes[held].tolist(), strict=True):
-        known[code].append(row)
-    return codes[old:].tolist(), known
+        by_code[code].append(row)
+    return codes[old:].tolist(), by_code
 
 
 def _results(ranking: _Ranking, outputs: int) -> Changes:

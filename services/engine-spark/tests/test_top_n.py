@@ -13,11 +13,11 @@ from odf_testing.engine_changes import Row, changes, packed, plain
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.operators.changes import Changes
 from odf_engine_spark.operators.grouped import grouped
-from odf_engine_spark.operators.ranked import SortKey, ranked
+from odf_engine_spark.operators.top_n import SortKey, top_n
 
 A, R, FROM, TO = 0, 1, 2, 3
 SCORES = (pa.string(), pa.string(), pa.int64())
-best = partial(ranked, partition=[], order=[SortKey(2, is_ascending=False)], limit=2)
+best = partial(top_n, partition=[], order=[SortKey(2, is_ascending=False)], limit=2)
 MATCHES = [
     (A, "t1", "Alice", 100), (A, "t1", "Bob", 80), (A, "t2", "Alice", 70),
     (A, "t2", "Charlie", 90), (A, "t3", "Bob", 60), (A, "t3", "Charlie", 110),
@@ -64,7 +64,7 @@ def test_a_correction_is_applied_as_a_whole() -> None:
 
 def test_of_equal_rows_the_latest_is_retracted_and_unknown_ones_are_not() -> None:
     types = (pa.string(), pa.float64(), pa.string())
-    step = partial(ranked, partition=[0], order=[SortKey(1)], limit=1)
+    step = partial(top_n, partition=[0], order=[SortKey(1)], limit=1)
     rows = [
         (A, "k", 0.0, "one"),
         (A, "k", -0.0, "two"),
@@ -79,7 +79,7 @@ def test_of_equal_rows_the_latest_is_retracted_and_unknown_ones_are_not() -> Non
 
 def test_columns_that_are_not_output_order_and_distinguish_rows() -> None:
     types = (pa.string(), pa.int64())
-    step = partial(ranked, partition=[], order=[SortKey(1)], limit=1, outputs=1)
+    step = partial(top_n, partition=[], order=[SortKey(1)], limit=1, outputs=1)
     out, state = step(changes(types, [(A, "a", 5), (A, "a", 4), (A, "b", 3), (R, "b", 3), (R, "a", 4)]), None)
     assert plain(out) == [(A, "a", 1), (FROM, "a", 1), (TO, "b", 1), (FROM, "b", 1), (TO, "a", 1)]
     assert state.column(1).to_pylist() == [5]
@@ -102,7 +102,7 @@ def test_order_is_that_of_spark(*, is_ascending: bool, nulls_first: bool) -> Non
     ):
         values = [*ascending, None]
         random.Random(5).shuffle(values)
-        out, _ = ranked(
+        out, _ = top_n(
             changes([type_], [(A, value) for value in values]), None, partition=[], order=order, limit=9
         )
         places: dict[object, object] = {}
@@ -115,7 +115,7 @@ def test_order_is_that_of_spark(*, is_ascending: bool, nulls_first: bool) -> Non
 
 def test_types_without_order_and_states_of_other_columns_are_refused() -> None:
     with pytest.raises(InvalidQuery, match="cannot be ordered"):
-        ranked(
+        top_n(
             changes([pa.map_(pa.string(), pa.int64())], []), None, partition=[], order=[SortKey(0)], limit=1
         )
     _, state = best(changes(SCORES, MATCHES), None)
@@ -156,7 +156,7 @@ def test_values_under_nulls_are_not_in_the_state() -> None:
     kept = []
     for column in (dirty, pa.array([None, 1], pa.int64())):
         given = Changes(records=pa.table({"a": column}), operations=np.array([A, A]))
-        kept.append(packed(ranked(given, None, partition=[0], order=[SortKey(0)], limit=1)[1]))
+        kept.append(packed(top_n(given, None, partition=[0], order=[SortKey(0)], limit=1)[1]))
         kept.append(packed(grouped(given, None, keys=1, aggregates=[])[1]))
     assert kept[:2] == kept[2:]
 
@@ -223,7 +223,7 @@ def test_any_batching_gives_the_sorted_result_and_the_same_state(seed: int) -> N
     rows, limit = random_rows(source, 120), 1 + seed % 4
     types = (pa.string(), pa.int64(), pa.string(), pa.int64())
     order = [SortKey(1, is_ascending=False), SortKey(2)]
-    step = partial(ranked, partition=[0], order=order, limit=limit)
+    step = partial(top_n, partition=[0], order=order, limit=limit)
     whole, end = step(changes(types, rows), None)
     assert plain(whole) == expected(rows, limit)
     for _ in range(3):
