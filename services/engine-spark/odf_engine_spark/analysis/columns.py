@@ -9,9 +9,9 @@ from odf_engine_spark.analysis.joins import join_kind
 from odf_engine_spark.analysis.times import (
     STRICT,
     Frame,
-    Known,
     Span,
     Time,
+    Times,
     known_of,
     made_window,
     origin_of,
@@ -80,9 +80,9 @@ def end_time_of(known: Time | Frame | None) -> Time | None:
     return known.end_time if isinstance(known, Frame) else known
 
 
-def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Known:
+def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Times:
     """Return the known times of rows that are complete with the last row of their group."""
-    key_time = end_time_of(known_of(key, flow.known))
+    key_time = end_time_of(known_of(key, flow.times))
     assert key_time is not None
     slack = key_time.span.upper - key_time.span.lower
     known: dict[int, Time | Frame] = {}
@@ -92,7 +92,7 @@ def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Known:
             if value.part("filter"):
                 continue  # null if the filter excludes all rows
             value = value.children[0].children[0]
-        time = known_of(value, flow.known)
+        time = known_of(value, flow.times)
         if time is None:
             continue
         span = time.end if isinstance(time, Frame) else time.span
@@ -116,7 +116,7 @@ def session_of(keys: Sequence[Tree], below: Tree) -> tuple[int, int] | None:
     return None
 
 
-def is_of_event_time(session: int, below: Tree, known: Known) -> bool:
+def is_of_event_time(session: int, below: Tree, known: Times) -> bool:
     """Return whether a session window is computed from an input's unchanged event time."""
     alias = next(node for node in below.walk() if node.kind == "Alias" and node.id == session)
     times = [part.children[0] for part in alias.walk() if part.kind == "PreciseTimestampConversion"]
@@ -143,7 +143,7 @@ def column_of_time(tree: Tree, flow: Flow, name: str) -> int:
             and str(node.fields["identifier"]["name"]).lower() == qualifier[-1]
             for _, column in output(node)
         }
-    times = [column for column in columns if isinstance(flow.known.get(column), Time)]
+    times = [column for column in columns if isinstance(flow.times.get(column), Time)]
     if len(times) != 1:
         raise InvalidQuery(
             text=f"AS OF {name}: use an event time column of the other side, qualified with its table's name"
@@ -153,8 +153,8 @@ def column_of_time(tree: Tree, flow: Flow, name: str) -> int:
 
 def version_time(tree: Tree, flow: Flow) -> int:
     """Return the column with the start of a version's validity; raises `InvalidQuery` unless there is exactly one."""
-    times = [column for _, column in output(tree) if isinstance(flow.known.get(column), Time)]
-    raw = [column for column in times if flow.known[column].windows == STRICT]
+    times = [column for _, column in output(tree) if isinstance(flow.times.get(column), Time)]
+    raw = [column for column in times if flow.times[column].windows == STRICT]
     if len(raw or times) != 1:
         raise InvalidQuery(text="a table joined AS OF a time needs exactly one column of event time")
     return (raw or times)[0]
@@ -179,13 +179,13 @@ def named(column: Tree, flow: Flow) -> Flow:
     """Return the flow with what is known of a column that a projection computes."""
     value = column.children[0]
     if value.kind == "CreateNamedStruct":
-        frame = made_window(value, flow.known)
-        return flow if frame is None else replace(flow, known={**flow.known, column.id: frame})
+        frame = made_window(value, flow.times)
+        return flow if frame is None else replace(flow, times={**flow.times, column.id: frame})
     if is_kept(column, flow.system):
         flow = replace(flow, system={**flow.system, column.id: flow.system[value.id]})
     solid, weak = _solid(value, flow), known_of(value, flow.maybe)
     if solid is not None:
-        return replace(flow, known={**flow.known, column.id: solid})
+        return replace(flow, times={**flow.times, column.id: solid})
     if weak is not None:
         return replace(flow, maybe={**flow.maybe, column.id: weak})
     return flow
@@ -201,14 +201,14 @@ def _solid(value: Tree, flow: Flow) -> Time | Frame | None:
         case "GetStructField" if isinstance(frame := _solid(value.children[0], flow), Frame):
             return frame.start_time if value.fields["ordinal"] == 0 else frame.end_time
         case _:
-            return known_of(value, flow.known)
+            return known_of(value, flow.times)
 
 
 def _coalesced(value: Tree, flow: Flow) -> Time | Frame | None:
     """Return what is known of a COALESCE that is never null: over both sides of a FULL join, or a solid time."""
-    both = {**flow.maybe, **flow.known}
+    both = {**flow.maybe, **flow.times}
     values = [known_of(child, both) for child in value.children]
-    has_solid = any(known_of(child, flow.known) is not None for child in value.children)
+    has_solid = any(known_of(child, flow.times) is not None for child in value.children)
     return common(values) if has_solid or flow.is_full else None
 
 

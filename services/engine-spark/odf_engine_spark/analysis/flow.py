@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from odf_common.errors import InvalidQuery
-from odf_engine_spark.analysis.times import FOREVER, STRICT, Frame, Known, Lateness, Span, Time
+from odf_engine_spark.analysis.times import FOREVER, STRICT, Frame, Lateness, Span, Time, Times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,15 +20,15 @@ class Flow:
     """Rows wait for the watermark, since they depend on more than one record."""
     is_retractable: bool = False
     """Rows may be retracted later, at any event time."""
-    known: Known = field(default_factory=dict)
-    maybe: Known = field(default_factory=dict)
+    times: Times = field(default_factory=dict)
+    maybe: Times = field(default_factory=dict)
     """Times that an outer join may make null."""
     is_full: bool = False
     """Either side of `maybe` may be null, but not both."""
     retention: Mapping[str, float] = field(default_factory=dict)
     """Retention by stream: how long after a record is complete a row that needs it may be complete."""
     late: Mapping[str, Lateness] = field(default_factory=dict)
-    join_sides: tuple[Known, ...] = ()
+    join_sides: tuple[Times, ...] = ()
     """Time columns by side of the join; those of the side that is complete last give the row's completion."""
     period: int = 1
     """Rows are complete at `phase` past a multiple of this."""
@@ -65,7 +65,7 @@ class Flow:
         reached = (input_watermark - self.phase) // self.period * self.period + self.period - behind
         return min(reached, input_watermark)
 
-    def grouped(self, key: Time, known: Known) -> "Flow":
+    def grouped(self, key: Time, known: Times) -> "Flow":
         """Return the flow of rows grouped by a time column, each complete with the last record of its group."""
         slack = key.span.upper - key.span.lower
         if FOREVER in (slack, key.span.upper):
@@ -77,7 +77,7 @@ class Flow:
         return Flow(
             streams=self.streams,
             waits=True,
-            known=known,
+            times=known,
             retention={name: retention + slack for name, retention in self.retention.items()},
             late=late,
             join_sides=(known,),
@@ -107,7 +107,7 @@ def united(flows: tuple[Flow, ...], ids: tuple[tuple[int, ...], ...], *, waits: 
     """Return the flow of UNION ALL, with the first branch's ids; `waits` if only completion time orders its rows."""
     first, *others = flows
     waits = waits or any(flow.waits for flow in flows)
-    result = replace(first, join_sides=(), known={}, system={}, waits=waits)
+    result = replace(first, join_sides=(), times={}, system={}, waits=waits)
     for other in others:
         result = replace(
             result,
@@ -128,13 +128,13 @@ def united(flows: tuple[Flow, ...], ids: tuple[tuple[int, ...], ...], *, waits: 
     known: dict[int, Time | Frame] = {}
     system: dict[int, str] = {}
     for columns in zip(*ids, strict=True):
-        found = common([flow.known.get(column) for flow, column in zip(flows, columns, strict=True)])
+        found = common([flow.times.get(column) for flow, column in zip(flows, columns, strict=True)])
         if found is not None:
             known[columns[0]] = found
         names = {flow.system.get(column, "") for flow, column in zip(flows, columns, strict=True)}
         if len(names) == 1 and (name := names.pop()):
             system[columns[0]] = name
-    return replace(result, known=known, system=system, join_sides=(known,))
+    return replace(result, times=known, system=system, join_sides=(known,))
 
 
 def common(found: Sequence[Time | Frame | None]) -> Time | Frame | None:
@@ -170,8 +170,8 @@ def joined(
     waits_right = max(0.0, -lower) if kind in ("RightOuter", "FullOuter") else 0.0
     reach_left = {n: r + max(0.0, upper, upper + waits_right) for n, r in left.retention.items()}
     reach_right = {n: r + max(0.0, -lower, waits_left - lower) for n, r in right.retention.items()}
-    here = _moved(left.known, max(0.0, lower), max(0.0, upper))
-    there = _moved(right.known, max(0.0, -upper), max(0.0, -lower))
+    here = _moved(left.times, max(0.0, lower), max(0.0, upper))
+    there = _moved(right.times, max(0.0, -upper), max(0.0, -lower))
     maybe_here = _moved(left.maybe, max(0.0, lower), max(0.0, upper))
     maybe_there = _moved(right.maybe, max(0.0, -upper), max(0.0, -lower))
     flow = Flow(
@@ -185,18 +185,18 @@ def joined(
         flow = replace(flow, period=left.period, phase=left.phase)
     match kind:
         case "Inner":
-            join_sides = (*(left.join_sides or (left.known,)), *(right.join_sides or (right.known,)))
+            join_sides = (*(left.join_sides or (left.times,)), *(right.join_sides or (right.times,)))
             maybe = {**maybe_here, **maybe_there}
-            return replace(flow, known={**here, **there}, maybe=maybe, join_sides=join_sides), 0, 0
+            return replace(flow, times={**here, **there}, maybe=maybe, join_sides=join_sides), 0, 0
         case "LeftOuter":
-            flow = replace(flow, known=here, maybe={**maybe_here, **maybe_there, **there})
+            flow = replace(flow, times=here, maybe={**maybe_here, **maybe_there, **there})
         case "RightOuter":
-            flow = replace(flow, known=there, maybe={**maybe_here, **maybe_there, **here})
+            flow = replace(flow, times=there, maybe={**maybe_here, **maybe_there, **here})
         case "FullOuter":
             is_full = not left.maybe and not right.maybe
             flow = replace(flow, maybe={**here, **there}, is_full=is_full)
         case _:
-            flow = replace(flow, known=here, maybe=maybe_here, system=left.system)
+            flow = replace(flow, times=here, maybe=maybe_here, system=left.system)
     return flow, waits_left, waits_right
 
 
@@ -213,7 +213,7 @@ def _require_joinable(kind: str, lower: float, upper: float, *, is_keyed: bool) 
         )
 
 
-def _moved(known: Known, lower: float, upper: float) -> Known:
+def _moved(known: Times, lower: float, upper: float) -> Times:
     return {
         column: replace(time, span=time.span.widened(lower=lower, upper=upper))
         if isinstance(time, Time)

@@ -6,7 +6,7 @@ from typing import Final
 
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.analysis.flow import Flow
-from odf_engine_spark.analysis.times import FOREVER, Frame, Known, Time, known_of
+from odf_engine_spark.analysis.times import FOREVER, Frame, Time, Times, known_of
 from odf_engine_spark.spark.tree import Tree
 
 _AT_LEAST: Final = {"GreaterThanOrEqual": 0, "GreaterThan": 1}
@@ -42,7 +42,7 @@ class Condition:
 def read_condition(conditions: Sequence[Tree], left: Flow, right: Flow) -> Condition:
     """Return what a conjunction of conditions states about the two sides."""
     lower, upper = -FOREVER, FOREVER
-    left_times, right_times = {**left.maybe, **left.known}, {**right.maybe, **right.known}
+    left_times, right_times = {**left.maybe, **left.times}, {**right.maybe, **right.times}
     equal: list[tuple[int, int]] = []
     is_keyed, others = False, 0
     for condition in conditions:
@@ -59,7 +59,7 @@ def read_condition(conditions: Sequence[Tree], left: Flow, right: Flow) -> Condi
     return Condition(bounds=(lower, upper), is_keyed=is_keyed, equal=tuple(equal), is_plain=not others)
 
 
-def _differences(condition: Tree, left: Known, right: Known) -> Iterable[tuple[float, float]]:
+def _differences(condition: Tree, left: Times, right: Times) -> Iterable[tuple[float, float]]:
     """Yield the ranges by which a condition lets the right row be complete later."""
     if condition.kind == "Between":
         (value,), (low,), (high,) = (condition.part(name) for name in ("input", "lower", "upper"))
@@ -70,7 +70,7 @@ def _differences(condition: Tree, left: Known, right: Known) -> Iterable[tuple[f
         yield from _compared(condition.kind, one, other, left, right)
 
 
-def _compared(kind: str, one: Tree, other: Tree, left: Known, right: Known) -> Iterable[tuple[float, float]]:
+def _compared(kind: str, one: Tree, other: Tree, left: Times, right: Times) -> Iterable[tuple[float, float]]:
     straight = _times(one, left), _times(other, right)
     if straight[0] and straight[1]:
         # left ≥ right by `slack` means: right − left ≤ −slack
@@ -98,7 +98,7 @@ def _gap(left: Time, right: Time, lower: float, upper: float) -> tuple[float, fl
     return right.span.lower + lower - left.span.upper, right.span.upper + upper - left.span.lower
 
 
-def _times(value: Tree, known: Known) -> tuple[Time, ...]:
+def _times(value: Tree, known: Times) -> tuple[Time, ...]:
     match known_of(value, known):
         case Time() as time:
             return (time,)

@@ -30,7 +30,7 @@ from odf_engine_spark.analysis.columns import (
 from odf_engine_spark.analysis.flow import Flow, joined, united
 from odf_engine_spark.analysis.joins import Condition, conjuncts, join_kind, read_condition
 from odf_engine_spark.analysis.limits import Limits
-from odf_engine_spark.analysis.times import FOREVER, STRICT, Known, Span, Time, known_of, made_window
+from odf_engine_spark.analysis.times import FOREVER, STRICT, Span, Time, Times, known_of, made_window
 from odf_engine_spark.analysis.windowing import Over, in_time, read_over
 from odf_engine_spark.spark.tree import Tree
 
@@ -119,7 +119,7 @@ class _Reader:
         raw = {columns[meaning.event_time]: Time(span=Span(1, 1), windows=STRICT)}
         flow = Flow(
             streams=frozenset({name}),
-            known=raw,
+            times=raw,
             retention={name: 0},
             join_sides=(raw,),
             system={columns[column]: column for column in meaning.system},
@@ -149,12 +149,12 @@ class _Reader:
     def _expand(self, tree: Tree) -> Node:
         below = self.node(tree.children[0])
         struct, *_ = tree.part("projections")
-        frame = made_window(struct, below.flow.known)
+        frame = made_window(struct, below.flow.times)
         if frame is None:
             text = "GROUPING SETS, CUBE, ROLLUP and UNPIVOT cannot be used in a transform: use a dataset per GROUP BY"
             raise InvalidQuery(text=f"{text}, and LATERAL VIEW explode(array(…)) to turn columns into rows")
         window, *_ = tree.part("output")
-        flow = replace(below.flow, known={**below.flow.known, window.id: frame})
+        flow = replace(below.flow, times={**below.flow.times, window.id: frame})
         return Node(tree=tree, children=(below,), flow=flow)
 
     def _union(self, tree: Tree) -> Node:
@@ -180,7 +180,7 @@ class _Reader:
         session = session_of(keys, below.tree)
         if session:
             return self._in_sessions(tree, below, columns, *session)
-        times = [(index, end_time_of(known_of(key, below.flow.known))) for index, key in enumerate(keys)]
+        times = [(index, end_time_of(known_of(key, below.flow.times))) for index, key in enumerate(keys)]
         key_times = {index: time for index, time in times if time is not None}
         if not key_times:
             return self._grouped(tree, below)
@@ -194,7 +194,7 @@ class _Reader:
         below.flow.require_final("session_window")
         key = tree.part("groupingExpressions")[at]
         is_plain = not below.flow.waits and len(below.flow.streams) == 1
-        if not is_plain or not is_of_event_time(key.id, below.tree, below.flow.known):
+        if not is_plain or not is_of_event_time(key.id, below.tree, below.flow.times):
             raise InvalidQuery(
                 text="session_window needs the unchanged event time of one input's records: join or window them, "
                 "or change the event time, in another dataset first"
@@ -217,12 +217,12 @@ class _Reader:
     def _over(self, tree: Tree) -> Node:
         # A filter above an OVER does not limit the rows that it reads.
         below = replace(self, limits=Limits()).node(tree.children[0])
-        over = read_over(tree, below.flow.known)
+        over = read_over(tree, below.flow.times)
         match over.kind:
             case "partitioned":
                 below.flow.require_final("OVER by windows")
                 assert over.key is not None
-                key = end_time_of(known_of(tree.part("partitionSpec")[over.key], below.flow.known))
+                key = end_time_of(known_of(tree.part("partitionSpec")[over.key], below.flow.times))
                 assert key is not None
                 columns = tuple(reference(*column) for column in output(tree.children[0]))
                 known = after_group(columns, below.flow, tree.part("partitionSpec")[over.key])
@@ -240,7 +240,7 @@ class _Reader:
 
     def _running(self, tree: Tree, below: Node, over: Over) -> Node:
         flow, behind = in_time(tree, below.flow.require_final("a running OVER").per_record())
-        made = self._made(tree, (replace(below, flow=flow),), "running", known=flow.known)
+        made = self._made(tree, (replace(below, flow=flow),), "running", known=flow.times)
         return replace(made, over=over, behind=behind, flow=replace(made.flow, system=flow.system))
 
     def _ranked(self, tree: Tree, below: Node, over: Over) -> Node:
@@ -296,14 +296,14 @@ class _Reader:
             column_of_time(tree.children[0], left.flow, as_of.time),
             version_time(tree.children[1], right.flow),
         )
-        left_time, version_start = left.flow.known[time_column], right.flow.known[version_column]
+        left_time, version_start = left.flow.times[time_column], right.flow.times[version_column]
         assert isinstance(left_time, Time)
         assert isinstance(version_start, Time)
         # A version valid at the left row's time may be complete later than that row.
         waits = max(0.0, version_start.span.upper - left_time.span.lower)
         known = {
             column: replace(time, span=time.span.later(waits))
-            for column, time in left.flow.known.items()
+            for column, time in left.flow.times.items()
             if isinstance(time, Time)
         }
         made = self._made(tree, (left, right), "as_of", known=known, condition=condition)
@@ -316,14 +316,14 @@ class _Reader:
         )
 
     def _made(
-        self, tree: Tree, children: tuple[Node, ...], cut: Cut, *, known: Known, **more: object
+        self, tree: Tree, children: tuple[Node, ...], cut: Cut, *, known: Times, **more: object
     ) -> Node:
         """Return a step that keeps state: its rows are a new stream."""
         stream = f"#{next(self.numbers)}"
         self.origins[stream] = frozenset(self._ways(children))
         flow = Flow(
             streams=frozenset({stream}),
-            known=known,
+            times=known,
             retention={stream: 0},
             join_sides=(known,),
             late={stream: STRICT},

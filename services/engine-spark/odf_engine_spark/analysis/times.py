@@ -96,10 +96,10 @@ class Frame:
         return Time(span=self.end, period=self.slide, windows=self.windows)
 
 
-Known = Mapping[int, Time | Frame]
+Times = Mapping[int, Time | Frame]
 
 
-def known_of(value: Tree, known: Known) -> Time | Frame | None:
+def known_of(value: Tree, known: Times) -> Time | Frame | None:
     """Return what is known of an expression's time, None if it is not a time."""
     match value.kind:
         case "AttributeReference":
@@ -127,7 +127,7 @@ def known_of(value: Tree, known: Known) -> Time | Frame | None:
             return None
 
 
-def time_of(value: Tree, known: Known) -> Time | None:
+def time_of(value: Tree, known: Times) -> Time | None:
     """Return what is known of an expression that is a point in time, not a window."""
     time = known_of(value, known)
     return time if isinstance(time, Time) else None
@@ -161,7 +161,7 @@ def _cast(inner: Time | Frame | None, type_: object) -> Time | None:
             return None
 
 
-def _shifted(value: Tree, known: Known) -> Time | None:
+def _shifted(value: Tree, known: Times) -> Time | None:
     match value.kind:
         case "TimestampAdd":
             amount, timestamp = value.children
@@ -181,7 +181,7 @@ def _shifted(value: Tree, known: Known) -> Time | None:
     return Time(span=base.span.later(-by), period=math.gcd(base.period, abs(by)) or 1, windows=windows)
 
 
-def _truncated(timestamp: Tree, unit: Tree, known: Known) -> Time | None:
+def _truncated(timestamp: Tree, unit: Tree, known: Times) -> Time | None:
     base = time_of(timestamp, known)
     if base is None or unit.kind != "Literal":
         return None
@@ -214,7 +214,7 @@ def _coarser(base: Time, size: int, *, offset: int = 0, unit: str = "") -> Laten
     return Lateness(slide=size, size=size, offset=(fine.offset + offset) % size, unit=unit)
 
 
-def made_window(struct: Tree, known: Known) -> Frame | None:
+def made_window(struct: Tree, known: Times) -> Frame | None:
     """Return the windows that Spark's analyser makes of `window(…)`: a struct of conversions without a name in SQL.
 
     Raises `InvalidQuery` for windows over anything but a time column, and for windows with an offset.

@@ -8,7 +8,7 @@ from odf_common.errors import InvalidQuery
 from odf_engine_spark.analysis.columns import after_group, output, reference
 from odf_engine_spark.analysis.flow import Flow
 from odf_engine_spark.analysis.intervals import constant
-from odf_engine_spark.analysis.times import FOREVER, Known, Time, known_of, time_of
+from odf_engine_spark.analysis.times import FOREVER, Time, Times, known_of, time_of
 from odf_engine_spark.spark.tree import Tree
 
 Function = Literal["count", "sum", "min", "max", "avg"]
@@ -50,7 +50,7 @@ class Over:
     order: tuple[Order, ...] = ()
 
 
-def read_over(tree: Tree, known: Known) -> Over:
+def read_over(tree: Tree, known: Times) -> Over:
     """Return what a plan's window functions require; raises `InvalidQuery` naming what is supported."""
     partition, order = tree.part("partitionSpec"), tree.part("orderSpec")
     orders = tuple(
@@ -85,7 +85,7 @@ def in_time(tree: Tree, flow: Flow) -> tuple[Flow, int]:
     Also return how long that is after the time by which the OVER orders them.
     """
     order = tree.part("orderSpec")[0].children[0]
-    order_time = time_of(order, flow.known)
+    order_time = time_of(order, flow.times)
     assert order_time is not None
     if order_time.span.upper == FOREVER:
         raise InvalidQuery(text="rows of a join without time bounds cannot be ordered by time")
@@ -98,7 +98,7 @@ def in_time(tree: Tree, flow: Flow) -> tuple[Flow, int]:
     made = replace(
         flow,
         waits=True,
-        known=known,
+        times=known,
         maybe={},
         join_sides=(known,),
         retention=retention,

@@ -18,7 +18,7 @@ from odf_common.data.columns import Operation
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.analysis.columns import output
 from odf_engine_spark.analysis.plan_shape import Node
-from odf_engine_spark.analysis.times import FOREVER, Frame, Known, known_of
+from odf_engine_spark.analysis.times import FOREVER, Frame, Times, known_of
 from odf_engine_spark.plan.delta import ALWAYS, NEVER, Delta, nothing
 from odf_engine_spark.plan.late_records import first_ends
 from odf_engine_spark.plan.segments import Segment, Step
@@ -197,7 +197,7 @@ def _keys(node: Node) -> tuple[dict[int, int], int] | None:
     tree = node.tree
     if tree.kind == "Aggregate":
         keys = tree.part("groupingExpressions")
-        known_columns = node.children[0].flow.known
+        known_columns = node.children[0].flow.times
         own = [_identity(key, known_columns) for key in keys]
         columns = {
             column.id: _identity(column, known_columns) for column in tree.part("aggregateExpressions")
@@ -213,12 +213,12 @@ def _keys(node: Node) -> tuple[dict[int, int], int] | None:
         return key_columns
     known, count = key_columns
     for column in tree.part("projectList"):
-        if column.kind == "Alias" and (source := _identity(column, node.children[0].flow.known)) in known:
+        if column.kind == "Alias" and (source := _identity(column, node.children[0].flow.times)) in known:
             known[column.id] = known[source]
     return known, count
 
 
-def _identity(value: Tree, known: Known) -> object:
+def _identity(value: Tree, known: Times) -> object:
     """Return a value equal for expressions that identify the same rows; a window's edge counts as the window."""
     while value.kind == "Alias" or (
         value.kind == "GetStructField" and isinstance(known_of(value.children[0], known), Frame)

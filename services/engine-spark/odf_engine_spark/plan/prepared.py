@@ -132,7 +132,7 @@ def _compiled(
     _check_names([name for name, _ in columns], vocab)
     if analysed.late is not None:
         check_late(node)
-    of_time = node.flow.known.get(dict(columns)[vocab.event_time_column])
+    of_time = node.flow.times.get(dict(columns)[vocab.event_time_column])
     batch = (
         EXPANDING_RECORDS_PER_BATCH
         if any(part.kind == "Generate" for part in tree.walk())
