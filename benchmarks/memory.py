@@ -1,9 +1,9 @@
 """Peak memory of the processes of a case, as the kernel counts it: resident, in MB, `VmHWM` of each process.
 
-Processes are sampled while the case runs, so an increase in the last `EVERY` seconds of one may be missed. A case's
-processes are those below it, and those of a node that it started, which are detached but inherit a variable; they are
-named by part or program, and of several with one name, the largest is used. Of a node that was given, a part has the
-sum of its processes, in which pages that they share count twice; its peaks are reset with each case.
+Processes are sampled while the case runs, so an increase in the last `SAMPLE_INTERVAL_SECONDS` of one may be missed.
+A case's processes are those below it, and those of a node that it started, which are detached but inherit a variable;
+they are named by part or program, and of several with one name, the largest is used. Of a node that was given, a part
+has the sum of its processes, in which pages that they share count twice; its peaks are reset with each case.
 """
 
 import os
@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from node_under_test import BenchedNode, family, parents_of_all
 
-EVERY: Final = 0.25  # seconds
+SAMPLE_INTERVAL_SECONDS: Final = 0.25
 CASE: Final = "case"
 RESET: Final = "5"  # to /proc/PID/clear_refs
 WORKER: Final = "--multiprocessing-fork"
@@ -63,7 +63,7 @@ class PeakMemory:
         self._note({part: sum(map(_peak, processes)) for part, processes in self._parts().items()})
 
     def _look(self) -> None:
-        while not self._ended.wait(EVERY):
+        while not self._ended.wait(SAMPLE_INTERVAL_SECONDS):
             parents = parents_of_all()
             below = family(os.getpid(), parents) - {os.getpid()}
             for pid in below | self._detached(parents.keys() - below):

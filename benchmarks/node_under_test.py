@@ -18,9 +18,9 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import AddRequest, DescribeReq
 
 TICK: Final = 1 / os.sysconf("SC_CLK_TCK")
 POLL: Final = 0.005  # seconds between two reads of a head
-PATIENCE: Final = 120.0
+RECORDS_TIMEOUT_SECONDS: Final = 120.0
 STARTING: Final = 400.0  # seconds, enough for a busy machine
-QUIET: Final = 0.05  # cores; a node that uses fewer is idle
+IDLE_CORES: Final = 0.05  # a node that uses fewer is idle
 NOT_OURS: Final = ("kafka",)  # the broker's time is not counted as ours
 
 
@@ -84,7 +84,7 @@ class BenchedNode:
         """
         head = self.folder(name) / "refs" / "head"
         seen = b""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + RECORDS_TIMEOUT_SECONDS
         with clients.coordinator(self.node) as coordinator:
             while time.monotonic() < deadline:
                 now, moment = head.read_bytes(), time.monotonic()
@@ -99,7 +99,9 @@ class BenchedNode:
                     >= count
                 ):
                     return moment
-        raise TimeoutError(f"{name} has not got {count} records in {PATIENCE:g} s{self.embedded.logs()}")
+        raise TimeoutError(
+            f"{name} has not got {count} records in {RECORDS_TIMEOUT_SECONDS:g} s{self.embedded.logs()}"
+        )
 
     def effort(self) -> Effort:
         """Return processor time used so far by each part and its children, the broker's left out."""
@@ -128,7 +130,7 @@ class BenchedNode:
         while time.monotonic() < deadline:
             time.sleep(0.5)
             now = self.effort()
-            if now.since(before).seconds < 0.5 * QUIET:
+            if now.since(before).seconds < 0.5 * IDLE_CORES:
                 return
             before = now
 

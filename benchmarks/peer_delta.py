@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deltalake import write_deltalake
 from departures import parse
-from taken import tell_cost, texts
+from peer_io import print_cost, texts
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
                 _fsync(path)
             durable |= written
 
-    tell_cost(copy, Path(name))
+    print_cost(copy, Path(name))
 
 
 def _fsync(path: Path) -> None:

@@ -21,7 +21,7 @@ import faust
 import pyarrow.parquet as pq
 from departures import parse
 from faust.types import StreamT
-from taken import BATCH, processor_seconds
+from peer_io import BATCH, processor_seconds
 
 WITHIN: Final = 1.0  # seconds until a file is written of fewer messages
 SIZE: Final = BATCH // 256  # messages of a file: about the bytes of the other peers' commits

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from departures import parse
-from taken import tell_cost, texts
+from peer_io import print_cost, texts
 
 from odf_common.hashing.logical import logical_hash
 
@@ -32,7 +32,7 @@ def main() -> None:
             with file.open("rb") as written:
                 hashlib.file_digest(written, "sha3_256")
 
-    tell_cost(copy, Path(name))
+    print_cost(copy, Path(name))
 
 
 if __name__ == "__main__":

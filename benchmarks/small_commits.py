@@ -28,7 +28,7 @@ TURN: Final = 100  # commits, then as many of the limit's, so that noise affects
 WARM: Final = 20
 SIZES: Final = {"data": 6_000, "blocks": 600, "refs": 76}  # bytes
 MESSAGE: Final = 600  # bytes
-LIMIT: Final = "3 files and folders fsynced, 2 Kafka messages"
+PEER_NAME: Final = "3 files and folders fsynced, 2 Kafka messages"
 TWICE: Final = Target(judged="ratio", sense="≤", bound=2)
 
 
@@ -84,7 +84,7 @@ class Hop:
 def _row(ours: list[float], limit: list[float], percent: int, target: Target | None = None) -> Row:
     value, against = (1000 * float(np.percentile(times, percent)) for times in (ours, limit))
     case = f"commit of one record, p{percent} of {COMMITS:,}"
-    return held_against(case, value, "ms", peer=(LIMIT, against), target=target)
+    return held_against(case, value, "ms", peer=(PEER_NAME, against), target=target)
 
 
 def _push(ingest: IngestStub, name: str, record: bytes) -> float:

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 BATCH: Final = 16 * 1024 * 1024  # bytes of messages per commit, as in the node
 COUNT: Final = 500  # messages consumed at once
-PATIENCE: Final = 120.0
+MESSAGES_TIMEOUT_SECONDS: Final = 120.0
 
 
 def texts(bootstrap: str, topic: str, count: int) -> Iterator[bytes]:
@@ -27,7 +27,7 @@ def texts(bootstrap: str, topic: str, count: int) -> Iterator[bytes]:
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
     taken, waiting, size = 0, list[bytes](), 0
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + MESSAGES_TIMEOUT_SECONDS
     while taken < count:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{taken} of {count} messages came")
@@ -41,7 +41,7 @@ def texts(bootstrap: str, topic: str, count: int) -> Iterator[bytes]:
     consumer.close()
 
 
-def tell_cost(copy: Callable[[Path], None], folder: Path) -> None:
+def print_cost(copy: Callable[[Path], None], folder: Path) -> None:
     """Copy to two folders in this one; print seconds and processor seconds of the second, warm copy, as JSON."""
     copy(folder / "warm")
     begun, used = time.perf_counter(), processor_seconds()
