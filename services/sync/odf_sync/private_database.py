@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from odf_common.adapters.local.durable import PRIVATE
 from odf_common.adapters.local.faults import translated
 from odf_common.errors import Damaged, StorageUnavailable
 
-PRIVATE_MODE: Final = 0o600
 LOCK_SECONDS: Final = 5.0
 
 
@@ -64,7 +64,7 @@ class PrivateDatabase:
                 if not create and not self._file.exists():
                     return None
                 self._file.parent.mkdir(parents=True, exist_ok=True)
-                self._file.touch(PRIVATE_MODE)
+                self._file.touch(PRIVATE)
         connection = sqlite3.connect(self._file or ":memory:", timeout=LOCK_SECONDS, check_same_thread=False)
         try:
             self._prepare(connection)

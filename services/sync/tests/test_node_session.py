@@ -12,8 +12,9 @@ from odf_testing.builders import a_hash
 from odf_testing.http import running
 
 from odf_common.errors import InvalidInput, NotFound, Unavailable
+from odf_common.ports.store import MAX_REFERENCE_BYTES
 from odf_sync.repositories import pack_format
-from odf_sync.repositories.http_dataset import REF_LIMIT, HttpDataset
+from odf_sync.repositories.http_dataset import HttpDataset
 from odf_sync.smart import connection
 from odf_sync.smart.connection import NodeSession
 from odf_sync.smart.exchange import PUSH
@@ -109,7 +110,7 @@ def test_a_head_that_is_elsewhere_is_read_there() -> None:
 
 @pytest.mark.parametrize(
     ("status", "head", "text"),
-    [(200, "no hash", "not a hash"), (200, HEAD.ljust(REF_LIMIT + 1), "longer than 1024 bytes")],
+    [(200, "no hash", "not a hash"), (200, HEAD.ljust(MAX_REFERENCE_BYTES + 1), "longer than 1024 bytes")],
 )
 def test_what_is_no_head_is_refused(status: int, head: str, text: str) -> None:
     with (

@@ -242,13 +242,13 @@ def test_no_server_is_read_further_than_a_block_or_a_head_may_be_long(
     head = there.head()
     size, length = len(there.block(head)), len(str(head))
     monkeypatch.setattr(http_repository, "BLOCK_LIMIT", size)
-    monkeypatch.setattr(http_repository, "REF_LIMIT", length)
+    monkeypatch.setattr(http_repository, "MAX_REFERENCE_BYTES", length)
     assert len(there.block(there.head())) == size
 
     monkeypatch.setattr(http_repository, "BLOCK_LIMIT", size - 1)
     with pytest.raises(InvalidInput, match=f"longer than {size - 1} bytes"):
         there.block(head)
-    monkeypatch.setattr(http_repository, "REF_LIMIT", length - 1)
+    monkeypatch.setattr(http_repository, "MAX_REFERENCE_BYTES", length - 1)
     with pytest.raises(InvalidInput, match=f"longer than {length - 1} bytes"):
         there.head()
 

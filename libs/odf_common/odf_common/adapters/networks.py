@@ -19,6 +19,7 @@ from odf_common.errors import Refused
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 CONNECT_SECONDS: Final = 10.0
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 NO_TLS: Final = "WRONG_VERSION_NUMBER"  # OpenSSL's reason: the first bytes are those of another protocol
 NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 SITE_LOCAL: Final = ipaddress.IPv6Network("fec0::/10")  # deprecated, and global by `ipaddress`

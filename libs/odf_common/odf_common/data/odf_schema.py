@@ -6,7 +6,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as kind
 
-from odf_common.data.stored_types import TIMESTAMP, decimal_type
+from odf_common.data.stored_types import TIME_UNITS, TIMESTAMP, decimal_type
 from odf_common.errors import InvalidInput
 from odf_common.metadata import data_schema as odf
 from odf_common.metadata.scalars import UInt64
@@ -29,7 +29,6 @@ _PLAIN: Final[Mapping[type, pa.DataType]] = {
     odf.DataTypeString: pa.string(),
 }
 _OF_PLAIN: Final[Mapping[pa.DataType, type]] = {plain: of for of, plain in _PLAIN.items()}
-_UNITS: Final = ("s", "ms", "us", "ns")
 
 
 def to_arrow(schema: odf.DataSchema) -> pa.Schema:
@@ -88,7 +87,7 @@ def _of_time(type_: odf.DataType) -> pa.DataType:
 
 
 def _unit(unit: odf.TimeUnit | None) -> str:
-    return _UNITS[odf.TimeUnit.Millisecond if unit is None else unit]
+    return TIME_UNITS[odf.TimeUnit.Millisecond if unit is None else unit]
 
 
 def from_arrow(schema: pa.Schema) -> odf.DataSchema:
@@ -143,7 +142,7 @@ def _nested(type_: pa.DataType, where: str) -> odf.DataType:
 
 
 def _data_time(type_: pa.DataType, where: str) -> odf.DataType:
-    unit = odf.TimeUnit(_UNITS.index(type_.unit)) if hasattr(type_, "unit") else None
+    unit = odf.TimeUnit(TIME_UNITS.index(type_.unit)) if hasattr(type_, "unit") else None
     if kind.is_date64(type_):
         return odf.DataTypeDate()
     if kind.is_timestamp(type_):

@@ -11,7 +11,12 @@ import pyarrow.types as kind
 from odf_common.errors import InvalidInput
 
 TIMESTAMP: Final = pa.timestamp("ms", "UTC")  # of system time and event time
-_UNITS: Final = ("s", "ms", "us", "ns")
+TIME_UNITS: Final = (
+    "s",
+    "ms",
+    "us",
+    "ns",
+)  # by number of `TimeUnit`, ever finer
 _MAX_DECIMAL128: Final = 38  # digits; more need 256 bits
 
 
@@ -28,7 +33,7 @@ def stored_type(type_: pa.DataType) -> pa.DataType:
 
 def in_unit(values: pa.Array | pa.ChunkedArray, target: pa.DataType) -> pa.Array | pa.ChunkedArray:
     """Return timestamps in another unit, truncated if it is coarser; raises `pa.ArrowInvalid` if they do not fit it."""
-    return values.cast(target, safe=_UNITS.index(target.unit) >= _UNITS.index(values.type.unit))
+    return values.cast(target, safe=TIME_UNITS.index(target.unit) >= TIME_UNITS.index(values.type.unit))
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:

@@ -28,6 +28,7 @@ class ObjectKind(StrEnum):
 # What other nodes fetch, and what can be checked by its name alone.
 NAMED_BY_CONTENT: Final = (ObjectKind.BLOCK, ObjectKind.DATA, ObjectKind.CHECKPOINT)
 CREATION_BYTES: Final = 8
+MAX_REFERENCE_BYTES: Final = 1024  # of a stored reference: it is one hash
 
 
 class BlobReader(Protocol):

@@ -14,13 +14,12 @@ from urllib.parse import urlencode, urlsplit
 
 import urllib3
 
-from odf_common.adapters.networks import cause_of
+from odf_common.adapters.networks import DEFAULT_PORTS, cause_of
 from odf_common.adapters.repository_urls import SMART_PREFIX
 from odf_common.errors import InvalidInput, NotFound, Refused, Unavailable
 from odf_common.service.protection import is_loopback
 from odf_sync.access.access_store import AccessStore
 
-PORTS: Final = {"http": 80, "https": 443}
 CLIENT: Final = "kamu"  # the id that other implementations expect
 GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
 LOGIN_TIMEOUT: Final = urllib3.Timeout(connect=10, read=30)  # seconds
@@ -54,10 +53,10 @@ def origin_of(url: str) -> str:
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise InvalidInput(text=f"{url!r} is not a URL: {error}") from error
-    if parts.scheme not in PORTS or not host:
+    if parts.scheme not in DEFAULT_PORTS or not host:
         raise InvalidInput(text=f"expected http://HOST or https://HOST, got {url!r}")
     shown = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{shown}" + ("" if port in (None, PORTS[parts.scheme]) else f":{port}")
+    return f"{parts.scheme}://{shown}" + ("" if port in (None, DEFAULT_PORTS[parts.scheme]) else f":{port}")
 
 
 def require_encrypted(origin: str) -> None:
@@ -127,7 +126,7 @@ class RemoteLogins:
         status, reply = self._call("POST", url, **_form({"client_id": CLIENT}))
         code = _text(origin, status, reply, "device_code")
         page = _text(origin, status, reply, "verification_uri")
-        if urlsplit(page).scheme not in PORTS or not page.isprintable():
+        if urlsplit(page).scheme not in DEFAULT_PORTS or not page.isprintable():
             raise LoginFailed(text=f"{origin} did not name a web page to log in on")
         return DeviceLogin(
             open=f"{page}{'&' if urlsplit(page).query else '?'}deviceCode={code}",

@@ -12,7 +12,7 @@ from odf_common.adapters.networks import PUBLIC, Networks, cause_of
 from odf_common.codec.signature import SIZE_LIMIT
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import MAX_REFERENCE_BYTES, ObjectKind
 from odf_sync.access.sent_tokens import (
     BucketForbidden,
     NothingVisible,
@@ -38,7 +38,6 @@ from odf_sync.smart.messages import (
 )
 
 HEAD: Final = "refs/head"
-REF_LIMIT: Final = 1024  # bytes
 READ_TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds
 OK, PARTIAL, UNCHANGED, NOT_FOUND = 200, 206, 304, 404
 DENIED: Final = (401, 403)
@@ -108,12 +107,12 @@ class HttpDataset:
     def head(self) -> Multihash:
         """Return the head; raises `NotFound`."""
         with self._opened_head() as answer:
-            text = self.content(answer, HEAD, REF_LIMIT)
+            text = self.content(answer, HEAD, MAX_REFERENCE_BYTES)
             return self._read_head(text, answer.headers)
 
     def head_by(self, session: NodeSession) -> Multihash | None:
         """Return the head, None if there is none, over the connection that an exchange takes next."""
-        found = session.document(self._base + HEAD, self._headers, REF_LIMIT)
+        found = session.document(self._base + HEAD, self._headers, MAX_REFERENCE_BYTES)
         if found is None:
             with suppress(NotFound):
                 return self.head()

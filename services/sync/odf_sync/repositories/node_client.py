@@ -11,14 +11,13 @@ from urllib.parse import urljoin
 import urllib3
 from urllib3.util import parse_url
 
-from odf_common.adapters.networks import Networks, restricted_pools
+from odf_common.adapters.networks import DEFAULT_PORTS, Networks, restricted_pools
 from odf_common.errors import InvalidInput, Unavailable
 from odf_sync.repositories.minimum_rate import paced
 
 MAX_REDIRECTS: Final = 3
 MAX_DISCARDED_BYTES: Final = 16 * 1024  # bytes of a body that are read, so that its connection is used again
 MAX_RETRY_AFTER_SECONDS: Final = 10  # at most, whatever a node asks for
-PORTS: Final = {"http": 80, "https": 443}
 SECRET_HEADERS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
 
 
@@ -99,6 +98,6 @@ def _origin(url: str) -> tuple[str, str, int]:
         parts = parse_url(url)
     except urllib3.exceptions.LocationParseError as error:
         raise InvalidInput(text=f"not a URL: {error}", where=url[:200]) from error
-    if parts.scheme not in PORTS or not parts.host:
+    if parts.scheme not in DEFAULT_PORTS or not parts.host:
         raise InvalidInput(text="expected a URL of http or https", where=url[:200])
-    return parts.scheme, parts.host, PORTS[parts.scheme] if parts.port is None else parts.port
+    return parts.scheme, parts.host, DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port

@@ -9,10 +9,9 @@ from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_common.codec.signature import SIZE_LIMIT
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import MAX_REFERENCE_BYTES, ObjectKind
 from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, RemoteDataset, Sink
 
-REF_LIMIT: Final = 1024  # bytes
 PARALLEL_READS: Final = 16  # signatures at a time
 READ_AHEAD_SIGNATURES: Final = 256
 
@@ -27,7 +26,7 @@ class S3Dataset(RemoteDataset):
 
     def head(self) -> Multihash:
         """Return the head; raises `NotFound`."""
-        return parse_head(self._read("refs/head", REF_LIMIT), self.url)
+        return parse_head(self._read("refs/head", MAX_REFERENCE_BYTES), self.url)
 
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""

@@ -15,8 +15,8 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import NAMED_BY_CONTENT, ObjectKind, require_unmoved
-from odf_sync.repositories.s3_dataset import REF_LIMIT, S3Dataset, parse_head
+from odf_common.ports.store import MAX_REFERENCE_BYTES, NAMED_BY_CONTENT, ObjectKind, require_unmoved
+from odf_sync.repositories.s3_dataset import S3Dataset, parse_head
 
 HEAD_FILE = f"refs/{HEAD}"
 
@@ -66,7 +66,7 @@ class S3Target:
     def move_head(self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash) -> None:
         """Move `refs/head`; raises `HeadMoved` if it is not `expected`, and then nothing has changed."""
         while True:
-            stored = self._bucket.read(HEAD_FILE, limit=REF_LIMIT)
+            stored = self._bucket.read(HEAD_FILE, limit=MAX_REFERENCE_BYTES)
             head = None if stored is None else parse_head(stored.content, self.url)
             require_unmoved(dataset, HEAD, expected, head)
             if self._bucket.put(HEAD_FILE, str(new).encode(), replacing=stored.etag if stored else None):

@@ -17,9 +17,8 @@ from odf_sync.repositories import RemoteDataset
 from odf_sync.repositories.pack_format import BrokenPack
 from odf_sync.smart.archive import ReadSignature, no_signature
 
-MAX_FRUITLESS_ATTEMPTS: Final = (
-    2  # attempts in a row without a signature, each with the retries of its connection
-)
+# In a row that bring nothing, or too slowly; each has the retries of its connection.
+MAX_FRUITLESS_ATTEMPTS: Final = 2
 
 
 @dataclass(eq=False, kw_only=True)

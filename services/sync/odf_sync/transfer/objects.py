@@ -22,15 +22,13 @@ from odf_common.metadata.events import DataEvent, DataSlice, SetDataSchema
 from odf_common.ports.store import BlobStore, ObjectKind
 from odf_sync.repositories import RemoteDataset
 from odf_sync.repositories.minimum_rate import MIN_BYTES_PER_SECOND
+from odf_sync.transfer.block_signatures import MAX_FRUITLESS_ATTEMPTS
 from odf_sync.transfer.partial_files import PartialFile, partial_file
 from odf_sync.transfer.remote_blocks import RemoteBlock
 
 log = structlog.stdlib.get_logger(__name__)
 
 READERS: Final = threading.Semaphore(2)  # slices in memory at a time
-MAX_FRUITLESS_ATTEMPTS: Final = (
-    2  # attempts without a byte, or too slow, each with the retries of its connection
-)
 GRACE_SECONDS: Final = 10.0  # of an attempt: to connect, with retries
 
 

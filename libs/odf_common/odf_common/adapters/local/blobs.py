@@ -20,7 +20,6 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind
 
-NOTE_MODE: Final = 0o600  # settings of a source may have a password
 WRITTEN: Final = frozenset(
     {*map(str, ObjectKind), "refs", "info", "notes"}
 )  # folders of a dataset that are written to
@@ -115,7 +114,8 @@ class LocalBlobStore(BlobStore):
         """Write a note durably, or remove it."""
         file = layout.note_file(self._home, dataset, name)
         if text is not None:
-            durable.write(file, text.encode(), mode=NOTE_MODE)
+            # Settings of a source may have a password.
+            durable.write(file, text.encode(), mode=durable.PRIVATE)
         elif durable.exists(file):
             durable.remove(file)
 

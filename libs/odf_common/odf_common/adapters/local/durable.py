@@ -23,6 +23,7 @@ LOCK_SECONDS: Final = 5.0  # a holder needs milliseconds; one that is stopped mu
 LOCK_POLL: Final = Backoff(first=0.001, most=0.02)
 PENDING: Final = ".pending-"
 READABLE: Final = 0o666  # less what the umask takes
+PRIVATE: Final = 0o600  # keys, passwords and tokens: for the node's user only
 MAX_OPEN_FILES: Final = 128  # files, which are open at a time
 FILES_PER_SYNC: Final = 16  # of them, so that the disk confirms them together
 

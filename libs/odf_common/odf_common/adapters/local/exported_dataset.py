@@ -9,9 +9,7 @@ from odf_common.adapters.local.faults import guarded_methods, open_file, open_to
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
-from odf_common.ports.store import ObjectKind
-
-REF_LIMIT = 1024  # bytes; a reference is one hash
+from odf_common.ports.store import MAX_REFERENCE_BYTES, ObjectKind
 
 
 @guarded_methods
@@ -32,7 +30,7 @@ class FolderDataset:
         """Return the reference's hash; raises `InvalidInput` if the file contains anything else."""
         try:
             with open_file(self.folder / "refs" / ref) as file:
-                text = file.read(REF_LIMIT)
+                text = file.read(MAX_REFERENCE_BYTES)
         except FileNotFoundError:
             return None
         try:

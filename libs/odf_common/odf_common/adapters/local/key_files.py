@@ -15,7 +15,6 @@ from odf_common.identity.did import KEY_BYTES, DatasetId
 from odf_common.identity.keys import PrivateKey
 from odf_common.ports.store import Catalog
 
-MODE: Final = 0o600
 IMPORTED: Final = ".imported"  # next to the key of a dataset that was created on another node
 NODE: Final = "node"  # never a dataset's name: those begin with fed01
 
@@ -105,7 +104,7 @@ def _keep(file: Path, key: PrivateKey) -> None:
     folder = file.parent
     durable.make_folder(folder, mode=0o700)
     pending = folder / f"{durable.PENDING}{uuid.uuid4().hex}"
-    descriptor = os.open(pending, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
+    descriptor = os.open(pending, os.O_WRONLY | os.O_CREAT | os.O_EXCL, durable.PRIVATE)
     try:
         with os.fdopen(descriptor, "wb") as opened:
             opened.write(key.raw)

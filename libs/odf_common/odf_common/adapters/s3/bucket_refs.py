@@ -10,9 +10,8 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, check_ref_name, is_ref_name
 from odf_common.identity.did import DatasetId
 from odf_common.ports.clock import Backoff
-from odf_common.ports.store import RefStore, require_unmoved
+from odf_common.ports.store import MAX_REFERENCE_BYTES, RefStore, require_unmoved
 
-LIMIT: Final = 1024  # bytes read of a reference; it is one hash
 MAX_WRITE_ATTEMPTS: Final = 10
 WRITE_BACKOFF: Final = Backoff(first=0.01, most=0.5)
 REMEDY: Final = "check that no proxy in front of the S3 server changes ETag headers"
@@ -68,7 +67,7 @@ class S3RefStore(RefStore):
         raise StorageUnavailable(file=_name(dataset, ref), why=why, remedy=REMEDY)
 
     def _stored(self, dataset: DatasetId, ref: str) -> StoredObject | None:
-        return self._bucket.read(_name(dataset, ref), limit=LIMIT)
+        return self._bucket.read(_name(dataset, ref), limit=MAX_REFERENCE_BYTES)
 
 
 def _hash_of(stored: StoredObject | None, dataset: DatasetId, ref: str) -> Multihash | None:

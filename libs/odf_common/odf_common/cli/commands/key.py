@@ -7,6 +7,7 @@ from typing import Final
 import click
 
 from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.durable import PRIVATE
 from odf_common.cli.output import output_option, print_object, remark
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.cli.user_input import read_limited
@@ -15,7 +16,6 @@ from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import PrivateKey
 
 MAX_KEY_BYTES: Final = 1024  # of a key file; a key has a tenth of that
-MODE: Final = 0o600
 
 
 @click.group("key", cls=CommandGroup)
@@ -99,7 +99,7 @@ def _dataset(home: Path, ref: str) -> DatasetId:
 
 def _write(file: str, text: str) -> None:
     try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
     except FileExistsError as error:
         raise AlreadyExists(what=f"file {file}") from error
     except OSError as error:
