@@ -105,7 +105,9 @@ def test_a_reference_that_has_already_moved_is_answered_with_its_block(
 def test_an_import_does_not_move_the_head_back(node: Coordinator, cities: DatasetHandle) -> None:
     now = node.push("cities", "Rome", minute=1)
 
-    refused(node, now, imported(node, cities.id, now.state.head, cities.state.head))
+    why = refused(node, now, imported(node, cities.id, now.state.head, cities.state.head))
+
+    assert f"is not in the chain of {cities.state.head}" in why
 
 
 def test_a_chain_whose_head_is_not_stored_is_not_imported(node: Coordinator, cities: DatasetHandle) -> None:
@@ -380,4 +382,6 @@ def test_a_forced_import_of_a_damaged_chain_is_refused(node: Coordinator, cities
     assert before is not None
     node.blobs.remove(cities.id, ObjectKind.BLOCK, [before])
 
-    refused(node, cities, forced(node, cities, theirs.head))
+    why = refused(node, cities, forced(node, cities, theirs.head))
+
+    assert f"block {before}, sequence number 4, is missing" in why

@@ -214,7 +214,7 @@ def test_what_is_no_reference_or_no_block_is_refused(cities: Coordinator) -> Non
         cities.references.set("towns@next", head, None)
     with pytest.raises(NotFound, match="reference next"):
         cities.references.fast_forward(BRANCH)
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="cities@next"):
         cities.editor.rename(BRANCH, "towns")
 
 

@@ -65,7 +65,7 @@ def test_finer_times_are_truncated_where_they_are_compared() -> None:
 
 
 def test_a_column_of_another_type_is_refused() -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="must be a TIMESTAMP or DATE"):
         times(pa.array(["2020-01-01"]))
 
 

@@ -21,7 +21,7 @@ def test_a_draft_whose_watermark_is_refused_leaves_no_slice(make_bench: Callable
     drafter = Drafter(bench.blobs, bench.clock, block_version=3, is_signed=False)
     times = pa.array([1_600_000_000_000], pa.timestamp("ms", "UTC"))
     merged = MergeResult(records=pa.table({"event_time": times, "id": pa.array([1], pa.int64())}))
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="outside the years 1 to 9999"):
         drafter.draft(bench.state, merged, source="default", position=SourcePosition(), watermark=-(10**18))
     assert list(bench.blobs.names(bench.dataset, ObjectKind.DATA)) == []
     draft = drafter.draft(

@@ -80,11 +80,11 @@ def test_names_are_unique_regardless_of_case(directory: Directory) -> None:
         directory.add_account(Name("ALICE"), None)
     with pytest.raises(NotFound):
         directory.set_password(BOB, "long enough")
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="a password has 8"):
         directory.add_account(BOB, "short")
     with pytest.raises(NotFound):
         directory.create_token(BOB, label="")
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="label: expected at most 100"):
         directory.create_token(ALICE, label="two\nlines")
 
 

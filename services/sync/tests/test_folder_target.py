@@ -47,7 +47,7 @@ def test_the_head_moves_only_from_where_it_is_expected(tmp_path: Path) -> None:
     target.move_head(DATASET, expected=a_hash("one"), new=a_hash("two"))
     assert (tmp_path / "cities" / "refs" / "head").read_text() == str(a_hash("two"))
     (tmp_path / "cities" / "refs" / "head").write_text("damaged")
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="not a hash: b'damaged'"):
         target.move_head(DATASET, expected=a_hash("two"), new=a_hash("three"))
 
 

@@ -174,7 +174,7 @@ def test_a_server_without_tls_is_named(here: Here) -> None:
 def test_only_this_machine_is_trusted_without_encryption() -> None:
     for origin in ("http://localhost:1", "http://127.0.0.1", "http://[::1]", "https://node.example"):
         require_encrypted(origin)
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="is not encrypted"):
         require_encrypted("http://localhost.example")
 
 

@@ -211,7 +211,7 @@ def test_short_lists_of_objects_are_read(files: str) -> None:
 )
 def test_an_archive_that_is_not_a_list_of_bytes_is_refused(payload: str) -> None:
     text = encode(MetadataReply(blocks=BlocksBatch(num_blocks=1, payload=b"\1"))).replace("[1]", payload)
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match=r"not a message|expected bytes"):
         decode(text, (MetadataReply,))
 
 

@@ -171,7 +171,7 @@ def test_on_a_node_with_accounts_the_name_has_that_of_the_token_or_the_owner(
 
 @pytest.mark.parametrize("url", ["http://[::1", "ftp://example.org", "http:///path", "http://host:port/"])
 def test_a_url_other_than_http_is_not_requested(url: str) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match=r"expected a URL of http or https|not a URL"):
         NodeClient(url, PUBLIC, timeout=urllib3.Timeout(1), retries=urllib3.Retry(0))
 
 

@@ -106,7 +106,7 @@ def test_an_unreachable_receiver_is_reported_with_the_reason(node: Node, receive
     ],
 )
 def test_an_invalid_url_is_refused(node: Node, url: str) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match=r"^url: "):
         node.add(url)
 
 
@@ -136,7 +136,7 @@ def test_a_dataset_has_one_webhook_per_url_and_a_node_a_limit(
     with pytest.raises(NotFound):
         node.hooks.AddWebhook(pb.AddWebhookRequest(dataset="other", url=receiver.url), NO_CONTEXT)
     for options in ({"events": ["commit"]}, {"algorithm": "rsa"}):
-        with pytest.raises(InvalidInput):
+        with pytest.raises(InvalidInput, match=r"^(event|algorithm): expected"):
             node.add(receiver.url, **options)
     monkeypatch.setattr(store_module, "MAX_WEBHOOKS", 1)
     with pytest.raises(TooManyWebhooks):

@@ -201,7 +201,7 @@ def test_a_damaged_reference_can_be_removed(tmp_path: Path, text: bytes) -> None
 
 @pytest.mark.parametrize("ref", ["", "../head", "a/b", ".hidden", "HEAD"])
 def test_a_reference_stays_in_its_folder(tmp_path: Path, ref: str) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="is not the name of a reference"):
         LocalRefStore(tmp_path).head(a_dataset(), ref)
 
 
@@ -223,7 +223,7 @@ def test_a_dataset_that_is_removed_during_the_search_for_strays_is_not_one(tmp_p
 
 @pytest.mark.parametrize("alias", ["", ".", "..", ".hidden"])
 def test_an_alias_cannot_leave_the_folder(tmp_path: Path, alias: str) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="is not a dataset alias"):
         LocalCatalog(tmp_path).add(an_entry(alias))
 
 

@@ -70,7 +70,7 @@ def test_a_damaged_manifest_is_named_and_can_be_removed(tmp_path: Path, manifest
     known.add(SHOP, "file:///srv/data")
     (tmp_path / "repositories" / "shop.yaml").write_text(manifest)
     (tmp_path / "repositories" / "not a name.yaml").touch()
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match=r"shop\.yaml|expected a URL that begins with file"):
         known.find(SHOP)
     assert known.names() == (SHOP,)
     known.remove(SHOP)

@@ -59,7 +59,7 @@ def test_a_server_presents_a_renewed_certificate_once_it_can_be_used(tmp_path: P
     second, its_key = (file.read_text() for file in self_signed(tmp_path / "renewed"))
     found = asyncio.run(presented((second, key.read_text()), (second, "no key"), (second, its_key)))
     assert found == [first, first, first, second]
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match=r"cert\.pem"):
         server_context(certificate, tmp_path / "missing")
 
 

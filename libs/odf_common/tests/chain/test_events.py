@@ -46,7 +46,7 @@ def test_the_next_block_is_later_than_the_last_whatever_the_clock_shows() -> Non
 
 def test_no_events_make_no_blocks() -> None:
     for past in (None, a_chain().state):
-        with pytest.raises(InvalidInput):
+        with pytest.raises(InvalidInput, match="no events"):
             build_blocks(past, [], system_time=a_time(), version=3)
 
 

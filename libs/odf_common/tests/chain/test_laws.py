@@ -165,13 +165,13 @@ STATE_BYTES = state_to_bytes(a_chain().add_data(2).state)
 def test_damaged_state_bytes_are_refused(at: int, flip: int) -> None:
     raw = bytearray(STATE_BYTES)
     raw[at] ^= flip
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="state of a chain"):
         state_from_bytes(bytes(raw))
 
 
 @given(size=st.integers(0, len(STATE_BYTES) - 1))
 def test_state_bytes_that_are_cut_off_are_refused(size: int) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="state of a chain"):
         state_from_bytes(STATE_BYTES[:size])
 
 
@@ -180,7 +180,7 @@ def test_any_bytes_are_a_state_or_invalid_input(raw: bytes) -> None:
     import zlib
 
     sealed = STATE_BYTES[:5] + zlib.crc32(raw).to_bytes(4, "little") + raw
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="outside the buffer"):
         state_from_bytes(sealed)
 
 

@@ -288,7 +288,7 @@ def test_a_request_has_the_names_of_the_outputs_columns_and_where_to_write() -> 
 
 
 def test_a_dataset_without_transform_makes_no_request() -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="has no transform"):
         request(a_chain().state)
 
 
@@ -335,7 +335,7 @@ def test_an_engine_that_answers_other_offsets_than_it_wrote_is_refused(
     reported: OffsetInterval | None, written: DataSlice | None
 ) -> None:
     response = TransformResponseSuccess(new_offset_interval=reported)
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="the engine reported offsets"):
         next_event(a_derivative(A).state, (), response, new_data=written, new_checkpoint=None)
 
 

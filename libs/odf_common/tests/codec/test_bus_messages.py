@@ -92,5 +92,5 @@ def test_a_message_about_no_dataset_survives_a_round_trip_too() -> None:
     ],
 )
 def test_bytes_that_are_no_message_about_the_key_are_refused(key: str, value: bytes) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match=r"envelope|multibase"):
         decode(key.encode(), value)

@@ -245,7 +245,7 @@ def survives(raw: bytes) -> None:
 @pytest.mark.parametrize("cut", range(0, 160, 7))
 def test_cut_block_is_refused(cut: int) -> None:
     raw = encode_block(MetadataBlock(system_time=Timestamp(0), sequence_number=1, event=AddData()))
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match=r"outside the buffer|exceeds the buffer"):
         decode_block(raw[: min(cut, len(raw) - 1)])
 
 
@@ -302,7 +302,7 @@ def watermark_at(time: bytes) -> Timestamp:
 )
 def test_time_that_does_not_exist_is_refused(time: tuple[int, int, int, int]) -> None:
     year, ordinal, seconds, nanos = time
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match=r"does not exist|is not a time"):
         watermark_at(struct.pack("<iHHII", year, ordinal, 0, seconds, nanos))
 
 
@@ -427,7 +427,7 @@ def test_a_hash_whose_length_differs_from_its_prefix_is_refused(damaged: bytes) 
     )
     raw = encode_message(header)
     assert raw.count(b"\x16\x20") == 1
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="not a multihash"):
         decode_message(BlockHeader, raw.replace(b"\x16\x20", damaged))
 
 

@@ -54,7 +54,7 @@ def test_deeper_nesting_of_other_implementations_is_refused(
 
 
 def test_a_failed_write_leaves_no_state() -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="nested deeper than 64"):
         encode_message(nested(150))
     test_the_deepest_types_survive_a_round_trip()
 

@@ -98,7 +98,7 @@ def test_errors_are_reported_by_column(text: str, column: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "  "])
 def test_an_empty_definition_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="expected a name and a type"):
         ddl_to_schema([text])
 
 

@@ -139,7 +139,7 @@ def test_a_column_that_cannot_be_stored_is_refused_before_a_file_exists(tmp_path
 
 
 def test_a_slice_without_records_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="at least one record"):
         write_slice(a_slice(0), tmp_path / "slice")
     assert not (tmp_path / "slice").exists()
 

@@ -62,7 +62,7 @@ def test_names_of_the_grammar_are_names(text: str) -> None:
 def test_other_strings_are_no_names_anywhere(text: str) -> None:
     for whole in (text, f"a/{text}", f"{text}/a", f"a/b/{text}"):
         for parse in (parse_alias, parse_ref, parse_ref_remote, parse_ref_any):
-            with pytest.raises(InvalidInput):
+            with pytest.raises(InvalidInput, match="is not a reference"):
                 parse(whole)
 
 
@@ -79,9 +79,9 @@ def test_names_ignore_case_and_keep_it() -> None:
 def test_local_reference_is_an_id_or_an_alias() -> None:
     assert parse_ref(str(ID)) == ID
     assert parse_ref("a/b") == Alias(account=name("a"), dataset=name("b"))
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="a/b/c"):
         parse_ref("a/b/c")
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match=r"https://example\.com/x"):
         parse_ref("https://example.com/x")
 
 
@@ -93,7 +93,7 @@ def test_remote_reference_is_an_id_an_alias_or_a_url() -> None:
         repo=name("repo"), account=name("a"), dataset=name("b")
     )
     assert parse_ref_remote("odf+https://example.com/x y") == Url("odf+https://example.com/x y")
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match=r"expected repository/my\.dataset"):
         parse_ref_remote("dataset")
 
 
@@ -104,7 +104,7 @@ def test_any_reference_follows_the_order_of_the_grammar() -> None:
     assert parse_ref_any("a/b") == AmbiguousAlias(first=name("a"), dataset=name("b"))
     assert parse_ref_any("r/a/b") == RemoteAlias(repo=name("r"), account=name("a"), dataset=name("b"))
     assert parse_ref_any("s3+http://host:9000/bucket/") == Url("s3+http://host:9000/bucket/")
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="a/b/c/d"):
         parse_ref_any("a/b/c/d")
 
 
@@ -118,13 +118,13 @@ def test_ambiguous_alias_is_resolved_by_the_known_repositories() -> None:
     "text", ["did:odf:", "did:odf:zzz", "did:odf:f00", "did:key:z6Mk", "DID:ODF:fed01", "a/did:odf:x"]
 )
 def test_broken_ids_are_refused(text: str) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match=r"is not a reference|multibase|not an ed25519 dataset id"):
         parse_ref_any(text)
 
 
 @pytest.mark.parametrize("text", ["://x", "a_b://x", "http://", "http:/x", "+a://x", "http://a\nb"])
 def test_broken_urls_are_refused(text: str) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="expected a dataset's name, its id"):
         parse_ref_any(text)
 
 

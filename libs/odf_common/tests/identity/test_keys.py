@@ -32,5 +32,5 @@ def test_secret_is_not_shown() -> None:
 
 
 def test_key_of_another_length_is_refused() -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="32 bytes, got 5"):
         PrivateKey.from_bytes(b"short")

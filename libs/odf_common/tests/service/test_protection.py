@@ -129,5 +129,5 @@ def test_requests_that_others_may_have_caused_are_not_local(
 def test_tls_is_that_of_the_settings_and_a_bad_file_is_an_error() -> None:
     for tls, variables in ((http_tls, HTTP), (peer_tls, GRPC)):
         assert tls(Settings.from_env({})) is None
-        with pytest.raises(InvalidInput):
+        with pytest.raises(InvalidInput, match="in PEM"):
             tls(Settings.from_env(variables))

@@ -118,5 +118,5 @@ def test_a_string_is_as_long_as_its_length_field_allows() -> None:
     found = split(raw, len(raw))
     assert found is not None
     assert found[0].body[10:12] == b"\xff\xff"
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="65536 bytes cannot be sent"):
         connect("c" * (MAX_STRING_BYTES + 1), None, None)

@@ -123,7 +123,7 @@ def test_nested_decimals_are_exact_too(wanted: pa.DataType) -> None:
     rows = [{"c": {"d": Decimal(7)}, "l": [Decimal("1.25")]}] * 2
     assert read_records(ReadStepNdJson(), [good, good], schema).to_pylist() == rows
     for bad in (f'{{"c":{{"d":{most}}}}}', f'{{"l":[{most}]}}'):
-        with pytest.raises(InvalidInput):
+        with pytest.raises(InvalidInput, match="is not a value of DECIMAL"):
             read_records(ReadStepNdJson(), [good, bad.encode()], schema)
 
 

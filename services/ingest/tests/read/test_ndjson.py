@@ -74,7 +74,7 @@ def test_a_file_with_a_bad_line_is_refused(bad: bytes) -> None:
 
 
 def test_an_empty_message_does_not_hide_a_double_one() -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="is not one JSON object"):
         rows(b'{"id":1}', b"", b'{"id":2}{"id":3}')
 
 

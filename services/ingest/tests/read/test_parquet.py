@@ -80,7 +80,7 @@ def test_nested_decimals_are_refused_too(
 
 @pytest.mark.parametrize("raw", [b"", b"PAR1", b"junk" * 100])
 def test_bytes_that_are_not_parquet_are_refused(raw: bytes) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="is not a Parquet file"):
         read_batch(ReadStepParquet(), raw, None)
 
 

@@ -201,7 +201,7 @@ def test_what_decompresses_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatc
     for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         place = bomb.index(mark, bomb.index(b"cities.dbf", bomb.index(mark) + 1) - 60)
         struct.pack_into("<I", claimed, place + at, 100)
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match=r"CRC-32 for file 'cities\.dbf'"):
         read_batch(ReadStepEsriShapefile(), bytes(claimed), None)
     monkeypatch.setattr(shapefile_zip, "MAX_SHAPEFILE_ENTRIES", 2)
     with pytest.raises(InvalidInput, match="has 3 entries; up to 2 are read"):
