@@ -37,6 +37,9 @@ class Channel:
             raise TimeoutError
         raise PeerClosed(close_code=BYE[0], reason=BYE[1].decode())
 
+    async def receive(self, seconds: float) -> None:
+        await self.closed(seconds)
+
 
 ASKS: Final = {SERVER_CLOSES_HEADER: SERVER_CLOSES}
 NO_HEADERS: Final[dict[str, str]] = {}

@@ -21,10 +21,12 @@ from odf_testing.sync_node import SyncNode
 
 from odf_common.hashing.multihash import Multihash
 from odf_sync.http.smart_protocol import routes, serve_pull, serve_push
-from odf_sync.smart.messages import VERSION, VERSION_HEADER
+from odf_sync.smart.message_json import encode
+from odf_sync.smart.messages import VERSION, VERSION_HEADER, DatasetVisibility, PushRequest, TransferPlan
 
 CITIES: Final = "alice/cities.population"
 HEAD: Final = "f16205b32358ba1169824af9f5f71d362beb5f58932cfca42013f210e16672a94399f"
+OTHER_HEAD: Final = f"f1620{'0' * 64}"
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 CONTINUATION: Final = 0
 TOO_LARGE: Final = 1009
@@ -233,6 +235,52 @@ def test_any_bytes_end_an_exchange_or_leave_it_waiting(base: str, parts: list[by
         code = client.close_code()
         assert code == 0 or 1000 <= code <= 1011
     require_served(base)
+
+
+OTHER_STOP: Final = json.dumps(json.loads(PULL) | {"stop_at": OTHER_HEAD}).encode()
+OTHER_CLAIM: Final = encode(
+    PushRequest(
+        current_head=Multihash.parse(OTHER_HEAD),
+        transfer_plan=TransferPlan(num_blocks=1),
+        force_update_if_diverged=False,
+        visibility_for_created_dataset=DatasetVisibility.PRIVATE,
+    )
+).encode()
+REFUSALS: Final = (("pull", OTHER_STOP, "Internal"), ("push", OTHER_CLAIM, "InvalidHead"))
+
+
+def reason_after_refusal(base: str, refusal: tuple[str, bytes, str], sent: bytes) -> str:
+    """Return why the server closes an exchange that it has refused, once a client has sent something more."""
+    action, asked, kind = refusal
+    with connected(base, action) as client:
+        client.send(TEXT, asked)
+        opcode, payload = client.receive()
+        assert (opcode, list(json.loads(payload)["Err"])) == (TEXT, [kind])
+        client.socket.settimeout(5)  # before the server would close by itself
+        client.socket.sendall(sent)
+        opcode, payload = client.receive()
+    assert (opcode, int.from_bytes(payload[:2])) == (CLOSE, FAULT)
+    fault = json.loads(payload[2:])["Err"]["Internal"]
+    assert fault["phase"] == {action.title(): "MetadataRequest"}
+    return str(fault["error_message"])
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+@pytest.mark.parametrize("sent", [b"{}", b'{"new_blocks": 1}', b"garbage"])
+def test_a_message_after_a_refusal_ends_the_exchange_at_once(
+    base: str, refusal: tuple[str, bytes, str], sent: bytes
+) -> None:
+    reason = reason_after_refusal(base, refusal, frame(TEXT, sent))
+    assert reason == f"the exchange has ended: {refusal[2]}"
+    assert "binary frames" in reason_after_refusal(base, refusal, frame(BINARY, sent))
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_client_that_only_waits_after_a_refusal_is_closed_with_a_true_reason(
+    base: str, refusal: tuple[str, bytes, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "FAULT_SECONDS", 0.2)
+    assert reason_after_refusal(base, refusal, b"") == f"no close after the refusal {refusal[2]}"
 
 
 def test_a_client_that_sends_a_byte_at_a_time_or_nothing_is_disconnected(

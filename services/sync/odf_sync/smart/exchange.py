@@ -203,6 +203,8 @@ class End:
     side: Side
     table: Table
     state: ExchangeState = field(default=ExchangeState.START)
+    refused: str | None = field(default=None, init=False)
+    """The kind of the refusal that was sent, which ends the exchange."""
     _violated: ExchangeState | None = field(default=None, init=False)
 
     def note_sent(self, message: Message) -> None:
@@ -210,9 +212,13 @@ class End:
         turn = next((turn for turn in self._turns(own=True) if turn.fits(message)), None)
         assert turn is not None, f"{type(message).__name__} cannot be sent in state {self.state}"
         self.state = turn.then
+        if isinstance(message, Refusal):
+            self.refused = type(message.fault).__name__
 
     def receive(self, text: str) -> Message:
         """Return the message; raises `ProtocolViolated`, and then nothing more may come."""
+        if self.refused is not None:
+            raise ProtocolViolated(text=f"the exchange has ended: {self.refused}")
         try:
             turns = tuple(self._turns(own=False))
             # Such as when a client continues before the server has answered.

@@ -234,13 +234,21 @@ def _unfit(request: web.Request) -> web.Response | None:
     return None
 
 
+async def _closed_after_refusal(channel: Channel) -> None:
+    """Wait for the client to close; raises `PeerClosed`, `ProtocolViolated` if it sends more, or `TimeoutError`."""
+    try:
+        await channel.receive(FAULT_SECONDS)
+    except TimeoutError as error:
+        raise TimeoutError(f"no close after the refusal {channel.end.refused}") from error
+
+
 async def _run(channel: Channel, request: web.Request, serve: Serve) -> None:
     """Serve an exchange to its end; a fault is sent as a close frame's reason."""
     facts = {"path": request.path}
     try:
         await serve(channel)
-        if channel.end.state is not ExchangeState.DONE:  # the client closes after a refusal
-            await channel.closed(FAULT_SECONDS)
+        if channel.end.state is not ExchangeState.DONE:
+            await _closed_after_refusal(channel)
         if request.headers.get(SERVER_CLOSES_HEADER) != SERVER_CLOSES:
             with suppress(TimeoutError):
                 await channel.closed(FAULT_SECONDS)
