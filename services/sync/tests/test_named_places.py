@@ -223,6 +223,21 @@ def test_a_url_that_cannot_be_pushed_to_names_the_one_that_can(url: str, advice:
         assert caught.value.advice() == advice
 
 
+@pytest.mark.parametrize(
+    "url", ["http://joe:secret@h/x", "odf+http://joe:secret@h/x", "s3://key:secret@bucket/x"]
+)
+def test_a_url_with_a_password_is_neither_read_nor_kept(known: LocalRepositories, url: str) -> None:
+    for refused in (
+        lambda: locate(known, url),
+        lambda: AliasChange(add_pull=(url,)),
+        lambda: AliasChange(add_push=(url,)),
+    ):
+        with pytest.raises(InvalidInput, match="credentials do not belong in a URL") as caught:
+            refused()
+        assert "secret" not in str(caught.value)
+    assert AliasChange(delete_pull=(url,)).delete_pull == (url,)
+
+
 @pytest.mark.parametrize("location", ["shpo/cities", f"shpo/{ID}"])
 def test_an_alias_in_a_repository_that_is_not_known_is_refused(
     datasets: NodeDatasets, known: LocalRepositories, location: str

@@ -1,5 +1,6 @@
 """URLs of repositories, and of the datasets in them (wire-facts §8)."""
 
+import re
 from typing import Final
 from urllib.parse import quote, urlsplit
 
@@ -11,11 +12,13 @@ WEB: Final = ("http", "https")
 SMART: Final = tuple(SMART_PREFIX + scheme for scheme in WEB)
 BUCKETS: Final = {"s3": None, "s3+http": "http", "s3+https": "https"}
 """The scheme of the bucket's endpoint, if the URL names one."""
+_AUTHORITY_END: Final = re.compile("[/?#]")
 SCHEMES: Final = ("file", *WEB, *SMART, *BUCKETS)
 
 
 def repository_url(text: str) -> str:
     """Return the URL of a repository with a slash at its end; raises `InvalidInput` unless it is one."""
+    require_no_credentials(text)
     try:
         parts = urlsplit(text)
         host, _ = parts.hostname, parts.port
@@ -23,10 +26,6 @@ def repository_url(text: str) -> str:
         raise InvalidInput(text=f"{text!r} is not a URL: {error}") from error
     if parts.scheme not in SCHEMES:
         raise InvalidInput(text=f"expected a URL that begins with {', '.join(SCHEMES)}, got {text!r}")
-    if parts.username is not None or parts.password is not None:
-        raise InvalidInput(
-            text="a URL must not contain a user or a password; tokens are stored by `odf login`"
-        )
     if parts.query or parts.fragment or any(character.isspace() for character in text):
         raise InvalidInput(text=f"a repository's URL has no query, fragment or spaces: {text!r}")
     if parts.scheme == "file":
@@ -35,6 +34,24 @@ def repository_url(text: str) -> str:
     elif not host:
         raise InvalidInput(text=f"{text!r} names no host")
     return text.rstrip("/") + "/"
+
+
+def require_no_credentials(url: str) -> None:
+    """Raise `InvalidInput` if a URL has a user or a password, which would be stored and shown with it.
+
+    Neither is repeated in the message. Anything but a URL passes.
+    """
+    scheme, _, rest = url.partition("://")
+    credentials, at, host = _AUTHORITY_END.split(rest, maxsplit=1)[0].rpartition("@")
+    if not credentials + at:
+        return
+    if scheme in BUCKETS:
+        advice = "set ODF_S3_ACCESS_KEY and ODF_S3_SECRET_KEY"
+    elif scheme in (*WEB, *SMART):
+        advice = f"log in with `odf login {scheme.removeprefix(SMART_PREFIX)}://{host}`, and give the URL without them"
+    else:
+        advice = "give it without them"
+    raise InvalidInput(text=f"credentials do not belong in a URL; {advice}")
 
 
 def dataset_url(base: str, dataset: RemoteAlias | str) -> str:

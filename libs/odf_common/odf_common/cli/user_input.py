@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import click
 
+from odf_common.adapters.repository_urls import require_no_credentials
 from odf_common.adapters.secrets import MAX_SECRET_BYTES, read_secret, secret_in
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.metadata.scalars import Timestamp
@@ -85,11 +86,12 @@ def require_short(content: bytes, most: int, name: str) -> None:
 
 
 def absolute_url(url: str) -> str:
-    """Return the URL; a `file://` one absolute and escaped.
+    """Return the URL; a `file://` one absolute and escaped. Raises `InvalidInput` if it has a user or a password.
 
     `file://localhost/…` is `file:///…`; any other path is relative to the working directory.
     """
     if url[: len(_FILE)].lower() != _FILE:
+        require_no_credentials(url)  # before anything shows the URL
         return url
     path = url[len(_FILE) :]
     if path.lower().startswith(_THIS_MACHINE):

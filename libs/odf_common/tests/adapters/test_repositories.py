@@ -7,7 +7,7 @@ import pytest
 
 from odf_common.adapters.local import durable
 from odf_common.adapters.local.repositories import LocalRepositories, UnknownRepository, index_file
-from odf_common.adapters.repository_urls import dataset_url, repository_url
+from odf_common.adapters.repository_urls import dataset_url, repository_url, require_no_credentials
 from odf_common.errors import AlreadyExists, InvalidInput
 from odf_common.identity.dataset_refs import Name, parse_remote_alias
 from odf_common.metadata.manifest_contents import Repository
@@ -99,6 +99,33 @@ def test_an_invalid_url_of_a_repository_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         repository_url(url)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("https://joe:secret@h:8/a", "`odf login https://h:8`"),
+        ("odf+http://secret@h/a@b", "`odf login http://h`"),
+        ("http://:secret@[::1/a", "`odf login http://[::1`"),
+        ("http://a@secret@h?b", "`odf login http://h`"),
+        ("http://@h", "`odf login http://h`"),
+        ("s3+http://key:secret@h/bucket", "ODF_S3_SECRET_KEY"),
+        ("s3://key:secret@bucket/a", "ODF_S3_SECRET_KEY"),
+        ("ftp://joe:secret@h/a", "without them"),
+    ],
+)
+def test_a_url_with_credentials_is_refused_with_what_to_do_instead(url: str, advice: str) -> None:
+    with pytest.raises(InvalidInput, match="credentials do not belong in a URL") as caught:
+        require_no_credentials(url)
+    assert advice in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["flights@next", "http://h/a@b", "http://h?a@b", "http://h#a@b", "shop/a", ""]
+)
+def test_an_at_sign_elsewhere_is_not_of_credentials(text: str) -> None:
+    require_no_credentials(text)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,12 @@ def test_a_url_means_the_same_everywhere(typed: str, meant: str) -> None:
     assert absolute_url(meant) == meant
 
 
+def test_a_url_with_a_password_is_refused_without_showing_it() -> None:
+    with pytest.raises(InvalidInput, match="odf login http://h`") as caught:
+        absolute_url("odf+http://joe:secret@h/flights")
+    assert "secret" not in str(caught.value)
+
+
 def test_a_folder_may_be_named_from_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from odf_common.adapters.local.repositories import LocalRepositories
-from odf_common.adapters.repository_urls import SMART_PREFIX, dataset_url
+from odf_common.adapters.repository_urls import SMART_PREFIX, dataset_url, require_no_credentials
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity.dataset_refs import (
     AmbiguousAlias,
@@ -41,6 +41,7 @@ def locate(repositories: LocalRepositories, text: str, token_for: TokenFor = no_
     """
     match parse_ref_any(text):
         case Url():
+            require_no_credentials(text)
             return Location(url=text)
         case AmbiguousAlias(first=repo, dataset=dataset):
             base = repositories.find(repo).url

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.adapters.repository_urls import require_no_credentials
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases, remote_aliases
 from odf_common.errors import InvalidInput, NotFound, OdfError
@@ -30,7 +31,12 @@ class AliasChange:
     delete_push: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise `InvalidInput` unless what is added names a remote dataset, which URLs to push to can be pushed to."""
+        """Raise `InvalidInput` unless what is added names a remote dataset, which URLs to push to can be pushed to.
+
+        A URL with a password is refused: aliases are stored and listed as they are.
+        """
+        for location in (*self.add_pull, *self.add_push):
+            require_no_credentials(location)
         for location in self.add_pull:
             parse_ref_remote(location)
         for location in self.add_push:

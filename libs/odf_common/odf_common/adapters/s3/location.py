@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, Self
 from urllib.parse import SplitResult, urlsplit
 
-from odf_common.adapters.repository_urls import BUCKETS
+from odf_common.adapters.repository_urls import BUCKETS, require_no_credentials
 from odf_common.errors import InvalidInput
 
 AWS: Final = "https://s3.amazonaws.com"
@@ -37,10 +37,7 @@ class S3Location:
             raise InvalidInput(text=f"expected {FORMS}") from error
         if parts.scheme not in BUCKETS:
             raise InvalidInput(text=f"expected {FORMS}, got the scheme {parts.scheme!r}")
-        if "@" in parts.netloc:  # not repeated in the message: it may have a password
-            raise InvalidInput(
-                text="credentials do not belong in a URL; set ODF_S3_ACCESS_KEY and ODF_S3_SECRET_KEY"
-            )
+        require_no_credentials(url)
         if parts.query or parts.fragment:
             raise InvalidInput(text=f"expected {FORMS}, got a query or a fragment")
         endpoint, path = _endpoint(parts)
