@@ -163,7 +163,7 @@ class StorageUnavailable(Unavailable):
         )
 
     def advice(self) -> str:
-        return f"{self.remedy}; work then continues automatically"
+        return self.remedy
 
 
 @dataclass(eq=False, kw_only=True)
@@ -212,6 +212,15 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
 def with_advice(error: OdfError) -> str:
     """Return the error and its advice as one text, for a message with one field for both."""
     return "; ".join(filter(None, (str(error), error.advice())))
+
+
+def advice_while_retried(error: OdfError) -> str:
+    """Return the advice on an error that stops a service's work until a retry succeeds.
+
+    It says so, since nothing has to be repeated; a command that has failed with the same error has to be.
+    """
+    advice = error.advice()
+    return f"{advice}; work then continues automatically" if isinstance(error, StorageUnavailable) else advice
 
 
 def explained(error: OdfError) -> str:

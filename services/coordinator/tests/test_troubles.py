@@ -10,7 +10,7 @@ from odf_testing.coordinator import Coordinator
 from odf_testing.guarded import GuardedDict
 from structlog.testing import capture_logs
 
-from odf_common.errors import Unavailable
+from odf_common.errors import StorageUnavailable, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
@@ -40,6 +40,11 @@ def listed(node: Coordinator) -> dict[str, DatasetSummary]:
     ("error", "why", "remedy"),
     [
         (Unavailable(what="the disk", why="EIO"), "the disk cannot be reached: EIO", "it is retried"),
+        (
+            StorageUnavailable(file="refs/head", why="EIO"),
+            "EIO: refs/head",
+            "; work then continues automatically",
+        ),
         (OSError(5, "Input/output error"), "OSError: [Errno 5] Input/output error", "`odf verify towns`"),
         (ZeroDivisionError(), "ZeroDivisionError", "`odf verify towns`"),
     ],

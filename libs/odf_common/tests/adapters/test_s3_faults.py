@@ -71,6 +71,7 @@ def error_of(action: Callable[[], object]) -> OdfError:
     with pytest.raises(OdfError) as caught:
         action()
     assert SECRET_KEY not in explained(caught.value)
+    assert "continues" not in explained(caught.value), "a command has to be repeated"
     return caught.value
 
 

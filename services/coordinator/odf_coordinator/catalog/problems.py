@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from odf_common.errors import OdfError, Unavailable
+from odf_common.errors import OdfError, Unavailable, advice_while_retried
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 
@@ -73,8 +73,8 @@ class Problems:
 
 
 def remedy_of(error: Exception, otherwise: str) -> str:
-    """Return what to do about an error: its own advice, else `otherwise`."""
-    advice = error.advice() if isinstance(error, OdfError) else ""
+    """Return what to do about an error of work that is retried: its own advice, else `otherwise`."""
+    advice = advice_while_retried(error) if isinstance(error, OdfError) else ""
     if advice:
         return advice
     if isinstance(error, Unavailable):

@@ -15,7 +15,7 @@ from odf_common.adapters.local.faults import guarded
 from odf_common.adapters.local.staging import Staging
 from odf_common.chain.state import DEFAULT_SOURCE
 from odf_common.codec.times import time_of
-from odf_common.errors import InvalidInput
+from odf_common.errors import InvalidInput, advice_while_retried
 from odf_common.ports.bus import StoredLetter
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import Catalog, CatalogEntry, require_entry
@@ -160,7 +160,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 dataset_id=str(view.dataset),
                 source_name=DEFAULT_SOURCE,
                 why=f"its polls fail: {view.error}",
-                advice=view.error.advice(),
+                advice=advice_while_retried(view.error),
                 since=None if view.since is None else view.since.ns,
             )
             for view in self._schedule.views()

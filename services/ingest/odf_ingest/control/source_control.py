@@ -8,7 +8,7 @@ from typing import Final
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.dataset.resume_position import checked_position
-from odf_common.errors import InvalidInput, NotFound, OdfError, Refused, with_advice
+from odf_common.errors import InvalidInput, NotFound, OdfError, Refused, advice_while_retried, with_advice
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore, CatalogEntry
@@ -282,7 +282,7 @@ class SourceControl:
             state=seen.state,
             since=str(seen.last or ""),
             why=str(seen.error or ""),
-            advice="" if seen.error is None else seen.error.advice(),
+            advice="" if seen.error is None else advice_while_retried(seen.error),
             next={},
             waiting=None,
             settings=settings,

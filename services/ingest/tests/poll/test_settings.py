@@ -82,6 +82,6 @@ def test_a_polling_source_is_shown_with_its_last_error_and_next_poll(
 
     found = shown(state=PollState.FAILED, last=last, next=following, error=gone)
     assert (found.state, found.since, found.next_poll) == ("failed", str(last), str(following))
-    assert (found.why, found.advice) == (str(gone), gone.advice())
+    assert (found.why, found.advice) == (str(gone), f"{gone.advice()}; work then continues automatically")
     found = shown(state=PollState.IDLE)
     assert (found.since, found.next_poll, found.why, found.advice) == ("", "", "", "")

@@ -203,6 +203,7 @@ def test_only_a_commit_ends_a_problem_that_is_not_the_topics(world: World) -> No
     world.pass_time(BATCH_BACKOFF.first)
     world.owned.readable(world.key)
     assert world.record.trouble is not None
+    assert world.record.trouble.advice == "check the disk and its mount; work then continues automatically"
     world.owned.committed(world.key)
     assert world.record.trouble is None
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from odf_common.errors import OdfError
+from odf_common.errors import OdfError, advice_while_retried
 from odf_common.ports.clock import Backoff
 from odf_ingest.errors import RegistryUnavailable, pauses_source
 from odf_ingest.prepare.preparer import PreparedRecords
@@ -37,7 +37,7 @@ class Trouble:
         return cls(
             since=since,
             why=str(error),
-            advice=error.advice(),
+            advice=advice_while_retried(error),
             tries=tries,
             reason=error.code if isinstance(error, RegistryUnavailable) else TOPIC_UNREADABLE,
             lasts_until_commit=pauses_source(error),
