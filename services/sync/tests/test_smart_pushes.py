@@ -162,9 +162,27 @@ def test_another_dataset_is_not_replaced_even_by_force(here: SyncNode, there: Sy
 def test_a_dataset_has_one_name_on_the_other_node(here: SyncNode, there: SyncNode) -> None:
     with there.served() as base:
         here.push("cities", f"odf+{base}/cities")
-        with pytest.raises(TransferRefused, match=r"refused: the dataset has another name here$"):
+        with pytest.raises(TransferRefused, match=r"refused: it has this dataset as cities$"):
             here.push("cities", f"odf+{base}/towns")
     assert there.head("towns") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cities.of.europe123", "it has this dataset as cities.of.europe123"),
+        ("cities.of.europe1234", "it has this as cities.of.europe1234"),
+        ("cities.of.all.continents.12", "it has this as cities.of.all.continents.12"),
+        ("cities.of.all.continents.123", "it has this dataset under another name"),
+    ],
+)
+def test_the_other_name_is_given_if_a_close_frame_has_room_for_it(
+    here: SyncNode, there: SyncNode, name: str, text: str
+) -> None:
+    with there.served() as base:
+        here.push("cities", f"odf+{base}/{name}")
+        with pytest.raises(TransferRefused, match=rf"the other node refused: {text}$"):
+            here.push("cities", f"odf+{base}/towns")
 
 
 def test_of_two_names_that_are_pushed_at_once_the_second_is_refused(

@@ -263,11 +263,16 @@ _PUSH_PHASES: Final = dict.fromkeys(ExchangeState, Phase.PUSH_OBJECTS) | {
 }
 
 
+def fits_close_frame(refusal: Refusal) -> bool:
+    """Return whether `close_reason` leaves a refusal as it is."""
+    return len(encode(refusal).encode()) <= REASON_BYTES
+
+
 def close_reason(refusal: Refusal) -> bytes:
     """Return the reason of a close frame; a message that does not fit is cut, so that the JSON stays whole."""
     text = encode(refusal)
     # Such a fault has hashes or names that cannot be cut without becoming others: only its kind is sent.
-    if len(text.encode()) > MAX_CLOSE_REASON_BYTES and not isinstance(refusal.fault, Internal):
+    if not fits_close_frame(refusal) and not isinstance(refusal.fault, Internal):
         refusal = Refusal(fault=Internal(phase=Phase.PUSH_TARGET, error_message=type(refusal.fault).__name__))
         text = encode(refusal)
     fault = refusal.fault

@@ -27,7 +27,7 @@ from odf_sync.http.simple_protocol.object_uploads import upload_file
 from odf_sync.http.smart_protocol.serve_pull import url_of
 from odf_sync.smart.archive import PUSHED_BYTES_LIMIT, PUSHED_COUNTED_BYTES, read_signed_archive
 from odf_sync.smart.channel import IDLE_SECONDS, PROMPT_SECONDS, Channel
-from odf_sync.smart.exchange import TransferRefused
+from odf_sync.smart.exchange import TransferRefused, fits_close_frame
 from odf_sync.smart.large_messages import SMALL_BYTES, LargeMessages, message_bytes, seconds_for
 from odf_sync.smart.messages import (
     BlocksAccepted,
@@ -60,7 +60,7 @@ from odf_sync.transfer.push.upload import OFFSET
 PROGRESS_SECONDS: Final = 10.0
 LIST_BYTES: Final = 64 * 1024**2  # of a list of objects, some 250,000, and of answers until the next one
 NOT_BY_FORCE: Final = "a forced push needs the role of a maintainer or owner, and a token that may manage"
-# Of a name that is being pushed to, and of a dataset that the caller may not know of: it has another name here.
+# Of a name that is being pushed to, and of a dataset under another name that the caller may not know of.
 NOT_FREE: Final = "it cannot be created under this name now"
 STALLED_SECONDS: Final = 60.0  # in which nothing of a large message, or of its archive, has arrived
 STALLED_BYTES: Final = 64 * 1024  # fewer in that time are as good as none
@@ -116,7 +116,7 @@ class PushTarget:
             return dataset
         known = self.datasets.catalog.by_id(dataset)
         if known is not None and self.may_find(known):
-            raise _refused(Phase.PUSH_TARGET, "the dataset has another name here")
+            raise _has_another_name(known.alias)
         if known is not None or self.pushes.are_of_others(self.alias, dataset):
             raise _refused(Phase.PUSH_TARGET, NOT_FREE)
         return dataset
@@ -316,6 +316,18 @@ async def _uploaded(channel: Channel, received: Callable[[], int]) -> None:
     raise TimeoutError(
         f"no byte of an object arrived for {MAX_FRUITLESS_MESSAGES} questions and answers about the progress"
     )
+
+
+def _has_another_name(alias: str) -> TransferRefused:
+    """Return the refusal of a dataset that exists under a name; it has the name if a close frame has room for it."""
+    texts = (
+        f"it has this dataset as {alias}",
+        f"it has this as {alias}",
+        "it has this dataset under another name",
+    )
+    refusals = [_refused(Phase.PUSH_TARGET, text) for text in texts]
+    fitting = (refusal for refusal in refusals if fits_close_frame(Refusal(fault=refusal.fault)))
+    return next(fitting, refusals[-1])
 
 
 def _refused(phase: Phase, text: str) -> TransferRefused:
