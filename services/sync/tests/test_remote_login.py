@@ -205,6 +205,9 @@ def test_a_repository_that_wants_another_token_says_how_to_log_in(here: Here) ->
     assert f"`odf login {here.there}`" in caught.value.advice()
 
 
+CHECK_NAME: Final = "check its name, which is ACCOUNT/DATASET on a node with accounts"
+
+
 @pytest.mark.parametrize(
     ("status", "token", "is_bucket", "error", "advice"),
     [
@@ -213,8 +216,8 @@ def test_a_repository_that_wants_another_token_says_how_to_log_in(here: Here) ->
         (403, None, False, LoginRequired, "log in with `odf login {base}`; a login that is stored may have expired"),
         (403, "t", False, AccessForbidden, "ask its owner for a role: `odf access grant`, on that node"),
         (403, None, True, BucketForbidden, "a private bucket is read from s3://BUCKET/PATH, with the credentials"),
-        (404, None, False, NothingVisible, "check its name; or you have no access to it: `odf login {base}`"),
-        (404, "t", False, NotFound, ""),
+        (404, None, False, NothingVisible, f"{CHECK_NAME}; or you have no access to it: `odf login {{base}}`"),
+        (404, "t", False, NothingVisible, f"{CHECK_NAME}; or you have no access to it: ask its owner for a role"),
     ],
 )  # fmt: skip
 def test_a_refusal_says_who_can_help(

@@ -70,17 +70,20 @@ class BucketForbidden(AccessDenied):
 
 @dataclass(eq=False, kw_only=True)
 class NothingVisible(NotFound):
-    """A server has no dataset at a URL that may be read without a token."""
+    """A server has no dataset at a URL that may be read, without a token or with the one that is stored."""
 
     url: str
+    is_logged_in: bool = False
 
     def __str__(self) -> str:
         """Return what is missing."""
         return NotFound.__str__(self)
 
     def advice(self) -> str:
-        """Return the other possible cause."""
-        return f"check its name; or you have no access to it: `{_login_at(self.url)}`"
+        """Return the possible causes."""
+        name = "check its name, which is ACCOUNT/DATASET on a node with accounts"
+        access = "ask its owner for a role" if self.is_logged_in else f"`{_login_at(self.url)}`"
+        return f"{name}; or you have no access to it: {access}"
 
 
 def denied(url: str, status: int, headers: Mapping[str, str], *, is_write: bool = False) -> AccessDenied:

@@ -138,9 +138,8 @@ class HttpDataset:
         try:
             return self.get(HEAD)
         except NotFound as error:
-            if self._headers:
-                raise
-            raise NothingVisible(what=error.what, url=self._base) from error
+            is_logged_in = bool(self._headers)
+            raise NothingVisible(what=error.what, url=self._base, is_logged_in=is_logged_in) from error
 
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""
