@@ -7,6 +7,7 @@ The tag of an object is its hash, also while the node has no copy of it. The tim
 """
 
 import asyncio
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -30,6 +31,8 @@ CONDITIONS: Final = frozenset(
     {hdrs.IF_MATCH, hdrs.IF_NONE_MATCH, hdrs.IF_RANGE, hdrs.IF_MODIFIED_SINCE, hdrs.IF_UNMODIFIED_SINCE}
 )
 ANY: Final = "*"
+# One range of bytes. Several, which are not supported, and ranges in other units are ignored (RFC 9110, section 14.2).
+_RANGE: Final = re.compile(r"bytes=[0-9]*-[0-9]*", re.IGNORECASE)
 
 
 class SentObject(SentFile):
@@ -60,7 +63,8 @@ class SentObject(SentFile):
     async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
         """Send the file, or the range that was asked for."""
         headers = request.headers.copy()
-        if headers.get(hdrs.IF_RANGE, self._tag) != self._tag:
+        is_outdated = headers.get(hdrs.IF_RANGE, self._tag) != self._tag
+        if is_outdated or _RANGE.fullmatch(headers.get(hdrs.RANGE, "")) is None:
             headers.popall(hdrs.RANGE, None)
         for name in CONDITIONS:  # by the times of the file
             headers.popall(name, None)
