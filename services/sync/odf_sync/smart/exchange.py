@@ -265,7 +265,7 @@ _PUSH_PHASES: Final = dict.fromkeys(ExchangeState, Phase.PUSH_OBJECTS) | {
 
 def fits_close_frame(refusal: Refusal) -> bool:
     """Return whether `close_reason` leaves a refusal as it is."""
-    return len(encode(refusal).encode()) <= REASON_BYTES
+    return len(encode(refusal).encode()) <= MAX_CLOSE_REASON_BYTES
 
 
 def close_reason(refusal: Refusal) -> bytes:
