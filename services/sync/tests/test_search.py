@@ -3,11 +3,13 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pyarrow as pa
 import pytest
+from aiohttp import web
 from odf_testing.builders import AChain, a_chain, a_dataset, a_seed
 from odf_testing.clocks import ManualClock
 from odf_testing.http import running
@@ -264,6 +266,35 @@ def test_an_index_of_another_url_is_not_used(here: Search, tmp_path: Path) -> No
     LocalRepositories(here.settings.home).remove(Name("disk"))
     known(here, "disk", (tmp_path / "two").as_uri())
     assert found(here, "weather", repositories=("disk",)) == [("disk/cities", ("description",))]
+
+
+def test_what_was_read_with_one_login_is_not_shown_with_another(here: Search) -> None:
+    logins: dict[str, str] = {}
+
+    async def listed(request: web.Request) -> web.Response:
+        who = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        return web.json_response({"datasets": [{"name": f"{who or 'public'}.flights"}]})
+
+    app = web.Application()
+    app.router.add_get("/datasets", listed)
+    with running(app) as base:
+        known(here, "shop", base)
+        here = replace(here, token_for=lambda _: logins.get("token"))
+
+        def names() -> list[str]:
+            return [one.name for one in results(here, "flights", repositories=("shop",))[0]]
+
+        assert names() == ["shop/public.flights"]
+        for token in ("ann", "bob"):
+            logins["token"] = token
+            assert names() == [f"shop/{token}.flights"]
+        kept = json.loads((here.settings.home / "search" / "shop.json").read_text())
+        assert kept["login"] not in {"", "bob"}, "a hash of the token"
+        logins.clear()
+        assert names() == ["shop/public.flights"]
+    logins["token"] = "ann"
+    hits, (searched,) = results(here, "flights", repositories=("shop",))
+    assert (hits, bool(searched.problem)) == ((), True), "not even if the repository does not answer"
 
 
 def test_an_index_that_cannot_be_kept_does_not_prevent_the_search(

@@ -35,8 +35,8 @@ from odf_sync.repositories.folder_dataset import RemoteFolder
 from odf_sync.search import crawl
 from odf_sync.search import find_datasets as searching
 from odf_sync.search.crawl import Listing, summary_of_chain
-from odf_sync.search.find_datasets import MAX_AGE_MS, Query, Read, Search, SearchedRepository, matching
-from odf_sync.search.index import NOTHING, Index, Indexes
+from odf_sync.search.find_datasets import MAX_AGE_MS, Query, Search, SearchedRepository, matching
+from odf_sync.search.index import NOTHING, Index, Indexes, Read
 from odf_sync.search.own_datasets import OwnDatasets
 from odf_sync.search.summary import DatasetSummary, summary_of
 
@@ -265,7 +265,7 @@ def test_a_silent_repository_delays_a_search_only_for_a_while(
         known.add(Name("mute"), first)
         known.add(Name("new"), second)
         index = Index(listing=Listing(datasets=(earlier,)), read_at_ms=1)
-        Indexes(here.settings.home).keep(Name("mute"), first, index)
+        Indexes(here.settings.home).keep(Read(name=Name("mute"), url=first), index)
         began = time.monotonic()
         here.find(Query(text="rain"))
         datasets, searched = here.find(Query(text="rain"))
@@ -316,7 +316,7 @@ def test_a_search_waits_for_no_read_of_another_url_and_for_none_if_the_index_is_
             "http://127.0.0.1:1/",
             disk.as_uri(),
         ):  # the former one of this name; then the current one
-            reads.begin((Name("disk"), url, None), blocked)
+            reads.begin(Read(name=Name("disk"), url=url), blocked)
             found, (searched,) = here.find(Query(text="rain"))
             assert ([one.name for one in found], searched.problem) == (["disk/a"], "")
     finally:
@@ -327,7 +327,7 @@ def test_a_read_is_started_and_ended_by_one_thread_at_a_time() -> None:
     reads, found = searching.Reads(), SearchedRepository(name="disk", index=NOTHING)
     running: GuardedDict[Read, Future[SearchedRepository]] = GuardedDict(reads._guard)
     reads._running = running
-    assert reads.begin((Name("disk"), "file:///disk", None), lambda: found).result(10) == found
+    assert reads.begin(Read(name=Name("disk"), url="file:///disk"), lambda: found).result(10) == found
     for thread in threading.enumerate():
         if thread.name == "search disk":
             thread.join(10)
@@ -338,7 +338,7 @@ def test_a_read_that_fails_fails_for_all_who_wait_for_it() -> None:
     def fail() -> SearchedRepository:
         raise Damaged(file="index", why="it is damaged")
 
-    begun = searching.Reads().begin((Name("disk"), "file:///disk", None), fail)
+    begun = searching.Reads().begin(Read(name=Name("disk"), url="file:///disk"), fail)
     assert isinstance(begun.exception(10), Damaged)
 
 
@@ -364,10 +364,10 @@ def test_a_repository_that_is_removed_while_it_is_read_has_no_datasets(
         assert goes_on.wait(10)
         return head(self)
 
-    def find(self: Indexes, name: Name, url: str) -> Index:
-        finds.append(name)
+    def find(self: Indexes, read: Read) -> Index:
+        finds.append(read.name)
         if len(finds) > 1:
-            raise NotFound(what=f"repository {name}")
+            raise NotFound(what=f"repository {read.name}")
         return NOTHING
 
     finds: list[Name] = []

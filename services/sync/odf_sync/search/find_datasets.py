@@ -19,7 +19,7 @@ from odf_common.ports.clock import Clock
 from odf_common.service.settings import Settings
 from odf_sync.access.sent_tokens import TokenFor, no_token
 from odf_sync.search.crawl import read_listing
-from odf_sync.search.index import NOTHING, Index, Indexes
+from odf_sync.search.index import NOTHING, Index, Indexes, Read
 from odf_sync.search.own_datasets import OwnDatasets
 from odf_sync.search.summary import DatasetSummary
 
@@ -66,10 +66,6 @@ class SearchedRepository:
     """Why it could not be read now; what its index had was searched."""
 
 
-Read = tuple[Name, str, str | None]
-"""A repository, its URL, and the token that is sent there: what was read with another one is another answer."""
-
-
 class Reads:
     """Reads of repositories that are in progress; thread-safe."""
 
@@ -86,7 +82,7 @@ class Reads:
             begun = self._running[read] = Future[SearchedRepository]()
         # A daemon: the service does not wait for a silent repository when it stops.
         threading.Thread(
-            target=self._complete, args=(read, perform, begun), name=f"search {read[0]}", daemon=True
+            target=self._complete, args=(read, perform, begun), name=f"search {read.name}", daemon=True
         ).start()
         return begun
 
@@ -148,34 +144,39 @@ class Search:
         """Return the index of a repository, known at once if it is not old, else when the repository has been read."""
         answer = Future[SearchedRepository]()
         try:
-            url = repositories.find(name).url
-            index = self._indexes.find(name, url)
-            read = (name, url, self.token_for(url))
+            read = self._read_of(repositories, name)
+            index = self._indexes.find(read)
         except OdfError as error:
             answer.set_result(SearchedRepository(name=str(name), index=NOTHING, problem=str(error)))
             return answer
         if refresh or not 0 <= self.clock.now().ms - index.read_at_ms < MAX_AGE_MS:
-            return self.reads.begin(read, partial(self._read, name, url, index))
+            return self.reads.begin(read, partial(self._read, read, index))
         answer.set_result(SearchedRepository(name=str(name), index=index))
         return answer
 
-    def _read(self, name: Name, url: str, index: Index) -> SearchedRepository:
+    def _read_of(self, repositories: LocalRepositories, name: Name) -> Read:
+        """Return how a repository is read now; raises `UnknownRepository`."""
+        url = repositories.find(name).url
+        return Read(name=name, url=url, token=self.token_for(url))
+
+    def _read(self, read: Read, index: Index) -> SearchedRepository:
         """Return the index of a repository as it is now; the older one if it cannot be read."""
         try:
             now = self.clock.now().ms
-            listing = read_listing(url, index.listing, self.token_for, self.settings)
+            # The token of the read, also if the login has changed since: the index is kept as that login's.
+            listing = read_listing(read.url, index.listing, lambda _: read.token, self.settings)
             index = Index(listing=listing, read_at_ms=now)
-            self._indexes.keep(name, url, index)
+            self._indexes.keep(read, index)
         except OdfError as error:
-            log.info("a repository is not indexed", repository=str(name), why=str(error))
-            return SearchedRepository(name=str(name), index=index, problem=str(error))
-        return SearchedRepository(name=str(name), index=index)
+            log.info("a repository is not indexed", repository=str(read.name), why=str(error))
+            return SearchedRepository(name=str(read.name), index=index, problem=str(error))
+        return SearchedRepository(name=str(read.name), index=index)
 
     def _unanswered(self, repositories: LocalRepositories, name: Name) -> SearchedRepository:
         """Return the earlier index of a repository that is still being read."""
         problem = f"no answer in {SEARCH_SECONDS:g} s; reading it continues in the background"
         try:
-            index = self._indexes.find(name, repositories.find(name).url)
+            index = self._indexes.find(self._read_of(repositories, name))
         except OdfError as error:
             return SearchedRepository(name=str(name), index=NOTHING, problem=str(error))
         return SearchedRepository(name=str(name), index=index, problem=problem)
