@@ -15,6 +15,7 @@ MINIO_FOLDER := $(CURDIR)/$(VENV)/share/odf/minio
 KAFKA_JARS := $(VENV)/share/odf/kafka
 SAMPLES := $(VENV)/share/odf/samples
 PROTO_OUT := libs/odf_common/odf_common/proto
+PROTO_NEW := $(PROTO_OUT)/.new
 PROTO_FILES := $(sort $(shell find proto -name '*.proto'))
 PROJECTS := libs/odf_common services/ingest services/coordinator services/engine-spark services/verifier services/sync tests/support
 PYPROJECTS := $(addsuffix /pyproject.toml,$(PROJECTS))
@@ -190,10 +191,13 @@ $(STAMPS)/spark: $(STAMPS)/requirements services/engine-spark/odf_engine_spark/s
 	@touch $@
 
 # protoc derives module names from paths under proto/; here the modules are under odf_common.proto, so rewrite imports.
+# Each module is renamed into its place, because processes that start meanwhile import them: none is missing at any time.
 $(PROTO_OUT)/.stamp: $(PROTO_FILES) $(STAMPS)/requirements
 	@echo "generating $(PROTO_OUT)"
-	@rm -rf $(PROTO_OUT) && mkdir -p $(PROTO_OUT)
-	@$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$(PROTO_OUT) --pyi_out=$(PROTO_OUT) --grpc_python_out=$(PROTO_OUT) $(PROTO_FILES)
-	@find $(PROTO_OUT) -name '*.py*' -exec sed -i -E 's/^from (odf|engine)(\.[a-z0-9_.]+)? import /from odf_common.proto.\1\2 import /' {} +
-	@find $(PROTO_OUT) -type d -exec touch {}/__init__.py \;
-	@touch $@
+	@rm -rf $(PROTO_NEW) && mkdir -p $(PROTO_NEW) && touch $(PROTO_NEW)/.stamp
+	@$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$(PROTO_NEW) --pyi_out=$(PROTO_NEW) --grpc_python_out=$(PROTO_NEW) $(PROTO_FILES)
+	@find $(PROTO_NEW) -name '*.py*' -exec sed -i -E 's/^from (odf|engine)(\.[a-z0-9_.]+)? import /from odf_common.proto.\1\2 import /' {} +
+	@find $(PROTO_NEW) -type d -exec touch {}/__init__.py \;
+	@cd $(PROTO_NEW) && find . -type d -exec mkdir -p ../{} \; && find . -name '*.py*' -exec mv -f {} ../{} \;
+	@find $(PROTO_OUT) -name '*.py*' ! -newer $(PROTO_NEW)/.stamp -delete # of proto files that no longer exist
+	@mv -f $(PROTO_NEW)/.stamp $@ && rm -rf $(PROTO_NEW)
