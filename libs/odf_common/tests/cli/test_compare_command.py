@@ -31,6 +31,23 @@ def test_the_exit_status_distinguishes_not_equal_from_refused(
     assert cli.main(["compare", "nowhere", "cities"]) == 1
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compare", "http://joe:secret@h/a", "cities"),
+        ("compare", "cities", "http://joe:secret@h/a"),
+        ("push", "cities", "--to", "odf+http://joe:secret@h/a"),
+    ],
+)
+def test_no_command_shows_the_password_of_a_url(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    assert cli.main(arguments) == 1
+    shown = capsys.readouterr()
+    assert "credentials do not belong in a URL" in shown.err
+    assert "secret" not in shown.out + shown.err
+
+
 def test_verify_reads_the_url_of_a_folder_as_pull_does(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 

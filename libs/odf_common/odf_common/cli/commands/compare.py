@@ -38,7 +38,7 @@ def command(*, left: str, right: str, output: str) -> int:
 def _compared(left: str, right: str) -> Comparison:
     if is_remote(left):
         text = "a remote dataset must be on the right; give this node's dataset first"
-        raise InvalidInput(text=text, where=left)
+        raise InvalidInput(text=text, where=absolute_url(left))
     comparison: Comparison
     if is_remote(right):
         request = SyncCompareRequest(ref=left, url=absolute_url(right))
