@@ -6,10 +6,10 @@ Anything malformed raises `InvalidInput`. A union member or an enum value that t
 
 import struct
 from collections.abc import Callable
-from datetime import date
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
+from odf_common.codec.flatbuffers.inline_values import integer_struct, unpack_timestamp
 from odf_common.codec.flatbuffers.untrusted_buffer import Source, UnknownMember
 from odf_common.codec.model_schema import (
     EVENTS,
@@ -30,12 +30,7 @@ from odf_common.codec.model_schema import (
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import UnknownEvent
-from odf_common.metadata.scalars import NANOS, Timestamp
-
-_TIMESTAMP: Final = struct.Struct("<iHHII")
-_CODES: Final = {1: "b", 2: "h", 4: "i", 8: "q"}
-_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
-
+from odf_common.metadata.scalars import Timestamp
 
 _Read = Callable[[Source, int], Any]  # reads the value at a position; for fields: inline in the table
 
@@ -170,8 +165,7 @@ def _unpack(code: str, source: Source, at: int) -> int:
 
 
 def _number_reader(shape: Integer | EnumShape) -> _Read:
-    code = _CODES[shape.width.size]
-    unpack_from = struct.Struct("<" + (code if shape.width.signed else code.upper())).unpack_from
+    unpack_from = integer_struct(shape.width).unpack_from
     if isinstance(shape, Integer):
         return lambda source, at: unpack_from(source.raw, at)[0]
     choices = {choice.value: choice for choice in shape.of}
@@ -239,13 +233,4 @@ def _read_text(source: Source, at: int) -> str:
 
 
 def _read_timestamp(source: Source, at: int) -> Timestamp:
-    year, ordinal, _, seconds, nanos = _TIMESTAMP.unpack_from(source.raw, at)
-    try:
-        first = date(year, 1, 1)
-        day = date.fromordinal(first.toordinal() + ordinal - 1)
-    except ValueError as error:
-        raise InvalidInput(text=f"day {ordinal} of year {year} does not exist") from error
-    # A leap second is written as more than a second of nanoseconds.
-    if day.year != year or seconds >= 86_400 or nanos >= 2 * NANOS:
-        raise InvalidInput(text=f"day {ordinal} of {year} with {seconds} s and {nanos} ns is not a time")
-    return Timestamp(((day.toordinal() - _EPOCH_DAY) * 86_400 + seconds) * NANOS + nanos)
+    return unpack_timestamp(source.raw, at)

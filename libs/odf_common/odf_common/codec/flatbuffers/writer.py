@@ -7,12 +7,12 @@ shows, but is several times slower and cannot write version 2's unaligned timest
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date
 from enum import Enum, auto
 from functools import cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from odf_common.codec.flatbuffers.inline_values import integer_struct, pack_timestamp
 from odf_common.codec.model_schema import (
     MAX_TABLE_DEPTH,
     Boolean,
@@ -29,15 +29,10 @@ from odf_common.codec.model_schema import (
     fields_of,
 )
 from odf_common.errors import InvalidInput
-from odf_common.metadata.scalars import Timestamp
 
 _U32: Final = struct.Struct("<I")
 _I32: Final = struct.Struct("<i")
-_TIMESTAMP: Final = struct.Struct("<iHxxII")
 _PAD: Final = tuple(bytes(n) for n in range(8))
-_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
-_DAY_NS: Final = 86_400_000_000_000
-_CODES: Final = {1: "b", 2: "h", 4: "i", 8: "q"}
 
 
 class Buffer:
@@ -166,7 +161,7 @@ def _write_table(buffer: Buffer, steps: tuple[_Step, ...], values: tuple[Any, ..
             buffer.alignment = max(buffer.alignment, width)
         elif inline is _Inline.TIMESTAMP:
             padding = -size & 3 if buffer.align_structs else 0
-            laid.append(_pack_timestamp(value) + _PAD[padding])
+            laid.append(pack_timestamp(value) + _PAD[padding])
         else:
             if inline is _Inline.UNION:
                 laid.append(numbers[type(value)].to_bytes())
@@ -217,8 +212,7 @@ def _step_of(field: Field) -> _Step:
 def _packer(shape: Integer | Boolean | EnumShape, name: str) -> _Pack:
     if isinstance(shape, Boolean):
         return lambda value: b"\1" if value else b"\0"
-    code = _CODES[shape.width.size]
-    pack = struct.Struct("<" + (code if shape.width.signed else code.upper())).pack
+    pack = integer_struct(shape.width).pack
 
     def packed(value: int) -> bytes:
         try:
@@ -264,14 +258,3 @@ def _wrapper(union: OneOf) -> _Create:
 def union_writer(union: OneOf) -> _Create:
     """Return the function that adds the wrapper table of a union's member."""
     return _wrapper(union)
-
-
-def _pack_timestamp(timestamp: Timestamp) -> bytes:
-    days, within = divmod(timestamp.ns, _DAY_NS)
-    try:
-        day = date.fromordinal(days + _EPOCH_DAY)
-    except (ValueError, OverflowError) as error:
-        raise InvalidInput(text=f"{timestamp.ns} ns since 1970 is outside the years 1 to 9999") from error
-    ordinal = day.toordinal() - date(day.year, 1, 1).toordinal() + 1
-    seconds, nanos = divmod(within, 1_000_000_000)
-    return _TIMESTAMP.pack(day.year, ordinal, seconds, nanos)
