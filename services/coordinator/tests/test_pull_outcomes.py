@@ -181,7 +181,7 @@ class AwayEngine:
     def wait(self, *_: object) -> None:
         self.now += 1
 
-    def lost(self, _: DatasetId) -> str:
+    def missing_dependency(self, _: DatasetId) -> str:
         return next(self._losses)
 
 
