@@ -111,7 +111,7 @@ class Load:
 def committed_by(said: str) -> set[str]:
     """Return the ids of the datasets with commits in a log."""
     lines = (json.loads(line) for line in said.splitlines() if '"records committed"' in line)
-    return {line["dataset"] for line in lines}
+    return {line["dataset_id"] for line in lines}
 
 
 def test_each_instance_reads_its_part_and_one_that_is_killed_is_taken_over(
