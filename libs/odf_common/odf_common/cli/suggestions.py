@@ -1,4 +1,7 @@
-"""Misspelled commands and kinds: the error proposes the nearest name. Imports nothing slow: `odf --help` needs it."""
+"""What to do instead: the nearest name of a command or kind, settings for late records.
+
+Imports nothing slow, as `odf --help` needs it.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -9,6 +12,8 @@ from odf_common.errors import nearest
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from odf_common.proto.odf.node.v1.ingest_pb2 import LateRecords
 
 
 class CommandGroup(click.Group):
@@ -53,3 +58,16 @@ class NameChoice(click.ParamType):
         return [
             CompletionItem(name) for key, name in self._names.items() if key.startswith(incomplete.lower())
         ]
+
+
+def late_remark(late: "LateRecords", dataset: str, source: str) -> str:
+    """Return how many records were late, and what to do so that later ones are not.
+
+    `source`: its name; may be empty if the dataset has no other.
+    """
+    of_source = f" --source {source}" if source else ""
+    command = f"odf source set {dataset} watermarkDelay={late.proposed_delay}{of_source}"
+    return (
+        f"records that arrived after the watermark had passed them: {late.records}, by up to {late.most}; "
+        f"`{command}` holds the watermark back"
+    )

@@ -1,4 +1,4 @@
-from odf_common.cli.commands.source import late_remark
+from odf_common.cli.suggestions import late_remark
 from odf_common.proto.odf.node.v1.ingest_pb2 import LateRecords
 
 LATE = LateRecords(records=2, most="1m", proposed_delay="2m")

@@ -15,9 +15,9 @@ import grpc
 from odf_common.adapters.grpc.client import ServiceFailed
 from odf_common.adapters.local.staging import Staging
 from odf_common.cli import clients
-from odf_common.cli.commands.source import late_remark
 from odf_common.cli.exit_codes import ExitCode
 from odf_common.cli.output import is_wide, output_option, print_rows, progress, remark, shortened
+from odf_common.cli.suggestions import late_remark
 from odf_common.cli.user_input import TIME
 from odf_common.codec.times import time_message_or_none
 from odf_common.dataset.batch_keys import key_in_run

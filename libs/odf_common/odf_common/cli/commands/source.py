@@ -10,11 +10,10 @@ import click
 from odf_common.chain.state import DEFAULT_SOURCE
 from odf_common.cli import clients
 from odf_common.cli.output import output_option, print_object, print_rows, remark
-from odf_common.cli.suggestions import CommandGroup
+from odf_common.cli.suggestions import CommandGroup, late_remark
 from odf_common.cli.user_input import STDIN, Parsed, enter_secret
 from odf_common.dataset.resume_position import checked_position
 from odf_common.proto.odf.node.v1.ingest_pb2 import (
-    LateRecords,
     ResumeSourceRequest,
     SetSourceRequest,
     SourceRequest,
@@ -217,19 +216,6 @@ def _row(source: SourcesReply.Source, *, is_table: bool) -> dict[str, object]:
         "nextPoll": source.next_poll or None,
         "settings": dict(sorted(source.settings.items())),
     }
-
-
-def late_remark(late: LateRecords, dataset: str, source: str) -> str:
-    """Return how many records were late, and what to do so that later ones are not.
-
-    `source`: its name; may be empty if the dataset has no other.
-    """
-    of_source = f" --source {source}" if source else ""
-    command = f"odf source set {dataset} watermarkDelay={late.proposed_delay}{of_source}"
-    return (
-        f"records that arrived after the watermark had passed them: {late.records}, by up to {late.most}; "
-        f"`{command}` holds the watermark back"
-    )
 
 
 def _offsets(positions: Iterable[tuple[int, int]]) -> str:
