@@ -7,7 +7,7 @@ import pytest
 import yaml
 from odf_testing.chains import assert_objects_are_whole, read_chain
 from odf_testing.damage import flip, overwrite
-from odf_testing.embedded import EmbeddedNode
+from odf_testing.embedded import CommandFailed, EmbeddedNode
 from odf_testing.manifests import derivative, root
 from odf_testing.story import Row, Story
 from odf_testing.webserver import serving
@@ -243,7 +243,8 @@ def test_a_repository_that_is_behind_changes_nothing(
     folder = story.copy(notes, tmp_path / "old")
     story.ingest(notes, some(150, 1))
     reader.pull(f"{story.node.node.http}/{notes}")
-    assert reader.pull(f"{folder.as_uri()} --as {notes}")[notes]["state"] == "up-to-date"
+    with pytest.raises(CommandFailed, match="the local chain is ahead: it has 1 block more than that at"):
+        reader.pull(f"{folder.as_uri()} --as {notes}")
     assert reader.records(notes) == [151]
 
 

@@ -2,7 +2,9 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -19,6 +21,7 @@ from odf_common.ports.engine import EngineProgress, OnProgress
 from odf_coordinator.commit.outcomes import Committed
 from odf_coordinator.transforms import scheduler
 from odf_coordinator.transforms.late_counter import late_rows
+from odf_coordinator.transforms.work_queue import Result
 
 PATIENCE_SECONDS = 20.0
 
@@ -145,6 +148,27 @@ def test_a_query_that_failed_is_retried_only_on_request(node: Coordinator, copy:
     node.work()
     assert node.scheduler.problem_of(copy) == ""
     assert node.find("cities.copy").state.last_offset == 1
+
+
+def test_those_who_wait_for_a_run_learn_at_once_that_it_failed(node: Coordinator, copy: DatasetId) -> None:
+    asked, error = threading.Event(), InvalidQuery(text="no")
+
+    def wait() -> Result | None:
+        asked.set()
+        return node.scheduler.wait(copy, ticket, 3 * PATIENCE_SECONDS)
+
+    def fail(*_: object, **__: object) -> None:
+        assert asked.wait(PATIENCE_SECONDS)
+        time.sleep(0.05)  # until it waits
+        raise error
+
+    ticket = node.scheduler.request(copy)
+    with ThreadPoolExecutor(1) as pool, patch.object(node.scheduler, "_steps", fail), capture_logs():
+        waiting = pool.submit(wait)
+        node.work()
+        result = waiting.result(PATIENCE_SECONDS)
+    assert result is not None
+    assert result.error is error
 
 
 def test_an_input_that_is_available_again_is_noticed_on_request(node: Coordinator, copy: DatasetId) -> None:

@@ -18,6 +18,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, Seed
 from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_sync.transfer.compare import LocalAhead
 from odf_sync.transfer.objects import ObjectDiffers
 from odf_sync.transfer.progress import Step
 
@@ -83,8 +84,10 @@ def test_an_older_copy_provides_its_objects_and_the_rest_stays_marked(node: Sync
     lose(node, 100)
     note_drop(node.blobs, dataset, head)
 
-    last(node, older.as_uri())
+    assert last(node, older.as_uri()).state == "restored"
     assert dropped_blocks(node.blobs, dataset) is not None
+    with pytest.raises(LocalAhead):
+        last(node, older.as_uri())
     last(node, VECTOR.as_uri())
     assert dropped_blocks(node.blobs, dataset) is None
 

@@ -28,7 +28,7 @@ from odf_sync.http.endpoints import application
 from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.repositories import HttpDataset, RemoteDataset, RemoteFolder, remote_dataset
 from odf_sync.repositories import http_dataset as http_repository
-from odf_sync.transfer.compare import ChainsDiverged, LocalAhead, admit_all, missing_blocks
+from odf_sync.transfer.compare import ChainsDiverged, admit_all, missing_blocks
 
 VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "datasets"
 CITIES, WEATHER = "cities.population", "polled.weather"
@@ -199,16 +199,14 @@ def test_only_new_blocks_are_fetched() -> None:
     assert set(there.asked) == {block.hash for block in new}
 
 
-def test_a_local_chain_that_is_ahead_lacks_nothing_and_is_refused_unless_it_may_differ() -> None:
+def test_nothing_is_missing_when_the_local_chain_is_ahead() -> None:
     there = RemoteFolder((VECTORS / CITIES).as_uri())
     whole = missing_blocks(there, there.head(), nothing_here, None).blocks
     read = FolderStoreReader(VECTORS / CITIES)
-    with pytest.raises(LocalAhead) as refused:
-        missing_blocks(there, whole[-2].hash, read, whole[-1].hash)
-    assert (refused.value.repository, refused.value.blocks) == (there.url, 1)
-    forced = missing_blocks(there, whole[-2].hash, read, whole[-1].hash, may_diverge=True)
-    assert (forced.common, len(forced.blocks)) == (whole[-2].hash, 0)
-    assert not missing_blocks(there, whole[-1].hash, read, whole[-1].hash).blocks
+    missing = missing_blocks(there, whole[-2].hash, read, whole[-1].hash)
+    assert (missing.common, len(missing.blocks), missing.ahead) == (whole[-2].hash, 0, 1)
+    equal = missing_blocks(there, whole[-1].hash, read, whole[-1].hash)
+    assert (len(equal.blocks), equal.ahead) == (0, 0)
 
 
 def test_another_chain_is_refused_as_diverged() -> None:

@@ -24,7 +24,7 @@ from odf_verifier.report import Damage, Problem, Tally
 from odf_verifier.verification import Verdict
 
 INSTALLED = "new"
-TARGET: Any = SimpleNamespace(name="hourly")
+TARGET: Any = SimpleNamespace(name="hourly", dataset=a_dataset())
 
 
 @dataclass

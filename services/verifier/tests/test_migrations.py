@@ -31,7 +31,7 @@ from odf_verifier.replay import Replay
 from odf_verifier.report import Damage, Problem
 
 A = a_dataset("a")
-TARGET: Any = SimpleNamespace(name="derivative")
+TARGET: Any = SimpleNamespace(name="derivative", dataset=a_dataset())
 
 
 class Migrating:

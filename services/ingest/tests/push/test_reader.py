@@ -7,6 +7,7 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
+from odf_testing.builders import a_dataset
 from structlog.testing import capture_logs
 
 from odf_common.adapters.kafka.records import PollResult
@@ -73,6 +74,7 @@ def sources_of_one_topic(count: int) -> list[PushSource]:
                 offsets=PartitionOffsets({0: 7}),
                 topic=TOPIC,
                 key=number,
+                dataset=a_dataset(),
                 alias="a",
                 name=number,
             ),
@@ -222,6 +224,16 @@ def test_a_fault_of_the_partition_triggers_an_inspection(make_bench: Any, broker
         node.wait(lambda: not broker.faults)
         broker.logs[TOPIC, 0] += [message(2)]
         node.wait(lambda: node.ids == [1, 2])
+
+
+def test_a_fault_of_a_partition_that_is_no_longer_read_disturbs_no_other(
+    make_bench: Any, broker: Broker
+) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        broker.faults = {("gone", 0): "hiccup"}
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.wait(lambda: not broker.faults and node.ids == [1])
 
 
 def test_a_topic_that_is_created_late_is_noticed(make_bench: Any) -> None:
@@ -375,6 +387,7 @@ def test_progress_reports_how_many_messages_wait_for_a_decision_and_metrics_coun
         node.wait(lambda: any(one.ingest_progress.rejected == 2 for _, one in bench.coordinator.sent))
     progress = [one.ingest_progress for _, one in bench.coordinator.sent if one.HasField("ingest_progress")]
     assert progress[-1].rejected_reason == "is not one JSON object"
+    assert max(one.elapsed_ms for one in progress) < 60_000
 
 
 def test_progress_is_sent_at_once(make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

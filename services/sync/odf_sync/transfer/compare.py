@@ -64,6 +64,8 @@ class MissingBlocks:
 
     common: Multihash | None
     blocks: RemoteBlocks
+    ahead: int = 0
+    """How many more blocks the local chain has, if it is that of the repository and continues."""
 
 
 def missing_blocks(
@@ -77,23 +79,25 @@ def missing_blocks(
 ) -> MissingBlocks:
     """Return what the local chain lacks; no blocks if it has all of them. They are kept in `spool`, if it is given.
 
-    Raises `LocalAhead` and `ChainsDiverged` unless `may_diverge`, `ChainBroken` for a block that is missing or does not
-    match its hash, and `InvalidInput` for a chain that is too large.
+    Raises `ChainsDiverged` unless `may_diverge`, `ChainBroken` for a block that is missing or does not match its hash,
+    and `InvalidInput` for a chain that is too large.
     """
     fetched = BlockSpool(there, after=here, file=spool)
     try:
         relation = compare(read_here, here, fetched.read, head)
     finally:
         fetched.close()
-    if isinstance(relation, Ahead) and not may_diverge:
-        raise LocalAhead(repository=there.url, blocks=relation.blocks)
     if isinstance(relation, Diverged) and not may_diverge:
         common = None if relation.ancestor is None else str(relation.ancestor)
         raise ChainsDiverged(
             repository=there.url, common_block=common, blocks_here=relation.ours, blocks_there=relation.theirs
         )
     names = fetched.fetched(_only_there(relation))
-    return MissingBlocks(common=common_block(relation, here, head), blocks=RemoteBlocks(fetched, names[::-1]))
+    return MissingBlocks(
+        common=common_block(relation, here, head),
+        blocks=RemoteBlocks(fetched, names[::-1]),
+        ahead=relation.blocks if isinstance(relation, Ahead) else 0,
+    )
 
 
 def compare_with(

@@ -44,7 +44,7 @@ from odf_common.service.settings import Settings
 from odf_sync.repositories import RemoteDataset, SmartDataset, TokenFor, no_token, remote_dataset
 from odf_sync.repositories.locate import Location, locate
 from odf_sync.transfer.block_signatures import fetched_signatures
-from odf_sync.transfer.compare import MissingBlocks, admit_all, compare_with, missing_blocks
+from odf_sync.transfer.compare import LocalAhead, MissingBlocks, admit_all, compare_with, missing_blocks
 from odf_sync.transfer.local_copy import LocalCopy, check_identity, commit, store
 from odf_sync.transfer.objects import RemoteObject, by_object, declared_objects
 from odf_sync.transfer.partial_files import DOWNLOADED, kept_blocks
@@ -81,7 +81,8 @@ def pull(  # noqa: PLR0913 - the options by name
     `source` is a URL or a dataset of a named repository; a dataset that is new gets it as its pull alias, and with
     `privacy` is private if it is there.
 
-    If nothing is new, locally lost objects are fetched again; then the last step is `restored`. They are looked for
+    If nothing is new, or the local chain is ahead, locally lost objects are fetched again; then the last step is
+    `restored`. They are looked for
     once for each head, after data was dropped, and if `rechecks`. Signatures that the copy lacks are fetched only then.
 
     A chain that has diverged, or is ahead, is replaced if `is_forced`; its own blocks stay in the store.
@@ -112,6 +113,8 @@ def pull(  # noqa: PLR0913 - the options by name
         current = None if here is None else datasets.refs.head(here.dataset_id, copy.ref)
         if here is not None and current == head:
             yield from run.restore(here, head, rechecks=rechecks)
+        elif here is not None and missing.ahead and not copy.may_diverge:
+            yield from run.restore_or_refuse(here, head, missing.ahead, rechecks=rechecks)
         else:
             yield from run.update(missing)
 
@@ -149,6 +152,15 @@ class _Pull:
             missing_objects=absent,
             missing_inputs=missing_inputs(self.datasets.catalog, here) if absent else (),
         )
+
+    def restore_or_refuse(
+        self, here: ChainState, head: Multihash, ahead: int, *, rechecks: bool
+    ) -> Iterator[Step]:
+        """Fetch objects that were lost locally from a source that is behind; raises `LocalAhead` if it gives none."""
+        for step in self.restore(here, head, rechecks=rechecks):
+            if step.state == "up-to-date":
+                raise LocalAhead(repository=self.there.url, blocks=ahead)
+            yield step
 
     def update(self, missing: MissingBlocks) -> Iterator[Step]:
         """Fetch the blocks that are missing here, with what they declare, and move the reference."""
