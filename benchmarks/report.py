@@ -1,14 +1,14 @@
 """The results of the cases, as a table and as `results.json`."""
 
-import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from code_shape import shapes_of
 from rich.table import Table
 from rows import Row
 
@@ -24,14 +24,13 @@ class Outcome:
     """The result of a case: its rows, or the error it failed with; `waiting` is the load by others.
 
     That is the number of processes that ran or were runnable just before the case began. `memory` is each process's
-    peak in MB. `code` has a digest of each module of this folder that ran, by its file's name.
+    peak in MB.
     """
 
     rows: Sequence[Row] = ()
     error: str | None = None
     waiting: float = 0.0
     memory: Mapping[str, float] = field(default_factory=dict)
-    code: Mapping[str, str] = field(default_factory=dict)
 
 
 def table_of(outcomes: Mapping[str, Outcome], cores: int) -> Table:
@@ -62,7 +61,7 @@ def write(outcomes: Mapping[str, Outcome], file: Path, *, cores: int, names: Seq
     known = json.loads(file.read_text())["cases"] if file.exists() else {}
     moment = f"{datetime.now(UTC):%Y-%m-%dT%H:%MZ}"
     where = {"date": moment, "cores": cores, **_machine()}
-    new = {name: {**where, **_plain(outcome)} for name, outcome in outcomes.items()}
+    new = {name: {**where, "code": shapes_of(name), **_plain(outcome)} for name, outcome in outcomes.items()}
     cases = known | new
     ordered = {name: cases[name] for name in names if name in cases}
     file.write_text(json.dumps({"cases": ordered}, indent=2, ensure_ascii=False) + "\n")
@@ -72,12 +71,6 @@ def changed_file() -> str:
     """Return a changed file of the tree, other than a former run's results; empty if the tree is that of a commit."""
     excluded = [f":(top,exclude){file}" for file in RESULTS]
     return _said("git", "status", "--porcelain", "--untracked-files=no", "--", ":/", *excluded)
-
-
-def code_of(files: Iterable[Path]) -> dict[str, str]:
-    """Return a digest of each file by its name, in its order: `docs/generate.py` says when one has changed since."""
-    digests = {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:8] for file in files}
-    return dict(sorted(digests.items()))
 
 
 def _machine() -> dict[str, str]:
@@ -106,8 +99,7 @@ def _plain(outcome: Outcome) -> dict[str, object]:
     if outcome.error is not None:
         return {"failed": True}
     memory = dict(sorted(outcome.memory.items()))
-    rows = [row.plain() for row in outcome.rows]
-    return {"waiting": outcome.waiting, "memory_mb": memory, "code": dict(outcome.code), "rows": rows}
+    return {"waiting": outcome.waiting, "memory_mb": memory, "rows": [row.plain() for row in outcome.rows]}
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -30,7 +30,7 @@ import structlog
 from memory import PeakMemory
 from node_under_test import BenchedNode, running_node
 from odf_testing.embedded import EmbeddedNode
-from report import Outcome, changed_file, code_of, memory_of, table_of, write
+from report import Outcome, changed_file, memory_of, table_of, write
 from rich.console import Console
 from rows import Plain, Row, row_of
 
@@ -64,7 +64,6 @@ LONG: Final = (
 )  # alone too, and only when they are named
 NAMES: Final = (*ALONE, *LONG, *WITH_NODE)
 RESULTS: Final = Path(__file__).with_name("results.json")
-AROUND: Final = frozenset({"run", "report", "memory", "rows"})  # modules that change no number
 CORES: Final = multiprocessing.cpu_count()
 SAMPLES: Final = 10  # of the number of runnable processes
 OUT: Final = Console(width=None if sys.stdout.isatty() else 190)
@@ -127,21 +126,18 @@ def _measured(name: str, home: Path | None) -> Outcome:
         announced = _announced(f"{name} ({waiting:g} processes running before it)")
         node = None if home is None else BenchedNode(EmbeddedNode(home))
         with announced, PeakMemory(node) as memory, ProcessPoolExecutor(1, mp_context=spawn) as pool:
-            rows, code = pool.submit(_run_case, name, home).result()
+            rows = pool.submit(_run_case, name, home).result()
     except Exception as error:  # noqa: BLE001 - the other cases continue, and the exit status is 1
         return Outcome(error=_text(error))
-    return Outcome(rows=rows, waiting=waiting, memory=memory.peaks, code=code)
+    return Outcome(rows=rows, waiting=waiting, memory=memory.peaks)
 
 
-def _run_case(name: str, home: Path | None) -> tuple[list[Row], Mapping[str, str]]:
-    """Run a case in this process, which does nothing else and logs warnings only; return the code that ran, too."""
+def _run_case(name: str, home: Path | None) -> list[Row]:
+    """Run a case in this process, which does nothing else and logs warnings only."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     run: Callable[..., list[Row | Plain]] = importlib.import_module(name).run
     results = run() if home is None else run(BenchedNode(EmbeddedNode(home)))
-    rows = [result if isinstance(result, Row) else row_of(result) for result in results]
-    files = {Path(getattr(module, "__file__", None) or "/") for module in tuple(sys.modules.values())}
-    folder = Path(__file__).parent
-    return rows, code_of(file for file in files if file.parent == folder and file.stem not in AROUND)
+    return [result if isinstance(result, Row) else row_of(result) for result in results]
 
 
 def _waiting() -> float:

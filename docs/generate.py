@@ -5,8 +5,9 @@ start Spark's and Faust's modules. A test holds that the files are current.
 """
 
 import ast
-import hashlib
+import importlib
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ PACKAGES: Final[Mapping[str, str]] = {
     "services/verifier/odf_verifier": "verifier",
     "services/sync/odf_sync": "sync",
 }
+sys.path.append(str(ROOT / "benchmarks"))
+code_shape: Final = importlib.import_module("code_shape")
 NOTICE: Final = "<!-- Generated from the code by `make docs`; do not edit. -->\n"
 WIDTH: Final = 100  # characters of help texts
 ROOT_ERROR: Final = "OdfError"
@@ -47,7 +50,8 @@ MEASUREMENTS_INTRO: Final = """\
 What the benchmarks last measured, each number next to its limit or peer from the same run. A ratio is better when
 larger for rates, and when smaller for times, costs and sizes. Machines differ and are shared: with more than a few
 other processes running, only ratios are meaningful. What a case does, and what its peer does less, is described at the
-top of `benchmarks/CASE.py`. Where that code has changed since, the section says so.
+top of `benchmarks/CASE.py`. Where that code has changed since, other than in its
+names, the section says so.
 """
 PARTS: Final = ("ingest", "coordinator", "engine-spark", "verifier", "sync", "views", "kafka", "redis")
 PARTS_INTRO: Final = """\
@@ -275,12 +279,11 @@ def _case(name: str, case: Mapping[str, Any]) -> str:
 
 
 def changed_since(case: Mapping[str, Any]) -> list[str]:
-    """Return which modules of a benchmark are not what they were when it ran."""
+    """Return which modules of a benchmark do not do what they did when it ran; other names are no change."""
     return [
         name
         for name, digest in case.get("code", {}).items()
-        if not (file := ROOT / "benchmarks" / name).exists()
-        or hashlib.sha256(file.read_bytes()).hexdigest()[:8] != digest
+        if not (file := ROOT / "benchmarks" / name).exists() or code_shape.shape_of(file) != digest
     ]
 
 

@@ -1,6 +1,5 @@
 """Numbers in documents are generated from benchmarks/results.json, and the commands that measure them exist."""
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -8,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
-from docs.generate import PARTS, REFERENCE, RESULTS, ROOT, changed_since, part_peaks
+from docs.generate import PARTS, REFERENCE, RESULTS, ROOT, changed_since, code_shape, part_peaks
 
 from odf_common.embedded.doctor_checks import ADVISED_MEMORY_BYTES
 
@@ -55,12 +54,28 @@ def test_every_case_says_where_it_ran_and_what_memory_it_took() -> None:
 
 def test_a_benchmark_that_has_changed_since_is_named() -> None:
     file = ROOT / "benchmarks" / "rows.py"
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()[:8]
+    digest = code_shape.shape_of(file)
     assert changed_since({"code": {"rows.py": digest}}) == []
     assert changed_since({"code": {"rows.py": digest[::-1] + "0", "gone.py": digest}}) == [
         "rows.py",
         "gone.py",
     ]
+
+
+def test_a_case_is_made_of_its_module_and_of_those_that_it_imports() -> None:
+    assert {"push_chain.py", "one_new_block.py", "transfer_peers.py"} <= code_shape.shapes_of(
+        "push_chain"
+    ).keys()
+    assert "nexmark.py" not in code_shape.shapes_of("push_chain")
+
+
+def test_a_benchmark_that_was_only_renamed_has_not_changed(tmp_path: Path) -> None:
+    texts = ("LIMIT = 5\n", "import os\n\nMOST = 5\n", "LIMIT = 6\n", "LIMIT = 5 + 0\n", "LIMIT = '5'\n")
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.py").write_text(text)
+    first, renamed, *others = [code_shape.shape_of(tmp_path / f"{number}.py") for number in range(len(texts))]
+    assert first == renamed
+    assert first not in others
 
 
 def test_every_limit_or_peer_has_a_label() -> None:
