@@ -6,14 +6,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from aiohttp import web
+from aiohttp import WSMessage, web
 from odf_testing.http import running
 
 from odf_common.errors import Unavailable
 from odf_sync.smart import channel as channel_module
 from odf_sync.smart.channel import Channel, PeerClosed, _TextFrames
 from odf_sync.smart.connection import Connection, connected
-from odf_sync.smart.exchange import PUSH, End, Side
+from odf_sync.smart.exchange import PULL, PUSH, End, Side
 
 
 class Ending:
@@ -114,3 +114,17 @@ def test_frames_are_written_only_as_fast_as_their_reader_reads() -> None:
     with pytest.raises(ConnectionResetError):
         asyncio.run(frames.write("1" * size + "2" * size + "3" * size + "4"))
     assert order == [b"\1" + length + b"1" * size, "drained", b"\0" + length + b"2" * size, "drained"]
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+def test_an_expired_wait_ends(seconds: float) -> None:
+    """aiohttp takes 0 s for no limit."""
+
+    class Socket:
+        async def receive(self, limit: float | None) -> WSMessage:
+            assert limit is not None
+            assert 0 < limit < 1
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(Channel(cast("Any", Socket()), End(side=Side.SERVER, table=PULL)).receive(seconds))

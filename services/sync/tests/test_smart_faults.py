@@ -489,17 +489,3 @@ def test_late_answers_do_not_prolong_the_wait_for_a_message() -> None:
         asyncio.run(expect())
     assert waits[0] == 0.03
     assert all(later is not None and later < 0.011 for later in waits[1:])
-
-
-@pytest.mark.parametrize("seconds", [0.0, -1.0])
-def test_an_expired_wait_ends(seconds: float) -> None:
-    """aiohttp takes 0 s for no limit."""
-
-    class Socket:
-        async def receive(self, limit: float | None) -> WSMessage:
-            assert limit is not None
-            assert 0 < limit < 1
-            raise TimeoutError
-
-    with pytest.raises(TimeoutError):
-        asyncio.run(Channel(cast("Any", Socket()), End(side=Side.SERVER, table=PULL)).receive(seconds))

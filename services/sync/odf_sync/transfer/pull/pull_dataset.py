@@ -82,8 +82,8 @@ def pull(  # noqa: PLR0913 - the options by name
     `privacy` is private if it is there.
 
     If nothing is new, or the local chain is ahead, locally lost objects are fetched again; then the last step is
-    `restored`. They are looked for
-    once for each head, after data was dropped, and if `rechecks`. Signatures that the copy lacks are fetched only then.
+    `restored`. They are looked for once for each head, after data was dropped, and if `rechecks`. Signatures that the
+    copy lacks are fetched only then.
 
     A chain that has diverged, or is ahead, is replaced if `is_forced`; its own blocks stay in the store.
 
