@@ -3,8 +3,9 @@
 import http.client
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,7 @@ class Here:
     server: GrpcServer
     catalog: LocalCatalog
     directory: Directory
+    stop_serving: Callable[[], None]
 
     def ask(
         self, method: str, path: str, body: Any = None, **headers: str
@@ -125,7 +127,9 @@ def make_here(tmp_path: Path) -> Iterator[Any]:
         authorizer = Authorizer(catalog=catalog, local_writers=who, directory=directory)
         context = running(application(authorizer, routes.endpoints()))
         running_ones.append((context, server))
-        return Here(context.__enter__(), ingest, tmp_path, server, catalog, directory)
+        base = context.__enter__()
+        stop_serving = partial(context.__exit__, None, None, None)
+        return Here(base, ingest, tmp_path, server, catalog, directory, stop_serving)
 
     yield make
     for context, server in running_ones:

@@ -11,6 +11,7 @@ import pytest
 from odf_common.adapters.grpc.bulkheads import Busy
 from odf_common.errors import Unavailable
 from odf_sync.http import ingest_routes
+from odf_sync.http.ingest_client import IngestClient, PushRefused
 
 from .ingest_node import Here
 from .ingest_node import here as here  # noqa: PLC0414 - a fixture
@@ -86,6 +87,29 @@ def test_pushes_that_wait_keep_no_other_from_being_accepted(
         finally:
             here.ingest.may_settle.set()
         assert waiting.result()[0] == 200
+
+
+def test_a_push_that_waits_gets_its_receipt_when_the_service_stops(
+    make_here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest_routes, "WAIT_STEP_SECONDS", 0.05)
+    here = make_here()
+    here.ingest.may_settle.clear()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(here.post)
+        eventually(lambda: len(here.ingest.waits) > 1)
+        here.stop_serving()
+        status, plain = waiting.result(timeout=10)
+    assert (status, plain["state"]) == (202, "accepted")
+
+
+def test_no_call_of_ingest_is_repeated_once_the_service_stops() -> None:
+    ingest = IngestClient("127.0.0.1:1", timeout=60.0)
+    ingest.stop()
+    begin = time.monotonic()
+    with pytest.raises(PushRefused):
+        ingest.show("did:odf:x", "a" * 32)
+    assert time.monotonic() - begin < 30
 
 
 def test_a_push_whose_client_has_gone_stops_waiting(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:

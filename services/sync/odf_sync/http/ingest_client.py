@@ -1,5 +1,6 @@
 """Passes pushes to ingest. Every call may be repeated: the idempotency key identifies the push."""
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,6 +68,16 @@ class IngestClient:
         """Connect on the first call; wait `timeout` seconds for ingest to be restarted."""
         self._stub = PushStub(channel(address, tls))
         self._timeout = timeout
+        self._stopping = threading.Event()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Return whether `stop` was called."""
+        return self._stopping.is_set()
+
+    def stop(self) -> None:
+        """Repeat no call any more: this process ends, and ingest may not come back before it does."""
+        self._stopping.set()
 
     def check(self, request: pb.PushRequest) -> pb.PushTarget:
         """Return the target of a push; raises `PushRefused`."""
@@ -92,6 +103,6 @@ class IngestClient:
             except grpc.RpcError as error:
                 known = error_of(error, "ingest")
                 is_lost = isinstance(known, Unavailable) and not isinstance(known, RemoteError)
-                if not is_lost or time.monotonic() >= until:
+                if not is_lost or self.is_stopping or time.monotonic() >= until:
                     raise _refusal(known, error.code()) from error
-            time.sleep(PAUSE_SECONDS)
+            self._stopping.wait(PAUSE_SECONDS)

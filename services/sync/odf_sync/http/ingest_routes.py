@@ -44,7 +44,7 @@ P = ParamSpec("P")
 CHUNK_BYTES: Final = 1024 * 1024
 PUSH_RETRY_AFTER_SECONDS: Final = 1
 WAIT_SECONDS: Final = 300.0  # for the commit; then the answer is the receipt as it is
-WAIT_STEP_SECONDS: Final = 10.0  # of one call of ingest
+WAIT_STEP_SECONDS: Final = 2.0  # of one call of ingest; a service that stops waits for it
 PUSH_THREADS: Final = 128  # calls of ingest and writes at a time; likewise calls that wait for a commit
 BUSY_CODE: Final = "Busy"  # the error of ingest if too many calls wait
 EVENT_TIME: Final = "odf-event-time"
@@ -112,6 +112,7 @@ class IngestRoutes:
             action=Action.WRITE,
             is_explained=True,
             expect_handler=_say_nothing_yet,
+            on_shutdown=self._stop_waiting,
         )
         yield Endpoint(
             method="GET",
@@ -123,6 +124,10 @@ class IngestRoutes:
             action=Action.WRITE,
             is_explained=True,
         )
+
+    async def _stop_waiting(self, _: web.Application) -> None:
+        """Answer what waits for a commit with its receipt as it is, because the node stops."""
+        self._ingest.stop()
 
     async def _push(self, request: web.Request) -> web.Response:
         entry = dataset_of(request)
@@ -163,12 +168,17 @@ class IngestRoutes:
         return (self._public_url or f"{request.scheme}://{request.host}") + request.path
 
     async def _settled(self, request: web.Request, receipt: pb.PushReceipt) -> pb.PushReceipt:
-        """Return the receipt once it is settled, or as it is after `WAIT_SECONDS`, without ingest or a client."""
+        """Return the receipt once it is settled, or as it is after `WAIT_SECONDS`, without ingest or a client.
+
+        Likewise if this service stops: without an answer, clients would push again what was accepted.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + WAIT_SECONDS
         ref = str(dataset_of(request).dataset_id)
         show = partial(self._ingest.show, ref, receipt.id, WAIT_STEP_SECONDS)
         while receipt.state == "accepted" and loop.time() < until and request.transport is not None:
+            if self._ingest.is_stopping:
+                return receipt
             try:
                 receipt = await loop.run_in_executor(self._waiting, show)
             except PushRefused as error:
