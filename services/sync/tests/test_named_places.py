@@ -238,6 +238,21 @@ def test_a_url_with_a_password_is_neither_read_nor_kept(known: LocalRepositories
     assert AliasChange(delete_pull=(url,)).delete_pull == (url,)
 
 
+@pytest.mark.parametrize("deleted", ["http://joe:secret@h/x?y=1@2", "http://***@h/x?y=1@2"])
+def test_a_password_in_an_alias_that_was_stored_earlier_is_not_listed(
+    datasets: NodeDatasets, known: LocalRepositories, deleted: str
+) -> None:
+    earlier = RemoteAliases(pull=("http://joe:secret@h/x?y=1@2", URL), push=("s3://key:secret@bucket/x",))
+    change_aliases(datasets.blobs, ID, lambda _: earlier)
+    ((_, found),) = listed(datasets, ["cities"], recursive=False)
+    assert found == RemoteAliases(pull=("http://***@h/x?y=1@2", URL), push=("s3://***@bucket/x",))
+    _, found = change(datasets, known, "cities", AliasChange(delete_pull=(deleted,)))
+    assert found == RemoteAliases(pull=(URL,), push=("s3://***@bucket/x",))
+    with pytest.raises(NotFound) as caught:
+        change(datasets, known, "cities", AliasChange(delete_pull=(deleted,)))
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("location", ["shpo/cities", f"shpo/{ID}"])
 def test_an_alias_in_a_repository_that_is_not_known_is_refused(
     datasets: NodeDatasets, known: LocalRepositories, location: str

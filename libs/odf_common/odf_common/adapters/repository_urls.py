@@ -41,9 +41,8 @@ def require_no_credentials(url: str) -> None:
 
     Neither is repeated in the message. Anything but a URL passes.
     """
-    scheme, _, rest = url.partition("://")
-    credentials, at, host = _AUTHORITY_END.split(rest, maxsplit=1)[0].rpartition("@")
-    if not credentials + at:
+    scheme, credentials, host = _credentials(url)
+    if not credentials:
         return
     if scheme in BUCKETS:
         advice = "set ODF_S3_ACCESS_KEY and ODF_S3_SECRET_KEY"
@@ -52,6 +51,19 @@ def require_no_credentials(url: str) -> None:
     else:
         advice = "give it without them"
     raise InvalidInput(text=f"credentials do not belong in a URL; {advice}")
+
+
+def hidden_credentials(url: str) -> str:
+    """Return a URL with stars in the place of a user and a password."""
+    scheme, credentials, _ = _credentials(url)
+    return f"{scheme}://***@" + url.removeprefix(f"{scheme}://{credentials}") if credentials else url
+
+
+def _credentials(url: str) -> tuple[str, str, str]:
+    """Return the scheme of a URL, the user and the password, with the `@` after them, and the host."""
+    scheme, _, rest = url.partition("://")
+    credentials, at, host = _AUTHORITY_END.split(rest, maxsplit=1)[0].rpartition("@")
+    return scheme, credentials + at, host
 
 
 def dataset_url(base: str, dataset: RemoteAlias | str) -> str:

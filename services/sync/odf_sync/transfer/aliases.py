@@ -1,10 +1,10 @@
 """Which datasets of this node have locations to pull from and push to, by the names that users give."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from odf_common.adapters.local.repositories import LocalRepositories
-from odf_common.adapters.repository_urls import require_no_credentials
+from odf_common.adapters.repository_urls import hidden_credentials, require_no_credentials
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases, remote_aliases
 from odf_common.errors import InvalidInput, NotFound, OdfError
@@ -49,10 +49,10 @@ class AliasChange:
             aliases = aliases.with_pull(location)
         for location in self.add_push:
             aliases = aliases.with_push(location)
-        for location in self.delete_pull:
+        for location in map(hidden_credentials, self.delete_pull):
             _require(location, aliases.pull, "pull")
             aliases = aliases.without_pull(location)
-        for location in self.delete_push:
+        for location in map(hidden_credentials, self.delete_push):
             _require(location, aliases.push, "push")
             aliases = aliases.without_push(location)
         return aliases
@@ -73,7 +73,9 @@ def listed(
     if asked:
         chosen = [entry for entry in entries if any(_is_named(entry, ref) for ref in asked)]
         entries = tuple(_with_inputs(datasets, chosen) if recursive else chosen)
-    with_aliases = ((entry, remote_aliases(datasets.blobs, entry.dataset_id)) for entry in entries)
+    with_aliases = (
+        (entry, _without_secrets(remote_aliases(datasets.blobs, entry.dataset_id))) for entry in entries
+    )
     return tuple((entry, aliases) for entry, aliases in with_aliases if aliases != RemoteAliases())
 
 
@@ -86,7 +88,20 @@ def change(
         if not isinstance(named, Url) and named.repo is not None:
             repositories.find(named.repo)
     entry = require_entry(datasets.catalog, ref)
-    return entry, change_aliases(datasets.blobs, entry.dataset_id, requested.applied)
+
+    def changed(aliases: RemoteAliases) -> RemoteAliases:
+        return requested.applied(_without_secrets(aliases))
+
+    return entry, change_aliases(datasets.blobs, entry.dataset_id, changed)
+
+
+def _without_secrets(aliases: RemoteAliases) -> RemoteAliases:
+    """Return aliases without passwords: earlier versions stored them in URLs, which are refused when they are used."""
+    return replace(
+        aliases,
+        pull=tuple(map(hidden_credentials, aliases.pull)),
+        push=tuple(map(hidden_credentials, aliases.push)),
+    )
 
 
 def _is_named(entry: CatalogEntry, ref: str) -> bool:
