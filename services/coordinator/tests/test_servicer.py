@@ -58,6 +58,7 @@ def test_blocks_come_newest_first_up_to_a_limit_and_signed_on_demand(
     ]  # fmt: skip
     assert log(limit=1) == everything[:1]
     assert log(limit=2) == everything[:2]
+    assert log(limit=2**64 - 1) == everything
     assert not any(one.HasField("signature") for one in everything)
     node.blobs.put(known.id, ObjectKind.SIGNATURE, known.state.head, b"signed")
     signed = log(with_signatures=True)

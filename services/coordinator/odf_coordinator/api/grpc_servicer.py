@@ -1,5 +1,6 @@
 """The gRPC service `odf.node.v1.Coordinator`: maps requests to calls, results to replies. The server maps errors."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -92,7 +93,7 @@ class Servicer(CoordinatorServicer):
         datasets = self._parts.datasets
         stored = StoredDataset(handle.id, datasets.blobs, datasets.refs)
         blocks = iterate(stored.read_block, handle.state.head)
-        for name, _, raw in islice(blocks, request.limit or None):
+        for name, _, raw in islice(blocks, min(request.limit, sys.maxsize) or None):
             signature = None
             if request.with_signatures:
                 signature = stored_signature(stored, name)
