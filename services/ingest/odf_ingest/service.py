@@ -28,6 +28,7 @@ from odf_ingest.accept.receipts import Receipts
 from odf_ingest.api.arrow_streams import ArrowStreams
 from odf_ingest.api.bus_handlers import Notices, subscriptions
 from odf_ingest.api.grpc_servicer import IngestServicer
+from odf_ingest.api.lookup import PushTargets
 from odf_ingest.api.push_servicer import PushServicer
 from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.committer import BatchCommitter, Proposals
@@ -99,7 +100,7 @@ def _registering(*services: Register) -> Register:
 
 
 def _pushes(env: Environment, queues: CommitQueues, preparer: Preparer) -> PushServicer:
-    receipts = Receipts(env.settings.home)
+    receipts, targets = Receipts(env.settings.home), _targets(env)
     pool = ElasticPool(PUSH_THREADS, name="accepted")
     rejecting = _rejecting(env)
     parts = Parts(receipts=receipts, queues=queues, preparer=preparer, rejecting=rejecting, pool=pool)
@@ -110,15 +111,20 @@ def _pushes(env: Environment, queues: CommitQueues, preparer: Preparer) -> PushS
         staging=Staging(env.settings.home),
         clock=env.clock,
         streams=ArrowStreams(
-            catalog=env.catalog,
+            targets=targets,
             queues=queues,
             preparer=preparer,
             rejecting=rejecting,
             clock=env.clock,
             scratch=env.blobs.scratch,
         ),
-        require_owned=partial(require_owned, env.settings.home / "keys", env.catalog),
+        targets=targets,
     )
+
+
+def _targets(env: Environment) -> PushTargets:
+    owned = partial(require_owned, env.settings.home / "keys", env.catalog)
+    return PushTargets(catalog=env.catalog, require_owned=owned)
 
 
 def _rejecting(env: Environment) -> RejectPolicy:
@@ -204,6 +210,7 @@ def _servicer(  # noqa: PLR0913, PLR0917 - the parts of one value
     letters = KafkaLetters(kafka_cluster(env.settings), prefix=env.settings.kafka_prefix)
     return IngestServicer(
         catalog=env.catalog,
+        targets=_targets(env),
         queues=queues,
         preparer=preparer,
         drains=Drains(SourceTopics(env.topics, env.blobs), queues, owned, reader),

@@ -13,14 +13,17 @@ import pytest
 
 from odf_common.adapters.grpc.client import channel, error_of
 from odf_common.adapters.grpc.server import serve
+from odf_common.adapters.local.key_files import NotOwned
 from odf_common.codec.times import time_message
-from odf_common.errors import InvalidInput, NotFound, Unavailable
+from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.proto.odf.node.v1.push_pb2_grpc import PushStub
 from odf_ingest.api import arrow_streams
 from odf_ingest.api.arrow_streams import ArrowStreams
+from odf_ingest.api.lookup import PushTargets
 from odf_ingest.api.push_servicer import PushServicer
 from odf_ingest.commit.file_commit import FileCommit
 
@@ -59,12 +62,13 @@ class Client:
 def make_client(make_bench: Any, tmp_path: Path) -> Iterator[Callable[..., Client]]:
     closing: list[Callable[[], object]] = []
 
-    def make(*args: Any) -> Client:
+    def make(*args: Any, require_owned: Callable[[DatasetId], None] = lambda _: None) -> Client:
         bench = make_bench(*args)
         entry = CatalogEntry(alias="orders", dataset_id=bench.dataset)
         catalog: Any = SimpleNamespace(by_alias=lambda name: entry if name == "orders" else None)
+        targets = PushTargets(catalog=catalog, require_owned=require_owned)
         streams = ArrowStreams(
-            catalog=catalog,
+            targets=targets,
             queues=bench.queues,
             preparer=bench.preparer,
             rejecting=bench.rejecting,
@@ -78,7 +82,7 @@ def make_client(make_bench: Any, tmp_path: Path) -> Iterator[Callable[..., Clien
             staging=cast("Any", None),
             clock=bench.clock,
             streams=streams,
-            require_owned=lambda _: None,
+            targets=targets,
         )
         server = serve("127.0.0.1:0", servicer.register)
         connection = channel(f"127.0.0.1:{server.port}")
@@ -148,6 +152,17 @@ def test_a_kill_after_the_commit_and_before_the_acknowledgement_doubles_nothing(
             list(client.push(batch(0, arrow(1))))
     assert [ack.next for ack in client.push(batch(0, arrow(1)), batch(1, arrow(2)))] == [1, 1, 2]
     assert client.bench.values("id") == [(1,), (2,)]
+
+
+def test_a_stream_to_a_copy_is_refused_before_its_first_batch(make_client: Callable[..., Client]) -> None:
+    def refuse(dataset: DatasetId) -> None:
+        raise NotOwned(text=f"{dataset} is a copy")
+
+    client = make_client(require_owned=refuse)
+    with pytest.raises(OdfError, match="is a copy") as refused:
+        next(client.push(batch(0, arrow(1))))
+    assert refused.value.code == "NotOwned"
+    assert client.bench.values("id") == []
 
 
 def test_the_first_bad_batch_ends_the_stream_and_is_named(make_client: Callable[..., Client]) -> None:

@@ -11,15 +11,18 @@ import pytest
 from odf_testing.builders import a_dataset, a_hash
 from odf_testing.memory_store import MemoryCatalog
 
+from odf_common.adapters.local.key_files import NotOwned
 from odf_common.adapters.local.staging import Staging
 from odf_common.codec.times import time_message
 from odf_common.errors import InvalidInput, NotFound, Unavailable
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import StoredLetter
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import ingest_pb2 as wire
 from odf_ingest.api import grpc_servicer
 from odf_ingest.api.grpc_servicer import IngestServicer, reports_of
+from odf_ingest.api.lookup import PushTargets
 from odf_ingest.commit.watermark import Lateness
 from odf_ingest.control.rejected_messages import MessageLocation
 from odf_ingest.push.source_topics import Key
@@ -47,8 +50,11 @@ def servicer(bench: Any, tmp_path: Path) -> Any:
     """A servicer of one dataset; `given` has the answers of its other components."""
     catalog = MemoryCatalog()
     catalog.add(CatalogEntry(alias="cities", dataset_id=bench.dataset))
-    given = SimpleNamespace()
+    given = SimpleNamespace(require_owned=lambda _: None)
     scratch = iter(tmp_path / f"scratch{number}" for number in range(9))
+
+    def require_owned(dataset: DatasetId) -> None:
+        given.require_owned(dataset)
 
     def folder() -> Path:
         made = next(scratch)
@@ -57,6 +63,7 @@ def servicer(bench: Any, tmp_path: Path) -> Any:
 
     made = IngestServicer(
         catalog=catalog,
+        targets=PushTargets(catalog=catalog, require_owned=require_owned),
         queues=bench.queues,
         preparer=bench.preparer,
         drains=cast("Any", given),
@@ -112,6 +119,18 @@ def test_parts_in_another_order_are_refused(servicer: Any, bench: Any) -> None:
             servicer.Push(iter(parts), ACTIVE)
     with pytest.raises(NotFound, match="nowhere"):
         servicer.Push(iter([wire.PushPart(header=wire.PushHeader(ref="nowhere"))]), ACTIVE)
+    assert bench.rows() == []
+
+
+def test_a_push_to_a_copy_is_refused_before_its_bytes_are_read(servicer: Any, bench: Any) -> None:
+    def refuse(dataset: DatasetId) -> None:
+        raise NotOwned(text=f"{dataset} is a copy")
+
+    servicer.given.require_owned = refuse
+    parts = iter([wire.PushPart(header=wire.PushHeader(ref="cities")), wire.PushPart(content=ROW.encode())])
+    with pytest.raises(NotOwned, match=str(bench.dataset)):
+        servicer.Push(parts, ACTIVE)
+    assert next(parts).content == ROW.encode()
     assert bench.rows() == []
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pytest
@@ -45,6 +45,7 @@ from odf_common.service.request_reply import Replies
 from odf_ingest.accept.accepted_pushes import AcceptedPushes, Parts
 from odf_ingest.accept.receipts import Receipt, Receipts, State, id_of
 from odf_ingest.api.arrow_streams import ArrowStreams
+from odf_ingest.api.lookup import PushTargets
 from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.committer import BatchCommitter, Proposals
 from odf_ingest.commit.file_commit import FileCommit, digest_of
@@ -173,7 +174,7 @@ class Process:
         """Push Arrow batches; those that were acknowledged before are not sent again."""
         entry = CatalogEntry(alias="a", dataset_id=DATASET)
         streams = ArrowStreams(
-            catalog=SimpleNamespace(by_alias=lambda _: entry),
+            targets=cast("PushTargets", SimpleNamespace(find=lambda _: entry)),
             queues=self.queues,
             preparer=self.preparer,
             rejecting=self.rejecting,

@@ -24,6 +24,7 @@ from odf_common.proto.odf.node.v1 import push_pb2
 from odf_common.service.request_reply import Replies
 from odf_ingest.accept.receipts import Receipt, id_of
 from odf_ingest.api.bus_handlers import Notices, subscriptions
+from odf_ingest.api.lookup import PushTargets
 from odf_ingest.api.push_servicer import MAX_WAIT_SECONDS, PushServicer
 from odf_ingest.commit.file_commit import digest_of
 
@@ -83,7 +84,7 @@ def pushes(bench: Any, tmp_path: Path) -> PushServicer:
         staging=Staging(tmp_path),
         clock=bench.clock,
         streams=cast("Any", None),
-        require_owned=partial(require_owned, key.parent, catalog),
+        targets=PushTargets(catalog=catalog, require_owned=partial(require_owned, key.parent, catalog)),
     )
 
 

@@ -17,9 +17,8 @@ from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
-from odf_common.ports.store import Catalog, require_entry
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
-from odf_ingest.api.lookup import require_key, source_named
+from odf_ingest.api.lookup import PushTargets, require_key, source_named
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.file_commit import FileCommit
@@ -52,7 +51,7 @@ class _Stream:
 class ArrowStreams:
     """Serves streams, each on the thread of its call."""
 
-    catalog: Catalog
+    targets: PushTargets
     queues: CommitQueues
     preparer: Preparer
     rejecting: RejectPolicy
@@ -88,7 +87,7 @@ class ArrowStreams:
     def _opened(self, header: pb.StreamHeader, is_active: IsActive) -> _Stream:
         if header.stream_id:
             require_key("stream_id", header.stream_id)
-        dataset = require_entry(self.catalog, header.ref).dataset_id
+        dataset = self.targets.find(header.ref).dataset_id
         return _Stream(
             id=header.stream_id or uuid.uuid4().hex,
             dataset=dataset,

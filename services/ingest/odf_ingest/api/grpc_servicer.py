@@ -20,7 +20,7 @@ from odf_common.ports.bus import StoredLetter
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import Catalog, CatalogEntry, require_entry
 from odf_common.proto.odf.node.v1 import ingest_pb2, ingest_pb2_grpc
-from odf_ingest.api.lookup import staged_file
+from odf_ingest.api.lookup import PushTargets, staged_file
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.file_commit import FileCommit, chosen_source
@@ -50,6 +50,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         self,
         *,
         catalog: Catalog,
+        targets: PushTargets,
         queues: CommitQueues,
         preparer: Preparer,
         drains: Drains,
@@ -65,6 +66,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     ) -> None:
         """Staged files are in `staging`; received ones are stored in folders from `scratch`."""
         self._catalog = catalog
+        self._targets = targets
         self._queues = queues
         self._preparer = preparer
         self._drains = drains
@@ -94,7 +96,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         if first is None or first.WhichOneof("part") != "header":
             raise InvalidInput(text="a push must start with its header")
         header = first.header
-        entry = self._entry(header.ref)
+        entry = self._targets.find(header.ref)
         source = chosen_source(self._queues.state(entry.dataset_id), header.source_name)
         folder = self._scratch()
         try:

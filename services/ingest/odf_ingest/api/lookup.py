@@ -1,15 +1,34 @@
 """Looks up what requests name: datasets, sources, keys and staged files."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from odf_common.adapters.local.staging import Staging
 from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput, NotFound
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource
+from odf_common.ports.store import Catalog, CatalogEntry, require_entry
 from odf_ingest.commit.file_commit import chosen_source
 
 MAX_KEY_CHARACTERS: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushTargets:
+    """The datasets that records may be pushed to."""
+
+    catalog: Catalog
+    require_owned: Callable[[DatasetId], None]
+    """Raises `NotOwned` for a copy, as its commit would."""
+
+    def find(self, ref: str) -> CatalogEntry:
+        """Return a dataset of this node, by its name or id; raises `NotFound`, and `NotOwned` for a copy."""
+        entry = require_entry(self.catalog, ref)
+        self.require_owned(entry.dataset_id)
+        return entry
 
 
 def staged_file(staging: Staging, name: str) -> Path:

@@ -1,6 +1,6 @@
 """The gRPC service `Push`: accepts pushes, and reports their outcomes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +10,6 @@ from odf_common.adapters.local.faults import guarded
 from odf_common.adapters.local.staging import Staging
 from odf_common.codec.times import time_message, time_of
 from odf_common.errors import NotFound
-from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
@@ -20,7 +19,7 @@ from odf_common.proto.odf.node.v1 import push_pb2_grpc
 from odf_ingest.accept.accepted_pushes import AcceptedPushes
 from odf_ingest.accept.receipts import Receipt, id_of
 from odf_ingest.api.arrow_streams import ArrowStreams
-from odf_ingest.api.lookup import require_key, source_named, staged_file
+from odf_ingest.api.lookup import PushTargets, require_key, source_named, staged_file
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.file_commit import digest_of
 from odf_ingest.read.input_format import InputFormat
@@ -39,8 +38,7 @@ class PushServicer(push_pb2_grpc.PushServicer):
     staging: Staging
     clock: Clock
     streams: ArrowStreams
-    require_owned: Callable[[DatasetId], None]
-    """Raises `NotOwned` for a copy, as its commit would."""
+    targets: PushTargets
 
     def register(self, server: grpc.Server) -> tuple[str, ...]:
         """Add the service to a server; return its name."""
@@ -90,10 +88,9 @@ class PushServicer(push_pb2_grpc.PushServicer):
         return self.streams.serve(request_iterator, context.is_active)
 
     def _target(self, request: pb.PushRequest) -> tuple[CatalogEntry, AddPushSource]:
-        entry = require_entry(self.catalog, request.ref)
+        entry = self.targets.find(request.ref)
         require_key("idempotency key", request.idempotency_key)
         source = source_named(self.queues.state(entry.dataset_id), request.source_name)
-        self.require_owned(entry.dataset_id)
         InputFormat.parse(request.input_format).step(source.read)
         return entry, source
 
