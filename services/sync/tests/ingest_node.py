@@ -79,7 +79,7 @@ class Here:
     server: GrpcServer
     catalog: LocalCatalog
     directory: Directory
-    stop_serving: Callable[[], None]
+    stop_serving: Callable[[], object]
 
     def ask(
         self, method: str, path: str, body: Any = None, **headers: str

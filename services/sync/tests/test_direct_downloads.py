@@ -14,6 +14,8 @@ from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings
 from odf_sync.http.simple_protocol.object_downloads import ObjectDownloads
 from odf_sync.http.smart_protocol.serve_pull import PullSource, _downloads
+from odf_sync.repositories import smart_dataset
+from odf_sync.smart.connection import connected
 from odf_sync.smart.messages import ObjectFile, ObjectType
 
 
@@ -64,6 +66,24 @@ def test_objects_come_from_the_bucket_if_it_is_so_configured(
     assert here.content("cities") == there.content("cities")
     kinds = {arguments[3] for arguments in served}
     assert (ObjectKind.DATA in kinds) is not is_direct
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_an_exchange_is_opened_only_for_urls_of_the_bucket(
+    tmp_path: Path, server: MinioServer, monkeypatch: pytest.MonkeyPatch, is_direct: bool
+) -> None:
+    """Without them, the pack and the objects of the Simple protocol take fewer round trips."""
+    there, here = node_in_bucket(tmp_path / "there", server, is_direct=is_direct), puller(tmp_path / "here")
+    opened = []
+
+    def noting(*arguments: object) -> object:
+        opened.append(arguments[0])
+        return connected(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(smart_dataset, "connected", noting)
+    with there.served() as base:
+        here.pull(f"odf+{base}/cities", "cities")
+        assert opened == ([f"{base}/cities/pull"] if is_direct else [])
 
 
 def test_a_presigned_url_opens_one_object_of_a_private_bucket(tmp_path: Path, server: MinioServer) -> None:

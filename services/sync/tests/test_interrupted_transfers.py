@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 from odf_testing.cutting_proxy import CuttingProxy, cutting_proxy, drawn_cut
-from odf_testing.sync_node import SyncNode
+from odf_testing.sync_node import SyncNode, open_exchanges
 from urllib3 import Retry
 
 from odf_common.errors import Conflict, OdfError, Unavailable
@@ -42,6 +42,13 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_dataset, "READ_RETRY", QUICK)
     monkeypatch.setattr(upload, "UPLOAD_RETRY", QUICK)
     monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _exchanges() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        open_exchanges(patch)
+        yield
 
 
 @pytest.fixture(scope="module")

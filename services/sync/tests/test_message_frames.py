@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 from odf_testing.builders import a_chain, a_hash, a_seed
-from odf_testing.sync_node import SyncNode
+from odf_testing.sync_node import SyncNode, open_exchanges
 
 from odf_common.errors import InvalidInput
 from odf_common.hashing.physical import physical_hash_of
@@ -314,6 +314,7 @@ def test_messages_are_received_in_frames_of_any_size(tmp_path: Path) -> None:
 
 
 def test_a_client_asks_for_objects_in_short_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_exchanges(monkeypatch)
     monkeypatch.setattr(smart_dataset, "LISTED", 2)
     asked: list[int] = []
 

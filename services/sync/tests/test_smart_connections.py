@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import pytest
 from aiohttp import WSMessage, WSMsgType, web
 from odf_testing.http import running
-from odf_testing.sync_node import SyncNode
+from odf_testing.sync_node import SyncNode, open_exchanges
 
 from odf_common.errors import NotFound, OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
@@ -414,6 +414,7 @@ def test_an_object_whose_url_has_expired_is_fetched_from_the_node_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     """Presigned URLs are valid for an hour, and all are requested at once."""
+    open_exchanges(monkeypatch)
     there = SyncNode(tmp_path / "there")
     there.add_cities()
     there.coordinator.push("cities", "Oslo")

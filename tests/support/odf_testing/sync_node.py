@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
+import pytest
 import yaml
 
 from odf_common.codec.envelopes import Body, Envelope, envelope
@@ -28,6 +29,7 @@ from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.reads.read_routes import ReadRoutes
 from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.http.smart_protocol.routes import SmartProtocol
+from odf_sync.repositories.http_dataset import HttpDataset
 from odf_sync.transfer.progress import Step
 from odf_sync.transfer.pull.pull_dataset import pull
 from odf_sync.transfer.push.push_dataset import push
@@ -38,6 +40,11 @@ from odf_testing.manifests import root
 from odf_testing.recorded_transfers import Pool, dataset_of
 
 CITIES: Final = root("cities", ["event_time TIMESTAMP", "city STRING"])
+
+
+def open_exchanges(patch: pytest.MonkeyPatch) -> None:
+    """Let pulls by `odf+http` open exchanges with nodes of this kind, as with one that gives URLs of its bucket."""
+    patch.setattr(HttpDataset, "gives_urls", property(lambda _: True, lambda *_: None), raising=False)
 
 
 class SyncNode:

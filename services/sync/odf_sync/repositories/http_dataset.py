@@ -29,6 +29,8 @@ from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
 from odf_sync.smart.connection import PULLED, NodeSession, connected, received_blocks
 from odf_sync.smart.exchange import PULL
 from odf_sync.smart.messages import (
+    DIRECT,
+    DIRECT_HEADER,
     EVERYONE,
     EVERYONE_HEADER,
     SIGNATURES,
@@ -98,6 +100,8 @@ class HttpDataset:
         self._base = url.rstrip("/") + "/"
         self.sends_packs = False
         """Whether the server sends many blocks in one response; known once the head was read."""
+        self.gives_urls = False
+        """Whether an exchange by the Smart protocol gives URLs of a bucket for objects; likewise."""
         self._sends_signatures = False
         self._client = NodeClient(self._base, networks, timeout=READ_TIMEOUT, retries=READ_RETRY)
         self._headers = authorization(token)
@@ -122,6 +126,7 @@ class HttpDataset:
     def _read_head(self, text: bytes, headers: Mapping[str, str]) -> Multihash:
         """Note what the server offers, as it says with the head, and return the head."""
         self.sends_packs = headers.get(pack_format.HEADER) == pack_format.PACK_VERSION
+        self.gives_urls = headers.get(DIRECT_HEADER) == DIRECT
         said = headers.get(EVERYONE_HEADER)
         self.is_public = None if said is None else said == EVERYONE
         self._sends_signatures = headers.get(SIGNATURES_HEADER) == SIGNATURES

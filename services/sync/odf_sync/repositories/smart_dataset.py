@@ -66,8 +66,12 @@ class SmartDataset:
     def exchange(self, begin_after: Multihash | None, *, is_forced: bool) -> Iterator[None]:
         """Receive the blocks after one, and keep the exchange open for objects until the copy is made.
 
-        If that block is not in the chain there, no block is received unless `is_forced`: then all are.
+        If that block is not in the chain there, no block is received unless `is_forced`: then all are. There is no
+        exchange with a node that sends packs, unless it gives URLs of its bucket: pack and objects take fewer trips.
         """
+        if self._http.sends_packs and not self._http.gives_urls:
+            yield
+            return
         with connected(f"{self._base}pull", PULL, self._headers) as connection:
             connection.send(PullRequest(begin_after=begin_after, force_update_if_diverged=is_forced))
             try:

@@ -38,6 +38,9 @@ CHOSEN: Final = "1"
 EVERYONE_HEADER: Final = "odf-public"
 EVERYONE: Final = "1"
 ONLY_SOME: Final = "0"
+# Of the server's answer to `refs/head`: the URLs that an exchange gives for objects are those of the server's bucket.
+DIRECT_HEADER: Final = "odf-direct-downloads"
+DIRECT: Final = "1"
 # Objects in one list: with URLs that are signed, of up to 3 KiB, the answer has 16 MiB, which `message_json` reads.
 LISTED: Final = 5_000
 EXTENSION: Final[Mapping[str, bool]] = {"extension": True}  # of a field that is not in the specification

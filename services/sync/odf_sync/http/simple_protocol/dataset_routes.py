@@ -28,7 +28,15 @@ from odf_sync.http.simple_protocol.object_downloads import FOR_EVER, ObjectDownl
 from odf_sync.http.simple_protocol.object_uploads import ExpectedUpload, ObjectUploads, upload_file
 from odf_sync.repositories import pack_format
 from odf_sync.smart.archive import ARCHIVE_BYTES_LIMIT
-from odf_sync.smart.messages import EVERYONE, EVERYONE_HEADER, ONLY_SOME, SIGNATURES, SIGNATURES_HEADER
+from odf_sync.smart.messages import (
+    DIRECT,
+    DIRECT_HEADER,
+    EVERYONE,
+    EVERYONE_HEADER,
+    ONLY_SOME,
+    SIGNATURES,
+    SIGNATURES_HEADER,
+)
 
 ASKED_AGAIN: Final = {hdrs.CACHE_CONTROL: "no-cache", pack_format.HEADER: pack_format.PACK_VERSION}
 MISSING: Final = {
@@ -108,13 +116,11 @@ class SimpleProtocol:
 
     async def _ref(self, request: web.Request) -> web.Response:
         entry = dataset_of(request)
-        head, is_signed = await asyncio.to_thread(self._head, entry.dataset_id)
+        head, offered = await asyncio.to_thread(self._head, entry.dataset_id)
         if request.match_info["ref"] != HEAD or head is None:
             # Clients of the other implementation know this text for an unknown reference.
             return _not_found("Internal error")
-        answer = web.Response(text=str(head), headers=ASKED_AGAIN)
-        if is_signed:
-            answer.headers[SIGNATURES_HEADER] = SIGNATURES
+        answer = web.Response(text=str(head), headers={**ASKED_AGAIN, **offered})
         answer.headers[EVERYONE_HEADER] = EVERYONE if reads_public_data(request) else ONLY_SOME
         answer.etag = str(head)
         if any(tag.value in (str(head), "*") for tag in request.if_none_match or ()):
@@ -122,10 +128,15 @@ class SimpleProtocol:
             answer.body = None
         return answer
 
-    def _head(self, dataset: DatasetId) -> tuple[Multihash | None, bool]:
-        """Return the head, and whether any block has a signature."""
-        signed = self._datasets.blobs.names(dataset, ObjectKind.SIGNATURE)
-        return self._datasets.refs.head(dataset), next(signed, None) is not None
+    def _head(self, dataset: DatasetId) -> tuple[Multihash | None, dict[str, str]]:
+        """Return the head, and the headers that say what the node offers of the dataset."""
+        blobs, offered = self._datasets.blobs, {}
+        head = self._datasets.refs.head(dataset)
+        if next(blobs.names(dataset, ObjectKind.SIGNATURE), None) is not None:
+            offered[SIGNATURES_HEADER] = SIGNATURES
+        if head is not None and blobs.download_url(dataset, ObjectKind.BLOCK, head) is not None:
+            offered[DIRECT_HEADER] = DIRECT
+        return head, offered
 
     async def _signature(self, request: web.Request) -> web.Response:
         name = hash_in_url(request.match_info["name"])
