@@ -127,6 +127,15 @@ def test_the_engine_gets_no_setting_of_kafka_redis_or_a_bucket() -> None:
     assert all(files[-1] == "${ODF_ENV_FILE:-node.env}" for files in others)
 
 
+def test_the_engine_is_in_a_network_with_its_callers_only() -> None:
+    services = {name: service for file in FILES for name, service in composed(file).items()}
+    networks = {name: set(service["networks"]) for name, service in services.items()}
+    assert networks.pop(ENGINE) == {"engine"}
+    assert {name for name, joined in networks.items() if "engine" in joined} == {*SERVICES} - {ENGINE, VIEWS}
+    assert all("node" in joined for joined in networks.values())
+    assert yaml.safe_load((FOLDER / "compose.yaml").read_text())["networks"]["engine"] == {"internal": True}
+
+
 def test_files_that_settings_name_are_in_the_containers_that_read_them() -> None:
     readers = {
         "GRPC": "grpc",
