@@ -1,5 +1,7 @@
 """Integrity: every object that a chain refers to exists and has the declared hash (spec: Dataset Validation).
 
+The store is read, and not what this node has copied from it: a bucket may have lost what the cache still has.
+
 The walk goes from the head to the seed by hashes, then forward through the chain's rules, then over data and
 checkpoints. Nothing is trusted that was not hashed here. Whether a transform was executed honestly is checked by
 `replay`.
@@ -9,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import pyarrow as pa
@@ -85,7 +88,7 @@ def check_chain(target: Target, *, since: ChainState | None = None) -> tuple[lis
 def _walk(target: Target, head: Multihash, stop: Multihash | None) -> tuple[list[Link], list[Problem]]:
     links: list[Link] = []
     try:
-        for name, decoded, _ in iterate(target.reader.read_block, head):
+        for name, decoded, _ in iterate(partial(_stored_block, target), head):
             if name == stop:
                 return links[::-1], []
             links.append(Link(hash=name, version=decoded.version, block=decoded.block))
@@ -110,6 +113,11 @@ def _walk(target: Target, head: Multihash, stop: Multihash | None) -> tuple[list
         return links[::-1], []
     lost = "the last verified block is no longer in the chain"
     return links[::-1], [Problem(kind=Damage.RULE_VIOLATED, block=head, text=lost)]
+
+
+def _stored_block(target: Target, name: Multihash) -> bytes:
+    with target.reader.open_stored(ObjectKind.BLOCK, name) as file:
+        return file.read()
 
 
 def _fold(links: list[Link], since: ChainState | None, dataset: DatasetId) -> list[Problem]:
@@ -259,7 +267,7 @@ def _check_bytes(target: Target, link: Link, declared: _DeclaredObject) -> list[
     kind, name = declared.kind, declared.name
     with suppress(NotFound):
         try:
-            with target.reader.open(kind, name) as file:
+            with target.reader.open_stored(kind, name) as file:
                 actual = physical_hash(file)
         except Damaged as error:
             return [_problem(link, declared.damage, name, str(error))]

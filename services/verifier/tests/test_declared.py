@@ -137,13 +137,14 @@ def test_progress_is_reported_while_a_long_chain_is_checked(
         records = RECORDS.slice(0, 1).set_column(0, "offset", pa.array([offset], pa.uint64()))
         chain.add(AddData(prev_offset=chain.state.last_offset, new_data=stored_slice(story, records)))
     story.put(chain, name="cities")
-    opened, open_object = list[Multihash](), story.blobs.open
+    opened, open_stored = list[Multihash](), story.blobs.open_stored
 
     def noted(dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
-        opened.append(name)
-        return open_object(dataset, kind, name)
+        if kind is ObjectKind.DATA:
+            opened.append(name)
+        return open_stored(dataset, kind, name)
 
-    monkeypatch.setattr(story.blobs, "open", noted)
+    monkeypatch.setattr(story.blobs, "open_stored", noted)
     (target,) = targets(story.datasets, ("cities",), every=False, recursive=False)
     first, *others, verdict = (
         (item, len(opened)) for item in story.verifier.verify(target, Scope(replay=False))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from odf_testing.damage import flip
+from odf_testing.damage import flip, flipped
 
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.codec.flatbuffers import decode_block
@@ -86,6 +86,25 @@ def test_every_flipped_block_is_named(folder: Path) -> None:
         # No other block states the sequence number of the head.
         assert problem.sequence_number == (None if file.name == head_of(folder) else number)
         flip(file)
+
+
+def test_the_store_is_read_and_not_what_this_node_has_copied_from_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = tmp_path / "stored"
+    shutil.copytree(folder, stored)
+    monkeypatch.setattr(
+        FolderDataset, "open_stored", lambda _, kind, name: (stored / kind / str(name)).open("rb")
+    )
+    assert problems_of(folder)[0] == []
+    head = head_of(folder)
+    for file, kind in (
+        (next((stored / "data").iterdir()), Damage.PHYSICAL_HASH_MISMATCH),
+        (stored / "blocks" / head, Damage.BLOCK_HASH_MISMATCH),
+    ):
+        with flipped(file):
+            problems, _ = problems_of(folder)
+        assert [(problem.kind, str(problem.object)) for problem in problems] == [(kind, file.name)]
 
 
 def problems_of_blocks(folder: Path) -> Problem:

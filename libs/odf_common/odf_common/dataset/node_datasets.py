@@ -52,6 +52,10 @@ class StoredDataset:
         """Open it for reading; raises `NotFound`."""
         return self.blobs.open(self.dataset, kind, name)
 
+    def open_stored(self, kind: ObjectKind, name: Multihash) -> BinaryIO:
+        """Open what the store has, and no copy; raises `NotFound`, and `Damaged` if it differs."""
+        return self.blobs.open_stored(self.dataset, kind, name)
+
     def local_path(self, kind: ObjectKind, name: Multihash) -> Path:
         """Return its path; raises `NotFound`."""
         return self.blobs.local_path(self.dataset, kind, name)

@@ -46,6 +46,10 @@ class BlobReader(Protocol):
     def open(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
         """Open it for reading; raises `NotFound`."""
 
+    def open_stored(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
+        """Open what the store itself has, and no copy of it; raises `NotFound`, and `Damaged` if it differs."""
+        return self.open(dataset, kind, name)
+
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         """Return a local path to read it from; raises `NotFound`."""
 
@@ -176,6 +180,9 @@ class DatasetReader(Protocol):
 
     def open(self, kind: ObjectKind, name: Multihash) -> BinaryIO:
         """Open it for reading; raises `NotFound`."""
+
+    def open_stored(self, kind: ObjectKind, name: Multihash) -> BinaryIO:
+        """Open what the store itself has, and no copy of it; raises `NotFound`, and `Damaged` if it differs."""
 
     def local_path(self, kind: ObjectKind, name: Multihash) -> Path:
         """Return a local path to read it from; raises `NotFound`."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from odf_testing.contracts import (
     a_hash,
     require_one_winner_of_processes,
 )
+from odf_testing.damage import overwrite
 from odf_testing.guarded import GuardedDict
 from odf_testing.minioserver import LARGE, MinioServer
 
@@ -153,6 +155,29 @@ def test_an_object_is_fetched_once_and_found_by_all_processes_of_the_node(
     assert reader.local_copy(a_dataset(), ObjectKind.DATA, NAME) == first
     assert reader.read(a_dataset(), ObjectKind.DATA, NAME) == CONTENT
     assert not reader.has(a_dataset(), ObjectKind.DATA, NAME)  # the bucket decides
+
+
+def test_what_the_bucket_itself_has_is_read_whatever_was_copied(
+    server: MinioServer, place: S3Location, tmp_path: Path
+) -> None:
+    blobs, key = server.store(place, tmp_path), place.key(f"{a_dataset().folder}/data/{NAME}")
+    blobs.put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
+    for content, error in ((b"other bytes", Damaged), (None, NotFound)):
+        if content is None:
+            server.client().remove_object(place.bucket, key)
+        else:
+            server.client().put_object(place.bucket, key, BytesIO(content), len(content))
+        with pytest.raises(error, match=str(NAME)):
+            blobs.open_stored(a_dataset(), ObjectKind.DATA, NAME)
+        with blobs.open(a_dataset(), ObjectKind.DATA, NAME) as copy:
+            assert copy.read() == CONTENT
+    copied = blobs.local_copy(a_dataset(), ObjectKind.DATA, NAME)
+    assert copied is not None
+    overwrite(copied, b"damaged copy")
+    server.client().put_object(place.bucket, key, BytesIO(CONTENT), len(CONTENT))
+    with blobs.open_stored(a_dataset(), ObjectKind.DATA, NAME) as stored:
+        assert stored.read() == CONTENT
+    assert copied.read_bytes() == CONTENT
 
 
 def test_an_object_that_many_threads_need_at_once_is_fetched_once(

@@ -54,6 +54,10 @@ class FolderDataset:
         """Open it for reading; raises `NotFound`."""
         return open_to_read(self.local_path(kind, name))
 
+    def open_stored(self, kind: ObjectKind, name: Multihash) -> BinaryIO:
+        """Open it for reading: there are no copies of it. Raises `NotFound`."""
+        return self.open(kind, name)
+
     def local_path(self, kind: ObjectKind, name: Multihash) -> Path:
         """Return its path; raises `NotFound`."""
         file = self._file(kind, name)

@@ -74,6 +74,10 @@ class S3BlobStore(BlobStore):
             return open_to_read(self.local_path(dataset, kind, name))
         return open_to_read(self._fetched(dataset, kind, name))
 
+    def open_stored(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
+        """Fetch an object, whether or not there is a copy, and open it; raises `NotFound` and `Damaged`."""
+        return open_to_read(self._download(dataset, kind, name))
+
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         """Return a copy, which stays for some minutes, or less if many are added; raises `NotFound` and `Damaged`."""
         return self.local_copy(dataset, kind, name) or self._fetched(dataset, kind, name)
