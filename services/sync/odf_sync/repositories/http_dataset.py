@@ -14,6 +14,7 @@ from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import MAX_REFERENCE_BYTES, ObjectKind
 from odf_sync.access.sent_tokens import (
+    AccessDenied,
     BucketForbidden,
     NothingVisible,
     TokenFor,
@@ -103,6 +104,7 @@ class HttpDataset:
         self.gives_urls = False
         """Whether an exchange by the Smart protocol gives URLs of a bucket for objects; likewise."""
         self._sends_signatures = False
+        self._networks = networks
         self._client = NodeClient(self._base, networks, timeout=READ_TIMEOUT, retries=READ_RETRY)
         self._headers = authorization(token)
         self.is_public: bool | None = None
@@ -138,6 +140,16 @@ class HttpDataset:
     def is_private(self) -> bool:
         """Return whether the server says so; one that does not say may need the token, if there is one."""
         return bool(self._headers) if self.is_public is None else not self.is_public
+
+    def is_read_by_everyone(self) -> bool:
+        """Return whether everyone may read a dataset whose head was read; a server that does not say is asked again."""
+        if self.is_public is not None or not self._headers:
+            return self.is_public is not False
+        try:
+            HttpDataset(self.url, networks=self._networks).head()
+        except (NotFound, AccessDenied):
+            return False
+        return True
 
     def _opened_head(self) -> urllib3.BaseHTTPResponse:
         try:

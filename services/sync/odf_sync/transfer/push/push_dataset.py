@@ -92,7 +92,7 @@ def _push(source: PushSource, request: Push, privacy: Privacy | None) -> Iterato
 def _require_visibility(alias: str, there: HttpDataset, request: Push) -> None:
     """Raise `AnotherVisibility` if a dataset that exists there is read by others than was chosen."""
     wanted = request.visibility is DatasetVisibility.PUBLIC
-    if request.is_chosen and there.is_public not in {None, wanted}:
+    if request.is_chosen and there.is_read_by_everyone() is not wanted:
         raise AnotherVisibility(alias=alias, url=there.url, is_public=not wanted)
 
 
