@@ -457,6 +457,21 @@ def test_a_dataset_that_is_not_served_is_not_found_by_its_id(tmp_path: Path) -> 
             assert node.ask("GET", f"/datasets/{CITIES}", **headers)[0] == 200
 
 
+def test_a_name_with_an_account_is_not_found_by_id_on_a_node_without_accounts(tmp_path: Path) -> None:
+    """Clients would leave the account out, and ask for another dataset."""
+    catalog, directory = LocalCatalog(tmp_path), Directory(AccessStore(tmp_path), is_multi_tenant=False)
+    ours, theirs = a_dataset("ours"), a_dataset("theirs")
+    catalog.add(CatalogEntry(alias="cities", dataset_id=ours))
+    catalog.add(CatalogEntry(alias="alice/cities", dataset_id=theirs))
+    authorizer = Authorizer(catalog=catalog, local_writers="loopback", directory=directory)
+    with running(application(authorizer, AccountRoutes(authorizer, catalog).endpoints())) as base:
+        statuses = [
+            urllib3.request("GET", f"{base}/datasets/{dataset}", retries=False).status
+            for dataset in (ours, theirs)
+        ]
+    assert statuses == [200, 404]
+
+
 def test_clients_are_sent_to_the_public_url(tmp_path: Path) -> None:
     catalog = LocalCatalog(tmp_path)
     authorizer = Authorizer(catalog=catalog, local_writers="loopback")

@@ -17,9 +17,10 @@ from odf_common.adapters.local.staging import Staging
 from odf_common.codec.times import time_of
 from odf_common.errors import Damaged, InvalidInput, StorageUnavailable, Unavailable
 from odf_common.identity.dataset_refs import Name
-from odf_common.ports.store import CatalogEntry
+from odf_common.ports.store import CatalogEntry, incarnation
 from odf_sync.access import rate_limits
 from odf_sync.access.rate_limits import Shares
+from odf_sync.access.rules import Visibility
 from odf_sync.http.endpoints import FAILED, UNAVAILABLE
 
 from .ingest_node import DATASET, MAX_BYTES, Here
@@ -87,6 +88,13 @@ def test_a_recorded_push_is_answered_as_recorded(make_here: Any, case: str) -> N
     (first,) = here.ingest.requests
     assert (first.source_name, first.input_format) == ("default", "text/csv")
     assert str(time_of(first.event_time)) == request["headers"]["odf-event-time"]
+
+
+def test_a_node_with_accounts_refuses_a_push_without_a_body(make_here: Any) -> None:
+    here = make_here("off", name="alice/cities", is_multi_tenant=True)
+    here.directory.store.set_visibility(incarnation(DATASET, ""), Visibility.PUBLIC)
+    status, plain, headers = here.ask("POST", "/alice/cities/ingest", b"x")
+    assert (status, plain, headers["Content-Length"]) == (403, {}, "0")
 
 
 def test_a_push_that_does_not_wait_is_accepted_with_a_receipt_that_can_be_queried(here: Here) -> None:

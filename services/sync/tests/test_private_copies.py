@@ -137,13 +137,12 @@ def test_a_node_without_accounts_keeps_a_visibility_that_was_chosen(
     assert there.visibility("cities") is is_there
 
 
-@pytest.mark.parametrize("path", ["cities", "ann/cities"])
 def test_a_private_dataset_is_not_sent_to_an_implementation_that_could_not_keep_it_private(
-    here: Node, there: Node, monkeypatch: pytest.MonkeyPatch, path: str
+    here: Node, there: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "CHOSEN_HEADER", "unknown-header")
     with there.served(there.authorizer) as base:
-        target = f"odf+{base}/{path}"
+        target = f"odf+{base}/cities"
         with pytest.raises(InvalidInput, match="is to be private, but everyone who reaches") as refused:
             here.push("cities", target, is_chosen=True, token=there.token)
         assert "--visibility public" in refused.value.advice()
@@ -152,6 +151,31 @@ def test_a_private_dataset_is_not_sent_to_an_implementation_that_could_not_keep_
         here.coordinator.push("cities", "Oslo", minute=9)
         with pytest.raises(AnotherVisibility):
             here.push("cities", target, is_chosen=True, token=there.token)
+
+
+@pytest.mark.parametrize("is_there", Rule)
+def test_an_implementation_that_does_not_say_who_reads_a_dataset_is_asked_without_the_token(
+    here: Node, there: Node, monkeypatch: pytest.MonkeyPatch, is_there: Rule
+) -> None:
+    with there.served(there.authorizer) as base:
+        here.push("cities", f"odf+{base}/cities", token=there.token)
+        there.set_visibility("cities", is_there)
+        here.coordinator.push("cities", "Oslo", minute=9)
+        monkeypatch.setattr(dataset_routes, "EVERYONE_HEADER", "unknown-header")
+        for wanted in (DatasetVisibility.PRIVATE, DatasetVisibility.PUBLIC):
+            before = there.head("cities")
+            if wanted.name == is_there.name:
+                here.push(
+                    "cities", f"odf+{base}/cities", token=there.token, visibility=wanted, is_chosen=True
+                )
+                assert there.head("cities") == here.head("cities")
+                here.coordinator.push("cities", "Rome", minute=10)
+            else:
+                with pytest.raises(AnotherVisibility):
+                    here.push(
+                        "cities", f"odf+{base}/cities", token=there.token, visibility=wanted, is_chosen=True
+                    )
+                assert there.head("cities") == before
 
 
 def test_another_implementation_with_accounts_keeps_it_private(

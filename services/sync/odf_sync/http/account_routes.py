@@ -150,6 +150,8 @@ class AccountRoutes:
         if entry is None or not await asyncio.to_thread(self._authorizer.may_find, caller, entry):
             return _message(404, "Not Found")
         alias = parse_alias(entry.alias)
+        if alias.account is not None and not self._directory.is_multi_tenant:
+            return _message(404, "Not Found")  # clients would look for it without the account
         owner = await asyncio.to_thread(self._directory.owner, alias)
         return web.json_response(
             {

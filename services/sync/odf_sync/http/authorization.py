@@ -87,7 +87,9 @@ class Authorizer:
         except InvalidInput as error:
             raise self._unknown(name) from error
         entry = self._catalog.by_alias(str(alias))
-        if entry is None and action is not Action.CREATE:
+        # Without accounts, no client would look for a new dataset below one (wire-facts §8.1).
+        is_creatable = action is Action.CREATE and (self.directory.is_multi_tenant or alias.account is None)
+        if entry is None and not is_creatable:
             raise self._unknown(name)
         verdict = self._may_create(caller, alias) if entry is None else self.verdict(caller, entry, action)
         if verdict is not Verdict.ALLOWED:
@@ -153,13 +155,13 @@ class Authorizer:
             return HttpRefusal(status=401, body={"message": "Unauthenticated"})
         if verdict is Verdict.NOT_OWN_ACCOUNT:
             return HttpRefusal(status=403, body={"message": "Unauthorized"})
+        if self.directory.is_multi_tenant:
+            return HttpRefusal(status=403)
         text, hint = self._why(caller)
         return HttpRefusal(status=403, name="PushForbidden", text=text, hint=hint)
 
     def _why(self, caller: Caller) -> tuple[str, str]:
-        """Return why a caller may not write, and what to do; nothing on a multi-tenant node."""
-        if self.directory.is_multi_tenant:
-            return "", ""
+        """Return why a caller may not write to a single-tenant node, and what to do."""
         if caller.account is not None:
             return "the token does not allow it", "create one with `odf token create --scope`"
         if self._local_writers == OFF:
