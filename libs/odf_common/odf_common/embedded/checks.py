@@ -95,10 +95,12 @@ class StoreChanged(InvalidInput):
 
 
 def require_home(home: Path) -> None:
-    """Raise `HomeUnusable` unless files can be created in the home; a missing home is created."""
+    """Raise `HomeUnusable` unless files can be created in the home; a missing home is created for its owner only."""
     probe = home / f".writable-{uuid.uuid4().hex}"
     try:
-        (home / "logs").mkdir(parents=True, exist_ok=True)
+        # Data that is private on the node is so for users of its machine, too.
+        os.makedirs(home, 0o700, exist_ok=True)  # noqa: PTH103 - Path.mkdir gives the error of a parent another name
+        (home / "logs").mkdir(exist_ok=True)
         probe.touch()
     except OSError as error:
         raise HomeUnusable(home=home, why=error.strerror or str(error)) from error

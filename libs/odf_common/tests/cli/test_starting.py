@@ -84,6 +84,15 @@ def test_a_home_that_cannot_be_written_is_no_traceback(
     assert "hint: set ODF_HOME to a folder" in capsys.readouterr().err
 
 
+def test_a_new_home_is_its_owners_alone_and_an_existing_one_is_left_as_it_is(tmp_path: Path) -> None:
+    new, existing = tmp_path / "parent" / "new", tmp_path / "existing"
+    existing.mkdir(mode=0o755)
+    for home in (new, existing, new):
+        require_home(home)
+    assert [home.stat().st_mode & 0o777 for home in (new, existing)] == [0o700, 0o755]
+    assert sorted(file.name for file in new.iterdir()) == ["logs"]
+
+
 def test_a_busy_http_port_is_named_by_its_setting(
     home: Path, busy: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
