@@ -214,11 +214,12 @@ class Receipts:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Make the file's content durable and give it a second name; writing the receipt makes the name durable."""
+    """Give a file a second name, durably: a receipt without its batch would answer repeats of a push that is lost."""
     try:
         with open_file(source) as content, naming(source):
             os.fsync(content.fileno())
         os.link(source, target)
+        durable.sync_folder(target.parent)
     except FileNotFoundError as error:
         raise NotFound(what=f"staged file {source.name}") from error
 

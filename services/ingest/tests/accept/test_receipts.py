@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from odf_testing.builders import a_dataset
+from odf_testing.power_cut import Recorder
 
 from odf_common.adapters.local import durable
 from odf_common.adapters.local.durable import LockHeld
@@ -217,6 +218,25 @@ def test_content_is_durable_before_the_receipt(
     order = [synced.index(one.stat().st_ino) for one in (file, receipt)]
     assert order == sorted(order)
     assert synced[-1] == folder.stat().st_ino
+
+
+def test_an_accepted_push_outlives_a_power_cut_and_no_receipt_is_without_its_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, receipt = tmp_path / "disk", a_receipt()
+    home.mkdir()
+    recorder, file = Recorder(home), staged(home)
+    with recorder.recording(monkeypatch):
+        Receipts(home).accept(DATASET, receipt, file)
+    batch, known = (
+        f"accepted/{DATASET.folder}/{name}"
+        for name in (f"000000001-{receipt.id}.batch", f"{receipt.id}.json")
+    )
+    for disk in recorder.disks():
+        # A file system may write the receipt's name early, and that of the batch not.
+        if known in disk.after_cut(lambda _: True):
+            assert disk.after_cut(lambda _: False)[batch] == file.read_bytes()
+    assert known in disk.after_cut(lambda _: False)
 
 
 def test_no_more_than_a_thousand_wait(

@@ -224,7 +224,7 @@ def locked(file: Path, wait_seconds: float = LOCK_SECONDS) -> Iterator[None]:
 
 
 def _locked_handle(file: Path, wait_seconds: float) -> int:
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent)  # durably: who writes next to the lock takes the folder for durable
     deadline = time.monotonic() + wait_seconds
     while True:
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
