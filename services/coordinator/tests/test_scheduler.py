@@ -18,9 +18,11 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.engine import EngineProgress, OnProgress
+from odf_coordinator.catalog.registry import DatasetHandle
 from odf_coordinator.commit.outcomes import Committed
 from odf_coordinator.transforms import scheduler
 from odf_coordinator.transforms.late_counter import late_rows
+from odf_coordinator.transforms.runner import Plan, Step, Transformer
 from odf_coordinator.transforms.work_queue import Result
 
 PATIENCE_SECONDS = 20.0
@@ -38,6 +40,40 @@ def test_the_commit_of_a_run_does_not_start_another(node: Coordinator, copy: Dat
     assert node.scheduler.work()
     assert node.scheduler.waiting() == 0
     assert node.find("cities.copy").state.last_offset == 0
+
+
+def test_the_commit_of_another_after_the_last_look_of_a_run_starts_another_run(
+    node: Coordinator, copy: DatasetId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a rollback, before the run has ended: no input commits anything that would start one."""
+    before = node.find("cities.copy").state.head
+    step_of, rollbacks = Transformer.perform, [before]
+
+    def perform(transformer: Transformer, handle: DatasetHandle, plan: Plan) -> Step | None:
+        step = step_of(transformer, handle, plan)
+        with ThreadPoolExecutor(1) as other:
+            while rollbacks:
+                other.submit(node.editor.reset, "cities.copy", rollbacks.pop(), is_forced=True).result()
+        return step
+
+    monkeypatch.setattr(Transformer, "perform", perform)
+    node.push("cities", "Oslo")
+    assert node.scheduler.work()
+    assert node.find("cities.copy").state.head == before
+    assert node.scheduler.work()
+    assert node.find("cities.copy").state.last_offset == 0
+    assert node.scheduler.waiting() == 0
+
+
+def test_a_commit_of_a_run_that_is_announced_later_starts_no_other(
+    node: Coordinator, copy: DatasetId
+) -> None:
+    node.push("cities", "Oslo")
+    assert node.scheduler.work()
+    node.scheduler.on_announced(copy)
+    assert node.scheduler.waiting() == 0
+    node.editor.commit_event("cities.copy", SetInfo(description="x"))
+    assert node.scheduler.waiting() == 1
 
 
 def test_one_run_reads_across_a_change_of_the_inputs_columns(node: Coordinator, copy: DatasetId) -> None:

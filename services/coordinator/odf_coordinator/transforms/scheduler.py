@@ -9,9 +9,9 @@ if two instances transform the same derivative, one fails at the compare-and-set
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,7 @@ import structlog
 
 from odf_common.chain.state import ChainState
 from odf_common.errors import HeadMoved, InternalError, InvalidQuery, OdfError, Unavailable
+from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.clock import Backoff
 from odf_common.ports.engine import EngineSilent
@@ -66,14 +67,14 @@ class Scheduler:
         self._lost = Problems()
         self._limit = ElasticLimit(MAX_RUNS, most=MAX_RUNS_WITH_STALLED, now=now)
         self._changed = threading.Condition(threading.RLock())
+        self._own = _OwnCommits()
 
     def on_committed(self, state: ChainState) -> None:
         """Enqueue derivatives that may be stale after this commit."""
         with self._changed:
-            is_new = self._readers.note(state)
-            # While it runs, a commit is the run's own, or makes the run fail at the compare-and-set and plan again:
-            # neither calls for another run.
-            if state.transform is not None and (is_new or not self._queue.is_running(state.dataset_id)):
+            self._readers.note(state)
+            # A run reads on after its own commits. One by another may come after its last look, and before its end.
+            if state.transform is not None and not self._own.has(state):
                 self._enqueue(state.dataset_id)
             for dependant in self._readers.of(state.dataset_id):
                 self._enqueue(dependant)
@@ -99,6 +100,7 @@ class Scheduler:
             self._problems.clear(dataset)
             self._readers.forget(dataset)
             self._queue.forget((dataset,))
+            self._own.forget(dataset)
             self._changed.notify_all()
 
     def request(self, dataset: DatasetId) -> int:
@@ -197,7 +199,8 @@ class Scheduler:
 
     def _try(self, dataset: DatasetId, *, is_forced: bool) -> None:
         try:
-            step = self._steps(dataset, is_forced=is_forced)
+            with self._own.running(dataset):
+                step = self._steps(dataset, is_forced=is_forced)
         except (HeadMoved, Unavailable) as error:
             self._postpone(dataset, error)
         except OdfError as error:
@@ -294,6 +297,33 @@ class Scheduler:
     def _note_problem(self, handle: DatasetHandle, error: OdfError, cause: object) -> None:
         if self._problems.note(handle.id, str(error), remedy=remedy_of(error, CORRECT_ADVICE), cause=cause):
             log.warning("transform refused", dataset=handle.alias, dataset_id=str(handle.id), why=str(error))
+
+
+class _OwnCommits:
+    """The last head that a run committed, of each derivative; a commit is reported in the thread that makes it."""
+
+    def __init__(self) -> None:
+        self._thread = threading.local()
+        self._heads: dict[DatasetId, Multihash] = {}
+
+    @contextmanager
+    def running(self, dataset: DatasetId) -> Iterator[None]:
+        """Take commits to a dataset that this thread makes for those of its run."""
+        self._thread.running = dataset
+        try:
+            yield
+        finally:
+            self._thread.running = None
+
+    def has(self, state: ChainState) -> bool:
+        """Return whether a run has committed a head, also if it is announced once more later."""
+        if getattr(self._thread, "running", None) == state.dataset_id:
+            self._heads[state.dataset_id] = state.head
+        return self._heads.get(state.dataset_id) == state.head
+
+    def forget(self, dataset: DatasetId) -> None:
+        """Forget a dataset: a later one of the same id is another."""
+        self._heads.pop(dataset, None)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -33,16 +33,15 @@ class ReaderGraph:
         self._inputs: dict[DatasetId, frozenset[DatasetId]] = {}
         self._readers: defaultdict[DatasetId, set[DatasetId]] = defaultdict(set)
 
-    def note(self, state: ChainState) -> bool:
-        """Record a dataset's inputs; return whether they changed."""
+    def note(self, state: ChainState) -> None:
+        """Record a dataset's inputs."""
         inputs = frozenset(state.inputs)
         if self._inputs.get(state.dataset_id, frozenset()) == inputs:
-            return False
+            return
         self.forget(state.dataset_id)
         self._inputs[state.dataset_id] = inputs
         for input_ in inputs:
             self._readers[input_].add(state.dataset_id)
-        return True
 
     def forget(self, dataset: DatasetId) -> None:
         """Drop a dataset's inputs."""
@@ -223,11 +222,6 @@ class WorkQueue:
         if job is None:
             return Result()
         return job.result if job.answered >= ticket else None
-
-    def is_running(self, dataset: DatasetId) -> bool:
-        """Return whether a run is in progress."""
-        job = self._jobs.get(dataset)
-        return job is not None and job.state in RUNNING
 
     def waiting(self) -> int:
         """Return the number of queued and running derivatives, without paused ones."""
