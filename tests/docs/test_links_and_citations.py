@@ -87,3 +87,20 @@ def test_every_document_that_the_code_names_exists() -> None:
 def test_every_kind_of_damage_is_explained() -> None:
     guide = (ROOT / "docs" / "guide" / "verify.md").read_text("utf-8")
     assert [kind.value for kind in Damage if f"`{kind.value}`" not in guide] == []
+
+
+def test_a_backup_leaves_out_only_what_is_created_or_sent_again() -> None:
+    layout = (ROOT / "docs" / "formats" / "store-layout.md").read_text("utf-8").partition("## The node")[2]
+    rows = [line.strip("| ").split(" | ") for line in layout.splitlines() if line.startswith("| `")]
+    # What Kafka has is said in the guide.
+    harmless = re.compile("(created|fetched|sent|read) again|^Kafka")
+    is_harmless = {
+        name.partition("/")[0]: harmless.search(loss) is not None
+        for names, _, loss in rows
+        for name in re.findall(r"`([^`]+)`", names)
+    }
+    rule = (ROOT / "docs" / "operations.md").read_text("utf-8").partition("Back up `$ODF_HOME` without ")[2]
+    left_out = re.findall(r"`([\w-]+)/`", rule.partition(";")[0])
+    assert {"kafka", "cache"} < set(left_out)
+    assert [name for name in left_out if not is_harmless[name]] == []
+    assert not any(is_harmless[name] for name in ("keys", "accepted", "tenancy", "node-id"))

@@ -87,7 +87,7 @@ class Authorizer:
         except InvalidInput as error:
             raise self._unknown(name) from error
         entry = self._catalog.by_alias(str(alias))
-        # Without accounts, no client would look for a new dataset below one (wire-facts §8.1).
+        # Without accounts, no client would look for a new dataset below one.
         is_creatable = action is Action.CREATE and (self.directory.is_multi_tenant or alias.account is None)
         if entry is None and not is_creatable:
             raise self._unknown(name)

@@ -44,7 +44,7 @@ class ChainsDiverged(Conflict):
 
 @dataclass(eq=False, kw_only=True)
 class LocalAhead(Conflict):
-    """The local chain is the repository's with more blocks: they were added here, or taken back there."""
+    """The local chain is the repository's with more blocks: they were added here, or rolled back there."""
 
     repository: str
     blocks: int
