@@ -48,6 +48,8 @@ class Way:
     """The receiver has the first blocks."""
     has_bucket: bool = False
     """The receiver's store is in a bucket."""
+    is_from_bucket: bool = False
+    """The sender's store is in a bucket, which serves its objects itself."""
 
 
 PULLS: Final = {
@@ -57,6 +59,10 @@ PULLS: Final = {
     "smart pull, the client": Way(act="pull", scheme="odf+http"),
     "smart pull, the server": Way(act="pull", scheme="odf+http", kills_server=True),
     "pull from a bucket": Way(act="pull", scheme="s3"),
+    "pull from a node with a bucket, the client": Way(act="pull", scheme="odf+http", is_from_bucket=True),
+    "pull from a node with a bucket, the server": Way(
+        act="pull", scheme="odf+http", kills_server=True, is_from_bucket=True
+    ),
     "pull into a bucket": Way(act="pull", scheme="odf+http", has_bucket=True),
 }
 PUSHES: Final = {
@@ -99,6 +105,12 @@ class World:
     shared: S3Location
     """A bucket with the dataset."""
 
+    @property
+    def in_bucket(self) -> dict[str, str]:
+        """The settings of a node that keeps its copy of the dataset in a bucket."""
+        store = {"ODF_STORE": f"s3://{self.shared.bucket}/node", "ODF_S3_DIRECT_DOWNLOADS": "1"}
+        return self.settings(self.folder / "in-bucket") | store
+
     def ends(self, way: Way, name: str) -> Ends:
         """Return two ends as they are before a transfer."""
         sender, receiver = self.source, self.folder / f"receiver-{name}"
@@ -111,7 +123,7 @@ class World:
         store = {"ODF_STORE": f"s3://{bucket.bucket}/node"} if way.has_bucket else {}
         return Ends(
             act=way.act,
-            sender=self.settings(sender),
+            sender=self.in_bucket if way.is_from_bucket else self.settings(sender),
             receiver=self.settings(receiver) | store,
             bucket=bucket,
         )
@@ -119,6 +131,7 @@ class World:
     def settings(self, home: Path) -> dict[str, str]:
         return {
             "ODF_HOME": str(home),
+            "ODF_FETCH_NETWORKS": "127.0.0.0/8",
             "ODF_S3_ENDPOINT": self.minio.endpoint,
             "ODF_S3_REGION": "us-east-1",
             "ODF_S3_ACCESS_KEY": ACCESS_KEY,
@@ -199,7 +212,7 @@ class World:
                 assert files_later(Path(one["ODF_HOME"])) == whole, f"step {steps}"
             self.require_remembered(way, ends)
             for one in (ends.sender, ends.receiver):
-                if one["ODF_HOME"] != str(self.source):
+                if one["ODF_HOME"] not in {str(self.source), self.in_bucket["ODF_HOME"]}:
                     shutil.rmtree(one["ODF_HOME"], ignore_errors=True)
             steps += stride
         return steps
@@ -274,6 +287,7 @@ def world(process: Killable, minio: MinioServer, tmp_path: Path, monkeypatch: py
     pushing = tmp_path / "pushing"
     shutil.copytree(source, pushing)
     Command(act="push", settings=world.settings(pushing), place=str(world.shared)).run()
+    Command(act="pull", settings=world.in_bucket, place=str(world.shared)).run()
     return world
 
 
