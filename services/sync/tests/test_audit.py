@@ -3,6 +3,7 @@
 import http.client
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,8 @@ from odf_testing.bus import MemoryBus
 from odf_testing.http import running
 
 from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.networks import PUBLIC as PUBLIC_ONLY
+from odf_common.adapters.networks import Networks
 from odf_common.codec.envelopes import Envelope, decode
 from odf_common.errors import StorageUnavailable
 from odf_common.identity.dataset_refs import Name
@@ -42,7 +45,7 @@ async def ok(_: web.Request) -> web.Response:
 class Node:
     """A multi-tenant server with a public and a private dataset of `ann`, and its audit."""
 
-    def __init__(self, home: Path, rate: RequestRate | None = None) -> None:
+    def __init__(self, home: Path, rate: RequestRate | None = None, proxies: Networks = PUBLIC_ONLY) -> None:
         catalog = LocalCatalog(home)
         self.directory = Directory(AccessStore(home), is_multi_tenant=True)
         self.account = self.directory.add_account(Name("ann"), PASSWORD)
@@ -60,6 +63,7 @@ class Node:
             (*AccountRoutes(authorizer, catalog).endpoints(), *served),
             audit=self.audit,
             rate=rate,
+            proxies=proxies,
         )
         self.base = ""
 
@@ -232,6 +236,20 @@ def test_an_address_cannot_flood_the_audit_with_headers_that_are_not_valid(tmp_p
         found = [node.ask("GET", f"/{PUBLIC}/refs/head", Authorization="Basic x") for _ in range(8)]
         assert found == [400] * 5 + [429] * 3
         assert len(node.noted()) == 5
+
+
+def test_clients_behind_a_trusted_proxy_are_told_apart(tmp_path: Path) -> None:
+    node = Node(tmp_path, rate=RequestRate(1, lambda: 0.0), proxies=Networks.parse(("127.0.0.1",)))
+    with running(node.app) as node.base:
+        for client in ("198.51.100.1", "198.51.100.2"):
+            found = [
+                node.ask("GET", f"/{SECRET}/refs/head", X_Forwarded_For=f"x, {client}") for _ in range(6)
+            ]
+            assert found == [404] * 5 + [429]
+        assert Counter(one.access_decision.address for one in node.noted()) == {
+            "198.51.100.1": 5,
+            "198.51.100.2": 5,
+        }
 
 
 def test_a_request_that_cannot_be_authorized_now_is_recorded_as_not_allowed(

@@ -4,11 +4,13 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
+from odf_common.adapters.networks import Networks
 from odf_sync.access.rate_limits import (
     BODY_BYTES_PER_SECOND,
     BodyPace,
     Shares,
     counted_address,
+    forwarded_address,
     pace_of_body,
     shares_of_bodies,
 )
@@ -33,6 +35,27 @@ def test_a_host_is_counted_once_whatever_address_of_its_network_it_uses(
     address: str | None, counted: str
 ) -> None:
     assert counted_address(address) == counted
+
+
+@pytest.mark.parametrize(
+    ("peer", "headers", "address"),
+    [
+        ("192.0.2.7", ["198.51.100.1"], "192.0.2.7"),  # not a proxy of ours
+        ("10.0.0.2", [], "10.0.0.2"),
+        ("10.0.0.2", ["198.51.100.1"], "198.51.100.1"),
+        ("10.0.0.2", ["203.0.113.9, 198.51.100.1"], "198.51.100.1"),  # what the client wrote itself
+        ("10.0.0.2", ["203.0.113.9", "198.51.100.1,10.0.0.3"], "198.51.100.1"),  # two proxies of ours
+        ("::ffff:10.0.0.2", ["2001:db8::1"], "::ffff:10.0.0.2"),
+        ("10.0.0.2", ["203.0.113.9, unknown"], "10.0.0.2"),
+        ("10.0.0.2", ["198.51.100.1:4711"], "10.0.0.2"),
+        ("10.0.0.2", [""], "10.0.0.2"),
+        ("", ["198.51.100.1"], ""),
+    ],
+)
+def test_a_trusted_proxy_says_which_client_it_has_a_request_from(
+    peer: str, headers: list[str], address: str
+) -> None:
+    assert forwarded_address(Networks.parse(("10.0.0.0/8",)), peer, headers) == address
 
 
 def test_no_caller_has_more_than_its_share_and_all_together_no_more_than_the_total() -> None:

@@ -79,11 +79,16 @@ class Networks:
                 return connected
         raise why
 
+    def include(self, text: str) -> bool:
+        """Return whether an address is in one of the networks; raises `ValueError` unless it is one."""
+        address = ipaddress.ip_address(text.partition("%")[0])
+        return any(_is_in(address, network) for network in self.allowed)
+
     def require(self, host: str, text: str) -> None:
         """Raise `AddressForbidden` unless an address is public or allowed."""
-        address = ipaddress.ip_address(text.partition("%")[0])
-        if any(_is_in(address, network) for network in self.allowed):
+        if self.include(text):
             return
+        address = ipaddress.ip_address(text.partition("%")[0])
         for embedded in _embedded(address) or (address,):
             is_public = embedded.is_global and not (
                 embedded.is_multicast or embedded.is_reserved or _is_in(embedded, SITE_LOCAL)

@@ -245,6 +245,11 @@ class Settings:
         250,
         "open connections of one address; a proxy needs as many as all of its clients",
     )
+    http_trusted_proxies: tuple[str, ...] = _option(
+        networks,
+        (),
+        "networks of proxies whose X-Forwarded-For names the client, for limits and the audit, such as 10.0.0.2[,…]",
+    )
     http_header_timeout_ms: int = _option(
         number(100, 600_000), 10_000, "time in which a request's headers must arrive"
     )

@@ -5,13 +5,15 @@ import threading
 import time
 from collections import Counter as Tally
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final
 
 from prometheus_client import Counter
+
+from odf_common.adapters.networks import Networks
 
 BURST_SECONDS: Final = 5  # an idle caller may send the requests of this many seconds at once
 MAX_CALLERS: Final = 10_000  # remembered; more of them are counted together
@@ -37,6 +39,20 @@ def counted_address(remote: str | None) -> str:
         return str(address)
     mapped = address.ipv4_mapped
     return str(ip_network((address, 64), strict=False)) if mapped is None else str(mapped)
+
+
+def forwarded_address(proxies: Networks, peer: str, forwarded_for: Sequence[str]) -> str:
+    """Return the address of a client: the peer's, or the one that a trusted proxy says it has the request from.
+
+    `forwarded_for` has the headers `X-Forwarded-For` in their order: each proxy has added an address at the end. What a
+    client wrote before that is not looked at.
+    """
+    address = peer
+    hops = [hop.strip() for header in forwarded_for for hop in header.split(",")]
+    with suppress(ValueError):
+        while hops and proxies.include(address):
+            address = str(ip_address(hops.pop().partition("%")[0]))
+    return address
 
 
 class Shares:

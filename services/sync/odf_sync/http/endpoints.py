@@ -19,12 +19,13 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from odf_common.adapters.networks import PUBLIC, Networks
 from odf_common.errors import NotFound, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.audit import Audit
 from odf_sync.access.audit import Question, decision
-from odf_sync.access.rate_limits import RequestRate, counted_address
+from odf_sync.access.rate_limits import RequestRate, counted_address, forwarded_address
 from odf_sync.access.rules import Action, Caller
 from odf_sync.http.authorization import NO_ACCOUNT, NO_ROUTE, Authorizer, HttpRefusal
 from odf_sync.http.connections import RETRY_AFTER_SECONDS, in_flight
@@ -138,14 +139,16 @@ def application(
     *,
     audit: Audit | None = None,
     rate: RequestRate | None = None,
+    proxies: Networks = PUBLIC,
 ) -> web.Application:
     """Return an application that serves the endpoints to the callers that `authorizer` allows.
 
-    Without `audit`, decisions are not recorded; without `rate`, callers may send any number of requests.
+    Without `audit`, decisions are not recorded; without `rate`, callers may send any number of requests. Of requests
+    through `proxies`, the address is that of the client.
     """
     served: dict[web.AbstractRoute, Endpoint] = {}
     judge = _Judge(authorizer, audit or Audit(), rate or RequestRate(0))
-    app = web.Application(middlewares=[_authorizing(judge, served)])
+    app = web.Application(middlewares=[_forwarding(proxies), _authorizing(judge, served)])
     app[_JUDGE] = judge
     app.on_response_prepare.append(_without_charset)
     resources: dict[str, web.Resource] = {}
@@ -209,6 +212,16 @@ def _refuse_other_methods(resource: web.Resource, served: dict[web.AbstractRoute
         summary="Not allowed.",
         action=any_of_them.action and Action.WRITE,
     )
+
+
+def _forwarding(proxies: Networks) -> Middleware:
+    @web.middleware
+    async def forward(request: web.Request, handler: Handler) -> web.StreamResponse:
+        peer = request.remote or ""
+        client = forwarded_address(proxies, peer, request.headers.getall(FORWARDED_FOR, ()))
+        return await handler(request if client == peer else request.clone(remote=client))
+
+    return forward
 
 
 def _authorizing(judge: "_Judge", served: Mapping[web.AbstractRoute, Endpoint]) -> Middleware:

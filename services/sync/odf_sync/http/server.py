@@ -10,6 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
+from odf_common.adapters.networks import Networks
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import Unavailable
 from odf_common.service.audit import Audit
@@ -51,7 +52,10 @@ def serve_http(
     Raises `Unavailable` unless an address is configured.
     """
     address, tls, rate = settings.required("sync_http"), http_tls(settings), settings.http_requests_per_second
-    app = partial(application, authorizer, tuple(served), audit=audit, rate=RequestRate(rate))
+    proxies = Networks.parse(settings.http_trusted_proxies)
+    app = partial(
+        application, authorizer, tuple(served), audit=audit, rate=RequestRate(rate), proxies=proxies
+    )
     limits = partial(Connections.of, settings)
     keep_trying(lambda: asyncio.run(_serve(app(), address, stop, tls, limits())), stop)
 
