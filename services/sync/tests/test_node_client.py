@@ -22,7 +22,7 @@ from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings
-from odf_sync.repositories.http_dataset import HttpDataset
+from odf_sync.repositories.http_dataset import HttpDataset, UnexpectedStatus
 from odf_sync.repositories.node_client import NodeClient, _redirected
 from odf_sync.repositories.smart_dataset import SmartDataset
 from odf_sync.smart.connection import connected
@@ -31,6 +31,7 @@ from odf_sync.smart.messages import HttpHeader, ObjectFile, ObjectType, PushStra
 from odf_sync.transfer.push.upload import INCOMPLETE, LOST, WRONG_OFFSET, File, Uploader, at_a_time
 
 LOOPBACK = Networks.parse(("127.0.0.0/8",))
+LOCALHOST = Networks.parse(("127.0.0.0/8", "::1/128"))
 TOKEN = "Bearer secret"
 PATIENCE_SECONDS = 5.0
 
@@ -209,6 +210,70 @@ def test_an_object_whose_url_is_private_and_that_the_node_itself_does_not_take_o
         with pytest.raises(AddressForbidden, match=r"127\.0\.0\.1"):
             Uploader(blobs, dataset, f"{url}/cities/").send(upload)
     assert asked == [f"GET /cities/data/{name}", f"PUT /cities/data/{name}"]
+
+
+@dataclass(slots=True)
+class Refusing:
+    """Answers all requests by a status, unless they have the token; notes method, path and token."""
+
+    status: int
+    asked: list[tuple[str, str, str | None]] = field(default_factory=list)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        token = request.headers.get("Authorization")
+        self.asked.append((request.method, request.path, token))
+        await request.read()
+        return web.Response(body=b"object", status=200 if token == TOKEN else self.status)
+
+    def application(self) -> web.Application:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self.answer)
+        return app
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 418])
+def test_an_object_that_its_url_refuses_goes_through_the_url_that_the_user_gave(status: int) -> None:
+    """As a private dataset's does if the node gives URLs under another name, which get no token."""
+    blobs, dataset, content = MemoryBlobStore(MemoryRefStore()), a_dataset(), b"object"
+    name = physical_hash_of(content)
+    blobs.put(dataset, ObjectKind.DATA, name, content)
+    file = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=name, size=len(content))
+    node, path = Refusing(status), f"/cities/data/{name}"
+    with running(node.application()) as url:
+        renamed = url.replace("127.0.0.1", "localhost") + path
+        given = TransferUrl(url=renamed, headers=(HttpHeader(name="authorization", value=TOKEN),))
+        there = SmartDataset(f"odf+{url}/cities", "secret", LOCALHOST)
+        there._urls[ObjectKind.DATA, name] = given
+        there.fetch(ObjectKind.DATA, name, out := BytesIO(), 100)
+        Uploader(blobs, dataset, f"{url}/cities/", LOCALHOST, headers={"Authorization": TOKEN}).send(
+            Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=given)
+        )
+    assert out.getvalue() == content
+    assert node.asked == [(method, path, token) for method in ("GET", "PUT") for token in (None, TOKEN)]
+
+
+def test_an_object_that_its_url_and_the_node_refuse_fails_with_the_answer_of_its_url() -> None:
+    name, node = physical_hash_of(b"object"), Refusing(404)
+    with running(node.application()) as url, running(Refusing(410).application()) as bucket:
+        there = SmartDataset(f"odf+{url}/cities", None, LOOPBACK)
+        there._urls[ObjectKind.DATA, name] = TransferUrl(url=f"{bucket}/object")
+        with pytest.raises(UnexpectedStatus, match="410"):
+            there.fetch(ObjectKind.DATA, name, BytesIO(), 100)
+    assert node.asked == [("GET", f"/cities/data/{name}", None)]
+
+
+def test_an_object_is_sent_once_to_its_place_whatever_the_answer() -> None:
+    blobs, dataset, content = MemoryBlobStore(MemoryRefStore()), a_dataset(), b"object"
+    name = physical_hash_of(content)
+    blobs.put(dataset, ObjectKind.DATA, name, content)
+    file = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=name, size=len(content))
+    node = Refusing(413)
+    with running(node.application()) as url:
+        place = TransferUrl(url=f"{url}/cities/data/{name}")
+        upload = Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=place)
+        with pytest.raises(UnexpectedStatus, match="413"):
+            Uploader(blobs, dataset, f"{url}/cities/").send(upload)
+    assert len(node.asked) == 1
 
 
 def test_a_header_that_came_with_a_url_is_not_sent_twice_whatever_its_case(server: Server) -> None:

@@ -1,6 +1,6 @@
 """A dataset served by the Simple Transfer Protocol, or by any server of static files (wire-facts §8.2)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 import urllib3
 
-from odf_common.adapters.networks import PUBLIC, Networks, cause_of
+from odf_common.adapters.networks import PUBLIC, AddressForbidden, Networks, cause_of
 from odf_common.codec.signature import SIZE_LIMIT
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
@@ -79,6 +79,26 @@ class UnexpectedStatus(Unavailable):
     """A server answered with a status other than success."""
 
     status: int
+
+
+UNUSABLE: Final = (AddressForbidden, AccessDenied, NotFound, UnexpectedStatus)
+
+
+def by_url_or_place(by_url: Callable[[], None], by_place: Callable[[], None]) -> None:
+    """Transfer an object by the URL that a node gave for it, or by its place below the URL that the user gave.
+
+    A node may know itself by another name than the user does: kamu gives http://127.0.0.1:P/… to a client of
+    http://localhost:P. Whether that is the same node cannot be known without a connection that the other node chose.
+    So its URL is not used if the address is private; otherwise it gets no token, as any other origin, and may refuse.
+    The URL of an object store may have expired. Raises the error of the URL if the place is refused too.
+    """
+    try:
+        by_url()
+    except UNUSABLE as unusable:
+        try:
+            by_place()
+        except UNUSABLE as error:
+            raise unusable from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

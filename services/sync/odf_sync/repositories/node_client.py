@@ -1,7 +1,8 @@
 """HTTP requests to a node that the user named, and to URLs in its responses: redirects and URLs of objects.
 
-These URLs are not trusted. Origins other than the node's own get no token of ours and must have a public address, or
-one in `ODF_FETCH_NETWORKS`: otherwise a node could make this one send requests inside its network.
+These URLs are not trusted. Origins other than the node's own get no token of ours, also if the node gave it with the
+URL: it sends our token back with its URLs. They must have a public address, or one in `ODF_FETCH_NETWORKS`: otherwise a
+node could make this one send requests inside its network.
 """
 
 from collections.abc import Mapping

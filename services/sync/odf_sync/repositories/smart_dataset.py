@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from odf_common.adapters.networks import PUBLIC, AddressForbidden, Networks
+from odf_common.adapters.networks import PUBLIC, Networks
 from odf_common.adapters.repository_urls import BUCKETS, SMART, SMART_PREFIX, WEB
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
-from odf_sync.access.sent_tokens import AccessDenied, authorization
-from odf_sync.repositories.http_dataset import HttpDataset, UnexpectedStatus
+from odf_sync.access.sent_tokens import authorization
+from odf_sync.repositories.http_dataset import HttpDataset, by_url_or_place
 from odf_sync.repositories.remote_dataset import Sink
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
 from odf_sync.smart.connection import PULLED, Connection, connected, received_blocks
@@ -139,18 +139,10 @@ class SmartDataset:
             self._http.fetch(kind, name, out, limit)
             return
         headers = {header.name: header.value for header in address.headers}
-        try:
-            self._http.download(address.url, headers, out, limit)
-        except AccessDenied:  # the URL of an object store has expired; the node itself sends the object, too
-            self._http.fetch(kind, name, out, limit)
-        except AddressForbidden as forbidden:
-            # A node may know itself by another name than the user does: kamu gives http://127.0.0.1:P/… to a client of
-            # http://localhost:P. Whether that is the same node cannot be known without a connection that the other
-            # node chose. So its URL is not used, but the object's place below the URL that the user gave.
-            try:
-                self._http.fetch(kind, name, out, limit)
-            except (NotFound, AccessDenied, UnexpectedStatus) as error:
-                raise forbidden from error
+        by_url_or_place(
+            lambda: self._http.download(address.url, headers, out, limit),
+            lambda: self._http.fetch(kind, name, out, limit),
+        )
 
 
 @dataclass(eq=False, kw_only=True)

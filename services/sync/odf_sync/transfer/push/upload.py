@@ -11,11 +11,11 @@ from typing import BinaryIO, Final
 import structlog
 import urllib3
 
-from odf_common.adapters.networks import PUBLIC, AddressForbidden, Networks
+from odf_common.adapters.networks import PUBLIC, Networks
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobReader
-from odf_sync.repositories.http_dataset import UnexpectedStatus
+from odf_sync.repositories.http_dataset import UnexpectedStatus, by_url_or_place
 from odf_sync.repositories.node_client import MAX_RETRY_AFTER_SECONDS, NodeClient, discard
 from odf_sync.smart.messages import Upload
 
@@ -110,16 +110,12 @@ class Uploader:
                 0, os.SEEK_END
             )  # which may differ from what the chain, or the other node, says
             sent = File(url=destination.url, headers=headers, content=content, size=size)
-            try:
+            # The headers that came with the URL are for another server.
+            own = replace(sent, url=f"{self._base}{name}", headers=self._headers)
+            if sent.url == own.url:
                 self._deliver(sent, arrived)
-            except AddressForbidden as forbidden:
-                # As for a pull: the node may know itself by another name, and its URL is not used then. Nor are its
-                # headers, which are for another server.
-                own = replace(sent, url=f"{self._base}{name}", headers=self._headers)
-                try:
-                    self._deliver(own, arrived)
-                except UnexpectedStatus as error:
-                    raise forbidden from error
+            else:
+                by_url_or_place(lambda: self._deliver(sent, arrived), lambda: self._deliver(own, arrived))
         log.debug("object uploaded", object=name, bytes=size, continued_at=arrived)
 
     def _deliver(self, file: File, arrived: int) -> None:
