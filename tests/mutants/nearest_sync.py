@@ -119,6 +119,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/search/*.py": of_sync("search_details", "search", "list_routes"),
     f"{SYNC}/smart/archive.py": of_sync("smart_exchange", "signed_pushes", "recorded_transfers"),
     f"{SYNC}/smart/*.py": of_sync(
+        "limited_connection",
         "node_session",
         "smart_faults",
         "spool_files",

@@ -308,7 +308,7 @@ def test_a_pull_needs_little_memory_whatever_the_chain(server: Server) -> None:
     with connected(f"{server.url}/cities/pull", PULL, {}) as connection:
         connection.send(PullRequest(force_update_if_diverged=False))
         plan = connection.expect(PullAccepted).transfer_plan
-        connection.send(MetadataRequest())
+        connection.send(MetadataRequest(), message_bytes(plan))
         batch = connection.expect(MetadataReply).blocks
     blocks = dict(read_archive(BytesIO(batch.payload), count=plan.num_blocks))
     assert all(physical_hash_of(raw) == name for name, raw in blocks.items())

@@ -13,8 +13,10 @@ from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_sync.access.sent_tokens import denied
 from odf_sync.smart.archive import read_archive
-from odf_sync.smart.channel import Channel, of_kind
-from odf_sync.smart.exchange import CLOSE_OK, PUSH, End, Side, Table, TransferRefused
+from odf_sync.smart.channel import Channel, PeerClosed, of_kind
+from odf_sync.smart.exchange import CLOSE_OK, PUSH, End, ProtocolViolated, Side, Table, TransferRefused
+from odf_sync.smart.large_messages import MAX_LARGE_MESSAGE_BYTES, SMALL_BYTES, message_bytes
+from odf_sync.smart.limited_connection import LimitedConnection, answer_bytes
 from odf_sync.smart.messages import (
     CHOSEN,
     CHOSEN_HEADER,
@@ -40,7 +42,6 @@ ANSWER_SECONDS: Final = 1800.0  # the other node packs or checks a whole chain
 DOCUMENT_TIMEOUT: Final = aiohttp.ClientTimeout(total=60, sock_connect=CONNECT_SECONDS)
 CLOSE_SECONDS: Final = 2.0  # for its close frame
 CLOSED_SECONDS: Final = 2 * CLOSE_SECONDS  # for all of it, whatever comes instead
-MAX_RECEIVED_MESSAGE_BYTES: Final = 512 * 1024**2
 PULLED: Final = b"Client pull flow succeeded"
 GAVE_UP: Final = b"the client gave up"
 OK, DENIED, NOT_FOUND = 200, (401, 403), 404
@@ -50,7 +51,13 @@ WHY: Final = {503: "it has too many transfers, or cannot reach its store; try ag
 class Connection:
     """A client's end of an exchange."""
 
-    def __init__(self, runner: asyncio.Runner, channel: Channel, answer: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        runner: asyncio.Runner,
+        channel: Channel,
+        answer: Mapping[str, str],
+        limited: LimitedConnection | None = None,
+    ) -> None:
         """Use an open WebSocket and its loop; `answer`: the headers of the server's answer to the upgrade."""
         self.continues_uploads = answer.get(CONTINUES_HEADER) == CONTINUES
         """Whether the server continues uploads that were cut off, and takes archives of blocks by upload."""
@@ -60,10 +67,16 @@ class Connection:
         """Whether a new dataset gets the visibility that was chosen, also if the server is single-tenant."""
         self._runner = runner
         self._channel = channel
+        self._limited = limited
         self._receiving: asyncio.Future[Message] | None = None
 
-    def send(self, message: Message) -> None:
-        """Send a message; raises as `expect` does if the server has refused, or has ended the exchange, meanwhile."""
+    def send(self, message: Message, most: int | None = None) -> None:
+        """Send a message, after which `most` bytes may come; None: those of the answer to such a message.
+
+        Raises as `expect` does if the server has refused, or has ended the exchange, meanwhile.
+        """
+        if self._limited is not None:
+            self._limited.limit(answer_bytes(message) if most is None else most)
         self._run(self._sent(message))
 
     def send_early(self, message: Message) -> None:
@@ -121,7 +134,12 @@ class Connection:
             self._receiving.cancel()  # if it has just ended, its error is not asked for: nothing is logged then
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(call)
+        try:
+            return self._runner.run(call)
+        except PeerClosed as closed:
+            if self._limited is not None and self._limited.excess:
+                raise ProtocolViolated(where="message", text=self._limited.excess) from closed
+            raise
 
 
 async def _read_in_time(sending: Coroutine[Any, Any, None]) -> None:
@@ -142,7 +160,7 @@ def _not_refused(message: Message | None) -> Message | None:
 
 def received_blocks(connection: Connection, plan: TransferPlan) -> dict[Multihash, bytes]:
     """Return the blocks of a pull that was accepted, oldest first; raises `InvalidInput` unless they are as planned."""
-    connection.send(MetadataRequest())
+    connection.send(MetadataRequest(), message_bytes(plan) + SMALL_BYTES)
     batch = connection.expect(MetadataReply).blocks
     if batch.num_blocks != plan.num_blocks:
         text = f"{batch.num_blocks} blocks, but {plan.num_blocks} planned"
@@ -194,7 +212,8 @@ class NodeSession:
         """
         socket = self._runner.run(self._opened(url, headers, is_push=table is PUSH))
         channel = Channel(socket, End(side=Side.CLIENT, table=table))
-        connection = Connection(self._runner, channel, self._answer)
+        limited = LimitedConnection(socket._writer.transport)  # noqa: SLF001 - aiohttp does not give it
+        connection = Connection(self._runner, channel, self._answer, limited)
         try:
             yield connection
         finally:
@@ -234,7 +253,7 @@ class NodeSession:
                     headers=headers,
                     autoclose=False,
                     timeout=timeout,
-                    max_msg_size=MAX_RECEIVED_MESSAGE_BYTES,
+                    max_msg_size=MAX_LARGE_MESSAGE_BYTES,
                 )
         except aiohttp.WSServerHandshakeError as error:
             if error.status == NOT_FOUND:
