@@ -120,6 +120,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/smart/archive.py": of_sync("smart_exchange", "signed_pushes", "recorded_transfers"),
     f"{SYNC}/smart/*.py": of_sync(
         "limited_connection",
+        "refused_upgrades",
         "node_session",
         "smart_faults",
         "spool_files",

@@ -13,11 +13,10 @@ from aiohttp import WSMessage, WSMsgType, web
 from odf_testing.http import running
 from odf_testing.sync_node import SyncNode, open_exchanges
 
-from odf_common.errors import NotFound, OdfError, Unavailable
+from odf_common.errors import OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings
-from odf_sync.access.sent_tokens import AccessForbidden, LoginRequired, authorization
 from odf_sync.http.smart_protocol import routes, serve_pull
 from odf_sync.smart import connection as smart_connection
 from odf_sync.smart.channel import ABNORMAL, Channel, PeerClosed
@@ -60,7 +59,6 @@ ANSWERS: Final = (
 MESSAGES: Final = 5  # of a push without objects
 
 PAUSE_SECONDS = 0.2
-TOKEN = authorization("a token")
 
 
 class SlowServer:
@@ -434,32 +432,6 @@ def test_an_object_whose_url_has_expired_is_fetched_from_the_node_itself(
         *_, last = here.pull(f"odf+{base}/cities", "cities")
     assert (last.state, asked) == ("updated", ["/object"])
     assert here.content("cities") == there.content("cities")
-
-
-@pytest.mark.parametrize(
-    ("status", "headers", "error", "text"),
-    [
-        (404, {}, NotFound, "/push"),
-        (401, {}, LoginRequired, "requires a login (status 401)"),
-        (401, TOKEN, LoginRequired, "requires a login (status 401)"),
-        (403, {}, LoginRequired, "requires a login (status 403)"),
-        (403, TOKEN, AccessForbidden, "you may not write it (status 403)"),
-        (503, {}, Unavailable, "too many transfers"),
-        (400, {}, Unavailable, "status 400"),
-    ],
-)
-def test_an_upgrade_that_is_refused_says_why(
-    status: int, headers: dict[str, str], error: type[OdfError], text: str
-) -> None:
-    async def refuse(_: web.Request) -> web.Response:
-        return web.Response(status=status)
-
-    app = web.Application()
-    app.router.add_get("/push", refuse)
-    with running(app) as base, pytest.raises(error) as caught, connected(f"{base}/push", PUSH, headers):
-        pass
-    assert type(caught.value) is error
-    assert text in str(caught.value)
 
 
 def test_an_archive_as_long_as_a_message_may_be_is_sent_in_it(

@@ -1,6 +1,7 @@
 """The client's WebSocket, for code that blocks: its event loop runs only while a call waits."""
 
 import asyncio
+import re
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import aiohttp
 
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
+from odf_common.ports.clock import Backoff
 from odf_sync.access.sent_tokens import denied
 from odf_sync.smart.archive import read_archive
 from odf_sync.smart.channel import Channel, PeerClosed, of_kind
@@ -45,6 +47,11 @@ CLOSED_SECONDS: Final = 2 * CLOSE_SECONDS  # for all of it, whatever comes inste
 PULLED: Final = b"Client pull flow succeeded"
 GAVE_UP: Final = b"the client gave up"
 OK, DENIED, NOT_FOUND = 200, (401, 403), 404
+BUSY: Final = (502, 503, 504)
+BUSY_RETRIES: Final = 4
+BUSY_BACKOFF: Final = Backoff(first=0.3, most=10.0)  # seconds
+MAX_RETRY_AFTER_SECONDS: Final = 10.0  # whatever a server asks for
+WHOLE_SECONDS: Final = re.compile(r"[0-9]+", re.ASCII)
 WHY: Final = {503: "it has too many transfers, or cannot reach its store; try again later"}
 
 
@@ -244,25 +251,34 @@ class NodeSession:
     async def _opened(
         self, url: str, headers: Mapping[str, str], *, is_push: bool
     ) -> aiohttp.ClientWebSocketResponse:
-        headers = {VERSION_HEADER: str(VERSION), **headers}
-        timeout = aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS)
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                return await self._http().ws_connect(
-                    url,
-                    headers=headers,
-                    autoclose=False,
-                    timeout=timeout,
-                    max_msg_size=MAX_LARGE_MESSAGE_BYTES,
-                )
-        except aiohttp.WSServerHandshakeError as error:
-            if error.status == NOT_FOUND:
-                raise NotFound(what=url) from error
-            if error.status in DENIED:
-                raise denied(url, error.status, headers, is_write=is_push) from error
-            raise Unavailable(what=url, why=WHY.get(error.status, f"status {error.status}")) from error
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise Unavailable(what=url, why=str(error) or "no answer in time") from error
+        """Return an open WebSocket; a server that is busy is asked again, some times."""
+        failures = 0
+        while True:
+            failures += 1
+            try:
+                return await self._upgraded(url, headers)
+            except aiohttp.WSServerHandshakeError as error:
+                if error.status == NOT_FOUND:
+                    raise NotFound(what=url) from error
+                if error.status in DENIED:
+                    raise denied(url, error.status, headers, is_write=is_push) from error
+                if error.status not in BUSY or failures > BUSY_RETRIES:
+                    why = WHY.get(error.status, f"status {error.status}")
+                    raise Unavailable(what=url, why=why) from error
+                pause = _pause(failures, error.headers or {})
+            except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+                raise Unavailable(what=url, why=str(error) or "no answer in time") from error
+            await asyncio.sleep(pause)
+
+    async def _upgraded(self, url: str, headers: Mapping[str, str]) -> aiohttp.ClientWebSocketResponse:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            return await self._http().ws_connect(
+                url,
+                headers={VERSION_HEADER: str(VERSION), **headers},
+                autoclose=False,
+                timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS),
+                max_msg_size=MAX_LARGE_MESSAGE_BYTES,
+            )
 
     def _http(self) -> aiohttp.ClientSession:
         """Return the session, which has to be made within its loop; it notes the headers of the last answer."""
@@ -285,6 +301,13 @@ def connected(url: str, table: Table, headers: Mapping[str, str]) -> Iterator[Co
     """Yield the client's end of an exchange over a connection of its own, as `NodeSession.exchange` does."""
     with NodeSession() as session, session.exchange(url, table, headers) as connection:
         yield connection
+
+
+def _pause(failures: int, headers: Mapping[str, str]) -> float:
+    """Return the seconds until a server that is busy is asked again: at least those that it asks for, within limits."""
+    asked = headers.get("Retry-After", "")
+    seconds = float(asked) if WHOLE_SECONDS.fullmatch(asked) else 0.0
+    return max(BUSY_BACKOFF.pause(failures), min(seconds, MAX_RETRY_AFTER_SECONDS))
 
 
 async def _refuse_redirect(*_: object) -> None:
