@@ -1,8 +1,10 @@
 """Pulls from a node whose bucket serves the objects itself, by presigned URLs."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.error import HTTPError
+from urllib.parse import parse_qs, urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -10,13 +12,14 @@ from aiohttp.test_utils import make_mocked_request
 from odf_testing.minioserver import ACCESS_KEY, SECRET_KEY, MinioServer, serving_s3
 from odf_testing.sync_node import SyncNode
 
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings
 from odf_sync.http.simple_protocol.object_downloads import ObjectDownloads
 from odf_sync.http.smart_protocol.serve_pull import PullSource, _downloads
 from odf_sync.repositories import smart_dataset
 from odf_sync.smart.connection import connected
-from odf_sync.smart.messages import ObjectFile, ObjectType
+from odf_sync.smart.messages import ObjectFile, ObjectType, TransferUrl
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +94,9 @@ def test_a_presigned_url_opens_one_object_of_a_private_bucket(tmp_path: Path, se
     entry = node.catalog.by_alias("cities")
     assert entry is not None
     first, second = node.blobs.names(entry.dataset_id, ObjectKind.DATA)
-    url = node.blobs.download_url(entry.dataset_id, ObjectKind.DATA, first)
-    assert url is not None
+    given = node.blobs.download_url(entry.dataset_id, ObjectKind.DATA, first)
+    assert given is not None
+    url = given.url
 
     with urlopen(url) as answer:
         assert answer.read() == node.blobs.read(entry.dataset_id, ObjectKind.DATA, first)
@@ -103,8 +107,8 @@ def test_a_presigned_url_opens_one_object_of_a_private_bucket(tmp_path: Path, se
         refused.value.close()
 
 
-def test_a_bucket_gets_no_token_of_the_client(tmp_path: Path, server: MinioServer) -> None:
-    node = node_in_bucket(tmp_path, server, is_direct=True)
+def download_of(node: SyncNode) -> TransferUrl:
+    """Return where a client with a token is told to fetch an object."""
     entry, head = node.catalog.by_alias("cities"), node.head("cities")
     assert entry is not None
     assert head is not None
@@ -115,6 +119,24 @@ def test_a_bucket_gets_no_token_of_the_client(tmp_path: Path, server: MinioServe
     request = make_mocked_request("GET", "/cities/pull", headers={"Authorization": "Bearer secret"})
 
     (download,) = _downloads(source, request, [file]).object_transfer_strategies
+    return download.download_from
 
-    assert download.download_from.url.startswith(server.endpoint)
-    assert download.download_from.headers == ()
+
+def test_a_bucket_gets_no_token_of_the_client(tmp_path: Path, server: MinioServer) -> None:
+    node = node_in_bucket(tmp_path, server, is_direct=True)
+    download = download_of(node)
+    assert download.url.startswith(server.endpoint)
+    assert download.headers == ()
+
+
+def test_the_time_at_which_a_url_of_a_bucket_expires_is_that_which_the_url_has(
+    tmp_path: Path, server: MinioServer
+) -> None:
+    node = node_in_bucket(tmp_path, server, is_direct=True)
+    download = download_of(node)
+    signed = parse_qs(urlsplit(download.url).query)
+    begin = datetime.strptime(signed["X-Amz-Date"][0], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    end = begin + timedelta(seconds=int(signed["X-Amz-Expires"][0]))
+    assert end - begin == timedelta(hours=1)
+    assert download.expires_at == str(Timestamp.from_datetime(end))
+    assert begin <= datetime.now(UTC) < begin + timedelta(minutes=1)

@@ -14,6 +14,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.dataset_refs import parse_ref
 from odf_common.identity.did import DatasetId
+from odf_common.metadata.scalars import Timestamp
 
 
 class ObjectKind(StrEnum):
@@ -29,6 +30,14 @@ class ObjectKind(StrEnum):
 NAMED_BY_CONTENT: Final = (ObjectKind.BLOCK, ObjectKind.DATA, ObjectKind.CHECKPOINT)
 CREATION_BYTES: Final = 8
 MAX_REFERENCE_BYTES: Final = 1024  # of a stored reference: it is one hash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownloadUrl:
+    """A URL at which a store itself serves an object to anyone."""
+
+    url: str
+    expires_at: Timestamp
 
 
 class BlobReader(Protocol):
@@ -74,8 +83,8 @@ class BlobStore(BlobReader, Protocol):
     def put_file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
         """Store a local file by moving it; on return the object is durable and `file` is gone."""
 
-    def download_url(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> str | None:
-        """Return a URL at which the store itself serves the object to anyone for a while; None if it does not."""
+    def download_url(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> DownloadUrl | None:
+        """Return a URL at which the store itself serves the object for a while; None if it does not."""
         del dataset, kind, name
         return None
 

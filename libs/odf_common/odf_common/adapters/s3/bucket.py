@@ -8,7 +8,7 @@ import hashlib
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
@@ -27,7 +27,9 @@ from minio.error import InvalidResponseError, MinioException, S3Error, ServerErr
 
 from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_common.errors import StorageUnavailable
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff
+from odf_common.ports.store import DownloadUrl
 
 PART_BYTES: Final = 16 << 20  # files above this size are uploaded in parts
 MAX_KEYS_PER_REQUEST: Final = 1000  # S3 lists and deletes at most this many keys at once
@@ -186,12 +188,14 @@ class Bucket:
             return stat.size
         return None
 
-    def presigned(self, name: str) -> str:
+    def presigned(self, name: str) -> DownloadUrl:
         """Return a URL that anyone can read the object at for an hour, also if the bucket is private."""
 
-        def sign() -> str:
-            key = self.location.key(name)
-            return str(self._client.presigned_get_object(self.location.bucket, key, PRESIGNED_FOR))
+        def sign() -> DownloadUrl:
+            bucket, key = self.location.bucket, self.location.key(name)
+            now = datetime.now(UTC).replace(microsecond=0)  # as the URL has it
+            url = self._client.presigned_get_object(bucket, key, PRESIGNED_FOR, request_date=now)
+            return DownloadUrl(url=str(url), expires_at=Timestamp.from_datetime(now + PRESIGNED_FOR))
 
         return self._retried(sign, name)
 

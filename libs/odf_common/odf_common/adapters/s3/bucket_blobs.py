@@ -18,7 +18,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash, physical_hash_of
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import PREFIX, DatasetId
-from odf_common.ports.store import NAMED_BY_CONTENT, BlobStore, ObjectKind, scratch_folder
+from odf_common.ports.store import NAMED_BY_CONTENT, BlobStore, DownloadUrl, ObjectKind, scratch_folder
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -116,7 +116,7 @@ class S3BlobStore(BlobStore):
         else:
             file.unlink()
 
-    def download_url(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> str | None:
+    def download_url(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> DownloadUrl | None:
         """Return a presigned URL if the store gives any; whether the object exists is not checked."""
         return self._bucket.presigned(_name(dataset, kind, name)) if self._gives_urls else None
 

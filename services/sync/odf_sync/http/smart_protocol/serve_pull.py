@@ -109,8 +109,10 @@ def _downloads(source: PullSource, request: web.Request, files: Iterable[ObjectF
 
 def _location(source: PullSource, request: web.Request, file: ObjectFile) -> TransferUrl:
     """Return where an object is served: by the store, which must not see the client's token, or by this node."""
-    url = source.blobs.download_url(source.dataset, file.object_type.kind, file.physical_hash)
-    return url_of(source.public_url, request, file) if url is None else TransferUrl(url=url, headers=())
+    given = source.blobs.download_url(source.dataset, file.object_type.kind, file.physical_hash)
+    if given is None:
+        return url_of(source.public_url, request, file)
+    return TransferUrl(url=given.url, headers=(), expires_at=str(given.expires_at))
 
 
 def url_of(public_url: str | None, request: web.Request, file: ObjectFile) -> TransferUrl:
