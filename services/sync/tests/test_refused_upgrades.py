@@ -51,7 +51,7 @@ def test_an_upgrade_that_is_refused_says_why(
 def test_a_server_that_is_busy_is_asked_again_when_it_says(
     monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
-    monkeypatch.setattr(smart_connection, "MAX_RETRY_AFTER_SECONDS", 0.3)
+    monkeypatch.setattr(smart_connection, "MAX_PAUSE_SECONDS", 0.3)
     asked: list[float] = []
 
     async def serve(request: web.Request) -> web.StreamResponse:

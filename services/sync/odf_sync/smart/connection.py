@@ -47,10 +47,10 @@ CLOSED_SECONDS: Final = 2 * CLOSE_SECONDS  # for all of it, whatever comes inste
 PULLED: Final = b"Client pull flow succeeded"
 GAVE_UP: Final = b"the client gave up"
 OK, DENIED, NOT_FOUND = 200, (401, 403), 404
-BUSY: Final = (502, 503, 504)
+BUSY_STATUSES: Final = (502, 503, 504)
 BUSY_RETRIES: Final = 4
 BUSY_BACKOFF: Final = Backoff(first=0.3, most=10.0)  # seconds
-MAX_RETRY_AFTER_SECONDS: Final = 10.0  # whatever a server asks for
+MAX_PAUSE_SECONDS: Final = 10.0  # whatever a server asks for
 WHOLE_SECONDS: Final = re.compile(r"[0-9]+", re.ASCII)
 WHY: Final = {503: "it has too many transfers, or cannot reach its store; try again later"}
 
@@ -262,7 +262,7 @@ class NodeSession:
                     raise NotFound(what=url) from error
                 if error.status in DENIED:
                     raise denied(url, error.status, headers, is_write=is_push) from error
-                if error.status not in BUSY or failures > BUSY_RETRIES:
+                if error.status not in BUSY_STATUSES or failures > BUSY_RETRIES:
                     why = WHY.get(error.status, f"status {error.status}")
                     raise Unavailable(what=url, why=why) from error
                 pause = _pause(failures, error.headers or {})
@@ -307,7 +307,7 @@ def _pause(failures: int, headers: Mapping[str, str]) -> float:
     """Return the seconds until a server that is busy is asked again: at least those that it asks for, within limits."""
     asked = headers.get("Retry-After", "")
     seconds = float(asked) if WHOLE_SECONDS.fullmatch(asked) else 0.0
-    return max(BUSY_BACKOFF.pause(failures), min(seconds, MAX_RETRY_AFTER_SECONDS))
+    return max(BUSY_BACKOFF.pause(failures), min(seconds, MAX_PAUSE_SECONDS))
 
 
 async def _refuse_redirect(*_: object) -> None:
