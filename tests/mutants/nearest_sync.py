@@ -94,6 +94,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "named_places",
         "folder_target",
         "node_client",
+        "expiring_urls",
         "node_session",
         "packs",
         "downloads",
@@ -139,6 +140,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/transfer/block_signatures.py": of_sync("signed_pulls", "signed_pushes"),
     f"{SYNC}/transfer/**/*.py": of_sync(
         "private_copies",
+        "expiring_urls",
         "transfer_details",
         "objects",
         "block_spool",

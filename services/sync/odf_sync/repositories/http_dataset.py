@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -12,6 +13,7 @@ from odf_common.adapters.networks import PUBLIC, AddressForbidden, Networks, cau
 from odf_common.codec.signature import SIZE_LIMIT
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import MAX_REFERENCE_BYTES, ObjectKind
 from odf_sync.access.sent_tokens import (
     AccessDenied,
@@ -38,6 +40,7 @@ from odf_sync.smart.messages import (
     SIGNATURES_HEADER,
     PullAccepted,
     PullRequest,
+    TransferUrl,
 )
 
 HEAD: Final = "refs/head"
@@ -84,13 +87,30 @@ class UnexpectedStatus(Unavailable):
 UNUSABLE: Final = (AddressForbidden, AccessDenied, NotFound, UnexpectedStatus)
 
 
-def by_url_or_place(by_url: Callable[[], None], by_place: Callable[[], None]) -> None:
+@dataclass(eq=False, kw_only=True)
+class UrlExpired(Unavailable):
+    """A URL that a node gave for an object is not valid any more; `what` is the URL, without its signature."""
+
+    expires_at: str
+    """RFC 3339."""
+
+    def __str__(self) -> str:
+        """Return when it expired."""
+        return f"{self.what} was valid until {self.expires_at}, and the transfer took longer"
+
+    def advice(self) -> str:
+        """Return what to do."""
+        return "run the same command again: what has arrived is not transferred again"
+
+
+def by_url_or_place(given: TransferUrl, by_url: Callable[[], None], by_place: Callable[[], None]) -> None:
     """Transfer an object by the URL that a node gave for it, or by its place below the URL that the user gave.
 
     A node may know itself by another name than the user does: kamu gives http://127.0.0.1:P/… to a client of
     http://localhost:P. Whether that is the same node cannot be known without a connection that the other node chose.
     So its URL is not used if the address is private; otherwise it gets no token, as any other origin, and may refuse.
-    The URL of an object store may have expired. Raises the error of the URL if the place is refused too.
+    The URL of an object store may have expired. If the place is refused too, raises `UrlExpired`, or the error of the
+    URL if it is still valid.
     """
     try:
         by_url()
@@ -98,7 +118,18 @@ def by_url_or_place(by_url: Callable[[], None], by_place: Callable[[], None]) ->
         try:
             by_place()
         except UNUSABLE as error:
+            if given.expires_at is not None and _is_past(given.expires_at):
+                what = given.url.partition("?")[0]
+                raise UrlExpired(what=what, expires_at=given.expires_at) from unusable
             raise unusable from error
+
+
+def _is_past(text: str) -> bool:
+    """Return whether a time is past; one that another node has written in its own way is not."""
+    try:
+        return Timestamp.parse(text) < Timestamp.from_datetime(datetime.now(UTC))
+    except InvalidInput:
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -140,6 +140,7 @@ class SmartDataset:
             return
         headers = {header.name: header.value for header in address.headers}
         by_url_or_place(
+            address,
             lambda: self._http.download(address.url, headers, out, limit),
             lambda: self._http.fetch(kind, name, out, limit),
         )

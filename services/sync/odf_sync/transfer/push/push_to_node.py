@@ -66,6 +66,10 @@ PART_BYTES: Final = (MAX_SENT_MESSAGE_BYTES - AROUND_BYTES) // JSON_BYTES_PER_AR
 UPLOADS: Final = 8  # objects at a time
 # A list that is sent before its turn is shorter, as the other node keeps it until then.
 LISTED_EARLY: Final = 1_000
+# Of one list to a node of another kind, whose URLs may expire, as those of object stores do: at 2.4 Mbit/s, these bytes
+# are sent within an hour.
+EXPIRING_LISTED: Final = 1_000
+EXPIRING_BYTES: Final = 1024**3
 POLL_SECONDS: Final = 1.0  # between two looks at the other node's questions
 GLANCE_SECONDS: Final = 0.01
 # The end of longer uploads may cross with a question of the other node, which asks every 10 s.
@@ -247,18 +251,29 @@ def _uploader(source: PushSource, connection: Connection) -> Uploader:
 def _send_objects(
     source: PushSource, connection: Connection, files: tuple[ObjectFile, ...]
 ) -> Iterator[Step]:
-    """Send the objects of the new blocks in lists of `LISTED`."""
-    done = 0
-    # Blocks without objects have one empty list, since the protocol expects one.
-    for start in range(0, max(len(files), 1), LISTED):
-        part = files[start : start + LISTED]
-        is_truncated = start + LISTED < len(files)
-        connection.send(UploadsRequest(object_files=part, is_truncated=is_truncated))
+    """Send the objects of the new blocks, list by list."""
+    done, lists = 0, list(_lists(files, may_expire=not connection.continues_uploads))
+    for number, part in enumerate(lists, 1):
+        connection.send(UploadsRequest(object_files=part, is_truncated=number < len(lists)))
         uploads = connection.expect(UploadsReply).object_transfer_strategies
         for count in _uploaded(source, connection, uploads):
             yield Step(alias=source.alias, state="objects", done=done + count, total=len(files))
         done += len(part)
         connection.send(UploadsComplete())
+
+
+def _lists(files: Iterable[ObjectFile], *, may_expire: bool) -> Iterator[tuple[ObjectFile, ...]]:
+    """Yield the objects in lists; no objects are one list without any, since the protocol expects one."""
+    most, most_bytes = (EXPIRING_LISTED, EXPIRING_BYTES) if may_expire else (LISTED, sys.maxsize)
+    part: list[ObjectFile] = []
+    size = 0
+    for file in files:
+        if part and (len(part) == most or size + file.size > most_bytes):
+            yield tuple(part)
+            part, size = [], 0
+        part.append(file)
+        size += file.size
+    yield tuple(part)
 
 
 def _uploaded(source: PushSource, connection: Connection, uploads: Sequence[Upload]) -> Iterator[int]:

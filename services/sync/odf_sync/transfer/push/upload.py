@@ -115,7 +115,11 @@ class Uploader:
             if sent.url == own.url:
                 self._deliver(sent, arrived)
             else:
-                by_url_or_place(lambda: self._deliver(sent, arrived), lambda: self._deliver(own, arrived))
+                by_url_or_place(
+                    destination,
+                    lambda: self._deliver(sent, arrived),
+                    lambda: self._deliver(own, arrived),
+                )
         log.debug("object uploaded", object=name, bytes=size, continued_at=arrived)
 
     def _deliver(self, file: File, arrived: int) -> None:
