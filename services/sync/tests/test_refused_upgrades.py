@@ -47,7 +47,7 @@ def test_an_upgrade_that_is_refused_says_why(
     assert len(asked) == (5 if status == 503 else 1)
 
 
-@pytest.mark.parametrize("status", [502, 503, 504])
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_a_server_that_is_busy_is_asked_again_when_it_says(
     monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:

@@ -47,12 +47,15 @@ CLOSED_SECONDS: Final = 2 * CLOSE_SECONDS  # for all of it, whatever comes inste
 PULLED: Final = b"Client pull flow succeeded"
 GAVE_UP: Final = b"the client gave up"
 OK, DENIED, NOT_FOUND = 200, (401, 403), 404
-BUSY_STATUSES: Final = (502, 503, 504)
+BUSY_STATUSES: Final = (429, 502, 503, 504)
 BUSY_RETRIES: Final = 4
 BUSY_BACKOFF: Final = Backoff(first=0.3, most=10.0)  # seconds
 MAX_PAUSE_SECONDS: Final = 10.0  # whatever a server asks for
 WHOLE_SECONDS: Final = re.compile(r"[0-9]+", re.ASCII)
-WHY: Final = {503: "it has too many transfers, or cannot reach its store; try again later"}
+WHY: Final = {
+    429: "it gets too many requests from this node; try again later",
+    503: "it has too many transfers, or cannot reach its store; try again later",
+}
 
 
 class Connection:
