@@ -1,25 +1,29 @@
 """A private dataset stays private when it is pulled or pushed, also on a node whose datasets are public by default."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from odf_testing.sync_node import SyncNode
+from odf_testing.sync_node import SyncNode, open_exchanges
 
 from odf_common.errors import InvalidInput
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import require_entry
+from odf_common.service.settings import Settings
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Visibility as Rule
 from odf_sync.http import authorization
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.simple_protocol import dataset_routes
-from odf_sync.http.smart_protocol import routes
-from odf_sync.smart.messages import DatasetVisibility
+from odf_sync.http.smart_protocol import routes, serve_pull, serve_push
+from odf_sync.smart.messages import DatasetVisibility, TransferUrl
 from odf_sync.transfer.privacy import Privacy
 from odf_sync.transfer.push.push_errors import AnotherVisibility
 
 ANN = Name("ann")
+LOOPBACK = ("127.0.0.0/8", "::1/128")
 
 
 class Node(SyncNode):
@@ -67,6 +71,30 @@ def test_a_copy_is_private_if_its_source_needs_the_token(
         *_, again = there.pull(f"{scheme}{base}/cities", "copy", token=here.token, privacy=there.privacy)
     assert (again.state, again.is_private) == ("updated", False)
     assert there.visibility("copy") is Rule.PUBLIC, "only a new copy is made private"
+
+
+def test_a_private_dataset_is_copied_from_and_to_a_node_that_gives_urls_under_another_name(
+    there: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_exchanges(monkeypatch)
+    url_of = serve_pull.url_of
+
+    def renamed(*arguments: Any) -> TransferUrl:
+        given = url_of(*arguments)
+        return replace(given, url=given.url.replace("127.0.0.1", "localhost"))
+
+    for module in (serve_pull, serve_push):
+        monkeypatch.setattr(module, "url_of", renamed)
+    sender, again = (
+        SyncNode(home, Settings(home=home, fetch_networks=LOOPBACK))
+        for home in (tmp_path / "sender", tmp_path / "again")
+    )
+    sender.add_cities(["Kyiv"])
+    with there.served(there.authorizer) as base:
+        url = f"odf+{base}/cities"
+        sender.push("cities", url, token=there.token)
+        again.pull(url, "copy", token=there.token)
+    assert again.content("copy") == there.content("cities") == sender.content("cities")
 
 
 def test_a_copy_that_needed_a_token_is_private_unless_the_other_node_says_that_everyone_may_read_it(
