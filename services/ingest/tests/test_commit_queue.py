@@ -10,6 +10,7 @@ from odf_testing.guarded import GuardedDict
 from odf_common.errors import NotFound
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyLedger
+from odf_common.ports.store import ObjectKind
 from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.commit.watermark import NONE_LATE, Lateness
 from odf_ingest.history.kept_index import IndexBehind
@@ -45,6 +46,25 @@ def test_committed_content_is_not_appended_again(make_bench: Any, tmp_path: Path
     first, again = (work_of(bench, tmp_path, "10:00").commit(bench.queues, bench.dataset) for _ in range(2))
     assert [(one.is_new, one.count) for one in (first, again)] == [(True, 1), (False, 0)]
     assert again.state.head == first.state.head
+
+
+def test_a_proposal_without_a_reply_is_repeated_and_no_other_slice_is_written(
+    make_bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench()
+    bench.coordinator.loses_proposals = 2
+    monkeypatch.setattr("odf_ingest.commit.committer.Proposals.propose.__defaults__", (0.05,))
+    send = bench.coordinator.send
+
+    def send_later(*message: Any) -> None:
+        bench.clock.ms += 1000  # a block that is drafted again has another time
+        send(*message)
+
+    monkeypatch.setattr(bench.coordinator, "send", send_later)
+    push(bench, tmp_path, "10:00")
+    proposals = [one.propose for _, one in bench.coordinator.sent if one.HasField("propose")]
+    assert proposals == proposals[:1] * 3
+    assert len(list(bench.blobs.names(bench.dataset, ObjectKind.DATA))) == 1
 
 
 def test_late_records_are_added_up_until_the_process_ends(make_bench: Any, tmp_path: Path) -> None:

@@ -252,6 +252,17 @@ def test_a_lost_coordinator_is_waited_for_and_named_meanwhile(
     assert (work.ids, work.source.in_flight.trouble) == ([1], None)
 
 
+def test_lost_dead_letters_are_written_by_the_retry_and_no_message_is_read_again(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "UNAVAILABLE_BACKOFF", Backoff(first=0.0, most=0.0))
+    work.bench.coordinator.lost_flushes = 2
+    work.begin(a_batch({0: [b"junk", message(1)]}))
+    assert (work.ids, work.failures) == ([1], [])
+    assert [letter.offset for letter in work.bench.coordinator.letters] == [0]
+    assert position_of(work.bench.state, "default").rejected == 1
+
+
 def test_a_service_that_stops_waits_for_no_coordinator(work: Work) -> None:
     work.worker.end()
     refuse(work, Unavailable(what="the coordinator", why="no answer"))

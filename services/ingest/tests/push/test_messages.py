@@ -182,6 +182,20 @@ def test_a_batch_whose_dead_letters_are_lost_is_not_committed_and_may_be_repeate
     assert position_of(bench.state, "default").rejected == 1
 
 
+def test_dead_letters_that_were_lost_are_written_when_their_batch_is_retried(make_bench: Any) -> None:
+    bench = make_bench()
+    work = work_of(bench, a_batch({0: [b"junk", message(1)]}))
+    bench.coordinator.lost_flushes = 1
+    with pytest.raises(Unavailable):
+        bench.queues.commit(bench.dataset, work)
+    assert (bench.coordinator.letters, work.rejected) == ([], ())
+
+    bench.queues.commit(bench.dataset, work)
+    assert [letter.offset for letter in bench.coordinator.letters] == [0]
+    assert [row.offset for row in work.rejected] == [0]
+    assert position_of(bench.state, "default").rejected == 1
+
+
 def test_a_batch_that_the_coordinator_refuses_is_not_committed(make_bench: Any) -> None:
     bench = make_bench()
     head = bench.state.head
