@@ -2,30 +2,35 @@
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from odf_testing.guarded import GuardedSet
 from odf_testing.sync_node import SyncNode
 
 from odf_common.chain.walk import blocks_between
+from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
 from odf_common.codec.signature import encode_signature
-from odf_common.errors import AlreadyExists, InvalidInput
+from odf_common.data.schema_evolution import schema_of_event, schema_to_event
+from odf_common.errors import AlreadyExists, InvalidInput, OdfError, StorageUnavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
 from odf_common.identity.signatures import sign_block
+from odf_common.metadata.events import AddData, DataSlice, MetadataEvent, SetDataSchema
 from odf_common.ports.store import BlobStore, CatalogEntry, ObjectKind, block_reader
 from odf_sync.transfer import objects
 from odf_sync.transfer.local_copy import LocalCopy
-from odf_sync.transfer.objects import RemoteObject
+from odf_sync.transfer.objects import ObjectDiffers, RecordsRefused, RemoteObject
 from odf_sync.transfer.push import accept
 from odf_sync.transfer.push.accept import Acceptance, PushedChain
 
 WAIT_SECONDS = 10.0
+Change = Callable[[MetadataEvent], MetadataEvent]
 
 
 @pytest.fixture
@@ -97,6 +102,88 @@ def test_a_chain_with_an_object_that_did_not_arrive_is_refused(
             acceptance.complete(there.replies)
     assert there.head("cities") is None
     assert list(there.blobs.names(dataset, ObjectKind.BLOCK)) == [], "data is stored before blocks"
+
+
+def with_data(change: Callable[[DataSlice], DataSlice]) -> Change:
+    """Return a change of what the last slice is declared to be."""
+
+    def changed(event: MetadataEvent) -> MetadataEvent:
+        if not isinstance(event, AddData) or event.new_data is None or event.prev_offset is None:
+            return event
+        return replace(event, new_data=change(event.new_data))
+
+    return changed
+
+
+def other_hash(data: DataSlice) -> DataSlice:
+    return replace(data, logical_hash=Multihash(data.logical_hash.raw[:-1] + b"\0"))
+
+
+def other_size(data: DataSlice) -> DataSlice:
+    return replace(data, size=data.size + 1)
+
+
+def one_more_record(data: DataSlice) -> DataSlice:
+    interval = data.offset_interval
+    return replace(data, offset_interval=replace(interval, end=interval.end + 1))
+
+
+def other_schema(event: MetadataEvent) -> MetadataEvent:
+    if not isinstance(event, SetDataSchema):
+        return event
+    return schema_to_event(schema_of_event(event).append(pa.field("size", pa.int64())))
+
+
+def redeclared(chain: PushedChain, change: Change) -> PushedChain:
+    """Return a chain whose blocks declare other things about the same objects."""
+    blocks: dict[Multihash, bytes] = {}
+    for block in (decode_block(raw).block for raw in chain.blocks.values()):
+        last = next(reversed(blocks), None)
+        raw = encode_block(replace(block, event=change(block.event), prev_block_hash=last))
+        blocks[block_hash(raw)] = raw
+    return replace(chain, blocks=blocks)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "why"),
+    [
+        (with_data(other_hash), RecordsRefused, "records hash to"),
+        (with_data(other_size), ObjectDiffers, "bytes"),
+        (with_data(one_more_record), RecordsRefused, "declared 1–2"),
+        (other_schema, RecordsRefused, "columns, but"),
+    ],
+)
+def test_a_slice_that_is_not_as_its_block_declares_is_refused_each_time_the_push_is_completed(
+    here: SyncNode, there: SyncNode, change: Change, error: type[OdfError], why: str
+) -> None:
+    dataset, chain, names = parts(here)
+    for name in names:
+        send(here, there, dataset, name)
+    with Acceptance(there.datasets, redeclared(chain, change)) as acceptance:
+        for _ in range(2):
+            with pytest.raises(error, match=why):
+                acceptance.complete(there.replies)
+            assert there.head("cities") is None
+
+
+def test_blocks_that_could_not_be_stored_are_stored_before_the_head_moves(
+    here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, chain, names = parts(here)
+    for name in names:
+        send(here, there, dataset, name)
+
+    def full(*_: object) -> None:
+        raise StorageUnavailable(file="blocks", why="the disk is full")
+
+    with Acceptance(there.datasets, chain) as acceptance:
+        with monkeypatch.context() as patch:
+            patch.setattr(there.blobs, "put_all", full)
+            with pytest.raises(StorageUnavailable):
+                acceptance.complete(there.replies)
+        assert there.head("cities") is None
+        acceptance.complete(there.replies)
+    assert there.head("cities") == here.head("cities")
 
 
 def test_a_dataset_that_was_renamed_meanwhile_is_not_imported_again(here: SyncNode, there: SyncNode) -> None:

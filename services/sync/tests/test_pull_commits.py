@@ -1,7 +1,7 @@
 """A pull from its first step to the commit by a real coordinator: order of writes, hostile copies, lost replies."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -114,10 +114,13 @@ class Node:
             return None
         return outgoing.envelope
 
-    def pull(self, url: str, alias: str = "cities", *, trusts_records: bool = False) -> list[Step]:
+    def pulling(self, url: str, alias: str = "cities", *, trusts_records: bool = False) -> Iterator[Step]:
         datasets, settings = self.coordinator.node_datasets, Settings(home=self.home)
         replies = cast("Replies", self)
-        return list(pull(datasets, settings, url, alias, replies=replies, trusts_records=trusts_records))
+        return pull(datasets, settings, url, alias, replies=replies, trusts_records=trusts_records)
+
+    def pull(self, url: str, alias: str = "cities", *, trusts_records: bool = False) -> list[Step]:
+        return list(self.pulling(url, alias, trusts_records=trusts_records))
 
     def stored(self, dataset: DatasetId, kind: ObjectKind) -> set[str]:
         return {str(name) for name in self.blobs.names(dataset, kind)}
@@ -379,6 +382,22 @@ def test_a_copy_that_is_renamed_while_it_is_updated_is_updated(
     monkeypatch.setattr(node, "request", rename_and_ask)
     assert node.pull(there.as_uri())[-1].state == "updated"
     assert node.refs.head(dataset_of(there)) == blocks[-1].hash
+
+
+def test_a_copy_that_is_renamed_while_its_objects_arrive_is_not_committed(node: Node, there: Path) -> None:
+    blocks, dataset = blocks_of(there), dataset_of(there)
+    move_head(there, blocks[-2].hash)
+    node.pull(there.as_uri())
+    node.asked.clear()
+    move_head(there, blocks[-1].hash)
+
+    steps = node.pulling(there.as_uri())
+    assert [next(steps).state for _ in range(3)] == ["comparing", "blocks", "objects"]
+    node.catalog.rename("cities", CatalogEntry(alias="towns", dataset_id=dataset))
+    with pytest.raises(AlreadyExists, match="locally named towns"):
+        list(steps)
+
+    assert (node.asked, node.refs.head(dataset)) == ([], blocks[-2].hash)
 
 
 def test_a_refusal_is_reported_with_its_reason(node: Node, there: Path) -> None:
