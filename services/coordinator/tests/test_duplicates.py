@@ -87,6 +87,12 @@ def test_a_whole_chain_may_be_proposed_again(chain: AChain) -> None:
     assert chain.blocks[0].block.system_time == a_time()
 
 
-@pytest.mark.parametrize("expected", [physical_hash_of(b"unknown")])
-def test_an_unknown_block_has_no_successors(chain: AChain, expected: Multihash) -> None:
-    assert not asked(chain, expected, ONE, at=3)
+def test_an_unknown_block_has_no_successors(chain: AChain) -> None:
+    assert not asked(chain, physical_hash_of(b"unknown"), ONE, at=3)
+
+
+@pytest.mark.parametrize("raw", [b"", bytes(64), b"no block"])
+def test_what_is_stored_as_a_block_but_is_none_has_no_successors(chain: AChain, raw: bytes) -> None:
+    last, expected = chain.blocks[-1], physical_hash_of(raw)
+    store = chain.store | {expected: raw}
+    assert not is_duplicate(store.__getitem__, last.hash, expected, [THREE], last.block.system_time)

@@ -12,6 +12,7 @@ from odf_common.metadata.events import AddPushSource, DisablePushSource, SetInfo
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, TransformSql
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.api.responses import ref_item
+from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken
 from odf_coordinator.operations.references import ChainComparison
 
 BRANCH = "cities@next"
@@ -119,6 +120,25 @@ def test_a_reference_moves_only_from_where_it_is_expected(cities: Coordinator) -
     cities.references.delete(BRANCH, str(head))
     with pytest.raises(NotFound, match="reference next of cities"):
         cities.datasets.open_at(BRANCH)
+
+
+def test_a_late_commit_to_a_reference_is_compared_with_the_chain_of_that_reference(
+    cities: Coordinator,
+) -> None:
+    start = cities.references.set(BRANCH, "", None).block
+    assert start is not None
+    dataset, now = cities.find("cities").id, cities.clock.now()
+
+    def commit(text: str) -> Outcome:
+        return cities.committer.commit(
+            dataset, expected_head=start, events=[info(text)], system_time=now, ref="next"
+        )
+
+    first = commit("towns")
+    assert isinstance(first, Committed)
+    assert commit("towns") == Committed(state=first.state, already=True)
+    assert commit("villages") == Overtaken(expected=start, head=first.state.head)
+    assert cities.find("cities").state.head == start
 
 
 def test_a_reference_that_cannot_be_read_hides_no_other(cities: Coordinator) -> None:

@@ -207,6 +207,24 @@ def test_those_who_wait_for_a_run_learn_at_once_that_it_failed(node: Coordinator
     assert result.error is error
 
 
+def test_those_who_wait_for_a_run_learn_at_once_that_its_dataset_was_removed(
+    node: Coordinator, copy: DatasetId
+) -> None:
+    asked = threading.Event()
+
+    def wait() -> Result | None:
+        asked.set()
+        return node.scheduler.wait(copy, ticket, 3 * PATIENCE_SECONDS)
+
+    ticket = node.scheduler.request(copy)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait)
+        assert asked.wait(PATIENCE_SECONDS)
+        time.sleep(0.05)  # until it waits
+        node.scheduler.on_removed(copy)
+        assert waiting.result(PATIENCE_SECONDS) == Result()
+
+
 def test_an_input_that_is_available_again_is_noticed_on_request(node: Coordinator, copy: DatasetId) -> None:
     before = node.push("cities", "Oslo").state.head
     after = node.push("cities", "Rome", minute=1).state.head

@@ -257,6 +257,21 @@ def test_no_commit_extends_a_chain_whose_newest_block_cannot_be_read(
     assert [one.alias for one in node.datasets.all()] == ["rivers"]
 
 
+def test_no_rollback_extends_a_block_that_cannot_be_read(two: Coordinator) -> None:
+    onto = two.push("cities", "Oslo").state
+    last = two.push("cities", "Rome", minute=1).state
+    two.blobs.remove(onto.dataset_id, ObjectKind.BLOCK, [onto.head])
+    with pytest.raises(Damaged, match="the file is missing"):
+        two.committer.commit(
+            onto.dataset_id,
+            expected_head=last.head,
+            events=[SetInfo(description="x")],
+            system_time=two.clock.now(),
+            onto=onto,
+        )
+    assert two.refs.head(onto.dataset_id) == last.head
+
+
 def test_what_a_damaged_derivative_reads_is_not_deleted(two: Coordinator) -> None:
     copy = two.find("cities.copy")
     two.blobs.remove(copy.id, ObjectKind.BLOCK, [copy.state.head])

@@ -473,6 +473,19 @@ def test_a_dataset_that_cannot_be_verified_is_postponed_and_the_next_one_is_veri
     assert not node.is_remembered("copy", "bytes")
 
 
+def test_a_name_that_passed_to_another_dataset_is_verified_as_that_one(node: Node) -> None:
+    on_commit = OnCommit(node.verifier)
+    (cities,) = targets(node.datasets, ("cities",), every=False, recursive=False)
+    (copy,) = targets(node.datasets, ("copy",), every=False, recursive=False)
+    on_commit.add(cities)
+    on_commit.add(replace(copy, name="cities"))
+
+    with running(on_commit.run):
+        await_true(lambda: node.is_remembered("copy", "replay"))
+
+    assert not node.is_remembered("cities", "bytes")
+
+
 def test_a_commit_is_verified_after_a_quiet_period(node: Node) -> None:
     on_commit = OnCommit(node.verifier)
     with running(on_commit.run) as thread:
