@@ -16,10 +16,11 @@ from odf_testing.clocks import ManualClock
 
 from odf_common.adapters.local import LocalRefStore
 from odf_common.adapters.local.key_files import node_key
+from odf_common.errors import Unavailable
 from odf_common.ports.store import CatalogEntry
 from odf_sync.webhooks import sender as sender_module
 from odf_sync.webhooks import webhook as webhook_module
-from odf_sync.webhooks.deliveries import Deliveries
+from odf_sync.webhooks.deliveries import Deliveries, Look
 from odf_sync.webhooks.webhook import LONGEST_RETRY_MS, Delivery, DeliveryState, HookEvent, Outcome, Webhook
 from odf_sync.webhooks.webhook_store import WebhookStore
 
@@ -280,6 +281,31 @@ def test_delays_grow_to_an_hour() -> None:
     assert not delivery.is_hopeless
     gone = delivery.with_event(HookEvent.GONE, "", event_id="2")
     assert (gone.failures, gone.next_ms) == (0, LONGEST_RETRY_MS)
+
+
+def test_delays_continue_to_grow_although_the_head_moves() -> None:
+    first = Delivery().with_event(HookEvent.HEAD, "f1620", event_id="1")
+    failed = first.failed(0, "status 503", spread=0).failed(5_000, "status 503", spread=0)
+    moved = failed.with_event(HookEvent.HEAD, "f1621", event_id="2")
+    assert (moved.state, moved.failures, moved.next_ms) == (DeliveryState.RETRYING, 2, 15_000)
+    assert moved.failed(15_000, "status 503", spread=0).next_ms == 15_000 + 20_000
+
+
+def test_a_chain_that_could_not_be_read_is_read_again_without_a_notification(
+    node: Node, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender_module, "CHAIN_CHECK_SECONDS", 0.05)
+    look, faults = Deliveries.look, [Unavailable(what="the disk"), Unavailable(what="the disk")]
+
+    def look_again(deliveries: Deliveries, hook: Webhook) -> Look | None:
+        if faults:
+            raise faults.pop()
+        return look(deliveries, hook)
+
+    monkeypatch.setattr(Deliveries, "look", look_again)
+    node.add(receiver.url)
+    (post,) = receiver.await_posts(1)
+    assert post.facts["head"] == str(HEAD)
 
 
 @pytest.mark.parametrize(("chosen", "delay_ms"), [(min, 4_000), (max, 6_000)])

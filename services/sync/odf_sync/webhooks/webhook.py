@@ -62,7 +62,7 @@ class Delivery:
     @property
     def is_hopeless(self) -> bool:
         """Return whether the dataset was deleted and its receiver keeps failing, so that delivery is given up."""
-        return self.is_pending and self.event is HookEvent.GONE and self.failures >= MAX_GONE_FAILURES
+        return self.event is HookEvent.GONE and self.failures >= MAX_GONE_FAILURES
 
     def names(self, event: HookEvent, head: str) -> bool:
         """Return whether this is the newest event."""
