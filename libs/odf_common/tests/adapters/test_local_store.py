@@ -325,6 +325,25 @@ def test_a_dataset_is_deleted_under_the_lock_that_moves_its_head(
     assert locked == [layout.lock_file(tmp_path, a_dataset())] * 4
 
 
+def test_the_lock_of_a_deleted_dataset_is_held_until_its_folder_is_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs, refs = LocalBlobStore(tmp_path), LocalRefStore(tmp_path)
+    refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
+    rename, hidden = Path.rename, list[Path]()
+
+    def while_another_process_looks(source: Path, target: Path) -> Path:
+        lock = layout.lock_file(tmp_path, a_dataset())
+        with pytest.raises(durable.LockHeld), durable.locked(lock, wait_seconds=0):
+            pass
+        hidden.append(source)
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "rename", while_another_process_looks)
+    blobs.delete_dataset(a_dataset())
+    assert hidden == [layout.dataset_folder(tmp_path, a_dataset())]
+
+
 def test_a_catalog_that_was_read_just_after_a_change_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,7 +163,6 @@ class LocalBlobStore(BlobStore):
             # If the head is damaged, renaming the folder still removes the dataset.
             with contextlib.suppress(OSError):
                 head.unlink()
-                durable.sync_folder(head.parent)
             folder.rename(hidden)
             durable.sync_folder(hidden.parent)
             _drop(lock)
