@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha3_256
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from odf_common.adapters.kafka.admin import KafkaTopics
-from odf_common.adapters.kafka.client_config import LOGGER, consuming, producing, unavailable
+from odf_common.adapters.kafka.client_config import LOGGER, consuming, unavailable
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.partitioner import partition_of
+from odf_common.adapters.kafka.publish import NewMessage, publish_all
 from odf_common.errors import NotFound, Unavailable
 from odf_common.ports.bus import DEAD_LETTERS, DeadLetter, StoredLetter
 
@@ -27,7 +28,6 @@ FACT_CHARACTERS: Final = 32 * KIB  # of each header
 SHORT_FACT_CHARACTERS: Final = 200  # characters of each header, if even that must be short
 MESSAGES_PER_FETCH: Final = 500  # messages per fetch
 READ_TIMEOUT_SECONDS: Final = 30.0  # without a message before the end of the partition
-QUEUE_FULL_PAUSE_SECONDS: Final = 0.1  # before the next attempt
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -87,30 +87,10 @@ class KafkaLetters:
 
     def send_again(self, letters: Iterable[StoredLetter]) -> int:
         """Publish the values to their original topics and partitions; return how many once all are durable."""
-        producer = Producer({**producing(self._cluster), "linger.ms": 5}, logger=LOGGER)
-        failed: list[KafkaError] = []
-        count = 0
-
-        def settle(error: KafkaError | None, _: Message) -> None:
-            if error is not None:
-                failed.append(error)
-
-        for count, letter in enumerate(letters, start=1):  # noqa: B007 - counted
-            while True:
-                try:
-                    producer.produce(
-                        letter.topic, letter.value, partition=letter.partition, on_delivery=settle
-                    )
-                    break
-                except BufferError:
-                    producer.poll(QUEUE_FULL_PAUSE_SECONDS)
-                except KafkaException as error:
-                    raise unavailable(error) from error
-        if producer.flush(READ_TIMEOUT_SECONDS) > 0:
-            raise Unavailable(what="Kafka", why="messages were not acknowledged in time")
-        if failed:
-            raise unavailable(failed[0])
-        return count
+        return publish_all(
+            self._cluster,
+            (NewMessage(topic=one.topic, value=one.value, partition=one.partition) for one in letters),
+        )
 
 
 def _messages(consumer: Consumer, end: int) -> Iterator[Message]:
