@@ -233,7 +233,7 @@ def test_every_event_in_every_state_has_its_transition() -> None:
     assert wanted == TRANSITIONS
 
 
-class LineModel(RuleBasedStateMachine):
+class WorkQueueModel(RuleBasedStateMachine):
     """A queue and its model: no request is lost, none runs twice concurrently, tickets are answered in order."""
 
     def __init__(self) -> None:
@@ -294,5 +294,5 @@ class LineModel(RuleBasedStateMachine):
         assert all(self.queue.result(one, ticket) is not None for one, ticket in self.asked.items())
 
 
-TestLine = LineModel.TestCase
-TestLine.settings = settings(max_examples=examples(30))
+TestWorkQueue = WorkQueueModel.TestCase
+TestWorkQueue.settings = settings(max_examples=examples(30))
