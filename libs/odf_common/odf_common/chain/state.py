@@ -25,7 +25,7 @@ from odf_common.metadata.events import (
     SourceState,
     vocabulary_of,
 )
-from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.scalars import Timestamp, record_count
 
 DEFAULT_SOURCE: Final = "default"  # the name under which a polling source keeps its state
 
@@ -134,7 +134,7 @@ class ChainState:
     @property
     def next_offset(self) -> int:
         """Return the offset of the next record."""
-        return 0 if self.last_offset is None else self.last_offset + 1
+        return record_count(self.last_offset)
 
     @property
     def inputs(self) -> tuple[DatasetId, ...]:

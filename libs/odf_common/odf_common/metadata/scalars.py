@@ -114,3 +114,8 @@ class ExtraAttributes:
     """Free attributes as one JSON object: keys sorted, no spaces (wire-facts §1.6)."""
 
     entries: str
+
+
+def record_count(last_offset: int | None) -> int:
+    """Return the number of records of a dataset up to its last offset, which is None without any."""
+    return 0 if last_offset is None else last_offset + 1

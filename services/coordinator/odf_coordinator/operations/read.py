@@ -21,12 +21,6 @@ _COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 class TableUnknown(DatasetUnknown):
     """A query names a table that is not a dataset of this node."""
 
-    def __str__(self) -> str:
-        """Return the table, and the nearest dataset."""
-        return f"dataset {self.what} does not exist" + (
-            f"; did you mean {self.nearest}?" if self.nearest else ""
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordReader:

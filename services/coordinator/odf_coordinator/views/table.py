@@ -8,6 +8,7 @@ from typing import Final, TypedDict
 from odf_common.codec.times import time_of
 from odf_common.dataset.open_rejects import Rejects
 from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.scalars import record_count
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 
 WINDOW_SECONDS: Final = 60.0  # seconds over which throughput is counted
@@ -80,7 +81,7 @@ class DatasetTable:
         """Apply a head; without `now` it is history and does not count as throughput."""
         dataset = self._datasets.setdefault(dataset_id, _Dataset())
         last = body.last_offset if body.HasField("last_offset") else None
-        grown = _records(last) - _records(dataset.last_offset)
+        grown = record_count(last) - record_count(dataset.last_offset)
         if now is not None and dataset.sequence_number >= 0:
             dataset.growth.append((now, max(grown, 0)))
             dataset.forget_growth(now)
@@ -115,7 +116,3 @@ class DatasetTable:
                 rows=dataset.work.rows,
                 total=dataset.work.total,
             )
-
-
-def _records(last_offset: int | None) -> int:
-    return 0 if last_offset is None else last_offset + 1

@@ -1,6 +1,7 @@
-"""The progress of a request, and whether its caller still waits for it."""
+"""The progress of a request, how long it has taken, and whether its caller still waits for it."""
 
 import threading
+import time
 from dataclasses import replace
 
 from odf_common.ports.engine import EngineProgress
@@ -46,3 +47,8 @@ class Progress:
         """Make the next report raise."""
         with self._guard:
             self._is_cancelled = True
+
+
+def ms_since(begun: float) -> int:
+    """Return the milliseconds since `begun`, a time of the monotonic clock."""
+    return round((time.monotonic() - begun) * 1000)

@@ -25,6 +25,7 @@ from odf_engine_spark.analysis.sandbox import tables as tables_of
 from odf_engine_spark.plan.prepared import parsed, quoted, steps_of
 from odf_engine_spark.spark.error_messages import FAULTS, query_fault
 from odf_engine_spark.spark.jvm import Java, Spark, tree_of
+from odf_engine_spark.spark.progress import ms_since
 from odf_engine_spark.values.spark_types import output_schema_of, spark_schema_of
 from odf_engine_spark.values.spark_values import in_spark
 
@@ -49,7 +50,7 @@ def run_raw(warm: Spark, request: RawQueryRequest) -> RawQueryResponseSuccess:
     stored = result.cast(output_schema_of(result.schema), safe=False)
     # Not a slice yet: it has no offsets, and its columns may come in any order.
     pq.write_table(as_stored(stored), request.output_data_path, version="2.6", store_schema=False)
-    log.debug("batch preprocessed", records=len(batch), result=len(stored), ms=_ms_since(begun))
+    log.debug("batch preprocessed", records=len(batch), result=len(stored), ms=ms_since(begun))
     return RawQueryResponseSuccess(num_records=len(stored))
 
 
@@ -68,12 +69,8 @@ def run_query(warm: Spark, sql: str, tables: Sequence[QueryTable]) -> pa.Table:
     if "offset" in result.column_names and not any(node.kind == "Sort" for node in written.walk()):
         result = result.sort_by("offset")
     slices = sum(len(table.data_paths) for table in tables)
-    log.debug("query executed", tables=len(tables), slices=slices, records=len(result), ms=_ms_since(begun))
+    log.debug("query executed", tables=len(tables), slices=slices, records=len(result), ms=ms_since(begun))
     return result
-
-
-def _ms_since(begun: float) -> int:
-    return round((time.monotonic() - begun) * 1000)
 
 
 def tables_in(warm: Spark, sql: str) -> tuple[str, ...]:

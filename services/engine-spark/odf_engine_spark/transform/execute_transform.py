@@ -26,7 +26,7 @@ from odf_engine_spark.plan.prepared import PlannedInput, PreparedTransform, prep
 from odf_engine_spark.plan.segments import Step, WatermarkRange
 from odf_engine_spark.plan.stages import Stage
 from odf_engine_spark.spark.jvm import Spark
-from odf_engine_spark.spark.progress import Progress
+from odf_engine_spark.spark.progress import Progress, ms_since
 from odf_engine_spark.transform.checkpoint import State, read_state, write_state
 from odf_engine_spark.transform.event_times import (
     MICROSECOND_NS,
@@ -84,7 +84,7 @@ class Transforms:
             records=len(result.records),
             slice_bytes=Path(request.new_data_path).stat().st_size,
             checkpoint_bytes=Path(request.new_checkpoint_path).stat().st_size,
-            ms=_ms_since(begun),
+            ms=ms_since(begun),
         )
         return response
 
@@ -102,7 +102,7 @@ class Transforms:
         # Outside of the lock, since it may take long: if two threads prepare the same transform, one result is dropped.
         prepared = prepare(self._spark, transform, inputs, vocab)
         stages = [type(stage).__name__ for stage in prepared.stages]
-        log.debug("transform prepared", stages=stages, ms=_ms_since(begun))
+        log.debug("transform prepared", stages=stages, ms=ms_since(begun))
         with self._guard:
             self._ready[key] = prepared
             if len(self._ready) > MAX_CACHED_TRANSFORMS:
@@ -129,10 +129,6 @@ class Transforms:
             new_offset_interval=OffsetInterval(start=request.next_offset, end=last) if len(table) else None,
             new_watermark=None if watermark is None else Timestamp(watermark),
         )
-
-
-def _ms_since(begun: float) -> int:
-    return round((time.monotonic() - begun) * 1000)
 
 
 def write_records(table: pa.Table, file: Path) -> None:
@@ -190,7 +186,7 @@ def _run_stage(stage: Stage, step: Step) -> Delta:
         kept=sum(
             len(table) for name, table in step.new.items() if name not in earlier
         ),  # rows of its new state
-        ms=_ms_since(begun),
+        ms=ms_since(begun),
     )
     return out
 

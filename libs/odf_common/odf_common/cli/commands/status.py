@@ -23,7 +23,7 @@ from odf_common.embedded.health import located_node
 from odf_common.embedded.node_file import Node
 from odf_common.embedded.parts.log_excerpt import log_excerpt
 from odf_common.errors import NotFound, OdfError, Unavailable
-from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.scalars import Timestamp, record_count
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest
 from odf_common.proto.odf.node.v1.ingest_pb2 import PollsReply
 from odf_common.service.settings import load
@@ -250,7 +250,10 @@ def with_standing(
 ) -> list[dict[str, Any]]:
     """Return the views' datasets with the coordinator's facts: problem, dropped, late, rejected; None if unknown."""
     unknown = {"late": None, "dropped": None, "problem": None, "since": None, "remedy": None}
-    rows = {str(row["dataset_id"]): {**row, "records": _count(row["last_offset"]), **unknown} for row in seen}
+    rows = {
+        str(row["dataset_id"]): {**row, "records": record_count(row["last_offset"]), **unknown}
+        for row in seen
+    }
     for summary in summaries:
         row = rows.setdefault(summary.dataset_id, {"dataset_id": summary.dataset_id, "alias": summary.alias})
         row.setdefault("records", summary.records if summary.head else None)
@@ -282,7 +285,3 @@ def _poll(poll: Mapping[str, Any] | None) -> str | None:
     if poll["state"] == "polling":
         return "running"
     return f"next {poll['next']}" if poll["next"] else f"every {poll['interval']} s"
-
-
-def _count(last_offset: int | None) -> int:
-    return 0 if last_offset is None else last_offset + 1

@@ -4,7 +4,6 @@ A stored block is a `Manifest` whose content is a second buffer, the `MetadataBl
 bytes, so bytes from elsewhere are kept unchanged and never encoded again.
 """
 
-import hashlib
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -14,6 +13,7 @@ from odf_common.codec.flatbuffers.writer import Buffer, table_writer, union_writ
 from odf_common.codec.model_schema import EVENTS
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
+from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.events import MetadataEvent, UnknownEvent
 from odf_common.metadata.manifest_contents import MetadataBlock
 from odf_common.metadata.scalars import Int32, Int64
@@ -66,7 +66,7 @@ def decode_block(raw: bytes) -> DecodedBlock:
 
 def block_hash(raw: bytes) -> Multihash:
     """Return the hash that names a block: SHA3-256 of its manifest's bytes."""
-    return Multihash.sha3(hashlib.sha3_256(raw).digest())
+    return physical_hash_of(raw)
 
 
 def encode_event(event: MetadataEvent) -> bytes:
