@@ -51,7 +51,7 @@ def stored(cluster: KafkaCluster, partition: int, count: int) -> list[tuple[byte
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "test"}, logger=LOGGER)
     try:
         consumer.assign([TopicPartition(TOPIC, partition, 0)])
-        return [(one.key(), one.value()) for one in consumer.consume(count, 10.0)]  # type: ignore[misc]
+        return [(one.key(), one.value()) for one in consumer.consume(count, 10.0)]
     finally:
         consumer.close()
 
