@@ -84,6 +84,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "interrupted_transfers",
         "pushes_to_accounts",
         "large_messages",
+        "message_frames",
         "direct_downloads",
     ),
     f"{SYNC}/private_database.py": of_sync("private_database", "access_store", "webhooks"),

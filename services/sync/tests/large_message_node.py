@@ -1,7 +1,8 @@
-"""A node as a process, so that its memory can be measured: `python large_message_node.py HOME BYTES SECONDS LIST`.
+"""A node as a process, so that its memory can be measured: `python large_message_node.py HOME BYTES SECONDS LIST OBJECTS`.
 
-It has a dataset `cities` with blocks of 40 MB in all, and receives `BYTES` of large messages at a time, none of which
-may pause for `SECONDS`, and lists of objects of `LIST` bytes. Prints its port.
+It has the datasets `cities`, with blocks of 40 MB in all, and `towns`, with one block. It receives `BYTES` of large
+messages at a time, of which none may pause for `SECONDS`; lists of objects may have `LIST` bytes in a push, and more than
+the chain refers to by `OBJECTS` in a pull. Prints its port.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import sys
 from pathlib import Path
 
 from aiohttp import web
-from odf_testing.builders import a_chain, a_seed
+from odf_testing.builders import AChain, a_chain, a_dataset, a_seed
 from odf_testing.sync_node import SyncNode
 
 from odf_common.metadata.events import SetInfo
@@ -20,23 +21,30 @@ from odf_sync.http.connections import Connections
 from odf_sync.http.endpoints import application
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
-from odf_sync.http.smart_protocol import serve_push
+from odf_sync.http.smart_protocol import serve_pull, serve_push
 from odf_sync.http.smart_protocol.routes import SmartProtocol
+from odf_sync.smart import large_messages
 from odf_sync.smart.large_messages import LargeMessages
 
 BLOCKS, CHARACTERS = 400, 100_000
 
 
 def held(home: Path) -> SyncNode:
-    """Return a node with the dataset; its blocks compress to half of their size."""
+    """Return a node with the datasets; the blocks of `cities` compress to half of their size."""
     node, numbers = SyncNode(home), random.Random(15)
     texts = (numbers.randbytes(CHARACTERS // 2).hex() for _ in range(BLOCKS))
     chain = a_chain(a_seed(), *(SetInfo(description=text) for text in texts))
+    add(node, "cities", chain)
+    add(node, "towns", a_chain(a_seed(dataset=a_dataset("towns"))))
+    return node
+
+
+def add(node: SyncNode, alias: str, chain: AChain) -> None:
+    """Add a dataset."""
     for block in chain.blocks:
         node.blobs.put(chain.state.dataset_id, ObjectKind.BLOCK, block.hash, block.raw)
     node.refs.compare_and_set(chain.state.dataset_id, expected=None, new=chain.state.head)
-    node.catalog.add(CatalogEntry(alias="cities", dataset_id=chain.state.dataset_id))
-    return node
+    node.catalog.add(CatalogEntry(alias=alias, dataset_id=chain.state.dataset_id))
 
 
 async def serve(home: Path, most: int) -> None:
@@ -58,6 +66,7 @@ async def serve(home: Path, most: int) -> None:
 
 
 if __name__ == "__main__":
-    serve_push.STALLED_SECONDS = float(sys.argv[3])  # type: ignore[misc]
+    large_messages.STALLED_SECONDS = float(sys.argv[3])  # type: ignore[misc]
     serve_push.LIST_BYTES = int(sys.argv[4])  # type: ignore[misc]
+    serve_pull.MORE_OBJECTS = int(sys.argv[5])  # type: ignore[misc]
     asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2])))

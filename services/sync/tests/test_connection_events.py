@@ -19,7 +19,9 @@ from odf_sync.http.connections import (
     ClientConnection,
     Connections,
     bytes_received,
+    hold_received,
     in_flight,
+    is_held,
     limit_received,
 )
 
@@ -33,6 +35,7 @@ class Transport:
     def __init__(self, peer: tuple[str, int] | None = HERE, *, can_write_eof: bool = False) -> None:
         self.written = b""
         self.is_closed = False
+        self.is_read = True
         self.has_eof = False
         self.options: dict[int, int] = {}
         self._peer = peer
@@ -49,6 +52,12 @@ class Transport:
 
     def is_closing(self) -> bool:
         return self.is_closed
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
 
     def can_write_eof(self) -> bool:
         return self._can_write_eof
@@ -373,12 +382,40 @@ async def test_the_connection_of_a_request_is_counted_limited_and_not_idle_meanw
     assert Opened(limits).is_open
 
 
+@in_a_loop
+async def test_a_connection_on_hold_passes_on_what_has_come_and_is_read_again_after_the_next_limit() -> None:
+    one = Opened(limits_of())
+    request = request_on(one.connection)
+    hold_received(request, 2)
+    one.connection.data_received(b"ab")
+    assert (one.transport.is_read, is_held(request)) == (True, False)
+    for sent in (b"c", b"d"):  # the HTTP server has resumed it meanwhile
+        one.transport.is_read = True
+        one.connection.data_received(sent)
+        assert (one.transport.is_read, is_held(request)) == (False, True)
+    limit_received(request, 1)
+    assert (one.transport.is_read, is_held(request)) == (True, False)
+    one.connection.data_received(b"e")
+    hold_received(request, 0)
+    one.connection.data_received(b"f")
+    assert not one.transport.is_read
+    hold_received(request, 1)
+    assert (one.transport.is_read, is_held(request), one.is_open) == (True, False, True)
+    one.transport.is_read = False  # by the HTTP server
+    limit_received(request, 1)
+    assert not one.transport.is_read
+    one.connection.data_received(b"gh")
+    assert one.inner.events[1:] == [b"ab", b"c", b"d", b"e", b"f"], "it is closed"
+
+
 @pytest.mark.parametrize("protocol", [None, asyncio.Protocol()])
 def test_a_request_without_such_a_connection_has_no_limits(protocol: object) -> None:
     request = request_on(protocol)
     with in_flight(request):
         limit_received(request, 0)
+        hold_received(request, 0)
         assert bytes_received(request) == 0
+        assert not is_held(request)
 
 
 @in_a_loop

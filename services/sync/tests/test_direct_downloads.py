@@ -16,7 +16,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings
 from odf_sync.http.simple_protocol.object_downloads import ObjectDownloads
-from odf_sync.http.smart_protocol.serve_pull import PullSource, _downloads
+from odf_sync.http.smart_protocol.serve_pull import PullSource, _download, large_lists
 from odf_sync.repositories import smart_dataset
 from odf_sync.smart.connection import connected
 from odf_sync.smart.messages import ObjectFile, ObjectType, TransferUrl
@@ -112,14 +112,15 @@ def download_of(node: SyncNode) -> TransferUrl:
     entry, head = node.catalog.by_alias("cities"), node.head("cities")
     assert entry is not None
     assert head is not None
-    source = PullSource(blobs=node.blobs, public_url=None, dataset=entry.dataset_id, head=head)
+    source = PullSource(
+        blobs=node.blobs, public_url=None, dataset=entry.dataset_id, head=head, lists=large_lists()
+    )
     (name, _) = node.blobs.names(entry.dataset_id, ObjectKind.DATA)
     size = node.blobs.size(entry.dataset_id, ObjectKind.DATA, name)
     file = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=name, size=size)
     request = make_mocked_request("GET", "/cities/pull", headers={"Authorization": "Bearer secret"})
 
-    (download,) = _downloads(source, request, [file]).object_transfer_strategies
-    return download.download_from
+    return _download(source, request, file).download_from
 
 
 def test_a_bucket_gets_no_token_of_the_client(tmp_path: Path, server: MinioServer) -> None:

@@ -1,7 +1,6 @@
 """Blocks received or sent in one message need little memory, for all callers together."""
 
 import asyncio
-import contextlib
 import http.client
 import random
 import socket
@@ -11,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -24,8 +23,7 @@ from odf_testing.memory_store import MemoryBlobStore
 
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
-from odf_sync.repositories import HttpDataset
-from odf_sync.smart import channel, large_messages
+from odf_sync.smart import channel
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_archive, write_archive
 from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.connection import Connection, connected
@@ -71,6 +69,8 @@ MOST: Final = 40 * MIB  # one message at a time
 LIST_BYTES: Final = MIB
 STALLED_SECONDS: Final = 4.0  # a busy machine needs two to encode a message
 PAUSES: Final = 8  # of a quarter of that
+LISTED: Final = 20_000  # objects of a long list, which has some 3 MiB, and its answer 6 MiB
+PULLS: Final = 4
 PULL_BYTES: Final = 70 * MIB  # of the message of a pull
 
 
@@ -106,7 +106,8 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @contextmanager
 def running(home: Path, *, stalled_seconds: float) -> Iterator[Server]:
     script = Path(__file__).with_name("large_message_node.py")
-    command = [sys.executable, str(script), str(home), str(MOST), str(stalled_seconds), str(LIST_BYTES)]
+    command = [sys.executable, str(script), str(home), str(MOST), str(stalled_seconds)]
+    command += [str(LIST_BYTES), str(LISTED)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -231,16 +232,34 @@ def test_a_list_of_objects_may_be_long_after_other_long_ones(
 @contextmanager
 def accepted_push(server: Server, name: str) -> Iterator[socket.socket]:
     """Yield the connection of a client whose plan, of all that the node receives at a time, has been accepted."""
+    with upgraded(server, f"/{name}/push") as sock:
+        text = encode(a_request(TransferPlan(num_blocks=2, bytes_in_raw_blocks=MOST))).encode()
+        sock.sendall(frame_header(len(text)) + text)
+        assert b'{"Ok":{}}' in sock.recv(1000)
+        yield sock
+
+
+@contextmanager
+def upgraded_pull(server: Server) -> Iterator[socket.socket]:
+    """Yield the connection of a client that has all blocks, and lists objects next."""
+    with upgraded(server, "/towns/pull") as sock:
+        for message in (PullRequest(force_update_if_diverged=False), MetadataRequest()):
+            text = encode(message).encode()
+            sock.sendall(frame_header(len(text)) + text)
+            assert sock.recv(10_000)
+        yield sock
+
+
+@contextmanager
+def upgraded(server: Server, path: str) -> Iterator[socket.socket]:
+    """Yield the connection of a client whose request was upgraded."""
     http_client = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30)
     key = {"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "bm9uY2Vub25jZW5vbmNlbg=="}
     upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", VERSION_HEADER: str(VERSION)}
     with closing(http_client):
-        http_client.request("GET", f"/{name}/push", headers={**key, **upgrade})
+        http_client.request("GET", path, headers={**key, **upgrade})
         with http_client.getresponse() as response:
             assert response.status == 101
-            text = encode(a_request(TransferPlan(num_blocks=2, bytes_in_raw_blocks=MOST))).encode()
-            http_client.sock.sendall(frame_header(len(text)) + text)
-            assert b'{"Ok":{}}' in http_client.sock.recv(1000)
             yield http_client.sock
 
 
@@ -256,7 +275,7 @@ def test_a_client_that_sends_no_blocks_soon_makes_room_for_others(impatient: Ser
             connection.send(a_request(plan))
             connection.expect(PushAccepted)
             send_blocks(connection, archive)
-        assert b"bytes of the blocks" in silent.recv(1000)
+        assert b"bytes of the message" in silent.recv(1000)
 
 
 def test_a_client_that_sends_blocks_slowly_is_awaited(impatient: Server) -> None:
@@ -268,7 +287,7 @@ def test_a_client_that_sends_blocks_slowly_is_awaited(impatient: Server) -> None
                 slow.recv(1000)
             slow.sendall(b" " * 32 * 1024)
         slow.settimeout(30)
-        assert b"bytes of the blocks" in slow.recv(1000)
+        assert b"bytes of the message" in slow.recv(1000)
 
 
 def test_a_client_that_sends_single_bytes_slowly_is_not_awaited(impatient: Server) -> None:
@@ -278,8 +297,8 @@ def test_a_client_that_sends_single_bytes_slowly_is_not_awaited(impatient: Serve
         until = time.monotonic() + 3 * STALLED_SECONDS
         while time.monotonic() < until:
             slow.sendall(b" ")
-            with contextlib.suppress(TimeoutError):
-                assert b"bytes of the blocks" in slow.recv(1000)
+            with suppress(TimeoutError):
+                assert b"bytes of the message" in slow.recv(1000)
                 return
     pytest.fail("it still waits")
 
@@ -316,18 +335,70 @@ def test_a_pull_needs_little_memory_whatever_the_chain(server: Server) -> None:
     assert server.peak() - before < 50 * MIB  # of which a run of 256 blocks has 25
 
 
-def test_a_pull_may_send_more_than_a_push_before_it_has_announced_its_blocks(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    head = HttpDataset(f"{server.url}/cities").head()
-    with connected(f"{server.url}/cities/pull", PULL, {}) as connection:
-        connection.send(PullRequest(begin_after=head, force_update_if_diverged=False))
+@contextmanager
+def pulled_blocks(server: Server) -> Iterator[Connection]:
+    """Yield the connection of a client that has all blocks, and lists objects next."""
+    with connected(f"{server.url}/towns/pull", PULL, {}) as connection:
+        connection.send(PullRequest(force_update_if_diverged=False))
         connection.expect(PullAccepted)
         connection.send(MetadataRequest())
         connection.expect(MetadataReply)
-        monkeypatch.setattr(channel, "encode", lambda message: encode(message) + " " * SMALL_BYTES)
-        connection.send(DownloadsRequest(object_files=()))
-        assert connection.expect(DownloadsReply) == DownloadsReply(object_transfer_strategies=())
+        yield connection
+
+
+def a_list(count: int) -> DownloadsRequest:
+    listed = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=a_hash("x"), size=1)
+    return DownloadsRequest(object_files=(listed,) * count)
+
+
+def test_long_lists_of_many_pulls_wait_for_each_other_and_are_answered_in_parts(server: Server) -> None:
+    wanted = a_list(LISTED)
+
+    def pull(_: int) -> int:
+        with pulled_blocks(server) as connection:
+            connection.send(wanted)
+            return len(connection.expect(DownloadsReply).object_transfer_strategies)
+
+    before = server.forget_peak()
+    with ThreadPoolExecutor(PULLS) as pool:
+        assert list(pool.map(pull, range(PULLS))) == [LISTED] * PULLS
+    # One list, twice as text and once as objects; 1 MiB of each of the others. All at a time need twice as much.
+    assert server.peak() - before < 60 * MIB
+
+
+def test_a_pull_that_lists_more_objects_than_the_chain_refers_to_is_refused(server: Server) -> None:
+    for lists in ((LISTED // 4,) * 5, (LISTED, 1)):
+        with pulled_blocks(server) as connection:
+            for count in lists[:-1]:
+                connection.send(a_list(count))
+                assert len(connection.expect(DownloadsReply).object_transfer_strategies) == count
+            connection.send(a_list(lists[-1]))
+            with pytest.raises(TransferRefused, match="more objects than the chain refers to"):
+                connection.expect(DownloadsReply)
+
+
+def test_a_list_that_is_longer_than_all_that_may_be_listed_is_refused_before_it_has_come(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = server.forget_peak()
+    with pulled_blocks(server) as connection:
+        connection.send(a_list(LISTED))
+        connection.expect(DownloadsReply)
+        monkeypatch.setattr(channel, "encode", lambda message: encode(message) + " " * 20 * MIB)
+        with suppress(PeerClosed):  # while it still sends
+            connection.send(a_list(0))
+        with pytest.raises((TransferRefused, PeerClosed)):
+            connection.expect(DownloadsReply)
+    assert server.peak() - before < 60 * MIB
+
+
+def test_a_long_list_of_which_nothing_more_comes_makes_room_for_others(impatient: Server) -> None:
+    with pulled_blocks(impatient) as waiting, upgraded_pull(impatient) as silent:
+        silent.sendall(frame_header(8 * MIB) + b" " * 2 * MIB)
+        time.sleep(1.5)  # until its list is received
+        waiting.send(a_list(LISTED))
+        assert len(waiting.expect(DownloadsReply).object_transfer_strategies) == LISTED
+        assert b"bytes of the message" in silent.recv(1000)
 
 
 def test_the_memory_limit_of_a_message_follows_from_its_plan() -> None:
@@ -335,7 +406,6 @@ def test_the_memory_limit_of_a_message_follows_from_its_plan() -> None:
     assert message_bytes(TransferPlan(num_blocks=2**64 - 1)) == MAX_LARGE_MESSAGE_BYTES
     plan, archive = blocks_of_a_push()
     assert len(numbers(archive)) < message_bytes(plan)
-    assert seconds_for(SMALL_BYTES) == 3600
     assert seconds_for(64 * 1024 * 1000) == 1060
 
 
@@ -368,9 +438,7 @@ def test_a_push_that_waits_too_long_is_refused() -> None:
         asyncio.run(receive())
 
 
-def test_a_caller_receives_half_of_the_total_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_messages, "SMALL_BYTES", 4)
-
+def test_a_caller_receives_half_of_the_total_limit() -> None:
     async def has_room(large: LargeMessages, size: int, caller: str) -> bool:
         try:
             async with large.receiving(size, caller):
@@ -379,7 +447,7 @@ def test_a_caller_receives_half_of_the_total_limit(monkeypatch: pytest.MonkeyPat
             return False
 
     async def receive() -> list[bool]:
-        large = LargeMessages(most=100, wait_seconds=0.001)
+        large = LargeMessages(most=100, wait_seconds=0.001, small=4)
         async with large.receiving(30, "ann"):
             found = [await has_room(large, size, "ann") for size in (20, 21)]
             found += [await has_room(large, size, "bob") for size in (50, 51)]

@@ -6,6 +6,9 @@ import json
 import random
 import re
 import socket
+import struct
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -22,11 +25,12 @@ from odf_common.errors import InvalidInput
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_sync.http.smart_protocol import serve_pull
 from odf_sync.repositories import smart_dataset
 from odf_sync.smart import channel, large_messages, ranges
 from odf_sync.smart.archive import write_archive
 from odf_sync.smart.connection import connected
-from odf_sync.smart.exchange import PUSH
+from odf_sync.smart.exchange import PULL, PUSH, TransferRefused
 from odf_sync.smart.message_json import encode, numbers
 from odf_sync.smart.messages import (
     VERSION,
@@ -34,16 +38,20 @@ from odf_sync.smart.messages import (
     BlocksAccepted,
     BlocksBatch,
     DatasetVisibility,
+    DownloadsReply,
     DownloadsRequest,
     Message,
+    MetadataReply,
     MetadataRequest,
     NewBlocks,
     ObjectFile,
     ObjectType,
+    PullAccepted,
     PullRequest,
     PushAccepted,
     PushRequest,
     TransferPlan,
+    TransferUrl,
 )
 from odf_sync.transfer.push import push_to_node
 
@@ -270,6 +278,7 @@ def test_lists_of_objects_are_sent_in_valid_frames_and_refused_if_nobody_could_r
     node = SyncNode(tmp_path)
     hold(node, "cities", 0)
     with node.served() as url, pulling(node, url) as client:
+        monkeypatch.setattr(serve_pull, "MORE_OBJECTS", 20_000)
         client.send(encode(listed(10_000)).encode())
         text = client.message()
         assert len(json.loads(text)["object_transfer_strategies"]) == 10_000
@@ -277,7 +286,58 @@ def test_lists_of_objects_are_sent_in_valid_frames_and_refused_if_nobody_could_r
         assert max(client.frames) <= channel.FRAME_BYTES
         monkeypatch.setattr(channel, "MAX_SENT_MESSAGE_BYTES", len(text) - 1)
         client.send(encode(listed(10_000)).encode())
-        assert f"{len(text)} bytes; others take".encode() in client.closed()[1]
+        with pytest.raises(AssertionError):
+            client.message()
+        assert b"more bytes; others take" in client._received
+
+
+def test_objects_of_blocks_that_the_client_has_may_be_listed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = SyncNode(tmp_path)
+    node.add_cities(["Oslo"])
+    before = node.head("cities")
+    node.coordinator.push("cities", "Bern", minute=1)
+    monkeypatch.setattr(serve_pull, "MORE_OBJECTS", 0)
+    with node.served() as url, connected(f"{url}/cities/pull", PULL, {}) as connection:
+        connection.send(PullRequest(begin_after=before, force_update_if_diverged=False))
+        assert connection.expect(PullAccepted).transfer_plan.num_objects == 1
+        connection.send(MetadataRequest())
+        connection.expect(MetadataReply)
+        for count in (3, 3):
+            connection.send(listed(count))
+            assert len(connection.expect(DownloadsReply).object_transfer_strategies) == count
+        connection.send(listed(1))
+        with pytest.raises(TransferRefused, match="more objects than the chain refers to"):
+            connection.expect(DownloadsReply)
+
+
+def test_an_answer_is_not_written_to_its_end_for_a_client_that_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, located, has_gone = SyncNode(tmp_path), list[object](), threading.Event()
+
+    def place(*_: object) -> TransferUrl:
+        located.append(_)
+        assert has_gone.wait(10)
+        return TransferUrl(url="http://localhost/object")
+
+    hold(node, "cities", 0)
+    monkeypatch.setattr(serve_pull, "MORE_OBJECTS", 20_000)
+    monkeypatch.setattr(serve_pull, "url_of", place)
+    with node.served() as url:
+        with pulling(node, url) as client:
+            client.send(encode(listed(20_000)).encode())
+            while not located:
+                time.sleep(0.01)
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        time.sleep(0.2)  # until the server knows
+        has_gone.set()
+        count = 0
+        while count != len(located):
+            count = len(located)
+            time.sleep(0.5)
+    assert 0 < count < 10_000
 
 
 @pytest.mark.parametrize(("size", "is_taken"), [(17 * MIB, True), (33 * MIB, False)])

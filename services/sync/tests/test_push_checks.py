@@ -29,7 +29,7 @@ from odf_sync.http.endpoints import application
 from odf_sync.http.open_pushes import LINGERING_SECONDS, OpenPushes
 from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.http.smart_protocol import serve_pull
-from odf_sync.http.smart_protocol.serve_pull import PullSource
+from odf_sync.http.smart_protocol.serve_pull import PullSource, large_lists
 from odf_sync.http.smart_protocol.serve_push import PushTarget, _ReceivedPush, _unpacked
 from odf_sync.smart.archive import write_archive
 from odf_sync.smart.connection import connected
@@ -276,7 +276,13 @@ def source(node: SyncNode) -> tuple[PullSource, AChain, Multihash]:
     chain = a_chain(a_seed(), *(SetInfo(description=text) for text in "abc"))
     left = a_chain(a_seed(), SetInfo(description="left"))
     entry = held(node, chain, left)
-    pulled = PullSource(blobs=node.blobs, public_url=None, dataset=entry.dataset_id, head=chain.state.head)
+    pulled = PullSource(
+        blobs=node.blobs,
+        public_url=None,
+        dataset=entry.dataset_id,
+        head=chain.state.head,
+        lists=large_lists(),
+    )
     return pulled, chain, left.state.head
 
 

@@ -159,6 +159,9 @@ class ClientConnection(asyncio.Protocol):
         self.received = 0
         """How many bytes have come."""
         self._left: int | None = None  # bytes that may still come; None: any number
+        self._is_holding = False  # instead of closing when more come
+        self.is_held = False
+        """Whether more bytes have come than `hold` takes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve, or refuse."""
@@ -186,9 +189,11 @@ class ClientConnection(asyncio.Protocol):
             self._start_timer()
         if self._left is not None:
             self._left -= len(data)
-            if self._left < 0:
+            if self._left < 0 and not self._is_holding:
                 self._end(LARGE, b"")
                 return
+            if self._left < 0:
+                self._pause()
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -226,7 +231,13 @@ class ClientConnection(asyncio.Protocol):
 
     def limit(self, most: int | None) -> None:
         """Close when more than this many bytes have come from now on; None: never."""
-        self._left = most
+        self._left, self._is_holding = most, False
+        self._resume()
+
+    def hold(self, most: int) -> None:
+        """Read no more when more than this many bytes have come from now on, until the next limit."""
+        self._left, self._is_holding = most, True
+        self._resume()
 
     def close_idle(self) -> None:
         """Close, because another connection needs the place."""
@@ -235,6 +246,17 @@ class ClientConnection(asyncio.Protocol):
         self._is_ended = True
         if self._transport is not None:
             self._transport.close()
+
+    def _pause(self) -> None:
+        # Each time: the HTTP server resumes a transport when it has passed on a message.
+        self.is_held = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self.is_held and self._transport is not None:
+            self._transport.resume_reading()
+        self.is_held = False
 
     def _start_timer(self) -> None:
         loop = asyncio.get_running_loop()
@@ -266,6 +288,19 @@ def limit_received(request: BaseRequest, most: int | None) -> None:
     connection = _connection(request)
     if connection is not None:
         connection.limit(most)
+
+
+def hold_received(request: BaseRequest, most: int) -> None:
+    """Read no more from a request's connection when more than this many bytes have come, until the next limit."""
+    connection = _connection(request)
+    if connection is not None:
+        connection.hold(most)
+
+
+def is_held(request: BaseRequest) -> bool:
+    """Return whether more bytes than `hold_received` takes have come on the connection of a request."""
+    connection = _connection(request)
+    return connection is not None and connection.is_held
 
 
 def bytes_received(request: BaseRequest) -> int:

@@ -1,9 +1,11 @@
 """A WebSocket that carries the messages of one end of an exchange."""
 
 import asyncio
+import math
 import os
 import struct
 from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Final, NoReturn, TypeVar
 
@@ -17,8 +19,9 @@ from odf_sync.smart.exchange import (
     TransferRefused,
     refusal_in,
 )
-from odf_sync.smart.message_json import around_archive, encode, numbers
+from odf_sync.smart.message_json import around_archive, around_places, encode, numbers, places
 from odf_sync.smart.messages import (
+    Download,
     DownloadsReply,
     Message,
     MetadataReply,
@@ -92,7 +95,7 @@ class Channel:
 
     async def _send(self, message: Message) -> None:
         try:
-            is_long = isinstance(message, UploadsReply | DownloadsReply)
+            is_long = isinstance(message, UploadsReply)
             text = await asyncio.to_thread(encode, message) if is_long else encode(message)
             if len(text) <= FRAME_BYTES // UTF8_BYTES:
                 await self._socket.send_str(text)
@@ -106,8 +109,7 @@ class Channel:
             len(text[start : start + FRAME_BYTES].encode()) for start in range(0, len(text), FRAME_BYTES)
         )
         if size > MAX_SENT_MESSAGE_BYTES:
-            text = f"{size} bytes; others take {MAX_SENT_MESSAGE_BYTES}"  # fits into a close frame
-            raise InvalidInput(text=text, where="message")
+            raise _too_long(f"{size}")
         frames = _TextFrames(self._socket)
         for start in range(0, len(text), FRAME_BYTES):
             await frames.write(text[start : start + FRAME_BYTES])
@@ -115,16 +117,29 @@ class Channel:
 
     async def send_archive(self, message: MetadataReply, archive: BinaryIO) -> None:
         """Send a message with an archive that is in a file, in constant memory; raises `PeerClosed`."""
-        before, after = around_archive(message)
         self.end.note_sent(message)
-        frames = _TextFrames(self._socket)
+        await self._send_pieces(around_archive(message), map(numbers, pieces_of(archive)))
+
+    async def send_downloads(self, parts: Iterator[Sequence[Download]]) -> None:
+        """Send where objects can be fetched, a part of them in memory at a time, until the other side has gone.
+
+        Raises `PeerClosed`, and `InvalidInput` once the message is too long.
+        """
+        self.end.note_sent(DownloadsReply(object_transfer_strategies=()))
+        pieces = map(places, parts)
+        await self._send_pieces(around_places(DownloadsReply), pieces, most=MAX_SENT_MESSAGE_BYTES)
+
+    async def _send_pieces(
+        self, around: tuple[str, str], pieces: Iterator[str], most: float = math.inf
+    ) -> None:
+        """Send a list in a message while it is written."""
+        frames, comma = _TextFrames(self._socket, most), ""
         try:
-            await frames.write(before)
-            pieces, comma = pieces_of(archive), ""
-            while piece := await asyncio.to_thread(next, pieces, b""):
-                await frames.write(comma + await asyncio.to_thread(numbers, piece))
+            await frames.write(around[0])
+            while piece := await asyncio.to_thread(next, pieces, ""):
+                await frames.write(comma + piece)
                 comma = ","
-            await frames.write(after)
+            await frames.write(around[1])
             await frames.end()
         except ConnectionError as error:
             raise PeerClosed from error
@@ -195,20 +210,30 @@ def of_kind(kind: type[M], message: Message) -> M:
     return message
 
 
+def _too_long(size: str) -> InvalidInput:
+    text = f"{size} bytes; others take {MAX_SENT_MESSAGE_BYTES}"  # fits into a close frame
+    return InvalidInput(text=text, where="message")
+
+
 class _TextFrames:
     """A text message that is sent while it is written, in frames of up to `FRAME_BYTES` (RFC 6455, 5.4).
 
     aiohttp sends one frame for each message, which needs the whole text, twice.
     """
 
-    def __init__(self, socket: Socket) -> None:
+    def __init__(self, socket: Socket, most: float = math.inf) -> None:
         self._socket = socket
+        self._left = most
         self._opcode = WSMsgType.TEXT
         self._held = bytearray()
 
     async def write(self, text: str) -> None:
-        """Send the text, but for what the last frame has; raises `ConnectionError`."""
-        self._held += text.encode()
+        """Send the text, but for what the last frame has; raises `ConnectionError` and `InvalidInput`."""
+        added = text.encode()
+        self._left -= len(added)
+        if self._left < 0:
+            raise _too_long("more")
+        self._held += added
         while len(self._held) > FRAME_BYTES:
             payload = bytes(self._held[:FRAME_BYTES])
             del self._held[:FRAME_BYTES]

@@ -6,13 +6,13 @@ plan that its client has sent before; a client that sends more is disconnected.
 
 import asyncio
 from collections import Counter as Tally
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 
-from odf_sync.smart.channel import IDLE_SECONDS
+from odf_sync.smart.channel import Channel
 from odf_sync.smart.exchange import TransferRefused
-from odf_sync.smart.messages import Internal, Phase, TransferPlan
+from odf_sync.smart.messages import Fault, Internal, Message, Phase, TransferPlan
 
 SMALL_BYTES: Final = 4 * 1024**2  # messages up to this size are not counted
 MAX_LARGE_MESSAGE_BYTES: Final = (
@@ -25,6 +25,10 @@ AROUND_BYTES: Final = 64 * 1024  # of JSON, at most, around an archive
 JSON_BYTES_PER_ARCHIVE_BYTE: Final = 4  # at most
 ENTRY_BYTES: Final = 1536  # of an archive for each block: header, padding, and what does not compress
 TOO_MANY_PUSHES: Final = "too many large pushes at a time; try again later"
+REFUSED_PUSH: Final = Internal(phase=Phase.PUSH_METADATA, error_message=TOO_MANY_PUSHES)
+STALLED_SECONDS: Final = 60.0  # in which nothing of a large message, or of its archive, has arrived
+STALLED_BYTES: Final = 64 * 1024  # fewer in that time are as good as none
+M = TypeVar("M", bound=Message)
 
 
 def message_bytes(plan: TransferPlan) -> int:
@@ -36,24 +40,50 @@ def message_bytes(plan: TransferPlan) -> int:
 
 
 def seconds_for(size: int) -> float:
-    """Return how long a message of this size may take; a small one as long as the client is idle."""
-    return IDLE_SECONDS if size <= SMALL_BYTES else min(IDLE_SECONDS, FIRST_SECONDS + size / BYTES_PER_SECOND)
+    """Return how long a large message of this size may take."""
+    return FIRST_SECONDS + size / BYTES_PER_SECOND
+
+
+async def expect_arriving(channel: Channel, kind: type[M], size: int, arrived: Callable[[], int]) -> M:
+    """Return the next message, of a kind and large; it is awaited while the bytes that `arrived` grow."""
+    now = asyncio.get_running_loop().time
+    until, pause = now() + seconds_for(size), STALLED_SECONDS
+    while True:
+        before = await asyncio.to_thread(arrived)
+        try:
+            return await channel.expect(kind, min(pause, until - now()))
+        except TimeoutError as error:
+            if now() >= until or await asyncio.to_thread(arrived) < before + STALLED_BYTES:
+                text = f"fewer than {STALLED_BYTES} bytes of the message arrived in {pause:g} s, or they took too long"
+                raise TimeoutError(text) from error
 
 
 class LargeMessages:
     """Counts the bytes of large messages that are being received; used in one event loop."""
 
-    def __init__(self, most: int = MAX_LARGE_MESSAGE_BYTES, wait_seconds: float = WAIT_SECONDS) -> None:
-        """Receive up to `most` bytes at a time, of each caller half, or one message alone, however large it is."""
+    def __init__(
+        self,
+        most: int = MAX_LARGE_MESSAGE_BYTES,
+        wait_seconds: float = WAIT_SECONDS,
+        *,
+        small: int = SMALL_BYTES,
+        refusal: Fault = REFUSED_PUSH,
+    ) -> None:
+        """Receive up to `most` bytes at a time, of each caller half, or one message alone, however large it is.
+
+        Messages of up to `small` bytes are not counted; others are refused if they wait too long.
+        """
         self._most = most
         self._wait_seconds = wait_seconds
+        self._small = small
+        self._refusal = refusal
         self._reserved: Tally[Hashable] = Tally()
         self._changed: asyncio.Condition | None = None
 
     @asynccontextmanager
     async def receiving(self, size: int, caller: Hashable) -> AsyncIterator[None]:
         """Receive a message of up to this size inside the block, when there is room; raises `TransferRefused`."""
-        if size <= SMALL_BYTES:
+        if size <= self._small:
             yield
             return
         changed = self._changed = self._changed or asyncio.Condition()
@@ -62,9 +92,7 @@ class LargeMessages:
                 async with asyncio.timeout(self._wait_seconds):
                     await changed.wait_for(lambda: self._has_room(size, caller))
             except TimeoutError as error:
-                raise TransferRefused(
-                    fault=Internal(phase=Phase.PUSH_METADATA, error_message=TOO_MANY_PUSHES)
-                ) from error
+                raise TransferRefused(fault=self._refusal) from error
             self._reserved[caller] += size
         try:
             yield

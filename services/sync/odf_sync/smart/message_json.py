@@ -21,6 +21,7 @@ from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_sync.smart.messages import (
     EXTENSION,
+    Download,
     DownloadsReply,
     Fault,
     Message,
@@ -29,6 +30,7 @@ from odf_sync.smart.messages import (
     Phase,
     Refusal,
     UnknownFault,
+    Upload,
     UploadsComplete,
     UploadsReply,
     UploadsRunning,
@@ -57,9 +59,8 @@ _FAULTS: Final[Mapping[str, type[Fault]]] = {
 def encode(message: Message) -> str:
     """Return the compact JSON of a message."""
     if isinstance(message, DownloadsReply | UploadsReply):
-        items = ",".join(_compact(_plain(item)) for item in message.object_transfer_strategies)
-        text = _without_items(type(message)(object_transfer_strategies=()))
-        return text.replace(_NO_PLACES, f"{_NO_PLACES[:-1]}{items}]")
+        before, after = around_places(type(message))
+        return f"{before}{places(message.object_transfer_strategies)}{after}"
     return _without_items(message)
 
 
@@ -99,6 +100,17 @@ def around_archive(message: Message) -> tuple[str, str]:
     before, mark, after = encode(message).partition(_NO_PAYLOAD)
     assert mark
     return before + mark[:-1], mark[-1] + after
+
+
+def around_places(kind: type[DownloadsReply | UploadsReply]) -> tuple[str, str]:
+    """Return the JSON before and after what a message says about each object."""
+    before, mark, after = _without_items(kind(object_transfer_strategies=())).partition(_NO_PLACES)
+    return before + mark[:-1], mark[-1] + after
+
+
+def places(items: Iterable[Download | Upload]) -> str:
+    """Return what a message says about objects, as it is in JSON, without a comma at either end."""
+    return ",".join(_compact(_plain(item)) for item in items)
 
 
 def numbers(piece: bytes) -> str:

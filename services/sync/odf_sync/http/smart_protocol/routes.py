@@ -31,7 +31,7 @@ from odf_sync.http.endpoints import (
     name_in_path,
 )
 from odf_sync.http.open_pushes import OpenPushes
-from odf_sync.http.smart_protocol.serve_pull import PullSource, serve_pull
+from odf_sync.http.smart_protocol.serve_pull import PULL_MESSAGE_BYTES, PullSource, large_lists, serve_pull
 from odf_sync.http.smart_protocol.serve_push import PushTarget, serve_push
 from odf_sync.smart.channel import Channel, PeerClosed
 from odf_sync.smart.exchange import (
@@ -69,8 +69,6 @@ log = structlog.stdlib.get_logger(__name__)
 EXCHANGES: Final = 64  # pulls at a time, and as many pushes: readers leave room for those who may write
 EXCHANGES_OF_CALLER: Final = 16  # of each
 FAULT_SECONDS: Final = 10.0  # for a client to close after a refusal, or the confirmation
-# A client's longest message lists objects, some 230,000: more than those whose URLs fit into an answer of 64 MiB.
-PULL_MESSAGE_BYTES: Final = 32 * 1024**2
 TOO_MANY_TRANSFERS: Final = "too many transfers at a time"
 MAY_NO_LONGER_PUSH: Final = "the caller may no longer push to this dataset"
 INT32: Final = range(-(2**31), 2**31)
@@ -97,6 +95,7 @@ class SmartProtocol:
         self._authorizer = authorizer
         self._pushes = pushes
         self._large = LargeMessages()
+        self._lists = large_lists()
         self._open: dict[web.WebSocketResponse, tuple[bool, object]] = {}
         """Exchanges: whether each is a push, and whose it is."""
 
@@ -135,6 +134,7 @@ class SmartProtocol:
             public_url=self._settings.public_url,
             dataset=dataset,
             head=head,
+            lists=self._lists,
         )
         serve = partial(serve_pull, source=source, request=request)
         return await self._upgraded(request, PULL, serve, PULL_MESSAGE_BYTES)

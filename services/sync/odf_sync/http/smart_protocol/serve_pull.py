@@ -1,9 +1,14 @@
-"""The server's end of a pull (wire-facts §8.4)."""
+"""The server's end of a pull (wire-facts §8.4).
+
+A list of objects takes several times its size in memory: long ones wait for each other before they are received, none
+may have many more objects than the chain, and answers are written in parts.
+"""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from aiohttp import web
 
@@ -11,13 +16,16 @@ from odf_common.adapters.local.faults import translated
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind, block_reader
+from odf_sync.http.connections import bytes_received, hold_received, is_held, limit_received
+from odf_sync.http.endpoints import counted_caller
 from odf_sync.smart.channel import IDLE_SECONDS, PROMPT_SECONDS, Channel
+from odf_sync.smart.exchange import TransferRefused
+from odf_sync.smart.large_messages import AROUND_BYTES, LargeMessages, expect_arriving
 from odf_sync.smart.messages import (
     VERSION,
     VERSION_HEADER,
     BlocksBatch,
     Download,
-    DownloadsReply,
     DownloadsRequest,
     Fault,
     HttpHeader,
@@ -36,6 +44,26 @@ from odf_sync.smart.messages import (
 from odf_sync.smart.ranges import Range, is_ancestor, pack, plan_of
 from odf_sync.smart.spool_files import spool_file
 
+# A client's longest message lists objects, some 230,000: more than those whose URLs fit into an answer of 64 MiB.
+PULL_MESSAGE_BYTES: Final = 32 * 1024**2
+SMALL_LIST_BYTES: Final = (
+    1024**2
+)  # lists up to this size are not counted; our own clients send no longer ones
+LISTS_BYTES: Final = 2 * PULL_MESSAGE_BYTES  # of longer ones that are received, or answered, at a time
+OBJECT_BYTES: Final = 512  # of an object in a list, at most; all implementations write some 140
+LOOK_SECONDS: Final = 1.0  # between two looks at how much of a list has come
+TIMES_LISTED: Final = 3  # each object of the chain: a URL may have expired
+MORE_OBJECTS: Final = 1000  # that a client may list
+ANSWERED_AT_A_TIME: Final = 500  # objects
+TOO_MANY_LISTS: Final = "too many long lists of objects at a time; try again later"
+TOO_LONG: Final = "a list of more objects than the chain refers to"
+
+
+def large_lists() -> LargeMessages:
+    """Return the room for long lists; it is not that of pushes, as anyone may pull."""
+    refusal = Internal(phase=Phase.PULL_OBJECTS, error_message=TOO_MANY_LISTS)
+    return LargeMessages(LISTS_BYTES, small=SMALL_LIST_BYTES, refusal=refusal)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullSource:
@@ -45,6 +73,7 @@ class PullSource:
     public_url: str | None
     dataset: DatasetId
     head: Multihash
+    lists: LargeMessages
 
     def range_of(self, request: PullRequest) -> Range | Fault:
         """Return the blocks that are asked for, or why there are none such."""
@@ -94,17 +123,99 @@ async def serve_pull(channel: Channel, source: PullSource, request: web.Request)
     with await asyncio.to_thread(source.pack, blocks) as archive:
         reply = MetadataReply(blocks=BlocksBatch(num_blocks=plan.num_blocks, payload=b""))
         await channel.send_archive(reply, archive)
+    lists = _Lists(channel, source, request, blocks, plan)
     while True:
-        wanted = await channel.expect(DownloadsRequest, IDLE_SECONDS)
-        await channel.send(await asyncio.to_thread(_downloads, source, request, wanted.object_files))
+        await _answer_next(channel, source, request, lists)
 
 
-def _downloads(source: PullSource, request: web.Request, files: Iterable[ObjectFile]) -> DownloadsReply:
-    return DownloadsReply(
-        object_transfer_strategies=tuple(
-            Download(object_file=file, download_from=_location(source, request, file)) for file in files
-        )
-    )
+async def _answer_next(channel: Channel, source: PullSource, request: web.Request, lists: "_Lists") -> None:
+    """Receive a list and answer it; nothing of it is in memory afterwards."""
+    async with lists.next() as files:
+        await channel.send_downloads(_downloads(source, request, files))
+
+
+class _Lists:
+    """The lists of objects of an exchange; each object of the chain may be listed a few times."""
+
+    def __init__(
+        self, channel: Channel, source: PullSource, request: web.Request, blocks: Range, plan: TransferPlan
+    ) -> None:
+        self._channel = channel
+        self._source = source
+        self._request = request
+        self._is_part = blocks.after is not None
+        self._most = _most_listed(plan)
+        self._count = 0
+
+    @asynccontextmanager
+    async def next(self) -> AsyncIterator[tuple[ObjectFile, ...]]:
+        """Receive a list, once there is room for it if it is long, and answer it inside the block.
+
+        Raises `TransferRefused` if there are too many objects, or no room.
+        """
+        wanted = await self._small()
+        if wanted is not None:
+            yield await self._counted(wanted)
+            return
+        await self._widen()
+        size = min(PULL_MESSAGE_BYTES, AROUND_BYTES + OBJECT_BYTES * (self._most - self._count))
+        if size <= SMALL_LIST_BYTES:
+            raise _refused(TOO_LONG)
+        async with self._source.lists.receiving(size, counted_caller(self._request)):
+            limit_received(self._request, size)
+            wanted = await expect_arriving(
+                self._channel, DownloadsRequest, size, lambda: bytes_received(self._request)
+            )
+            hold_received(self._request, SMALL_LIST_BYTES)
+            yield await self._counted(wanted)
+
+    async def _small(self) -> DownloadsRequest | None:
+        """Return a list; None as soon as it is long, and then no more of it is read."""
+        now = asyncio.get_running_loop().time
+        until = now() + IDLE_SECONDS
+        hold_received(self._request, SMALL_LIST_BYTES)
+        while now() < until:
+            try:
+                return await self._channel.expect(DownloadsRequest, LOOK_SECONDS)
+            except TimeoutError:
+                if is_held(self._request):
+                    return None
+        raise TimeoutError(f"no list of objects in {IDLE_SECONDS:g} s")
+
+    async def _counted(self, wanted: DownloadsRequest) -> tuple[ObjectFile, ...]:
+        self._count += len(wanted.object_files)
+        if self._count > self._most:
+            await self._widen()
+        if self._count > self._most:
+            raise _refused(TOO_LONG)
+        return wanted.object_files
+
+    async def _widen(self) -> None:
+        """Allow objects of blocks before the range, too: those of a copy may have been lost."""
+        if self._is_part:
+            self._is_part = False
+            chain = Range(after=None, head=self._source.head)
+            self._most = _most_listed(await asyncio.to_thread(self._source.plan, chain))
+
+
+def _most_listed(plan: TransferPlan) -> int:
+    return TIMES_LISTED * plan.num_objects + MORE_OBJECTS
+
+
+def _refused(text: str) -> TransferRefused:
+    return TransferRefused(fault=Internal(phase=Phase.PULL_OBJECTS, error_message=text))
+
+
+def _downloads(
+    source: PullSource, request: web.Request, files: tuple[ObjectFile, ...]
+) -> Iterator[tuple[Download, ...]]:
+    """Yield where objects are, some at a time."""
+    for start in range(0, len(files), ANSWERED_AT_A_TIME):
+        yield tuple(_download(source, request, file) for file in files[start : start + ANSWERED_AT_A_TIME])
+
+
+def _download(source: PullSource, request: web.Request, file: ObjectFile) -> Download:
+    return Download(object_file=file, download_from=_location(source, request, file))
 
 
 def _location(source: PullSource, request: web.Request, file: ObjectFile) -> TransferUrl:

@@ -28,7 +28,7 @@ from odf_sync.http.smart_protocol.serve_pull import url_of
 from odf_sync.smart.archive import PUSHED_BYTES_LIMIT, PUSHED_COUNTED_BYTES, read_signed_archive
 from odf_sync.smart.channel import IDLE_SECONDS, PROMPT_SECONDS, Channel
 from odf_sync.smart.exchange import TransferRefused, fits_close_frame
-from odf_sync.smart.large_messages import SMALL_BYTES, LargeMessages, message_bytes, seconds_for
+from odf_sync.smart.large_messages import SMALL_BYTES, LargeMessages, expect_arriving, message_bytes
 from odf_sync.smart.messages import (
     BlocksAccepted,
     BlocksBatch,
@@ -62,8 +62,6 @@ LIST_BYTES: Final = 64 * 1024**2  # of a list of objects, some 250,000, and of a
 NOT_BY_FORCE: Final = "a forced push needs the role of a maintainer or owner, and a token that may manage"
 # Of a name that is being pushed to, and of a dataset under another name that the caller may not know of.
 NOT_FREE: Final = "it cannot be created under this name now"
-STALLED_SECONDS: Final = 60.0  # in which nothing of a large message, or of its archive, has arrived
-STALLED_BYTES: Final = 64 * 1024  # fewer in that time are as good as none
 # Questions about the progress, and answers to them, while no byte of an object arrives: 10 minutes.
 MAX_FRUITLESS_MESSAGES: Final = 120
 OBJECTS_OF_BLOCK: Final = 2  # a slice and a checkpoint
@@ -206,24 +204,16 @@ async def _received_blocks(
     async with target.large.receiving(size, counted_caller(request)):
         limit_received(request, size + SMALL_BYTES)
         await channel.send(PushAccepted())
-        batch = await _expect_blocks(channel, size, lambda: bytes_received(request) + target.archive_bytes())
+        if size <= SMALL_BYTES:
+            sent = await channel.expect(NewBlocks, IDLE_SECONDS)
+        else:
+            sent = await expect_arriving(
+                channel, NewBlocks, size, lambda: bytes_received(request) + target.archive_bytes()
+            )
+        batch = sent.new_blocks
         archive = None if batch.archive is None else target.kept(batch.archive)
         blocks = await asyncio.to_thread(_unpacked, target.datasets.blobs, batch, plan.num_blocks, archive)
     return _ReceivedPush(blocks=blocks, archive=archive)
-
-
-async def _expect_blocks(channel: Channel, size: int, arrived: Callable[[], int]) -> BlocksBatch:
-    """Return the blocks; a message for which memory is reserved is awaited while the bytes that `arrived` grow."""
-    now = asyncio.get_running_loop().time
-    until, pause = now() + seconds_for(size), IDLE_SECONDS if size <= SMALL_BYTES else STALLED_SECONDS
-    while True:
-        before = await asyncio.to_thread(arrived)
-        try:
-            return (await channel.expect(NewBlocks, min(pause, until - now()))).new_blocks
-        except TimeoutError as error:
-            if now() >= until or await asyncio.to_thread(arrived) < before + STALLED_BYTES:
-                text = f"fewer than {STALLED_BYTES} bytes of the blocks arrived in {pause:g} s, or they took too long"
-                raise TimeoutError(text) from error
 
 
 async def _receive(
