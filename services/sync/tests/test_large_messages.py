@@ -29,7 +29,7 @@ from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.connection import Connection, connected
 from odf_sync.smart.exchange import PULL, PUSH, TransferRefused
 from odf_sync.smart.large_messages import (
-    MAX_LARGE_MESSAGE_BYTES,
+    MAX_MESSAGE_BYTES,
     SMALL_BYTES,
     LargeMessages,
     message_bytes,
@@ -67,6 +67,7 @@ RAW_BYTES: Final = 8 * MIB  # of the blocks of a push; its message has some 29 M
 PUSHES: Final = 4
 MOST: Final = 40 * MIB  # one message at a time
 LIST_BYTES: Final = MIB
+MESSAGE_TOO_BIG: Final = 1009
 STALLED_SECONDS: Final = 4.0  # a busy machine needs two to encode a message
 PAUSES: Final = 8  # of a quarter of that
 LISTED: Final = 20_000  # objects of a long list, which has some 3 MiB, and its answer 6 MiB
@@ -124,10 +125,10 @@ def a_request(plan: TransferPlan) -> PushRequest:
     )
 
 
-def blocks_of_a_push() -> tuple[TransferPlan, bytes]:
+def blocks_of_a_push(raw_bytes: int = RAW_BYTES) -> tuple[TransferPlan, bytes]:
     """Return plan and archive of a chain's first block, and of bytes that do not compress."""
     first = a_chain(a_seed(dataset=a_dataset("new"))).blocks[0]
-    content = random.Random(15).randbytes(RAW_BYTES)
+    content = random.Random(15).randbytes(raw_bytes)
     out = BytesIO()
     write_archive([(first.hash, first.raw), (physical_hash_of(content), content)], out)
     return TransferPlan(num_blocks=2, bytes_in_raw_blocks=len(content) + len(first.raw)), out.getvalue()
@@ -189,6 +190,25 @@ def test_a_client_that_sends_more_than_it_has_announced_is_disconnected(server: 
         with pytest.raises(PeerClosed):
             send_blocks(connection, archive * 2)
     assert server.peak() - before < 40 * MIB
+
+
+def test_blocks_that_do_not_fit_into_a_message_are_taken_as_an_archive_only(server: Server) -> None:
+    plan, archive = blocks_of_a_push(raw_bytes=20 * MIB)
+    assert len(numbers(archive)) > MAX_MESSAGE_BYTES
+    with accepted_push(server, "long-message") as sock:
+        sock.sendall(frame_header(MAX_MESSAGE_BYTES + 1))
+        assert int.from_bytes(sock.recv(1000)[2:4]) == MESSAGE_TOO_BIG
+    before = server.forget_peak()
+    with connected(f"{server.url}/uploaded/push", PUSH, {}) as connection:
+        connection.send(a_request(plan))
+        connection.expect(PushAccepted)
+        name = physical_hash_of(archive)
+        with closing(http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30)) as upload:
+            upload.request("PUT", f"/uploaded/archives/{name}", archive)
+            assert upload.getresponse().status == 200
+        connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=2, payload=b"", archive=name)))
+        connection.expect(BlocksAccepted)
+    assert server.peak() - before < 80 * MIB  # of which one block takes 60
 
 
 @contextmanager
@@ -403,7 +423,7 @@ def test_a_long_list_of_which_nothing_more_comes_makes_room_for_others(impatient
 
 def test_the_memory_limit_of_a_message_follows_from_its_plan() -> None:
     assert message_bytes(TransferPlan()) == SMALL_BYTES
-    assert message_bytes(TransferPlan(num_blocks=2**64 - 1)) == MAX_LARGE_MESSAGE_BYTES
+    assert message_bytes(TransferPlan(num_blocks=2**64 - 1)) == MAX_MESSAGE_BYTES
     plan, archive = blocks_of_a_push()
     assert len(numbers(archive)) < message_bytes(plan)
     assert seconds_for(64 * 1024 * 1000) == 1060

@@ -448,7 +448,7 @@ def test_how_long_a_message_may_be_and_take_grows_with_its_plan() -> None:
     one = (many - message_bytes(TransferPlan(num_blocks=9_000))) // 1000
     both = TransferPlan(num_blocks=10_001, bytes_in_raw_blocks=1000)
     assert message_bytes(both) == many + one + 4000
-    assert message_bytes(TransferPlan(bytes_in_raw_blocks=1 << 40)) == 512 * 1024**2
+    assert message_bytes(TransferPlan(bytes_in_raw_blocks=1 << 40)) == 64 * 1024**2
     assert 60.0 < seconds_for(SMALL_BYTES + 1) < seconds_for(2 * SMALL_BYTES)
 
 

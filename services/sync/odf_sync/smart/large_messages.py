@@ -10,14 +10,16 @@ from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
-from odf_sync.smart.channel import Channel
+from odf_sync.smart.channel import MAX_SENT_MESSAGE_BYTES, Channel
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import Fault, Internal, Message, Phase, TransferPlan
 
 SMALL_BYTES: Final = 4 * 1024**2  # messages up to this size are not counted
-MAX_LARGE_MESSAGE_BYTES: Final = (
-    512 * 1024**2
-)  # of one message, and of all large ones that are received at a time
+# Of one message: as much as other implementations receive. Longer ones would hold up the event loop, which joins them.
+MAX_MESSAGE_BYTES: Final = MAX_SENT_MESSAGE_BYTES
+LARGE_MESSAGES_BYTES: Final = (
+    256 * 1024**2
+)  # of all large ones that are received at a time; they take three times that
 WAIT_SECONDS: Final = 300.0  # for others; then the push is refused
 FIRST_SECONDS: Final = 60.0  # for a large message, and one second more for each of these bytes
 BYTES_PER_SECOND: Final = 64 * 1024
@@ -34,9 +36,7 @@ M = TypeVar("M", bound=Message)
 def message_bytes(plan: TransferPlan) -> int:
     """Return how long the message with the blocks of a plan may be."""
     archive = plan.bytes_in_raw_blocks + ENTRY_BYTES * plan.num_blocks
-    return min(
-        MAX_LARGE_MESSAGE_BYTES, max(SMALL_BYTES, AROUND_BYTES + JSON_BYTES_PER_ARCHIVE_BYTE * archive)
-    )
+    return min(MAX_MESSAGE_BYTES, max(SMALL_BYTES, AROUND_BYTES + JSON_BYTES_PER_ARCHIVE_BYTE * archive))
 
 
 def seconds_for(size: int) -> float:
@@ -63,7 +63,7 @@ class LargeMessages:
 
     def __init__(
         self,
-        most: int = MAX_LARGE_MESSAGE_BYTES,
+        most: int = LARGE_MESSAGES_BYTES,
         wait_seconds: float = WAIT_SECONDS,
         *,
         small: int = SMALL_BYTES,

@@ -46,7 +46,7 @@ from odf_sync.smart.exchange import (
     TransferRefused,
     close_reason,
 )
-from odf_sync.smart.large_messages import MAX_LARGE_MESSAGE_BYTES, SMALL_BYTES, LargeMessages
+from odf_sync.smart.large_messages import MAX_MESSAGE_BYTES, SMALL_BYTES, LargeMessages
 from odf_sync.smart.messages import (
     CHOSEN,
     CHOSEN_HEADER,
@@ -161,7 +161,7 @@ class SmartProtocol:
             require_allowed=partial(self._require_allowed, request, entry),
         )
         serve = partial(serve_push, target=target, request=request)
-        return await self._upgraded(request, PUSH, serve, MAX_LARGE_MESSAGE_BYTES)
+        return await self._upgraded(request, PUSH, serve, MAX_MESSAGE_BYTES)
 
     def _require_allowed(self, request: web.Request, entry: CatalogEntry | None, action: Action) -> None:
         """Raise `TransferRefused` unless the token that came with the request allows an action now.
