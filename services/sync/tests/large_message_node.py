@@ -1,7 +1,7 @@
 """A node as a process, so that its memory can be measured: `python large_message_node.py HOME BYTES SECONDS LIST OBJECTS`.
 
 It has the datasets `cities`, with blocks of 40 MB in all, and `towns`, with one block. It receives `BYTES` of large
-messages at a time, of which none may pause for `SECONDS`; lists of objects may have `LIST` bytes in a push, and more than
+messages at a time, whose bytes are awaited after `SECONDS`; lists of objects may have `LIST` bytes in a push, and more than
 the chain refers to by `OBJECTS` in a pull. Prints its port.
 """
 
@@ -66,7 +66,7 @@ async def serve(home: Path, most: int) -> None:
 
 
 if __name__ == "__main__":
-    large_messages.STALLED_SECONDS = float(sys.argv[3])  # type: ignore[misc]
+    large_messages.GRACE_SECONDS = float(sys.argv[3])  # type: ignore[misc]
     serve_push.LIST_BYTES = int(sys.argv[4])  # type: ignore[misc]
     serve_pull.MORE_OBJECTS = int(sys.argv[5])  # type: ignore[misc]
     asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2])))

@@ -18,6 +18,7 @@ from odf_sync.http.smart_protocol import serve_push
 from odf_sync.http.smart_protocol.serve_push import _unpacked
 from odf_sync.smart import channel as channel_module
 from odf_sync.smart import connection as connection_module
+from odf_sync.smart import large_messages
 from odf_sync.smart.channel import ABNORMAL, Channel, PeerClosed, of_kind
 from odf_sync.smart.connection import Connection, received_blocks
 from odf_sync.smart.exchange import (
@@ -32,7 +33,6 @@ from odf_sync.smart.exchange import (
 )
 from odf_sync.smart.large_messages import (
     SMALL_BYTES,
-    STALLED_BYTES,
     TOO_MANY_PUSHES,
     LargeMessages,
     expect_arriving,
@@ -426,18 +426,27 @@ class Pausing:
         raise TimeoutError
 
 
-def test_a_large_message_is_awaited_while_bytes_of_it_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_message_is_awaited_while_its_bytes_arrive_fast_enough_on_average(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def wait(channel: Pausing, size: int) -> object:
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: channel.now)
         return await expect_arriving(cast("Any", channel), NewBlocks, size, channel.bytes)
 
-    least = STALLED_BYTES
-    steady = Pausing(1, 1 + least, 1 + 3 * least, 1 + 4 * least)
+    rate = large_messages.LEAST_BYTES_PER_SECOND
+    slowest = [7] * 7 + [7 + 10 * rate * number for number in range(1, 4)]
+    steady = Pausing(*slowest)
     assert asyncio.run(wait(steady, LARGE)) == NewBlocks(new_blocks=BlocksBatch(num_blocks=0, payload=b""))
-    assert steady.waits == [60.0, 60.0, 60.0, seconds_for(LARGE) - 180]
-    silent = Pausing(1, 1 + least, 2 * least, 3 * least)
-    with pytest.raises(TimeoutError, match=f"fewer than {least} bytes of the message arrived in 60 s"):
-        asyncio.run(wait(silent, LARGE))
+    assert steady.waits == [10.0] * 10
+    for number in range(7, 10):
+        slower = Pausing(*slowest[:number], slowest[number] - 1, 1 << 30)
+        with pytest.raises(TimeoutError, match=f"arrived in {10 * number} s, which is too slow"):
+            asyncio.run(wait(slower, LARGE))
+    most = int(seconds_for(LARGE))
+    endless = Pausing(*range(0, 1 << 40, 1 << 30))
+    with pytest.raises(TimeoutError, match=f"arrived in {most} s"):
+        asyncio.run(wait(endless, LARGE))
+    assert sum(endless.waits) == most
 
 
 def test_how_long_a_message_may_be_and_take_grows_with_its_plan() -> None:

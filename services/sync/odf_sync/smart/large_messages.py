@@ -28,8 +28,9 @@ JSON_BYTES_PER_ARCHIVE_BYTE: Final = 4  # at most
 ENTRY_BYTES: Final = 1536  # of an archive for each block: header, padding, and what does not compress
 TOO_MANY_PUSHES: Final = "too many large pushes at a time; try again later"
 REFUSED_PUSH: Final = Internal(phase=Phase.PUSH_METADATA, error_message=TOO_MANY_PUSHES)
-STALLED_SECONDS: Final = 60.0  # in which nothing of a large message, or of its archive, has arrived
-STALLED_BYTES: Final = 64 * 1024  # fewer in that time are as good as none
+GRACE_SECONDS: Final = 60.0  # before bytes of a large message, or of its archive, have to arrive
+LEAST_BYTES_PER_SECOND: Final = 32 * 1024  # on average, after that
+LOOKS: Final = 6  # at what has arrived, in that time
 M = TypeVar("M", bound=Message)
 
 
@@ -45,16 +46,20 @@ def seconds_for(size: int) -> float:
 
 
 async def expect_arriving(channel: Channel, kind: type[M], size: int, arrived: Callable[[], int]) -> M:
-    """Return the next message, of a kind and large; it is awaited while the bytes that `arrived` grow."""
+    """Return the next message, of a kind and large; raises `TimeoutError` if its bytes have not `arrived` fast enough.
+
+    The rate is required from the start: the room that is reserved for the message is not available to others.
+    """
     now = asyncio.get_running_loop().time
-    until, pause = now() + seconds_for(size), STALLED_SECONDS
+    started, before = now(), await asyncio.to_thread(arrived)
+    until = started + seconds_for(size)
     while True:
-        before = await asyncio.to_thread(arrived)
         try:
-            return await channel.expect(kind, min(pause, until - now()))
+            return await channel.expect(kind, min(GRACE_SECONDS / LOOKS, until - now()))
         except TimeoutError as error:
-            if now() >= until or await asyncio.to_thread(arrived) < before + STALLED_BYTES:
-                text = f"fewer than {STALLED_BYTES} bytes of the message arrived in {pause:g} s, or they took too long"
+            came, elapsed = await asyncio.to_thread(arrived) - before, now() - started
+            if now() >= until or came < LEAST_BYTES_PER_SECOND * (elapsed - GRACE_SECONDS):
+                text = f"{came} bytes of the message arrived in {elapsed:.0f} s, which is too slow"
                 raise TimeoutError(text) from error
 
 
