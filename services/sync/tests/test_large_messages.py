@@ -26,7 +26,7 @@ from odf_common.hashing.physical import physical_hash_of
 from odf_sync.smart import channel
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_archive, write_archive
 from odf_sync.smart.channel import PeerClosed
-from odf_sync.smart.connection import Connection, connected
+from odf_sync.smart.connection import MAX_RECEIVED_MESSAGE_BYTES, Connection, connected
 from odf_sync.smart.exchange import PULL, PUSH, TransferRefused
 from odf_sync.smart.large_messages import (
     MAX_MESSAGE_BYTES,
@@ -348,7 +348,7 @@ def test_a_pull_needs_little_memory_whatever_the_chain(server: Server) -> None:
     with connected(f"{server.url}/cities/pull", PULL, {}) as connection:
         connection.send(PullRequest(force_update_if_diverged=False))
         plan = connection.expect(PullAccepted).transfer_plan
-        connection.send(MetadataRequest(), message_bytes(plan))
+        connection.send(MetadataRequest(), message_bytes(plan, MAX_RECEIVED_MESSAGE_BYTES))
         batch = connection.expect(MetadataReply).blocks
     blocks = dict(read_archive(BytesIO(batch.payload), count=plan.num_blocks))
     assert all(physical_hash_of(raw) == name for name, raw in blocks.items())

@@ -222,6 +222,7 @@ def folder_calls(home: Home) -> dict[str, Callable[[], object]]:
         "size": lambda: store.size(BLOCK, NAME),
         "read_block": lambda: store.read_block(NAME),
         "open": lambda: store.open(BLOCK, NAME).close(),
+        "open_stored": lambda: store.open_stored(BLOCK, NAME).close(),
         "local_path": lambda: store.local_path(BLOCK, NAME),
         "names": lambda: list(store.names(BLOCK)),
     }

@@ -17,7 +17,7 @@ from odf_sync.access.sent_tokens import denied
 from odf_sync.smart.archive import read_archive
 from odf_sync.smart.channel import Channel, PeerClosed, of_kind
 from odf_sync.smart.exchange import CLOSE_OK, PUSH, End, ProtocolViolated, Side, Table, TransferRefused
-from odf_sync.smart.large_messages import MAX_LARGE_MESSAGE_BYTES, SMALL_BYTES, message_bytes
+from odf_sync.smart.large_messages import SMALL_BYTES, message_bytes
 from odf_sync.smart.limited_connection import LimitedConnection, answer_bytes
 from odf_sync.smart.messages import (
     CHOSEN,
@@ -44,6 +44,7 @@ ANSWER_SECONDS: Final = 1800.0  # the other node packs or checks a whole chain
 DOCUMENT_TIMEOUT: Final = aiohttp.ClientTimeout(total=60, sock_connect=CONNECT_SECONDS)
 CLOSE_SECONDS: Final = 2.0  # for its close frame
 CLOSED_SECONDS: Final = 2 * CLOSE_SECONDS  # for all of it, whatever comes instead
+MAX_RECEIVED_MESSAGE_BYTES: Final = 512 * 1024**2  # others send all blocks of a chain in one message
 PULLED: Final = b"Client pull flow succeeded"
 GAVE_UP: Final = b"the client gave up"
 OK, DENIED, NOT_FOUND = 200, (401, 403), 404
@@ -170,7 +171,7 @@ def _not_refused(message: Message | None) -> Message | None:
 
 def received_blocks(connection: Connection, plan: TransferPlan) -> dict[Multihash, bytes]:
     """Return the blocks of a pull that was accepted, oldest first; raises `InvalidInput` unless they are as planned."""
-    connection.send(MetadataRequest(), message_bytes(plan) + SMALL_BYTES)
+    connection.send(MetadataRequest(), message_bytes(plan, MAX_RECEIVED_MESSAGE_BYTES) + SMALL_BYTES)
     batch = connection.expect(MetadataReply).blocks
     if batch.num_blocks != plan.num_blocks:
         text = f"{batch.num_blocks} blocks, but {plan.num_blocks} planned"
@@ -280,7 +281,7 @@ class NodeSession:
                 headers={VERSION_HEADER: str(VERSION), **headers},
                 autoclose=False,
                 timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS),
-                max_msg_size=MAX_LARGE_MESSAGE_BYTES,
+                max_msg_size=MAX_RECEIVED_MESSAGE_BYTES,
             )
 
     def _http(self) -> aiohttp.ClientSession:

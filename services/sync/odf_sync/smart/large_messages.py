@@ -34,10 +34,10 @@ LOOKS: Final = 6  # at what has arrived, in that time
 M = TypeVar("M", bound=Message)
 
 
-def message_bytes(plan: TransferPlan) -> int:
-    """Return how long the message with the blocks of a plan may be."""
+def message_bytes(plan: TransferPlan, most: int = MAX_MESSAGE_BYTES) -> int:
+    """Return how long the message with the blocks of a plan may be, up to `most` bytes."""
     archive = plan.bytes_in_raw_blocks + ENTRY_BYTES * plan.num_blocks
-    return min(MAX_MESSAGE_BYTES, max(SMALL_BYTES, AROUND_BYTES + JSON_BYTES_PER_ARCHIVE_BYTE * archive))
+    return min(most, max(SMALL_BYTES, AROUND_BYTES + JSON_BYTES_PER_ARCHIVE_BYTE * archive))
 
 
 def seconds_for(size: int) -> float:
