@@ -66,7 +66,7 @@ async def serve(home: Path, most: int) -> None:
 
 
 if __name__ == "__main__":
-    large_messages.GRACE_SECONDS = float(sys.argv[3])  # type: ignore[misc]
+    large_messages.FIRST_BYTES_SECONDS = float(sys.argv[3])  # type: ignore[misc]
     serve_push.LIST_BYTES = int(sys.argv[4])  # type: ignore[misc]
     serve_pull.MORE_OBJECTS = int(sys.argv[5])  # type: ignore[misc]
     asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2])))

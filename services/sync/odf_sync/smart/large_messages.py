@@ -28,7 +28,7 @@ JSON_BYTES_PER_ARCHIVE_BYTE: Final = 4  # at most
 ENTRY_BYTES: Final = 1536  # of an archive for each block: header, padding, and what does not compress
 TOO_MANY_PUSHES: Final = "too many large pushes at a time; try again later"
 REFUSED_PUSH: Final = Internal(phase=Phase.PUSH_METADATA, error_message=TOO_MANY_PUSHES)
-GRACE_SECONDS: Final = 60.0  # before bytes of a large message, or of its archive, have to arrive
+FIRST_BYTES_SECONDS: Final = 60.0  # before bytes of a large message, or of its archive, have to arrive
 LEAST_BYTES_PER_SECOND: Final = 32 * 1024  # on average, after that
 LOOKS: Final = 6  # at what has arrived, in that time
 M = TypeVar("M", bound=Message)
@@ -55,10 +55,10 @@ async def expect_arriving(channel: Channel, kind: type[M], size: int, arrived: C
     until = started + seconds_for(size)
     while True:
         try:
-            return await channel.expect(kind, min(GRACE_SECONDS / LOOKS, until - now()))
+            return await channel.expect(kind, min(FIRST_BYTES_SECONDS / LOOKS, until - now()))
         except TimeoutError as error:
             came, elapsed = await asyncio.to_thread(arrived) - before, now() - started
-            if now() >= until or came < LEAST_BYTES_PER_SECOND * (elapsed - GRACE_SECONDS):
+            if now() >= until or came < LEAST_BYTES_PER_SECOND * (elapsed - FIRST_BYTES_SECONDS):
                 text = f"{came} bytes of the message arrived in {elapsed:.0f} s, which is too slow"
                 raise TimeoutError(text) from error
 
