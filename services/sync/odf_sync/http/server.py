@@ -27,6 +27,7 @@ from odf_sync.http.event_routes import EventRoutes
 from odf_sync.http.head_watch import HeadWatch
 from odf_sync.http.ingest_routes import ingest_routes
 from odf_sync.http.list_routes import ListRoutes
+from odf_sync.http.open_pulls import OpenPulls
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.openapi import with_description
 from odf_sync.http.reads.read_routes import ReadRoutes
@@ -64,12 +65,12 @@ def endpoints(
     datasets: NodeDatasets, settings: Settings, authorizer: Authorizer, replies: Replies, heads: HeadWatch
 ) -> tuple[Endpoint, ...]:
     """Return all that the node serves over HTTP."""
-    pushes = OpenPushes()
+    pushes, pulls = OpenPushes(), OpenPulls()
     rooms = (
         AccountRoutes(authorizer, datasets.catalog, public_url=settings.public_url),
         ListRoutes(OwnDatasets(datasets=datasets, in_bucket=settings.store is not None), authorizer),
-        SimpleProtocol(datasets, settings.home, pushes),
-        SmartProtocol(datasets, settings, replies, authorizer, pushes),
+        SimpleProtocol(datasets, settings.home, pushes, pulls),
+        SmartProtocol(datasets, settings, replies, authorizer, pushes, pulls=pulls),
         EventRoutes(datasets.states, authorizer, heads),
         ingest_routes(settings),
         ReadRoutes(datasets),

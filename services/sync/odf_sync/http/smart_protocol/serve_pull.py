@@ -18,6 +18,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind, block_reader
 from odf_sync.http.connections import bytes_received, hold_received, is_held, limit_received
 from odf_sync.http.endpoints import counted_caller
+from odf_sync.http.open_pulls import OpenPull
 from odf_sync.smart.channel import IDLE_SECONDS, PROMPT_SECONDS, Channel
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.large_messages import AROUND_BYTES, LargeMessages, expect_arriving
@@ -74,6 +75,7 @@ class PullSource:
     dataset: DatasetId
     head: Multihash
     lists: LargeMessages
+    place: OpenPull
 
     def range_of(self, request: PullRequest) -> Range | Fault:
         """Return the blocks that are asked for, or why there are none such."""
@@ -153,7 +155,8 @@ class _Lists:
 
         Raises `TransferRefused` if there are too many objects, or no room.
         """
-        wanted = await self._small()
+        with self._source.place.waiting():
+            wanted = await self._small()
         if wanted is not None:
             yield await self._counted(wanted)
             return
@@ -223,6 +226,7 @@ def _location(source: PullSource, request: web.Request, file: ObjectFile) -> Tra
     given = source.blobs.download_url(source.dataset, file.object_type.kind, file.physical_hash)
     if given is None:
         return url_of(source.public_url, request, file)
+    source.place.is_direct = True
     return TransferUrl(url=given.url, headers=(), expires_at=str(given.expires_at))
 
 
