@@ -58,6 +58,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "event_routes",
         "ingest_routes",
         "smart_pushes",
+        "pushes_to_accounts",
     ),
     f"{SYNC}/http/event_routes.py": of_sync("event_routes"),
     f"{SYNC}/http/head_watch.py": of_sync("event_routes", "webhooks"),

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 import urllib3
+from odf_testing.bus import MemoryBus
 from odf_testing.sync_node import SyncNode
 
+from odf_common.codec.envelopes import decode
 from odf_common.errors import AlreadyExists, NotFound
 from odf_common.identity.dataset_refs import Name
+from odf_common.ports.bus import AUDIT
 from odf_common.ports.store import require_entry
+from odf_common.service.audit import Audit
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Role
@@ -41,6 +45,7 @@ class Node(SyncNode):
         for name in ACCOUNTS:
             self.directory.add_account(Name(name), None)
         self.authorizer = Authorizer(catalog=self.catalog, local_writers="off", directory=self.directory)
+        self.audit, self.bus = Audit(), MemoryBus()
 
     def token(self, account: str) -> str:
         return self.directory.create_token(Name(account), label="")[0].text()
@@ -50,8 +55,18 @@ class Node(SyncNode):
 
     @contextmanager
     def running(self) -> Iterator[str]:
-        with self.served(self.authorizer) as base:
+        with self.served(self.authorizer, self.audit) as base:
             yield base
+
+    def refused(self) -> list[tuple[str, str, str, int]]:
+        """Return what the audit has of requests that were refused since the last call."""
+        self.audit.finish(self.bus)
+        noted = [decode(*message).access_decision for message in self.bus.topics.pop(AUDIT, [])]
+        return [
+            (one.account, one.route.rpartition("/")[2], one.action, one.status)
+            for one in noted
+            if not one.is_allowed
+        ]
 
 
 @pytest.fixture
@@ -195,9 +210,11 @@ def test_a_token_that_is_revoked_while_objects_are_sent_moves_no_head(
         while next(steps).state != "committing":
             pass
         there.directory.store.revoke(stored.id)
+        there.refused()
         with pytest.raises(TransferRefused, match="may no longer push"):
             list(steps)
     assert there.head("ann/cities") == before
+    assert there.refused() == [("ann", "push", "create", 401)]
 
 
 def test_a_token_that_is_revoked_while_objects_are_checked_moves_no_head(
@@ -233,6 +250,7 @@ def test_a_dataset_that_was_given_away_during_a_push_is_not_moved(here: SyncNode
             list(steps)
     assert there.head("bob/cities") == before
     assert there.catalog.by_alias("ann/cities") is None
+    assert there.refused()[-1] == ("ann", "push", "create", 404)
 
 
 def test_an_editor_who_is_no_longer_a_maintainer_replaces_nothing(here: SyncNode, there: Node) -> None:
@@ -252,6 +270,7 @@ def test_an_editor_who_is_no_longer_a_maintainer_replaces_nothing(here: SyncNode
         with pytest.raises(TransferRefused, match="may no longer push"):
             list(steps)
         assert there.head("ann/cities") == before
+    assert there.refused()[-1] == ("bob", "push", "manage", 403)
 
 
 def test_a_push_to_a_name_without_an_account_says_what_names_are(here: SyncNode, there: Node) -> None:

@@ -18,6 +18,7 @@ from odf_common.identity.keys import PrivateKey
 from odf_common.identity.signatures import sign_block
 from odf_common.metadata.events import MetadataEvent
 from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.service.audit import Audit
 from odf_common.service.connections import stores
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
@@ -146,7 +147,7 @@ class SyncNode:
         return list(push(self.datasets, self.settings, request, lambda _: token, privacy))
 
     @contextmanager
-    def served(self, authorizer: Authorizer | None = None) -> Iterator[str]:
+    def served(self, authorizer: Authorizer | None = None, audit: Audit | None = None) -> Iterator[str]:
         """Serve the datasets, by default to local programs as their owner; yield the URL of the server."""
         authorizer = authorizer or Authorizer(catalog=self.catalog, local_writers="loopback")
         pushes, pulls = OpenPushes(), OpenPulls()
@@ -156,6 +157,7 @@ class SyncNode:
             SmartProtocol(self.datasets, self.settings, self.replies, authorizer, pushes, pulls=pulls),
             ReadRoutes(self.datasets),
         )
-        app = application(authorizer, tuple(one for room in rooms for one in room.endpoints()))
+        served = tuple(one for room in rooms for one in room.endpoints())
+        app = application(authorizer, served, audit=audit)
         with running(app) as base:
             yield base

@@ -123,9 +123,18 @@ async def is_still_allowed(request: web.Request) -> bool:
     """Return whether a request would be authorized now, for the same dataset: receiving its body may take hours."""
     judge = request.app[_JUDGE]
     try:
-        return await judge.asked(judge.finds_again, request)
+        await judge.asked(judge.require_again, request, Action(request[_QUESTION].action))
     except HttpRefusal:
         return False
+    return True
+
+
+def require_still_allowed(request: web.Request, action: Action) -> None:
+    """Raise `HttpRefusal`, which is recorded, unless the caller may do this now to the dataset of a request.
+
+    It may be called in any thread but that of the event loop, which it would hold up.
+    """
+    request.app[_JUDGE].require_again(request, action)
 
 
 def note_login(request: web.Request, login: str) -> None:
@@ -321,7 +330,7 @@ class _Judge:
         self._threads = ThreadPoolExecutor(PARALLEL_DECISIONS, thread_name_prefix="decide")
 
     async def asked(self, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call `admit`, `require` or `finds_again` without holding up the event loop."""
+        """Call `admit`, `require` or `require_again` without holding up the event loop."""
         call = partial(decide, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
@@ -339,13 +348,17 @@ class _Judge:
         if endpoint is not None and endpoint.action is not None:
             self.require(request, question, is_served=endpoint.method != ANY_METHOD)
 
-    def finds_again(self, request: web.Request) -> bool:
-        """Return whether an admitted request is still about the same dataset; raises as `admit` does."""
-        question = request[_QUESTION]
+    def require_again(self, request: web.Request, action: Action) -> None:
+        """Return if an admitted request may do this now, to the same dataset as before; raises as `admit` does.
+
+        The dataset may have been renamed or deleted since.
+        """
+        question, before = replace(request[_QUESTION], action=action), request.get(_DATASET)
         with self._noting_refusals(question):
             caller = self._authorizer.caller(request)
-            entry = self._authorizer.require(caller, question.dataset, Action(question.action))
-        return entry is not None and entry.incarnation == dataset_of(request).incarnation
+            now = self._authorizer.require(caller, question.dataset, action)
+            if (now and now.incarnation) != (before and before.incarnation):
+                raise HttpRefusal(status=HTTPStatus.NOT_FOUND)
 
     def require(self, request: web.Request, question: Question, *, is_served: bool = True) -> None:
         """Note the dataset, and the decision unless it is a read of public data; raises as `admit` does."""

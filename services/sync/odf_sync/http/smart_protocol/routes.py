@@ -30,6 +30,7 @@ from odf_sync.http.endpoints import (
     fault_of_node,
     is_allowed,
     name_in_path,
+    require_still_allowed,
 )
 from odf_sync.http.open_pulls import OpenPulls
 from odf_sync.http.open_pushes import OpenPushes
@@ -173,23 +174,10 @@ class SmartProtocol:
             creating=partial(self._creating, request),
             may_replace=partial(is_allowed, request, Action.MANAGE),
             may_find=partial(self._authorizer.may_find, caller_of(request)),
-            require_allowed=partial(self._require_allowed, request, entry),
+            require_allowed=partial(_require_allowed, request),
         )
         serve = partial(serve_push, target=target, request=request)
         return await self._upgraded(request, PUSH, serve, MAX_MESSAGE_BYTES)
-
-    def _require_allowed(self, request: web.Request, entry: CatalogEntry | None, action: Action) -> None:
-        """Raise `TransferRefused` unless the token that came with the request allows an action now.
-
-        The name has to be that of the same dataset as before: it may have been renamed or deleted since.
-        """
-        fault = Internal(phase=Phase.PUSH_COMPLETE, error_message=MAY_NO_LONGER_PUSH)
-        try:
-            now = self._authorizer.require(self._authorizer.caller(request), name_in_path(request), action)
-        except NotAllowed as error:
-            raise TransferRefused(fault=fault) from error
-        if (now and now.incarnation) != (entry and entry.incarnation):
-            raise TransferRefused(fault=fault)
 
     def _creating(
         self, request: web.Request, dataset: DatasetId, visibility: DatasetVisibility
@@ -246,6 +234,15 @@ class SmartProtocol:
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
         return True
+
+
+def _require_allowed(request: web.Request, action: Action) -> None:
+    """Raise `TransferRefused` unless the token that came with the request allows an action now."""
+    try:
+        require_still_allowed(request, action)
+    except NotAllowed as error:
+        fault = Internal(phase=Phase.PUSH_COMPLETE, error_message=MAY_NO_LONGER_PUSH)
+        raise TransferRefused(fault=fault) from error
 
 
 def _unfit(request: web.Request) -> web.Response | None:
