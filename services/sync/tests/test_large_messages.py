@@ -398,19 +398,18 @@ def test_a_pull_that_lists_more_objects_than_the_chain_refers_to_is_refused(serv
                 connection.expect(DownloadsReply)
 
 
-def test_a_list_that_is_longer_than_all_that_may_be_listed_is_refused_before_it_has_come(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = server.forget_peak()
-    with pulled_blocks(server) as connection:
-        connection.send(a_list(LISTED))
-        connection.expect(DownloadsReply)
-        monkeypatch.setattr(channel, "encode", lambda message: encode(message) + " " * 20 * MIB)
-        with suppress(PeerClosed):  # while it still sends
-            connection.send(a_list(0))
-        with pytest.raises((TransferRefused, PeerClosed)):
-            connection.expect(DownloadsReply)
-    assert server.peak() - before < 60 * MIB
+def test_a_client_whose_long_list_is_refused_may_close_at_once(server: Server) -> None:
+    text = encode(a_list(LISTED)).encode()
+    with upgraded_pull(server) as sock:
+        sock.sendall(frame_header(len(text)) + text)
+        received = b""
+        while not received.endswith(b"]}"):
+            received = received[-1:] + sock.recv(MIB)
+        sock.sendall(frame_header(2 * MIB) + b" " * (MIB + 1))
+        assert b"more objects than the chain refers to" in sock.recv(1000)
+        sock.sendall(b" " * (MIB - 1) + bytes([0x88, 0x80]) + bytes(4))
+        sock.settimeout(5)  # the server waits longer for a close frame
+        assert sock.recv(1000) == b""
 
 
 def test_a_long_list_of_which_nothing_more_comes_makes_room_for_others(impatient: Server) -> None:

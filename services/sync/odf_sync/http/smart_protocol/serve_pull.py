@@ -132,8 +132,12 @@ async def serve_pull(channel: Channel, source: PullSource, request: web.Request)
 
 async def _answer_next(channel: Channel, source: PullSource, request: web.Request, lists: "_Lists") -> None:
     """Receive a list and answer it; nothing of it is in memory afterwards."""
-    async with lists.next() as files:
-        await channel.send_downloads(_downloads(source, request, files))
+    try:
+        async with lists.next() as files:
+            await channel.send_downloads(_downloads(source, request, files))
+    except TransferRefused:
+        limit_received(request, SMALL_LIST_BYTES)  # that its close frame is read
+        raise
 
 
 class _Lists:
