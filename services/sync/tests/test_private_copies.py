@@ -165,12 +165,13 @@ def test_a_node_without_accounts_keeps_a_visibility_that_was_chosen(
     assert there.visibility("cities") is is_there
 
 
+@pytest.mark.parametrize("path", ["cities", "ann/cities"])
 def test_a_private_dataset_is_not_sent_to_an_implementation_that_could_not_keep_it_private(
-    here: Node, there: Node, monkeypatch: pytest.MonkeyPatch
+    here: Node, there: Node, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     monkeypatch.setattr(routes, "CHOSEN_HEADER", "unknown-header")
     with there.served(there.authorizer) as base:
-        target = f"odf+{base}/cities"
+        target = f"odf+{base}/{path}"
         with pytest.raises(InvalidInput, match="is to be private, but everyone who reaches") as refused:
             here.push("cities", target, is_chosen=True, token=there.token)
         assert "--visibility public" in refused.value.advice()

@@ -87,9 +87,7 @@ class Authorizer:
         except InvalidInput as error:
             raise self._unknown(name) from error
         entry = self._catalog.by_alias(str(alias))
-        # Without accounts, no client would look for a new dataset below one.
-        is_creatable = action is Action.CREATE and (self.directory.is_multi_tenant or alias.account is None)
-        if entry is None and not is_creatable:
+        if entry is None and action is not Action.CREATE:
             raise self._unknown(name)
         verdict = self._may_create(caller, alias) if entry is None else self.verdict(caller, entry, action)
         if verdict is not Verdict.ALLOWED:
