@@ -118,14 +118,12 @@ def _java_token(match: "re.Match[str]", text: str) -> str:
 
 def _regex(strptime: str) -> str | None:
     parts = []
-    used = set()
     for token in _TOKEN.findall(strptime):
         if token == "%%":  # noqa: S105 - no secret
             parts.append("%")
         elif token.startswith("%"):
-            if token not in _GROUPS or token in used:
+            if token not in _GROUPS:
                 return None
-            used.add(token)
             parts.append(_GROUPS[token])
         else:
             parts.append(re.escape(token))

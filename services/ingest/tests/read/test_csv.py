@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -129,13 +130,27 @@ def test_separator_quote_escape_null_value_and_date_format_are_followed() -> Non
 
 
 @pytest.mark.parametrize(
-    "bad", [b"", b"x,a,", b"1,a", b"1,a,,", b"1,a,\n2,b,", b'1,"a,', b"1,\xff,", b"1,a,soon"]
+    ("bad", "why"),
+    [
+        (b"", "is empty"),
+        (b"x,a,", "column id: 'x' is not a value of BIGINT"),
+        (b"1,a", "has 2 values instead of 3 (id, name, day): 1,a"),
+        (b"1,a,,", "has 4 values instead of 3 (id, name, day): 1,a,,"),
+        (b"1,a,\n2,b,", "has 2 records instead of one"),
+        (b'1,"a,', "a quote or escape is never closed"),
+        (b"1,\xff,", "is not UTF-8 text"),
+        (b"1,a,soon", "column day: 'soon' is not a value of DATE"),
+    ],
 )
-def test_a_bad_line_is_refused_alone_and_among_good_ones(bad: bytes) -> None:
-    with pytest.raises(InvalidInput):
-        rows(bad)
-    with pytest.raises(InvalidInput):
-        rows(b"1,a,", bad, b"2,b,")
+def test_a_bad_line_is_refused_alone_and_among_good_ones(bad: bytes, why: str) -> None:
+    for messages in ((bad,), (b"1,a,", bad, b"2,b,")):
+        with pytest.raises(InvalidInput, match=f"^{re.escape(why)}"):
+            rows(*messages)
+
+
+def test_a_message_has_one_record_after_its_header() -> None:
+    with pytest.raises(InvalidInput, match=r"^has 2 records instead of one$"):
+        rows(b"id,name,day\n1,a,\n2,b,", header=True)
 
 
 def test_a_file_without_header_has_columns_by_position_and_its_bad_line_is_named(tmp_path: Path) -> None:
