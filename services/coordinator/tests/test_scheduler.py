@@ -76,6 +76,18 @@ def test_a_commit_of_a_run_that_is_announced_later_starts_no_other(
     assert node.scheduler.waiting() == 1
 
 
+def test_a_rollback_to_the_last_commit_of_a_run_starts_another(node: Coordinator, copy: DatasetId) -> None:
+    """What prevented runs after it, such as another query, is gone."""
+    node.push("cities", "Oslo")
+    assert node.scheduler.work()
+    own = node.find("cities.copy").state.head
+    node.editor.commit_event("cities.copy", SetInfo(description="x"))
+    while node.scheduler.work():
+        pass
+    node.editor.reset("cities.copy", own, is_forced=True)
+    assert node.scheduler.waiting() == 1
+
+
 def test_one_run_reads_across_a_change_of_the_inputs_columns(node: Coordinator, copy: DatasetId) -> None:
     node.push("cities", "Oslo")
     node.engine.columns = ("event_time", "city")

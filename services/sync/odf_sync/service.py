@@ -7,7 +7,7 @@ from odf_common.ports.bus import COORDINATOR_REPLIES
 from odf_common.service.audit import Audit
 from odf_common.service.connections import trusted_networks
 from odf_common.service.environment import Environment
-from odf_common.service.protection import require_protected
+from odf_common.service.protection import peer_tls, require_protected
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Service
 from odf_common.service.settings import MULTI_TENANT
@@ -19,6 +19,7 @@ from odf_sync.access.remote_login import RemoteLogins
 from odf_sync.grpc_servicer import Servicer, register
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.head_watch import HeadWatch
+from odf_sync.http.ingest_client import IngestClient
 from odf_sync.http.server import endpoints, serve_http
 from odf_sync.search.find_datasets import Search
 from odf_sync.search.own_datasets import OwnDatasets
@@ -45,7 +46,8 @@ def build(env: Environment) -> Service:
     heads = HeadWatch()
     authorizer = Authorizer(catalog=env.catalog, local_writers=settings.http_ingest, directory=directory)
     audit = Audit()
-    served = tuple(endpoints(env, settings, authorizer, replies, heads))
+    ingest = IngestClient(settings.required("ingest_grpc"), tls=peer_tls(settings))
+    served = tuple(endpoints(env, settings, authorizer, replies, heads, ingest=ingest))
     sender, webhooks = _webhooks(env, heads)
     logins = RemoteLogins(directory.store)
     return Service(
@@ -61,6 +63,7 @@ def build(env: Environment) -> Service:
         background=(
             partial(serve_http, authorizer, served, settings, audit=audit),
             heads.end_streams,
+            ingest.end_waits,
             sender.run,
             partial(keep_swept, settings.home),
         ),

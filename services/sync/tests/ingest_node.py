@@ -3,9 +3,8 @@
 import http.client
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,7 @@ class Here:
     server: GrpcServer
     catalog: LocalCatalog
     directory: Directory
-    stop_serving: Callable[[], object]
+    client: IngestClient
 
     def ask(
         self, method: str, path: str, body: Any = None, **headers: str
@@ -117,8 +116,9 @@ def make_here(tmp_path: Path) -> Iterator[Any]:
         catalog.add(CatalogEntry(alias=name, dataset_id=DATASET))
         ingest = Ingest(Staging(tmp_path))
         server = serve("127.0.0.1:0", _registering(ingest))
+        client = IngestClient(f"127.0.0.1:{server.port}", timeout=2.0)
         routes = IngestRoutes(
-            ingest=IngestClient(f"127.0.0.1:{server.port}", timeout=2.0),
+            ingest=client,
             staging=Staging(tmp_path),
             max_bytes=MAX_BYTES,
             public_url=public_url,
@@ -127,9 +127,7 @@ def make_here(tmp_path: Path) -> Iterator[Any]:
         authorizer = Authorizer(catalog=catalog, local_writers=who, directory=directory)
         context = running(application(authorizer, routes.endpoints()))
         running_ones.append((context, server))
-        base = context.__enter__()
-        stop_serving = partial(context.__exit__, None, None, None)
-        return Here(base, ingest, tmp_path, server, catalog, directory, stop_serving)
+        return Here(context.__enter__(), ingest, tmp_path, server, catalog, directory, client)
 
     yield make
     for context, server in running_ones:

@@ -19,8 +19,9 @@ from odf_sync.http.open_pulls import OpenPull
 from odf_sync.http.simple_protocol.object_downloads import ObjectDownloads
 from odf_sync.http.smart_protocol.serve_pull import PullSource, _download, large_lists
 from odf_sync.repositories import smart_dataset
-from odf_sync.smart.connection import connected
-from odf_sync.smart.messages import ObjectFile, ObjectType, TransferUrl
+from odf_sync.smart.channel import PeerClosed
+from odf_sync.smart.connection import Connection, connected
+from odf_sync.smart.messages import DownloadsReply, Message, ObjectFile, ObjectType, TransferUrl
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +89,25 @@ def test_an_exchange_is_opened_only_for_urls_of_the_bucket(
     with there.served() as base:
         here.pull(f"odf+{base}/cities", "cities")
         assert opened == ([f"{base}/cities/pull"] if is_direct else [])
+
+
+def test_objects_are_read_without_the_exchange_if_it_has_ended(
+    tmp_path: Path, server: MinioServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node may have ended it for another one, while it seemed idle."""
+    there, here = node_in_bucket(tmp_path / "there", server, is_direct=True), puller(tmp_path / "here")
+    expect = Connection.expect
+
+    def ended(connection: Connection, kind: type[Message]) -> Message:
+        if kind is DownloadsReply:
+            raise PeerClosed(close_code=1013, reason="idle")
+        return expect(connection, kind)
+
+    monkeypatch.setattr(Connection, "expect", ended)
+    with there.served() as base:
+        *_, last = here.pull(f"odf+{base}/cities", "cities")
+    assert last.state == "updated"
+    assert here.content("cities") == there.content("cities")
 
 
 def test_a_presigned_url_opens_one_object_of_a_private_bucket(tmp_path: Path, server: MinioServer) -> None:

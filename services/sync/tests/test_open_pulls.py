@@ -88,6 +88,19 @@ def test_a_pull_is_not_idle_while_its_caller_downloads_objects_of_the_dataset() 
         assert pull.idle_since is None
 
 
+def test_a_pull_is_not_idle_while_a_list_arrives_slowly() -> None:
+    clock = Clock()
+    pulls = OpenPulls(clock)
+    with opened(pulls, "ann") as (pull,), pull.waiting():
+        clock.now += IDLE_PULL_SECONDS + 1
+        pull.note_use()
+        assert pulls.longest_idle() is None
+        clock.now += IDLE_PULL_SECONDS + 1
+        assert pulls.longest_idle() is pull
+    pull.note_use()
+    assert pull.idle_since is None
+
+
 def test_a_pull_from_a_bucket_may_be_silent_for_longer() -> None:
     clock = Clock()
     pulls = OpenPulls(clock)

@@ -26,6 +26,7 @@ from odf_sync.http import endpoints as http_endpoints
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
 from odf_sync.http.head_watch import HeadWatch
+from odf_sync.http.ingest_client import IngestClient
 from odf_sync.http.server import endpoints
 
 CITIES: Final = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / "cities.population"
@@ -61,7 +62,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     settings = Settings(home=home, ingest_grpc=f"127.0.0.1:{server.port}")
     heads = HeadWatch()
     heads.is_closed = True  # event streams end at once
-    every = endpoints(datasets, settings, authorizer, cast("Any", None), heads)
+    ingest = IngestClient(settings.required("ingest_grpc"))
+    every = endpoints(datasets, settings, authorizer, cast("Any", None), heads, ingest=ingest)
     with running(application(authorizer, every)) as base:
         yield base.removeprefix("http://"), token
     server.stop(0)

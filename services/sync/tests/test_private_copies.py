@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from odf_testing.builders import a_hash
+from odf_testing.http import running
 from odf_testing.sync_node import SyncNode, open_exchanges
 
 from odf_common.errors import InvalidInput
@@ -18,6 +21,7 @@ from odf_sync.http import authorization
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.simple_protocol import dataset_routes
 from odf_sync.http.smart_protocol import routes, serve_pull, serve_push
+from odf_sync.repositories.http_dataset import HttpDataset
 from odf_sync.smart.messages import DatasetVisibility, TransferUrl
 from odf_sync.transfer.privacy import Privacy
 from odf_sync.transfer.push.push_errors import AnotherVisibility
@@ -205,6 +209,22 @@ def test_an_implementation_that_does_not_say_who_reads_a_dataset_is_asked_withou
                         "cities", f"odf+{base}/cities", token=there.token, visibility=wanted, is_chosen=True
                     )
                 assert there.head("cities") == before
+
+
+def test_a_server_that_redirects_to_its_login_is_read_by_those_with_a_token_only() -> None:
+    async def serve(request: web.Request) -> web.Response:
+        if request.path == "/login":
+            return web.Response(text="<html>log in")
+        if "Authorization" not in request.headers:
+            raise web.HTTPFound("/login")
+        return web.Response(text=str(a_hash("head")))
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", serve)
+    with running(app) as base:
+        dataset = HttpDataset(f"{base}/cities", "odf_token")
+        assert dataset.head() == a_hash("head")
+        assert not dataset.is_read_by_everyone()
 
 
 def test_another_implementation_with_accounts_keeps_it_private(

@@ -1,8 +1,9 @@
 """A server's checks of a node that pushes or pulls: each one separately."""
 
+import asyncio
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -307,6 +308,33 @@ def test_only_ranges_of_the_chain_are_sent(source: tuple[PullSource, AChain, Mul
     )
     forced = replace(diverged, force_update_if_diverged=True)
     assert served.range_of(forced) == Range(after=None, head=head)
+
+
+def test_an_answer_to_a_list_that_is_not_read_ends_and_makes_room(
+    source: tuple[PullSource, AChain, Multihash], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unread:
+        async def send_downloads(self, parts: object) -> None:
+            del parts
+            await asyncio.Event().wait()
+
+    class Lists:
+        has_room = False
+
+        @asynccontextmanager
+        async def next(self) -> AsyncIterator[tuple[ObjectFile, ...]]:
+            try:
+                yield ()
+            finally:
+                self.has_room = True
+
+    monkeypatch.setattr(serve_pull, "seconds_for", lambda size: size + 0.01)
+    lists = Lists()
+    with pytest.raises(TimeoutError):
+        asyncio.run(
+            serve_pull._answer_next(cast("Any", Unread()), source[0], cast("Any", None), cast("Any", lists))
+        )
+    assert lists.has_room
 
 
 def test_a_new_dataset_begins_with_its_seed(node: SyncNode) -> None:

@@ -26,6 +26,7 @@ from odf_sync.http import endpoints as http_endpoints
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
 from odf_sync.http.head_watch import HeadWatch
+from odf_sync.http.ingest_client import IngestClient
 from odf_sync.http.server import endpoints
 from odf_sync.smart.archive import write_archive
 from odf_sync.smart.connection import connected
@@ -92,7 +93,14 @@ class Node:
         self.heads = HeadWatch()
         self.authorizer = Authorizer(catalog=self.node.catalog, local_writers="loopback")
         self.served = tuple(
-            endpoints(self.node.datasets, self.node.settings, self.authorizer, self.node.replies, self.heads)
+            endpoints(
+                self.node.datasets,
+                self.node.settings,
+                self.authorizer,
+                self.node.replies,
+                self.heads,
+                ingest=IngestClient(self.node.settings.required("ingest_grpc")),
+            )
         )
         self.base = ""
 

@@ -1,6 +1,7 @@
 """Pushes over HTTP that wait for their commit."""
 
 import http.client
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,8 @@ from .ingest_node import Here
 from .ingest_node import here as here  # noqa: PLC0414 - a fixture
 from .ingest_node import make_here as make_here  # noqa: PLC0414 - a fixture
 
+STOPPED = threading.Event()
+STOPPED.set()
 WAITING = ("", "?wait=commit")  # queries of such pushes
 
 
@@ -98,14 +101,14 @@ def test_a_push_that_waits_gets_its_receipt_when_the_service_stops(
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(here.post)
         eventually(lambda: len(here.ingest.waits) > 1)
-        here.stop_serving()
+        here.client.end_waits(STOPPED)
         status, plain = waiting.result(timeout=10)
     assert (status, plain["state"]) == (202, "accepted")
 
 
 def test_no_call_of_ingest_is_repeated_once_the_service_stops() -> None:
     ingest = IngestClient("127.0.0.1:1", timeout=60.0)
-    ingest.stop()
+    ingest.end_waits(STOPPED)
     begin = time.monotonic()
     with pytest.raises(PushRefused):
         ingest.show("did:odf:x", "a" * 32)

@@ -36,6 +36,7 @@ from odf_sync.access.tokens import Token
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import ANY_METHOD, Endpoint, application
 from odf_sync.http.head_watch import HeadWatch
+from odf_sync.http.ingest_client import IngestClient
 from odf_sync.http.openapi import IN_PATH
 from odf_sync.http.server import endpoints
 
@@ -140,8 +141,14 @@ class Node:
         self.authorizer = Authorizer(
             catalog=self.datasets.catalog, local_writers=local_writers, directory=self.directory
         )
-        settings = Settings(home=home, ingest_grpc="127.0.0.1:1")
-        self.served = endpoints(self.datasets, settings, self.authorizer, cast("Any", None), HeadWatch())
+        self.served = endpoints(
+            self.datasets,
+            Settings(home=home),
+            self.authorizer,
+            cast("Any", None),
+            HeadWatch(),
+            ingest=IngestClient("127.0.0.1:1"),
+        )
         self.bases = ("/alice/{}",) if is_multi_tenant else ("/{}", "/alice/{}")
         self.secrets = {PRIVATE, DESCRIPTION}
         for base in self.bases:

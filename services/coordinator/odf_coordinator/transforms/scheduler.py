@@ -74,7 +74,7 @@ class Scheduler:
         with self._changed:
             self._readers.note(state)
             # A run reads on after its own commits. One by another may come after its last look, and before its end.
-            if state.transform is not None and not self._own.has(state):
+            if state.transform is not None and not self._own.note(state):
                 self._enqueue(state.dataset_id)
             for dependant in self._readers.of(state.dataset_id):
                 self._enqueue(dependant)
@@ -315,11 +315,14 @@ class _OwnCommits:
         finally:
             self._thread.running = None
 
-    def has(self, state: ChainState) -> bool:
-        """Return whether a run has committed a head, also if it is announced once more later."""
-        if getattr(self._thread, "running", None) == state.dataset_id:
-            self._heads[state.dataset_id] = state.head
-        return self._heads.get(state.dataset_id) == state.head
+    def note(self, state: ChainState) -> bool:
+        """Note where a head is; return whether a run has moved it there, and nothing has since."""
+        dataset, head = state.dataset_id, state.head
+        if getattr(self._thread, "running", None) == dataset:
+            self._heads[dataset] = head
+        elif self._heads.get(dataset) != head:
+            self.forget(dataset)
+        return self._heads.get(dataset) == head
 
     def forget(self, dataset: DatasetId) -> None:
         """Forget a dataset: a later one of the same id is another."""

@@ -72,11 +72,12 @@ class IngestClient:
 
     @property
     def is_stopping(self) -> bool:
-        """Return whether `stop` was called."""
+        """Return whether the service stops."""
         return self._stopping.is_set()
 
-    def stop(self) -> None:
-        """Repeat no call any more: this process ends, and ingest may not come back before it does."""
+    def end_waits(self, stop: threading.Event) -> None:
+        """Once the service stops, repeat no call any more: ingest may not come back before this process ends."""
+        stop.wait()
         self._stopping.set()
 
     def check(self, request: pb.PushRequest) -> pb.PushTarget:

@@ -22,7 +22,6 @@ from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, neares
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
-from odf_common.service.protection import peer_tls
 from odf_common.service.settings import Settings
 from odf_sync.access.rate_limits import pace_of_body, shares_of_bodies
 from odf_sync.access.rules import Action
@@ -62,10 +61,10 @@ PERMISSION_ENDED: Final = (
 )
 
 
-def ingest_routes(settings: Settings) -> "IngestRoutes":
+def ingest_routes(settings: Settings, ingest: IngestClient) -> "IngestRoutes":
     """Return the routes of a node."""
     return IngestRoutes(
-        ingest=IngestClient(settings.required("ingest_grpc"), tls=peer_tls(settings)),
+        ingest=ingest,
         staging=Staging(settings.home),
         max_bytes=settings.http_ingest_max_bytes,
         public_url=settings.public_url,
@@ -112,7 +111,6 @@ class IngestRoutes:
             action=Action.WRITE,
             is_explained=True,
             expect_handler=_say_nothing_yet,
-            on_shutdown=self._stop_waiting,
         )
         yield Endpoint(
             method="GET",
@@ -124,10 +122,6 @@ class IngestRoutes:
             action=Action.WRITE,
             is_explained=True,
         )
-
-    async def _stop_waiting(self, _: web.Application) -> None:
-        """Answer what waits for a commit with its receipt as it is, because the node stops."""
-        self._ingest.stop()
 
     async def _push(self, request: web.Request) -> web.Response:
         entry = dataset_of(request)

@@ -41,6 +41,11 @@ class OpenPull:
         finally:
             self.idle_since = None
 
+    def note_use(self) -> None:
+        """Note that the client does something, while it is waited for."""
+        if self.idle_since is not None:
+            self.idle_since = self.clock()
+
 
 class OpenPulls:
     """The pulls that are in progress; used in the event loop only."""
@@ -70,8 +75,8 @@ class OpenPulls:
             self._downloads[caller, dataset] -= 1
             self._downloads += Tally()  # forgets those that have ended
             for pull in self._open:
-                if (pull.caller, pull.dataset) == (caller, dataset) and pull.idle_since is not None:
-                    pull.idle_since = self._clock()
+                if (pull.caller, pull.dataset) == (caller, dataset):
+                    pull.note_use()
 
     def longest_idle(self, caller: Hashable | None = None) -> OpenPull | None:
         """Return the pull of a caller, or of any, that has been idle for longest; None if none has been for long."""

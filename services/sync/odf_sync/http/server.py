@@ -25,6 +25,7 @@ from odf_sync.http.connections import Connections
 from odf_sync.http.endpoints import Endpoint, application
 from odf_sync.http.event_routes import EventRoutes
 from odf_sync.http.head_watch import HeadWatch
+from odf_sync.http.ingest_client import IngestClient
 from odf_sync.http.ingest_routes import ingest_routes
 from odf_sync.http.list_routes import ListRoutes
 from odf_sync.http.open_pulls import OpenPulls
@@ -62,7 +63,13 @@ def serve_http(
 
 
 def endpoints(
-    datasets: NodeDatasets, settings: Settings, authorizer: Authorizer, replies: Replies, heads: HeadWatch
+    datasets: NodeDatasets,
+    settings: Settings,
+    authorizer: Authorizer,
+    replies: Replies,
+    heads: HeadWatch,
+    *,
+    ingest: IngestClient,
 ) -> tuple[Endpoint, ...]:
     """Return all that the node serves over HTTP."""
     pushes, pulls = OpenPushes(), OpenPulls()
@@ -72,7 +79,7 @@ def endpoints(
         SimpleProtocol(datasets, settings.home, pushes, pulls),
         SmartProtocol(datasets, settings, replies, authorizer, pushes, pulls=pulls),
         EventRoutes(datasets.states, authorizer, heads),
-        ingest_routes(settings),
+        ingest_routes(settings, ingest),
         ReadRoutes(datasets),
     )
     return with_description(authorizer, (endpoint for room in rooms for endpoint in room.endpoints()))

@@ -198,7 +198,7 @@ class HttpDataset:
             return self.is_public is not False
         try:
             HttpDataset(self.url, networks=self._networks).head()
-        except (NotFound, AccessDenied):
+        except (NotFound, AccessDenied, InvalidInput):  # or the page to log in at, after a redirect
             return False
         return True
 

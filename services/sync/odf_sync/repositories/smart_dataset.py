@@ -1,4 +1,4 @@
-"""A dataset served by the Smart Transfer Protocol (wire-facts §8.4): its new blocks come in one message.
+"""A dataset served by the Smart Transfer Protocol (wire-facts §8.4): its new blocks come in one message, or in a pack.
 
 Everything else is read over the Simple Transfer Protocol at the same URL: the head, the blocks down to the common one
 if the chains have diverged, and objects that were not requested.
@@ -19,6 +19,7 @@ from odf_sync.access.sent_tokens import authorization
 from odf_sync.repositories.http_dataset import HttpDataset, by_url_or_place
 from odf_sync.repositories.remote_dataset import Sink
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
+from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.connection import PULLED, Connection, connected, received_blocks
 from odf_sync.smart.exchange import PULL, TransferRefused
 from odf_sync.smart.messages import (
@@ -100,11 +101,14 @@ class SmartDataset:
         )
         if self._connection is None or not files:
             return
-        for start in range(0, len(files), LISTED):
-            self._connection.send(DownloadsRequest(object_files=files[start : start + LISTED]))
-            for strategy in self._connection.expect(DownloadsReply).object_transfer_strategies:
-                file = strategy.object_file
-                self._urls[file.object_type.kind, file.physical_hash] = strategy.download_from
+        try:
+            for start in range(0, len(files), LISTED):
+                self._connection.send(DownloadsRequest(object_files=files[start : start + LISTED]))
+                for strategy in self._connection.expect(DownloadsReply).object_transfer_strategies:
+                    file = strategy.object_file
+                    self._urls[file.object_type.kind, file.physical_hash] = strategy.download_from
+        except PeerClosed:  # such as an exchange that was idle while the first objects were downloaded
+            self._connection = None
 
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""

@@ -1,7 +1,7 @@
 """How many bytes of large messages are received at a time, from all callers together and from each.
 
-A message is in memory as a whole, more than once, until its archive is in a file. How long it may be follows from the
-plan that its client has sent before; a client that sends more is disconnected.
+A message is in memory as a whole, more than once, until its archive is in a file. How long it may be is known before:
+that of a push from its plan, a list of objects from the chain. A client that sends more is disconnected.
 """
 
 import asyncio
@@ -34,9 +34,14 @@ LOOKS: Final = 6  # at what has arrived, in that time
 M = TypeVar("M", bound=Message)
 
 
+def archive_bytes(plan: TransferPlan) -> int:
+    """Return how long the archive with the blocks of a plan may be."""
+    return plan.bytes_in_raw_blocks + ENTRY_BYTES * plan.num_blocks
+
+
 def message_bytes(plan: TransferPlan, most: int = MAX_MESSAGE_BYTES) -> int:
     """Return how long the message with the blocks of a plan may be, up to `most` bytes."""
-    archive = plan.bytes_in_raw_blocks + ENTRY_BYTES * plan.num_blocks
+    archive = archive_bytes(plan)
     return min(most, max(SMALL_BYTES, AROUND_BYTES + JSON_BYTES_PER_ARCHIVE_BYTE * archive))
 
 
@@ -48,7 +53,8 @@ def seconds_for(size: int) -> float:
 async def expect_arriving(channel: Channel, kind: type[M], size: int, arrived: Callable[[], int]) -> M:
     """Return the next message, of a kind and large; raises `TimeoutError` if its bytes have not `arrived` fast enough.
 
-    The rate is required from the start: the room that is reserved for the message is not available to others.
+    `size` is that of the message, or of the archive that is uploaded in its place. After a grace period a rate is
+    required, on average from the start: the room that is reserved for the message is not available to others.
     """
     now = asyncio.get_running_loop().time
     started, before = now(), await asyncio.to_thread(arrived)

@@ -1,7 +1,7 @@
 """How many bytes a client receives of a message: none may be longer than what was asked for can be.
 
 A message is in memory as a whole, several times, before it can be read. What the other side has announced decides how
-long the next one may be; the server has the same limits (`odf_sync.http.connections`).
+long the next one may be. The server limits what it receives likewise (`odf_sync.http.connections`).
 """
 
 import asyncio

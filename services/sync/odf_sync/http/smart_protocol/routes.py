@@ -135,8 +135,11 @@ class SmartProtocol:
 
     async def _close(self, _: web.Application) -> None:
         """End all exchanges, because the node stops."""
-        for exchange in tuple(self._open):
-            await exchange.socket.close(code=WSCloseCode.GOING_AWAY, message=b"the node stops")
+        going = [
+            exchange.socket.close(code=WSCloseCode.GOING_AWAY, message=b"the node stops")
+            for exchange in self._open
+        ]
+        await asyncio.gather(*going, *self._ending, return_exceptions=True)
 
     async def _pull(self, request: web.Request) -> web.StreamResponse:
         dataset = dataset_of(request).dataset_id

@@ -21,7 +21,7 @@ from odf_sync.http.endpoints import counted_caller
 from odf_sync.http.open_pulls import OpenPull
 from odf_sync.smart.channel import IDLE_SECONDS, PROMPT_SECONDS, Channel
 from odf_sync.smart.exchange import TransferRefused
-from odf_sync.smart.large_messages import AROUND_BYTES, LargeMessages, expect_arriving
+from odf_sync.smart.large_messages import AROUND_BYTES, LargeMessages, expect_arriving, seconds_for
 from odf_sync.smart.messages import (
     VERSION,
     VERSION_HEADER,
@@ -56,6 +56,9 @@ LOOK_SECONDS: Final = 1.0  # between two looks at how much of a list has come
 TIMES_LISTED: Final = 3  # each object of the chain: a URL may have expired
 MORE_OBJECTS: Final = 1000  # that a client may list
 ANSWERED_AT_A_TIME: Final = 500  # objects
+ANSWER_BYTES: Final = (
+    1024  # of an object in the answer to a list, of which 64 KiB have to be read in a second
+)
 TOO_MANY_LISTS: Final = "too many long lists of objects at a time; try again later"
 TOO_LONG: Final = "a list of more objects than the chain refers to"
 
@@ -133,7 +136,8 @@ async def serve_pull(channel: Channel, source: PullSource, request: web.Request)
 async def _answer_next(channel: Channel, source: PullSource, request: web.Request, lists: "_Lists") -> None:
     """Receive a list and answer it; nothing of it is in memory afterwards."""
     try:
-        async with lists.next() as files:
+        async with lists.next() as files, asyncio.timeout(seconds_for(ANSWER_BYTES * len(files))):
+            # A client that reads slowly would keep the room that others wait for.
             await channel.send_downloads(_downloads(source, request, files))
     except TransferRefused:
         limit_received(request, SMALL_LIST_BYTES)  # that its close frame is read
@@ -179,7 +183,7 @@ class _Lists:
     async def _small(self) -> DownloadsRequest | None:
         """Return a list; None as soon as it is long, and then no more of it is read."""
         now = asyncio.get_running_loop().time
-        until = now() + IDLE_SECONDS
+        until, came = now() + IDLE_SECONDS, bytes_received(self._request)
         hold_received(self._request, SMALL_LIST_BYTES)
         while now() < until:
             try:
@@ -187,6 +191,9 @@ class _Lists:
             except TimeoutError:
                 if is_held(self._request):
                     return None
+                if came < bytes_received(self._request):
+                    came = bytes_received(self._request)
+                    self._source.place.note_use()
         raise TimeoutError(f"no list of objects in {IDLE_SECONDS:g} s")
 
     async def _counted(self, wanted: DownloadsRequest) -> tuple[ObjectFile, ...]:

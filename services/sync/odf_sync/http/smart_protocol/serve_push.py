@@ -28,7 +28,13 @@ from odf_sync.http.smart_protocol.serve_pull import url_of
 from odf_sync.smart.archive import PUSHED_BYTES_LIMIT, PUSHED_COUNTED_BYTES, read_signed_archive
 from odf_sync.smart.channel import IDLE_SECONDS, PROMPT_SECONDS, Channel
 from odf_sync.smart.exchange import TransferRefused, fits_close_frame
-from odf_sync.smart.large_messages import SMALL_BYTES, LargeMessages, expect_arriving, message_bytes
+from odf_sync.smart.large_messages import (
+    SMALL_BYTES,
+    LargeMessages,
+    archive_bytes,
+    expect_arriving,
+    message_bytes,
+)
 from odf_sync.smart.messages import (
     BlocksAccepted,
     BlocksBatch,
@@ -207,8 +213,11 @@ async def _received_blocks(
         if size <= SMALL_BYTES:
             sent = await channel.expect(NewBlocks, IDLE_SECONDS)
         else:
+            longest = max(
+                size, archive_bytes(plan)
+            )  # an archive that is uploaded may be longer than a message
             sent = await expect_arriving(
-                channel, NewBlocks, size, lambda: bytes_received(request) + target.archive_bytes()
+                channel, NewBlocks, longest, lambda: bytes_received(request) + target.archive_bytes()
             )
         batch = sent.new_blocks
         archive = None if batch.archive is None else target.kept(batch.archive)
