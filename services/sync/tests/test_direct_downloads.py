@@ -52,43 +52,32 @@ def puller(home: Path) -> SyncNode:
 
 
 @pytest.mark.parametrize("is_direct", [True, False])
-def test_objects_come_from_the_bucket_if_it_is_so_configured(
+def test_objects_come_from_the_bucket_by_an_exchange_if_it_is_so_configured(
     tmp_path: Path, server: MinioServer, monkeypatch: pytest.MonkeyPatch, is_direct: bool
 ) -> None:
+    """Otherwise the pack and the objects of the Simple protocol take fewer round trips."""
     there, here = node_in_bucket(tmp_path / "there", server, is_direct=is_direct), puller(tmp_path / "here")
-    served = []
+    served, opened = [], []
     answer = ObjectDownloads.answer
 
     async def noting(*arguments: object) -> object:
         served.append(arguments)
         return await answer(*arguments)  # type: ignore[arg-type]
 
+    def connecting(*arguments: object) -> object:
+        opened.append(arguments[0])
+        return connected(*arguments)  # type: ignore[arg-type]
+
     monkeypatch.setattr(ObjectDownloads, "answer", noting)
+    monkeypatch.setattr(smart_dataset, "connected", connecting)
     with there.served() as base:
         *_, last = here.pull(f"odf+{base}/cities", "cities")
 
     assert last.state == "updated"
+    assert opened == ([f"{base}/cities/pull"] if is_direct else [])
     assert here.content("cities") == there.content("cities")
     kinds = {arguments[3] for arguments in served}
     assert (ObjectKind.DATA in kinds) is not is_direct
-
-
-@pytest.mark.parametrize("is_direct", [True, False])
-def test_an_exchange_is_opened_only_for_urls_of_the_bucket(
-    tmp_path: Path, server: MinioServer, monkeypatch: pytest.MonkeyPatch, is_direct: bool
-) -> None:
-    """Without them, the pack and the objects of the Simple protocol take fewer round trips."""
-    there, here = node_in_bucket(tmp_path / "there", server, is_direct=is_direct), puller(tmp_path / "here")
-    opened = []
-
-    def noting(*arguments: object) -> object:
-        opened.append(arguments[0])
-        return connected(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(smart_dataset, "connected", noting)
-    with there.served() as base:
-        here.pull(f"odf+{base}/cities", "cities")
-        assert opened == ([f"{base}/cities/pull"] if is_direct else [])
 
 
 def test_objects_are_read_without_the_exchange_if_it_has_ended(

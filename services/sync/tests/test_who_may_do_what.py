@@ -141,14 +141,9 @@ class Node:
         self.authorizer = Authorizer(
             catalog=self.datasets.catalog, local_writers=local_writers, directory=self.directory
         )
-        self.served = endpoints(
-            self.datasets,
-            Settings(home=home),
-            self.authorizer,
-            cast("Any", None),
-            HeadWatch(),
-            ingest=IngestClient("127.0.0.1:1"),
-        )
+        settings, ingest = Settings(home=home), IngestClient("127.0.0.1:1")
+        unused: Any = None
+        self.served = endpoints(self.datasets, settings, self.authorizer, unused, HeadWatch(), ingest=ingest)
         self.bases = ("/alice/{}",) if is_multi_tenant else ("/{}", "/alice/{}")
         self.secrets = {PRIVATE, DESCRIPTION}
         for base in self.bases:
