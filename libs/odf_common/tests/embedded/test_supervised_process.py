@@ -1,11 +1,9 @@
 import asyncio
 import errno
 import os
-import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -28,7 +26,6 @@ from odf_common.embedded.parts.managed_process import (
     launched,
     rotate,
 )
-from odf_common.embedded.parts.tcp_ports import END_PORT, FIRST_PORT, allocate, is_free
 from odf_common.embedded.plan import Plan, emptied
 from odf_common.embedded.supervisor import Supervisor
 from odf_common.service.settings import child_environment
@@ -215,62 +212,6 @@ def test_leftovers_of_a_home_are_ended_and_those_of_others_are_not(tmp_path: Pat
         other.wait()
 
 
-def test_ports_are_free_different_and_remembered(tmp_path: Path) -> None:
-    first = allocate(tmp_path, ("a", "b", "c"))
-    assert len(set(first.values())) == 3
-    assert all(FIRST_PORT <= port < END_PORT and is_free(port) for port in first.values())
-    assert allocate(tmp_path, ("a", "b")) == {"a": first["a"], "b": first["b"]}
-
-
-def test_a_port_that_is_taken_is_replaced(tmp_path: Path) -> None:
-    import socket
-
-    first = allocate(tmp_path, ("a",))["a"]
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", first))
-        taken.listen()
-        assert allocate(tmp_path, ("a",))["a"] != first
-
-
-def test_nodes_that_choose_at_the_same_time_get_different_ports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    homes = [tmp_path / name for name in ("one", "two", "three")]
-    for home in homes:
-        home.mkdir()
-    free = next(port for port in range(FIRST_PORT, END_PORT) if is_free(port) and is_free(port + 1))
-    drawn = iter([free, free, free + 1, free])
-    monkeypatch.setattr(random, "randrange", lambda *_: next(drawn))
-    assert allocate(homes[0], ("a",)) == {"a": free}
-    assert allocate(homes[1], ("a",)) == {"a": free + 1}, "the other one has not begun to listen yet"
-    (claim,) = tmp_path.glob(f"odf-ports-*/{free}")
-    os.utime(claim, (0, 0))
-    assert allocate(homes[2], ("a",)) == {"a": free}
-
-
-def test_the_ports_of_a_node_that_starts_again_are_not_given_to_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    first, second = (tmp_path / name for name in ("one", "two"))
-    first.mkdir()
-    second.mkdir()
-    port = allocate(first, ("a",))["a"]
-    (claim,) = tmp_path.glob(f"odf-ports-*/{port}")
-    os.utime(claim, (0, 0))
-    assert allocate(first, ("a",)) == {"a": port}
-    drawn = iter([port, port, FIRST_PORT, *range(FIRST_PORT + 1, END_PORT)])
-    monkeypatch.setattr(random, "randrange", lambda *_: next(drawn))
-    assert allocate(second, ("a",))["a"] != port
-
-
-@pytest.mark.parametrize("text", ["{", ""])
-def test_a_damaged_list_of_ports_is_written_again(tmp_path: Path, text: str) -> None:
-    (tmp_path / "ports.json").write_text(text)
-    assert set(allocate(tmp_path, ("a",))) == {"a"}
-
-
 def test_unfinished_writes_of_killed_parts_are_swept(tmp_path: Path) -> None:
     for name in ("scratch/slice", "staging/file", "datasets/one"):
         (tmp_path / name).parent.mkdir(parents=True)
@@ -346,6 +287,36 @@ def test_temporary_files_of_a_killed_part_are_removed_when_it_restarts(tmp_path:
         await kept.stop(5)
         await keeping
 
+    run(story)
+
+
+def test_a_part_that_is_stopped_while_it_starts_ends_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawn, processes = PartProcess._spawn, []
+    spawning, may_spawn = asyncio.Event(), asyncio.Event()
+
+    async def slow_spawn(self: PartProcess) -> asyncio.subprocess.Process:
+        spawning.set()
+        await may_spawn.wait()
+        processes.append(await spawn(self))
+        return processes[-1]
+
+    async def story() -> None:
+        kept = part(tmp_path, SLEEP)
+        running = asyncio.create_task(kept.run())
+        await spawning.wait()
+        stopping = asyncio.create_task(kept.stop(60))
+        await asyncio.sleep(0.05)
+        assert not stopping.done()
+        may_spawn.set()
+        async with asyncio.timeout(10):
+            await stopping
+            await running
+        assert [process.returncode for process in processes] == [-signal.SIGKILL]
+        assert (kept.state, kept.pid) == ("stopped", None)
+
+    monkeypatch.setattr(PartProcess, "_spawn", slow_spawn)
     run(story)
 
 

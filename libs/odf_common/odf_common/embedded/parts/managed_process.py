@@ -105,7 +105,7 @@ class PartProcess:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), grace)
             signal_group(pid, signal.SIGKILL)
-            await self._ended.wait()
+        await self._ended.wait()
         self._change("stopped", None)
 
     def tail(self) -> str:
@@ -131,17 +131,24 @@ class PartProcess:
             await self.spec.prepare()
         if self._stopping:
             return
-        process = await self._spawn()
-        self._ended.clear()
+        self._ended.clear()  # from here on `stop` waits, although there is no pid yet
+        try:
+            process = await self._spawn()
+            await self._until_exit(process)
+        finally:
+            self._ended.set()
+
+    async def _until_exit(self, process: asyncio.subprocess.Process) -> None:
         probing = asyncio.create_task(self._probe())
         try:
-            self._change(self._starting, process.pid)
-            await process.wait()
+            if not self._stopping:
+                self._change(self._starting, process.pid)
+                await process.wait()
         finally:
             probing.cancel()
             # Its child processes end with it.
             signal_group(process.pid, signal.SIGKILL)
-            self._ended.set()
+            await process.wait()
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         with self.log.open("ab") as log:
