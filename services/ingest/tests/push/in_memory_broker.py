@@ -144,7 +144,11 @@ class Broker:
         faults, self.faults = self.faults, {}
         if not chunks:
             time.sleep(min(timeout, 0.002))
-        ends = {place: len(self.logs[place]) for place in self.at.keys() - self.mute}
+        ends = {
+            place: at
+            for place, at in self.at.items()
+            if at >= len(self.logs[place]) and place not in self.mute
+        }
         return PollResult(chunks=tuple(chunks), ends=ends, faults=faults)
 
     def high(self, partition: Partition) -> int:
