@@ -44,7 +44,6 @@ BLOCKS: Final = 10_000
 OBJECTS: Final = 1_000
 AS_RCLONE: Final = Target(judged="ratio", sense="≤", bound=1.2)
 TRIPS: Final = ("connect", "head", "upgrade", "exchange")
-WITH_SLICE: Final = ("connect", "head", "upgrade", "exchange", "connect again", "object", "complete")
 
 
 def run() -> list[Row]:
@@ -52,7 +51,7 @@ def run() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="odf-bench-") as folder:
         return [
             *_whole_chain(Path(folder)),
-            *rows_of_one_block("push", partial(_newest_pushed, Path(folder)), TRIPS, WITH_SLICE),
+            *rows_of_one_block("push", partial(_newest_pushed, Path(folder)), TRIPS, TRIPS),
         ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import urllib3
 from odf_testing.bus import MemoryBus
-from odf_testing.sync_node import SyncNode
+from odf_testing.sync_node import SyncNode, upload_objects
 
 from odf_common.codec.envelopes import decode
 from odf_common.errors import AlreadyExists, NotFound
@@ -67,6 +67,12 @@ class Node(SyncNode):
             for one in noted
             if not one.is_allowed
         ]
+
+
+@pytest.fixture(autouse=True)
+def _uploads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects come when they are uploaded, in which these tests intervene."""
+    upload_objects(monkeypatch)
 
 
 @pytest.fixture

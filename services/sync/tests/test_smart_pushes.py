@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import pytest
 import urllib3
 from odf_testing.builders import a_dataset
-from odf_testing.sync_node import SyncNode
+from odf_testing.sync_node import SyncNode, upload_objects
 
 from odf_common.chain.walk import iterate
 from odf_common.codec.envelopes import Envelope
@@ -33,6 +33,12 @@ from odf_sync.transfer.push import push_to_node
 from odf_sync.transfer.push.push_errors import PushDiverged, RemoteAhead
 from odf_sync.transfer.push.push_to_files import AnotherDataset
 from odf_sync.transfer.push.upload import Uploader
+
+
+@pytest.fixture(autouse=True)
+def _uploads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects come when they are uploaded, in which these tests intervene."""
+    upload_objects(monkeypatch)
 
 
 @pytest.fixture

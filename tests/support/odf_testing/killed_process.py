@@ -19,9 +19,10 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+import pytest
 from urllib3 import Retry
 
 from odf_common.service.settings import Settings
@@ -29,7 +30,7 @@ from odf_sync.repositories import http_dataset
 from odf_sync.transfer import remote_blocks
 from odf_sync.transfer.partial_files import PartialFile
 from odf_sync.transfer.push import upload
-from odf_testing.sync_node import SyncNode
+from odf_testing.sync_node import SyncNode, upload_objects
 
 CHANGES: Final = ("link", "mkdir", "rename", "replace", "rmdir", "sendfile", "unlink")
 SENDING: Final = ("send", "sendall", "sendmsg")
@@ -49,6 +50,8 @@ class Command:
     settings: Mapping[str, str]
     """The `ODF_…` variables of its node."""
     place: str = ""
+    uploads: bool = False
+    """Whether a push uploads its objects, although they are small."""
 
     def node(self) -> SyncNode:
         """Return the node, as a process finds it when it starts."""
@@ -61,7 +64,10 @@ class Command:
         if self.act == "pull":
             node.pull(self.place, "cities")
         elif self.act == "push":
-            node.push("cities", self.place)
+            with pytest.MonkeyPatch.context() as patch:
+                if self.uploads:
+                    upload_objects(patch)
+                node.push("cities", self.place)
         else:
             with node.served() as url:
                 os.write(ANSWERS, f"{url}\n".encode())
@@ -99,8 +105,7 @@ class Killable:
             survived.append(self._ended())
 
     def _order(self, command: Command, steps: int) -> None:
-        facts = {"act": command.act, "settings": dict(command.settings), "place": command.place}
-        self._write(json.dumps({"steps": steps, "command": facts}) + "\n")
+        self._write(json.dumps({"steps": steps, "command": asdict(command)}) + "\n")
 
     def _write(self, text: str) -> None:
         assert self._process.stdin is not None

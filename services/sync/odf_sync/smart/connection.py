@@ -24,6 +24,8 @@ from odf_sync.smart.messages import (
     CHOSEN_HEADER,
     CONTINUES,
     CONTINUES_HEADER,
+    INLINE_HEADER,
+    MAX_INLINE_BYTES,
     SIGNATURES,
     SIGNATURES_HEADER,
     VERSION,
@@ -52,7 +54,7 @@ BUSY_STATUSES: Final = (429, 502, 503, 504)
 BUSY_RETRIES: Final = 4
 BUSY_BACKOFF: Final = Backoff(first=0.3, most=10.0)  # seconds
 MAX_PAUSE_SECONDS: Final = 10.0  # whatever a server asks for
-WHOLE_SECONDS: Final = re.compile(r"[0-9]+", re.ASCII)
+WHOLE_NUMBER: Final = re.compile(r"[0-9]+", re.ASCII)
 WHY: Final = {
     429: "it gets too many requests from this node; try again later",
     503: "it has too many transfers, or cannot reach its store; try again later",
@@ -76,6 +78,9 @@ class Connection:
         """Whether the server takes signatures in archives of blocks."""
         self.keeps_visibility = answer.get(CHOSEN_HEADER) == CHOSEN
         """Whether a new dataset gets the visibility that was chosen, also if the server is single-tenant."""
+        inline = answer.get(INLINE_HEADER, "")
+        self.inline_bytes = min(float(inline), MAX_INLINE_BYTES) if WHOLE_NUMBER.fullmatch(inline) else 0
+        """How many bytes of objects the server takes in the exchange."""
         self._runner = runner
         self._channel = channel
         self._limited = limited
@@ -93,6 +98,10 @@ class Connection:
     def send_early(self, message: Message) -> None:
         """Send a message before its turn, which comes with `send`."""
         self._run(_read_in_time(self._channel.send_early(message)))
+
+    def send_bytes(self, content: bytes) -> None:
+        """Send the bytes of an object, whose list was sent."""
+        self._run(_read_in_time(self._channel.send_bytes(content)))
 
     def expect(self, kind: type[M]) -> M:
         """Return the next message, which is of a kind; raises `TransferRefused`, and `Unavailable` if none comes.
@@ -310,7 +319,7 @@ def connected(url: str, table: Table, headers: Mapping[str, str]) -> Iterator[Co
 def _pause(failures: int, headers: Mapping[str, str]) -> float:
     """Return the seconds until a server that is busy is asked again: at least those that it asks for, within limits."""
     asked = headers.get("Retry-After", "")
-    seconds = float(asked) if WHOLE_SECONDS.fullmatch(asked) else 0.0
+    seconds = float(asked) if WHOLE_NUMBER.fullmatch(asked) else 0.0
     return max(BUSY_BACKOFF.pause(failures), min(seconds, MAX_PAUSE_SECONDS))
 
 

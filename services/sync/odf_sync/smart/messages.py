@@ -23,6 +23,9 @@ VERSION: Final = 1
 # Of the server's answer to the upgrade for a push: uploads that were cut off are continued, also of archives of blocks.
 CONTINUES_HEADER: Final = "odf-continued-uploads"
 CONTINUES: Final = "1"
+# Of the server's answer to the upgrade for a push: how many bytes of objects it takes in the exchange, after the list.
+INLINE_HEADER: Final = "odf-inline-objects"
+MAX_INLINE_BYTES: Final = 2 * 1024**2
 # Of the server's answer to `refs/head`: it has signatures of the dataset's blocks, and sends them in packs. Of its
 # answer to the upgrade for a push: it takes signatures, in the archive of blocks.
 SIGNATURES_HEADER: Final = "odf-block-signatures"
@@ -270,6 +273,8 @@ class UploadsRequest:
 
     object_files: tuple[ObjectFile, ...]
     is_truncated: bool
+    bytes_follow: bool | None = field(default=None, metadata=EXTENSION)
+    """Whether the bytes of the objects follow in binary messages, one object after another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,12 @@ from odf_sync.http.open_pulls import OpenPulls
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.simple_protocol.block_packs import AFTER, BlockPacks, hash_in_url
 from odf_sync.http.simple_protocol.object_downloads import FOR_EVER, ObjectDownloads
-from odf_sync.http.simple_protocol.object_uploads import ExpectedUpload, ObjectUploads, upload_file
+from odf_sync.http.simple_protocol.object_uploads import (
+    ExpectedUpload,
+    ObjectUploads,
+    UploadTarget,
+    upload_file,
+)
 from odf_sync.repositories import pack_format
 from odf_sync.smart.archive import ARCHIVE_BYTES_LIMIT
 from odf_sync.smart.messages import (
@@ -181,19 +186,8 @@ class SimpleProtocol:
         if dataset is None:
             raise web.HTTPNotFound(text="")
         hashed = hash_in_url(request.match_info["name"])
-        blobs, home, pushes = self._datasets.blobs, self._home, self._pushes
-
-        def take(file: Path) -> None:
-            blobs.put_file(dataset, kind, hashed, file)
-            pushes.note_object(dataset, kind, hashed)
-
-        upload = ExpectedUpload(
-            file=upload_file(home, name, hashed),
-            name=hashed,
-            has=partial(blobs.has, dataset, kind, hashed),
-            take=take,
-            note=partial(pushes.note_received, name),
-        )
+        target = UploadTarget(blobs=self._datasets.blobs, home=self._home, pushes=self._pushes, alias=name)
+        upload = ExpectedUpload.of_object(target, dataset, kind, hashed)
         return await self._uploads.receive(request, upload, counted_caller(request))
 
     async def _archive(self, request: web.Request) -> web.Response:

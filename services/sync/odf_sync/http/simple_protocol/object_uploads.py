@@ -11,13 +11,17 @@ import re
 from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from aiohttp import hdrs, web
 
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import BlobStore, ObjectKind
 from odf_sync.access.rate_limits import BodyPace, pace_of_body, shares_of_bodies
+from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.transfer.partial_files import UPLOADED, PartialFile, own_partial_file, partial_file
 from odf_sync.transfer.push.upload import OFFSET
 
@@ -32,7 +36,16 @@ _RANGE: Final = re.compile(
 
 def upload_file(home: Path, alias: str, name: Multihash) -> Path:
     """Return where what has arrived of an object is kept: for each dataset apart, whose editors trust each other."""
-    return home / UPLOADED / f"{hashlib.sha3_256(alias.lower().encode()).hexdigest()[:32]}-{name}"
+    return home / UPLOADED / f"{_of_alias(alias)}{name}"
+
+
+def has_uploads(home: Path, alias: str) -> bool:
+    """Return whether anything has arrived of objects that are not complete."""
+    return any((home / UPLOADED).glob(f"{_of_alias(alias)}*"))
+
+
+def _of_alias(alias: str) -> str:
+    return f"{hashlib.sha3_256(alias.lower().encode()).hexdigest()[:32]}-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +60,43 @@ class ExpectedUpload:
     most: int = MAX_OBJECT_BYTES
     note: Callable[[int], object] = int
     """Called with the number of bytes as they arrive."""
+
+    @classmethod
+    def of_object(
+        cls, target: "UploadTarget", dataset: DatasetId, kind: ObjectKind, name: Multihash
+    ) -> "ExpectedUpload":
+        """Return the upload of an object, which is stored in a dataset."""
+        blobs, pushes = target.blobs, target.pushes
+
+        def take(file: Path) -> None:
+            blobs.put_file(dataset, kind, name, file)
+            pushes.note_object(dataset, kind, name)
+
+        return cls(
+            file=upload_file(target.home, target.alias, name),
+            name=name,
+            has=partial(blobs.has, dataset, kind, name),
+            take=take,
+            note=partial(pushes.note_received, target.alias),
+        )
+
+    async def is_taken(self, file: PartialFile) -> bool:
+        """Have all bytes taken, or removed: return whether they hash to the name."""
+        if file.hash() != self.name:
+            file.path.unlink()
+            return False
+        await asyncio.to_thread(self.take, file.path)
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadTarget:
+    """Where objects go that are sent to a name."""
+
+    blobs: BlobStore
+    home: Path
+    pushes: OpenPushes
+    alias: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +152,8 @@ async def _received(request: web.Request, upload: ExpectedUpload, part: _Part) -
         pace = pace_of_body()
         if not await _written(request, file, pace, upload.note):
             return _refused(408, pace.too_slow())
-        actual = file.hash()
-        if actual != upload.name:
-            file.path.unlink()
-            return _refused(400, f"the body hashes to {actual}, not to {upload.name}")
-        await asyncio.to_thread(upload.take, file.path)
+        if not await upload.is_taken(file):
+            return _refused(400, f"the body hashes to {file.hash()}, not to {upload.name}")
     return web.Response()
 
 

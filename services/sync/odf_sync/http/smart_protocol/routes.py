@@ -2,10 +2,11 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 import structlog
@@ -18,7 +19,7 @@ from odf_common.ports.store import CatalogEntry
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
 from odf_sync.access import rules as access_rules
-from odf_sync.access.rules import Action
+from odf_sync.access.rules import Action, Caller
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.authorization import HttpRefusal as NotAllowed
 from odf_sync.http.connections import RETRY_AFTER_SECONDS, limit_received
@@ -34,6 +35,7 @@ from odf_sync.http.endpoints import (
 )
 from odf_sync.http.open_pulls import OpenPulls
 from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.http.simple_protocol.object_uploads import has_uploads
 from odf_sync.http.smart_protocol.serve_pull import PULL_MESSAGE_BYTES, PullSource, large_lists, serve_pull
 from odf_sync.http.smart_protocol.serve_push import PushTarget, serve_push
 from odf_sync.smart.channel import Channel, PeerClosed
@@ -55,6 +57,8 @@ from odf_sync.smart.messages import (
     CHOSEN_HEADER,
     CONTINUES,
     CONTINUES_HEADER,
+    INLINE_HEADER,
+    MAX_INLINE_BYTES,
     SERVER_CLOSES,
     SERVER_CLOSES_HEADER,
     SIGNATURES,
@@ -180,7 +184,17 @@ class SmartProtocol:
             require_allowed=partial(_require_allowed, request),
         )
         serve = partial(serve_push, target=target, request=request)
-        return await self._upgraded(request, PUSH, serve, MAX_MESSAGE_BYTES)
+        offered = await asyncio.to_thread(self._offered, caller_of(request), target.alias)
+        return await self._upgraded(request, PUSH, serve, MAX_MESSAGE_BYTES, offered)
+
+    def _offered(self, caller: Caller, alias: str) -> dict[str, str]:
+        """Return the headers that say what a push may use."""
+        offered = {CONTINUES_HEADER: CONTINUES, SIGNATURES_HEADER: SIGNATURES}
+        if self._authorizer.keeps_private(caller):
+            offered[CHOSEN_HEADER] = CHOSEN
+        if not has_uploads(self._settings.home, alias):  # else a part of an object would come twice
+            offered[INLINE_HEADER] = str(MAX_INLINE_BYTES)
+        return offered
 
     def _creating(
         self, request: web.Request, dataset: DatasetId, visibility: DatasetVisibility
@@ -191,9 +205,14 @@ class SmartProtocol:
         return self._authorizer.creating(dataset, wanted, is_chosen=is_chosen)
 
     async def _upgraded(
-        self, request: web.Request, table: Table, serve: Serve, max_bytes: int
+        self,
+        request: web.Request,
+        table: Table,
+        serve: Serve,
+        max_bytes: int,
+        offered: Mapping[str, str] = MappingProxyType({}),
     ) -> web.StreamResponse:
-        """Run an exchange, if the headers ask for one of our version."""
+        """Run an exchange, if the headers ask for one of our version; `offered`: headers of the answer."""
         refusal = _unfit(request)
         if refusal is not None:
             return refusal
@@ -202,11 +221,7 @@ class SmartProtocol:
             headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
             return web.json_response({"message": TOO_MANY_TRANSFERS}, status=503, headers=headers)
         socket = web.WebSocketResponse(autoclose=False, compress=False, max_msg_size=max_bytes)
-        if is_push:
-            socket.headers[CONTINUES_HEADER] = CONTINUES
-            socket.headers[SIGNATURES_HEADER] = SIGNATURES
-            if self._authorizer.keeps_private(caller_of(request)):
-                socket.headers[CHOSEN_HEADER] = CHOSEN
+        socket.headers.update(offered)
         exchange = _Exchange(request=request, socket=socket, is_push=is_push)
         self._open.add(exchange)
         if is_push:  # until it says how much comes

@@ -1,7 +1,7 @@
 """The server's end of a push (wire-facts §8.5): nothing of it is seen before the head moves."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -23,7 +23,8 @@ from odf_sync.access.rules import Action
 from odf_sync.http.connections import bytes_received, limit_received
 from odf_sync.http.endpoints import counted_caller
 from odf_sync.http.open_pushes import OpenPushes
-from odf_sync.http.simple_protocol.object_uploads import upload_file
+from odf_sync.http.simple_protocol.object_uploads import ExpectedUpload, UploadTarget, upload_file
+from odf_sync.http.smart_protocol.inline_objects import receive_inline
 from odf_sync.http.smart_protocol.serve_pull import url_of
 from odf_sync.smart.archive import PUSHED_BYTES_LIMIT, PUSHED_COUNTED_BYTES, read_signed_archive
 from odf_sync.smart.channel import IDLE_SECONDS, PROMPT_SECONDS, Channel
@@ -159,6 +160,17 @@ class PushTarget:
             )
         return Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=upload_to)
 
+    def expected(
+        self, dataset: DatasetId, files: tuple[ObjectFile, ...]
+    ) -> Iterator[tuple[ObjectFile, ExpectedUpload]]:
+        """Yield where each object is stored that comes in the exchange."""
+        place = UploadTarget(blobs=self.datasets.blobs, home=self.home, pushes=self.pushes, alias=self.alias)
+        for file in files:
+            yield (
+                file,
+                ExpectedUpload.of_object(place, dataset, file.object_type.kind, file.physical_hash),
+            )
+
     def kept(self, name: Multihash) -> Path:
         """Return where what was uploaded is kept."""
         return upload_file(self.home, self.alias, name)
@@ -292,6 +304,8 @@ async def _receive_objects(
         if count > most:
             raise _refused(Phase.PUSH_UPLOADS, f"{count} objects for blocks that refer to fewer")
         limit_received(request, LIST_BYTES)
+        if listed.bytes_follow:
+            await receive_inline(channel, target.expected(dataset, listed.object_files))
         await channel.send(await asyncio.to_thread(target.uploads, request, dataset, listed.object_files))
         await _uploaded(channel, lambda: target.pushes.bytes_received(target.alias))
         if not listed.is_truncated:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,7 @@ from odf_common.chain.compare_chains import Behind, Equal, compare
 from odf_common.chain.walk import Link
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash
+from odf_common.hashing.physical import physical_hash, physical_hash_of
 from odf_common.metadata.events import DatasetKind
 from odf_common.ports.store import block_reader, scratch_folder
 from odf_sync.access.sent_tokens import authorization
@@ -104,6 +104,8 @@ class _Part:
         self._links = links
         self._objects: dict[ObjectFile, None] = {}
         self.head: Multihash | None = None
+        self.inline: list[bytes] | None = None
+        """The bytes of each object, if they are sent in the exchange."""
 
     def links(self) -> Iterator[Link]:
         for link in self._links:
@@ -117,6 +119,11 @@ class _Part:
     @property
     def objects(self) -> tuple[ObjectFile, ...]:
         return tuple(reversed(self._objects))
+
+    def listed(self, files: tuple[ObjectFile, ...], *, is_truncated: bool) -> UploadsRequest:
+        """Return the message that lists objects."""
+        follow = True if self.inline else None
+        return UploadsRequest(object_files=files, is_truncated=is_truncated, bytes_follow=follow)
 
 
 def _send_part(
@@ -136,7 +143,7 @@ def _send_part(
             require_accounts(source.alias, there.url, source.token)
         plan = _send_blocks(source, connection, request, part, head)
         started = time.monotonic()
-        yield from _send_objects(source, connection, part.objects)
+        yield from _send_objects(source, connection, part)
         yield Step(alias=source.alias, state="committing")
         connection.send(CompleteRequest())
         connection.expect(PushConfirmed)
@@ -200,7 +207,7 @@ def _send_blocks(
             )
         )
         if connection.continues_uploads and archive.stat().st_size <= MAX_INLINE_ARCHIVE_BYTES:
-            _send_early(source, connection, archive, plan, part.objects)
+            _send_early(source, connection, archive, plan, part)
         connection.expect(PushAccepted)
         batch = _batch(source, connection, archive, plan.num_blocks)
     connection.send(NewBlocks(new_blocks=batch))
@@ -213,16 +220,39 @@ def _send_early(
     connection: Connection,
     archive: Path,
     plan: TransferPlan,
-    files: tuple[ObjectFile, ...],
+    part: _Part,
 ) -> None:
     """Send a node of this kind what follows at any rate, all in one round trip; it reads one message after another."""
     connection.send_early(NewBlocks(new_blocks=_batch(source, connection, archive, plan.num_blocks)))
     if plan.num_objects > min(LISTED, LISTED_EARLY):
         return
-    connection.send_early(UploadsRequest(object_files=files, is_truncated=False))
-    if not files:
+    part.inline = _inline_objects(source, part.objects, connection.inline_bytes)
+    connection.send_early(part.listed(part.objects, is_truncated=False))
+    if part.inline is None:
+        return
+    with suppress(PeerClosed):  # if the node has refused, that comes next
+        for content in part.inline:
+            connection.send_bytes(content)
         connection.send_early(UploadsComplete())
         connection.send_early(CompleteRequest())
+
+
+def _inline_objects(source: PushSource, files: tuple[ObjectFile, ...], most: float) -> list[bytes] | None:
+    """Return the bytes of each object; None if they are too many, or are not here as the chain declares them."""
+    if sum(file.size for file in files) > most:
+        return None
+    blobs, dataset = source.datasets.blobs, source.state.dataset_id
+    objects = []
+    for file in files:
+        try:
+            content = blobs.open(dataset, file.object_type.kind, file.physical_hash)
+        except NotFound:
+            return None
+        with content:
+            objects.append(content.read(file.size + 1))
+        if physical_hash_of(objects[-1]) != file.physical_hash:
+            return None
+    return objects
 
 
 def _batch(source: PushSource, connection: Connection, archive: Path, count: int) -> BlocksBatch:
@@ -248,17 +278,18 @@ def _uploader(source: PushSource, connection: Connection) -> Uploader:
     )
 
 
-def _send_objects(
-    source: PushSource, connection: Connection, files: tuple[ObjectFile, ...]
-) -> Iterator[Step]:
+def _send_objects(source: PushSource, connection: Connection, part: _Part) -> Iterator[Step]:
     """Send the objects of the new blocks, list by list."""
-    done, lists = 0, list(_lists(files, may_expire=not connection.continues_uploads))
-    for number, part in enumerate(lists, 1):
-        connection.send(UploadsRequest(object_files=part, is_truncated=number < len(lists)))
+    total, done = len(part.objects), 0
+    if part.inline:
+        yield Step(alias=source.alias, state="objects", done=total, total=total)
+    lists = list(_lists(part.objects, may_expire=not connection.continues_uploads))
+    for number, files in enumerate(lists, 1):
+        connection.send(part.listed(files, is_truncated=number < len(lists)))
         uploads = connection.expect(UploadsReply).object_transfer_strategies
         for count in _uploaded(source, connection, uploads):
-            yield Step(alias=source.alias, state="objects", done=done + count, total=len(files))
-        done += len(part)
+            yield Step(alias=source.alias, state="objects", done=done + count, total=total)
+        done += len(files)
         connection.send(UploadsComplete())
 
 
