@@ -263,7 +263,7 @@ def test_a_dataset_whose_commits_wait_has_a_problem_until_one_is_done(
 
 def test_listeners_find_the_state_at_the_new_head_in_memory(node: Coordinator, cities: DatasetHandle) -> None:
     found: list[ChainState | None] = []
-    node.committer.listen(lambda state: found.append(node.states._known.get(state.dataset_id)))
+    node.committer.listen(lambda state: found.append(node.states._states.get(state.dataset_id)))
 
     outcome = node.propose(cities, [SetInfo(description="x")])
 

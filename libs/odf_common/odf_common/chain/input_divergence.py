@@ -73,9 +73,9 @@ def find_consistent_block(read: ReadBlock, head: Multihash, holds: Holds) -> Con
 
 
 def _is_lost(event: ExecuteTransform, holds: Holds) -> bool:
-    seen = (progress_after(step) for step in event.query_inputs)
+    inputs = (progress_after(step) for step in event.query_inputs)
     return any(
-        input_.last_block is not None and not holds(input_.dataset_id, input_.last_block) for input_ in seen
+        input_.last_block is not None and not holds(input_.dataset_id, input_.last_block) for input_ in inputs
     )
 
 

@@ -89,10 +89,10 @@ def input_of(step: ExecuteTransformInput, blocks: Iterable[MetadataBlock]) -> In
     This is the same for a planned step and a stored event's. Raises `InputMismatch` unless the blocks contain exactly
     the records that the step names.
     """
-    seen = _StepContents()
+    contents = _StepContents()
     for block in blocks:
-        seen.take(block)
-    return seen.brought(step)
+        contents.take(block)
+    return contents.brought(step)
 
 
 def input_until_change(
@@ -104,21 +104,21 @@ def input_until_change(
     schema or vocabulary ends the step if records or watermarks come before it, so that a request sees one schema per
     input; the next step begins with that block.
     """
-    seen = _StepContents()
+    contents = _StepContents()
     last = step.prev_block_hash
     has_schema = last is not None  # no step is planned before the input has a schema
     for name, block in blocks:
-        if has_schema and _redefines(block) and (seen.slices or seen.watermarks):
+        if has_schema and _redefines(block) and (contents.slices or contents.watermarks):
             break
         has_schema = has_schema or isinstance(block.event, SetDataSchema)
-        seen.take(block)
+        contents.take(block)
         last = name
     cut = replace(
         step,
         new_block_hash=None if last == step.prev_block_hash else last,
-        new_offset=seen.slices[-1].offset_interval.end if seen.slices else None,
+        new_offset=contents.slices[-1].offset_interval.end if contents.slices else None,
     )
-    return seen.brought(cut)
+    return contents.brought(cut)
 
 
 @dataclass(slots=True)

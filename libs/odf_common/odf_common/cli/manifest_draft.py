@@ -81,15 +81,15 @@ def _as_event_time(column: pa.Field) -> pa.Field:
 
 def _renamed(columns: pa.Schema, event_time: str | None) -> Iterator[tuple[str, str]]:
     """Iterate over the fields of SetVocab: the event time, and other names for system columns that the data has."""
-    taken = {name.lower() for name in columns.names}
+    names = {name.lower() for name in columns.names}
     for field in fields(DatasetVocabulary):
         key = field.name.split("_")[0] + "".join(word.title() for word in field.name.split("_")[1:])
         usual = str(field.default)
         if field.name == "event_time_column" and event_time is not None:
             if event_time != usual:
                 yield key, event_time
-        elif usual in taken:
-            yield key, next(name for name in _others(usual) if name not in taken)
+        elif usual in names:
+            yield key, next(name for name in _others(usual) if name not in names)
 
 
 def _others(name: str) -> Iterator[str]:

@@ -172,5 +172,7 @@ def _located(read: Callable[[Any], T], document: Document, name: str) -> T:
     try:
         return read(document.value)
     except InvalidInput as error:
-        at = _location(document, name, error.where or "")
-        raise InvalidInput(text=error.text, where=f"{at}: {error.where}" if error.where else at) from error
+        location = _location(document, name, error.where or "")
+        raise InvalidInput(
+            text=error.text, where=f"{location}: {error.where}" if error.where else location
+        ) from error

@@ -134,18 +134,18 @@ def union_with(member: type) -> OneOf | None:
 def fields_of(cls: type) -> tuple[Field, ...]:
     """Return the fields of a metadata dataclass in slot order."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    listed: list[Field] = []
+    members: list[Field] = []
     slot = 0
     for declared in fields(cls):
         shape = shape_of(hints[declared.name])
         slot += isinstance(shape, OneOf)
         optional = declared.default is not MISSING
         default = declared.default if optional else None
-        listed.append(
+        members.append(
             Field(name=declared.name, slot=slot, shape=shape, is_optional=optional, default=default)
         )
         slot += 1
-    return tuple(listed)
+    return tuple(members)
 
 
 def shape_of(annotation: object) -> Shape:
@@ -164,10 +164,10 @@ def shape_of(annotation: object) -> Shape:
 
 
 def _shape_of_members(members: tuple[object, ...]) -> Shape:
-    given = tuple(member for member in members if member not in (type(None), events.UnknownEvent))
-    if len(given) == 1:
-        return shape_of(given[0])
-    return _UNION_OF[typing.cast("tuple[type, ...]", given)]
+    variants = tuple(member for member in members if member not in (type(None), events.UnknownEvent))
+    if len(variants) == 1:
+        return shape_of(variants[0])
+    return _UNION_OF[typing.cast("tuple[type, ...]", variants)]
 
 
 def _shape_of_class(cls: type) -> Shape:

@@ -46,5 +46,5 @@ def read_schema(raw: bytes) -> pa.Schema:
         raise InvalidInput(text=f"not an Arrow schema: {error}", where="SetDataSchema") from error
 
 
-def _uint32(raw: bytes, at: int) -> int:
-    return int(struct.unpack_from("<I", raw, at)[0])
+def _uint32(raw: bytes, position: int) -> int:
+    return int(struct.unpack_from("<I", raw, position)[0])

@@ -68,11 +68,11 @@ def with_system_columns(
     `ops` has one `Operation` per record; None means that all are appends. Raises `InvalidInput` if the event time is
     missing, null or not a time, or if the records have a column with the name of another system column.
     """
-    taken = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column} & set(
+    conflicts = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column} & set(
         records.column_names
     )
-    if taken:
-        raise InvalidInput(text="the name is reserved for a system column", where=f"column {min(taken)}")
+    if conflicts:
+        raise InvalidInput(text="the name is reserved for a system column", where=f"column {min(conflicts)}")
     rows = len(records)
     event_time = _event_time(records, vocab.event_time_column)
     numbers = np.arange(first_offset, first_offset + rows, dtype=np.int64)

@@ -70,13 +70,13 @@ def record_rows(table: "pa.Table") -> Iterator[Mapping[str, object]]:
 
 def distinct(names: Iterable[str]) -> list[str]:
     """Return distinct names: a query may return two columns with the same name."""
-    found: list[str] = []
+    result: list[str] = []
     for name in names:
         number, other = 2, name
-        while other in found:
+        while other in result:
             other, number = f"{name}_{number}", number + 1
-        found.append(other)
-    return found
+        result.append(other)
+    return result
 
 
 def _held(value: "pa.Scalar") -> object:

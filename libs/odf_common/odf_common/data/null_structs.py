@@ -33,8 +33,8 @@ def _cleared(values: pa.Array) -> pa.Array:
         return _list_of(values, values.buffers()[0], _cleared(values.values))
     is_there = values.is_valid()
     parts = []
-    for at, field in enumerate(values.type.fields):
-        part = _cleared(values.field(at))
+    for index, field in enumerate(values.type.fields):
+        part = _cleared(values.field(index))
         if not field.nullable and not part.filter(is_there).null_count:
             part = _always_there(part)
         parts.append(part)
@@ -49,7 +49,7 @@ def _always_there(values: pa.Array) -> pa.Array:
     if isinstance(values, pa.ExtensionArray):
         return pa.ExtensionArray.from_storage(values.type, _always_there(values.storage))
     if kind.is_struct(values.type):
-        parts = [values.field(at) for at in range(values.type.num_fields)]
+        parts = [values.field(index) for index in range(values.type.num_fields)]
         return pa.StructArray.from_arrays(parts, fields=list(values.type.fields))
     if kind.is_list(values.type):
         return _list_of(values, None, values.values)

@@ -108,8 +108,8 @@ def _optional(column: pa.Field, where: str) -> odf.DataType:
 def _data_type(type_: pa.DataType, where: str) -> odf.DataType:
     plain = _OF_PLAIN.get(type_)
     if plain is not None:
-        made: odf.DataType = plain()
-        return made
+        data_type: odf.DataType = plain()
+        return data_type
     if isinstance(type_, pa.BaseExtensionType):
         return _data_type(type_.storage_type, where)
     if kind.is_dictionary(type_):

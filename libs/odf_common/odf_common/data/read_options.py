@@ -43,8 +43,8 @@ def require_options(step: ReadStep) -> None:
 
 def require_csv_characters(step: ReadStepCsv) -> None:
     """Raise `InvalidInput` unless separator, quote and escape are single characters that can be distinguished."""
-    given = {"separator": step.separator, "quote": step.quote, "escape": step.escape}
-    for name, value in given.items():
+    characters = {"separator": step.separator, "quote": step.quote, "escape": step.escape}
+    for name, value in characters.items():
         is_off = value == "" and name != "separator"
         if value is not None and not is_off and not _is_character(value):
             raise InvalidInput(where=name, text=f"{value!r} is not one ASCII character")

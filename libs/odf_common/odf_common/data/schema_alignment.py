@@ -91,8 +91,8 @@ def _as(values: pa.Array, expected: pa.DataType, where: str) -> pa.Array:
 def _as_struct(values: pa.Array, expected: pa.StructType, where: str) -> pa.Array:
     is_there = values.is_valid()
     children = []
-    for at, inner in enumerate(expected.fields):
-        child, name = values.field(at), f"{where}.{inner.name}"
+    for index, inner in enumerate(expected.fields):
+        child, name = values.field(index), f"{where}.{inner.name}"
         _check_nulls(child.filter(is_there).null_count, inner, name)
         children.append(_as(child, inner.type, name))
     mask = values.is_null() if values.null_count else None

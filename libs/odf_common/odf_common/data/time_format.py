@@ -93,14 +93,14 @@ def _require_directives(strptime: str, text: str) -> None:
 
 def _from_java(text: str) -> str:
     parts = []
-    at = 0
+    end = 0
     for match in _JAVA_TOKEN.finditer(text):
-        if match.start() != at:
+        if match.start() != end:
             break
-        at = match.end()
+        end = match.end()
         parts.append(_java_token(match, text))
-    if at != len(text):
-        raise InvalidInput(where=f"time format {text!r}", text=f"cannot be read at {text[at:]!r}")
+    if end != len(text):
+        raise InvalidInput(where=f"time format {text!r}", text=f"cannot be read at {text[end:]!r}")
     return "".join(parts)
 
 

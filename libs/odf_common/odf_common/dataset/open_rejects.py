@@ -174,7 +174,7 @@ class HandledRejects:
             for position in self.positions
             if position.offset >= progress.ends.get((position.topic_id, position.partition), math.inf)
         }
-        through = {key: min(at, progress.ends.get(key, at)) for key, at in self.through.items()}
+        through = {key: min(offset, progress.ends.get(key, offset)) for key, offset in self.through.items()}
         count = self.counts.get(source, 0) - len(behind)
         if through != self.through:
             count = progress.rejected  # all messages before the mark were handled
@@ -201,9 +201,9 @@ def source_progress(state: SourceState | None) -> SourceProgress:
         if state.kind == POLLED:
             return parse_polling_progress(plain)
         ends = {
-            (reading_id(state.source_name, name, str(topic["id"])), int(part)): int(at)
+            (reading_id(state.source_name, name, str(topic["id"])), int(part)): int(offset)
             for name, topic in plain["topics"].items()
-            for part, at in topic["next"].items()
+            for part, offset in topic["next"].items()
         }
         count, retried = rows_in(plain)
         ends[rows_part(state.source_name)] = (
@@ -309,7 +309,7 @@ def load_handled(blobs: BlobStore, dataset: DatasetId) -> HandledRejects:
         plain = json.loads(blobs.note(dataset, HANDLED) or "{}")
         return HandledRejects(
             counts={str(name): int(count) for name, count in plain["counts"].items()},
-            through={(str(topic), int(part)): int(at) for topic, part, at in plain["through"]},
+            through={(str(topic), int(part)): int(offset) for topic, part, offset in plain["through"]},
             positions=frozenset(_message_position(position) for position in plain["places"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -320,7 +320,7 @@ def save_handled(blobs: BlobStore, dataset: DatasetId, handled: HandledRejects) 
     """Store durably what was handled."""
     plain = {
         "counts": dict(handled.counts),
-        "through": sorted([topic, part, at] for (topic, part), at in handled.through.items()),
+        "through": sorted([topic, part, offset] for (topic, part), offset in handled.through.items()),
         "places": sorted(
             [position.topic_id, position.partition, position.offset] for position in handled.positions
         ),

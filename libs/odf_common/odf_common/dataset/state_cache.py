@@ -63,7 +63,7 @@ class ChainStates:
         self._blobs = blobs
         self._refs = refs
         self._cache = cache
-        self._known: OrderedDict[DatasetId, ChainState] = OrderedDict()
+        self._states: OrderedDict[DatasetId, ChainState] = OrderedDict()
         self._capacity = capacity
         self._passed_over = 0
         self._lock = threading.Lock()
@@ -80,7 +80,7 @@ class ChainStates:
         `ChainRuleViolated` if the chain breaks a rule.
         """
         with self._lock:
-            latest = self._known.get(dataset)
+            latest = self._states.get(dataset)
         if latest is not None and latest.head == head:
             return latest
         cached = self._cached(dataset)
@@ -97,7 +97,7 @@ class ChainStates:
         Cheap for blocks that follow the head; others are folded from the first block.
         """
         with self._lock:
-            latest = self._known.get(dataset)
+            latest = self._states.get(dataset)
         return self._folded(dataset, block, () if latest is None else (latest,))
 
     def remember(self, state: ChainState) -> None:
@@ -108,7 +108,7 @@ class ChainStates:
     def forget(self, dataset: DatasetId) -> None:
         """Drop the state of a deleted dataset."""
         with self._lock:
-            self._known.pop(dataset, None)
+            self._states.pop(dataset, None)
         self._cache.forget(dataset)
 
     def _cached(self, dataset: DatasetId) -> ChainState | None:
@@ -136,7 +136,7 @@ class ChainStates:
 
     def __len__(self) -> int:
         """Return the number of cached states."""
-        return len(self._known)
+        return len(self._states)
 
     def _keep(self, dataset: DatasetId, state: ChainState, *, is_new: bool) -> None:
         """Cache a state; if the cache is full, only one of `READS_PER_ADMISSION` states that are merely read.
@@ -144,15 +144,15 @@ class ChainStates:
         A scan over more datasets than fit would otherwise evict each state just before the next scan needs it.
         """
         with self._lock:
-            if not is_new and dataset not in self._known and len(self._known) >= self._capacity:
+            if not is_new and dataset not in self._states and len(self._states) >= self._capacity:
                 self._passed_over += 1
                 if self._passed_over < READS_PER_ADMISSION:
                     return
                 self._passed_over = 0
-            self._known[dataset] = state
-            self._known.move_to_end(dataset)
-            while len(self._known) > self._capacity:
-                self._known.popitem(last=False)
+            self._states[dataset] = state
+            self._states.move_to_end(dataset)
+            while len(self._states) > self._capacity:
+                self._states.popitem(last=False)
 
 
 def _noted(state: ChainState, past: ChainState | None) -> ChainState:

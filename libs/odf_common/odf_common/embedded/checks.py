@@ -113,10 +113,12 @@ def require_free(addresses: Mapping[str, str]) -> None:
     """Raise `AddressTaken` unless a server can listen on each address; the keys are the settings' variables."""
     for variable, address in addresses.items():
         try:
-            family, kind, protocol, _, at = socket.getaddrinfo(*split(address), type=socket.SOCK_STREAM)[0]
+            family, kind, protocol, _, sockaddr = socket.getaddrinfo(
+                *split(address), type=socket.SOCK_STREAM
+            )[0]
             with socket.socket(family, kind, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(at)
+                probe.bind(sockaddr)
                 probe.listen(1)
         except OSError as error:
             why = error.strerror or str(error)

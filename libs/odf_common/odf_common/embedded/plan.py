@@ -52,7 +52,7 @@ class Plan:
 
 def make_plan(
     settings: Settings,
-    wanted: Sequence[str],
+    services: Sequence[str],
     environment: Mapping[str, str],
     *,
     pid: int,
@@ -63,7 +63,7 @@ def make_plan(
     Kafka and Redis are included unless their addresses are configured. Raises `InvalidInput` for an unknown service,
     `PortTaken` and `AddressTaken` if one could not listen, `Unprotected` if one would be open without TLS.
     """
-    modules = _modules(wanted)
+    modules = _modules(services)
     addresses = configured_addresses(settings, modules)
     for variable, address in addresses.items():
         require_protected(settings, variable, address)
@@ -99,14 +99,14 @@ def installed() -> Mapping[str, str]:
     return {name: modules[name] for name in names}
 
 
-def _modules(wanted: Sequence[str]) -> Mapping[str, str]:
+def _modules(services: Sequence[str]) -> Mapping[str, str]:
     there = installed()
-    for name in wanted:
+    for name in services:
         if name not in there and name not in INFRASTRUCTURE:
             raise InvalidInput(text=f"unknown service {name}; installed: {', '.join(there)}")
-    if not wanted:
+    if not services:
         return there
-    with_views = {*wanted, VIEWS} if "coordinator" in wanted else set(wanted)
+    with_views = {*services, VIEWS} if "coordinator" in services else set(services)
     return {name: module for name, module in there.items() if name in with_views}
 
 

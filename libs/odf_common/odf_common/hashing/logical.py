@@ -42,12 +42,12 @@ class _Leaf:
     def update(self, column: pa.ChunkedArray) -> None:
         for chunk in column.chunks:
             array, masks = _descend(chunk, self.path)
-            for at, level in enumerate(self.levels):
+            for index, level in enumerate(self.levels):
                 mask = masks[level]
-                self.has_nulls[at] |= mask is not None
+                self.has_nulls[index] |= mask is not None
                 values = array if level == len(masks) - 1 else zero_nulls(array)
                 for block in encoded_blocks(values, mask):
-                    self.hashers[at].update(block.data)
+                    self.hashers[index].update(block.data)
 
     def digest(self) -> bytes:
         chosen = self.has_nulls.index(True) if any(self.has_nulls) else -1

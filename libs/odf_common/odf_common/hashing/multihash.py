@@ -36,13 +36,13 @@ class Multihash:
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
         """Parse the binary form; raises `InvalidInput` if length and digest disagree."""
-        code, at = read_varint(raw, 0)
-        length, at = read_varint(raw, at)
-        if length > MAX_DIGEST_BYTES or len(raw) - at != length:
+        code, position = read_varint(raw, 0)
+        length, position = read_varint(raw, position)
+        if length > MAX_DIGEST_BYTES or len(raw) - position != length:
             raise InvalidInput(
-                text=f"not a multihash: {raw.hex()!r} declares {length} bytes, but has {len(raw) - at}"
+                text=f"not a multihash: {raw.hex()!r} declares {length} bytes, but has {len(raw) - position}"
             )
-        return cls(write_varint(code) + write_varint(length) + raw[at:])
+        return cls(write_varint(code) + write_varint(length) + raw[position:])
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -57,9 +57,9 @@ class Multihash:
     @property
     def digest(self) -> bytes:
         """Return the bare digest."""
-        _, at = read_varint(self.raw, 0)
-        _, at = read_varint(self.raw, at)
-        return self.raw[at:]
+        _, position = read_varint(self.raw, 0)
+        _, position = read_varint(self.raw, position)
+        return self.raw[position:]
 
     def __str__(self) -> str:
         """Return base16 text, as in object names and YAML."""
@@ -80,15 +80,15 @@ def write_varint(number: int) -> bytes:
     return bytes(out)
 
 
-def read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    """Return the number at `at` and the position after it; raises `InvalidInput` if truncated or over 63 bits."""
+def read_varint(raw: bytes, position: int) -> tuple[int, int]:
+    """Return the number at `position` and the position after it; raises `InvalidInput` if truncated or over 63 bits."""
     number = 0
     for shift in range(0, 63, 7):
-        if at >= len(raw):
+        if position >= len(raw):
             raise InvalidInput(text="a varint is cut off")
-        byte = raw[at]
-        at += 1
+        byte = raw[position]
+        position += 1
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return number, at
+            return number, position
     raise InvalidInput(text="a varint is longer than 63 bits")

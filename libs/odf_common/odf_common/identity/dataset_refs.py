@@ -246,14 +246,14 @@ def _covers(parts: list[str], name: str) -> bool:
     first, last = parts[0], parts[-1]
     if len(parts) == 1:
         return name == first
-    at, end = len(first), len(name) - len(last)
-    if at > end or not name.startswith(first) or not name.endswith(last):
+    position, end = len(first), len(name) - len(last)
+    if position > end or not name.startswith(first) or not name.endswith(last):
         return False
     for part in parts[1:-1]:
-        start = name.find(part, at, end)
+        start = name.find(part, position, end)
         if start < 0:
             return False
-        at = start + len(part)
+        position = start + len(part)
     return True
 
 

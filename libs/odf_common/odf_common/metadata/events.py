@@ -266,5 +266,5 @@ def vocabulary_of(event: SetVocab | None) -> DatasetVocabulary:
     """Return the names that `event` sets, with defaults for missing ones."""
     if event is None:
         return DatasetVocabulary()
-    given = {f.name: getattr(event, f.name) for f in fields(event)}
-    return DatasetVocabulary(**{name: value for name, value in given.items() if value is not None})
+    names = {f.name: getattr(event, f.name) for f in fields(event)}
+    return DatasetVocabulary(**{name: value for name, value in names.items() if value is not None})

@@ -97,16 +97,16 @@ def normalize_transform(transform: Transform, where: str) -> Transform:
     return transform
 
 
-def _named(given: TransformInput, where: str) -> TransformInput:
+def _named(input_: TransformInput, where: str) -> TransformInput:
     try:
-        parse_ref(given.dataset_ref)
+        parse_ref(input_.dataset_ref)
     except InvalidInput as error:
         raise InvalidInput(text=error.text, where=f"{where}.datasetRef") from error
-    return given if given.alias is not None else replace(given, alias=given.dataset_ref)
+    return input_ if input_.alias is not None else replace(input_, alias=input_.dataset_ref)
 
 
 def _check_distinct(inputs: tuple[TransformInput, ...], where: str) -> None:
-    aliases = [(given.alias or "").lower() for given in inputs]
+    aliases = [(input_.alias or "").lower() for input_ in inputs]
     for alias in aliases:
         if aliases.count(alias) > 1:
             raise InvalidInput(

@@ -455,7 +455,7 @@ def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return a sentence for each variable that is named as a setting, and is none."""
     # Compared without the prefix, in which all are alike.
     names = [option.name.upper() for option in fields(Settings)]
-    given = (
+    variables = (
         name.removeprefix(VARIABLE_PREFIX)
         for name in environ
         if name.startswith(VARIABLE_PREFIX) and name not in NO_SETTINGS
@@ -463,7 +463,7 @@ def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(
         f"{VARIABLE_PREFIX}{name} is not a setting of the node"
         + (f"; did you mean {VARIABLE_PREFIX}{meant}?" if meant else "")
-        for name, meant in ((name, nearest(name, names)) for name in sorted(given) if name not in names)
+        for name, meant in ((name, nearest(name, names)) for name in sorted(variables) if name not in names)
     )
 
 

@@ -36,7 +36,7 @@ def test_a_letter_of_any_size_is_sent(bus: KafkaBus, size: int) -> None:
         facts=facts,
     )
     bus.send_dead_letter(letter)
-    (delivery,) = bus._sent.pending  # what is too large is refused, and not queued
+    (delivery,) = bus._unflushed.pending  # what is too large is refused, and not queued
     assert delivery.error is None
 
 

@@ -226,7 +226,7 @@ def test_of_states_that_are_only_read_each_sixteenth_replaces_the_oldest() -> No
     is_kept = []
     for state in stored:
         states.current(state.dataset_id)
-        is_kept.append(state.dataset_id in states._known)
+        is_kept.append(state.dataset_id in states._states)
 
     assert is_kept == [*[False] * (READS_PER_ADMISSION - 1), True] * 2
 
@@ -251,7 +251,7 @@ def test_a_state_that_the_cache_could_not_store_is_known_in_this_process(world: 
 
 def test_states_are_looked_up_kept_and_dropped_by_one_thread_at_a_time(world: World) -> None:
     states = world.states()
-    states._known = GuardedDict(states._lock)
+    states._states = GuardedDict(states._lock)
 
     assert states.current(world.dataset) == world.chain.state
     assert states.state_at(world.dataset, world.chain.state.head) == world.chain.state

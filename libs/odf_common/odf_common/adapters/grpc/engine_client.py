@@ -293,8 +293,12 @@ def _last(responses: Iterable[Any], on_progress: OnProgress | None = None) -> by
     for response in responses:
         raw = response.flatbuffer
         if on_progress is not None:
-            at = response.progress
-            on_progress(EngineProgress(stage=at.stage, rows=at.rows, total=at.total, late=at.late))
+            progress = response.progress
+            on_progress(
+                EngineProgress(
+                    stage=progress.stage, rows=progress.rows, total=progress.total, late=progress.late
+                )
+            )
     if not raw:
         raise ServiceFailed(text="the engine ended without an answer")
     return raw

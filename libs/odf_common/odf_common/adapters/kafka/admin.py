@@ -126,7 +126,7 @@ class KafkaTopics:
         partitions = range(self.partitions(name))
         ends = self._offsets(name, partitions, OffsetSpec.latest())
         offsets = self._offsets(name, partitions, OffsetSpec.for_timestamp(ms))
-        return {number: ends[number] if at < 0 else at for number, at in offsets.items()}
+        return {number: ends[number] if offset < 0 else offset for number, offset in offsets.items()}
 
     def topic_id(self, name: str) -> str:
         """Return the id that distinguishes a topic from a later one of the same name; raises `NotFound`."""
@@ -139,7 +139,7 @@ class KafkaTopics:
 
     def watermarks(self, name: str, partition: int) -> tuple[int, int]:
         """Return the offsets of the first message and of the next one to be written; raises `NotFound`."""
-        if partition not in {known.id for known in self._topic(name).partitions}:
+        if partition not in {info.id for info in self._topic(name).partitions}:
             raise NotFound(what=f"partition {partition} of topic {name}")
         low = self._offsets(name, (partition,), OffsetSpec.earliest())
         high = self._offsets(name, (partition,), OffsetSpec.latest())

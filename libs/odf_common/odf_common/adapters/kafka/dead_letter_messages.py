@@ -98,10 +98,10 @@ def _messages(consumer: Consumer, end: int) -> Iterator[Message]:
     deadline = time.monotonic() + READ_TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         try:
-            taken = consumer.consume(MESSAGES_PER_FETCH, 1.0)
+            messages = consumer.consume(MESSAGES_PER_FETCH, 1.0)
         except KafkaException as error:
             raise unavailable(error) from error
-        for message in taken:
+        for message in messages:
             trouble = message.error()
             if trouble is not None:
                 if trouble.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - public despite its name

@@ -38,9 +38,9 @@ class GroupInbox:
 
     def commit(self, message: ReceivedMessage) -> None:
         """Commit the position after the message, in the background."""
-        at = TopicPartition(message.topic, message.partition, message.offset + 1)
+        position = TopicPartition(message.topic, message.partition, message.offset + 1)
         try:
-            self._consumer.commit(offsets=[at], asynchronous=True)
+            self._consumer.commit(offsets=[position], asynchronous=True)
         except KafkaException as error:
             # The next owner handles the message again, which is harmless.
             log.warning(
@@ -52,10 +52,10 @@ class GroupInbox:
         self._consumer.close()
 
     def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self._own(self._owned | {at.partition for at in partitions})
+        self._own(self._owned | {partition.partition for partition in partitions})
 
     def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self._own(self._owned - {at.partition for at in partitions})
+        self._own(self._owned - {partition.partition for partition in partitions})
 
     def _own(self, partitions: frozenset[int]) -> None:
         log.debug(

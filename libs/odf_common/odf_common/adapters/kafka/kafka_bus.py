@@ -81,7 +81,7 @@ class KafkaBus:
         self._prefix = prefix
         self._session_timeout_ms = session_timeout_ms
         self._instance = instance
-        self._sent = _UnflushedMessages()
+        self._unflushed = _UnflushedMessages()
         self._lock = threading.Lock()
         self._producer = self._new_producer()
         self._closing = threading.Event()
@@ -105,7 +105,7 @@ class KafkaBus:
     def flush(self, timeout: float = 10.0) -> None:
         """Return when all messages of this thread are durable; raises `Unavailable` if one is not."""
         deadline = time.monotonic() + timeout
-        pending, self._sent.pending = self._sent.pending, []
+        pending, self._unflushed.pending = self._unflushed.pending, []
         for delivery in pending:
             if not delivery.settled.wait(max(deadline - time.monotonic(), 0.0)):
                 raise Unavailable(what="Kafka", why=f"no acknowledgement within {timeout:g} s")
@@ -145,7 +145,7 @@ class KafkaBus:
         for most in smaller_cuts(letter):
             value, headers = message_of(letter, most)
             self._produce(self._prefix + DEAD_LETTERS, letter.key, value, headers)
-            delivery = self._sent.pending.pop()
+            delivery = self._unflushed.pending.pop()
             if not delivery.settled.wait(DEAD_LETTER_TIMEOUT_SECONDS):
                 raise Unavailable(
                     what="Kafka", why=f"no acknowledgement within {DEAD_LETTER_TIMEOUT_SECONDS:g} s"
@@ -175,7 +175,7 @@ class KafkaBus:
             else:
                 break
         self._produced.set()
-        self._sent.add(delivery)
+        self._unflushed.add(delivery)
 
     def _new_producer(self) -> Producer:
         return Producer({**producing(self._cluster), "error_cb": self._on_error}, logger=LOGGER)

@@ -13,8 +13,8 @@ def murmur2(key: bytes) -> int:
     """Return Kafka's 32-bit murmur2 of the key, unsigned."""
     value = _SEED ^ len(key)
     whole = len(key) & ~3
-    for at in range(0, whole, 4):
-        word = int.from_bytes(key[at : at + 4], "little") * _MULTIPLIER & _MASK
+    for start in range(0, whole, 4):
+        word = int.from_bytes(key[start : start + 4], "little") * _MULTIPLIER & _MASK
         word = (word ^ word >> 24) * _MULTIPLIER & _MASK
         value = value * _MULTIPLIER & _MASK ^ word
     if whole < len(key):

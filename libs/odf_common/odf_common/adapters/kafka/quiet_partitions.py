@@ -36,7 +36,7 @@ class QuietPartitions:
         """Also watch these partitions, for messages at these offsets or later."""
         # Those that are watched already were added by a call that failed half-way; librdkafka refuses them again.
         watched = {partition for client in self._clients for partition in client.watched}
-        left = {partition: at for partition, at in positions.items() if partition not in watched}
+        left = {partition: offset for partition, offset in positions.items() if partition not in watched}
         while left:
             client = next(
                 (client for client in self._clients if len(client.watched) < PARTITIONS_PER_CLIENT), None

@@ -159,8 +159,8 @@ class KafkaRecords:
         self._consumer.close()
 
     def _fetch(self, positions: Mapping[Partition, int]) -> None:
-        at = [TopicPartition(topic, number, offset) for (topic, number), offset in positions.items()]
-        _checked(lambda: self._consumer.incremental_assign(at))
+        assignment = [TopicPartition(topic, number, offset) for (topic, number), offset in positions.items()]
+        _checked(lambda: self._consumer.incremental_assign(assignment))
 
     def _request_leaders(self, partitions: Iterable[Partition]) -> None:
         """Request the leaders of all these partitions with one message to the broker; does not wait for the answer.
@@ -217,11 +217,13 @@ class KafkaRecords:
     def renew(self) -> None:
         """Continue with a new client at the same positions; what the old one has fetched ahead is fetched again."""
         log.debug("consumer replaced", partitions=len(self._next), former=self._former)
-        fetched = {partition: at for partition, at in self._next.items() if partition not in self._quiet}
+        fetched = {
+            partition: offset for partition, offset in self._next.items() if partition not in self._quiet
+        }
         old, new = self._consumer, Consumer({**self._settings}, logger=LOGGER)
         _checked(
             lambda: new.incremental_assign(
-                [TopicPartition(*partition, at) for partition, at in fetched.items()]
+                [TopicPartition(*partition, offset) for partition, offset in fetched.items()]
             )
         )
         if self._paused:

@@ -80,7 +80,7 @@ class LocalCatalog(Catalog):
         """Use `home`, which need not exist yet."""
         self._home = home.absolute()
         self._names = self._home / "names"
-        self._known = _FolderSnapshot(stamp=None, entries={}, by_id={})
+        self._snapshot = _FolderSnapshot(stamp=None, entries={}, by_id={})
         self._files: dict[str, _File] = {}
         self._faults: dict[str, str] = {}
         self._retry_at = 0.0
@@ -278,14 +278,14 @@ class LocalCatalog(Catalog):
         with self._guard:
             stamp = self._stamp()
             is_faulty = bool(self._faults) and time.monotonic() > self._retry_at
-            if self._known.stamp is None or self._known.stamp != stamp or is_faulty:
+            if self._snapshot.stamp is None or self._snapshot.stamp != stamp or is_faulty:
                 entries, unreadable = self._scan()
                 by_id = {entry.dataset_id: entry for entry in entries.values()}
-                self._known = _FolderSnapshot(
+                self._snapshot = _FolderSnapshot(
                     stamp=stamp, entries=entries, by_id=by_id, unreadable=unreadable
                 )
                 self._retry_at = time.monotonic() + _RETRY_SECONDS
-            return self._known
+            return self._snapshot
 
     def _stamp(self) -> int | None:
         """Return the folder's mtime; None if it is so recent that another change might not be visible."""
@@ -325,8 +325,8 @@ class LocalCatalog(Catalog):
 
     def _items(self) -> list["os.DirEntry[str]"]:
         try:
-            with os.scandir(self._names) as found:
-                return [item for item in found if not item.name.startswith(".")]
+            with os.scandir(self._names) as items:
+                return [item for item in items if not item.name.startswith(".")]
         except FileNotFoundError:
             return []
 

@@ -70,11 +70,11 @@ def fault(error: OSError, file: str | Path | None = None) -> OdfError:
         return NotFound(what=name)
     if error.errno in LASTING:
         return Damaged(file=name, why=why)
-    known = None if error.errno is None else _PASSING.get(error.errno)
+    entry = None if error.errno is None else _PASSING.get(error.errno)
     return (
         StorageUnavailable(file=name, why=why)
-        if known is None
-        else StorageUnavailable(file=name, why=known[0], remedy=known[1])
+        if entry is None
+        else StorageUnavailable(file=name, why=entry[0], remedy=entry[1])
     )
 
 

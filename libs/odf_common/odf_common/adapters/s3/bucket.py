@@ -133,8 +133,8 @@ class _Client(Minio):
         while part := content.read(PART_BYTES):
             number = len(parts) + 1
             tag = hashlib.md5(part, usedforsecurity=False).hexdigest()  # with encryption, tags are others
-            known = stored.get(number)
-            if known is None or (known.etag, known.size) != (tag, len(part)):
+            previous = stored.get(number)
+            if previous is None or (previous.etag, previous.size) != (tag, len(part)):
                 tag = self._upload_part(bucket, key, part, None, upload, number)
             parts.append(Part(number, tag))
         self._complete_multipart_upload(bucket, key, upload, parts)
@@ -291,8 +291,8 @@ class Bucket:
         after: str | None = None
         while True:
             page = self._page(prefix, after)
-            for listed in page:
-                yield ListedObject(name=str(listed.object_name)[start:], size=listed.size or 0)
+            for obj in page:
+                yield ListedObject(name=str(obj.object_name)[start:], size=obj.size or 0)
             if len(page) < MAX_KEYS_PER_REQUEST:
                 return
             last = str(page[-1].object_name)
@@ -329,11 +329,11 @@ class Bucket:
 
         def ask() -> list[str]:
             names = []
-            for number, listed in enumerate(self._client.list_objects(self.location.bucket, start)):
+            for number, obj in enumerate(self._client.list_objects(self.location.bucket, start)):
                 if number == NAMES_LIMIT:
                     raise _TooLong(f"it lists more than {NAMES_LIMIT:,} names")
-                if listed.is_dir:
-                    names.append(str(listed.object_name)[len(start) :].removesuffix("/"))
+                if obj.is_dir:
+                    names.append(str(obj.object_name)[len(start) :].removesuffix("/"))
             return names
 
         yield from self._retried(ask, "")

@@ -89,9 +89,9 @@ class S3BlobStore(BlobStore):
     def names(self, dataset: DatasetId, kind: ObjectKind) -> Iterator[Multihash]:
         """Iterate over all objects of a kind; objects not named by a hash are ignored."""
         folder = f"{dataset.folder}/{kind.value}/"
-        for listed in self._bucket.objects(folder):
+        for obj in self._bucket.objects(folder):
             with contextlib.suppress(InvalidInput):
-                text = listed.name.removeprefix(folder)
+                text = obj.name.removeprefix(folder)
                 name = Multihash.parse(text)
                 if str(name) == text:
                     yield name
@@ -158,7 +158,7 @@ class S3BlobStore(BlobStore):
     def delete_dataset(self, dataset: DatasetId) -> None:
         """Remove the head, then all else in the bucket, then what this node has of it."""
         self._bucket.remove([f"{dataset.folder}/refs/{HEAD}"])
-        self._bucket.remove([listed.name for listed in self._bucket.objects(f"{dataset.folder}/")])
+        self._bucket.remove([obj.name for obj in self._bucket.objects(f"{dataset.folder}/")])
         self._cache.drop(dataset.folder)
         self._local.delete_dataset(dataset)
 

@@ -51,8 +51,8 @@ class S3RefStore(RefStore):
     def names(self, dataset: DatasetId) -> tuple[str, ...]:
         """Return the names of all references of a dataset, ascending."""
         folder = _folder(dataset)
-        refs = [listed for listed in self._bucket.objects(folder) if listed.size > len(REMOVED)]
-        names = (listed.name.removeprefix(folder) for listed in refs)
+        refs = [obj for obj in self._bucket.objects(folder) if obj.size > len(REMOVED)]
+        names = (obj.name.removeprefix(folder) for obj in refs)
         return tuple(sorted(name for name in names if is_ref_name(name)))
 
     def _replace(self, dataset: DatasetId, ref: str, expected: Multihash | None, content: bytes) -> None:

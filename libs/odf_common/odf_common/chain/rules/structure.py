@@ -75,8 +75,8 @@ def event_is_readable_where_needed(past: ChainState, block: MetadataBlock) -> st
     if not isinstance(event, UnknownEvent):
         return None
     # An event of a later version has a tag that is not known here: nothing that is checked depends on it.
-    known = 1 <= event.discriminator <= len(_KNOWN)
-    if event.discriminator == 0 or (known and _KNOWN[event.discriminator - 1] not in _SAFE_UNREAD):
+    is_known = 1 <= event.discriminator <= len(_KNOWN)
+    if event.discriminator == 0 or (is_known and _KNOWN[event.discriminator - 1] not in _SAFE_UNREAD):
         return f"{_name(block)} cannot be read: {event.reason}"
     return None
 

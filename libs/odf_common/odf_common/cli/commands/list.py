@@ -48,8 +48,8 @@ def command(*, patterns: tuple[str, ...], output: str) -> None:
     if is_wide():
         live = _live(node)
         for row in rows:
-            seen = live.get(str(row["id"]), {})
-            row.update(recordsPerSecond=seen.get("records_per_second"), lag=seen.get("lag"))
+            view = live.get(str(row["id"]), {})
+            row.update(recordsPerSecond=view.get("records_per_second"), lag=view.get("lag"))
         columns += ("recordsPerSecond", "lag", "id", "head")
     if output == "table" and not is_wide():
         rows = shortened(rows, "problem")

@@ -117,8 +117,8 @@ def skip(*, dataset: str, source: str, output: str) -> None:
         reply = ingest.SkipMessage(
             SourceRequest(ref=dataset, source_name=source), timeout=clients.STREAM_TIMEOUT_SECONDS
         )
-    at = {"topic": reply.topic, "partition": reply.partition, "offset": reply.offset}
-    where = at if reply.skipped else dict.fromkeys(at)
+    position = {"topic": reply.topic, "partition": reply.partition, "offset": reply.offset}
+    where = position if reply.skipped else dict.fromkeys(position)
     print_object({"source": reply.source_name, "skipped": reply.skipped, **where}, output)
     if not reply.skipped:
         remark("no message failed this time; the source continues")
@@ -203,9 +203,9 @@ def _row(source: SourcesReply.Source, *, is_table: bool) -> dict[str, object]:
     if is_table:
         # The others are the defaults; JSON has all of them.
         settings = " ".join(f"{key}={source.settings[key]}" for key in sorted(source.changed))
-        at = _offsets(source.next.items()) if source.topic else source.next_poll
-        return {**row, "next": at, "settings": settings}
-    next_ = {str(number): at for number, at in sorted(source.next.items())}
+        position = _offsets(source.next.items()) if source.topic else source.next_poll
+        return {**row, "next": position, "settings": settings}
+    next_ = {str(number): offset for number, offset in sorted(source.next.items())}
     return {
         **row,
         "advice": source.advice or None,
@@ -219,4 +219,4 @@ def _row(source: SourcesReply.Source, *, is_table: bool) -> dict[str, object]:
 
 
 def _offsets(positions: Iterable[tuple[int, int]]) -> str:
-    return " ".join(f"{number}:{at}" for number, at in sorted(positions)) or "beginning"
+    return " ".join(f"{number}:{offset}" for number, offset in sorted(positions)) or "beginning"

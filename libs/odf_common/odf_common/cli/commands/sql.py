@@ -23,8 +23,8 @@ def command(*, query: str | None, option: str | None, output: str) -> None:
     """
     if query is not None and option is not None:
         raise click.UsageError("give one query, as an argument or with -c")
-    given = option if query is None else query
-    text = sys.stdin.read() if given is None else given
+    sql = option if query is None else query
+    text = sys.stdin.read() if sql is None else sql
     with clients.coordinator() as coordinator:
         table = arrow_table(
             part.ipc

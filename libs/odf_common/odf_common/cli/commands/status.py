@@ -64,9 +64,9 @@ def command(*, names: tuple[str, ...], output: str) -> None:
     node = located_node(load())
     silent: dict[str, OdfError] = {}
     stuck = clients.stuck_sources(node, silent.__setitem__)
-    seen = with_standing(_datasets(node), _summaries(node, silent.__setitem__))
+    rows = with_standing(_datasets(node), _summaries(node, silent.__setitem__))
     polls = clients.polls(node)
-    datasets = [with_poll(with_stuck(row, stuck, str(row["dataset_id"])), polls) for row in seen]
+    datasets = [with_poll(with_stuck(row, stuck, str(row["dataset_id"])), polls) for row in rows]
     problems = [*disk_problems(node.home), *part_problems(node, silent), *dataset_problems(datasets)]
     if names:
         _print_each([_named(datasets, name) for name in names], output)
@@ -246,13 +246,13 @@ def _summaries(node: Node, on_silence: clients.OnSilence) -> list[DatasetSummary
 
 
 def with_standing(
-    seen: Iterable[dict[str, Any]], summaries: Iterable[DatasetSummary]
+    views: Iterable[dict[str, Any]], summaries: Iterable[DatasetSummary]
 ) -> list[dict[str, Any]]:
     """Return the views' datasets with the coordinator's facts: problem, dropped, late, rejected; None if unknown."""
     unknown = {"late": None, "dropped": None, "problem": None, "since": None, "remedy": None}
     rows = {
         str(row["dataset_id"]): {**row, "records": record_count(row["last_offset"]), **unknown}
-        for row in seen
+        for row in views
     }
     for summary in summaries:
         row = rows.setdefault(summary.dataset_id, {"dataset_id": summary.dataset_id, "alias": summary.alias})

@@ -30,9 +30,9 @@ def pack_timestamp(timestamp: Timestamp) -> bytes:
     return _TIMESTAMP.pack(day.year, ordinal, *divmod(within, NANOS))
 
 
-def unpack_timestamp(raw: bytes, at: int) -> Timestamp:
+def unpack_timestamp(raw: bytes, position: int) -> Timestamp:
     """Return the timestamp at a position; raises `InvalidInput` if there is no such day or time."""
-    year, ordinal, seconds, nanos = _TIMESTAMP.unpack_from(raw, at)
+    year, ordinal, seconds, nanos = _TIMESTAMP.unpack_from(raw, position)
     try:
         first = date(year, 1, 1)
         day = date.fromordinal(first.toordinal() + ordinal - 1)

@@ -61,17 +61,17 @@ def table_reader(cls: type) -> _Read:
     members = fields_of(cls)
     steps: tuple[_Step, ...] | None = None  # built on first use: data types contain themselves
 
-    def read(source: Source, at: int) -> object:
+    def read(source: Source, position: int) -> object:
         nonlocal steps
         if steps is None:
             steps = tuple(_step_of(field) for field in members)
-        return cls(**_read_table(source, at, steps, cls.__name__))
+        return cls(**_read_table(source, position, steps, cls.__name__))
 
     return read
 
 
-def _read_table(source: Source, at: int, steps: tuple[_Step, ...], table: str) -> dict[str, Any]:
-    entries, size = source.vtable(at)
+def _read_table(source: Source, position: int, steps: tuple[_Step, ...], table: str) -> dict[str, Any]:
+    entries, size = source.vtable(position)
     source.depth += 1
     if source.depth > MAX_TABLE_DEPTH:
         raise InvalidInput(text=f"tables are nested deeper than {MAX_TABLE_DEPTH}")
@@ -81,7 +81,7 @@ def _read_table(source: Source, at: int, steps: tuple[_Step, ...], table: str) -
         offset = entries[slot] if slot < count else 0
         if is_union and offset:
             tag = entries[slot - 1]
-            offset = offset if tag and source.raw[at + tag] else 0  # discriminator 0 means absent
+            offset = offset if tag and source.raw[position + tag] else 0  # discriminator 0 means absent
         if offset == 0:
             if is_required:
                 raise InvalidInput(text=f"{table} has no {name}")
@@ -89,9 +89,9 @@ def _read_table(source: Source, at: int, steps: tuple[_Step, ...], table: str) -
         elif offset >= size or (is_union and tag >= size):
             raise InvalidInput(text=f"{name} of {table} is outside its table")
         elif is_union:
-            values[name] = read(source, source.raw[at + tag])(source, source.follow(at + offset))
+            values[name] = read(source, source.raw[position + tag])(source, source.follow(position + offset))
         else:
-            values[name] = read(source, at + offset)
+            values[name] = read(source, position + offset)
     source.depth -= 1
     return values
 
@@ -119,14 +119,14 @@ def _inline_reader(shape: Shape) -> _Read:
         case Integer() | EnumShape():
             return _number_reader(shape)
         case Boolean():
-            return lambda source, at: _unpack("<B", source, at) != 0
+            return lambda source, position: _unpack("<B", source, position) != 0
         case TimestampShape():
             return _read_timestamp
         case OneOf():
             return _event_reader() if shape is EVENTS else _member_reader(shape)
         case _:
             read = _reader(shape)
-            return lambda source, at: read(source, source.follow(at))
+            return lambda source, position: read(source, source.follow(position))
 
 
 def _member_reader(union: OneOf) -> _Read:
@@ -147,10 +147,10 @@ def _event_reader() -> _Read:
     member = _member_reader(EVENTS)
 
     def choose(_: Source, number: int) -> _Read:
-        def read(source: Source, at: int) -> object:
+        def read(source: Source, position: int) -> object:
             depth = source.depth
             try:
-                return member(source, number)(source, at)
+                return member(source, number)(source, position)
             except UnknownMember as unknown:
                 source.depth = depth
                 return UnknownEvent(discriminator=number, reason=str(unknown), raw=source.raw)
@@ -160,18 +160,18 @@ def _event_reader() -> _Read:
     return choose
 
 
-def _unpack(code: str, source: Source, at: int) -> int:
-    return int(struct.unpack_from(code, source.raw, at)[0])
+def _unpack(code: str, source: Source, position: int) -> int:
+    return int(struct.unpack_from(code, source.raw, position)[0])
 
 
 def _number_reader(shape: Integer | EnumShape) -> _Read:
     unpack_from = integer_struct(shape.width).unpack_from
     if isinstance(shape, Integer):
-        return lambda source, at: unpack_from(source.raw, at)[0]
+        return lambda source, position: unpack_from(source.raw, position)[0]
     choices = {choice.value: choice for choice in shape.of}
 
-    def read(source: Source, at: int) -> object:
-        number = unpack_from(source.raw, at)[0]
+    def read(source: Source, position: int) -> object:
+        number = unpack_from(source.raw, position)[0]
         choice = choices.get(number)
         if choice is None:
             raise UnknownMember(text=f"{shape.of.__name__} {number} is not known to this version")
@@ -190,7 +190,7 @@ def _reader(shape: Shape) -> _Read:
                 return _read_octets
             if of is Multihash:
                 return _read_hash
-            return lambda source, at: of.from_bytes(_read_octets(source, at))  # type: ignore[union-attr]
+            return lambda source, position: of.from_bytes(_read_octets(source, position))  # type: ignore[union-attr]
         case TableShape(of=of):
             return table_reader(of)
         case Vector(of=OneOf() as union):
@@ -202,8 +202,8 @@ def _reader(shape: Shape) -> _Read:
 
 
 def _vector_reader(read: _Read) -> _Read:
-    def read_all(source: Source, at: int) -> tuple[Any, ...]:
-        first, count = source.span(at, width=4)
+    def read_all(source: Source, position: int) -> tuple[Any, ...]:
+        first, count = source.span(position, width=4)
         return tuple([read(source, source.follow(first + 4 * n)) for n in range(count)])
 
     return read_all
@@ -212,25 +212,26 @@ def _vector_reader(read: _Read) -> _Read:
 def wrapper_reader(union: OneOf) -> _Read:
     """Return the function that reads `{value_type, value}` and returns the value."""
     steps = (_step_of(Field(name="value", slot=1, shape=union)),)
-    return lambda source, at: _read_table(source, at, steps, union.prefix or "MetadataEvent")["value"]
+    name = union.prefix or "MetadataEvent"
+    return lambda source, position: _read_table(source, position, steps, name)["value"]
 
 
-def _read_octets(source: Source, at: int) -> bytes:
-    first, count = source.span(at, width=1)
+def _read_octets(source: Source, position: int) -> bytes:
+    first, count = source.span(position, width=1)
     return source.raw[first : first + count]
 
 
-def _read_hash(source: Source, at: int) -> Multihash:
-    raw = _read_octets(source, at)
+def _read_hash(source: Source, position: int) -> Multihash:
+    raw = _read_octets(source, position)
     return Multihash(raw) if len(raw) == 34 and raw.startswith(b"\x16\x20") else Multihash.from_bytes(raw)
 
 
-def _read_text(source: Source, at: int) -> str:
+def _read_text(source: Source, position: int) -> str:
     try:
-        return _read_octets(source, at).decode()
+        return _read_octets(source, position).decode()
     except UnicodeDecodeError as error:
         raise InvalidInput(text="a string is not UTF-8") from error
 
 
-def _read_timestamp(source: Source, at: int) -> Timestamp:
-    return unpack_timestamp(source.raw, at)
+def _read_timestamp(source: Source, position: int) -> Timestamp:
+    return unpack_timestamp(source.raw, position)

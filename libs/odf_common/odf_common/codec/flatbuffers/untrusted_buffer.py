@@ -34,23 +34,23 @@ class Source:
         self.budget = _MAX_READ_FACTOR * len(raw) + 64
         self.depth = 0
 
-    def follow(self, at: int) -> int:
-        """Return the target of the reference at `at`."""
+    def follow(self, position: int) -> int:
+        """Return the target of the reference at `position`."""
         try:
-            to = at + int(_U32.unpack_from(self.raw, at)[0])
+            to = position + int(_U32.unpack_from(self.raw, position)[0])
         except struct.error as error:
             raise InvalidInput(text="a reference is outside the buffer") from error
         if to + 4 > self.size:
             raise InvalidInput(text="a reference leads outside the buffer")
         return to
 
-    def span(self, at: int, *, width: int) -> tuple[int, int]:
-        """Return first byte and item count of the vector at `at`, whose items are `width` bytes each."""
-        count: int = _U32.unpack_from(self.raw, at)[0]
-        if at + 4 + count * width > self.size:
+    def span(self, position: int, *, width: int) -> tuple[int, int]:
+        """Return first byte and item count of the vector at `position`, whose items are `width` bytes each."""
+        count: int = _U32.unpack_from(self.raw, position)[0]
+        if position + 4 + count * width > self.size:
             raise InvalidInput(text="a vector exceeds the buffer")
         self.spend(4 + count * width)
-        return at + 4, count
+        return position + 4, count
 
     def spend(self, size: int) -> None:
         """Deduct `size` bytes from the budget; raises `InvalidInput` when it is used up."""
@@ -58,14 +58,14 @@ class Source:
         if self.budget < 0:
             raise InvalidInput(text="too many references lead to the same bytes")
 
-    def vtable(self, at: int) -> tuple[tuple[int, ...], int]:
-        """Return the field positions, by slot, of the table at `at`, and the table's size in bytes."""
+    def vtable(self, position: int) -> tuple[tuple[int, ...], int]:
+        """Return the field positions, by slot, of the table at `position`, and the table's size in bytes."""
         raw = self.raw
-        where = at - int(_I32.unpack_from(raw, at)[0])
+        where = position - int(_I32.unpack_from(raw, position)[0])
         if where < 0 or where + 4 > self.size:
             raise InvalidInput(text="a vtable is outside the buffer")
         length, size = _VTABLE_HEAD.unpack_from(raw, where)
-        if length < 4 or length % 2 or where + length > self.size or at + size > self.size or size < 4:
+        if length < 4 or length % 2 or where + length > self.size or position + size > self.size or size < 4:
             raise InvalidInput(text="a vtable or its table exceeds the buffer")
         self.spend(size)
         count = (length - 4) // 2

@@ -76,7 +76,7 @@ class Buffer:
         count = len(positions)
         padding = -self.size & 3
         end = self.size + padding + 4 * count
-        relative = [end - 4 * at - position for at, position in enumerate(positions)]
+        relative = [end - 4 * index - position for index, position in enumerate(positions)]
         self.parts.append(struct.pack(f"<{count + 1}I", count, *relative) + _PAD[padding])
         self.size = end + 4
         return self.size
@@ -179,8 +179,8 @@ def _end_table(buffer: Buffer, laid: list[bytes], start: int, slots: Sequence[in
     padding = -buffer.size & 3
     end = buffer.size + padding + 4
     entries = [0] * (slots[-2] + 1) if slots else []
-    for at in range(0, len(slots), 2):
-        entries[slots[at]] = end - slots[at + 1]
+    for index in range(0, len(slots), 2):
+        entries[slots[index]] = end - slots[index + 1]
     length = 4 + 2 * len(entries)
     vtable = struct.pack(f"<{2 + len(entries)}H", length, end - start, *entries)
     shared = buffer.vtables.get(vtable)

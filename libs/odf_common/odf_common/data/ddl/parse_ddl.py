@@ -75,16 +75,16 @@ class _Definitions:
         self._text = text
         self._column = text.strip()
         self._tokens = [_token(match) for match in _TOKEN.finditer(text)]
-        self._at = 0
+        self._position = 0
         self._depth = 0
 
     def columns(self) -> list[pa.Field]:
         if not self._tokens:
             raise self._error("expected a name and a type")
         fields = []
-        while self._at < len(self._tokens):
+        while self._position < len(self._tokens):
             fields.append(self._definition(top=True))
-            if self._at < len(self._tokens):
+            if self._position < len(self._tokens):
                 self._expect(",")
         return fields
 
@@ -143,8 +143,8 @@ class _Definitions:
         }
 
     def _decimal(self) -> pa.DataType:
-        given = self._parameters(2)
-        precision, scale = (*given, *(10, 0)[len(given) :])
+        parameters = self._parameters(2)
+        precision, scale = (*parameters, *(10, 0)[len(parameters) :])
         if not 1 <= precision <= _MAX_PRECISION or scale > precision:
             raise self._error(f"DECIMAL({precision}, {scale}) does not exist")
         return decimal_type(precision, scale)
@@ -213,23 +213,23 @@ class _Definitions:
         return False
 
     def _accept(self, word: str) -> bool:
-        if self._at < len(self._tokens):
-            token = self._tokens[self._at]
+        if self._position < len(self._tokens):
+            token = self._tokens[self._position]
             if not token.is_quoted and token.text.upper() == word:
-                self._at += 1
+                self._position += 1
                 return True
         return False
 
     def _expect(self, word: str) -> None:
         if not self._accept(word):
-            got = repr(self._tokens[self._at].text) if self._at < len(self._tokens) else "the end"
+            got = repr(self._tokens[self._position].text) if self._position < len(self._tokens) else "the end"
             raise self._error(f"expected {word!r}, got {got}")
 
     def _next(self, what: str) -> _Token:
-        if self._at >= len(self._tokens):
+        if self._position >= len(self._tokens):
             raise self._error(f"expected {what}, got the end")
-        self._at += 1
-        return self._tokens[self._at - 1]
+        self._position += 1
+        return self._tokens[self._position - 1]
 
     def _error(self, text: str) -> InvalidInput:
         return InvalidInput(text=f"{text} in {self._text.strip()!r}", where=f"column {self._column}")

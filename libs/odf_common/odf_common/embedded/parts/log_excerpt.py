@@ -18,13 +18,13 @@ _TRACE: Final = (
 def log_excerpt(text: str, lines: int = EXCERPT_LINES) -> tuple[str, ...]:
     """Return the last lines of a log in readable form."""
     excerpt: list[str] = []
-    seen: list[str] = []  # the same without timestamps
+    messages: list[str] = []  # the same without timestamps
     for line in text.splitlines()[-MAX_LINES_READ:]:
         for time, message in _rendered(line):
-            if time and message in seen:  # a repeated line is shown once, at its last occurrence
-                index = seen.index(message)
-                del seen[index], excerpt[index]
-            seen.append(message)
+            if time and message in messages:  # a repeated line is shown once, at its last occurrence
+                index = messages.index(message)
+                del messages[index], excerpt[index]
+            messages.append(message)
             excerpt.append(f"{time}{message}"[:LINE_CHARACTERS])
     return tuple(excerpt[-lines:])
 

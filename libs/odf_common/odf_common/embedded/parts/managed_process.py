@@ -174,20 +174,20 @@ class PartProcess:
 
         It is not killed: it may be stopped for debugging, or in the middle of long work on a busy machine.
         """
-        answered, at = time.monotonic(), _now()
+        answered, since = time.monotonic(), _now()
         while True:
             await asyncio.sleep(LIVENESS_SECONDS)
             is_alive = await is_responding()
             if self._stopping:
                 return
             if is_alive:
-                answered, at = time.monotonic(), _now()
+                answered, since = time.monotonic(), _now()
                 if self.state == "unresponsive":
                     self._change("ready", self.pid)
             elif self.state == "ready" and time.monotonic() - answered >= SILENCE_SECONDS:
                 problem = "it answers no health check; its process may hang or be stopped"
                 remedy = f"if it does not recover, `kill -9 {self.pid}`: the node restarts it"
-                self._change("unresponsive", self.pid, problem=problem, remedy=remedy, since=at)
+                self._change("unresponsive", self.pid, problem=problem, remedy=remedy, since=since)
 
     @property
     def _starting(self) -> str:

@@ -34,7 +34,7 @@ class _Item:
     """A message in flight."""
 
     message: ReceivedMessage
-    at: ReceivedMessage
+    position: ReceivedMessage
     """Its topic, partition and offset, without key and value."""
     since: float
     tries: int = 0
@@ -77,7 +77,7 @@ class MessageLanes:
 
     def put(self, message: ReceivedMessage) -> None:
         """Handle a message after those in flight with the same key."""
-        item = _Item(message=message, at=replace(message, key=b"", value=b""), since=time.monotonic())
+        item = _Item(message=message, position=replace(message, key=b"", value=b""), since=time.monotonic())
         with self._changed:
             self._partitions[message.partition].append(item)
             self._in_hand += 1
@@ -97,10 +97,10 @@ class MessageLanes:
         with self._changed:
             if self._failure is not None:
                 raise self._failure
-            due = [key for key, at in self._later.items() if at <= now and not self._is_closed]
+            due = [key for key, retry_at in self._later.items() if retry_at <= now and not self._is_closed]
             for key in due:
                 del self._later[key]
-            done = [at for items in self._partitions.values() if (at := _passed(items)) is not None]
+            done = [message for items in self._partitions.values() if (message := _passed(items)) is not None]
         for key in due:
             self._begin(key)
         return done
@@ -143,11 +143,15 @@ class MessageLanes:
         item.tries += 1
         now = time.monotonic()
         if item.tries == 1:
-            log.warning("message postponed", topic=item.at.topic, key=_text(key), why=str(error))
+            log.warning("message postponed", topic=item.position.topic, key=_text(key), why=str(error))
         if now - item.since >= self._give_up_after:
-            metrics.MESSAGES.labels(item.at.topic, "given up").inc()
+            metrics.MESSAGES.labels(item.position.topic, "given up").inc()
             log.error(
-                "message given up", topic=item.at.topic, key=_text(key), tries=item.tries, why=str(error)
+                "message given up",
+                topic=item.position.topic,
+                key=_text(key),
+                tries=item.tries,
+                why=str(error),
             )
             return False
         with self._changed:
@@ -171,7 +175,7 @@ def _passed(items: deque[_Item]) -> ReceivedMessage | None:
     """Drop finished messages from the front; return the last one dropped."""
     last: ReceivedMessage | None = None
     while items and items[0].is_done:
-        last = items.popleft().at
+        last = items.popleft().position
     return last
 
 

@@ -111,8 +111,8 @@ class ElasticPool(Executor):
             self._has_watcher = False
 
     def _work(self) -> None:
-        while (taken := self._next()) is not None:
-            number, task = taken
+        while (job := self._next()) is not None:
+            number, task = job
             task()
             with self._changed:
                 self._limit.end(number)
