@@ -92,7 +92,7 @@ def test_blocks_without_records_do_not_end_a_tail(cities: Coordinator) -> None:
 
 def test_lists_are_looked_up_kept_and_dropped_by_one_thread_at_a_time(cities: Coordinator) -> None:
     slices = cities.record_reader.slices
-    slices._known = GuardedDict(slices._lock)
+    slices._listings = GuardedDict(slices._lock)
 
     assert listed(cities) == [0, 2, 3]
     slices.forget(cities.find("cities").id)

@@ -215,7 +215,7 @@ def test_a_reason_why_a_dataset_cannot_be_read_is_logged_once(
 def test_problems_are_noted_and_cleared_by_one_thread_at_a_time() -> None:
     one, other = (DatasetId.of_key(bytes(31) + bytes([n])) for n in (1, 2))
     problems = Problems()
-    problems._known = GuardedDict(problems._lock)
+    problems._problems = GuardedDict(problems._lock)
 
     assert problems.note(one, "it is down")
     assert problems.note(other, "it is down")

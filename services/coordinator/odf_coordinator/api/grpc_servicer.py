@@ -78,8 +78,8 @@ class Servicer(CoordinatorServicer):
 
     def List(self, request: wire.ListRequest, context: grpc.ServicerContext) -> wire.ListReply:
         """Return all datasets by name."""
-        listed = self._parts.datasets.scan()
-        return wire.ListReply(datasets=[self._summary_or_problem(dataset) for dataset in listed])
+        datasets = self._parts.datasets.scan()
+        return wire.ListReply(datasets=[self._summary_or_problem(dataset) for dataset in datasets])
 
     def Describe(self, request: wire.DescribeRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:
         """Return one dataset, with the size of its data."""

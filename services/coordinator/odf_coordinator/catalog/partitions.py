@@ -79,9 +79,9 @@ class PartitionOwnership:
         for dataset in tuple(self._unread):
             self._unread.discard(dataset)
             entry = self._datasets.catalog.by_id(dataset) if _partition(dataset) in self._owned else None
-            listed = None if entry is None else self._datasets.read(entry)
-            if listed is not None:
-                self._see(listed)
+            result = None if entry is None else self._datasets.read(entry)
+            if result is not None:
+                self._see(result)
 
     def _see(self, dataset: DatasetHandle | Unreadable) -> None:
         if isinstance(dataset, DatasetHandle):

@@ -25,42 +25,42 @@ class Problems:
     """The current problem of each dataset that has one; thread-safe."""
 
     def __init__(self) -> None:
-        self._known: dict[DatasetId, tuple[Problem, float]] = {}  # and when it was last recorded
+        self._problems: dict[DatasetId, tuple[Problem, float]] = {}  # and when it was last recorded
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         """Return the number of datasets with a problem."""
-        return len(self._known)
+        return len(self._problems)
 
     def get(self, dataset: DatasetId) -> Problem | None:
         """Return the problem of a dataset."""
         with self._lock:
-            known = self._known.get(dataset)
-        return None if known is None else known[0]
+            entry = self._problems.get(dataset)
+        return None if entry is None else entry[0]
 
     def note(self, dataset: DatasetId, text: str, *, remedy: str = "", cause: object = None) -> bool:
         """Record a problem; return whether it is a new one. An unchanged problem keeps its `since`."""
         new = Problem(text=text, remedy=remedy, cause=cause, since=Timestamp(time.time_ns()))
         with self._lock:
-            before, _ = self._known.get(dataset, (new, 0.0))
-            is_new = dataset not in self._known or before != new
-            self._known[dataset] = (new if is_new else before, time.monotonic())
+            before, _ = self._problems.get(dataset, (new, 0.0))
+            is_new = dataset not in self._problems or before != new
+            self._problems[dataset] = (new if is_new else before, time.monotonic())
         return is_new
 
     def clear(self, dataset: DatasetId) -> None:
         """Record that a dataset has no problem."""
         with self._lock:
-            self._known.pop(dataset, None)
+            self._problems.pop(dataset, None)
 
     def recent(self, dataset: DatasetId, seconds: float) -> Problem | None:
         """Return the problem of a dataset if it was recorded in the last `seconds`; forget an older one."""
         with self._lock:
-            known = self._known.get(dataset)
-            if known is None:
+            entry = self._problems.get(dataset)
+            if entry is None:
                 return None
-            problem, recorded = known
+            problem, recorded = entry
             if time.monotonic() - recorded > seconds:
-                del self._known[dataset]
+                del self._problems[dataset]
                 return None
         return problem
 
@@ -68,8 +68,8 @@ class Problems:
         """Forget all other datasets."""
         kept = frozenset(datasets)
         with self._lock:
-            for gone in self._known.keys() - kept:
-                del self._known[gone]
+            for gone in self._problems.keys() - kept:
+                del self._problems[gone]
 
 
 def remedy_of(error: Exception, otherwise: str) -> str:

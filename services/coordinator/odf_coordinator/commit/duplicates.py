@@ -52,9 +52,9 @@ def _next_number(read: Read, expected: Multihash | None) -> int | None:
 
 def _blocks_from(read: Read, head: Multihash, first: int) -> list[MetadataBlock]:
     """Return the blocks with sequence numbers from `first`, oldest first."""
-    found = []
+    blocks = []
     for _, decoded, _ in iterate(read, head):
         if decoded.block.sequence_number < first:
             break
-        found.append(decoded.block)
-    return found[::-1]
+        blocks.append(decoded.block)
+    return blocks[::-1]

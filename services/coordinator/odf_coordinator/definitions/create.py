@@ -113,9 +113,9 @@ class DatasetCreator:
         entry = self.claims.entry(handle.id)
         if entry.push_topics.keys() >= set(sources):
             return entry
-        with self.claims.adding_topics(handle.id, sources) as made, self.datasets.catalog.locked():
+        with self.claims.adding_topics(handle.id, sources) as topics, self.datasets.catalog.locked():
             now = self.claims.entry(handle.id)  # it may have been renamed in the meantime
-            entry = replace(now, push_topics={**now.push_topics, **made})
+            entry = replace(now, push_topics={**now.push_topics, **topics})
             self.datasets.catalog.replace(entry)
         return entry
 
@@ -138,12 +138,12 @@ class DatasetCreator:
     def _make(self, draft: Draft) -> AddResult:
         handle = self._existing(draft)
         if handle is None:
-            made, outcome = self._create(draft), "added"
+            dataset, outcome = self._create(draft), "added"
         else:
-            made = retry_on_conflict(lambda: self._replaced(draft))
+            dataset = retry_on_conflict(lambda: self._replaced(draft))
             outcome = "replaced" if changed_events(handle.state, draft.events) else "unchanged"
-        log.info("manifest added", dataset=made.alias, dataset_id=str(made.id), outcome=outcome)
-        return AddResult(alias=made.alias, dataset_id=made.id, head=made.state.head, outcome=outcome)
+        log.info("manifest added", dataset=dataset.alias, dataset_id=str(dataset.id), outcome=outcome)
+        return AddResult(alias=dataset.alias, dataset_id=dataset.id, head=dataset.state.head, outcome=outcome)
 
     def _replaced(self, draft: Draft) -> DatasetHandle:
         handle = self.datasets.find(draft.name)

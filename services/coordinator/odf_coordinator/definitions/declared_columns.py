@@ -248,9 +248,9 @@ def _require_own_names(columns: Iterable[Column], vocabulary: DatasetVocabulary)
     event_time = vocabulary.event_time_column
     system = {name.lower(): name for name in system_columns(vocabulary)}
     for column in columns:
-        taken = system.get(column.field.name.lower())
-        if taken is not None and column.field.name != event_time:
-            text = f"the name belongs to system column {taken}; rename it, or rename the system column with SetVocab"
+        name = system.get(column.field.name.lower())
+        if name is not None and column.field.name != event_time:
+            text = f"the name belongs to system column {name}; rename it, or rename the system column with SetVocab"
             raise column.refused(text)
 
 
@@ -322,8 +322,8 @@ def _require_flat_keys(merge: MergeStrategy, columns: Iterable[Column]) -> None:
             raise InvalidInput(text=text, where=f"{PRIMARY_KEY_PLACE}[{number}]")
 
 
-def _require_declared(given: Strings, names: set[str] | None, role: str, where: str) -> None:
-    for number, name in enumerate(given):
+def _require_declared(columns: Strings, names: set[str] | None, role: str, where: str) -> None:
+    for number, name in enumerate(columns):
         if names is not None and name not in names:
             near = nearest(name, sorted(names))
             hint = f"; did you mean {near}?" if near else f"; columns: {', '.join(sorted(names))}"

@@ -71,28 +71,28 @@ def with_system(schema: pa.Schema, vocabulary: DatasetVocabulary) -> pa.Schema:
 
 def known_schemas(schemas: Mapping[str, pa.Schema | None]) -> Mapping[str, pa.Schema]:
     """Return all schemas if every one is known, else none: a query is analysed in full or for syntax only."""
-    known = {name: schema for name, schema in schemas.items() if schema is not None}
-    return known if len(known) == len(schemas) else {}
+    available = {name: schema for name, schema in schemas.items() if schema is not None}
+    return available if len(available) == len(schemas) else {}
 
 
 def _of_sources(sources: Sequence[Source], vocabulary: DatasetVocabulary) -> pa.Schema | None:
     """Return the common schema of the sources; None with preprocessing, or without a declared schema."""
-    found: list[pa.Schema] = []
+    schemas: list[pa.Schema] = []
     for source in sources:
         declared = None if source.preprocess is not None else declared_schema(source.read)
         if declared is None:
             return None
-        found.append(without_operations(declared, source, vocabulary))
-    if not found or any(not schema.equals(found[0]) for schema in found):
+        schemas.append(without_operations(declared, source, vocabulary))
+    if not schemas or any(not schema.equals(schemas[0]) for schema in schemas):
         return None
-    return with_system(found[0], vocabulary)
+    return with_system(schemas[0], vocabulary)
 
 
 def without_operations(schema: pa.Schema, source: Source, vocabulary: DatasetVocabulary) -> pa.Schema:
     """Remove the column with the operation type of changelog records."""
-    at = schema.get_field_index(vocabulary.operation_type_column)
+    index = schema.get_field_index(vocabulary.operation_type_column)
     carries = isinstance(source.merge, MergeStrategyChangelogStream | MergeStrategyUpsertStream)
-    return schema.remove(at) if carries and at >= 0 else schema
+    return schema.remove(index) if carries and index >= 0 else schema
 
 
 def declared_schema(read: ReadStep) -> pa.Schema | None:

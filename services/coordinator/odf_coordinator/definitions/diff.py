@@ -35,11 +35,11 @@ def keep_engine_version(state: ChainState, events: Sequence[KnownEvent]) -> tupl
 
     So a manifest remains unchanged after an engine upgrade; to upgrade, commit the SetTransform again.
     """
-    known = state.transform
-    if known is None:
+    current = state.transform
+    if current is None:
         return tuple(events)
-    without = replace(known, transform=replace(known.transform, version=None))
-    return tuple(known if event == without else event for event in events)
+    without = replace(current, transform=replace(current.transform, version=None))
+    return tuple(current if event == without else event for event in events)
 
 
 def changed_events(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEvent, ...]:
@@ -59,8 +59,8 @@ def event_at(number: int) -> Iterator[None]:
 
 def dropped_sources(state: ChainState, events: Sequence[KnownEvent]) -> tuple[str, ...]:
     """Return the sources of a chain that the events do not define."""
-    kept = {event.source_name for event in events if isinstance(event, AddPushSource)}
-    dropped = [name for name in state.push_sources if name not in kept]
+    sources = {event.source_name for event in events if isinstance(event, AddPushSource)}
+    dropped = [name for name in state.push_sources if name not in sources]
     if state.polling_source is not None and not any(isinstance(event, SetPollingSource) for event in events):
         dropped.append("polling")
     return tuple(dropped)

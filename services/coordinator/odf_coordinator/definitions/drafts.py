@@ -145,10 +145,10 @@ def _resolved(draft: Draft, drafts: Mapping[str, Draft], catalog: Catalog) -> Dr
 
 def _path_of_input(draft: Draft, ref: str) -> str:
     paths = (
-        f"content.metadata[{number}].inputs[{at}].datasetRef"
+        f"content.metadata[{number}].inputs[{index}].datasetRef"
         for number, event in enumerate(draft.events)
         if isinstance(event, SetTransform)
-        for at, input_ in enumerate(event.inputs)
+        for index, input_ in enumerate(event.inputs)
         if input_.dataset_ref == ref
     )
     return next(paths)

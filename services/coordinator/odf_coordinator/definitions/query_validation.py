@@ -94,9 +94,11 @@ class Validation:
         vocabularies = {name: shape.vocabulary for name, shape in shapes.items()} if schemas else {}
         with _at("transform"):
             is_new = past is None or past.transform != event
-            asked = event.transform if is_new else replace(event.transform, version=None)
+            transform = event.transform if is_new else replace(event.transform, version=None)
             before = past if is_new and schemas else None
-            validated = self._engine.validate(asked, schemas, vocabularies, vocabulary, _past(before, event))
+            validated = self._engine.validate(
+                transform, schemas, vocabularies, vocabulary, _past(before, event)
+            )
             require_inputs(validated.tables, shapes)
         if is_new and event.transform.version is None:
             event = replace(event, transform=replace(event.transform, version=validated.version))
@@ -117,10 +119,10 @@ class Validation:
 
 def _past(state: ChainState | None, event: SetTransform) -> Past | None:
     """Return the query whose state a new one has to migrate; None without state, or if the inputs differ."""
-    known = None if state is None or state.checkpoint is None else state.transform
-    if known is None or known.inputs != event.inputs:
+    current = None if state is None or state.checkpoint is None else state.transform
+    if current is None or current.inputs != event.inputs:
         return None
-    return Past(transform=known.transform)
+    return Past(transform=current.transform)
 
 
 @contextmanager
@@ -134,7 +136,7 @@ def _at(path: str) -> Iterator[None]:
 
 def require_inputs(tables: Iterable[str], inputs: Collection[str]) -> None:
     """Raise `InvalidQuery` unless every table is an input (case-insensitive)."""
-    known = {name.lower() for name in inputs}
+    names = {name.lower() for name in inputs}
     for table in tables:
-        if table.lower() not in known:
+        if table.lower() not in names:
             raise InvalidQuery(text=f"table {table} is not an input; inputs are: {', '.join(sorted(inputs))}")

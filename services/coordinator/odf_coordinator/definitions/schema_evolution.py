@@ -121,13 +121,13 @@ def _require_case(dataset_schema: pa.Schema, declared: pa.Schema) -> None:
 def _require_kept(dataset_schema: pa.Schema, before: pa.Schema, declared: pa.Schema) -> None:
     """Raise `InvalidInput` unless the source keeps its columns of the dataset, and none becomes required."""
     for column in dataset_schema:
-        at = before.get_field_index(column.name)
-        if at < 0:
+        old = before.get_field_index(column.name)
+        if old < 0:
             continue
-        now = declared.get_field_index(column.name)
-        if now < 0:
+        new = declared.get_field_index(column.name)
+        if new < 0:
             raise InvalidInput(text="cannot be removed from the schema", where=f"column {column.name}")
-        if column.nullable and before.field(at).nullable and not declared.field(now).nullable:
+        if column.nullable and before.field(old).nullable and not declared.field(new).nullable:
             raise InvalidInput(text="was optional and cannot become required", where=f"column {column.name}")
 
 

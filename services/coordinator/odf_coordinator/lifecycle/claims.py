@@ -59,9 +59,9 @@ class Claims:
             self._require_free(alias)
             return self._reserve(claim, alias, sources)
 
-        with self._claimed(dataset, record) as made:
-            create_topics(self.topics, made)
-            yield made
+        with self._claimed(dataset, record) as topics:
+            create_topics(self.topics, topics)
+            yield topics
 
     @contextmanager
     def adding_topics(self, dataset: DatasetId, sources: Iterable[str]) -> Iterator[Mapping[str, str]]:
@@ -76,9 +76,9 @@ class Claims:
                 claim, entry.alias, [source for source in sources if source not in entry.push_topics]
             )
 
-        with self._claimed(dataset, record) as made:
-            create_topics(self.topics, made)
-            yield made
+        with self._claimed(dataset, record) as topics:
+            create_topics(self.topics, topics)
+            yield topics
 
     @contextmanager
     def importing(self, dataset: DatasetId, alias: str) -> Iterator[None]:
@@ -175,9 +175,9 @@ class Claims:
             named = self._named(entry)
             if named is None:
                 self._remove(entry, is_copy=is_copy)
-            kept = () if named is None else named.push_topics.values()
+            in_use = () if named is None else named.push_topics.values()
             for topic in entry.push_topics:
-                if topic not in kept:
+                if topic not in in_use:
                     self.topics.delete_topic(topic)
             if named is None and not is_copy:
                 self.publisher.removed(entry.dataset_id, entry.alias)

@@ -59,7 +59,7 @@ class _Running(Generic[T, S]):
         self._steps = steps
         self._limit = limit
         self._pools: dict[int, ThreadPoolExecutor] = {}
-        self._found: SimpleQueue[S | _Completion[T]] = SimpleQueue()
+        self._queue: SimpleQueue[S | _Completion[T]] = SimpleQueue()
         self._is_left = Event()
         self.count = 0
         """Generators that were started, and whose end `next` has not returned."""
@@ -74,7 +74,7 @@ class _Running(Generic[T, S]):
 
     def next(self) -> S | _Completion[T]:
         """Wait for the next step of any of them, or its end."""
-        outcome = self._found.get()
+        outcome = self._queue.get()
         self.count -= isinstance(outcome, _Completion)
         return outcome
 
@@ -89,8 +89,8 @@ class _Running(Generic[T, S]):
                 for step in steps:
                     if self._is_left.is_set():
                         return
-                    self._found.put(step)
+                    self._queue.put(step)
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
-            self._found.put(_Completion(key, error))
+            self._queue.put(_Completion(key, error))
         else:
-            self._found.put(_Completion(key))
+            self._queue.put(_Completion(key))

@@ -56,8 +56,8 @@ class DataDropper:
         self.committer.require_owned(handle.id)
         self._require_engine(handle)  # not under the lock: a busy engine may take long to answer
         with self.committer.lock(handle.id):
-            asked, handle = handle, self.datasets.find(ref)
-            if handle.state.transform != asked.state.transform:
+            before, handle = handle, self.datasets.find(ref)
+            if handle.state.transform != before.state.transform:
                 self._require_engine(handle)
             self._require_inputs(handle)
             note_drop(self.datasets.blobs, handle.id, handle.state.head)

@@ -140,12 +140,12 @@ class Importer:
         if head != expected:
             return Overtaken(expected=expected, head=head)
         # Blocks that both chains have were admitted before.
-        known = self._common(dataset, expected, new_head) if is_forced and expected is not None else expected
+        base = self._common(dataset, expected, new_head) if is_forced and expected is not None else expected
         before = None
         # With the key here, this node would run what the chain defines.
         if not may_define and self.keys.has(dataset):
             before = Definitions() if head is None else self._state(dataset, head).definitions
-        state = self._admitted(dataset, known, new_head, before)
+        state = self._admitted(dataset, base, new_head, before)
         if before is not None:
             _require_same_work(before, state.definitions)
         with hold_inputs(self.datasets, entry, (state.transform,)), self.committer.lock(dataset):

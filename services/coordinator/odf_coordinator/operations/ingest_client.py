@@ -36,7 +36,7 @@ class IngestClient:
     timeout: float = RESTART_TIMEOUT_SECONDS  # seconds
     tls: PeerTls | None = None
     _is_there: bool = field(default=True, init=False)
-    _kept: grpc.Channel | None = field(default=None, init=False)
+    _channel: grpc.Channel | None = field(default=None, init=False)
 
     def poll(self, dataset: DatasetId) -> Generator[str, None, None]:
         """Iterate until all new data of the polling source is committed; yield its progress."""
@@ -56,16 +56,16 @@ class IngestClient:
         if self.address is None:
             raise Unavailable(what="ingest", why="its address is not configured")
         try:
-            if self._kept is not None:
+            if self._channel is not None:
                 try:
-                    yield from _answers(call, self._kept)
+                    yield from _answers(call, self._channel)
                 except ServiceSilent:
-                    self._kept = None  # not closed, since other threads may use it too
+                    self._channel = None  # not closed, since other threads may use it too
                 else:
                     return
             channel = self._connected(self.address)
             yield from _answers(call, channel)
-            self._kept = channel
+            self._channel = channel
         except RemoteRefused as error:
             raise Refused(reason=error.reason, text=with_advice(error)) from error
 

@@ -283,8 +283,8 @@ class Puller:
         return handles
 
 
-def _unreadable(found: Iterable[Found]) -> Iterator[Unreadable]:
-    return (dataset for dataset in found if isinstance(dataset, Unreadable))
+def _unreadable(datasets: Iterable[Found]) -> Iterator[Unreadable]:
+    return (dataset for dataset in datasets if isinstance(dataset, Unreadable))
 
 
 def _unread(dataset: Unreadable) -> PullProgress:

@@ -183,8 +183,8 @@ class DataRebuilder:
 
     def _engine_gone(self, handle: DatasetHandle, stored: StoredTransform) -> EngineGone:
         """Build the error naming the missing engine and the block to reset to, before the first SetTransform."""
-        asked = stored.state.transform
-        assert asked is not None, "a transform block follows a SetTransform"
+        event = stored.state.transform
+        assert event is not None, "a transform block follows a SetTransform"
         links = blocks_between(self.datasets.reader(handle.id), handle.state.head, None)
         first = next(
             decoded.block for _, decoded, _ in links if isinstance(decoded.block.event, SetTransform)
@@ -192,7 +192,7 @@ class DataRebuilder:
         return EngineGone(
             dataset=handle.alias,
             block=str(stored.block_hash),
-            engine=" ".join(part for part in (asked.transform.engine, asked.transform.version) if part),
+            engine=" ".join(part for part in (event.transform.engine, event.transform.version) if part),
             before=str(first.prev_block_hash) if self.datasets.has_key(handle.id) else None,
         )
 

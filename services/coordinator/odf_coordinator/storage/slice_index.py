@@ -31,14 +31,14 @@ class Slices:
 
     def __init__(self, datasets: Datasets) -> None:
         self._datasets = datasets
-        self._known: dict[DatasetId, _Listing] = {}
+        self._listings: dict[DatasetId, _Listing] = {}
         self._lock = threading.Lock()
 
     @guarded
     def all(self, handle: DatasetHandle) -> tuple[DataSlice, ...]:
         """Return all slices, oldest first."""
         with self._lock:
-            before = self._known.get(handle.id)
+            before = self._listings.get(handle.id)
         new: list[DataSlice] = []
         old: tuple[DataSlice, ...] = ()
         for name, slice_ in self._backwards(handle):
@@ -49,17 +49,17 @@ class Slices:
                 new.append(slice_)
         slices = (*old, *reversed(new))
         with self._lock:
-            self._known[handle.id] = _Listing(head=handle.state.head, slices=slices)
+            self._listings[handle.id] = _Listing(head=handle.state.head, slices=slices)
         return slices
 
     def forget(self, dataset: DatasetId) -> None:
         """Drop the list of a deleted dataset."""
         with self._lock:
-            self._known.pop(dataset, None)
+            self._listings.pop(dataset, None)
 
     def __len__(self) -> int:
         """Return the number of cached lists."""
-        return len(self._known)
+        return len(self._listings)
 
     def paths(self, handle: DatasetHandle) -> tuple[Path, ...]:
         """Return the files of all slices, oldest first; raises `DataDropped`, `CopyLost`."""

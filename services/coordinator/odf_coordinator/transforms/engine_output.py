@@ -54,16 +54,16 @@ def validate(state: ChainState, response: TransformResponseSuccess, scratch: Pat
     )
 
 
-def _go_on(file: Path, known: pa.Schema, vocab: DatasetVocabulary) -> None:
+def _go_on(file: Path, dataset_schema: pa.Schema, vocab: DatasetVocabulary) -> None:
     """Rewrite the records if the dataset stores them with other types; an empty file has only its schema.
 
     A new column becomes nullable, whatever its type in the query: earlier records have no value.
     """
     schema = slice_schema(file)
-    wanted = with_new_columns(known, schema)
-    if aligned_schema(schema, wanted, vocab).equals(schema):
+    target = with_new_columns(dataset_schema, schema)
+    if aligned_schema(schema, target, vocab).equals(schema):
         return
-    records = align_to_schema(read_slice(file), wanted, vocab)
+    records = align_to_schema(read_slice(file), target, vocab)
     file.unlink()
     if len(records):
         write_slice(records, file)

@@ -51,21 +51,21 @@ class QueryMigrator:
             return tuple(events)
         with scratch_folder(self.datasets.blobs) as scratch:
             try:
-                made = self._migrated(handle.state, old, new, system_time, scratch)
+                migration = self._migrated(handle.state, old, new, system_time, scratch)
             except NotFound as error:
                 raise why_missing(self.datasets, (handle,), error) from error
-        if made is None:
+        if migration is None:
             return tuple(events)
-        schemas, executed = made
+        schemas, executed = migration
         log.info(
             "query migrated",
             dataset=handle.alias,
             dataset_id=str(handle.id),
             records=executed.new_data is not None,
         )
-        at = list(events).index(new) + 1
+        index = list(events).index(new) + 1
         # The schema goes first: nothing may come between the SetTransform and its migration.
-        return (*schemas, *events[:at], executed, *events[at:])
+        return (*schemas, *events[:index], executed, *events[index:])
 
     def _migrated(
         self, state: ChainState, old: SetTransform, new: SetTransform, system_time: Timestamp, scratch: Path
@@ -93,9 +93,9 @@ class QueryMigrator:
 
     def _refused(self, states: Mapping[DatasetId, ChainState], error: InvalidQuery) -> InvalidQuery:
         """Return why the state cannot be migrated, or what has to be pulled first."""
-        for dataset, seen in states.items():
+        for dataset, state in states.items():
             handle = self.datasets.by_id(dataset)
-            if handle is not None and handle.state.schema != seen.schema:
+            if handle is not None and handle.state.schema != state.schema:
                 text = f"{error}; the schema of {handle.alias} has changed: pull the derivative, then change its query"
                 return InvalidQuery(text=text)
         return error

@@ -207,9 +207,9 @@ class Transformer:
 
     def _require_kept(self, plan: Plan) -> None:
         """Raise `HeadMoved` if an input was reset while the engine was running."""
-        for dataset, seen in plan.sources.items():
+        for dataset, source in plan.sources.items():
             head = self._input(dataset).state.head
-            block = seen.state.head
+            block = source.state.head
             if head != block and not BlockIndex(self.datasets.reader(dataset), head).contains(block):
                 raise HeadMoved(dataset=str(dataset), expected=str(block), actual=str(head))
 

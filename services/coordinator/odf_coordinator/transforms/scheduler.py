@@ -118,8 +118,8 @@ class Scheduler:
 
     def problem_of(self, dataset: DatasetId) -> str:
         """Return why a derivative failed, or an empty string."""
-        known = self._problems.get(dataset)
-        return "" if known is None else known.text
+        problem = self._problems.get(dataset)
+        return "" if problem is None else problem.text
 
     def current_problem(self, dataset: DatasetId) -> Problem | None:
         """Return why a derivative makes no progress, including unreachable dependencies and a silent engine."""
@@ -132,8 +132,8 @@ class Scheduler:
 
     def missing_dependency(self, dataset: DatasetId) -> str:
         """Return which dependency of a transform is unavailable, or an empty string."""
-        known = self._lost.get(dataset)
-        return "" if known is None else known.text
+        problem = self._lost.get(dataset)
+        return "" if problem is None else problem.text
 
     @property
     def running(self) -> RunningTransforms:
@@ -145,25 +145,25 @@ class Scheduler:
         # Threads for stalled runs too: of those that make progress, `_take` lets `MAX_RUNS` run.
         with ThreadPoolExecutor(MAX_RUNS_WITH_STALLED, thread_name_prefix="transform") as pool:
             while not stop.is_set():
-                taken = self._take()
-                if taken is None:
+                run = self._take()
+                if run is None:
                     self._wait()
                 else:
-                    pool.submit(self._look, taken)
+                    pool.submit(self._look, run)
 
     def work(self) -> bool:
         """Run the next transform that is due; return whether there was one."""
-        taken = self._take()
-        if taken is None:
+        run = self._take()
+        if run is None:
             return False
-        self._look(taken)
+        self._look(run)
         return True
 
     def _take(self) -> tuple[int, DatasetId, bool] | None:
         """Take the next due derivative if there is room: its run number, id, and whether it is forced."""
         with self._changed:
-            taken = self._queue.pop(self._now()) if self._limit.room() > 0 else None
-            return None if taken is None else (self._limit.begin(), *taken)
+            due = self._queue.pop(self._now()) if self._limit.room() > 0 else None
+            return None if due is None else (self._limit.begin(), *due)
 
     def _silence(self, dataset: DatasetId) -> Problem | None:
         since = self.running.silent_since(dataset)
@@ -185,9 +185,9 @@ class Scheduler:
             if wait > 0:
                 self._changed.wait(wait)
 
-    def _look(self, taken: tuple[int, DatasetId, bool]) -> None:
+    def _look(self, run: tuple[int, DatasetId, bool]) -> None:
         """Run what `_take` returned."""
-        number, dataset, is_forced = taken
+        number, dataset, is_forced = run
         self._try(dataset, is_forced=is_forced)
         with self._changed:
             self._limit.end(number)
