@@ -50,17 +50,17 @@ def out_of_order(table: pa.Table, runs: Sequence[int] = ()) -> Mapping[str, Late
     lengths = runs or [len(table)]
     if sum(lengths) != len(table):
         raise InvalidInput(text=f"the runs have {sum(lengths)} records, the sample {len(table)}")
-    found = {}
+    lateness = {}
     for column in table.schema:
         if kind.is_timestamp(column.type) or kind.is_date(column.type):
             times = event_times(table, column.name)
-            late, at = NONE_LATE, 0
+            late, start = NONE_LATE, 0
             for length in lengths:
-                late = late.plus(_behind(times.slice(at, length)))
-                at += length
+                late = late.plus(_behind(times.slice(start, length)))
+                start += length
             if late.count:
-                found[column.name] = late
-    return found
+                lateness[column.name] = late
+    return lateness
 
 
 def _behind(times: pa.ChunkedArray) -> Lateness:

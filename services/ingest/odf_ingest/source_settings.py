@@ -202,13 +202,13 @@ class SourceSettings:
     @classmethod
     def from_plain(cls, plain: Mapping[str, object]) -> Self:
         """Build from keys such as `badRecords`; raises `InvalidInput` for an unknown key or a wrong value."""
-        known = {_key(field_.name): field_.name for field_ in fields(cls)}
+        names = {_key(field_.name): field_.name for field_ in fields(cls)}
         values: dict[str, object] = {}
         for key, value in plain.items():
-            if key not in known:
-                text = f"unknown setting of a source; choose from {', '.join(known)}"
+            if key not in names:
+                text = f"unknown setting of a source; choose from {', '.join(names)}"
                 raise InvalidInput(where=key, text=text)
-            values[known[key]] = _parsed(key, str(value), getattr(DEFAULTS, known[key]))
+            values[names[key]] = _parsed(key, str(value), getattr(DEFAULTS, names[key]))
         return cls(**values)  # type: ignore[arg-type]  # each was parsed to its default's type
 
     def plain(self) -> dict[str, object]:

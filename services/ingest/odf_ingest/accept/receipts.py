@@ -124,12 +124,12 @@ class Receipts:
         """
         folder = self._of(dataset)
         with durable.locked(folder / _LOCK):
-            known = self.find(dataset, receipt.id)
-            if known is not None and known.state is not State.REFUSED:
-                if known.digest != receipt.digest:
+            earlier = self.find(dataset, receipt.id)
+            if earlier is not None and earlier.state is not State.REFUSED:
+                if earlier.digest != receipt.digest:
                     text = "other content was pushed with this idempotency key; nothing of this push was accepted"
                     raise KeyReused(text=text, key=receipt.key)
-                return known
+                return earlier
             self._drop_batches(folder, receipt.id)
             numbers = [int(name.partition("-")[0]) for name in self._batches(folder)]
             if len(numbers) >= MAX_PENDING_PUSHES:
@@ -145,15 +145,15 @@ class Receipts:
     def pending(self, dataset: DatasetId) -> Sequence[PendingPush]:
         """Return the pushes to settle, in the order of acceptance; for the process that holds `working`."""
         folder = self._of(dataset)
-        found = []
+        pushes = []
         with durable.locked(folder / _LOCK):
             for name in self._batches(folder):
                 receipt = self.find(dataset, name.partition("-")[2].removesuffix(BATCH))
                 if receipt is None or receipt.is_settled:
                     (folder / name).unlink()  # left by a kill between the two steps of `accept` or `settle`
                 else:
-                    found.append(PendingPush(receipt=receipt, batch=folder / name))
-        return found
+                    pushes.append(PendingPush(receipt=receipt, batch=folder / name))
+        return pushes
 
     def settle(self, dataset: DatasetId, receipt: Receipt) -> None:
         """Store the outcome of a push, and delete its batch."""

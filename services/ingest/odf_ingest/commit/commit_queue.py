@@ -75,10 +75,10 @@ class CommitQueues:
     def queue(self, dataset: DatasetId) -> CommitQueue:
         """Return the dataset's queue."""
         with self._mutex:
-            known = self._queues.get(dataset)
-            if known is None:
-                known = self._queues[dataset] = CommitQueue(dataset, self._history(dataset), self._pools)
-            return known
+            queue = self._queues.get(dataset)
+            if queue is None:
+                queue = self._queues[dataset] = CommitQueue(dataset, self._history(dataset), self._pools)
+            return queue
 
     def forget(self, dataset: DatasetId) -> None:
         """Drop the queue and states of a deleted dataset."""

@@ -182,7 +182,7 @@ class BatchCommitter:
 
 def position_of(state: ChainState, source: str) -> SourcePosition:
     """Return a source's position in a state of the chain."""
-    known = state.source_states.get(source)
-    if known is None or known.kind != KIND:
+    source_state = state.source_states.get(source)
+    if source_state is None or source_state.kind != KIND:
         return SourcePosition()
-    return SourcePosition.parse(known.value)
+    return SourcePosition.parse(source_state.value)

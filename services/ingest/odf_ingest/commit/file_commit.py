@@ -156,8 +156,8 @@ def chosen_source(state: ChainState, name: str) -> AddPushSource:
     if not sources:
         raise InvalidInput(text="the dataset has no push source")
     if len(sources) > 1:
-        known = ", ".join(sorted(sources))
+        names = ", ".join(sorted(sources))
         raise InvalidInput(
-            text=f"the dataset has several push sources: {known}; name one (--source, ?sourceName=)"
+            text=f"the dataset has several push sources: {names}; name one (--source, ?sourceName=)"
         )
     return next(iter(sources.values()))

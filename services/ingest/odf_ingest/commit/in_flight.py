@@ -145,12 +145,12 @@ def _awaited(push: _Push, caller: _Caller) -> Outcome:
 
 def _are_same(left: BinaryIO, right: BinaryIO) -> bool:
     """Return whether two files have the same bytes, without using or changing their positions."""
-    at = 0
+    offset = 0
     try:
-        while chunk := os.pread(left.fileno(), CHUNK_BYTES, at):
-            if chunk != os.pread(right.fileno(), CHUNK_BYTES, at):
+        while chunk := os.pread(left.fileno(), CHUNK_BYTES, offset):
+            if chunk != os.pread(right.fileno(), CHUNK_BYTES, offset):
                 return False
-            at += len(chunk)
+            offset += len(chunk)
     except (ValueError, OSError):  # the other push has ended in the meantime and closed its file
         return False
-    return not os.pread(right.fileno(), 1, at)
+    return not os.pread(right.fileno(), 1, offset)

@@ -138,8 +138,8 @@ class SourcePosition:
         Of the files of one run only the last key is kept: it implies the others.
         """
         run = _run(key)
-        kept = self.receipts if run is None else [other for other in self.receipts if _run(other) != run]
-        receipts = (*kept, key)[-MAX_RECEIPTS:]
+        others = self.receipts if run is None else [other for other in self.receipts if _run(other) != run]
+        receipts = (*others, key)[-MAX_RECEIPTS:]
         digests = {**self.contents, key: content}
         contents = {receipt: digests[receipt] for receipt in receipts if digests.get(receipt)}
         return replace(self, receipts=receipts, contents=contents)
@@ -150,14 +150,14 @@ class SourcePosition:
         if placed is None:
             return key in self.receipts
         run, place = placed
-        known = [other for receipt in self.receipts if (other := run_and_place(receipt)) is not None]
-        return any(other == run and last >= place for other, last in known)
+        places = [other for receipt in self.receipts if (other := run_and_place(receipt)) is not None]
+        return any(other == run and last >= place for other, last in places)
 
 
 def next_in_run(position: SourcePosition, run: str) -> int:
     """Return the index of a run's first batch that is not known to be committed."""
-    known = [placed for receipt in position.receipts if (placed := run_and_place(receipt)) is not None]
-    return max((place + 1 for other, place in known if other == run), default=0)
+    places = [placed for receipt in position.receipts if (placed := run_and_place(receipt)) is not None]
+    return max((place + 1 for other, place in places if other == run), default=0)
 
 
 def _run(key: str) -> str | None:

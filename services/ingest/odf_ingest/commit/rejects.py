@@ -139,10 +139,10 @@ class RejectPolicy:
         """
         # Before the first batch the position has no offsets: use the batch's start.
         reading = reading_id(source, batch.topic, batch.topic_id)
-        ends = {(reading, number): at for number, at in batch.start.items()}
+        ends = {(reading, number): offset for number, offset in batch.start.items()}
         for name, topic in position.topics.items():
             reading = reading_id(source, name, topic.topic_id)
-            ends |= {(reading, number): at for number, at in topic.next.items()}
+            ends |= {(reading, number): offset for number, offset in topic.next.items()}
         letters = [
             DeadLetter(
                 topic=batch.topic,

@@ -83,9 +83,9 @@ class Drafter:
             if not prepared.is_state or state.schema is None:
                 return MergeResult(records=pa.table({}))
             records = _no_records(schema_of_event(state.schema), vocab)
-        taken = {vocab.offset_column, vocab.system_time_column} & set(records.column_names)
-        if taken:
-            raise InvalidInput(where=f"column {min(taken)}", text="the name belongs to a system column")
+        conflicts = {vocab.offset_column, vocab.system_time_column} & set(records.column_names)
+        if conflicts:
+            raise InvalidInput(where=f"column {min(conflicts)}", text="the name belongs to a system column")
         # Before merging, because merging compares, indexes and retracts records as the dataset stores them.
         records = _in_stored_types(records)
         if key_columns(prepared.source.merge):

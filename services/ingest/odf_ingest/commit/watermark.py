@@ -70,14 +70,14 @@ def greatest_counted(
     if latest is None or all(greatest <= latest for greatest in prepared.greatest.values()):
         return prepared.greatest
     assert prepared.records is not None
-    found: dict[int, int] = {}
-    at = 0
+    result: dict[int, int] = {}
+    start = 0
     for partition, count in prepared.rows.items():
-        greatest = max_event_time(prepared.records.slice(at, count), column, latest)
-        at += count
+        greatest = max_event_time(prepared.records.slice(start, count), column, latest)
+        start += count
         if greatest is not None:
-            found[partition] = greatest
-    return found
+            result[partition] = greatest
+    return result
 
 
 def lateness_of(merged: MergeResult, column: str, watermark: Timestamp | None) -> Lateness:
@@ -108,15 +108,15 @@ class LateRecords:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[tuple[DatasetId, str], Lateness] = defaultdict(Lateness)
+        self._lateness: dict[tuple[DatasetId, str], Lateness] = defaultdict(Lateness)
 
     def add(self, dataset: DatasetId, source: str, late: Lateness) -> None:
         """Count the late records of a committed batch."""
         if late.count:
             with self._lock:
-                self._known[dataset, source] = self._known[dataset, source].plus(late)
+                self._lateness[dataset, source] = self._lateness[dataset, source].plus(late)
 
     def of(self, dataset: DatasetId, source: str) -> Lateness:
         """Return those of a source."""
         with self._lock:
-            return self._known.get((dataset, source), Lateness())
+            return self._lateness.get((dataset, source), Lateness())

@@ -98,9 +98,9 @@ class Drains:
         """
         ends: dict[tuple[Key, int], int] = {}
         for key, topic in topics.items():
-            known = position_of(state, key.source).topics.get(topic.name)
+            position = position_of(state, key.source).topics.get(topic.name)
             try:
-                described = require_same(topic.name, topic.described, known)
+                described = require_same(topic.name, topic.described, position)
             except (TopicGone, TopicReplaced) as why:
                 raise stop_at(topic, why, dataset=entry.alias) from why
             ends |= {(key, number): end for number, end in described.high.items()}
@@ -120,10 +120,10 @@ class Drains:
         return waiting
 
     def _next(self, state: ChainState, topic: SourceTopic, number: int) -> int:
-        known = position_of(state, topic.source).topics.get(topic.name)
+        position = position_of(state, topic.source).topics.get(topic.name)
         starts = {} if isinstance(topic.described, OdfError) else topic.starts(topic.described)
         first = starts.get(number, 0)
-        return first if known is None else known.next.get(number, first)
+        return first if position is None else position.next.get(number, first)
 
     def _is_reached(self, key: Key, number: int, end: int) -> bool:
         """Return whether the partition was read to its end and everything is committed.

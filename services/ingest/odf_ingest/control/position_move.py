@@ -59,26 +59,26 @@ class PositionMove:
         if self.now is None:
             return position.without_topic(self.topic)
         now = self.now
-        known = position.topics.get(self.topic, TopicPosition(topic_id=now.topic_id))
-        next_ = self._chosen(known, now)
-        for number, at in next_.items():
+        before = position.topics.get(self.topic, TopicPosition(topic_id=now.topic_id))
+        next_ = self._chosen(before, now)
+        for number, offset in next_.items():
             low, high = now.low[number], now.high[number]
-            if not low <= at <= high:
-                text = f"partition {number} has offsets {low} to {high}, not {at}"
+            if not low <= offset <= high:
+                text = f"partition {number} has offsets {low} to {high}, not {offset}"
                 raise InvalidInput(where=f"topic {self.topic}", text=text)
-        greatest = {number: event_time for number, event_time in known.greatest.items() if number in now.low}
+        greatest = {number: event_time for number, event_time in before.greatest.items() if number in now.low}
         return position.with_topic(
             self.topic, TopicPosition(topic_id=now.topic_id, next=next_, greatest=greatest)
         )
 
-    def _chosen(self, known: TopicPosition, now: TopicInfo) -> dict[int, int]:
+    def _chosen(self, before: TopicPosition, now: TopicInfo) -> dict[int, int]:
         match self.start:
             case "earliest":
                 return dict(now.low)
             case "latest":
                 return dict(now.high)
             case "keep":
-                return {number: at for number, at in known.next.items() if number in now.low}
+                return {number: next_ for number, next_ in before.next.items() if number in now.low}
             case offset if re.fullmatch(OFFSET, offset) and len(now.low) == 1:
                 return dict.fromkeys(now.low, int(offset))
             case offsets if re.fullmatch(PARTITION_OFFSETS, offsets):

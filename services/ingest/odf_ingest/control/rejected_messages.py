@@ -122,10 +122,10 @@ class RejectedMessages:
             position = message_position(letter)
             if position in seen or handled.holds(position):
                 continue
-            asked = [location for location in locations if location.is_at(letter)]
-            if asked or not locations:
+            matches = [location for location in locations if location.is_at(letter)]
+            if matches or not locations:
                 seen.add(position)
-                missing -= set(asked)
+                missing -= set(matches)
                 yield letter
         if missing:
             first = min(missing, key=lambda location: (location.source, location.location))

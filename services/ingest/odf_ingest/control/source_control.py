@@ -169,9 +169,9 @@ class SourceControl:
             outcome = self._queues.commit(entry.dataset_id, self._move(topic, start))
             state, head = outcome.state, outcome.state.head
         self._resumed(key)
-        known = position_of(state, topic.source).topics.get(topic.name)
+        position = position_of(state, topic.source).topics.get(topic.name)
         return Resumed(
-            source=topic.source, topic=topic.name, head=head, next={} if known is None else known.next
+            source=topic.source, topic=topic.name, head=head, next={} if position is None else position.next
         )
 
     def _move(self, topic: SourceTopic, start: str) -> PositionMove:
@@ -264,8 +264,8 @@ class SourceControl:
         if "partitions" in changes:
             self._topics.cluster.add_partitions(topic, settings.partitions)
         if "retention" in changes:
-            kept = settings.retention
-            self._topics.cluster.set_retention(topic, int(kept) if kept.is_limited else None)
+            retention = settings.retention
+            self._topics.cluster.set_retention(topic, int(retention) if retention.is_limited else None)
 
     def _state(self, key: Key) -> str:
         record = self._owned.record(key)
@@ -275,19 +275,19 @@ class SourceControl:
 
     def _polled(self, dataset: DatasetId) -> SourceView:
         settings = load_settings(self._blobs, dataset, DEFAULT_SOURCE)
-        seen = self._schedule.view(dataset, seconds_of(settings.poll_interval))
+        view = self._schedule.view(dataset, seconds_of(settings.poll_interval))
         return SourceView(
             name=DEFAULT_SOURCE,
             topic="",
-            state=seen.state,
-            since=str(seen.last or ""),
-            why=str(seen.error or ""),
-            advice="" if seen.error is None else advice_while_retried(seen.error),
+            state=view.state,
+            since=str(view.last or ""),
+            why=str(view.error or ""),
+            advice="" if view.error is None else advice_while_retried(view.error),
             next={},
             waiting=None,
             settings=settings,
             late=self._queues.late.of(dataset, DEFAULT_SOURCE),
-            next_poll=str(seen.next or ""),
+            next_poll=str(view.next or ""),
         )
 
     def _require_resumable(self, key: Key, start: str, stop: Callable[[], SourceStopped | None]) -> None:
@@ -325,9 +325,9 @@ class SourceControl:
 
 def _stop_of(entry: CatalogEntry, state: ChainState, topic: SourceTopic) -> SourceStopped | None:
     """Return why a source cannot continue with its topic as it is now; None if it can, or if that is unknown."""
-    known = position_of(state, topic.source).topics.get(topic.name)
+    position = position_of(state, topic.source).topics.get(topic.name)
     try:
-        require_same(topic.name, topic.described, known)
+        require_same(topic.name, topic.described, position)
     except (TopicGone, TopicReplaced) as why:
         return stop_at(topic, why, dataset=entry.alias)
     except OdfError:
@@ -347,7 +347,7 @@ def _view(
     settings: SourceSettings,
     record: SourceRecord | None,
 ) -> SourceView:
-    known = None if topic is None else position_of(state, name).topics.get(topic.name)
+    position = None if topic is None else position_of(state, name).topics.get(topic.name)
     since = "" if record is None else datetime.fromtimestamp(record.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     why = ""
     if topic is None and settings.topics.patterns:
@@ -358,7 +358,7 @@ def _view(
         state=NO_TOPIC,
         since=since,
         why=why,
-        next={} if known is None else dict(known.next),
-        waiting=None if topic is None else messages_after(known, topic),
+        next={} if position is None else dict(position.next),
+        waiting=None if topic is None else messages_after(position, topic),
         settings=settings,
     )

@@ -21,12 +21,12 @@ def data_columns(schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
     return pa.schema([column for column in schema if column.name not in system])
 
 
-def align_columns(records: pa.Table, known: pa.Schema, vocab: DatasetVocabulary) -> pa.Table:
-    """Return the records with every data column of the schema `known`, in its order, then new columns.
+def align_columns(records: pa.Table, schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Table:
+    """Return the records with every data column of `schema`, in its order, then new columns.
 
     Missing optional columns are null. Raises `InvalidInput` for a required column that is missing or has nulls.
     """
-    data = data_columns(known, vocab)
+    data = data_columns(schema, vocab)
     for column in data:
         if column.name not in records.column_names:
             if not column.nullable:
@@ -39,13 +39,13 @@ def align_columns(records: pa.Table, known: pa.Schema, vocab: DatasetVocabulary)
     order = [*data.names, *new]
     ordered = records if order == records.column_names else records.select(order)
     # Null event times are filled after merging, which compares event times in their stored type.
-    event_time = [pa.field(c.name, c.type) for c in known if c.name == vocab.event_time_column]
+    event_time = [pa.field(c.name, c.type) for c in schema if c.name == vocab.event_time_column]
     return align_to_schema(ordered, pa.schema([*data, *event_time]), vocab)
 
 
-def _require_other_names(known: Sequence[str], new: Sequence[str]) -> None:
-    """Raise `InvalidInput` for a new column whose name differs from a known one only in case."""
-    spelled = {name.lower(): name for name in known}
+def _require_other_names(names: Sequence[str], new: Sequence[str]) -> None:
+    """Raise `InvalidInput` for a new column whose name differs from one of `names` only in case."""
+    spelled = {name.lower(): name for name in names}
     for name in new:
         if name.lower() in spelled:
             text = f"the dataset spells it {spelled[name.lower()]}, and SQL cannot distinguish the two"

@@ -58,14 +58,14 @@ class CurrentRows:
         return rows
 
     def _some(self, keys: Keys) -> list[pa.Table]:
-        found = []
+        matches = []
         for run in reversed(self.store.runs):
             rows = run.find(keys)
             is_here = rows >= 0
             if is_here.any():
-                found.append((run, rows[is_here]))
+                matches.append((run, rows[is_here]))
                 keys = keys[~is_here]
-        return take(found)
+        return take(matches)
 
 
 def _is_newest(runs: Sequence[Keys]) -> npt.NDArray[np.bool_]:

@@ -80,9 +80,9 @@ class DatasetHistory:
         self._slice_path = slice_path
         self._folder = folder
         self._mutex = threading.Lock()  # of the next two
-        self._seen: dict[Strings, KeptIndex[KeyIndex]] = {}
+        self._keys: dict[Strings, KeptIndex[KeyIndex]] = {}
         self._rows: dict[Strings, KeptIndex[CurrentRows]] = {}
-        self._kept: _CachedSlice | None = None
+        self._cached_slice: _CachedSlice | None = None
 
     def at(self, state: ChainState) -> "HistoryAt":
         """Return the dataset's content at a state of its chain."""
@@ -91,15 +91,17 @@ class DatasetHistory:
     def written(self, name: Multihash, written: SliceRecords) -> None:
         """Cache the part of a just written slice that the next batch needs."""
         with self._mutex:
-            has_rows, seen = bool(self._rows), list(self._seen)
+            has_rows, keys = bool(self._rows), list(self._keys)
         if has_rows:
             records = without_dictionaries(written.records)
-            self._kept = _CachedSlice(name, replace(written, records=records), None)
+            self._cached_slice = _CachedSlice(name, replace(written, records=records), None)
         else:
-            wanted = frozenset(column for key in seen for column in key)
+            columns = frozenset(column for key in keys for column in key)
             records = written.records
-            records = records.select([column for column in records.column_names if column in wanted])
-            self._kept = _CachedSlice(name, replace(written, records=without_dictionaries(records)), wanted)
+            records = records.select([column for column in records.column_names if column in columns])
+            self._cached_slice = _CachedSlice(
+                name, replace(written, records=without_dictionaries(records)), columns
+            )
 
     def catch_up(
         self,
@@ -121,7 +123,7 @@ class DatasetHistory:
         index: KeptIndex[KeyIndex] | KeptIndex[CurrentRows] | None
         match merge:
             case MergeStrategyLedger(primary_key=key):
-                index = self._seen.get(key)
+                index = self._keys.get(key)
             case MergeStrategySnapshot(primary_key=key) | MergeStrategyUpsertStream(primary_key=key):
                 index = self._rows.get(key)
             case _:
@@ -130,30 +132,30 @@ class DatasetHistory:
 
     def fresh(self, state: ChainState, key: Strings, keys: Keys) -> Fresh:
         """Return the index of the first record of each key that is new, ascending; and those keys, sorted."""
-        index = self._seen.get(key)
+        index = self._keys.get(key)
         if index is None:
             raise IndexBehind
-        return index.look_up(state, lambda known: known.fresh(keys))
+        return index.look_up(state, lambda key_index: key_index.fresh(keys))
 
     def current(self, state: ChainState, key: Strings, keys: Keys | None) -> pa.Table:
         """Return the last record of each key, or of `keys`, unless it was retracted."""
         index = self._rows.get(key)
         if index is None:
             raise IndexBehind
-        return index.look_up(state, lambda known: known.current(keys))
+        return index.look_up(state, lambda rows: rows.current(keys))
 
     def _key_index(self, key: Strings, state: ChainState) -> KeptIndex[KeyIndex]:
         def add(index: KeyIndex, new: SliceRecords, head: str, _: DatasetVocabulary) -> None:
             records = with_keys(new.records, key)
             if len(records):
-                known = new.keys.get(key)
-                index.add(index.fresh(key_array(records, key))[1] if known is None else known, head)
+                fresh = new.keys.get(key)
+                index.add(index.fresh(key_array(records, key))[1] if fresh is None else fresh, head)
 
         with self._mutex:
-            if key not in self._seen:
+            if key not in self._keys:
                 kind = Kind(name="keys", columns=key, begin=KeyIndex, add=add)
-                self._seen[key] = KeptIndex(kind, self._store(kind.name, key, state), self)
-            return self._seen[key]
+                self._keys[key] = KeptIndex(kind, self._store(kind.name, key, state), self)
+            return self._keys[key]
 
     def _row_index(self, key: Strings, state: ChainState) -> KeptIndex[CurrentRows]:
         def begin(store: RunStore) -> CurrentRows:
@@ -206,9 +208,9 @@ class DatasetHistory:
         self, slices: Sequence[Slice], columns: Strings | None
     ) -> Iterator[tuple[int, str, SliceRecords]]:
         """Yield how many slices were read, the block of the last, and their records; small slices combined."""
-        kept = self._kept
-        if kept is not None and kept.has([slice_.name for slice_ in slices], columns):
-            yield 1, slices[-1].block, kept.slice
+        cached = self._cached_slice
+        if cached is not None and cached.has([slice_.name for slice_ in slices], columns):
+            yield 1, slices[-1].block, cached.slice
             return
         tables: list[pa.Table] = []
         rows = 0

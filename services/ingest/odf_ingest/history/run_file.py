@@ -86,12 +86,12 @@ class _Directory:
         """Return the directory in `content`, without copying arrays. Raises `ValueError` or `TypeError`."""
         facts = _Facts(**json.loads(content[:facts_size].to_pybytes()))
         dtype: np.dtype[Any] = np.dtype(facts.dtype)
-        at = facts_size
+        offset = facts_size
         arrays = []
         counts = ((_BLOCK, facts.blocks), (_CHECKSUM, facts.chunks), (dtype, facts.chunks), (dtype, 1))
         for kind, count in counts:
-            arrays.append(np.frombuffer(content, kind, count, at))
-            at += count * kind.itemsize
+            arrays.append(np.frombuffer(content, kind, count, offset))
+            offset += count * kind.itemsize
         blocks, chunks, first, last = arrays
         return cls(facts=facts, blocks=blocks, chunks=chunks, first=first, last=last)
 
@@ -111,7 +111,7 @@ class RunWriter:
         self._waiting = 0  # rows
         self._block_rows = 0
         self._blocks: list[tuple[int, int, int]] = []  # as `_BLOCK`
-        self._at = 0
+        self._position = 0
 
     def add(self, keys: Keys, rows: pa.Table | None) -> None:
         """Add keys, all greater than those before, and their rows."""
@@ -122,8 +122,8 @@ class RunWriter:
             return
         # Once per run: all blocks but the last have as many rows, so a row's number leads to its block.
         if self._block_rows == 0:
-            wanted = BLOCK_BYTES * len(rows) // max(rows.nbytes, 1)
-            self._block_rows = min(max(wanted, 1), MAX_BLOCK_ROWS)
+            count = BLOCK_BYTES * len(rows) // max(rows.nbytes, 1)
+            self._block_rows = min(max(count, 1), MAX_BLOCK_ROWS)
         self._rows.append(rows)
         self._waiting += len(rows)
         if self._waiting >= self._block_rows:
@@ -145,7 +145,7 @@ class RunWriter:
 
     def _keys_written(self) -> _Directory:
         """Write the keys, and return the directory."""
-        keys_at, size = self._at, self._dtype.itemsize
+        keys_at, size = self._position, self._dtype.itemsize
         first, chunks = [], []
         self._keys.seek(0)
         while chunk := self._keys.read(KEYS_PER_CHUNK * size):
@@ -179,17 +179,17 @@ class RunWriter:
             (batch,) = rows.slice(start, min(step, end - start)).to_batches()
             content = batch.serialize()
             self._pad()
-            self._blocks.append((self._at, content.size, zlib.crc32(content)))
+            self._blocks.append((self._position, content.size, zlib.crc32(content)))
             self._write(content)
         self._rows = [rows.slice(end)] if end < len(rows) else []
         self._waiting = len(rows) - end
 
     def _pad(self) -> None:
-        self._write(bytes(-self._at % _ALIGNMENT))
+        self._write(bytes(-self._position % _ALIGNMENT))
 
     def _write(self, content: bytes | pa.Buffer) -> None:
         self._file.write(content)
-        self._at += len(content)
+        self._position += len(content)
 
 
 class Run:
@@ -302,8 +302,8 @@ class Run:
         return chunk
 
     def _block(self, number: int) -> pa.RecordBatch:
-        at, size, checksum = self._directory.blocks.item(number)
-        content = self.content.slice(at, size)
+        start, size, checksum = self._directory.blocks.item(number)
+        content = self.content.slice(start, size)
         if not self._block_checked[number]:
             if zlib.crc32(content) != checksum:
                 raise RunDamaged(self, f"block {number}: the checksum is wrong")
@@ -311,14 +311,14 @@ class Run:
         return pa.ipc.read_record_batch(content, self._schema)
 
 
-def take(found: Iterable[tuple[Run, Places]]) -> list[pa.Table]:
+def take(matches: Iterable[tuple[Run, Places]]) -> list[pa.Table]:
     """Return rows of runs by their ascending indices, at least one of each run; a table for runs of one schema.
 
     What it costs to take rows from a table hardly depends on how many runs its blocks are from.
     """
     tables: list[tuple[pa.Schema, list[pa.RecordBatch], list[Places]]] = []
     before = 0  # rows in the blocks of the last table
-    for run, rows in found:
+    for run, rows in matches:
         if not tables or not tables[-1][0].equals(run.schema):
             tables.append((run.schema, [], []))
             before = 0

@@ -130,15 +130,15 @@ def _faults(
     name = vocab.operation_type_column
     if name not in new.column_names or not pa.types.is_integer(new.column(name).type):
         return {}
-    known = pa.array([int(op) for op in Operation]).cast(new.column(name).type)
-    wrong = np.flatnonzero(~pc.is_in(new.column(name), value_set=known).to_numpy())
+    codes = pa.array([int(op) for op in Operation]).cast(new.column(name).type)
+    wrong = np.flatnonzero(~pc.is_in(new.column(name), value_set=codes).to_numpy())
     return {int(row): _fault(name, new.column(name)[row].as_py()) for row in wrong}
 
 
-def _fault(name: str, found: int | None) -> str:
-    if found is None:
+def _fault(name: str, operation: int | None) -> str:
+    if operation is None:
         return f"has no operation in {name}"
-    return f"column {name}: {found} is not an operation; 0 is +A, 1 is -R, 2 is -C, 3 is +C"
+    return f"column {name}: {operation} is not an operation; 0 is +A, 1 is -R, 2 is -C, 3 is +C"
 
 
 def operations(table: pa.Table, name: str) -> pa.Array:

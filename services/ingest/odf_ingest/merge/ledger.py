@@ -24,7 +24,7 @@ def _(
 ) -> MergeResult:
     keys = key_array(new, strategy.primary_key)
     indices, fresh = history.fresh(strategy.primary_key, keys)
-    kept = new if len(indices) == len(new) else new.take(pa.array(indices))
+    records = new if len(indices) == len(new) else new.take(pa.array(indices))
     return MergeResult(
-        records=by_event_time(kept, vocab.event_time_column), keys={strategy.primary_key: fresh}
+        records=by_event_time(records, vocab.event_time_column), keys={strategy.primary_key: fresh}
     )

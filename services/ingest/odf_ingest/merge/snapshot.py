@@ -37,11 +37,11 @@ def _(
             text="the snapshot has no records, which this source refuses (emptySnapshot: refuse)"
         )
     sorting = begin_sorting(new, key) if len(new) else None
-    known = history.current(key)
-    if len(new) == 0 and len(known) == 0:
+    current = history.current(key)
+    if len(new) == 0 and len(current) == 0:
         return MergeResult(records=new)  # the dataset may not have the key's columns yet
     merged = difference(
-        known,
+        current,
         new,
         key=key,
         sorting=sorting,
@@ -49,7 +49,7 @@ def _(
         event_time=vocab.event_time_column,
         retracts_missing=True,
     )
-    _check_share(merged, len(known), settings)
+    _check_share(merged, len(current), settings)
     return merged
 
 

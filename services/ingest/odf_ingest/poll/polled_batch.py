@@ -184,10 +184,14 @@ def require_rejectable(state: ChainState, settings: SourceSettings) -> None:
 def position_of(state: ChainState, read_files: ReadFiles | None) -> PollPosition:
     """Return what a chain says was read; `read_files` is for sources whose position is a set of files."""
     files = {} if read_files is None else read_files.at(state.head)
-    known = state.source_states.get(DEFAULT_SOURCE)
-    progress = source_progress(known) if known is not None and known.kind == POLLED else SourceProgress()
+    source_state = state.source_states.get(DEFAULT_SOURCE)
+    progress = (
+        source_progress(source_state)
+        if source_state is not None and source_state.kind == POLLED
+        else SourceProgress()
+    )
     return PollPosition(
-        last=without_count(known), files=files, rejected=progress.rejected, retried=progress.retried
+        last=without_count(source_state), files=files, rejected=progress.rejected, retried=progress.retried
     )
 
 

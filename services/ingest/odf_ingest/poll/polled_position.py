@@ -151,20 +151,20 @@ def last_content(state: ChainState, read: ReadBlock, step: FetchStep) -> SourceS
 
     They are compared only if the source was defined again since: usually one block is read.
     """
-    known = without_count(state.source_states.get(DEFAULT_SOURCE))
-    if known is None or known.kind not in OF_CONTENT or _identity(step) is None:
+    last = without_count(state.source_states.get(DEFAULT_SOURCE))
+    if last is None or last.kind not in OF_CONTENT or _identity(step) is None:
         return None
     is_defined_again = is_found = False
     for _, decoded, _ in iterate(read, state.head):
         event = decoded.block.event
         match event:
             case SetPollingSource(fetch=fetch) if is_found:
-                return known if _identity(fetch) == _identity(step) else None
+                return last if _identity(fetch) == _identity(step) else None
             case SetPollingSource() | DisablePollingSource():
                 is_defined_again = True
             case _ if _state_in(event) is not None:
                 if not is_defined_again:
-                    return known
+                    return last
                 is_found = True
     return None
 

@@ -172,8 +172,8 @@ class Poller:
 
         with _masked(secrets), scratch_folder(self._blobs) as folder:
             context = self._context(state, kept, folder, _Caller(masked, caller.is_wanted))
-            with closing(fetch(step, context)) as found:
-                return self._commit(state, kept, context, found)
+            with closing(fetch(step, context)) as results:
+                return self._commit(state, kept, context, results)
 
     def _commit(
         self,

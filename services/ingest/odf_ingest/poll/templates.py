@@ -119,5 +119,5 @@ def _mapped(value: S, change: Callable[[str], str]) -> S:
     elif is_dataclass(value) and not isinstance(value, type):
         changed = {field.name: _mapped(getattr(value, field.name), change) for field in fields(value)}
         result = replace(value, **changed)
-    found: S = result
-    return found
+    part: S = result
+    return part

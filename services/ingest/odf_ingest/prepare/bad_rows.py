@@ -59,13 +59,13 @@ class TextRows:
 
     def __init__(self, records: FileRecords) -> None:
         self.records = records
-        self._kept = np.arange(len(records.places))
+        self._indices = np.arange(len(records.places))
         self._reasons: dict[int, str] = {}
 
     def read(self, schema: pa.Schema | None, *, is_declared: bool) -> pa.Table | None:
         """Return the rows that can be read; None if there are none."""
         read, step = (read_records if is_declared else read_inferred), self.records.step
-        tables, kept = [], []
+        tables, indices = [], []
         for start in range(0, len(self.records.places), RECORDS_PER_READ):
             outcome = isolate_bad_records(
                 self.records.messages(start, start + RECORDS_PER_READ),
@@ -75,19 +75,19 @@ class TextRows:
             self._reasons |= {start + row: reason for row, reason in outcome.bad.items()}
             if outcome.table is not None:
                 tables.append(outcome.table)
-                kept.append(start + outcome.kept)
+                indices.append(start + outcome.kept)
         if not tables:
             return None
-        self._kept = np.concatenate(kept)
+        self._indices = np.concatenate(indices)
         return pa.concat_tables(tables, promote_options="permissive")
 
     def without(self, table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
         """Return the table, which has the rows left so far, without those of `faults`."""
         if not faults:
             return table
-        self._reasons |= {int(self._kept[row]): reason for row, reason in faults.items()}
+        self._reasons |= {int(self._indices[row]): reason for row, reason in faults.items()}
         good = np.setdiff1d(np.arange(len(table)), list(faults))
-        self._kept = self._kept[good]
+        self._indices = self._indices[good]
         return table.take(pa.array(good))
 
     @property
@@ -113,15 +113,15 @@ class RejectedRows:
         self._file = file
         self._has_bad = False
 
-    def infer(self, known: pa.Schema | None) -> pa.Schema | None:
+    def infer(self, base: pa.Schema | None) -> pa.Schema | None:
         """Return the columns of the file, of its good rows if it has bad ones; raises `InvalidInput` if it has none."""
         try:
-            return infer_batch(self._step, self._file.read_bytes(), known)
+            return infer_batch(self._step, self._file.read_bytes(), base)
         except InvalidInput:
             if self._rows is None:
                 raise
             records = self._rows.records
-            return infer_records(records.step, records.messages(0, len(records.places)), known)
+            return infer_records(records.step, records.messages(0, len(records.places)), base)
 
     def read(self, schema: pa.Schema | None, *, is_declared: bool) -> pa.Table:
         """Return the good rows; raises `InvalidInput` if the file is refused."""

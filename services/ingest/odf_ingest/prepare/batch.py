@@ -38,16 +38,16 @@ class SkipSearch:
 
     def is_over(self, position: Mapping[int, int]) -> bool:
         """Return whether the search is complete at a position."""
-        return all(at >= self.until.get(number, 0) for number, at in position.items())
+        return all(offset >= self.until.get(number, 0) for number, offset in position.items())
 
-    def finish(self, found: MessagePosition | Exception | None) -> None:
+    def finish(self, result: MessagePosition | Exception | None) -> None:
         """Set the result for the waiting command; only the first one counts."""
         if self.found.done():
             return
-        if isinstance(found, Exception):
-            self.found.set_exception(found)
+        if isinstance(result, Exception):
+            self.found.set_exception(result)
         else:
-            self.found.set_result(found)
+            self.found.set_result(result)
 
     def doubled(self, count: int) -> Self:
         """Return the search after a batch of `count` messages that was too short to decide."""
@@ -156,7 +156,7 @@ class MessageBatch:
         """
         stops: list[int] = []
         for part in self.parts:
-            good = [index for index, at in enumerate(part.offsets) if (part.partition, at) not in bad]
+            good = [index for index, offset in enumerate(part.offsets) if (part.partition, offset) not in bad]
             stops.append(good[record] if record < len(good) else len(part.values))
             if stops[-1] < len(part.values):
                 break
@@ -168,7 +168,7 @@ class MessageBatch:
         return self._until(
             [
                 next(
-                    (index for index, at in enumerate(part.offsets) if (part.partition, at) in bad),
+                    (index for index, offset in enumerate(part.offsets) if (part.partition, offset) in bad),
                     len(part.values),
                 )
                 for part in self.parts
@@ -183,7 +183,7 @@ class MessageBatch:
             if stop:
                 parts.append(part.between(0, stop))
                 end[part.partition] = part.offsets[stop - 1] + 1
-        cut = {number for number, at in end.items() if at != self.end[number]}
+        cut = {number for number, offset in end.items() if offset != self.end[number]}
         size = sum(int(part.sizes[-1]) for part in parts)
         return (
             replace(self, parts=tuple(parts), end=end, size=size, unread=self.unread | cut) if parts else None

@@ -61,7 +61,7 @@ def _typed(column: pa.Field, vocab: DatasetVocabulary, *, carries: bool) -> pa.F
 
 def _refused(columns: pa.Schema, vocab: DatasetVocabulary, *, carries: bool) -> dict[str, str]:
     own = {vocab.event_time_column} | ({vocab.operation_type_column} if carries else set())
-    taken = {
+    system = {
         name.lower(): name for name in (getattr(vocab, vocab_field.name) for vocab_field in fields(vocab))
     }
     seen: dict[str, str] = {}
@@ -70,9 +70,9 @@ def _refused(columns: pa.Schema, vocab: DatasetVocabulary, *, carries: bool) -> 
         lower = name.lower()
         if not name.strip():
             refused[name] = "its name is empty"
-        elif lower in taken and name not in own:
+        elif lower in system and name not in own:
             refused[name] = (
-                f"the name belongs to system column {taken[lower]}; declare a schema, or rename that by SetVocab"
+                f"the name belongs to system column {system[lower]}; declare a schema, or rename that by SetVocab"
             )
         elif lower in seen:
             refused[name] = f"SQL cannot distinguish it from {seen[lower]}; declare a schema"

@@ -98,7 +98,7 @@ def deletions(plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array)
     """Return a retraction per tombstone, `rows` of the part, with its key or nulls; and why some are invalid."""
     assert isinstance(plan.source.merge, MergeStrategyUpsertStream)
     operation = plan.vocab.operation_type_column
-    fields = {field.name: field for field in plan.schema or plan.known or ()}
+    fields = {field.name: field for field in plan.schema or plan.dataset_schema or ()}
     arrays = {name: pa.nulls(len(rows), field.type) for name, field in fields.items()}
     faults: Faults = {}
     for name, (values, wrong) in _keys(plan, columns, part, rows).items():
@@ -146,20 +146,20 @@ def _keys(plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array) -> 
         return {name: _of_text(values, _field(plan, name), "its key")}
     step = _KEYS[columns.key_format]
     schema = pa.schema([(name, _field(plan, name).type) for name in columns.keys])
-    given = np.array([row for row, value in enumerate(values) if value is not None], np.int64)
+    present = np.array([row for row, value in enumerate(values) if value is not None], np.int64)
     outcome = isolate_bad_records(
-        [values[row] for row in given],
+        [values[row] for row in present],
         lambda some: read_records(step, some, schema),
         lambda some: suspects(step, some, schema),
     )
-    faults = {int(given[index]): f"its key: {reason}" for index, reason in outcome.bad.items()}
+    faults = {int(present[index]): f"its key: {reason}" for index, reason in outcome.bad.items()}
     if outcome.table is None:
         return {field.name: (pa.chunked_array([pa.nulls(len(rows), field.type)]), faults) for field in schema}
     indices: list[int | None] = [None] * len(values)
-    for index, row in enumerate(given[outcome.kept]):
+    for index, row in enumerate(present[outcome.kept]):
         indices[row] = index
-    taken = outcome.table.take(pa.array(indices, pa.int64()))
-    return {name: (taken.column(name), faults) for name in columns.keys}
+    table = outcome.table.take(pa.array(indices, pa.int64()))
+    return {name: (table.column(name), faults) for name in columns.keys}
 
 
 def _of_text(values: Sequence[bytes | None], field: pa.Field, what: str) -> _Column:
@@ -217,7 +217,7 @@ def _holds_time(type_: pa.DataType) -> bool:
 
 def _field(plan: Plan, name: str, usual: pa.DataType | None = None) -> pa.Field:
     """Return a declared or known column, else a nullable one of the `usual` type (a string)."""
-    for schema in (plan.schema, plan.known):
+    for schema in (plan.schema, plan.dataset_schema):
         if schema is not None and name in schema.names:
             return schema.field(name)
     return pa.field(name, usual or pa.string())

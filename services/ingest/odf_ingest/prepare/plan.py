@@ -22,7 +22,7 @@ from odf_ingest.read.input_format import InputFormat
 class Plan:
     """How a source's batches are read: the source, the vocabulary, and its declared schema.
 
-    A source without a schema continues with the columns `known` in the dataset, and may add to them.
+    A source without a schema continues with the columns of `dataset_schema`, and may add to them.
     `also_required`: columns that the dataset requires and the source does not. The source's query is canceled once
     `is_wanted` returns False.
     """
@@ -30,7 +30,7 @@ class Plan:
     source: AddPushSource
     vocab: DatasetVocabulary
     schema: pa.Schema | None
-    known: pa.Schema | None = None
+    dataset_schema: pa.Schema | None = None
     also_required: tuple[str, ...] = ()
     is_wanted: IsWanted = field(default=always, compare=False)
 
@@ -80,14 +80,14 @@ def plan_of(state: ChainState, source: AddPushSource, messages: MessageColumns =
     plan = Plan(source=source, vocab=state.vocabulary, schema=declared_schema(source.read))
     if state.schema is None:
         return plan
-    known = schema_of_event(state.schema)
-    data = data_columns(known, plan.vocab)
+    schema = schema_of_event(state.schema)
+    data = data_columns(schema, plan.vocab)
     required = tuple(f.name for f in data if not f.nullable and f.name not in plan.required)
     if plan.schema is not None or source.preprocess is not None:
         return replace(plan, also_required=required)
     own = {*data.names, plan.vocab.event_time_column}
-    fields = [pa.field(column.name, column.type) for column in known if column.name in own]
-    return replace(plan, known=pa.schema(fields), also_required=required)
+    fields = [pa.field(column.name, column.type) for column in schema if column.name in own]
+    return replace(plan, dataset_schema=pa.schema(fields), also_required=required)
 
 
 def _check_flat(schema: pa.Schema) -> None:

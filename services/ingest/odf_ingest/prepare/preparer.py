@@ -114,9 +114,9 @@ class Preparer:
         if plan.schema is not None:
             columns = Columns(schema=plan.schema)
         elif rejected is None:
-            columns = _inferred(plan, infer_batch(step, batch.file.read_bytes(), plan.known))
+            columns = _inferred(plan, infer_batch(step, batch.file.read_bytes(), plan.dataset_schema))
         else:
-            columns = _inferred(plan, rejected.infer(plan.known))
+            columns = _inferred(plan, rejected.infer(plan.dataset_schema))
         if rejected is None:
             table = read_file(step, batch.file, columns.schema)
             records = self._whole(plan, columns, table, RefusedRows(step, batch.file.read_bytes))
@@ -140,7 +140,7 @@ class Preparer:
         columns = Columns(schema=plan.schema)
         if plan.schema is None:
             values = rows.records.messages(0, len(rows.records.places))
-            columns = _inferred(plan, infer_records(rows.records.step, values, plan.known))
+            columns = _inferred(plan, infer_records(rows.records.step, values, plan.dataset_schema))
         table = rows.read(columns.schema, is_declared=plan.schema is not None)
         records = None if table is None else self._whole(plan, columns, table, rows)
         return PreparedRecords(
@@ -152,7 +152,7 @@ class Preparer:
         if plan.schema is not None or plan.takes_whole_batches:
             return Columns(schema=plan.schema)
         values = [value for part in batch.parts for value in part.values if value is not None]
-        return _inferred(plan, infer_records(plan.source.read, values, plan.known))
+        return _inferred(plan, infer_records(plan.source.read, values, plan.dataset_schema))
 
     def _part(
         self, plan: Plan, columns: Columns, part: Part, messages: MessageColumns
@@ -171,7 +171,7 @@ class Preparer:
         step = plan.source.read
         try:
             if plan.schema is None:
-                columns = _inferred(plan, infer_batch(step, value, plan.known))
+                columns = _inferred(plan, infer_batch(step, value, plan.dataset_schema))
             table = read_batch(step, value, columns.schema)
             return self._whole(plan, columns, table, RefusedRows(step, lambda: value)), {}
         except InvalidInput as error:
@@ -209,13 +209,13 @@ class Preparer:
         """Return the records of messages with a value, and retractions for those without."""
         tombstones = np.array(sorted(part.values.empty), np.int64)
         bad = {row: reason for row, reason in bad.items() if row not in part.values.empty}
-        kept = np.setdiff1d(np.arange(len(part.values)), [*tombstones, *bad])
+        indices = np.setdiff1d(np.arange(len(part.values)), [*tombstones, *bad])
         deleted, faults = deletions(plan, messages, part, tombstones)
         name = plan.vocab.event_time_column
         if name not in deleted.column_names:
             deleted = with_event_time(deleted, name, _timestamps(part)[tombstones])
         deleted, places, bad = _without(_as_kept(deleted), tombstones, faults, bad)
-        return in_order(records, kept, deleted, places, plan.vocab.operation_type_column), bad
+        return in_order(records, indices, deleted, places, plan.vocab.operation_type_column), bad
 
     def _records(
         self, plan: Plan, columns: Columns, part: Part, messages: MessageColumns
@@ -234,8 +234,8 @@ class Preparer:
         table, wrong = with_message_columns(table, plan, messages, part, outcome.kept)
         faults |= wrong
         if plan.source.preprocess is not None:
-            table, kept, bad = _without(table, outcome.kept, faults, outcome.bad)
-            return self._queried(plan, part, _without_empty_event_time(plan, table), kept, bad)
+            table, indices, bad = _without(table, outcome.kept, faults, outcome.bad)
+            return self._queried(plan, part, _without_empty_event_time(plan, table), indices, bad)
         name = plan.vocab.event_time_column
         # A declared event time column must have a value; otherwise a missing one is the message's timestamp.
         is_declared = plan.schema is not None and name in plan.schema.names
@@ -254,7 +254,7 @@ class Preparer:
         plan: Plan,
         part: Part,
         table: pa.Table,
-        kept: npt.NDArray[np.int64],
+        indices: npt.NDArray[np.int64],
         bad: Mapping[int, str],
     ) -> tuple[pa.Table | None, Mapping[int, str]]:
         """Return the output of the source's SQL; messages for which it fails are bad, unless it always fails."""
@@ -277,7 +277,7 @@ class Preparer:
             # A query that fails even without records is an error of the source: raise it.
             self._preprocessed(plan, table.slice(0, 0))
         outcome = isolate_bad_records(rows, query, lambda _: {}, chunk=len(table))
-        failed = {int(kept[row]): reason for row, reason in outcome.bad.items()}
+        failed = {int(indices[row]): reason for row, reason in outcome.bad.items()}
         return outcome.table, {**bad, **failed}
 
     def _preprocessed(self, plan: Plan, table: pa.Table) -> pa.Table | None:
@@ -292,14 +292,14 @@ def _inferred(plan: Plan, inferred: pa.Schema | None) -> Columns:
 
 
 def _without(
-    table: pa.Table, kept: npt.NDArray[np.int64], faults: Mapping[int, str], bad: Mapping[int, str]
+    table: pa.Table, indices: npt.NDArray[np.int64], faults: Mapping[int, str], bad: Mapping[int, str]
 ) -> tuple[pa.Table, npt.NDArray[np.int64], Mapping[int, str]]:
     """Return the good records, their indices in the input, and all bad messages by index."""
     if not faults:
-        return table, kept, bad
+        return table, indices, bad
     good = np.setdiff1d(np.arange(len(table)), list(faults))
-    more = {int(kept[row]): reason for row, reason in faults.items()}
-    return table.take(pa.array(good)), kept[good], {**bad, **more}
+    more = {int(indices[row]): reason for row, reason in faults.items()}
+    return table.take(pa.array(good)), indices[good], {**bad, **more}
 
 
 def _as_kept(table: pa.Table) -> pa.Table:

@@ -74,8 +74,8 @@ class PushReader:
     def step(self, stop: threading.Event) -> None:
         """Execute requests, poll messages, and start full batches."""
         self._meet_requests()
-        taken = keep_trying(self._take, stop)
-        for client, some in taken or ():
+        batches = keep_trying(self._take, stop)
+        for client, some in batches or ():
             self._sort(client, some)
         keep_trying(self._advance, stop)
 
@@ -126,7 +126,7 @@ class PushReader:
         elif pauses_source(error):
             self.request(lambda: self._owned.failed(source, error, source.search))
         elif isinstance(error, AwaitingCorrection) and not is_the_half:
-            wait = Wait(seen=error.end, tries=error.tries + 1, why=error.why, first=first)
+            wait = Wait(end=error.end, tries=error.tries + 1, why=error.why, first=first)
             doubled = None if search is None else search.doubled(batch.count)
             self.request(lambda: self._owned.reopen(source, wait, doubled))
         elif search is not None and batch.count > 1:
@@ -172,14 +172,14 @@ class PushReader:
         count = max(1, min(MESSAGES_PER_POLL, int(self._slice_max_bytes / self._mean_size)))
         return self._clients.take(count, wait)
 
-    def _sort(self, client: KafkaClient, taken: PollResult) -> None:
-        for partition, reason in taken.faults.items():
+    def _sort(self, client: KafkaClient, result: PollResult) -> None:
+        for partition, reason in result.faults.items():
             source = client.sources.get(partition)
             if source is not None:
                 self._owned.failed(source, Unavailable(what=f"topic {source.topic}", why=reason))
-        if taken.chunks:
+        if result.chunks:
             self._stay_alert()
-        for chunk in taken.chunks:
+        for chunk in result.chunks:
             source = client.sources.get(chunk.partition)
             if source is None:
                 continue
@@ -190,7 +190,7 @@ class PushReader:
             self._owned.readable(source.key)
             if self._owned.phase(source.key) is Phase.WAITING and not source.lacks_more:
                 self._owned.note(source, Event.MORE)
-        for partition, offset in taken.ends.items():
+        for partition, offset in result.ends.items():
             source = client.sources.get(partition)
             if source is not None:
                 source.offsets.ends[partition[1]] = offset

@@ -111,14 +111,14 @@ class SourceTopics:
 
         Topics that the chain has a position of continue there. Topics that appear later are read from their beginning.
         """
-        listed = self.cluster.list_names() if names else ()
-        reserved = ReservedTopics(self.cluster.prefix, listed)
+        topics = self.cluster.list_names() if names else ()
+        reserved = ReservedTopics(self.cluster.prefix, topics)
         for name in names.exact:
-            why = reserved.why(name) or (None if name in listed else "does not exist")
+            why = reserved.why(name) or (None if name in topics else "does not exist")
             if why is not None:
                 raise InvalidInput(where="topics", text=f"topic {name} {why}")
         committed = position_of(state, source).topics
-        fresh = [name for name in names.among(listed, reserved) if name not in committed]
+        fresh = [name for name in names.among(topics, reserved) if name not in committed]
         starts = {} if start == EARLIEST else {name: self._offsets(name, start) for name in fresh}
         with self._blobs.noting(entry.dataset_id):
             self._save_starts(entry.dataset_id, source, starts)
@@ -141,10 +141,10 @@ class SourceTopics:
                 request.topics.append((source, own, True))
                 continue
             committed = position_of(state, source).topics.keys() - {own}
-            listed = listing.names() if names.patterns else ()
+            topics = listing.names() if names.patterns else ()
             # Topics that were read before are missed if they are gone.
-            reserved = ReservedTopics(self.cluster.prefix, listed)
-            request.topics += [(source, name, False) for name in names.among({*listed, *committed}, reserved)]
+            reserved = ReservedTopics(self.cluster.prefix, topics)
+            request.topics += [(source, name, False) for name in names.among({*topics, *committed}, reserved)]
             request.starts = request.starts or load_starts(self._blobs, entry.dataset_id)
         return request
 
@@ -171,12 +171,12 @@ class SourceTopics:
         if isinstance(topic, OdfError):
             raise topic
         ms = start.ms
-        at = topic.high if start == LATEST or ms is None else self.cluster.offsets_at(name, ms)
-        return TopicOffsets(topic_id=topic.topic_id, next=dict(at))
+        offsets = topic.high if start == LATEST or ms is None else self.cluster.offsets_at(name, ms)
+        return TopicOffsets(topic_id=topic.topic_id, next=dict(offsets))
 
     def _save_starts(self, dataset: DatasetId, source: str, starts: Mapping[str, TopicOffsets]) -> None:
-        kept = {name: start for name, start in load_starts(self._blobs, dataset).items() if name != source}
-        sources = {**kept, source: starts} if starts else kept
+        others = {name: start for name, start in load_starts(self._blobs, dataset).items() if name != source}
+        sources = {**others, source: starts} if starts else others
         plain = {
             name: {
                 topic: {"id": position.topic_id, "next": _numbered(position.next)}
@@ -245,9 +245,9 @@ def _topics(request: _Request, described: Mapping[str, TopicInfo | OdfError]) ->
 
 def _parsed(plain: Mapping[str, Mapping[str, int]]) -> TopicOffsets:
     return TopicOffsets(
-        topic_id=str(plain["id"]), next={int(number): int(at) for number, at in plain["next"].items()}
+        topic_id=str(plain["id"]), next={int(number): int(offset) for number, offset in plain["next"].items()}
     )
 
 
 def _numbered(offsets: Mapping[int, int]) -> dict[str, int]:
-    return {str(number): at for number, at in sorted(offsets.items())}
+    return {str(number): offset for number, offset in sorted(offsets.items())}

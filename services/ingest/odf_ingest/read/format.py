@@ -70,8 +70,8 @@ def suspects(step: ReadStep, values: Sequence[bytes], schema: pa.Schema | None) 
 
 
 @singledispatch
-def infer_records(step: ReadStep, values: Sequence[bytes], known: pa.Schema | None) -> pa.Schema:
-    """Return the columns of messages without a declared schema: `known` ones, then new ones, in stored types.
+def infer_records(step: ReadStep, values: Sequence[bytes], base: pa.Schema | None) -> pa.Schema:
+    """Return the columns of messages without a declared schema: those of `base`, then new ones, in stored types.
 
     If records disagree, the most frequent kind of value decides; records with other kinds are rejected when they are
     read. A column without values is left out. Never raises for messages that cannot be read.
@@ -80,6 +80,6 @@ def infer_records(step: ReadStep, values: Sequence[bytes], known: pa.Schema | No
 
 
 @singledispatch
-def infer_batch(step: ReadStep, value: bytes, known: pa.Schema | None) -> pa.Schema | None:
+def infer_batch(step: ReadStep, value: bytes, base: pa.Schema | None) -> pa.Schema | None:
     """Return the columns of a whole batch likewise; None if the batch has its own types."""
-    return known
+    return base

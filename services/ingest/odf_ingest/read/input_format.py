@@ -75,8 +75,8 @@ class InputFormat:
     def _of_media_type(cls, text: str) -> Self:
         header = Message()
         header["content-type"] = text
-        type_, given = header.get_content_type(), dict(header.get_params(failobj=[])[1:])
-        charset = given.get("charset", "").lower()
+        type_, parameters = header.get_content_type(), dict(header.get_params(failobj=[])[1:])
+        charset = parameters.get("charset", "").lower()
         encoding = None if charset in {"", "utf-8", "utf8", "us-ascii"} else charset
         if type_ == OWN:
             return cls(encoding=encoding, text=text)
@@ -86,7 +86,7 @@ class InputFormat:
                 media_type=text,
                 known=tuple(type_ for type_, format_ in MEDIA_TYPES.items() if format_ in readable()),
             )
-        has_header = {"present": True, "absent": False}.get(given.get("header", "").lower())
+        has_header = {"present": True, "absent": False}.get(parameters.get("header", "").lower())
         return cls(name=name, has_header=has_header, encoding=encoding, text=text)
 
     def step(self, own: ReadStep) -> ReadStep:

@@ -47,11 +47,11 @@ class MessageBuffer(Sequence[bytes | None]):
         """Return the values of all parts, each of which is non-empty."""
         if len(parts) == 1:
             return parts[0]
-        ends, empty, at, count = [], set[int](), 0, 0
+        ends, empty, offset, count = [], set[int](), 0, 0
         for part in parts:
-            ends.append(part.ends + at)
+            ends.append(part.ends + offset)
             empty |= {count + index for index in part.empty}
-            at, count = at + len(part.text) + 1, count + len(part)
+            offset, count = offset + len(part.text) + 1, count + len(part)
         return cls(_SEPARATOR.join(part.text for part in parts), np.concatenate(ends), frozenset(empty))
 
     @property

@@ -32,12 +32,12 @@ def decode_schema(step: ReadStepParquet, source: pa.NativeFile) -> pa.Schema:
 
 
 @infer_batch.register(ReadStepParquet)
-def _infer(step: ReadStepParquet, value: bytes, known: pa.Schema | None) -> pa.Schema | None:
-    if known is None:
+def _infer(step: ReadStepParquet, value: bytes, base: pa.Schema | None) -> pa.Schema | None:
+    if base is None:
         return None
     schema = decode_schema(step, pa.BufferReader(value))
     require_distinct(schema.names)
-    return continued(known, schema)
+    return continued(base, schema)
 
 
 @read_file.register(ReadStepParquet)

@@ -152,7 +152,7 @@ class _Types:
     """Builds types of a parsed schema; `named` has its named types by full name."""
 
     named: Mapping[str, Json]
-    known: dict[str, _Type] = field(default_factory=dict)
+    types: dict[str, _Type] = field(default_factory=dict)
     defined: dict[str, Json] = field(default_factory=dict)
     open: set[str] = field(default_factory=set)
 
@@ -179,11 +179,11 @@ class _Types:
             raise InvalidInput(text=f"{name} contains itself: a column cannot have such a type")
         if self.defined.setdefault(name, shape) != shape:  # which fastavro accepts in a union at the top
             raise InvalidInput(text=f"defines {name} twice, differently")
-        if name not in self.known:
+        if name not in self.types:
             self.open.add(name)
-            self.known[name] = self._defined(shape, name, depth)
+            self.types[name] = self._defined(shape, name, depth)
             self.open.discard(name)
-        return self.known[name]
+        return self.types[name]
 
     def _defined(self, shape: Json, name: str, depth: int) -> _Type:
         if shape["type"] == "enum":

@@ -80,12 +80,15 @@ class RegistryClient:
         return Schema(kind=kind, text=_text(answer), references=references)
 
     def _add_references(
-        self, answer: Mapping[str, object], form: str, known: dict[str, str], depth: int = 0
+        self, answer: Mapping[str, object], form: str, schemas: dict[str, str], depth: int = 0
     ) -> None:
-        listed = answer.get("references") or ()
-        if not isinstance(listed, list | tuple) or len(known) + len(listed) + depth > MAX_REFERENCES:
+        references = answer.get("references") or ()
+        if (
+            not isinstance(references, list | tuple)
+            or len(schemas) + len(references) + depth > MAX_REFERENCES
+        ):
             raise InvalidInput(text=f"refers to more than {MAX_REFERENCES} other schemas")
-        for link in listed:
+        for link in references:
             try:
                 name, subject, version = (
                     str(link["name"]),
@@ -94,10 +97,10 @@ class RegistryClient:
                 )
             except (TypeError, KeyError, ValueError) as error:
                 raise InvalidInput(text=f"has a malformed reference: {error}") from error
-            if name not in known:
+            if name not in schemas:
                 reference = self._get(f"subjects/{quote(subject, safe='')}/versions/{version}{form}")
-                self._add_references(reference, form, known, depth + 1)
-                known[name] = _text(reference)
+                self._add_references(reference, form, schemas, depth + 1)
+                schemas[name] = _text(reference)
 
     def _get(self, path: str) -> Mapping[str, object]:
         status, body = self._request(path)

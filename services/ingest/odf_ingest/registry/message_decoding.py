@@ -46,8 +46,8 @@ def decoded(
     raw: dict[tuple[int, int], bytes | None] = {}
     parts = []
     framed = [_framed(part.values, part.headers, VALUE_SCHEMA) for part in batch.parts]
-    for part, sent in zip(batch.parts, framed, strict=True):
-        values, faults = _readable(decoder.decode, sent)
+    for part, payloads in zip(batch.parts, framed, strict=True):
+        values, faults = _readable(decoder.decode, payloads)
         keys = part.keys
         if batch.columns.key_format is KeyFormat.REGISTRY:
             framed_keys = _framed(part.keys, part.headers, KEY_SCHEMA)
@@ -60,11 +60,11 @@ def decoded(
     prepared = prepare(
         replace(plan, source=replace(plan.source, read=json)), replace(batch, parts=tuple(parts))
     )
-    wanted = {(row.partition, row.offset) for row in prepared.bad}
-    for part, sent in zip(batch.parts, framed, strict=True) if wanted else ():
+    positions = {(row.partition, row.offset) for row in prepared.bad}
+    for part, payloads in zip(batch.parts, framed, strict=True) if positions else ():
         for place, offset in enumerate(part.offsets):
-            if (part.partition, offset) in wanted:
-                raw[part.partition, offset] = sent[place]
+            if (part.partition, offset) in positions:
+                raw[part.partition, offset] = payloads[place]
     return replace(
         prepared,
         source=plan.source,

@@ -92,23 +92,23 @@ def message_indexes(payload: bytes) -> tuple[tuple[int, ...], int]:
 
     Raises `InvalidInput`. A single zero byte stands for the first type.
     """
-    count, at = _varint(payload, 0)
+    count, position = _varint(payload, 0)
     if not 0 <= count <= MAX_LEVELS:
         raise InvalidInput(text="has malformed message indexes")
     indexes = []
     for _ in range(count):
-        index, at = _varint(payload, at)
+        index, position = _varint(payload, position)
         indexes.append(index)
-    return tuple(indexes) or (0,), at
+    return tuple(indexes) or (0,), position
 
 
-def _varint(payload: bytes, at: int) -> tuple[int, int]:
+def _varint(payload: bytes, position: int) -> tuple[int, int]:
     """Return a zigzag number and where it ends; raises `InvalidInput`."""
     value = 0
-    for number, byte in enumerate(payload[at : at + MAX_VARINT_BYTES]):
+    for number, byte in enumerate(payload[position : position + MAX_VARINT_BYTES]):
         value |= (byte & 0x7F) << (7 * number)
         if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at + number + 1
+            return (value >> 1) ^ -(value & 1), position + number + 1
     raise InvalidInput(text="ends within its message indexes")
 
 

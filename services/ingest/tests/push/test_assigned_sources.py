@@ -259,7 +259,7 @@ def test_a_search_ends_with_the_reason_why_its_source_stops(world: World) -> Non
 
 
 def test_a_waiting_source_is_read_again_to_skip_its_message(world: World) -> None:
-    world.owned.reopen(world.own(), Wait(seen={0: 1}, tries=1, why="half"))
+    world.owned.reopen(world.own(), Wait(end={0: 1}, tries=1, why="half"))
     waiting = world.source
     assert world.record.phase is Phase.WAITING
     world.owned.resume(world.key, waiting.wait.search if waiting.wait else None)

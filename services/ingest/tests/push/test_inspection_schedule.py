@@ -42,7 +42,7 @@ class Bench:
             pool=cast("Executor", SimpleNamespace(submit=self._scan)),
             request=lambda action: action(),
             is_owned=owned,
-            known=lambda: self.known,
+            snapshot=lambda: self.known,
         )
 
     def _ask(self, datasets: Iterable[DatasetId]) -> None:

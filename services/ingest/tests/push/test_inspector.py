@@ -202,7 +202,7 @@ def test_requested_and_busy_datasets_are_changed_under_the_lock(monkeypatch: pyt
     names, found = [a_dataset(number) for number in range(3)], list[Inspection]()
     at_once = cast("Executor", SimpleNamespace(submit=lambda run: run()))
     inspector = an_inspector(at_once, catalog=a_catalog(names), current=lambda _: None, deliver=found.extend)
-    inspector._wanted = GuardedDict(inspector._lock)
+    inspector._queue = GuardedDict(inspector._lock)
     inspector._busy = GuardedSet(inspector._lock)
     with capture_logs() as logs:
         inspector.ask(names)

@@ -137,7 +137,7 @@ def test_a_batch_may_take_longer_while_the_topic_has_messages_to_fill_it() -> No
 
 
 def test_a_waiting_source_is_not_cut_before_new_messages_arrive() -> None:
-    source = a_source(size=100, delay=5, wait=Wait(seen={0: 2}, tries=1, why="half"))
+    source = a_source(size=100, delay=5, wait=Wait(end={0: 2}, tries=1, why="half"))
     source.is_hurried = True
     source.add(a_chunk([1]))
     assert (source.due, source.is_waiting) == (math.inf, False)
@@ -302,7 +302,7 @@ def test_a_batch_of_the_maximum_size_does_not_grow() -> None:
 
 def test_a_source_lacks_more_until_new_messages_arrive() -> None:
     assert not a_source().lacks_more
-    source = a_source(wait=Wait(seen={0: 2}, tries=1, why="half"))
+    source = a_source(wait=Wait(end={0: 2}, tries=1, why="half"))
     lacks = [source.lacks_more]
     for offset in range(3):
         source.add(a_chunk([1], start=offset))
@@ -311,14 +311,14 @@ def test_a_source_lacks_more_until_new_messages_arrive() -> None:
 
 
 def test_a_partition_without_messages_was_seen_to_its_end() -> None:
-    source = a_source(partitions=2, wait=Wait(seen={0: 2}, tries=1, why="half"))
+    source = a_source(partitions=2, wait=Wait(end={0: 2}, tries=1, why="half"))
     assert not source.is_waiting, "the messages up to there are read again first"
     source.add(a_chunk([1, 1]))
     assert source.is_waiting
 
 
 def test_a_waiting_half_is_searched_for_alone_in_its_partition() -> None:
-    search = Wait(seen={0: 2, 1: 5}, tries=1, why="half", first=1).search
+    search = Wait(end={0: 2, 1: 5}, tries=1, why="half", first=1).search
     assert (search.count, search.until, search.why, search.half_in) == (1, {0: 2, 1: 5}, "half", 1)
 
 

@@ -17,7 +17,7 @@ from odf_ingest.push.source_topics import Key
 from .test_source import a_source
 
 KEY = Key(a_dataset(), DEFAULT_SOURCE, "t")
-WAIT = Wait(seen={0: 5}, tries=2, why="half", first=3)
+WAIT = Wait(end={0: 5}, tries=2, why="half", first=3)
 SEARCH = SkipSearch(count=4, until={0: 9}, why="bad")
 TROUBLE = Trouble(since=1.0, why="away")
 
@@ -82,7 +82,7 @@ def test_a_source_that_is_opened_again_still_knows_what_it_waits_and_searches_fo
     assert (done.key, done.alias, done.source) == (KEY, "a", None)
     assert (done.wait, done.search, done.trouble) == (WAIT, SEARCH, TROUBLE)
     longer, other, worse = (
-        Wait(seen={0: 6}, tries=3, why="half"),
+        Wait(end={0: 6}, tries=3, why="half"),
         replace(SEARCH, count=2),
         replace(TROUBLE, tries=2),
     )

@@ -52,7 +52,7 @@ def test_a_stopped_source_is_stopped_whatever_else_is_wrong() -> None:
 
 
 def test_a_source_that_lacks_the_rest_of_a_correction_waits_once_it_has_read_its_half_again() -> None:
-    source = a_source(wait=Wait(seen={0: 1}, tries=1, why="half"))
+    source = a_source(wait=Wait(end={0: 1}, tries=1, why="half"))
     record = a_record(source=source, trouble=Trouble(since=LONG_AGO, why="away"))
     assert not isinstance(seen(record)[0], SourceWaiting)
     source.offsets.read(0, 0)

@@ -317,7 +317,7 @@ def test_settings_with_durations_survive_storage(make_bench: Any) -> None:
 
 def test_late_records_are_added_up_under_the_lock() -> None:
     late, dataset = LateRecords(), a_dataset()
-    late._known = GuardedDict(late._lock, {(dataset, "default"): Lateness(count=1, most=5)})
+    late._lateness = GuardedDict(late._lock, {(dataset, "default"): Lateness(count=1, most=5)})
     late.add(dataset, "default", Lateness(count=2, most=3))
     late.add(dataset, "default", Lateness())
     assert late.of(dataset, "default") == Lateness(count=3, most=5)

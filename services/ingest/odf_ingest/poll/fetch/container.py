@@ -141,13 +141,13 @@ def _options(step: FetchStepContainer, folder: Path, out: Path, last: SourceStat
 
 
 def _variables(own: tuple[EnvVar, ...], last: SourceState | None) -> Mapping[str, str]:
-    given = {variable.name: variable.value or "" for variable in own}
-    for name, value in given.items():
+    variables = {variable.name: variable.value or "" for variable in own}
+    for name, value in variables.items():
         if _NAME.fullmatch(name) is None or not value.replace("\t", "").isprintable():
             raise InvalidInput(
                 where="fetch.env", text=f"{name!r} is not a name, or its value not one printable line"
             )
-    return given | {
+    return variables | {
         "ODF_ETAG": last.value if last is not None and last.kind == ETAG else "",
         "ODF_LAST_MODIFIED": last.value if last is not None and last.kind == LAST_MODIFIED else "",
         "ODF_NEW_ETAG_PATH": f"{MOUNTED}/new-etag",

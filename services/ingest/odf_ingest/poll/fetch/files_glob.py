@@ -45,8 +45,8 @@ def files_glob(step: FetchStepFilesGlob, context: Context) -> Generator[FetchedF
     for number, match in enumerate(_ordered(new, step), 1):
         context.report(f"file {number} of {len(new)}: {match.name}")
         copy = context.folder / "fetched"
-        digest, seen = copy_file(match.path, copy, context, match.name)
-        read = ReadFile(name=match.name, size=seen.st_size, modified=seen.st_mtime_ns, digest=str(digest))
+        digest, status = copy_file(match.path, copy, context, match.name)
+        read = ReadFile(name=match.name, size=status.st_size, modified=status.st_mtime_ns, digest=str(digest))
         previous = context.position.files.get(match.name)
         if previous is None or previous.digest != read.digest:
             yield FetchedFile(
@@ -95,18 +95,18 @@ def _matches(step: FetchStepFilesGlob, context: Context) -> Iterator[_Match]:
         if count > MAX_FILES:
             raise InvalidInput(where="fetch.path", text=f"more than {MAX_FILES} files match {step.path}")
         try:
-            seen = os.stat(name)  # noqa: PTH116 - `name` may have any bytes
+            status = os.stat(name)  # noqa: PTH116 - `name` may have any bytes
         except OSError:  # removed in the meantime, or a broken link
             continue
-        if not stat.S_ISREG(seen.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             continue
         path = Path(name)
-        modified = Timestamp(seen.st_mtime_ns)
+        modified = Timestamp(status.st_mtime_ns)
         yield _Match(
             path=path,
             name=_text(path.relative_to(root).as_posix()),
-            size=seen.st_size,
-            modified=seen.st_mtime_ns,
+            size=status.st_size,
+            modified=status.st_mtime_ns,
             event_time=context.event_time(step.event_time, path.as_posix(), modified),
         )
 

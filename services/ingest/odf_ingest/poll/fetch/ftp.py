@@ -75,14 +75,14 @@ class _Version:
     size: int | None
 
 
-def download(file: FtpFile, target: Path, context: Context, known: str | None) -> Download | None:
-    """Store the content in `target`; None if its version is the `known` one. Retries what may pass."""
+def download(file: FtpFile, target: Path, context: Context, etag: str | None) -> Download | None:
+    """Store the content in `target`; None if its version is `etag`. Retries what may pass."""
 
     def attempt() -> Download | None:
         with _naming_errors(file), _Client(context.limits.networks) as client:
             client.open(file)
             before = client.version(file)
-            if known is not None and before.validators.etag == known:
+            if etag is not None and before.validators.etag == etag:
                 return None
             body = Body(label=file.label, chunks=client.chunks(file), total=before.size or 0)
             digest, size = body.store(target, context)

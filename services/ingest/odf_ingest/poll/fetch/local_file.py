@@ -17,8 +17,8 @@ def copy_file(source: Path, target: Path, context: Context, label: str) -> tuple
     try:
         # A named pipe must not block the poll until it has a writer.
         with os.fdopen(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as old:
-            seen = os.fstat(old.fileno())
-            if not stat.S_ISREG(seen.st_mode):
+            status = os.fstat(old.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 raise NothingAtSource(what=f"a regular file at {label}")
             with target.open("wb") as new:
                 while chunk := old.read(CHUNK_BYTES):
@@ -32,7 +32,7 @@ def copy_file(source: Path, target: Path, context: Context, label: str) -> tuple
         raise NothingAtSource(what=label) from error
     except OSError as error:
         raise FileUnreadable(what=label, why=error.strerror) from error
-    return Multihash.sha3(digest.digest()), seen
+    return Multihash.sha3(digest.digest()), status
 
 
 def require_permitted(source: Path, context: Context, label: str) -> None:

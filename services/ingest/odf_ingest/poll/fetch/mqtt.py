@@ -134,12 +134,16 @@ class _Subscriber:
         self, topics: Sequence[tuple[str, MqttQos]], *, has_session: bool
     ) -> Iterator[FetchedMessages]:
         """Yield batches; each is confirmed when the next is asked for."""
-        known, note = self._received, self._note
+        progress, note = self._received, self._note
         if not has_session:  # a new one, whose identifiers start again
-            self._keep(_SubscriptionNote(released=max(note.used, known.number)))
-        elif known.client == self._client and known.number > note.released and not self._release(known):
+            self._keep(_SubscriptionNote(released=max(note.used, progress.number)))
+        elif (
+            progress.client == self._client
+            and progress.number > note.released
+            and not self._release(progress)
+        ):
             # The broker has forgotten the rest.
-            self._keep(_SubscriptionNote(client=note.client, released=known.number))
+            self._keep(_SubscriptionNote(client=note.client, released=progress.number))
         if self._note.client != self._client:
             # Not repeated in later polls: the broker would send retained messages again.
             for message in self._session.subscribe(tuple(topics)):

@@ -87,25 +87,25 @@ DISCONNECT: Final = bytes([PacketType.DISCONNECT << 4, 0])
 def split(buffer: bytes | bytearray, limit: int) -> tuple[Packet, int] | None:
     """Return the first packet and its length; None if more bytes are needed. Raises `NotMqtt`, also above `limit`."""
     length = shift = 0
-    for at in range(1, MAX_HEADER_BYTES):
-        if at >= len(buffer):
+    for index in range(1, MAX_HEADER_BYTES):
+        if index >= len(buffer):
             return None
-        length |= (buffer[at] & 0x7F) << shift
+        length |= (buffer[index] & 0x7F) << shift
         shift += 7
-        if not buffer[at] & 0x80:
+        if not buffer[index] & 0x80:
             break
     else:
         raise NotMqtt(text="a packet's length has more than four bytes")
     if length > limit:
         raise NotMqtt(text=f"a packet has {length} bytes, more than {limit}")
-    end = at + 1 + length
+    end = index + 1 + length
     if len(buffer) < end:
         return None
     try:
         kind = PacketType(buffer[0] >> 4)
     except ValueError as error:
         raise NotMqtt(text=f"unknown packet type {buffer[0] >> 4}") from error
-    return Packet(kind=kind, flags=buffer[0] & 0x0F, body=bytes(buffer[at + 1 : end])), end
+    return Packet(kind=kind, flags=buffer[0] & 0x0F, body=bytes(buffer[index + 1 : end])), end
 
 
 def message_of(packet: Packet) -> Message:

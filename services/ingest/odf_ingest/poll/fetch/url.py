@@ -61,8 +61,8 @@ def _over_ftp(step: FetchStepUrl, context: Context) -> FetchedFile | None:
         raise InvalidInput(where="fetch.headers", text="ftp has no headers")
     label, target = label_of(step.url), context.folder / "fetched"
     context.report(label)
-    known = context.last.value if context.last is not None and context.last.kind == ETAG else None
-    downloaded = ftp.download(ftp.FtpFile.parse(urlsplit(step.url), label), target, context, known)
+    etag = context.last.value if context.last is not None and context.last.kind == ETAG else None
+    downloaded = ftp.download(ftp.FtpFile.parse(urlsplit(step.url), label), target, context, etag)
     return None if downloaded is None else _fetched(step, context, target, label=label, downloaded=downloaded)
 
 
@@ -72,8 +72,8 @@ def _from_file(step: FetchStepUrl, context: Context) -> FetchedFile | None:
         raise InvalidInput(where="fetch.url", text=f"a file URL has no host; write file:///…, not {step.url}")
     label, target = f"file://{parts.path}", context.folder / "fetched"
     context.report(label)
-    digest, seen = copy_file(Path(unquote(parts.path)), target, context, label)
-    downloaded = Download(validators=Validators(modified=Timestamp(seen.st_mtime_ns)), digest=digest)
+    digest, status = copy_file(Path(unquote(parts.path)), target, context, label)
+    downloaded = Download(validators=Validators(modified=Timestamp(status.st_mtime_ns)), digest=digest)
     return _fetched(step, context, target, label=label, downloaded=downloaded)
 
 

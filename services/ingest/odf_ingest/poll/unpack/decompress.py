@@ -151,15 +151,15 @@ def _require_few(count: int) -> None:
 
 def _chosen(names: Iterable[str], sub_path: str | None) -> str:
     """Return the one name that `subPath` means; raises `InvalidInput` unless there is exactly one."""
-    known = sorted(name for name in names if not name.startswith("__MACOSX/"))
-    if sub_path is not None and sub_path in known:
+    files = sorted(name for name in names if not name.startswith("__MACOSX/"))
+    if sub_path is not None and sub_path in files:
         return sub_path
-    chosen = known if sub_path is None else [name for name in known if _matches(name, sub_path)]
+    chosen = files if sub_path is None else [name for name in files if _matches(name, sub_path)]
     if len(chosen) == 1:
         return chosen[0]
-    listed = ", ".join(repr(name) for name in (chosen or known)[:SHOWN_NAMES])
-    more = ", …" if len(chosen or known) > SHOWN_NAMES else ""
-    what = "has no file" if not known else f"has {listed}{more}"
+    examples = ", ".join(repr(name) for name in (chosen or files)[:SHOWN_NAMES])
+    more = ", …" if len(chosen or files) > SHOWN_NAMES else ""
+    what = "has no file" if not files else f"has {examples}{more}"
     if sub_path is None:
         raise InvalidInput(where=WHERE, text=f"the archive {what}; choose one with `subPath`")
     how = "no file" if not chosen else f"{len(chosen)} files"

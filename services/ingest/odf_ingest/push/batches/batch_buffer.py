@@ -66,7 +66,7 @@ def _joined(parts: list[Part]) -> Part:
     return Part(
         partition=parts[0].partition,
         values=values,
-        offsets=[at for part in parts for at in part.offsets] if has_gaps else range(start, stop),
+        offsets=[offset for part in parts for offset in part.offsets] if has_gaps else range(start, stop),
         timestamps=np.concatenate(timestamps) if timestamps else None,
         keys=[key for part in parts for key in part.keys],
         headers={

@@ -53,7 +53,7 @@ class KafkaBatch:
         self._reading = reading
         self._read = read
         self._rejecting = rejecting
-        self._taken: tuple[Plan, PreparedRecords] | None = None
+        self._result: tuple[Plan, PreparedRecords] | None = None
         self._buried: set[tuple[int, int]] = set()
         self._dataset: DatasetId | None = None
         self.rejected: tuple[BadRecord, ...] = ()  # of the committed messages
@@ -65,14 +65,16 @@ class KafkaBatch:
     def check(self, position: SourcePosition) -> None:
         """Raise unless the chain's position is the batch's start."""
         batch = self.batch
-        known = position.topics.get(batch.topic)
-        if known is not None and known.topic_id != batch.topic_id:
-            raise TopicReplaced(topic=batch.topic, expected=known.topic_id, actual=batch.topic_id)
-        at = {} if known is None else known.next
-        if all(at.get(number, -1) >= end for number, end in batch.end.items()):
+        before = position.topics.get(batch.topic)
+        if before is not None and before.topic_id != batch.topic_id:
+            raise TopicReplaced(topic=batch.topic, expected=before.topic_id, actual=batch.topic_id)
+        offsets = {} if before is None else before.next
+        if all(offsets.get(number, -1) >= end for number, end in batch.end.items()):
             # Its proposal was committed, but the reply was lost, or another instance has read the same messages.
             raise AlreadyCommitted
-        if any(at.get(number, batch.beginning[number]) != start for number, start in batch.start.items()):
+        if any(
+            offsets.get(number, batch.beginning[number]) != start for number, start in batch.start.items()
+        ):
             raise PositionChanged(source=self.source)
 
     def prepare(self, state: ChainState) -> PreparedRecords:
@@ -82,14 +84,14 @@ class KafkaBatch:
             raise SourceGone.of(self.source)
         self._dataset = state.dataset_id
         plan = plan_of(state, source, self.batch.columns)
-        if self._taken is None and plan == self._plan:
-            self._taken = plan, self._allowed(plan, self._first_reading())
-        elif self._taken is None or self._taken[0] != plan:
+        if self._result is None and plan == self._plan:
+            self._result = plan, self._allowed(plan, self._first_reading())
+        elif self._result is None or self._result[0] != plan:
             if plan.needs_timestamps and not self._plan.needs_timestamps:
                 # They were not kept, so the messages have to be polled again.
                 raise PositionChanged(source=self.source)
-            self._taken = plan, self._allowed(plan, self._read(plan, self.batch))
-        return self._taken[1]
+            self._result = plan, self._allowed(plan, self._read(plan, self.batch))
+        return self._result[1]
 
     def left_of(self, error: InvalidInput) -> PreparedRecords:
         """Reject a message that is an invalid batch of its own: it becomes a dead letter.
@@ -97,15 +99,15 @@ class KafkaBatch:
         Shorten other batches to what precedes the first incomplete correction. If that is nothing, raises
         `AwaitingCorrection` while the other half may still arrive, else the error.
         """
-        assert self._taken is not None
-        plan, prepared = self._taken
+        assert self._result is not None
+        plan, prepared = self._result
         if plan.takes_whole_batches:
             left = self._allowed(plan, self._as_bad(prepared, error))
         elif isinstance(error, IncompleteCorrection):
             left = self._whole(plan, prepared, error)
         else:
             raise error
-        self._taken = plan, left
+        self._result = plan, left
         return left
 
     def _whole(self, plan: Plan, prepared: PreparedRecords, error: IncompleteCorrection) -> PreparedRecords:
@@ -172,12 +174,12 @@ class KafkaBatch:
         """
         batch = self.batch
         self._bury(prepared.bad, position)
-        known = position.topics.get(batch.topic, TopicPosition(topic_id=batch.topic_id))
-        greatest = dict(known.greatest)
+        before = position.topics.get(batch.topic, TopicPosition(topic_id=batch.topic_id))
+        greatest = dict(before.greatest)
         if batch.reads_several:
             for number, event_time in self._counted(prepared).items():
                 greatest[number] = max(event_time, greatest.get(number, event_time))
-        topic = TopicPosition(topic_id=batch.topic_id, next={**known.next, **batch.end}, greatest=greatest)
+        topic = TopicPosition(topic_id=batch.topic_id, next={**before.next, **batch.end}, greatest=greatest)
         after = position.with_topic(batch.topic, topic).with_rejected(len(prepared.bad))
         return after, self._reached(after) if batch.reads_several else None
 
@@ -203,8 +205,8 @@ class KafkaBatch:
 
     def _counted(self, prepared: PreparedRecords) -> Mapping[int, int]:
         """Return the greatest event time by partition that may raise the watermark."""
-        assert self._taken is not None
-        column = self._taken[0].vocab.event_time_column
+        assert self._result is not None
+        column = self._result[0].vocab.event_time_column
         return greatest_counted(prepared, column, self._settings(), Timestamp(time.time_ns()))
 
     def _settings(self) -> SourceSettings:

@@ -66,23 +66,27 @@ class KafkaClients:
     def open(self, sources: Sequence[PushSource]) -> None:
         """Read sources; raises `Unavailable`, and then none of them is read."""
         chosen: dict[int, list[PushSource]] = {}
-        taken = [set(client.sources) for client in self._clients]
+        by_client = [set(client.sources) for client in self._clients]
         for source in sources:
             number = next(
-                (at for at, partitions in enumerate(taken) if partitions.isdisjoint(source.partitions)),
-                len(taken),
+                (
+                    index
+                    for index, partitions in enumerate(by_client)
+                    if partitions.isdisjoint(source.partitions)
+                ),
+                len(by_client),
             )
-            if number == len(taken):
-                taken.append(set())
-            taken[number].update(source.partitions)
+            if number == len(by_client):
+                by_client.append(set())
+            by_client[number].update(source.partitions)
             chosen.setdefault(number, []).append(source)
-        while len(self._clients) < len(taken):
+        while len(self._clients) < len(by_client):
             self._clients.append(KafkaClient(self._another()))
         for number, some in chosen.items():
             positions = {
-                (source.topic, partition): at
+                (source.topic, partition): offset
                 for source in some
-                for partition, at in source.offsets.next.items()
+                for partition, offset in source.offsets.next.items()
             }
             self._clients[number].records.assign(positions)
         for number, some in chosen.items():
@@ -121,9 +125,9 @@ class KafkaClients:
                 batches.append((client, client.records.take(count, wait)))
             except Unavailable:
                 # What other clients returned must not be lost; the next round begins with another one.
-                if not any(taken.chunks or taken.ends or taken.faults for _, taken in batches):
+                if not any(result.chunks or result.ends or result.faults for _, result in batches):
                     raise
-        self._is_busy = any(taken.chunks for _, taken in batches)
+        self._is_busy = any(result.chunks for _, result in batches)
         return batches
 
     def renew(self) -> None:

@@ -23,40 +23,40 @@ class PartitionOffsets:
         self._heard[partition] = time.monotonic()
         self.next[partition] = offset + 1
 
-    def are_after(self, seen: Mapping[int, int]) -> bool:
-        """Return whether any partition has been read beyond `seen`."""
-        return any(at > seen.get(number, 0) for number, at in self.next.items())
+    def are_after(self, offsets: Mapping[int, int]) -> bool:
+        """Return whether any partition has been read beyond `offsets`."""
+        return any(next_ > offsets.get(number, 0) for number, next_ in self.next.items())
 
-    def have_reached(self, seen: Mapping[int, int]) -> bool:
-        """Return whether every partition has been read up to `seen` again."""
-        return all(at >= seen.get(number, 0) for number, at in self.next.items())
+    def have_reached(self, offsets: Mapping[int, int]) -> bool:
+        """Return whether every partition has been read up to `offsets` again."""
+        return all(next_ >= offsets.get(number, 0) for number, next_ in self.next.items())
 
     def lag(self, positions: Mapping[int, int]) -> int:
         """Return the number of known messages after these positions."""
-        return sum(max(self.high.get(number, 0) - at, 0) for number, at in positions.items())
+        return sum(max(self.high.get(number, 0) - offset, 0) for number, offset in positions.items())
 
     @property
     def unread(self) -> frozenset[int]:
         """Return the partitions that are not known to be read to their ends."""
-        return frozenset(number for number, at in self.next.items() if self.ends.get(number) != at)
+        return frozenset(number for number, offset in self.next.items() if self.ends.get(number) != offset)
 
     @property
     def quiet(self) -> Mapping[int, float]:
         """Return the seconds since each partition gave a message, or was opened."""
         now = time.monotonic()
-        return {number: now - at for number, at in self._heard.items()}
+        return {number: now - since for number, since in self._heard.items()}
 
     def activity(self, *, is_idle: bool) -> TopicActivity:
         """Return what a batch from another topic of the same source needs to know of this one."""
         unread = self.unread
         if not is_idle:
-            unread |= {number for number, at in self.next.items() if at != self._opened_at[number]}
+            unread |= {number for number, offset in self.next.items() if offset != self._opened_at[number]}
         return TopicActivity(unread=unread, quiet=self.quiet)
 
     def silence(self, high: Mapping[int, int], *, is_idle: bool) -> float:
         """Return the seconds since calls have seen the source idle here, although the topic's ends are higher."""
         is_behind = any(
-            at > max(self.next.get(number, at), self.ends.get(number, 0)) for number, at in high.items()
+            end > max(self.next.get(number, end), self.ends.get(number, 0)) for number, end in high.items()
         )
         if not (is_idle and is_behind):
             self._unread = None

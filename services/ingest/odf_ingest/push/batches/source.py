@@ -29,9 +29,9 @@ BACKLOG_DELAY_FACTOR: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Why a source waits: `tries` batches up to `seen` lacked a message."""
+    """Why a source waits: `tries` batches up to `end` lacked a message."""
 
-    seen: Mapping[int, int]
+    end: Mapping[int, int]
     tries: int
     why: str
     first: int = 0
@@ -40,7 +40,7 @@ class Wait:
     @property
     def search(self) -> SkipSearch:
         """Return the search that skips that message."""
-        return SkipSearch(count=1, until=self.seen, why=self.why, half_in=self.first)
+        return SkipSearch(count=1, until=self.end, why=self.why, half_in=self.first)
 
 
 class PushSource:
@@ -109,12 +109,12 @@ class PushSource:
     @property
     def is_waiting(self) -> bool:
         """Return whether its messages cannot be committed before more arrive."""
-        return self.lacks_more and self.wait is not None and self.offsets.have_reached(self.wait.seen)
+        return self.lacks_more and self.wait is not None and self.offsets.have_reached(self.wait.end)
 
     @property
     def lacks_more(self) -> bool:
         """Return whether no message has arrived since a batch was too short."""
-        return self.wait is not None and not self.offsets.are_after(self.wait.seen)
+        return self.wait is not None and not self.offsets.are_after(self.wait.end)
 
     @property
     def position(self) -> Mapping[int, int]:
@@ -163,26 +163,26 @@ class PushSource:
         room = self._limits.size - self._buffer.size
         total = int(sizes[-1])
         self.last_mean = total / len(sizes)
-        at = 0
-        while total - (sizes[at - 1] if at else 0) >= room:
-            taken = int(sizes[at - 1]) if at else 0
+        start = 0
+        while total - (sizes[start - 1] if start else 0) >= room:
+            before = int(sizes[start - 1]) if start else 0
             # At least one message, even if it alone is larger than a batch.
-            until = max(int(np.searchsorted(sizes, taken + room)) + 1, at + 1)
-            self._append(whole.between(at, until), int(sizes[until - 1]) - taken)
+            until = max(int(np.searchsorted(sizes, before + room)) + 1, start + 1)
+            self._append(whole.between(start, until), int(sizes[until - 1]) - before)
             self.cut()
-            room, at = self._limits.size, until
-            if at == len(sizes):
+            room, start = self._limits.size, until
+            if start == len(sizes):
                 return
-        taken = int(sizes[at - 1]) if at else 0
-        self._append(whole.between(at, len(sizes)), total - taken)
+        before = int(sizes[start - 1]) if start else 0
+        self._append(whole.between(start, len(sizes)), total - before)
 
     def _add_by_count(self, whole: Part, most: int) -> None:
-        at = 0
-        while at < len(whole.values):
-            until = min(at + most - self._buffer.count, len(whole.values))
-            some = whole.between(at, until)
+        start = 0
+        while start < len(whole.values):
+            until = min(start + most - self._buffer.count, len(whole.values))
+            some = whole.between(start, until)
             self._append(some, int(some.sizes[-1]))
-            at = until
+            start = until
             if self._buffer.count >= most:
                 self.cut()
 

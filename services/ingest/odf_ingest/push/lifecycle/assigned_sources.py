@@ -95,7 +95,7 @@ class AssignedSources:
             current=queues.current,
             topics=topics,
             pool=pool,
-            deliver=lambda found: reading.request(lambda: self.found(found)),
+            deliver=lambda inspections: reading.request(lambda: self.found(inspections)),
         )
         self._schedule = InspectionSchedule(
             inspector=self._inspector,
@@ -103,7 +103,7 @@ class AssignedSources:
             pool=pool,
             request=reading.request,
             is_owned=self.is_owned,
-            known=lambda: {dataset: owned.entry for dataset, owned in self._datasets.items()},
+            snapshot=lambda: {dataset: owned.entry for dataset, owned in self._datasets.items()},
         )
 
     def is_owned(self, dataset: DatasetId) -> bool:

@@ -33,15 +33,15 @@ class InspectionSchedule:
         pool: Executor,
         request: Callable[[Callable[[], None]], None],
         is_owned: Callable[[DatasetId], bool],
-        known: Callable[[], Entries],
+        snapshot: Callable[[], Entries],
     ) -> None:
-        """Scan the catalog on `pool` and compare it with `known`; `request` calls back on the reader's thread."""
+        """Scan the catalog on `pool` and compare it with `snapshot`; `request` calls back on the reader's thread."""
         self._inspector = inspector
         self._catalog = catalog
         self._pool = pool
         self._request = request
         self._is_owned = is_owned
-        self._known = known
+        self._snapshot = snapshot
         self._later: list[tuple[float, str, DatasetId]] = []  # a heap by time, then id
         self._planned: dict[DatasetId, float] = {}  # the one valid heap entry of each dataset
         self._round: list[DatasetId] = []
@@ -57,8 +57,8 @@ class InspectionSchedule:
         now = time.monotonic()
         due = set()
         while self._later and self._later[0][0] <= now:
-            at, _, dataset = heapq.heappop(self._later)
-            if self._planned.get(dataset) == at:
+            due_at, _, dataset = heapq.heappop(self._later)
+            if self._planned.get(dataset) == due_at:
                 del self._planned[dataset]
                 due.add(dataset)
         if due:
@@ -70,10 +70,10 @@ class InspectionSchedule:
 
     def later(self, dataset: DatasetId, delay: float) -> None:
         """Plan an inspection unless an earlier one is: each plans the next, so two would never merge."""
-        at = time.monotonic() + delay
-        if self._planned.get(dataset, math.inf) > at:
-            self._planned[dataset] = at
-            heapq.heappush(self._later, (at, str(dataset), dataset))
+        due_at = time.monotonic() + delay
+        if self._planned.get(dataset, math.inf) > due_at:
+            self._planned[dataset] = due_at
+            heapq.heappush(self._later, (due_at, str(dataset), dataset))
 
     def forget(self, dataset: DatasetId) -> None:
         """Cancel the inspections of a dataset that is no longer assigned."""
@@ -82,14 +82,14 @@ class InspectionSchedule:
     def _scan(self) -> None:
         """Scan the catalog, in the background, for new, changed and removed datasets."""
         self._scan_due = math.inf
-        known = self._known()
+        before = self._snapshot()
 
         def scan() -> None:
             begun = time.thread_time()
             try:
                 entries = {entry.dataset_id: entry for entry in self._catalog.entries() if entry.push_topics}
-                changed = {dataset for dataset, entry in entries.items() if known.get(dataset) != entry}
-                changed |= known.keys() - entries.keys()
+                changed = {dataset for dataset, entry in entries.items() if before.get(dataset) != entry}
+                changed |= before.keys() - entries.keys()
             except Exception as error:
                 # Any error: the catalog is scanned again later.
                 log.exception("cannot read the catalog", why=str(error))
@@ -108,7 +108,7 @@ class InspectionSchedule:
     def _patrol(self, now: float) -> None:
         """Inspect a few datasets in turn: a notification may have been lost, a topic replaced."""
         self._patrol_due = now + PATROL_SECONDS
-        datasets = list(self._known())
+        datasets = list(self._snapshot())
         if not self._round:
             self._round = datasets
         count = min(MAX_PER_PATROL, math.ceil(len(datasets) * PATROL_SECONDS / RESCAN_SECONDS))

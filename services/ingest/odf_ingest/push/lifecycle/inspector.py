@@ -49,7 +49,7 @@ class Inspector:
         self._topics = topics
         self._pool = pool
         self._deliver = deliver
-        self._wanted: dict[DatasetId, str | None] = {}  # with its expected alias, if known
+        self._queue: dict[DatasetId, str | None] = {}  # with its expected alias, if known
         self._busy: set[DatasetId] = set()
         self._lock = threading.Lock()
 
@@ -57,7 +57,7 @@ class Inspector:
         """Inspect datasets in the background; the results reflect their state after this call."""
         with self._lock:
             for dataset in datasets:
-                self._wanted[dataset] = alias or self._wanted.get(dataset)
+                self._queue[dataset] = alias or self._queue.get(dataset)
         self._pool.submit(self._run)
 
     def _run(self) -> None:
@@ -73,10 +73,8 @@ class Inspector:
 
     def _next(self) -> Mapping[DatasetId, str | None]:
         with self._lock:
-            free = [dataset for dataset in self._wanted if dataset not in self._busy][
-                :DATASETS_PER_INSPECTION
-            ]
-            some = {dataset: self._wanted.pop(dataset) for dataset in free}
+            free = [dataset for dataset in self._queue if dataset not in self._busy][:DATASETS_PER_INSPECTION]
+            some = {dataset: self._queue.pop(dataset) for dataset in free}
             self._busy.update(some)
             return some
 
@@ -95,7 +93,7 @@ class Inspector:
     def _give_back(self, rest: Mapping[DatasetId, str | None]) -> None:
         with self._lock:
             self._busy.difference_update(rest)
-            self._wanted = {**rest, **self._wanted}
+            self._queue = {**rest, **self._queue}
         self._pool.submit(self._run)
 
     def _read(self, dataset: DatasetId, alias: str | None) -> Inspection:

@@ -111,8 +111,10 @@ def has_moved(source: PushSource, state: ChainState, topic: SourceTopic) -> bool
 def is_elsewhere(source: PushSource, state: ChainState) -> bool:
     """Return whether an idle or waiting source differs from the chain's position: a reset, or another writer."""
     committed = position_of(state, source.name).topics.get(source.topic)
-    at = {} if committed is None else committed.next
-    return any(at.get(number, source.beginning[number]) != next_ for number, next_ in source.position.items())
+    offsets = {} if committed is None else committed.next
+    return any(
+        offsets.get(number, source.beginning[number]) != next_ for number, next_ in source.position.items()
+    )
 
 
 def _start(described: TopicInfo, topic: SourceTopic, committed: TopicPosition | None) -> _Start:
@@ -120,10 +122,10 @@ def _start(described: TopicInfo, topic: SourceTopic, committed: TopicPosition | 
     positions = {}
     for number, low in described.low.items():
         high = described.high[number]
-        at = beginning[number] if committed is None else committed.next.get(number, beginning[number])
-        if at < low:
-            raise RecordsExpired(topic=topic.name, partition=number, next=at, low=low)
-        if at > high:
-            raise PositionBeyondEnd(topic=topic.name, partition=number, next=at, high=high)
-        positions[number] = at
+        offset = beginning[number] if committed is None else committed.next.get(number, beginning[number])
+        if offset < low:
+            raise RecordsExpired(topic=topic.name, partition=number, next=offset, low=low)
+        if offset > high:
+            raise PositionBeyondEnd(topic=topic.name, partition=number, next=offset, high=high)
+        positions[number] = offset
     return _Start(topic_id=described.topic_id, positions=positions, beginning=beginning)

@@ -94,7 +94,7 @@ def _suspects(
     step: ReadStepCsv, values: Sequence[bytes], schema: pa.Schema | None
 ) -> Mapping[int, str | None]:
     grammar = grammar_of(step)
-    found: dict[int, str | None] = {}
+    reasons: dict[int, str | None] = {}
     try:
         by_header = _messages(step, grammar, values)
     except InvalidInput:
@@ -103,13 +103,13 @@ def _suspects(
             try:
                 header, record = _message(step, grammar, to_utf8(value, step.encoding))
             except InvalidInput:
-                found[number] = None
+                reasons[number] = None
             else:
                 by_header.setdefault(header, []).append((number, record))
     for header, numbered in by_header.items() if schema is not None else ():
         rows = _misfits(step, header, [record for _, record in numbered], schema)
-        found |= {numbered[row][0]: None for row in rows}
-    return found
+        reasons |= {numbered[row][0]: None for row in rows}
+    return reasons
 
 
 def _misfits(
@@ -124,7 +124,7 @@ def _misfits(
 
 
 @infer_records.register(ReadStepCsv)
-def _infer(step: ReadStepCsv, values: Sequence[bytes], known: pa.Schema | None) -> pa.Schema:
+def _infer(step: ReadStepCsv, values: Sequence[bytes], base: pa.Schema | None) -> pa.Schema:
     grammar = grammar_of(step)
     messages = []
     for value in decodable(values, step.encoding):
@@ -136,8 +136,8 @@ def _infer(step: ReadStepCsv, values: Sequence[bytes], known: pa.Schema | None) 
             continue
         messages.append(message)
     if step.header:
-        return _infer_by_name(step, messages, known)
-    before = _numbered(known)
+        return _infer_by_name(step, messages, base)
+    before = _numbered(base)
     records = [record for _, record in messages]
     if before or not records:
         return pa.schema(before)
@@ -147,7 +147,7 @@ def _infer(step: ReadStepCsv, values: Sequence[bytes], known: pa.Schema | None) 
 
 
 @infer_batch.register(ReadStepCsv)
-def _infer_batch(step: ReadStepCsv, value: bytes, known: pa.Schema | None) -> pa.Schema:
+def _infer_batch(step: ReadStepCsv, value: bytes, base: pa.Schema | None) -> pa.Schema:
     grammar = grammar_of(step)
     text = to_utf8(value, step.encoding)
     require_utf8_lines(text)
@@ -159,14 +159,14 @@ def _infer_batch(step: ReadStepCsv, value: bytes, known: pa.Schema | None) -> pa
     else:
         body = text
         names = [f"f{number}" for number in range(grammar.width(text[: grammar.end(text)]))]
-    before = {} if known is None else {column.name: column for column in known}
+    before = {} if base is None else {column.name: column for column in base}
     types = inferred_types(step, names, [body])
     return pa.schema([before.get(column.name, column) for column in types])
 
 
-def _infer_by_name(step: ReadStepCsv, messages: Sequence[_Message], known: pa.Schema | None) -> pa.Schema:
-    """Return the known columns, then those in the headers of the messages."""
-    columns: dict[str, pa.Field] = {} if known is None else {column.name: column for column in known}
+def _infer_by_name(step: ReadStepCsv, messages: Sequence[_Message], base: pa.Schema | None) -> pa.Schema:
+    """Return the columns of `base`, then those in the headers of the messages."""
+    columns: dict[str, pa.Field] = {} if base is None else {column.name: column for column in base}
     for header, records in _by_header(messages).items():
         if header is None:
             continue
@@ -179,7 +179,7 @@ def _infer_by_name(step: ReadStepCsv, messages: Sequence[_Message], known: pa.Sc
         types = _types_of(step, names, [record for _, record in records if width(record) == len(names)])
         for column in types:
             before = columns.setdefault(column.name, column)
-            if before.type != column.type and (known is None or column.name not in known.names):
+            if before.type != column.type and (base is None or column.name not in base.names):
                 columns[column.name] = column.with_type(pa.string())
     return pa.schema(columns.values())
 
@@ -192,11 +192,11 @@ def _types_of(step: ReadStepCsv, names: Sequence[str], records: Sequence[bytes])
         return pa.schema([(name, pa.string()) for name in names])
 
 
-def _numbered(known: pa.Schema | None) -> list[pa.Field]:
+def _numbered(base: pa.Schema | None) -> list[pa.Field]:
     """Return the existing columns f0, f1, … of records without a header."""
     fields: list[pa.Field] = []
-    while known is not None and f"f{len(fields)}" in known.names:
-        fields.append(known.field(f"f{len(fields)}"))
+    while base is not None and f"f{len(fields)}" in base.names:
+        fields.append(base.field(f"f{len(fields)}"))
     return fields
 
 

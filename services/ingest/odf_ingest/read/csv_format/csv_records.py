@@ -52,15 +52,15 @@ class Grammar:
         Raises `BadQuote` with the line of a quote that is never closed or has text after it.
         """
         records = []
-        at, line = 0, 1
-        while at < len(text):
-            end = self.end(text, at)
-            if end > at:
-                records.append((line, text[at:end]))
+        start, line = 0, 1
+        while start < len(text):
+            end = self.end(text, start)
+            if end > start:
+                records.append((line, text[start:end]))
             line_end = _LINE_END.match(text, end)
             assert line_end is not None
-            line += text.count(b"\n", at, line_end.end())
-            at = line_end.end()
+            line += text.count(b"\n", start, line_end.end())
+            start = line_end.end()
         return records
 
     def require_closed(self, text: bytes) -> None:
@@ -68,10 +68,10 @@ class Grammar:
         if not self.is_plain(text) and self.records.fullmatch(text) is None:
             self.split(text)
 
-    def end(self, text: bytes, at: int = 0) -> int:
-        """Return the end of the record that starts at `at`; raises `BadQuote`."""
-        match = self.record.match(text, at)
-        end = at if match is None else match.end()
+    def end(self, text: bytes, start: int = 0) -> int:
+        """Return the end of the record that starts at `start`; raises `BadQuote`."""
+        match = self.record.match(text, start)
+        end = start if match is None else match.end()
         if _LINE_END.match(text, end) is None:
             begin = shown(text[end : end + 40].decode(errors="replace").removeprefix(self.separator))
             is_closed = self.quote is not None and text[:end].endswith(self.quote.encode())

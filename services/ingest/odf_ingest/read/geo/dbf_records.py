@@ -102,9 +102,9 @@ def _header(dbf: bytes) -> _Header:
         raise InvalidInput(where=".dbf", text="is truncated")
     records, start, size = struct.unpack_from("<IHH", dbf, 4)
     fields = []
-    at, offset = _FIELDS_OFFSET, 1
-    while at < min(start, len(dbf)) and dbf[at] != _FIELDS_END:
-        entry = dbf[at : at + _FIELD_BYTES]
+    position, offset = _FIELDS_OFFSET, 1
+    while position < min(start, len(dbf)) and dbf[position] != _FIELDS_END:
+        entry = dbf[position : position + _FIELD_BYTES]
         if len(entry) < _FIELD_BYTES:
             raise InvalidInput(where=".dbf", text="is truncated")
         field = _Field(
@@ -114,8 +114,8 @@ def _header(dbf: bytes) -> _Header:
             size=entry[16],
         )
         fields.append(field)
-        at, offset = at + _FIELD_BYTES, offset + field.size
-    if not fields or start <= at - _FIELD_BYTES or offset > size:
+        position, offset = position + _FIELD_BYTES, offset + field.size
+    if not fields or start <= position - _FIELD_BYTES or offset > size:
         raise InvalidInput(where=".dbf", text="its header contradicts itself")
     if start + records * size > len(dbf):
         have = max(len(dbf) - start, 0) // size

@@ -26,7 +26,7 @@ def _named(step: ReadStep, value: bytes) -> Mapping[str, bytes]:
     parts = parts_of(value, step.sub_path)
     projection = _projection(parts)
     shapes = geometries(parts.shp)
-    found = {}
+    records = {}
     for number, properties in enumerate(attributes(parts.dbf, parts.cpg), start=1):
         try:
             geometry = next(shapes)
@@ -34,10 +34,10 @@ def _named(step: ReadStep, value: bytes) -> Mapping[str, bytes]:
             text = f"the .dbf file has {number} or more records and the .shp file {number - 1}"
             raise InvalidInput(text=f"{text}: one is truncated, or they do not belong together") from None
         if properties is not None:
-            found[f"record {number}"] = _record(properties, geometry, projection, number)
+            records[f"record {number}"] = _record(properties, geometry, projection, number)
     if next(shapes, shapes) is not shapes:
         raise InvalidInput(text="the .shp file has more records than the .dbf file: one is truncated")
-    return found
+    return records
 
 
 def _record(

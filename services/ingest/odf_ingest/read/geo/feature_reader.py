@@ -45,8 +45,8 @@ def register_whole(step: type[ReadStep], named: Callable[[ReadStep, bytes], Mapp
         return read_named(named(step, file.read_bytes()), schema)
 
     @infer_batch.register(step)
-    def columns(step: ReadStep, value: bytes, known: pa.Schema | None) -> pa.Schema:
-        return columns_of_batch(list(named(step, value).values()), known, _FORMATS)
+    def columns(step: ReadStep, value: bytes, base: pa.Schema | None) -> pa.Schema:
+        return columns_of_batch(list(named(step, value).values()), base, _FORMATS)
 
 
 def register(step: type[ReadStep], record: Record, features: FeaturesByPlace) -> None:
@@ -71,8 +71,8 @@ def register(step: type[ReadStep], record: Record, features: FeaturesByPlace) ->
         return dict.fromkeys(range(len(values)))
 
     @infer_records.register(step)
-    def columns(_: ReadStep, values: Sequence[bytes], known: pa.Schema | None) -> pa.Schema:
-        return inferred_columns(_readable(values, record), known, _FORMATS)
+    def columns(_: ReadStep, values: Sequence[bytes], base: pa.Schema | None) -> pa.Schema:
+        return inferred_columns(_readable(values, record), base, _FORMATS)
 
 
 def read_named(records: Mapping[str, bytes], schema: pa.Schema | None) -> pa.Table:
@@ -89,21 +89,21 @@ def read_named(records: Mapping[str, bytes], schema: pa.Schema | None) -> pa.Tab
 
 def _records_of(features: Mapping[str, bytes]) -> Mapping[str, bytes]:
     """Return the records of features by their places; raises `InvalidInput` with the place of the first bad one."""
-    found = {}
+    records = {}
     for name, feature in features.items():
         try:
-            found[name] = record_of(feature)
+            records[name] = record_of(feature)
         except InvalidInput as error:
             raise InvalidInput(where=name, text=str(error)) from error
-    return found
+    return records
 
 
 def _readable(values: Sequence[bytes], record: Record) -> list[bytes]:
     """Return the records of the values that have one; the others are rejected when they are read."""
-    found = []
+    records = []
     for value in values:
         try:
-            found.append(record(value))
+            records.append(record(value))
         except InvalidInput:
             continue
-    return found
+    return records

@@ -70,11 +70,11 @@ def _chosen(names: list[str], sub_path: str | None) -> str:
     matching = [name for name in names if sub_path is None or name == sub_path or fnmatchcase(name, sub_path)]
     if len(matching) == 1:
         return matching[0]
-    listed = ", ".join(sorted(matching or names)[:_SHOWN_NAMES])
+    examples = ", ".join(sorted(matching or names)[:_SHOWN_NAMES])
     if not matching:
-        raise InvalidInput(text=f"subPath {sub_path!r} matches none of the archive's shapefiles: {listed}")
+        raise InvalidInput(text=f"subPath {sub_path!r} matches none of the archive's shapefiles: {examples}")
     advice = "name one in subPath" if sub_path is None else f"subPath {sub_path!r} has to match one"
-    raise InvalidInput(text=f"the archive has {len(matching)} shapefiles: {listed}; {advice}")
+    raise InvalidInput(text=f"the archive has {len(matching)} shapefiles: {examples}; {advice}")
 
 
 def _required(file: zipfile.ZipFile, by_suffix: dict[str, zipfile.ZipInfo], suffix: str, shp: str) -> bytes:

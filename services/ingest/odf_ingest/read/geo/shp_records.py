@@ -47,18 +47,18 @@ def _geometries(shp: bytes) -> Iterator[Mapping[str, object] | None]:
 
 
 def _require_sound(shp: bytes) -> None:
-    at, number, pairs = _HEADER_BYTES, 0, 0
-    while at < len(shp):
+    position, number, pairs = _HEADER_BYTES, 0, 0
+    while position < len(shp):
         number += 1
         where = f"record {number}"
-        if len(shp) - at < 12:
+        if len(shp) - position < 12:
             raise InvalidInput(where=where, text="the .shp file ends inside the record: it is truncated")
-        length = 2 * struct.unpack_from(">i", shp, at + 4)[0]
-        start, at = at + 8, at + 8 + length
-        if length < 4 or at > len(shp):
+        length = 2 * struct.unpack_from(">i", shp, position + 4)[0]
+        start, position = position + 8, position + 8 + length
+        if length < 4 or position > len(shp):
             raise InvalidInput(where=where, text="the .shp file ends inside the record: it is truncated")
         try:
-            rings = _rings(shp[start:at])
+            rings = _rings(shp[start:position])
         except (ValueError, struct.error) as error:
             raise InvalidInput(where=where, text=f"is not a shape: {error}") from error
         pairs += rings * rings
@@ -91,9 +91,9 @@ def _rings(content: bytes) -> int:
     return parts if type_ in _POLYGONS else 0
 
 
-def _require_points(content: bytes, at: int, points: int, *, has_z: bool) -> None:
+def _require_points(content: bytes, position: int, points: int, *, has_z: bool) -> None:
     size = 16 * points + (16 + 8 * points if has_z else 0)
-    _require(points >= 0 and at + size <= len(content), f"it claims {points} points")
+    _require(points >= 0 and position + size <= len(content), f"it claims {points} points")
 
 
 def _require(is_sound: bool, text: str) -> None:  # noqa: FBT001 - a condition

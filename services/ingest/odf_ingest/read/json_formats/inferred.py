@@ -30,15 +30,15 @@ HALF_PAIR: Final = re.compile(
 MAX_NESTING: Final = 32  # thousands of nested types would overflow the parser's stack
 
 
-def inferred(lines: MessageBuffer, known: pa.Schema | None, parsed: pa.Schema | None) -> pa.Schema:
-    """Return the known columns, then new ones, in stored types.
+def inferred(lines: MessageBuffer, base: pa.Schema | None, parsed: pa.Schema | None) -> pa.Schema:
+    """Return the columns of `base`, then new ones, in stored types.
 
     `parsed`: the schema inferred by pyarrow; None if it refuses the lines.
     """
     if parsed is None or (_has_doubles(parsed) and LONG_INTEGER.search(lines.text)):
         deep = too_deep(lines)
         parsed = _voted(line for row, line in enumerate(lines) if line and row not in deep)
-    return continued(known, parsed)
+    return continued(base, parsed)
 
 
 def too_deep(lines: MessageBuffer) -> AbstractSet[int]:

@@ -79,7 +79,7 @@ def _suspects(
 
 
 @infer_records.register(ReadStepJson)
-def _infer(step: ReadStepJson, values: Sequence[bytes], known: pa.Schema | None) -> pa.Schema:
+def _infer(step: ReadStepJson, values: Sequence[bytes], base: pa.Schema | None) -> pa.Schema:
     lines = []
     for value in values:
         try:
@@ -87,12 +87,12 @@ def _infer(step: ReadStepJson, values: Sequence[bytes], known: pa.Schema | None)
         except InvalidInput:
             # It will be rejected when it is read.
             continue
-    return inferred_columns(lines, known, TimeFormats.of(step))
+    return inferred_columns(lines, base, TimeFormats.of(step))
 
 
 @infer_batch.register(ReadStepJson)
-def _infer_batch(step: ReadStepJson, value: bytes, known: pa.Schema | None) -> pa.Schema:
-    return columns_of_batch(_placed(step, value)[0], known, TimeFormats.of(step))
+def _infer_batch(step: ReadStepJson, value: bytes, base: pa.Schema | None) -> pa.Schema:
+    return columns_of_batch(_placed(step, value)[0], base, TimeFormats.of(step))
 
 
 def _one(step: ReadStepJson, value: bytes) -> bytes:
@@ -112,10 +112,10 @@ def _placed(step: ReadStepJson, value: bytes) -> tuple[list[bytes], list[str]]:
     require_utf8(raw)
     text = raw.decode()
     records, places = [], []
-    line, seen = 1, 0
+    line, position = 1, 0
     for number, (start, record) in enumerate(Document(text).records(_path(step)), start=1):
-        line += text.count("\n", seen, start)
-        seen = start
+        line += text.count("\n", position, start)
+        position = start
         places.append(f"line {line}, record {number}")
         # Newlines occur only in white space: JSON strings cannot contain them.
         records.append(record.replace("\n", " ").encode())

@@ -217,7 +217,7 @@ class Document:
     def __init__(self, text: str) -> None:
         """Start at the first token."""
         self._text = text
-        self._at = 0
+        self._position = 0
         self._skip_space()
 
     def records(self, path: Sequence[str]) -> list[PositionedText]:
@@ -226,8 +226,8 @@ class Document:
             records = self._records(path)
         except (ValueError, RecursionError) as error:
             raise InvalidInput(text=f"is not JSON: {error}") from error
-        if self._at != len(self._text):
-            raise InvalidInput(text=f"is not JSON: text after the document at character {self._at}")
+        if self._position != len(self._text):
+            raise InvalidInput(text=f"is not JSON: text after the document at character {self._position}")
         return records
 
     def typed_array(self, name: str) -> tuple[object, list[PositionedText] | None]:
@@ -239,8 +239,8 @@ class Document:
             array = self._typed_array(name)
         except (ValueError, RecursionError) as error:
             raise InvalidInput(text=f"is not JSON: {error}") from error
-        if self._at != len(self._text):
-            raise InvalidInput(text=f"is not JSON: text after the document at character {self._at}")
+        if self._position != len(self._text):
+            raise InvalidInput(text=f"is not JSON: text after the document at character {self._position}")
         return array
 
     def _typed_array(self, name: str) -> tuple[object, list[PositionedText] | None]:
@@ -268,67 +268,67 @@ class Document:
             return self._member(path)
         if not self._takes("["):
             return [self._object()]
-        found: list[PositionedText] = []
+        records: list[PositionedText] = []
         while not self._takes("]"):
-            if found:
+            if records:
                 self._expect(",")
-            found.append(self._object())
-        return found
+            records.append(self._object())
+        return records
 
     def _member(self, path: Sequence[str]) -> list[PositionedText]:
         """Read an object and return the records in its member `path[0]`."""
         nothing = InvalidInput(text=f"the document has no member {path[0]!r}")
         if not self._takes("{"):
             raise nothing
-        found: dict[str, list[PositionedText]] = {}
+        members: dict[str, list[PositionedText]] = {}
         while not self._takes("}"):
-            if found:
+            if members:
                 self._expect(",")
             name = self._name()
-            if name in found:
+            if name in members:
                 raise InvalidInput(text=f"the document has {name!r} twice")
             if name == path[0]:
-                found[name] = self._records(path[1:])
+                members[name] = self._records(path[1:])
             else:
-                found[name] = []
+                members[name] = []
                 self._value()
-        if path[0] not in found:
+        if path[0] not in members:
             raise nothing
-        return found[path[0]]
+        return members[path[0]]
 
     def _name(self) -> str:
-        name, end = _DECODER.raw_decode(self._text, self._at)
+        name, end = _DECODER.raw_decode(self._text, self._position)
         if type(name) is not str:
-            raise InvalidInput(text=f"is not JSON: expected a name at character {self._at}")
-        self._at = end
+            raise InvalidInput(text=f"is not JSON: expected a name at character {self._position}")
+        self._position = end
         self._skip_space()
         self._expect(":")
         return name
 
     def _object(self) -> PositionedText:
-        if not self._text.startswith("{", self._at):
+        if not self._text.startswith("{", self._position):
             raise InvalidInput(text="expected an array of objects")
-        return self._at, self._value()
+        return self._position, self._value()
 
     def _value(self) -> str:
-        start = self._at
-        _, self._at = _DECODER.raw_decode(self._text, start)
-        text = self._text[start : self._at]
+        start = self._position
+        _, self._position = _DECODER.raw_decode(self._text, start)
+        text = self._text[start : self._position]
         self._skip_space()
         return text
 
     def _takes(self, char: str) -> bool:
-        if not self._text.startswith(char, self._at):
+        if not self._text.startswith(char, self._position):
             return False
-        self._at += 1
+        self._position += 1
         self._skip_space()
         return True
 
     def _expect(self, char: str) -> None:
         if not self._takes(char):
-            raise InvalidInput(text=f"is not JSON: expected {char!r} at character {self._at}")
+            raise InvalidInput(text=f"is not JSON: expected {char!r} at character {self._position}")
 
     def _skip_space(self) -> None:
-        match = _SPACE.match(self._text, self._at)
+        match = _SPACE.match(self._text, self._position)
         assert match is not None
-        self._at = match.end()
+        self._position = match.end()

@@ -97,48 +97,48 @@ def misfits(
     values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFormats
 ) -> Mapping[int, str | None]:
     """Return which values are not records, with the reason if it is the same for the value alone."""
-    found: dict[int, str | None] = {}
+    reasons: dict[int, str | None] = {}
     lines: dict[int, bytes] = {}
     for number, value in enumerate(values):
         try:
             is_deep = value.count(b"[") + value.count(b"{") > MAX_NESTING
             if schema is None or is_deep or HALF_PAIR.search(value) is not None:
-                found[number] = None
+                reasons[number] = None
             else:
                 lines[number] = rewritten(value.removeprefix(BOM), schema)
         except Misfit as error:
-            found[number] = str(error)
+            reasons[number] = str(error)
         except InvalidInput:
-            found[number] = None
+            reasons[number] = None
     if schema is None or not lines:
-        return found
+        return reasons
     try:
         table = _parse(b"\n".join(lines.values()), _lenient(schema, formats))
     except InvalidInput:
-        return found
+        return reasons
     numbers = list(lines)
-    return {**found, **{numbers[row]: why for row, why in unconvertible(table, schema, formats).items()}}
+    return {**reasons, **{numbers[row]: why for row, why in unconvertible(table, schema, formats).items()}}
 
 
 def inferred_columns(
-    values: Sequence[bytes | None], known: pa.Schema | None, formats: TimeFormats
+    values: Sequence[bytes | None], base: pa.Schema | None, formats: TimeFormats
 ) -> pa.Schema:
-    """Return the columns of objects, one per line: known ones, then new ones; unreadable lines are ignored."""
+    """Return the columns of objects, one per line: those of `base`, then new ones; unreadable lines are ignored."""
     lines = MessageBuffer.of(values)
-    parsed = None if known is None else _lenient(known, formats)
+    parsed = None if base is None else _lenient(base, formats)
     try:
         require_utf8(lines.text)
         is_read = len(lines) > 0 and _is_parsable(lines.text) and not too_deep(lines)
         schema = _parse(lines.text, parsed, infers=True).schema if is_read else None
     except InvalidInput:
         schema = None
-    return inferred(lines, known, schema)
+    return inferred(lines, base, schema)
 
 
-def columns_of_batch(values: Sequence[bytes], known: pa.Schema | None, formats: TimeFormats) -> pa.Schema:
+def columns_of_batch(values: Sequence[bytes], base: pa.Schema | None, formats: TimeFormats) -> pa.Schema:
     """Return the columns of objects that are parsed together; raises `InvalidInput`."""
     require_inferable(MessageBuffer.of(values))
-    return inferred_columns(values, known, formats)
+    return inferred_columns(values, base, formats)
 
 
 def as_lines(values: Sequence[bytes]) -> MessageBuffer:

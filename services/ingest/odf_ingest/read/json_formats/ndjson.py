@@ -67,14 +67,14 @@ def _suspects(
 
 
 @infer_records.register(ReadStepNdJson)
-def _infer(step: ReadStepNdJson, values: Sequence[bytes], known: pa.Schema | None) -> pa.Schema:
-    return inferred_columns(decodable(values, step.encoding), known, TimeFormats.of(step))
+def _infer(step: ReadStepNdJson, values: Sequence[bytes], base: pa.Schema | None) -> pa.Schema:
+    return inferred_columns(decodable(values, step.encoding), base, TimeFormats.of(step))
 
 
 @infer_batch.register(ReadStepNdJson)
-def _infer_batch(step: ReadStepNdJson, value: bytes, known: pa.Schema | None) -> pa.Schema:
+def _infer_batch(step: ReadStepNdJson, value: bytes, base: pa.Schema | None) -> pa.Schema:
     lines, _ = lines_of(to_utf8(value, step.encoding))
-    return columns_of_batch(lines, known, TimeFormats.of(step))
+    return columns_of_batch(lines, base, TimeFormats.of(step))
 
 
 def _texts(step: ReadStepNdJson, values: Sequence[bytes]) -> Sequence[bytes]:

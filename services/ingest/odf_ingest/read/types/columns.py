@@ -103,13 +103,13 @@ def unconvertible_rows(column: pa.ChunkedArray, target: pa.Field, formats: TimeF
     """Return the rows of one column that cannot be converted; only pieces with such rows are checked row by row."""
     if _converts(column, target, formats):
         return set()
-    found: set[int] = set()
+    misfits: set[int] = set()
     for start in range(0, len(column), _ROWS_PER_PIECE):
         piece = column.slice(start, _ROWS_PER_PIECE)
         if not _converts(piece, target, formats):
             rows = (row for row in range(len(piece)) if not _converts(piece.slice(row, 1), target, formats))
-            found |= {start + row for row in rows}
-    return found
+            misfits |= {start + row for row in rows}
+    return misfits
 
 
 def _converts(column: pa.ChunkedArray, target: pa.Field, formats: TimeFormats) -> bool:
@@ -136,10 +136,10 @@ def _as(values: pa.Array, target: pa.DataType, formats: TimeFormats) -> pa.Array
         return values
     if kind.is_struct(target):
         is_there = values.is_valid()
-        for at, inner in enumerate(target.fields):
-            missing = pc.and_(values.field(at).is_null(), is_there)
+        for index, inner in enumerate(target.fields):
+            missing = pc.and_(values.field(index).is_null(), is_there)
             _require(inner, has_nulls=pc.any(missing, min_count=0).as_py())
-        parts = [_as(values.field(at), inner.type, formats) for at, inner in enumerate(target.fields)]
+        parts = [_as(values.field(index), inner.type, formats) for index, inner in enumerate(target.fields)]
         mask = values.is_null() if values.null_count else None
         return pa.StructArray.from_arrays(parts, fields=list(target.fields), mask=mask)
     if kind.is_list(target):

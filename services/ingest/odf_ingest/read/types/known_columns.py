@@ -6,12 +6,12 @@ import pyarrow.types as kind
 from odf_common.data.stored_types import stored_type
 
 
-def continued(known: pa.Schema | None, inferred: pa.Schema) -> pa.Schema:
-    """Return the known columns, then those that only `inferred` has, in stored types.
+def continued(base: pa.Schema | None, inferred: pa.Schema) -> pa.Schema:
+    """Return the columns of `base`, then those that only `inferred` has, in stored types.
 
-    Known structs get the additional fields of `inferred`. Types without any value, such as null, are left out.
+    Structs of `base` get the additional fields of `inferred`. Types without any value, such as null, are left out.
     """
-    before = {} if known is None else {column.name: column for column in known}
+    before = {} if base is None else {column.name: column for column in base}
     columns = [_continued(column, inferred) for column in before.values()]
     new = ((column.name, _with_values(column.type)) for column in inferred if column.name not in before)
     return pa.schema(
@@ -20,25 +20,25 @@ def continued(known: pa.Schema | None, inferred: pa.Schema) -> pa.Schema:
 
 
 def _continued(column: pa.Field, inferred: pa.Schema) -> pa.Field:
-    at = inferred.get_field_index(column.name)
-    new = None if at < 0 else _with_values(inferred.field(at).type)
+    index = inferred.get_field_index(column.name)
+    new = None if index < 0 else _with_values(inferred.field(index).type)
     return column if new is None else column.with_type(_union(column.type, stored_type(new)))
 
 
-def _union(known: pa.DataType, new: pa.DataType) -> pa.DataType:
-    """Return the known type, extended with the new type's additional fields."""
-    if kind.is_struct(known) and kind.is_struct(new):
+def _union(old: pa.DataType, new: pa.DataType) -> pa.DataType:
+    """Return the old type, extended with the new type's additional fields."""
+    if kind.is_struct(old) and kind.is_struct(new):
         after = {inner.name: inner for inner in new.fields}
-        names = {inner.name for inner in known.fields}
-        kept = [
+        names = {inner.name for inner in old.fields}
+        fields = [
             inner.with_type(_union(inner.type, after[inner.name].type)) if inner.name in after else inner
-            for inner in known.fields
+            for inner in old.fields
         ]
-        return pa.struct([*kept, *(inner for inner in new.fields if inner.name not in names)])
-    if kind.is_list(known) and kind.is_list(new):
-        element = known.value_field
+        return pa.struct([*fields, *(inner for inner in new.fields if inner.name not in names)])
+    if kind.is_list(old) and kind.is_list(new):
+        element = old.value_field
         return pa.list_(element.with_type(_union(element.type, new.value_type)))
-    return known
+    return old
 
 
 def _with_values(type_: pa.DataType) -> pa.DataType | None:

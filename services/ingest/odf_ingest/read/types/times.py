@@ -27,16 +27,16 @@ def to_timestamps(texts: pa.Array, format_text: str | None, target: pa.DataType 
     """Return timestamps of `read_as(wanted)`; RFC 3339 unless a format is given. Raises `InvalidInput`."""
     how = None if format_text is None else time_format(format_text)
 
-    def read(some: pa.Array, made: pa.DataType) -> pa.Array:
+    def read(some: pa.Array, type_: pa.DataType) -> pa.Array:
         if how is None:
-            return _rfc3339(some, made)
-        return _one_by_one(some, how).cast(made) if how.regex is None else _by_regex(some, how, made)
+            return _rfc3339(some, type_)
+        return _one_by_one(some, how).cast(type_) if how.regex is None else _by_regex(some, how, type_)
 
     try:
         return read(texts, read_as(target))
     except pa.ArrowInvalid as error:
-        first = _first_refused(texts, partial(read, made=read_as(target)))
-        is_far = target.unit == "ns" and _reads(first, partial(read, made=MICROSECONDS))
+        first = _first_refused(texts, partial(read, type_=read_as(target)))
+        is_far = target.unit == "ns" and _reads(first, partial(read, type_=MICROSECONDS))
         reach = ", whose range is the years 1677 to 2262" if is_far else ""
         raise InvalidInput(
             text=f"{shown(first[0].as_py())} is not a value of {type_name(target)}{reach}"
@@ -88,21 +88,21 @@ def to_times(texts: pa.Array, target: pa.DataType) -> pa.Array:
     return timestamps.cast(target, safe=False)
 
 
-def _rfc3339(texts: pa.Array, made: pa.DataType) -> pa.Array:
+def _rfc3339(texts: pa.Array, type_: pa.DataType) -> pa.Array:
     try:
-        return texts.cast(made)
+        return texts.cast(type_)
     except pa.ArrowInvalid:
         # Some are naive, or finer than Arrow can parse.
-        short = pc.replace_substring_regex(texts, rf"(\.\d{{{_DIGITS[made.unit]}}})\d+", r"\1")
+        short = pc.replace_substring_regex(texts, rf"(\.\d{{{_DIGITS[type_.unit]}}})\d+", r"\1")
     has_zone = pc.match_substring_regex(short, _ZONE)
     none = pa.scalar(None, pa.string())
-    aware = pc.if_else(has_zone, pc.replace_substring_regex(short, "z$", "Z"), none).cast(made)
-    naive = pc.if_else(has_zone, none, short).cast(pa.timestamp(made.unit))
-    return pc.coalesce(aware, naive.cast(made))
+    aware = pc.if_else(has_zone, pc.replace_substring_regex(short, "z$", "Z"), none).cast(type_)
+    naive = pc.if_else(has_zone, none, short).cast(pa.timestamp(type_.unit))
+    return pc.coalesce(aware, naive.cast(type_))
 
 
-def _by_regex(texts: pa.Array, how: TimeFormat, made: pa.DataType | None) -> pa.Array:
-    """Return timestamps of the type `made`, or dates if it is None."""
+def _by_regex(texts: pa.Array, how: TimeFormat, type_: pa.DataType | None) -> pa.Array:
+    """Return timestamps of type `type_`, or dates if it is None."""
     parts = pc.extract_regex(texts, pattern=how.regex)
     if parts.null_count > texts.null_count:
         _refuse(texts, parts, how)
@@ -113,18 +113,18 @@ def _by_regex(texts: pa.Array, how: TimeFormat, made: pa.DataType | None) -> pa.
     }
     year = groups.get("y", "1970")
     day = pc.binary_join_element_wise(year, two["m"], two["d"], "-")
-    if made is None:
+    if type_ is None:
         return day.cast(pa.date32())
     clock = pc.binary_join_element_wise(two["H"], two["M"], two["S"], ":")
     if "f" in groups:
         clock = pc.binary_join_element_wise(
-            clock, pc.utf8_slice_codeunits(groups["f"], 0, _DIGITS[made.unit]), "."
+            clock, pc.utf8_slice_codeunits(groups["f"], 0, _DIGITS[type_.unit]), "."
         )
-    naive = _nulls_of(texts, pc.binary_join_element_wise(day, clock, "T")).cast(pa.timestamp(made.unit))
-    timestamps = naive.cast(made)
+    naive = _nulls_of(texts, pc.binary_join_element_wise(day, clock, "T")).cast(pa.timestamp(type_.unit))
+    timestamps = naive.cast(type_)
     if "z" not in groups:
         return timestamps
-    return pc.subtract_checked(timestamps, _offsets(groups["z"]).cast(pa.duration(made.unit)))
+    return pc.subtract_checked(timestamps, _offsets(groups["z"]).cast(pa.duration(type_.unit)))
 
 
 def _offsets(zones: pa.Array) -> pa.Array:
@@ -158,11 +158,11 @@ def _parse_timestamp(text: str, how: TimeFormat) -> datetime:
         raise InvalidInput(text=f"{shown(text)} is not of the format {how.text!r}") from error
 
 
-def _nulls_of(texts: pa.Array, made: pa.Array) -> pa.Array:
-    return pc.if_else(pc.is_null(texts), pa.scalar(None, pa.string()), made)
+def _nulls_of(texts: pa.Array, values: pa.Array) -> pa.Array:
+    return pc.if_else(pc.is_null(texts), pa.scalar(None, pa.string()), values)
 
 
-def _refuse(texts: pa.Array, found: pa.Array, how: TimeFormat) -> None:
-    wrong = pc.and_(pc.is_valid(texts), pc.is_null(found))
+def _refuse(texts: pa.Array, values: pa.Array, how: TimeFormat) -> None:
+    wrong = pc.and_(pc.is_valid(texts), pc.is_null(values))
     first = texts.filter(wrong)[0].as_py()
     raise InvalidInput(text=f"{shown(first)} is not of the format {how.text!r}")
