@@ -118,8 +118,8 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
         origin = self._origin(request.url, request)
         match request.WhichOneof("with"):
             case "password":
-                given = request.password
-                token = self._logins.with_password(origin, given.login, given.password)
+                credentials = request.password
+                token = self._logins.with_password(origin, credentials.login, credentials.password)
             case "token":
                 token = request.token
             case _:

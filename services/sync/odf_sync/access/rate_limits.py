@@ -62,21 +62,21 @@ class Shares:
         """Allow `most` at a time, `of_caller` of them to each caller."""
         self._most = most
         self._of_caller = of_caller
-        self._taken: Tally[Hashable] = Tally()
+        self._counts: Tally[Hashable] = Tally()
 
     @contextmanager
     def taken(self, caller: Hashable) -> Iterator[bool]:
         """Yield whether there is room for another piece of work, and count it until the end of the block."""
-        has_room = self._taken.total() < self._most and self._taken[caller] < self._of_caller
+        has_room = self._counts.total() < self._most and self._counts[caller] < self._of_caller
         if not has_room:
             yield False
             return
-        self._taken[caller] += 1
+        self._counts[caller] += 1
         try:
             yield True
         finally:
-            self._taken[caller] -= 1
-            self._taken += Tally()  # forgets callers without work
+            self._counts[caller] -= 1
+            self._counts += Tally()  # forgets callers without work
 
 
 class BodyPace:

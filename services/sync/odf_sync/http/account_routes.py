@@ -173,23 +173,23 @@ class AccountRoutes:
         if request.content_type != "application/json":
             return web.Response(status=415, text="Expected request with `Content-Type: application/json`")
         try:
-            asked = json.loads(await _body(request))
+            body = json.loads(await _body(request))
         except (ValueError, RecursionError):
             return web.Response(status=400, text="Failed to parse the request body as JSON")
-        asked = asked if isinstance(asked, dict) else {}
+        body = body if isinstance(body, dict) else {}
         for field in LOGIN_FIELDS:
-            if not isinstance(asked.get(field), str):
+            if not isinstance(body.get(field), str):
                 text = f"Failed to deserialize the JSON body into the target type: missing field `{field}`"
                 return web.Response(status=422, text=text)
-        if asked["loginMethod"] != PASSWORD:
-            return _message(400, f"Unsupported login method '{asked['loginMethod'][:100]}'")
-        credentials = _credentials(asked["loginCredentialsJson"])
+        if body["loginMethod"] != PASSWORD:
+            return _message(400, f"Unsupported login method '{body['loginMethod'][:100]}'")
+        credentials = _credentials(body["loginCredentialsJson"])
         if credentials is None:
             return _message(401, "Invalid credentials")
         token = await self._token(request, *credentials)
         if token is None:
             return _message(401, "Rejected credentials: invalid login or password")
-        code = asked.get("deviceCode")
+        code = body.get("deviceCode")
         if isinstance(code, str):  # the client of that login gets the token too
             self._devices.complete(code, token.text())
         return web.json_response({"accessToken": token.text()})

@@ -162,13 +162,13 @@ def application(
     app.on_response_prepare.append(_without_charset)
     resources: dict[str, web.Resource] = {}
     endpoints = tuple(endpoints)
-    taken = _calls_of_datasets(authorizer, endpoints)
+    calls = _calls_of_datasets(authorizer, endpoints)
     for endpoint in endpoints:
         if endpoint.on_shutdown is not None:
             app.on_shutdown.append(endpoint.on_shutdown)
         for path in endpoint.full_paths(authorizer):
             if path not in resources:
-                resources[path] = app.router.add_resource(_without(taken, path))
+                resources[path] = app.router.add_resource(_without(calls, path))
             resource = resources[path]
             methods = ("GET", "HEAD") if endpoint.method == "GET" else (endpoint.method,)
             for method in methods:
@@ -189,13 +189,13 @@ def _calls_of_datasets(authorizer: Authorizer, endpoints: Iterable[Endpoint]) ->
     return tuple(sorted({path.removeprefix("/") for path in fixed}))
 
 
-def _without(taken: tuple[str, ...], path: str) -> str:
+def _without(calls: tuple[str, ...], path: str) -> str:
     """Return the pattern of a path that does not end as certain calls do.
 
     Otherwise `/datasets/{id}` would cover the call `pull` of a dataset named `datasets`, and `/{dataset}/refs/{ref}`
     that of `ann/refs`.
     """
-    names = "|".join(map(re.escape, taken))
+    names = "|".join(map(re.escape, calls))
     return LAST_VARIABLE.sub(rf"{{\1:(?!(?:{names})$)[^{{}}/]+}}", path) if names else path
 
 

@@ -102,8 +102,8 @@ class IngestClient:
             try:
                 return method(request, timeout=CALL_SECONDS)
             except grpc.RpcError as error:
-                known = error_of(error, "ingest")
-                is_lost = isinstance(known, Unavailable) and not isinstance(known, RemoteError)
+                failure = error_of(error, "ingest")
+                is_lost = isinstance(failure, Unavailable) and not isinstance(failure, RemoteError)
                 if not is_lost or self.is_stopping or time.monotonic() >= until:
-                    raise _refusal(known, error.code()) from error
+                    raise _refusal(failure, error.code()) from error
             self._stopping.wait(PAUSE_SECONDS)

@@ -103,7 +103,7 @@ class UrlExpired(Unavailable):
         return "run the same command again: what has arrived is not transferred again"
 
 
-def by_url_or_place(given: TransferUrl, by_url: Callable[[], None], by_place: Callable[[], None]) -> None:
+def by_url_or_place(location: TransferUrl, by_url: Callable[[], None], by_place: Callable[[], None]) -> None:
     """Transfer an object by the URL that a node gave for it, or by its place below the URL that the user gave.
 
     A node may know itself by another name than the user does: kamu gives http://127.0.0.1:P/… to a client of
@@ -118,9 +118,9 @@ def by_url_or_place(given: TransferUrl, by_url: Callable[[], None], by_place: Ca
         try:
             by_place()
         except UNUSABLE as error:
-            if given.expires_at is not None and _is_past(given.expires_at):
-                what = given.url.partition("?")[0]
-                raise UrlExpired(what=what, expires_at=given.expires_at) from unusable
+            if location.expires_at is not None and _is_past(location.expires_at):
+                what = location.url.partition("?")[0]
+                raise UrlExpired(what=what, expires_at=location.expires_at) from unusable
             raise unusable from error
 
 
@@ -169,12 +169,12 @@ class HttpDataset:
 
     def head_by(self, session: NodeSession) -> Multihash | None:
         """Return the head, None if there is none, over the connection that an exchange takes next."""
-        found = session.document(self._base + HEAD, self._headers, MAX_REFERENCE_BYTES)
-        if found is None:
+        document = session.document(self._base + HEAD, self._headers, MAX_REFERENCE_BYTES)
+        if document is None:
             with suppress(NotFound):
                 return self.head()
             return None
-        return None if found.content is None else self._read_head(found.content, found.headers)
+        return None if document.content is None else self._read_head(document.content, document.headers)
 
     def _read_head(self, text: bytes, headers: Mapping[str, str]) -> Multihash:
         """Note what the server offers, as it says with the head, and return the head."""
@@ -258,10 +258,10 @@ class HttpDataset:
         start = out.tell()
         with self._request(url, headers, start) as answer:
             skipped = 0 if answer.status == PARTIAL else start  # a server may ignore the range
-            at = start - skipped
+            position = start - skipped
             for chunk in _Chunks(answer, url):
-                at += len(chunk)
-                if at > limit:
+                position += len(chunk)
+                if position > limit:
                     raise InvalidInput(text=f"more than the declared {limit} bytes", where=url)
                 out.write(chunk[skipped:])
                 skipped = max(0, skipped - len(chunk))

@@ -36,16 +36,16 @@ def blocks_in(chunks: Iterable[bytes], *, most: int) -> Iterator[bytes]:
     rest = bytearray()
     for chunk in chunks:
         rest += chunk
-        at = 0
-        while len(rest) - at >= LENGTH_BYTES:
-            start = at + LENGTH_BYTES
-            end = start + int.from_bytes(rest[at:start], "big")
+        position = 0
+        while len(rest) - position >= LENGTH_BYTES:
+            start = position + LENGTH_BYTES
+            end = start + int.from_bytes(rest[position:start], "big")
             if end - start > most:
                 raise BrokenPack(text=f"an entry of {end - start} bytes; at most {most} are taken")
             if end > len(rest):
                 break
             yield bytes(rest[start:end])
-            at = end
-        del rest[:at]
+            position = end
+        del rest[:position]
     if rest:
         raise BrokenPack(text="ends within an entry")

@@ -47,15 +47,17 @@ class S3Dataset(RemoteDataset):
 
     def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
         """Download an object, or what follows the bytes that `out` has."""
-        path, at = f"{kind}/{name}", out.tell()
-        if at == limit:  # no range starts at the end of an object; the hash shows whether it is complete
+        path, position = f"{kind}/{name}", out.tell()
+        if (
+            position == limit
+        ):  # no range starts at the end of an object; the hash shows whether it is complete
             return
-        chunks = self._bucket.chunks(path, at)
+        chunks = self._bucket.chunks(path, position)
         if chunks is None:
             raise NotFound(what=f"{self.url}/{path}")
         for chunk in chunks:
-            at += len(chunk)
-            if at > limit:
+            position += len(chunk)
+            if position > limit:
                 raise InvalidInput(text=f"more than the declared {limit} bytes", where=f"{self.url}/{path}")
             out.write(chunk)
 

@@ -120,15 +120,15 @@ class Search:
         for name in names if query.repositories else ():
             repositories.find(name)
 
-        asked = [self._asked(repositories, name, refresh=query.refresh) for name in names]
+        answers = [self._asked(repositories, name, refresh=query.refresh) for name in names]
         words = query.text.lower().split()
         hits: list[SearchHit] = []
         if not query.repositories:
             hits += matching("", self.own.summaries(self.own.datasets.catalog.entries()), words)
-        answered, _ = wait(asked, SEARCH_SECONDS)
+        answered, _ = wait(answers, SEARCH_SECONDS)
         searched = tuple(
             answer.result() if answer in answered else self._unanswered(repositories, name)
-            for name, answer in zip(names, asked, strict=True)
+            for name, answer in zip(names, answers, strict=True)
         )
         for repository in searched:
             hits += matching(repository.name, repository.index.listing.datasets, words)

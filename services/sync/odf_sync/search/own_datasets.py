@@ -44,14 +44,14 @@ class OwnDatasets:
 
     def page(self, entries: Iterable[CatalogEntry], after: str) -> Page:
         """Return the page of datasets whose names follow `after`; the entries are sorted by lower-case name."""
-        taken: list[DatasetSummary] = []
+        datasets: list[DatasetSummary] = []
         size = 0
         for summary in self.summaries(entry for entry in entries if entry.alias.lower() > after.lower()):
-            if len(taken) == PAGE_DATASETS or size > PAGE_BYTES:
-                return Page(datasets=tuple(taken), next=taken[-1].name)
-            taken.append(summary)
+            if len(datasets) == PAGE_DATASETS or size > PAGE_BYTES:
+                return Page(datasets=tuple(datasets), next=datasets[-1].name)
+            datasets.append(summary)
             size += len(Page(datasets=(summary,)).encoded())
-        return Page(datasets=tuple(taken))
+        return Page(datasets=tuple(datasets))
 
     def fingerprint(self, entries: Iterable[CatalogEntry]) -> str:
         """Return a hash of names and heads: as long as it is the same, so are all pages."""

@@ -131,7 +131,7 @@ def parse_page(raw: bytes, where: str) -> Page:
     match plain:
         case {"datasets": list(datasets), **rest}:
             after = rest.get("next")
-            listed = tuple(map(DatasetSummary.of_json, datasets))
-            return Page(datasets=listed, next=after if isinstance(after, str) else "")
+            summaries = tuple(map(DatasetSummary.of_json, datasets))
+            return Page(datasets=summaries, next=after if isinstance(after, str) else "")
         case _:
             raise InvalidInput(text="not a list of datasets", where=where)

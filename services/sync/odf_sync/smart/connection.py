@@ -318,8 +318,8 @@ def connected(url: str, table: Table, headers: Mapping[str, str]) -> Iterator[Co
 
 def _pause(failures: int, headers: Mapping[str, str]) -> float:
     """Return the seconds until a server that is busy is asked again: at least those that it asks for, within limits."""
-    asked = headers.get("Retry-After", "")
-    seconds = float(asked) if WHOLE_NUMBER.fullmatch(asked) else 0.0
+    retry_after = headers.get("Retry-After", "")
+    seconds = float(retry_after) if WHOLE_NUMBER.fullmatch(retry_after) else 0.0
     return max(BUSY_BACKOFF.pause(failures), min(seconds, MAX_PAUSE_SECONDS))
 
 

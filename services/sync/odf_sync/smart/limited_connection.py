@@ -15,8 +15,8 @@ LISTED_BYTES: Final = 4096  # of an object in the answer to a list: of a signed 
 
 def answer_bytes(message: Message) -> int:
     """Return how long the answer to a message may be, and what comes before the next message is sent."""
-    listed = len(message.object_files) if isinstance(message, DownloadsRequest | UploadsRequest) else 0
-    return SMALL_BYTES + LISTED_BYTES * listed
+    count = len(message.object_files) if isinstance(message, DownloadsRequest | UploadsRequest) else 0
+    return SMALL_BYTES + LISTED_BYTES * count
 
 
 class LimitedConnection(asyncio.Protocol):

@@ -190,16 +190,16 @@ class _Files(list[object]):
     def in_text(cls, text: str) -> "_Files | None":
         """Return the list, None if there is none, or it has anything but objects without objects or lists in them."""
         begin = _FILES_BEGIN.search(text)
-        found = begin and _FILE.match(text, begin.end())
-        while found is not None and found[2] == ",":
-            found = _FILE.match(text, found.end())
-        return None if begin is None or found is None else cls(text, begin.end(), found.end() - 1)
+        match = begin and _FILE.match(text, begin.end())
+        while match is not None and match[2] == ",":
+            match = _FILE.match(text, match.end())
+        return None if begin is None or match is None else cls(text, begin.end(), match.end() - 1)
 
     def __iter__(self) -> Iterator[object]:
         """Yield the objects; raises `InvalidInput`."""
-        for found in _FILE.finditer(self._text, self.start, self.end + 1):
+        for match in _FILE.finditer(self._text, self.start, self.end + 1):
             try:
-                yield json.loads(found[1])
+                yield json.loads(match[1])
             except ValueError as error:
                 raise InvalidInput(text=f"not an object: {str(error)[:200]}", where=_FILES) from error
 
@@ -239,12 +239,12 @@ def _plain(value: object) -> object:
         case bytes():
             return []
         case _ if is_dataclass(value):
-            given = {
+            members = {
                 field_.name: getattr(value, field_.name)
                 for field_ in fields(value)
                 if _is_written(field_, value)
             }
-            return {name: _plain(inner) for name, inner in given.items()}
+            return {name: _plain(inner) for name, inner in members.items()}
         case _:
             return value
 
@@ -256,12 +256,12 @@ def _is_written(field: Field[Any], value: object) -> bool:
 
 def _read(kind: type[T], plain: object, where: str) -> T:
     """Return a dataclass from its JSON object; raises `InvalidInput`, which names the field."""
-    given = _object(plain, where)
+    members = _object(plain, where)
     hints = _hints(kind)  # type: ignore[arg-type]
     values = {
-        field.name: _value(hints[field.name], given[field.name], f"{where}.{field.name}")
+        field.name: _value(hints[field.name], members[field.name], f"{where}.{field.name}")
         for field in fields(kind)  # type: ignore[arg-type]
-        if _is_given(field, given, where)
+        if _is_given(field, members, where)
     }
     return kind(**values)
 
@@ -272,8 +272,8 @@ def _hints(kind: type[object]) -> Mapping[str, Any]:
     return get_type_hints(kind)
 
 
-def _is_given(field: Field[Any], given: Mapping[str, object], where: str) -> bool:
-    if field.name in given:
+def _is_given(field: Field[Any], members: Mapping[str, object], where: str) -> bool:
+    if field.name in members:
         return True
     if field.default is MISSING:
         raise InvalidInput(text="missing", where=f"{where}.{field.name}")

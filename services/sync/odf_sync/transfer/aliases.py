@@ -66,12 +66,12 @@ def listed(
     Inputs come first. Names of no dataset are ignored, or raise `NotFound` if `is_strict`; patterns may match none.
     """
     entries = tuple(datasets.catalog.entries())
-    asked = tuple(refs)
-    for ref in asked if is_strict else ():
+    names = tuple(refs)
+    for ref in names if is_strict else ():
         if not is_pattern(ref):
             require_entry(datasets.catalog, ref)
-    if asked:
-        chosen = [entry for entry in entries if any(_is_named(entry, ref) for ref in asked)]
+    if names:
+        chosen = [entry for entry in entries if any(_is_named(entry, ref) for ref in names)]
         entries = tuple(_with_inputs(datasets, chosen) if recursive else chosen)
     with_aliases = (
         (entry, _without_secrets(remote_aliases(datasets.blobs, entry.dataset_id))) for entry in entries

@@ -33,7 +33,7 @@ class LocalCopy:
     name: str
     ref: str
     here: ChainState | None
-    wanted: DatasetId | None = None
+    expected: DatasetId | None = None
     """The dataset that the source was asked for by its id."""
     is_forced: bool = False
     """Replace the chain if it has diverged, or is ahead."""
@@ -64,8 +64,8 @@ def check_identity(catalog: Catalog, dataset: DatasetId, alias: str) -> None:
     entry = catalog.by_id(dataset)
     if entry is not None and entry.alias.lower() != alias.lower():
         raise AlreadyExists(what=f"this dataset, locally named {entry.alias},")
-    taken = catalog.by_alias(alias)
-    if taken is not None and taken.dataset_id != dataset:
+    other = catalog.by_alias(alias)
+    if other is not None and other.dataset_id != dataset:
         raise AlreadyExists(what=f"another dataset named {alias}")
 
 

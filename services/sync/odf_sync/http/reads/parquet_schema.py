@@ -39,14 +39,14 @@ def _line(printed: str) -> str:
 def _logical(name: str | None, details: str | None) -> str:
     if name is None:
         return ""
-    found = dict(re.findall(r"(\w+)=(\w+)", details or ""))
+    parameters = dict(re.findall(r"(\w+)=(\w+)", details or ""))
     match name:
         case "Timestamp" | "Time":
-            shown = f"{_UNITS[found['timeUnit']]},{found['isAdjustedToUTC']}"
+            shown = f"{_UNITS[parameters['timeUnit']]},{parameters['isAdjustedToUTC']}"
         case "Int":
-            name, shown = "Integer", f"{found['bitWidth']},{found['isSigned']}"
+            name, shown = "Integer", f"{parameters['bitWidth']},{parameters['isSigned']}"
         case "Decimal":
-            shown = f"{found['precision']},{found['scale']}"
+            shown = f"{parameters['precision']},{parameters['scale']}"
         case _:
             return f" ({name.upper()})"
     return f" ({name.upper()}({shown}))"

@@ -166,8 +166,8 @@ class ReadRoutes:
         if state is None:
             raise web.HTTPNotFound(text="")
         output = {part.value.lower(): _definition(part, state) for part in dict.fromkeys(parts)}
-        known = {name: value for name, value in output.items() if value is not None}
-        return web.json_response({"output": known}, headers=NOT_CACHED)
+        definitions = {name: value for name, value in output.items() if value is not None}
+        return web.json_response({"output": definitions}, headers=NOT_CACHED)
 
     async def _run(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)

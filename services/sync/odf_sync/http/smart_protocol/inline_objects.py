@@ -25,12 +25,12 @@ async def receive_inline(channel: Channel, objects: Iterable[tuple[ObjectFile, E
     Raises `InvalidInput` for bytes that do not hash to their name, or are too many, and `TimeoutError` for a client
     that is too slow.
     """
-    listed = tuple(objects)
-    size = sum(file.size for file, _ in listed)
+    uploads = tuple(objects)
+    size = sum(file.size for file, _ in uploads)
     if size > MAX_INLINE_BYTES:
         raise InvalidInput(text=f"{size} bytes, of at most {MAX_INLINE_BYTES}", where="object_files")
     pace = pace_of_body()
-    for file, upload in listed:
+    for file, upload in uploads:
         await _receive_object(channel, pace, file.size, upload)
 
 

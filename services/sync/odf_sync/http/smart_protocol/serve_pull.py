@@ -117,8 +117,8 @@ class PullSource:
 
 async def serve_pull(channel: Channel, source: PullSource, request: web.Request) -> None:
     """Offer a range, send its blocks, and say where objects are, until the client closes."""
-    asked = await channel.expect(PullRequest, PROMPT_SECONDS)
-    blocks = await asyncio.to_thread(source.range_of, asked)
+    pull = await channel.expect(PullRequest, PROMPT_SECONDS)
+    blocks = await asyncio.to_thread(source.range_of, pull)
     if not isinstance(blocks, Range):
         await channel.send(Refusal(fault=blocks))
         return
@@ -164,9 +164,9 @@ class _Lists:
         Raises `TransferRefused` if there are too many objects, or no room.
         """
         with self._source.place.waiting():
-            wanted = await self._small()
-        if wanted is not None:
-            yield await self._counted(wanted)
+            downloads = await self._small()
+        if downloads is not None:
+            yield await self._counted(downloads)
             return
         await self._widen()
         size = min(PULL_MESSAGE_BYTES, AROUND_BYTES + OBJECT_BYTES * (self._most - self._count))
@@ -174,11 +174,11 @@ class _Lists:
             raise _refused(TOO_LONG)
         async with self._source.lists.receiving(size, counted_caller(self._request)):
             limit_received(self._request, size)
-            wanted = await expect_arriving(
+            downloads = await expect_arriving(
                 self._channel, DownloadsRequest, size, lambda: bytes_received(self._request)
             )
             hold_received(self._request, SMALL_LIST_BYTES)
-            yield await self._counted(wanted)
+            yield await self._counted(downloads)
 
     async def _small(self) -> DownloadsRequest | None:
         """Return a list; None as soon as it is long, and then no more of it is read."""
@@ -196,13 +196,13 @@ class _Lists:
                     self._source.place.note_use()
         raise TimeoutError(f"no list of objects in {IDLE_SECONDS:g} s")
 
-    async def _counted(self, wanted: DownloadsRequest) -> tuple[ObjectFile, ...]:
-        self._count += len(wanted.object_files)
+    async def _counted(self, downloads: DownloadsRequest) -> tuple[ObjectFile, ...]:
+        self._count += len(downloads.object_files)
         if self._count > self._most:
             await self._widen()
         if self._count > self._most:
             raise _refused(TOO_LONG)
-        return wanted.object_files
+        return downloads.object_files
 
     async def _widen(self) -> None:
         """Allow objects of blocks before the range, too: those of a copy may have been lost."""
@@ -234,11 +234,11 @@ def _download(source: PullSource, request: web.Request, file: ObjectFile) -> Dow
 
 def _location(source: PullSource, request: web.Request, file: ObjectFile) -> TransferUrl:
     """Return where an object is served: by the store, which must not see the client's token, or by this node."""
-    given = source.blobs.download_url(source.dataset, file.object_type.kind, file.physical_hash)
-    if given is None:
+    download = source.blobs.download_url(source.dataset, file.object_type.kind, file.physical_hash)
+    if download is None:
         return url_of(source.public_url, request, file)
     source.place.is_direct = True
-    return TransferUrl(url=given.url, headers=(), expires_at=str(given.expires_at))
+    return TransferUrl(url=download.url, headers=(), expires_at=str(download.expires_at))
 
 
 def url_of(public_url: str | None, request: web.Request, file: ObjectFile) -> TransferUrl:

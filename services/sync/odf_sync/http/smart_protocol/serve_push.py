@@ -119,26 +119,26 @@ class PushTarget:
             raise _refused(Phase.PUSH_UPLOADS, "the first block is not a Seed")
         if self.entry is not None:
             return dataset
-        known = self.datasets.catalog.by_id(dataset)
-        if known is not None and self.may_find(known):
-            raise _has_another_name(known.alias)
-        if known is not None or self.pushes.are_of_others(self.alias, dataset):
+        entry = self.datasets.catalog.by_id(dataset)
+        if entry is not None and self.may_find(entry):
+            raise _has_another_name(entry.alias)
+        if entry is not None or self.pushes.are_of_others(self.alias, dataset):
             raise _refused(Phase.PUSH_TARGET, NOT_FREE)
         return dataset
 
-    def complete(self, acceptance: Acceptance, dataset: DatasetId, asked: PushRequest) -> None:
+    def complete(self, acceptance: Acceptance, dataset: DatasetId, push: PushRequest) -> None:
         """Have the head moved; a new dataset is never visible to others than it should be.
 
         Objects may have been sent and checked for hours: a token that was revoked since moves no head.
         """
         acceptance.await_checks()
         self.require_allowed(Action.CREATE)
-        if asked.force_update_if_diverged and self.entry is not None:
+        if push.force_update_if_diverged and self.entry is not None:
             self.require_allowed(Action.MANAGE)
         if self.entry is not None:
             acceptance.complete(self.replies)
             return
-        with self.creating(dataset, asked.visibility_for_created_dataset) as creation:
+        with self.creating(dataset, push.visibility_for_created_dataset) as creation:
             acceptance.complete(self.replies, creation=creation)
 
     def uploads(
@@ -152,8 +152,8 @@ class PushTarget:
     def _upload(self, request: web.Request, dataset: DatasetId, file: ObjectFile) -> Upload:
         if self.datasets.blobs.has(dataset, file.object_type.kind, file.physical_hash):
             return Upload(object_file=file, push_strategy=PushStrategy.SKIP_UPLOAD)
-        upload_to, kept = url_of(self.public_url, request, file), self.kept(file.physical_hash)
-        arrived = size_of(kept) or 0
+        upload_to, path = url_of(self.public_url, request, file), self.kept(file.physical_hash)
+        arrived = size_of(path) or 0
         if arrived:  # other clients send this header with the whole object
             upload_to = replace(
                 upload_to, headers=(*upload_to.headers, HttpHeader(name=OFFSET, value=str(arrived)))
@@ -182,21 +182,21 @@ class PushTarget:
 
 async def serve_push(channel: Channel, target: PushTarget, request: web.Request) -> None:
     """Receive blocks and objects, check them all, and have the head moved."""
-    asked = await channel.expect(PushRequest, PROMPT_SECONDS)
+    push = await channel.expect(PushRequest, PROMPT_SECONDS)
     # Before anything is sent. The head may still move during the transfer, so it is compared again at the end.
-    if asked.current_head != target.head:
-        fault = InvalidHead(actual_head=asked.current_head, expected_head=target.head)
+    if push.current_head != target.head:
+        fault = InvalidHead(actual_head=push.current_head, expected_head=target.head)
         await channel.send(Refusal(fault=fault))
         return
-    is_forced = asked.force_update_if_diverged
+    is_forced = push.force_update_if_diverged
     if is_forced and target.entry is not None and not await target.may_replace():
         await channel.send(Refusal(fault=Internal(phase=Phase.PUSH_INITIAL, error_message=NOT_BY_FORCE)))
         return
     with (
         target.pushes.exchanging(target.alias),
-        await _received_blocks(channel, target, request, asked.transfer_plan) as received,
+        await _received_blocks(channel, target, request, push.transfer_plan) as received,
     ):
-        await _receive(channel, target, request, asked, received)
+        await _receive(channel, target, request, push, received)
     await channel.send(PushConfirmed())
 
 
@@ -223,25 +223,25 @@ async def _received_blocks(
         limit_received(request, size + SMALL_BYTES)
         await channel.send(PushAccepted())
         if size <= SMALL_BYTES:
-            sent = await channel.expect(NewBlocks, IDLE_SECONDS)
+            message = await channel.expect(NewBlocks, IDLE_SECONDS)
         else:
             longest = max(
                 size, archive_bytes(plan)
             )  # an archive that is uploaded may be longer than a message
-            sent = await expect_arriving(
+            message = await expect_arriving(
                 channel, NewBlocks, longest, lambda: bytes_received(request) + target.archive_bytes()
             )
-        batch = sent.new_blocks
+        batch = message.new_blocks
         archive = None if batch.archive is None else target.kept(batch.archive)
         blocks = await asyncio.to_thread(_unpacked, target.datasets.blobs, batch, plan.num_blocks, archive)
     return _ReceivedPush(blocks=blocks, archive=archive)
 
 
 async def _receive(
-    channel: Channel, target: PushTarget, request: web.Request, asked: PushRequest, received: _ReceivedPush
+    channel: Channel, target: PushTarget, request: web.Request, push: PushRequest, received: _ReceivedPush
 ) -> None:
     """Receive objects for the blocks, check them all, and have the head moved."""
-    blocks, is_forced = received.blocks, asked.force_update_if_diverged
+    blocks, is_forced = received.blocks, push.force_update_if_diverged
     if not blocks:
         await channel.send(BlocksAccepted())
         await channel.expect(CompleteRequest, IDLE_SECONDS)
@@ -249,7 +249,7 @@ async def _receive(
     seeded = await asyncio.to_thread(target.dataset_of, blocks, is_forced=is_forced)
     limit_received(request, LIST_BYTES)
     await channel.send(BlocksAccepted())
-    listed = await channel.expect(UploadsRequest, IDLE_SECONDS)
+    uploads = await channel.expect(UploadsRequest, IDLE_SECONDS)
     dataset = await asyncio.to_thread(target.require_target, seeded)
     chain = PushedChain(
         alias=target.alias,
@@ -264,9 +264,9 @@ async def _receive(
         target.pushes.listening(dataset, acceptance.note_object),
     ):
         most = OBJECTS_OF_BLOCK * len(blocks) + MORE_OBJECTS
-        await _receive_objects(channel, target, request, dataset, listed, most=most)
+        await _receive_objects(channel, target, request, dataset, uploads, most=most)
         await channel.expect(CompleteRequest, IDLE_SECONDS)
-        await asyncio.to_thread(target.complete, acceptance, dataset, asked)
+        await asyncio.to_thread(target.complete, acceptance, dataset, push)
     # Not earlier: a push that is cut off refers to it again, instead of sending it once more.
     if received.archive is not None:
         received.archive.unlink(missing_ok=True)
@@ -293,24 +293,24 @@ async def _receive_objects(
     target: PushTarget,
     request: web.Request,
     dataset: DatasetId,
-    listed: UploadsRequest,
+    uploads: UploadsRequest,
     *,
     most: int,
 ) -> None:
     """Say where the objects of each list go, up to `most` in all, and wait until they have been sent."""
     count = 0
     while True:
-        count += len(listed.object_files)
+        count += len(uploads.object_files)
         if count > most:
             raise _refused(Phase.PUSH_UPLOADS, f"{count} objects for blocks that refer to fewer")
         limit_received(request, LIST_BYTES)
-        if listed.bytes_follow:
-            await receive_inline(channel, target.expected(dataset, listed.object_files))
-        await channel.send(await asyncio.to_thread(target.uploads, request, dataset, listed.object_files))
+        if uploads.bytes_follow:
+            await receive_inline(channel, target.expected(dataset, uploads.object_files))
+        await channel.send(await asyncio.to_thread(target.uploads, request, dataset, uploads.object_files))
         await _uploaded(channel, lambda: target.pushes.bytes_received(target.alias))
-        if not listed.is_truncated:
+        if not uploads.is_truncated:
             return
-        listed = await channel.expect(UploadsRequest, IDLE_SECONDS)
+        uploads = await channel.expect(UploadsRequest, IDLE_SECONDS)
 
 
 async def _uploaded(channel: Channel, received: Callable[[], int]) -> None:

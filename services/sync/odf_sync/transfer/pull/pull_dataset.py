@@ -100,7 +100,7 @@ def pull(  # noqa: PLR0913 - the options by name
     copy = _local_copy(datasets, str(parse_alias(name)), ref, location.dataset)
     copy = replace(copy, is_forced=is_forced, trusts_records=trusts_records, privacy=privacy)
     name, here = copy.name, copy.here
-    if here is not None and copy.wanted not in (None, here.dataset_id):
+    if here is not None and copy.expected not in (None, here.dataset_id):
         raise AlreadyExists(what=f"another dataset named {name}")
     there = remote_dataset(location.url, token_for, settings=settings)
     folder = settings.home / DOWNLOADED
@@ -175,9 +175,9 @@ class _Pull:
             ref=copy.ref,
             blocks=len(blocks),
         )
-        if copy.wanted not in (None, state.dataset_id):
+        if copy.expected not in (None, state.dataset_id):
             raise InvalidInput(
-                text=f"expected {copy.wanted}, but found {state.dataset_id}", where=self.there.url
+                text=f"expected {copy.expected}, but found {state.dataset_id}", where=self.there.url
             )
         check_identity(catalog, state.dataset_id, name)
         if replaced := _replaced(copy, past):
@@ -283,11 +283,11 @@ def compare(
         return compare_with(there, _reader(datasets, copy.here), here, spool)
 
 
-def _local_copy(datasets: NodeDatasets, name: str, ref: str, wanted: DatasetId | None = None) -> LocalCopy:
+def _local_copy(datasets: NodeDatasets, name: str, ref: str, expected: DatasetId | None = None) -> LocalCopy:
     here = _local_state(datasets, name)
     if here is None and ref != HEAD:
         raise NotFound(what=f"dataset {name}, for reference {ref},")
-    return LocalCopy(name=name, ref=ref, here=here, wanted=wanted)
+    return LocalCopy(name=name, ref=ref, here=here, expected=expected)
 
 
 def _default_name(datasets: NodeDatasets, location: Location) -> str:

@@ -73,33 +73,33 @@ def _push(source: PushSource, request: Push, privacy: Privacy | None) -> Iterato
         yield Step(alias=source.alias, state="replacing", replaced=replaced)
     yield Step(alias=source.alias, state="blocks")
     if isinstance(there, HttpDataset):
-        sent = yield from send_to_node(source, there, request, blocks, head)
+        summary = yield from send_to_node(source, there, request, blocks, head)
     else:
-        sent = yield from _send_files(source, there, blocks, head)
+        summary = yield from _send_files(source, there, blocks, head)
     _remember(source, request)
     yield Step(
         alias=source.alias,
         state="updated",
         head=source.head,
-        new_blocks=sent.blocks,
-        new_records=sent.records,
+        new_blocks=summary.blocks,
+        new_records=summary.records,
         replaced=replaced,
-        missing_objects=sent.dropped_objects,
+        missing_objects=summary.dropped_objects,
         target=source.target,
     )
 
 
 def _require_visibility(alias: str, there: HttpDataset, request: Push) -> None:
     """Raise `AnotherVisibility` if a dataset that exists there is read by others than was chosen."""
-    wanted = request.visibility is DatasetVisibility.PUBLIC
-    if request.is_chosen and there.is_read_by_everyone() is not wanted:
-        raise AnotherVisibility(alias=alias, url=there.url, is_public=not wanted)
+    is_public = request.visibility is DatasetVisibility.PUBLIC
+    if request.is_chosen and there.is_read_by_everyone() is not is_public:
+        raise AnotherVisibility(alias=alias, url=there.url, is_public=not is_public)
 
 
 def _remember(source: PushSource, request: Push) -> None:
     if request.target:
         dataset = source.state.dataset_id
-        change_aliases(source.datasets.blobs, dataset, lambda known: known.pushed_to(source.target))
+        change_aliases(source.datasets.blobs, dataset, lambda aliases: aliases.pushed_to(source.target))
 
 
 def _send_files(

@@ -113,8 +113,8 @@ def _together(send: Callable[[T], None], items: Iterable[T], workers: int) -> It
         while some := tuple(islice(waiting, MAX_WAITING_BLOCKS)):
             pending = [pool.submit(send, block) for block in some]
             try:
-                for sent in pending:
-                    sent.result()
+                for future in pending:
+                    future.result()
                     done += 1
                     yield done
             finally:

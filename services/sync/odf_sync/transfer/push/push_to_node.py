@@ -88,13 +88,15 @@ def send_to_node(
     """
     links = blocks.links(block_reader(source.datasets.blobs, source.state.dataset_id))
     replaces = head is not None and blocks.after is None
-    sent = PushSummary(blocks=0, records=0)
+    summary = PushSummary(blocks=0, records=0)
     # The chain is walked back before there is a connection, which would have to wait for it.
     for part in map(_Part, in_parts(links, sys.maxsize if replaces else PART_BYTES)):
         plan = yield from _send_part(source, there, request, part, head)
-        sent = PushSummary(blocks=sent.blocks + plan.num_blocks, records=sent.records + plan.num_records)
+        summary = PushSummary(
+            blocks=summary.blocks + plan.num_blocks, records=summary.records + plan.num_records
+        )
         head = part.head
-    return sent
+    return summary
 
 
 class _Part:
@@ -309,14 +311,14 @@ def _lists(files: Iterable[ObjectFile], *, may_expire: bool) -> Iterator[tuple[O
 
 def _uploaded(source: PushSource, connection: Connection, uploads: Sequence[Upload]) -> Iterator[int]:
     """Send objects, and answer questions about the progress meanwhile; yield how many have arrived."""
-    wanted = [upload for upload in uploads if upload.push_strategy is PushStrategy.HTTP_UPLOAD]
-    if not wanted:
+    missing = [upload for upload in uploads if upload.push_strategy is PushStrategy.HTTP_UPLOAD]
+    if not missing:
         return
-    done = len(uploads) - len(wanted)
+    done = len(uploads) - len(missing)
     sender = _uploader(source, connection)
-    workers = at_a_time([upload.object_file.size for upload in wanted], UPLOADS)
+    workers = at_a_time([upload.object_file.size for upload in missing], UPLOADS)
     with ThreadPoolExecutor(workers, thread_name_prefix="upload") as pool:
-        pending: set[Future[None]] = {pool.submit(sender.send, upload) for upload in wanted}
+        pending: set[Future[None]] = {pool.submit(sender.send, upload) for upload in missing}
         try:
             while pending:
                 finished, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)

@@ -109,15 +109,15 @@ class Uploader:
             size = content.seek(
                 0, os.SEEK_END
             )  # which may differ from what the chain, or the other node, says
-            sent = File(url=destination.url, headers=headers, content=content, size=size)
+            target = File(url=destination.url, headers=headers, content=content, size=size)
             # The headers that came with the URL are for another server.
-            own = replace(sent, url=f"{self._base}{name}", headers=self._headers)
-            if sent.url == own.url:
-                self._deliver(sent, arrived)
+            own = replace(target, url=f"{self._base}{name}", headers=self._headers)
+            if target.url == own.url:
+                self._deliver(target, arrived)
             else:
                 by_url_or_place(
                     destination,
-                    lambda: self._deliver(sent, arrived),
+                    lambda: self._deliver(target, arrived),
                     lambda: self._deliver(own, arrived),
                 )
         log.debug("object uploaded", object=name, bytes=size, continued_at=arrived)
