@@ -65,8 +65,8 @@ class Replay:
             assert stored.state.transform is not None, (
                 "the rules have been checked: it follows a SetTransform"
             )
-            asked = stored.state.transform.transform
-            engine = asked.engine, asked.version
+            transform = stored.state.transform.transform
+            engine = transform.engine, transform.version
             if engine in missing:
                 continue
             begun = time.monotonic()

@@ -32,18 +32,18 @@ class VerifiedHeads:
         """Store good verdicts, in one step."""
         self._folder.mkdir(parents=True, exist_ok=True)
         file = self._file(dataset)
-        known = {**self._known(dataset), **{phase: str(head) for phase, head in phases.items()}}
+        heads = {**self._known(dataset), **{phase: str(head) for phase, head in phases.items()}}
         temporary = file.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps(known))
+        temporary.write_text(json.dumps(heads))
         temporary.replace(file)
 
     def _known(self, dataset: DatasetId) -> dict[str, str]:
         """Return the content of a dataset's file; empty if there is none, or it is corrupt."""
         try:
-            known = json.loads(self._file(dataset).read_bytes())
+            heads = json.loads(self._file(dataset).read_bytes())
         except (FileNotFoundError, ValueError):
             return {}
-        return known if isinstance(known, dict) else {}
+        return heads if isinstance(heads, dict) else {}
 
     def _file(self, dataset: DatasetId) -> Path:
         return self._folder / f"{dataset.folder}.json"
