@@ -81,8 +81,8 @@ def changing_fold(aggregate: Aggregate, argument: pa.DataType) -> Fold[Retractab
     """Return the fold of an aggregate over records that are also retracted; raises `InvalidQuery` if unsupported."""
     parts: tuple[Part, ...]
     if aggregate.kind in ("min", "max"):
-        kept = _list(argument)
-        parts = (_part(argument, is_nullable=True), kept, _list(pa.int64()), kept)
+        values = _list(argument)
+        parts = (_part(argument, is_nullable=True), values, _list(pa.int64()), values)
         return Fold(
             parts, comparable, partial(load_values, aggregate.kind == "max"), _as(aggregate, argument)
         )

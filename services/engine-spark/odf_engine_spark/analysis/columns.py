@@ -75,9 +75,9 @@ def reference(name: str, column: int) -> Tree:
     return Tree("AttributeReference", (), {"exprId": {"id": column}, "name": name})
 
 
-def end_time_of(known: Time | Frame | None) -> Time | None:
+def end_time_of(time: Time | Frame | None) -> Time | None:
     """Return when a column's value is complete: at a window's end, or at the time itself."""
-    return known.end_time if isinstance(known, Frame) else known
+    return time.end_time if isinstance(time, Frame) else time
 
 
 def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Times:
@@ -85,7 +85,7 @@ def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Times:
     key_time = end_time_of(known_of(key, flow.times))
     assert key_time is not None
     slack = key_time.span.upper - key_time.span.lower
-    known: dict[int, Time | Frame] = {}
+    times: dict[int, Time | Frame] = {}
     for column in columns:
         value = column.children[0] if column.kind == "Alias" else column
         if value.kind == "AggregateExpression" and value.children[0].kind in ("Min", "Max"):
@@ -99,28 +99,28 @@ def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Times:
         is_exact = origin_of(value).meaning == origin_of(key).meaning  # the same value in the whole group
         span = Span(span.upper, span.upper) if is_exact else span.widened(upper=slack)
         if isinstance(time, Frame):
-            known[column.id] = replace(time, end=span, windows=None)
+            times[column.id] = replace(time, end=span, windows=None)
         else:
-            known[column.id] = replace(time, span=span, windows=None)
-    return known
+            times[column.id] = replace(time, span=span, windows=None)
+    return times
 
 
 def session_of(keys: Sequence[Tree], below: Tree) -> tuple[int, int] | None:
     """Return the position of the key that is a session window, and its gap in microseconds."""
-    for at, key in enumerate(keys):
+    for position, key in enumerate(keys):
         if key.kind != "AttributeReference":
             continue
         for node in below.walk():
             if node.kind == "Alias" and node.id == key.id and (gap := session_gap(node.children[0])):
-                return at, gap
+                return position, gap
     return None
 
 
-def is_of_event_time(session: int, below: Tree, known: Times) -> bool:
+def is_of_event_time(session: int, below: Tree, times: Times) -> bool:
     """Return whether a session window is computed from an input's unchanged event time."""
     alias = next(node for node in below.walk() if node.kind == "Alias" and node.id == session)
-    times = [part.children[0] for part in alias.walk() if part.kind == "PreciseTimestampConversion"]
-    known_times = [time_of(column, known) for column in times]
+    columns = [part.children[0] for part in alias.walk() if part.kind == "PreciseTimestampConversion"]
+    known_times = [time_of(column, times) for column in columns]
     return any(time is not None and time.windows == STRICT for time in known_times)
 
 
@@ -134,7 +134,7 @@ def session_edge(value: Tree, session: int) -> int | None:
 def column_of_time(tree: Tree, flow: Flow, name: str) -> int:
     """Return the column that a temporal join uses as time; raises `InvalidQuery` unless it is a time column."""
     *qualifier, last = (part.strip("`").lower() for part in name.split("."))
-    columns = {column for known, column in output(tree) if known.lower() == last}
+    columns = {column for other, column in output(tree) if other.lower() == last}
     if qualifier:
         columns &= {
             column
@@ -232,16 +232,16 @@ def using(node: Tree, flow: Flow) -> Flow:
 
 def _used(node: Tree, system: Mapping[int, str]) -> frozenset[str]:
     """Return the system columns that a node's expressions compute with or rename."""
-    found: set[str] = set()
+    names: set[str] = set()
     for expression in node.inner():
         if expression.kind == "AttributeReference" or is_kept(expression, system):
             continue
-        found.update(
+        names.update(
             system[part.id]
             for part in expression.walk()
             if part.kind == "AttributeReference" and part.id in system
         )
-    return frozenset(found)
+    return frozenset(names)
 
 
 def is_kept(column: Tree, system: Mapping[int, str]) -> bool:

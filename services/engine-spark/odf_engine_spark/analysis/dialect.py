@@ -49,21 +49,21 @@ def read_text(sql: str, temporal: Sequence[TemporalTable]) -> Text:
     keys = {table.name.lower(): tuple(table.primary_key) for table in temporal}
     tables: dict[str, AsOf] = {}
 
-    def replaced(found: re.Match[str]) -> str:
-        table, time = found["table"], found["time"]
+    def replaced(match: re.Match[str]) -> str:
+        table, time = match["table"], match["time"]
         if table is None:
-            return found[0]
-        if found["more"]:
+            return match[0]
+        if match["more"]:
             raise InvalidQuery(
-                text=f"FOR SYSTEM_TIME AS OF {time}{found['more'].strip()}…: use a column of the other side of the "
+                text=f"FOR SYSTEM_TIME AS OF {time}{match['more'].strip()}…: use a column of the other side of the "
                 "JOIN; compute it in an earlier step"
             )
         bare = table.strip("`")
         name = f"{bare}@{time.replace('`', '')}"
         view = name.lower()
         tables[view] = AsOf(table=bare, time=time, view=view, key=keys.get(bare.lower(), ()))
-        alias = found["alias"] or f" AS {table}"
-        return f"`{name}`{alias}".ljust(len(found[0]))
+        alias = match["alias"] or f" AS {table}"
+        return f"`{name}`{alias}".ljust(len(match[0]))
 
     return Text(_AS_OF.sub(replaced, sql), tables)
 
@@ -112,11 +112,11 @@ def check_windows(tree: Tree) -> None:
     """Raise `InvalidQuery` if windows leave gaps; Spark's own message for that does not help."""
     for node in tree.walk():
         if node.kind == "UnresolvedFunction" and str(node.fields["nameParts"]).lower() == "[window]":
-            given = [str(child.fields["value"]) for child in node.children[1:3] if child.kind == "Literal"]
-            lengths = [length for length_text in given if (length := interval_of(length_text)) is not None]
+            texts = [str(child.fields["value"]) for child in node.children[1:3] if child.kind == "Literal"]
+            lengths = [length for length_text in texts if (length := interval_of(length_text)) is not None]
             if len(lengths) == 2 and lengths[1] > lengths[0]:
                 raise InvalidQuery(
-                    text=f"window(…, '{given[0]}', '{given[1]}') leaves gaps: its slide is longer than its length"
+                    text=f"window(…, '{texts[0]}', '{texts[1]}') leaves gaps: its slide is longer than its length"
                 )
 
 
@@ -132,8 +132,8 @@ def lateness(tree: Tree) -> int | None:
     """Return for how long after a window's end late records still correct it (the hint LATE); microseconds."""
     for node in tree.walk():
         if node.kind == "UnresolvedHint" and str(node.fields["name"]).upper() == _LATE:
-            given = [str(parameter.fields.get("value")) for parameter in node.part("parameters")]
-            bound = interval_of(given[0]) if len(given) == 1 else None
+            values = [str(parameter.fields.get("value")) for parameter in node.part("parameters")]
+            bound = interval_of(values[0]) if len(values) == 1 else None
             if bound is None or bound <= 0:
                 raise InvalidQuery(
                     text="the hint LATE takes a single interval, such as /*+ LATE('2 days') */"

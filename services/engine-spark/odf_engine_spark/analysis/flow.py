@@ -65,7 +65,7 @@ class Flow:
         reached = (input_watermark - self.phase) // self.period * self.period + self.period - behind
         return min(reached, input_watermark)
 
-    def grouped(self, key: Time, known: Times) -> "Flow":
+    def grouped(self, key: Time, times: Times) -> "Flow":
         """Return the flow of rows grouped by a time column, each complete with the last record of its group."""
         slack = key.span.upper - key.span.lower
         if FOREVER in (slack, key.span.upper):
@@ -77,10 +77,10 @@ class Flow:
         return Flow(
             streams=self.streams,
             waits=True,
-            times=known,
+            times=times,
             retention={name: retention + slack for name, retention in self.retention.items()},
             late=late,
-            join_sides=(known,),
+            join_sides=(times,),
             period=key.period,
             phase=int(key.span.upper),
         )
@@ -125,22 +125,22 @@ def united(flows: tuple[Flow, ...], ids: tuple[tuple[int, ...], ...], *, waits: 
             text="UNION ALL cannot combine rows that may change later (GROUP BY, row_number()) with rows that wait for "
             "the watermark (windows, joins) or with other rows of the same input: use two datasets"
         )
-    known: dict[int, Time | Frame] = {}
+    times: dict[int, Time | Frame] = {}
     system: dict[int, str] = {}
     for columns in zip(*ids, strict=True):
-        found = common([flow.times.get(column) for flow, column in zip(flows, columns, strict=True)])
-        if found is not None:
-            known[columns[0]] = found
+        time = common([flow.times.get(column) for flow, column in zip(flows, columns, strict=True)])
+        if time is not None:
+            times[columns[0]] = time
         names = {flow.system.get(column, "") for flow, column in zip(flows, columns, strict=True)}
         if len(names) == 1 and (name := names.pop()):
             system[columns[0]] = name
-    return replace(result, times=known, system=system, join_sides=(known,))
+    return replace(result, times=times, system=system, join_sides=(times,))
 
 
-def common(found: Sequence[Time | Frame | None]) -> Time | Frame | None:
+def common(times: Sequence[Time | Frame | None]) -> Time | Frame | None:
     """Return what is true of a column in every branch."""
-    result = found[0]
-    for other in found[1:]:
+    result = times[0]
+    for other in times[1:]:
         match result, other:
             case Time(), Time():
                 windows = result.windows if result.windows == other.windows else None
@@ -213,12 +213,12 @@ def _require_joinable(kind: str, lower: float, upper: float, *, is_keyed: bool) 
         )
 
 
-def _moved(known: Times, lower: float, upper: float) -> Times:
+def _moved(times: Times, lower: float, upper: float) -> Times:
     return {
         column: replace(time, span=time.span.widened(lower=lower, upper=upper))
         if isinstance(time, Time)
         else replace(time, end=time.end.widened(lower=lower, upper=upper))
-        for column, time in known.items()
+        for column, time in times.items()
     }
 
 

@@ -44,15 +44,15 @@ def constant(value: Tree) -> int | None:
 
 def interval_of(text: str) -> int | None:
     """Return an interval such as `1 day 2 hours` in microseconds, None unless its length is fixed."""
-    total, at = 0, 0
+    total, position = 0, 0
     text = text.strip().removeprefix("INTERVAL ").removeprefix("interval ")
-    while at < len(text):
-        match = _INTERVAL.match(text, at)
+    while position < len(text):
+        match = _INTERVAL.match(text, position)
         unit = UNIT_MICROSECONDS.get(match[2].lower()) if match else None
         if match is None or unit is None:
             return None
         total += int(match[1]) * unit
-        at = match.end()
+        position = match.end()
     return total if text else None
 
 

@@ -98,8 +98,8 @@ def _gap(left: Time, right: Time, lower: float, upper: float) -> tuple[float, fl
     return right.span.lower + lower - left.span.upper, right.span.upper + upper - left.span.lower
 
 
-def _times(value: Tree, known: Times) -> tuple[Time, ...]:
-    match known_of(value, known):
+def _times(value: Tree, times: Times) -> tuple[Time, ...]:
+    match known_of(value, times):
         case Time() as time:
             return (time,)
         case Frame() as frame:
@@ -116,7 +116,7 @@ def join_kind(node: Tree) -> str:
 
 def conjuncts(conditions: tuple[Tree, ...]) -> tuple[Tree, ...]:
     """Return the operands of ANDs, however nested."""
-    found: list[Tree] = []
+    operands: list[Tree] = []
     for condition in conditions:
-        found.extend(conjuncts(condition.children) if condition.kind == "And" else (condition,))
-    return tuple(found)
+        operands.extend(conjuncts(condition.children) if condition.kind == "And" else (condition,))
+    return tuple(operands)

@@ -190,9 +190,11 @@ class _Reader:
         flow = below.flow.grouped(key_times[index], after_group(columns, below.flow, keys[index]))
         return Node(tree=tree, children=(below,), flow=flow, key=index)
 
-    def _in_sessions(self, tree: Tree, below: Node, columns: tuple[Tree, ...], at: int, gap: int) -> Node:
+    def _in_sessions(
+        self, tree: Tree, below: Node, columns: tuple[Tree, ...], position: int, gap: int
+    ) -> Node:
         below.flow.require_final("session_window")
-        key = tree.part("groupingExpressions")[at]
+        key = tree.part("groupingExpressions")[position]
         is_plain = not below.flow.waits and len(below.flow.streams) == 1
         if not is_plain or not is_of_event_time(key.id, below.tree, below.flow.times):
             raise InvalidQuery(
@@ -206,13 +208,13 @@ class _Reader:
             for column in columns
             if column.kind == "Alias" and (edge := session_edge(column.children[0], key.id)) is not None
         }
-        made = self._made(tree, (replace(below, flow=below.flow.per_record()),), "session", known=edges)
-        return replace(made, key=at)
+        node = self._made(tree, (replace(below, flow=below.flow.per_record()),), "session", times=edges)
+        return replace(node, key=position)
 
     def _grouped(self, tree: Tree, below: Node) -> Node:
         flow = checked(using(tree, below.flow)).per_record()
-        made = self._made(tree, (replace(below, flow=flow),), "grouped", known={})
-        return replace(made, flow=replace(made.flow, is_retractable=True))
+        node = self._made(tree, (replace(below, flow=flow),), "grouped", times={})
+        return replace(node, flow=replace(node.flow, is_retractable=True))
 
     def _over(self, tree: Tree) -> Node:
         # A filter above an OVER does not limit the rows that it reads.
@@ -225,8 +227,8 @@ class _Reader:
                 key = end_time_of(known_of(tree.part("partitionSpec")[over.key], below.flow.times))
                 assert key is not None
                 columns = tuple(reference(*column) for column in output(tree.children[0]))
-                known = after_group(columns, below.flow, tree.part("partitionSpec")[over.key])
-                flow = replace(below.flow.grouped(key, known), system=below.flow.system)
+                times = after_group(columns, below.flow, tree.part("partitionSpec")[over.key])
+                flow = replace(below.flow.grouped(key, times), system=below.flow.system)
                 return Node(tree=tree, children=(below,), flow=flow, key=over.key, over=over)
             case "ranged":
                 flow, behind = in_time(tree, below.flow.require_final("OVER").per_record())
@@ -240,8 +242,8 @@ class _Reader:
 
     def _running(self, tree: Tree, below: Node, over: Over) -> Node:
         flow, behind = in_time(tree, below.flow.require_final("a running OVER").per_record())
-        made = self._made(tree, (replace(below, flow=flow),), "running", known=flow.times)
-        return replace(made, over=over, behind=behind, flow=replace(made.flow, system=flow.system))
+        node = self._made(tree, (replace(below, flow=flow),), "running", times=flow.times)
+        return replace(node, over=over, behind=behind, flow=replace(node.flow, system=flow.system))
 
     def _ranked(self, tree: Tree, below: Node, over: Over) -> Node:
         (ranked,) = (column.id for column in tree.part("windowExpressions"))
@@ -252,9 +254,9 @@ class _Reader:
                 "all others: put it into a sub-query and add WHERE <its name> <= 10"
             )
         flow = checked(using(tree, below.flow)).per_record()
-        made = self._made(tree, (replace(below, flow=flow),), "ranked", known={}, limit=limit)
+        node = self._made(tree, (replace(below, flow=flow),), "ranked", times={}, limit=limit)
         return replace(
-            made, over=over, flow=replace(made.flow, is_retractable=True, system=below.flow.system)
+            node, over=over, flow=replace(node.flow, is_retractable=True, system=below.flow.system)
         )
 
     def _join(self, tree: Tree, more: tuple[Tree, ...]) -> Node:
@@ -301,31 +303,31 @@ class _Reader:
         assert isinstance(version_start, Time)
         # A version valid at the left row's time may be complete later than that row.
         waits = max(0.0, version_start.span.upper - left_time.span.lower)
-        known = {
+        times = {
             column: replace(time, span=time.span.later(waits))
             for column, time in left.flow.times.items()
             if isinstance(time, Time)
         }
-        made = self._made(tree, (left, right), "as_of", known=known, condition=condition)
+        node = self._made(tree, (left, right), "as_of", times=times, condition=condition)
         right_columns = {column for _, column in output(tree.children[1])}
         compared = [column for pair in condition.equal for column in pair if column in right_columns]
         names = tuple(name_in_input(tree.children[1], column) or "" for column in compared)
         waited = (waits, left_time.span.upper)
         return replace(
-            made, waits=waited, times=(time_column, version_column), key_names=names if all(names) else ()
+            node, waits=waited, times=(time_column, version_column), key_names=names if all(names) else ()
         )
 
     def _made(
-        self, tree: Tree, children: tuple[Node, ...], cut: Cut, *, known: Times, **more: object
+        self, tree: Tree, children: tuple[Node, ...], cut: Cut, *, times: Times, **more: object
     ) -> Node:
         """Return a step that keeps state: its rows are a new stream."""
         stream = f"#{next(self.numbers)}"
         self.origins[stream] = frozenset(self._ways(children))
         flow = Flow(
             streams=frozenset({stream}),
-            times=known,
+            times=times,
             retention={stream: 0},
-            join_sides=(known,),
+            join_sides=(times,),
             late={stream: STRICT},
         )
         return Node(tree=tree, children=children, flow=flow, stream=stream, cut=cut, **more)  # type: ignore[arg-type]

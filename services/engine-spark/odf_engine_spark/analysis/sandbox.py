@@ -150,13 +150,13 @@ def check_query(tree: Tree) -> None:
 def tables(tree: Tree) -> tuple[str, ...]:
     """Return the tables that a parsed plan reads, in order, without the names defined by its WITH."""
     own = {str(node.fields["identifier"]["name"]).lower() for node in _with_parts(tree)}
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for node in tree.walk():
         if node.kind == "UnresolvedRelation":
             name = _names(node)
             if name.lower() not in own:
-                found[name] = None
-    return tuple(found)
+                names[name] = None
+    return tuple(names)
 
 
 def _names(relation: Tree) -> str:

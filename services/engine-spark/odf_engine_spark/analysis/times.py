@@ -99,37 +99,37 @@ class Frame:
 Times = Mapping[int, Time | Frame]
 
 
-def known_of(value: Tree, known: Times) -> Time | Frame | None:
+def known_of(value: Tree, times: Times) -> Time | Frame | None:
     """Return what is known of an expression's time, None if it is not a time."""
     match value.kind:
         case "AttributeReference":
-            return known.get(value.id)
+            return times.get(value.id)
         case "Alias" | "DatetimeSub" | "DatetimeAdd" | "KnownNullable" | "KnownNotNull":
-            return known_of(value.children[0], known)
+            return known_of(value.children[0], times)
         case "GetStructField":
-            frame = known_of(value.children[0], known)
+            frame = known_of(value.children[0], times)
             if isinstance(frame, Frame):
                 return frame.start_time if value.fields["ordinal"] == 0 else frame.end_time
             return None
         case "Cast":
-            return _cast(known_of(value.children[0], known), value.fields["dataType"])
+            return _cast(known_of(value.children[0], times), value.fields["dataType"])
         case "ParseToDate" if len(value.children) == 1:
-            return _cast(known_of(value.children[0], known), "date")
+            return _cast(known_of(value.children[0], times), "date")
         case "TimestampAddInterval" | "TimestampAdd" | "DateAdd" | "DateSub":
-            return _shifted(value, known)
+            return _shifted(value, times)
         case "TruncTimestamp":
             unit, timestamp = value.children
-            return _truncated(timestamp, unit, known)
+            return _truncated(timestamp, unit, times)
         case "TruncDate":
             timestamp, unit = value.children
-            return _truncated(timestamp, unit, known)
+            return _truncated(timestamp, unit, times)
         case _:
             return None
 
 
-def time_of(value: Tree, known: Times) -> Time | None:
+def time_of(value: Tree, times: Times) -> Time | None:
     """Return what is known of an expression that is a point in time, not a window."""
-    time = known_of(value, known)
+    time = known_of(value, times)
     return time if isinstance(time, Time) else None
 
 
@@ -161,7 +161,7 @@ def _cast(inner: Time | Frame | None, type_: object) -> Time | None:
             return None
 
 
-def _shifted(value: Tree, known: Times) -> Time | None:
+def _shifted(value: Tree, times: Times) -> Time | None:
     match value.kind:
         case "TimestampAdd":
             amount, timestamp = value.children
@@ -173,7 +173,7 @@ def _shifted(value: Tree, known: Times) -> Time | None:
         case _:
             timestamp, interval = value.children
             by = constant(interval)
-    base = time_of(timestamp, known)
+    base = time_of(timestamp, times)
     if base is None or by is None:
         return None
     is_record = base.windows is not None and base.windows.size == 1
@@ -181,8 +181,8 @@ def _shifted(value: Tree, known: Times) -> Time | None:
     return Time(span=base.span.later(-by), period=math.gcd(base.period, abs(by)) or 1, windows=windows)
 
 
-def _truncated(timestamp: Tree, unit: Tree, known: Times) -> Time | None:
-    base = time_of(timestamp, known)
+def _truncated(timestamp: Tree, unit: Tree, times: Times) -> Time | None:
+    base = time_of(timestamp, times)
     if base is None or unit.kind != "Literal":
         return None
     name = str(unit.fields["value"]).lower()
@@ -214,7 +214,7 @@ def _coarser(base: Time, size: int, *, offset: int = 0, unit: str = "") -> Laten
     return Lateness(slide=size, size=size, offset=(fine.offset + offset) % size, unit=unit)
 
 
-def made_window(struct: Tree, known: Times) -> Frame | None:
+def made_window(struct: Tree, times: Times) -> Frame | None:
     """Return the windows that Spark's analyser makes of `window(…)`: a struct of conversions without a name in SQL.
 
     Raises `InvalidQuery` for windows over anything but a time column, and for windows with an offset.
@@ -229,7 +229,7 @@ def made_window(struct: Tree, known: Times) -> Frame | None:
     timestamp, offset = remainders[0].children[0].children
     if int(offset.fields["value"]):
         raise InvalidQuery(text="windows cannot start at an offset: omit the fourth argument of window()")
-    base = time_of(timestamp.children[0], known)
+    base = time_of(timestamp.children[0], times)
     if base is None:
         raise InvalidQuery(text="window() needs the input's event time column, or a column computed from it")
     size = _length(struct)

@@ -50,7 +50,7 @@ class Over:
     order: tuple[Order, ...] = ()
 
 
-def read_over(tree: Tree, known: Times) -> Over:
+def read_over(tree: Tree, times: Times) -> Over:
     """Return what a plan's window functions require; raises `InvalidQuery` naming what is supported."""
     partition, order = tree.part("partitionSpec"), tree.part("orderSpec")
     orders = tuple(
@@ -60,13 +60,13 @@ def read_over(tree: Tree, known: Times) -> Over:
         )
         for o in order
     )
-    for at, column in enumerate(partition):
-        if known_of(column, known) is not None:
-            return Over(kind="partitioned", key=at, order=orders)
+    for index, column in enumerate(partition):
+        if known_of(column, times) is not None:
+            return Over(kind="partitioned", key=index, order=orders)
     functions = [_function(column) for column in tree.part("windowExpressions")]
     ranges = [_frame(column) for column in tree.part("windowExpressions")]
     frames = set(ranges)
-    is_by_time = bool(order) and time_of(order[0].children[0], known) is not None and orders[0].is_ascending
+    is_by_time = bool(order) and time_of(order[0].children[0], times) is not None and orders[0].is_ascending
     is_folded = all(name == "RowNumber" or name in FUNCTIONS for name in functions)
     if is_by_time and is_folded and frames <= {("Range", None), ("Row", None)}:
         return Over(kind="running", ranges=tuple(kind == "Range" for kind, _ in ranges), order=orders)
@@ -90,22 +90,22 @@ def in_time(tree: Tree, flow: Flow) -> tuple[Flow, int]:
     if order_time.span.upper == FOREVER:
         raise InvalidQuery(text="rows of a join without time bounds cannot be ordered by time")
     columns = tuple(reference(*column) for column in output(tree.children[0]))
-    known = {
+    times = {
         column: time for column, time in after_group(columns, flow, order).items() if isinstance(time, Time)
     }
     slack, behind = order_time.span.upper - order_time.span.lower, int(order_time.span.upper)
     retention = {name: retention + slack for name, retention in flow.retention.items()}
-    made = replace(
+    result = replace(
         flow,
         waits=True,
-        times=known,
+        times=times,
         maybe={},
-        join_sides=(known,),
+        join_sides=(times,),
         retention=retention,
         period=order_time.period,
         phase=behind,
     )
-    return made, behind
+    return result, behind
 
 
 def _function(column: Tree) -> str:

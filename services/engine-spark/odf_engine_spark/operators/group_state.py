@@ -61,8 +61,8 @@ def group_rows(
     state = schema.empty_table() if state is None else _checked(state, schema)
     old = len(state)
     columns = [
-        normalized(pa.chunked_array([*state.column(at).chunks, *column.chunks], column.type))
-        for at, column in enumerate(keys)
+        normalized(pa.chunked_array([*state.column(index).chunks, *column.chunks], column.type))
+        for index, column in enumerate(keys)
     ]
     codes = compact(equality_codes(columns, old + rows))
     if old and np.bincount(codes[:old]).max() > 1:
@@ -88,18 +88,18 @@ def loaded(folds: Sequence[Fold[Any]], rows: pa.Table, first: int) -> list[list[
 def stored(folds: Sequence[Fold[Any]], groups: Sequence[Sequence[Any]]) -> list[pa.Array]:
     """Return the columns of the groups' accumulators."""
     columns = []
-    for at, fold in enumerate(folds):
-        states = [group[at].state() for group in groups]
+    for index, fold in enumerate(folds):
+        states = [group[index].state() for group in groups]
         columns += [part.write([state[n] for state in states]) for n, part in enumerate(fold.parts)]
     return columns
 
 
 def _schema(keys: Sequence[pa.DataType], folds: Sequence[Fold[Any]]) -> pa.Schema:
-    fields = [pa.field(f"key {at}", type_) for at, type_ in enumerate(keys)]
+    fields = [pa.field(f"key {index}", type_) for index, type_ in enumerate(keys)]
     fields.append(pa.field("records", pa.int64(), nullable=False))
-    for at, fold in enumerate(folds):
+    for index, fold in enumerate(folds):
         fields += [
-            pa.field(f"aggregate {at} part {number}", part.type, nullable=part.is_nullable)
+            pa.field(f"aggregate {index} part {number}", part.type, nullable=part.is_nullable)
             for number, part in enumerate(fold.parts)
         ]
     return pa.schema(fields)

@@ -104,12 +104,12 @@ def grouped(
     aggregates its row is its key alone, as for DISTINCT. Raises `ValueError` if `state` is malformed, `InvalidQuery`
     for unsupported aggregates.
     """
-    by, given = changes.records.columns[:keys], changes.records.columns[keys:]
+    by, inputs = changes.records.columns[:keys], changes.records.columns[keys:]
     folds = [
-        changing_fold(aggregate, column.type) for aggregate, column in zip(aggregates, given, strict=True)
+        changing_fold(aggregate, column.type) for aggregate, column in zip(aggregates, inputs, strict=True)
     ]
     groups = group_rows(state, by, folds, len(changes.operations))
-    arguments = [fold.read(column) for fold, column in zip(folds, given, strict=True)]
+    arguments = [fold.read(column) for fold, column in zip(folds, inputs, strict=True)]
     grouping = _Grouping(folds, arguments, _known(groups, folds, keys), [[] for _ in folds])
     _apply(grouping, groups.new_codes.tolist(), changes.operations.tolist(), len(groups.state))
     return _results(grouping, groups), _kept(grouping, groups)
@@ -120,8 +120,8 @@ def _known(groups: GroupedRows, folds: Sequence[Fold[Retractable[Any]]], keys: i
     accumulators = loaded(folds, rows, keys + 1)
     # What was emitted last follows from the accumulators, so the state need not have it.
     shown = [tuple([folded.value() for folded in group]) for group in accumulators]
-    made = map(_Group, groups.touched.tolist(), rows.column(keys).to_pylist(), accumulators, shown)
-    return dict(zip(groups.codes[groups.touched].tolist(), made, strict=True))
+    values = map(_Group, groups.touched.tolist(), rows.column(keys).to_pylist(), accumulators, shown)
+    return dict(zip(groups.codes[groups.touched].tolist(), values, strict=True))
 
 
 def _apply(grouping: _Grouping, codes: Sequence[int], operations: Sequence[int], old: int) -> None:

@@ -29,18 +29,18 @@ def running(
     of them (RANGE); they have to be in the same request. Without, each record has its own value (ROWS). Raises
     `ValueError` if `state` is malformed, `InvalidQuery` for unsupported aggregates.
     """
-    given = records.columns[len(records.columns) - len(aggregates) :]
+    arguments = records.columns[len(records.columns) - len(aggregates) :]
     folds = [
-        running_fold(aggregate, column.type) for aggregate, column in zip(aggregates, given, strict=True)
+        running_fold(aggregate, column.type) for aggregate, column in zip(aggregates, arguments, strict=True)
     ]
-    partitions = group_rows(state, [records.column(at) for at in keys], folds, len(records))
-    columns = [fold.read(column) for fold, column in zip(folds, given, strict=True)]
-    values, kept = _fold(partitions, folds, columns, len(keys))
+    partitions = group_rows(state, [records.column(index) for index in keys], folds, len(records))
+    columns = [fold.read(column) for fold, column in zip(folds, arguments, strict=True)]
+    values, new_state = _fold(partitions, folds, columns, len(keys))
     results = [fold.write(value) for fold, value in zip(folds, values, strict=True)]
     if peers is not None:
         last = _last_peers(partitions.new_codes, normalized(records.column(peers)))
         results = [result.take(last) for result in results]
-    return positional(results), kept
+    return positional(results), new_state
 
 
 def _fold(
@@ -63,13 +63,13 @@ def _fold(
             if value is not None:
                 folded.add(value)
             out.append(folded.value())
-    known = np.array(list(groups), dtype=np.int64)
+    group_codes = np.array(list(groups), dtype=np.int64)
     counts = np.bincount(codes, minlength=2 * len(partitions.codes))
     counts[partitions.codes[touched]] += np.asarray(rows.column(keys))
     births = np.zeros(2 * len(partitions.codes), dtype=np.int64)
     # From the end, since numpy keeps the last value that it assigns: the first row of each group wins.
     births[partitions.codes[::-1]] = np.arange(len(partitions.codes))[::-1]
-    births, counted = births[known], pa.array(counts[known], pa.int64())
+    births, counted = births[group_codes], pa.array(counts[group_codes], pa.int64())
     return values, partitions.kept(births, [counted, *stored(folds, list(groups.values()))])
 
 

@@ -65,12 +65,12 @@ class TopRows:
 
     def take(self, key: int) -> None:
         """Remove an existing row; another one may move up into the first rows."""
-        at = bisect_left(self.first, key)
-        if at == len(self.first) or self.first[at] != key:
+        index = bisect_left(self.first, key)
+        if index == len(self.first) or self.first[index] != key:
             # It is inside the heap, and skipped when it comes to the top.
             self.gone.add(key)
             return
-        del self.first[at]
+        del self.first[index]
         while self.others:
             following = heappop(self.others)
             if following not in self.gone:
@@ -97,41 +97,41 @@ class _Ranking:
         operations = changed.tolist()
         partitions, keys = self.partitions[self.old :].tolist(), self.keys[self.old :].tolist()
         codes, by_code = _rows_by_code(self.rows, changed, self.old)
-        kept = np.ones(len(self.rows), dtype=bool)
+        mask = np.ones(len(self.rows), dtype=bool)
         for start, end in steps(operations):
             before: dict[int, list[int]] = {}
-            for at in range(start, end):
-                top = self.tops.setdefault(partitions[at], TopRows(self.limit))
+            for index in range(start, end):
+                top = self.tops.setdefault(partitions[index], TopRows(self.limit))
                 # As of the beginning of the change: a correction within a partition shows one difference, not two.
-                before.setdefault(partitions[at], top.first.copy())
-                equal_rows = by_code.get(codes[at]) if codes else None
-                if operations[at] not in TAKES_AWAY:
-                    top.add(keys[at])
+                before.setdefault(partitions[index], top.first.copy())
+                equal_rows = by_code.get(codes[index]) if codes else None
+                if operations[index] not in TAKES_AWAY:
+                    top.add(keys[index])
                     if equal_rows is not None:
-                        equal_rows.append(self.old + at)
+                        equal_rows.append(self.old + index)
                     continue
-                kept[self.old + at] = False
+                mask[self.old + index] = False
                 if equal_rows:
-                    taken = equal_rows.pop()
-                    kept[taken] = False
-                    top.take(int(self.keys[taken]))
+                    row = equal_rows.pop()
+                    mask[row] = False
+                    top.take(int(self.keys[row]))
             for partition, first in before.items():
                 self._show(first, self.tops[partition].first)
-        return kept
+        return mask
 
     def _show(self, before: Sequence[int], after: Sequence[int]) -> None:
         """Emit the difference between two lists of top rows, by ascending rank."""
         total = len(self.rows)
-        for at in range(max(len(before), len(after))):
-            if at >= len(before):
-                self.out.add(after[at] % total)
-                self.numbers.append(at + 1)
-            elif at >= len(after):
-                self.out.take(before[at] % total)
-                self.numbers.append(at + 1)
-            elif before[at] != after[at]:
-                self.out.correct(before[at] % total, after[at] % total)
-                self.numbers.extend((at + 1, at + 1))
+        for index in range(max(len(before), len(after))):
+            if index >= len(before):
+                self.out.add(after[index] % total)
+                self.numbers.append(index + 1)
+            elif index >= len(after):
+                self.out.take(before[index] % total)
+                self.numbers.append(index + 1)
+            elif before[index] != after[index]:
+                self.out.correct(before[index] % total, after[index] % total)
+                self.numbers.extend((index + 1, index + 1))
 
     def is_first(self, flags: Flags) -> Flags:
         """Return a mask of the rows in the top N; `flags` has it for partitions that have not changed."""
@@ -164,7 +164,7 @@ def top_n(
     # In place of a removed row any other may move up, so retractions need all of them.
     pool = np.arange(len(old)) if takes else np.flatnonzero(flags)
     rows = pa.concat_tables([old if takes else old.take(pa.array(pool)), new])
-    partitions = compact(equality_codes([normalized(rows.column(at)) for at in partition], len(rows)))
+    partitions = compact(equality_codes([normalized(rows.column(index)) for index in partition], len(rows)))
     ranks = _ranks(rows, order)
     ranking = _Ranking(
         rows=rows,
@@ -179,14 +179,14 @@ def top_n(
     # The state comes from storage that others can write to, and is read by its marks from here on.
     if (ranking.is_first(held) != held).any():
         raise ValueError("the top rows marked in the state are not those of its rows")
-    kept = ranking.apply(changes.operations)
+    mask = ranking.apply(changes.operations)
     held = ranking.is_first(held)
     flags[pool], stays = held[: len(pool)], np.ones(len(old), dtype=bool)
-    stays[pool] = kept[: len(pool)]
+    stays[pool] = mask[: len(pool)]
     everything = pa.concat_tables([old, canonical(new)])
     everything = everything.append_column(FIRST, pa.array(np.append(flags, held[len(pool) :])))
     if takes:
-        everything = everything.filter(pa.array(np.append(stays, kept[len(pool) :])))
+        everything = everything.filter(pa.array(np.append(stays, mask[len(pool) :])))
     return _results(ranking, len(new.columns) if outputs is None else outputs), everything.combine_chunks()
 
 
@@ -213,10 +213,10 @@ def _changed_partitions(partitions: Numbers, ranks: Numbers, old: int, limit: in
     """Return the partitions that change, with their rows."""
     touched = np.flatnonzero(is_among(partitions[:old], partitions[old:]))
     touched = touched[np.argsort(combined(partitions[touched], ranks[touched]), kind="stable")]
-    found, edges = np.unique(partitions[touched], return_index=True)
+    changed_codes, edges = np.unique(partitions[touched], return_index=True)
     keys = (ranks * len(ranks) + np.arange(len(ranks)))[touched].tolist()
     changed, ends = {}, [*edges.tolist(), len(touched)][1:]
-    for partition, start, end in zip(found.tolist(), edges.tolist(), ends, strict=True):
+    for partition, start, end in zip(changed_codes.tolist(), edges.tolist(), ends, strict=True):
         middle = min(start + limit, end)
         # A sorted list is a heap.
         changed[partition] = TopRows(limit, keys[start:middle], keys[middle:end])

@@ -66,11 +66,11 @@ def window_function(column: Java) -> Java:
 
 def unique(calls: Iterable[Java]) -> list[Java]:
     """Return the calls without semantic duplicates."""
-    found: list[Java] = []
+    result: list[Java] = []
     for call in calls:
-        if not any(call.semanticEquals(other) for other in found):
-            found.append(call)
-    return found
+        if not any(call.semanticEquals(other) for other in result):
+            result.append(call)
+    return result
 
 
 def in_order_of_rows(plans: Plans, columns: Sequence[Java], never_null: Java) -> list[Java]:

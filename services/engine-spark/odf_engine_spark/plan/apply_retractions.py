@@ -37,17 +37,17 @@ def net_changes(records: pa.Table, vocab: DatasetVocabulary) -> pa.Table:
     until = np.asarray(records.column(UNTIL)).copy()
     keeps = np.ones(len(records), dtype=bool)
     standing: dict[int, list[int]] = defaultdict(list)
-    for at, key in zip(touched.tolist(), same.tolist(), strict=True):
-        if not takes[at].as_py():
+    for row, key in zip(touched.tolist(), same.tolist(), strict=True):
+        if not takes[row].as_py():
             # Otherwise an earlier request has removed it, and it stays for windows that had ended before that.
-            if until[at] == _ALWAYS:
-                standing[key].append(at)
+            if until[row] == _ALWAYS:
+                standing[key].append(row)
             continue
-        keeps[at] = False
+        keeps[row] = False
         if standing[key]:
-            taken = standing[key].pop()
+            earlier = standing[key].pop()
             # Windows that had ended when the retraction came keep the record; without such windows it goes altogether.
-            until[taken] = late[at]
-            keeps[taken] = late[at] > late[taken]
+            until[earlier] = late[row]
+            keeps[earlier] = late[row] > late[earlier]
     index = records.schema.get_field_index(UNTIL)
     return records.set_column(index, UNTIL, pa.array(until)).filter(pa.array(keeps))

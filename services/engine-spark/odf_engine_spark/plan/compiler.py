@@ -75,7 +75,7 @@ class Compiler:
         schema = plans.schema(named)
         if name:
             # Columns of a stage's input may have equal names, as both sides of a join do: stages know them by position.
-            schema = pa.schema([column.with_name(str(at)) for at, column in enumerate(schema)])
+            schema = pa.schema([column.with_name(str(index)) for index, column in enumerate(schema)])
         return Segment(
             name=name,
             plans=plans,
@@ -200,8 +200,8 @@ class Compiler:
         """Return window functions in order of time: a row is complete when all rows of the same time are."""
         over = plan.withNewChildren(self.plans.spark.seq([below.plan]))
         key, name = plan.orderSpec().apply(0).child(), self.plans.fresh("__odf_key")
-        made = self.with_complete(self.plans.with_key(over, key, name), name, key, node.behind)
-        return PlanPart(made.plan, {**below.hidden, **made.hidden})
+        part = self.with_complete(self.plans.with_key(over, key, name), name, key, node.behind)
+        return PlanPart(part.plan, {**below.hidden, **part.hidden})
 
     def with_complete(self, plan: Java, name: str, key: Java, phase: int) -> PlanPart:
         """Return a plan whose rows are complete `phase` microseconds after the time in a hidden column."""

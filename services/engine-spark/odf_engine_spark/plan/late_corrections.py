@@ -89,8 +89,8 @@ def run_late(segment: Segment, step: Step, keys: Sequence[int]) -> Delta:
         parts.append(_closed(before.between(reached, watermark)))
         after = _results(segment, step, end, near)
         # Windows that ended earlier cannot be corrected any more.
-        kept = watermark - segment.late
-        parts.append(_corrected(before.between(kept, watermark), after.between(kept, watermark), keys))
+        oldest = watermark - segment.late
+        parts.append(_corrected(before.between(oldest, watermark), after.between(oldest, watermark), keys))
         reached = watermark
     fed = segment.intake(step)[name]
     if len(fed) and now > reached:
@@ -187,9 +187,9 @@ def keys_of(node: Node, columns: Sequence[int]) -> tuple[int, ...]:
     keys = _keys(node)
     if keys is None:
         return ()
-    known, count = keys
-    places = [(at, known[column]) for at, column in enumerate(columns) if column in known]
-    return tuple(at for at, _ in places) if {key for _, key in places} == set(range(count)) else ()
+    key_of, count = keys
+    places = [(index, key_of[column]) for index, column in enumerate(columns) if column in key_of]
+    return tuple(index for index, _ in places) if {key for _, key in places} == set(range(count)) else ()
 
 
 def _keys(node: Node) -> tuple[dict[int, int], int] | None:
@@ -197,31 +197,29 @@ def _keys(node: Node) -> tuple[dict[int, int], int] | None:
     tree = node.tree
     if tree.kind == "Aggregate":
         keys = tree.part("groupingExpressions")
-        known_columns = node.children[0].flow.times
-        own = [_identity(key, known_columns) for key in keys]
-        columns = {
-            column.id: _identity(column, known_columns) for column in tree.part("aggregateExpressions")
-        }
+        times = node.children[0].flow.times
+        own = [_identity(key, times) for key in keys]
+        columns = {column.id: _identity(column, times) for column in tree.part("aggregateExpressions")}
         return {column: own.index(field) for column, field in columns.items() if field in own}, len(keys)
     if tree.kind == "Distinct":
         ids = [column for _, column in output(tree)]
-        return {column: at for at, column in enumerate(ids)}, len(ids)
+        return {column: index for index, column in enumerate(ids)}, len(ids)
     if len(node.children) != 1:
         return None
     key_columns = _keys(node.children[0])
     if key_columns is None or tree.kind != "Project":
         return key_columns
-    known, count = key_columns
+    key_of, count = key_columns
     for column in tree.part("projectList"):
-        if column.kind == "Alias" and (source := _identity(column, node.children[0].flow.times)) in known:
-            known[column.id] = known[source]
-    return known, count
+        if column.kind == "Alias" and (source := _identity(column, node.children[0].flow.times)) in key_of:
+            key_of[column.id] = key_of[source]
+    return key_of, count
 
 
-def _identity(value: Tree, known: Times) -> object:
+def _identity(value: Tree, times: Times) -> object:
     """Return a value equal for expressions that identify the same rows; a window's edge counts as the window."""
     while value.kind == "Alias" or (
-        value.kind == "GetStructField" and isinstance(known_of(value.children[0], known), Frame)
+        value.kind == "GetStructField" and isinstance(known_of(value.children[0], times), Frame)
     ):
         value = value.children[0]
     if value.kind == "AttributeReference":

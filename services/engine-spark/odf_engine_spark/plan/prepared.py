@@ -216,7 +216,7 @@ def _check_names(names: Sequence[str], vocab: DatasetVocabulary) -> None:
     own = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column}
     lower = [name.lower() for name in names]
     for name in names:
-        if name.lower() in {known.lower() for known in own}:
+        if name.lower() in {other.lower() for other in own}:
             raise InvalidQuery(text=f"column {name} is written by the engine: rename yours")
         if lower.count(name.lower()) > 1:
             raise InvalidQuery(

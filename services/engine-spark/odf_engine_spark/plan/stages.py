@@ -98,19 +98,19 @@ class RunningAggregates:
 
     def run(self, step: Step) -> Delta:
         """Return the final records, with their values."""
-        given = self.segment.run(step)
-        step.progress.report("running", total=len(given.records))
-        columns: dict[int, pa.ChunkedArray] = dict(enumerate(given.records.columns[: self.outputs]))
+        delta = self.segment.run(step)
+        step.progress.report("running", total=len(delta.records))
+        columns: dict[int, pa.ChunkedArray] = dict(enumerate(delta.records.columns[: self.outputs]))
         # Rows with equal codes are peers: in a RANGE frame they see each other, and have one value.
-        ties = [normalized(given.records.column(at)) for at in self.peers]
-        peers = pa.array(equality_codes(ties, len(given.records)), pa.int64())
+        ties = [normalized(delta.records.column(index)) for index in self.peers]
+        peers = pa.array(equality_codes(ties, len(delta.records)), pa.int64())
         for number, call in enumerate(self.calls):
             place = f"{self.stream}.{number}"
             keys, arguments = (
-                [given.records.column(at) for at in places] for places in (self.keys, call.arguments)
+                [delta.records.column(index) for index in places] for places in (self.keys, call.arguments)
             )
             chosen = [*keys, pa.chunked_array([peers]), *arguments]
-            table = pa.Table.from_arrays(chosen, names=[str(at) for at in range(len(chosen))])
+            table = pa.Table.from_arrays(chosen, names=[str(index) for index in range(len(chosen))])
             try:
                 values, step.new[place] = running(
                     table,
@@ -121,11 +121,11 @@ class RunningAggregates:
                 )
             except ValueError as error:
                 raise _foreign(error) from error
-            typed = (values.column(at).cast(type_) for at, type_ in enumerate(call.types))
+            typed = (values.column(index).cast(type_) for index, type_ in enumerate(call.types))
             columns.update(zip(call.places, typed, strict=True))
-        ordered = [columns[at] for at in sorted(columns)]
-        records = pa.Table.from_arrays(ordered, names=[str(at) for at in range(len(ordered))])
-        return Delta(records=records, operations=given.operations, complete=given.complete)
+        ordered = [columns[index] for index in sorted(columns)]
+        records = pa.Table.from_arrays(ordered, names=[str(index) for index in range(len(ordered))])
+        return Delta(records=records, operations=delta.operations, complete=delta.complete)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,7 @@ class TemporalJoin:
         rows, versions = self.left.run(step), self._versions(step)
         step.progress.report("versions", total=len(rows.records))
         valid_from = _microseconds(versions, len(self.right.schema) - 1)
-        found = as_of(
+        matches = as_of(
             rows.records.select([left for left, _ in self.keys]),
             _microseconds(rows.records, len(self.left.schema) - 1),
             versions.select([right for _, right in self.keys]),
@@ -155,16 +155,16 @@ class TemporalJoin:
         )
         self._keep(versions, valid_from, step)
         left, complete = rows.records, rows.complete
-        if self.is_inner and (found < 0).any():
-            has_version = found >= 0
-            left, complete, found = (
+        if self.is_inner and (matches < 0).any():
+            has_version = matches >= 0
+            left, complete, matches = (
                 left.filter(pa.array(has_version)),
                 complete[has_version],
-                found[has_version],
+                matches[has_version],
             )
-        taken = versions.take(pa.array(found, mask=found < 0))
-        columns = [*left.columns[:-1], *taken.columns[:-1]]
-        records = pa.Table.from_arrays(columns, names=[str(at) for at in range(len(columns))])
+        version_rows = versions.take(pa.array(matches, mask=matches < 0))
+        columns = [*left.columns[:-1], *version_rows.columns[:-1]]
+        records = pa.Table.from_arrays(columns, names=[str(index) for index in range(len(columns))])
         return Delta(records=records, operations=np.zeros(len(records), dtype=np.int64), complete=complete)
 
     def _versions(self, step: Step) -> pa.Table:
@@ -232,9 +232,9 @@ class Session:
 
 def _refolded(stage: GroupBy | TopN, step: Step, what: str, fold: Fold) -> Delta:
     """Return the changelog of what a stage shows; the new state has what it keeps."""
-    given = stage.segment.run(step)
-    step.progress.report(what, total=len(given.records))
-    changes = Changes(records=given.records, operations=given.operations)
+    delta = stage.segment.run(step)
+    step.progress.report(what, total=len(delta.records))
+    changes = Changes(records=delta.records, operations=delta.operations)
     try:
         out, step.new[stage.stream] = fold(changes, step.old.get(stage.stream))
     except ValueError as error:

@@ -67,12 +67,12 @@ def _grouped(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) 
     # Never executed: Spark's analyser derives from it the types that keys and calls have.
     results = plans.aggregate(keys, [plans.alias(expression, "r") for expression in (*keys, *calls)], below)
     types = plans.schema(results)
-    given = [plans.alias(value, f"c{at}") for at, value in enumerate(values)]
+    aliases = [plans.alias(value, f"c{index}") for index, value in enumerate(values)]
     assert node.stream is not None
     compiler.stages.append(
         GroupBy(
             stream=node.stream,
-            segment=_fed(compiler, node.stream, flow, part, given),
+            segment=_fed(compiler, node.stream, flow, part, aliases),
             keys=len(keys),
             aggregates=tuple(
                 aggregate_of(call, output.type)
@@ -80,9 +80,11 @@ def _grouped(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) 
             ),
         )
     )
-    made = plans.columns_for(pa.schema([(str(at), output.type) for at, output in enumerate(types)]))
-    leaf = plans.leaf(node.stream, made, hidden)
-    results_of = list(zip([*keys, *calls], made, strict=True))
+    attributes = plans.columns_for(
+        pa.schema([(str(index), output.type) for index, output in enumerate(types)])
+    )
+    leaf = plans.leaf(node.stream, attributes, hidden)
+    results_of = list(zip([*keys, *calls], attributes, strict=True))
 
     def replaced(expression: Java) -> Java | None:
         return next((own for value, own in results_of if expression.semanticEquals(value)), None)
@@ -131,19 +133,19 @@ def _ranked(compiler: Compiler, node: Node, plan: Java) -> None:
     ]
     partition = items(plan.partitionSpec())
     orders = [order.child() for order in items(plan.orderSpec())]
-    given = [plans.alias(v, f"c{at}") for at, v in enumerate((*shown, *partition, *orders))]
+    aliases = [plans.alias(v, f"c{index}") for index, v in enumerate((*shown, *partition, *orders))]
     assert node.stream is not None
     assert node.over is not None
     first = len(shown) + len(partition)
     compiler.stages.append(
         TopN(
             stream=node.stream,
-            segment=_fed(compiler, node.stream, flow, part, given),
+            segment=_fed(compiler, node.stream, flow, part, aliases),
             outputs=len(shown),
             partition=tuple(range(len(shown), first)),
             order=tuple(
-                SortKey(first + at, is_ascending=key.is_ascending, nulls_first=key.nulls_first)
-                for at, key in enumerate(node.over.order)
+                SortKey(first + index, is_ascending=key.is_ascending, nulls_first=key.nulls_first)
+                for index, key in enumerate(node.over.order)
             ),
             limit=node.limit,
         )
@@ -166,7 +168,7 @@ def _running(compiler: Compiler, node: Node, plan: Java) -> None:
     orders = items(plan.orderSpec())[1:]
     # Each stream numbers its own records, so the order of arrival means nothing across several.
     part = compiler.in_order(part, columns, orders, by_arrival=len(node.children[0].flow.streams) == 1)
-    given = [plans.alias(value, f"c{at}") for at, value in enumerate(values)]
+    aliases = [plans.alias(value, f"c{index}") for index, value in enumerate(values)]
     types = list(plans.schema(plan))[len(columns) :]
     assert node.over is not None
     assert node.stream is not None
@@ -175,7 +177,7 @@ def _running(compiler: Compiler, node: Node, plan: Java) -> None:
     compiler.stages.append(
         RunningAggregates(
             stream=node.stream,
-            segment=_fed(compiler, node.stream, flow, part, given, is_ordered=True),
+            segment=_fed(compiler, node.stream, flow, part, aliases, is_ordered=True),
             outputs=len(columns),
             keys=tuple(range(len(columns), len(columns) + len(keys))),
             peers=tuple(range(first - len(order), first)),
@@ -215,7 +217,7 @@ def _as_of(compiler: Compiler, node: Node, plan: Java) -> None:
     assert node.condition is not None
     assert node.stream is not None
     children = zip(node.children, items(plan.children()), strict=True)
-    sides = [_as_of_side(compiler, node, at, child, java) for at, (child, java) in enumerate(children)]
+    sides = [_as_of_side(compiler, node, index, child, java) for index, (child, java) in enumerate(children)]
     (left, asking), (right, versions) = sides
     compiler.stages.append(
         TemporalJoin(
@@ -274,14 +276,14 @@ def _calls(
 ) -> list[AggregateCall]:
     calls = []
     for is_range in (False, True):
-        chosen = [at for at, of_range in enumerate(ranges) if of_range == is_range]
+        chosen = [index for index, of_range in enumerate(ranges) if of_range == is_range]
         if chosen:
             calls.append(
                 AggregateCall(
-                    aggregates=tuple(aggregate_of(functions[at], types[at]) for at in chosen),
-                    types=tuple(types[at] for at in chosen),
-                    arguments=tuple(first + at for at in chosen),
-                    places=tuple(place + at for at in chosen),
+                    aggregates=tuple(aggregate_of(functions[index], types[index]) for index in chosen),
+                    types=tuple(types[index] for index in chosen),
+                    arguments=tuple(first + index for index in chosen),
+                    places=tuple(place + index for index in chosen),
                     is_range=is_range,
                 )
             )

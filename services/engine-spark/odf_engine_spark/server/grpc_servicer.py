@@ -75,9 +75,9 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
 
         def work(reports: Progress) -> TransformResponse:
             def execute() -> TransformResponse:
-                asked = transform_of(request.flatbuffer)
-                self._identity.require(asked.transform)
-                return self._transforms.execute(asked, reports)
+                transform_request = transform_of(request.flatbuffer)
+                self._identity.require(transform_request.transform)
+                return self._transforms.execute(transform_request, reports)
 
             refused, failed = TransformResponseInvalidQuery, TransformResponseInternalError
             return _response("transform", execute, reports, refused=refused, failed=failed)
@@ -94,9 +94,9 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
 
         def work(reports: Progress) -> RawQueryResponse:
             def execute() -> RawQueryResponse:
-                asked = decode_message(RawQueryRequest, request.flatbuffer)
-                self._identity.require(asked.transform)
-                return run_raw(self._spark, asked)
+                raw_request = decode_message(RawQueryRequest, request.flatbuffer)
+                self._identity.require(raw_request.transform)
+                return run_raw(self._spark, raw_request)
 
             refused, failed = RawQueryResponseInvalidQuery, RawQueryResponseInternalError
             return _response("raw query", execute, reports, refused=refused, failed=failed)
@@ -116,16 +116,18 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         self, request: engine_pb2.MigrateQueryRequest, context: grpc.ServicerContext
     ) -> engine_pb2.MigrateQueryResponse:
         """Migrate a checkpoint to a query's next version; raises `InvalidQuery`."""
-        asked = migration_of(request)
-        self._identity.require(asked.new.transform)
-        return migrated(self._queries.result(context, lambda _: migrate(self._transforms, asked)))
+        migration = migration_of(request)
+        self._identity.require(migration.new.transform)
+        return migrated(self._queries.result(context, lambda _: migrate(self._transforms, migration)))
 
     def Query(
         self, request: engine_pb2.QueryRequest, context: grpc.ServicerContext
     ) -> Iterator[engine_pb2.ArrowChunk]:
         """Return the result of an ad-hoc query as an Arrow IPC stream in chunks; raises `InvalidQuery`."""
-        asked = tables_of(request)
-        for report in self._queries.reports(context, lambda _: run_query(self._spark, request.sql, asked)):
+        query_tables = tables_of(request)
+        for report in self._queries.reports(
+            context, lambda _: run_query(self._spark, request.sql, query_tables)
+        ):
             if report.done is None:
                 yield engine_pb2.ArrowChunk()
                 continue
@@ -134,8 +136,8 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             with pa.ipc.new_stream(sink, result.schema) as stream:
                 stream.write_table(result)
             raw = memoryview(sink.getvalue())
-            for at in range(0, len(raw), CHUNK_BYTES):
-                yield engine_pb2.ArrowChunk(ipc=bytes(raw[at : at + CHUNK_BYTES]))
+            for start in range(0, len(raw), CHUNK_BYTES):
+                yield engine_pb2.ArrowChunk(ipc=bytes(raw[start : start + CHUNK_BYTES]))
 
     def _validated(self, request: engine_pb2.ValidateQueryRequest) -> engine_pb2.ValidateQueryResponse:
         if request.sql:
@@ -155,8 +157,8 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             require_columns(schema_of(request.previous_schema), prepared.schema, vocab)
         if request.previous_set_transform:
             old = set_transform_of(request.previous_set_transform)
-            known = tuple(MigrateInput(name=i.name, schema=i.schema, vocab=i.vocab) for i in inputs)
-            require_migratable(self._transforms, old, event, known, vocab)
+            migrate_inputs = tuple(MigrateInput(name=i.name, schema=i.schema, vocab=i.vocab) for i in inputs)
+            require_migratable(self._transforms, old, event, migrate_inputs, vocab)
         return engine_pb2.ValidateQueryResponse(
             tables=read,
             engine_version=self._identity.version,

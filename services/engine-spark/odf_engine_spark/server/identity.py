@@ -32,11 +32,11 @@ class Identity:
 
     def require(self, transform: TransformSql) -> None:
         """Raise `EngineNotAvailable` if the transform names another engine or version."""
-        asked = transform.version and FORMER.get(transform.version, transform.version)
-        if transform.engine.lower() != ENGINE or asked not in (None, self.version):
-            wanted = " ".join(part for part in (transform.engine, transform.version) if part)
+        engine_version = transform.version and FORMER.get(transform.version, transform.version)
+        if transform.engine.lower() != ENGINE or engine_version not in (None, self.version):
+            name = " ".join(part for part in (transform.engine, transform.version) if part)
             text = (
-                f"the transform requires {wanted}, but this engine is {ENGINE} {self.version}: use a node with "
+                f"the transform requires {name}, but this engine is {ENGINE} {self.version}: use a node with "
                 "the required engine, or commit the SetTransform again without a version to upgrade to this one"
             )
             raise EngineNotAvailable(text=text)

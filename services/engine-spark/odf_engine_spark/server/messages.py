@@ -21,12 +21,12 @@ _FIRST_MS: Final = -_LAST_MS
 
 def transform_of(raw: bytes) -> TransformRequest:
     """Return the request, with its watermarks limited to the range that the state can store."""
-    asked = decode_message(TransformRequest, raw)
+    request = decode_message(TransformRequest, raw)
     inputs = (
         replace(input_, explicit_watermarks=held_watermarks(input_.explicit_watermarks))
-        for input_ in asked.query_inputs
+        for input_ in request.query_inputs
     )
-    return replace(asked, query_inputs=tuple(inputs))
+    return replace(request, query_inputs=tuple(inputs))
 
 
 def held_watermarks(watermarks: Iterable[Watermark]) -> tuple[Watermark, ...]:
@@ -58,14 +58,14 @@ def set_transform_of(raw: bytes) -> SetTransform:
     return event
 
 
-def vocabulary_of(given: engine_pb2.Vocabulary) -> DatasetVocabulary:
+def vocabulary_of(vocab: engine_pb2.Vocabulary) -> DatasetVocabulary:
     """Return the names of the system columns, with defaults for missing ones."""
     default = DatasetVocabulary()
     return DatasetVocabulary(
-        offset_column=given.offset_column or default.offset_column,
-        operation_type_column=given.operation_type_column or default.operation_type_column,
-        system_time_column=given.system_time_column or default.system_time_column,
-        event_time_column=given.event_time_column or default.event_time_column,
+        offset_column=vocab.offset_column or default.offset_column,
+        operation_type_column=vocab.operation_type_column or default.operation_type_column,
+        system_time_column=vocab.system_time_column or default.system_time_column,
+        event_time_column=vocab.event_time_column or default.event_time_column,
     )
 
 

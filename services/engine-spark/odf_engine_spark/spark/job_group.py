@@ -24,8 +24,8 @@ def cancel(spark: Spark, name: str) -> HasEnded:
     """
     context: Java = spark.session.sparkContext._jsc.sc()  # noqa: SLF001 - PySpark cancels running jobs only
     tracker = spark.session.sparkContext.statusTracker()
-    known = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(name)]
-    stages = {stage for info in known if info is not None for stage in info.stageIds}
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(name)]
+    stages = {stage for info in jobs if info is not None for stage in info.stageIds}
     context.cancelJobGroupAndFutureJobs(name)
     return lambda: not _is_at_work(spark, stages)
 

@@ -193,13 +193,16 @@ def _expansions(plan: Java) -> list[Any]:
     """Return the projections of a plan's expansions, in pre-order: Spark omits some of them from its JSON."""
     below = [
         expansion
-        for at in range(plan.children().size())
-        for expansion in _expansions(plan.children().apply(at))
+        for index in range(plan.children().size())
+        for expansion in _expansions(plan.children().apply(index))
     ]
     if plan.getClass().getSimpleName() != "Expand":
         return below
-    lists = [plan.projections().apply(at) for at in range(plan.projections().size())]
-    return [[[json.loads(list_.apply(at).toJSON()) for at in range(list_.size())] for list_ in lists], *below]
+    lists = [plan.projections().apply(index) for index in range(plan.projections().size())]
+    return [
+        [[json.loads(list_.apply(index).toJSON()) for index in range(list_.size())] for list_ in lists],
+        *below,
+    ]
 
 
 def _named_queries(plan: Java) -> tuple[Tree, ...]:
@@ -207,10 +210,10 @@ def _named_queries(plan: Java) -> tuple[Tree, ...]:
     queries: list[Tree] = []
     if plan.getClass().getSimpleName() == "UnresolvedWith":
         relations = plan.cteRelations()
-        queries.extend(tree_of(relations.apply(at)._2()) for at in range(relations.size()))  # noqa: SLF001 - a tuple
+        queries.extend(tree_of(relations.apply(index)._2()) for index in range(relations.size()))  # noqa: SLF001 - a tuple
     for part in (plan.children(), plan.subqueries()):
-        for at in range(part.size()):
-            queries.extend(_named_queries(part.apply(at)))
+        for index in range(part.size()):
+            queries.extend(_named_queries(part.apply(index)))
     return tuple(queries)
 
 

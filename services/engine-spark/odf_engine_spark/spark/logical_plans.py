@@ -190,8 +190,8 @@ class Plans:
     def column(self, plan: Java, name: str) -> Java:
         """Return a hidden column of a plan."""
         columns = plan.output()
-        for at in reversed(range(columns.size())):  # hidden columns are among the last
-            attribute = columns.apply(at)
+        for index in reversed(range(columns.size())):  # hidden columns are among the last
+            attribute = columns.apply(index)
             if attribute.name() == name:
                 return attribute
         raise AssertionError(f"the plan has the hidden column {name}")
@@ -251,4 +251,4 @@ class Plans:
 
 def items(sequence: Java) -> list[Java]:
     """Return the elements of a Scala sequence."""
-    return [sequence.apply(at) for at in range(sequence.size())]
+    return [sequence.apply(index) for index in range(sequence.size())]

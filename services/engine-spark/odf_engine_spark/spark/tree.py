@@ -60,14 +60,14 @@ def read_tree(nodes: Sequence[Mapping[str, Any]]) -> Tree:
     return tree
 
 
-def _read(nodes: Sequence[Mapping[str, Any]], at: int) -> tuple[Tree, int]:
-    node = nodes[at]
-    at += 1
+def _read(nodes: Sequence[Mapping[str, Any]], position: int) -> tuple[Tree, int]:
+    node = nodes[position]
+    position += 1
     children = []
     for _ in range(node["num-children"]):
-        child, at = _read(nodes, at)
+        child, position = _read(nodes, position)
         children.append(child)
-    return Tree(node["class"], tuple(children), node), at
+    return Tree(node["class"], tuple(children), node), position
 
 
 def _trees(value: object) -> Iterator[Tree]:

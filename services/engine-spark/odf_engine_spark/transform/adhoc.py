@@ -58,9 +58,9 @@ def run_query(warm: Spark, sql: str, tables: Sequence[QueryTable]) -> pa.Table:
     """Return the result of an ad-hoc query; without ORDER BY, sorted by offset if the result has that column."""
     spark, begun = warm.isolated(), time.monotonic()
     _, written = parsed(spark, sql)
-    known = {table.name.lower() for table in tables}
+    names = {table.name.lower() for table in tables}
     for name in tables_of(written):
-        if name.lower() not in known:
+        if name.lower() not in names:
             raise InvalidQuery(text=f"dataset {name} does not exist")
     with tempfile.TemporaryDirectory(prefix="odf-engine-") as scratch:
         for number, table in enumerate(tables):
@@ -120,7 +120,7 @@ def _view(spark: Spark, table: QueryTable, scratch: Path) -> None:
 
 def _is_scanned(type_: pa.DataType) -> bool:
     """Return whether Spark can read columns of the type from Parquet directly."""
-    inner = [type_.field(at).type for at in range(type_.num_fields)]
+    inner = [type_.field(index).type for index in range(type_.num_fields)]
     is_finest = kind.is_timestamp(type_) and type_.unit == "ns"
     is_known = not (kind.is_time(type_) or isinstance(type_, pa.BaseExtensionType) or is_finest)
     return is_known and all(_is_scanned(part) for part in inner)

@@ -39,8 +39,8 @@ class State:
 
 def write_state(state: State, file: Path) -> None:
     """Write a checkpoint; equal states give equal bytes."""
-    known = b"" if state.watermark is None else str(state.watermark).encode()
-    schema = _SCHEMA.with_metadata({b"format": FORMAT, b"watermark": known})
+    watermark = b"" if state.watermark is None else str(state.watermark).encode()
+    schema = _SCHEMA.with_metadata({b"format": FORMAT, b"watermark": watermark})
     inputs, tables = sorted(state.inputs), sorted(state.tables)
     rows = pa.Table.from_arrays(
         [
@@ -76,10 +76,10 @@ def _state(table: pa.Table) -> State:
     tables = {row["name"]: _unpacked(row["records"] or b"") for row in rows if row["kind"] == _TABLE}
     if len(inputs) + len(tables) != len(rows):
         raise ValueError("an input or a table occurs twice")
-    known = metadata.get(b"watermark", b"")
-    if known and not -(1 << 63) <= int(known) < 1 << 63:
+    watermark = metadata.get(b"watermark", b"")
+    if watermark and not -(1 << 63) <= int(watermark) < 1 << 63:
         raise ValueError("a watermark is out of range")
-    return State(watermark=int(known) if known else None, inputs=inputs, tables=tables)
+    return State(watermark=int(watermark) if watermark else None, inputs=inputs, tables=tables)
 
 
 def _packed(table: pa.Table) -> bytes:

@@ -20,16 +20,16 @@ _DAY_MICROSECONDS: Final = 86_400_000_000
 _LONG_AGO: Final = -(1 << 62)  # for a record without event time
 
 
-def delta_of(given: Input, before: int | None) -> Delta:
+def delta_of(input_: Input, before: int | None) -> Delta:
     """Return the new part of an input; `before` is its watermark before the request."""
-    vocab = given.vocab
-    times = event_times(given.records, vocab.event_time_column)
-    system_times = event_times(given.records, vocab.system_time_column)
+    vocab = input_.vocab
+    times = event_times(input_.records, vocab.event_time_column)
+    system_times = event_times(input_.records, vocab.system_time_column)
     return Delta(
-        records=given.records,
-        operations=np.asarray(given.operations).astype(np.int64),
+        records=input_.records,
+        operations=np.asarray(input_.operations).astype(np.int64),
         complete=times + 1,
-        late=watermarks_before(system_times, given.watermarks, before),
+        late=watermarks_before(system_times, input_.watermarks, before),
         blocks=system_times,
         vocab=vocab,
     )
@@ -52,8 +52,8 @@ def watermarks_before(system_times: Numbers, watermarks: Sequence[Watermark], be
     """Return, for each record, the input's watermark before the record's block, in microseconds."""
     blocks = np.array([watermark.system_time.ms * 1000 for watermark in watermarks], dtype=np.int64)
     times = [before] + [watermark.event_time.ns for watermark in watermarks]
-    known = np.array([NEVER if time is None else time // MICROSECOND_NS for time in times], dtype=np.int64)
-    reached = np.maximum.accumulate(known)
+    values = np.array([NEVER if time is None else time // MICROSECOND_NS for time in times], dtype=np.int64)
+    reached = np.maximum.accumulate(values)
     return np.asarray(reached[np.searchsorted(blocks, system_times, side="left")])
 
 
@@ -69,5 +69,5 @@ def microseconds(watermark: int | None) -> int | None:
 
 def highest(value: int | None, other: int | None) -> int | None:
     """Return the later of two watermarks, where None means unknown."""
-    known = [time for time in (value, other) if time is not None]
-    return max(known, default=None)
+    times = [time for time in (value, other) if time is not None]
+    return max(times, default=None)

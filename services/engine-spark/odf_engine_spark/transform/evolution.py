@@ -15,13 +15,13 @@ from odf_engine_spark.transform.execute_transform import Transforms
 from odf_engine_spark.transform.migration import migrate
 
 
-def require_columns(known: pa.Schema, new: pa.Schema, vocab: DatasetVocabulary) -> None:
-    """Raise `InvalidQuery` unless a dataset with the columns `known` can continue with those of a new query.
+def require_columns(old: pa.Schema, new: pa.Schema, vocab: DatasetVocabulary) -> None:
+    """Raise `InvalidQuery` unless a dataset with the columns `old` can continue with those of a new query.
 
     System columns that the engine writes are ignored. The error names the column.
     """
     written = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column}
-    before = pa.schema([column for column in known if column.name not in written])
+    before = pa.schema([column for column in old if column.name not in written])
     try:
         check_evolution(before, aligned_schema(new, with_new_columns(before, new), vocab))
     except InvalidInput as error:

@@ -197,10 +197,10 @@ def _output_watermark(prepared: PreparedTransform, reached: int | None) -> int |
     if not prepared.is_stateful and event_time is not None and event_time.span.upper <= 1:
         return reached
     input_watermark = microseconds(reached)
-    known = flow.watermark(
+    watermark = flow.watermark(
         event_time, None if input_watermark is None else input_watermark - prepared.last.late
     )
-    return None if known is None else known * MICROSECOND_NS
+    return None if watermark is None else watermark * MICROSECOND_NS
 
 
 def _check_not_before(table: pa.Table, watermark: int | None, vocab: DatasetVocabulary) -> None:

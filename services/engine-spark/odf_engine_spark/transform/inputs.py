@@ -41,34 +41,36 @@ class Input:
         return self.records.column(self.vocab.operation_type_column)
 
 
-def read_input(asked: TransformRequestInput) -> Input:
+def read_input(request: TransformRequestInput) -> Input:
     """Return an input of a request; raises `InvalidInput` unless its files and the request agree."""
-    schema = slice_schema(Path(asked.schema_file))
-    _check_system_columns(schema, asked)
+    schema = slice_schema(Path(request.schema_file))
+    _check_system_columns(schema, request)
     target = spark_schema_of(schema)
-    tables = [in_spark(_slice(Path(file), asked), target, asked.dataset_alias) for file in asked.data_paths]
+    tables = [
+        in_spark(_slice(Path(file), request), target, request.dataset_alias) for file in request.data_paths
+    ]
     records = pa.concat_tables(tables) if tables else target.empty_table()
     return Input(
-        name=asked.query_alias,
+        name=request.query_alias,
         schema=schema,
-        vocab=asked.vocab,
-        records=_cut(records, asked.offset_interval, asked),
-        watermarks=asked.explicit_watermarks,
+        vocab=request.vocab,
+        records=_cut(records, request.offset_interval, request),
+        watermarks=request.explicit_watermarks,
     )
 
 
-def _slice(file: Path, asked: TransformRequestInput) -> pa.Table:
+def _slice(file: Path, request: TransformRequestInput) -> pa.Table:
     """Return a slice. A correction whose halves are in two slices is refused: requests could separate them."""
     table = read_slice(file)
     try:
-        check_corrections(table.column(asked.vocab.operation_type_column))
+        check_corrections(table.column(request.vocab.operation_type_column))
     except InvalidInput as error:
-        raise InvalidInput(text=str(error), where=f"{asked.dataset_alias}, {file.name}") from error
+        raise InvalidInput(text=str(error), where=f"{request.dataset_alias}, {file.name}") from error
     return table
 
 
-def _check_system_columns(schema: pa.Schema, asked: TransformRequestInput) -> None:
-    vocab = asked.vocab
+def _check_system_columns(schema: pa.Schema, request: TransformRequestInput) -> None:
+    vocab = request.vocab
     for name in (
         vocab.offset_column,
         vocab.operation_type_column,
@@ -76,23 +78,23 @@ def _check_system_columns(schema: pa.Schema, asked: TransformRequestInput) -> No
         vocab.event_time_column,
     ):
         if schema.get_field_index(name) < 0:
-            raise InvalidInput(text=f"{asked.dataset_alias} has no system column {name}")
+            raise InvalidInput(text=f"{request.dataset_alias} has no system column {name}")
 
 
-def _cut(records: pa.Table, interval: OffsetInterval | None, asked: TransformRequestInput) -> pa.Table:
+def _cut(records: pa.Table, interval: OffsetInterval | None, request: TransformRequestInput) -> pa.Table:
     if interval is None:
         return records.slice(0, 0)
-    offsets = records.column(asked.vocab.offset_column)
+    offsets = records.column(request.vocab.offset_column)
     inside = pc.and_(pc.greater_equal(offsets, interval.start), pc.less_equal(offsets, interval.end))
     if not pc.all(inside, min_count=0).as_py():
         records = records.filter(inside)
     if len(records) != interval.records:
         text = f"{len(records)} records for offsets {interval.start}–{interval.end}"
-        raise InvalidInput(text=text, where=asked.dataset_alias)
+        raise InvalidInput(text=text, where=request.dataset_alias)
     return records.combine_chunks()
 
 
 def min_watermark(watermarks: Sequence[int | None]) -> int | None:
     """Return the least watermark, None if an input has none; nanoseconds."""
-    known = [watermark for watermark in watermarks if watermark is not None]
-    return min(known) if known and len(known) == len(watermarks) else None
+    times = [watermark for watermark in watermarks if watermark is not None]
+    return min(times) if times and len(times) == len(watermarks) else None

@@ -37,10 +37,10 @@ def migrate(transforms: Transforms, request: MigrateRequest) -> TransformRespons
     lowered = {one.lower(): other.lower() for one, other in names.items()}
     check_carried(old, new, lowered)
     state = read_state(None if request.prev_checkpoint_path is None else Path(request.prev_checkpoint_path))
-    kept = {name: state.inputs[other] for other, name in names.items() if other in state.inputs}
+    inputs = {name: state.inputs[other] for other, name in names.items() if other in state.inputs}
     tables = _renamed(state.tables, lowered)
     write_state(
-        State(watermark=state.watermark, inputs=kept, tables=tables), Path(request.new_checkpoint_path)
+        State(watermark=state.watermark, inputs=inputs, tables=tables), Path(request.new_checkpoint_path)
     )
     watermark = state.watermark
     return TransformResponseSuccess(new_watermark=None if watermark is None else Timestamp(watermark))
@@ -80,8 +80,8 @@ def check_carried(old: PreparedTransform, new: PreparedTransform, names: Mapping
 
 def _lag(prepared: PreparedTransform) -> float:
     """Return how long before its completion a row's event time may be."""
-    known = prepared.event_time
-    return FOREVER if known is None else known.span.upper
+    event_time = prepared.event_time
+    return FOREVER if event_time is None else event_time.span.upper
 
 
 def _same_stage(old: Stage, new: Stage, names: Mapping[str, str]) -> bool:

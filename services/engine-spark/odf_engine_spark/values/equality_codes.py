@@ -91,7 +91,7 @@ def _normalized(values: pa.Array) -> pa.Array:
         nan, zero = pa.scalar(_NAN, values.type), pa.scalar(0.0, values.type)
         return pc.if_else(pc.is_nan(values), nan, pc.add(values, zero))
     if kind.is_struct(values.type):
-        parts = [_normalized(values.field(at)) for at in range(values.type.num_fields)]
+        parts = [_normalized(values.field(index)) for index in range(values.type.num_fields)]
         mask = values.is_null() if values.null_count else None
         return pa.StructArray.from_arrays(parts, fields=list(values.type.fields), mask=mask)
     if kind.is_list(values.type):

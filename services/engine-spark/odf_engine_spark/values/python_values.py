@@ -82,13 +82,13 @@ def _as_int64(values: pa.Array, type_: pa.DataType) -> pa.Array:
 def _nested(values: pa.Array) -> list[Plain]:
     if kind.is_struct(values.type):
         parts = [_pairs(part) for part in values.flatten()]
-        made: list[Plain] = [tuple(chain(*row)) for row in zip(*parts, strict=True)] or [()] * len(values)
+        result: list[Plain] = [tuple(chain(*row)) for row in zip(*parts, strict=True)] or [()] * len(values)
     else:
         pairs, edges = _pairs(values.values), values.offsets.to_pylist()
-        made = [tuple(chain(*pairs[start:end])) for start, end in pairwise(edges)]
-    for at in np.flatnonzero(np.asarray(values.is_null())).tolist():
-        made[at] = None
-    return made
+        result = [tuple(chain(*pairs[start:end])) for start, end in pairwise(edges)]
+    for index in np.flatnonzero(np.asarray(values.is_null())).tolist():
+        result[index] = None
+    return result
 
 
 def _pairs(values: pa.Array) -> list[tuple[Plain, Plain]]:
@@ -98,8 +98,8 @@ def _pairs(values: pa.Array) -> list[tuple[Plain, Plain]]:
 def _structs(values: Sequence[Plain], type_: pa.DataType) -> pa.Array:
     rows = [value if isinstance(value, tuple) else None for value in values]
     parts = [
-        column_of([None if row is None else row[2 * at + 1] for row in rows], field.type)
-        for at, field in enumerate(type_.fields)
+        column_of([None if row is None else row[2 * index + 1] for row in rows], field.type)
+        for index, field in enumerate(type_.fields)
     ]
     is_null = pa.array([row is None for row in rows], pa.bool_())
     return pa.StructArray.from_arrays(parts, fields=list(type_.fields), mask=is_null)
@@ -116,8 +116,8 @@ def _lists(values: Sequence[Plain], type_: pa.DataType) -> pa.Array:
 def _whole(values: pa.Array) -> list[Plain]:
     plain: list[Plain] = values.fill_null(0).to_numpy().tolist()
     if values.null_count:
-        for at in np.flatnonzero(np.asarray(values.is_null())).tolist():
-            plain[at] = None
+        for index in np.flatnonzero(np.asarray(values.is_null())).tolist():
+            plain[index] = None
     return plain
 
 
@@ -129,10 +129,10 @@ def _unscaled(values: pa.Array) -> list[Plain]:
     is_null = np.asarray(values.is_null())
     wide = (high != low >> 63) & ~is_null
     plain: list[Plain] = low.tolist()
-    for at in np.flatnonzero(wide).tolist():
-        plain[at] = (int(high[at]) << _WORD_BITS) | (int(low[at]) & _HALF)
-    for at in np.flatnonzero(is_null).tolist():
-        plain[at] = None
+    for index in np.flatnonzero(wide).tolist():
+        plain[index] = (int(high[index]) << _WORD_BITS) | (int(low[index]) & _HALF)
+    for index in np.flatnonzero(is_null).tolist():
+        plain[index] = None
     return plain
 
 

@@ -44,7 +44,7 @@ def read_runs(column: pa.ChunkedArray, read: Callable[[pa.Array], list[Plain]]) 
     if lists.values.null_count:
         raise ValueError("a value in the state is null")
     held, edges = HeldValues(lists.values, read), lists.offsets.to_pylist()
-    return [Run(held, edges[at], edges[at + 1]) for at in range(len(lists))]
+    return [Run(held, edges[index], edges[index + 1]) for index in range(len(lists))]
 
 
 def write_runs(

@@ -23,12 +23,12 @@ def in_spark(table: pa.Table, target: pa.Schema, where: str = "") -> pa.Table:
     """
     columns = []
     for field in target:
-        at = table.schema.get_field_index(field.name)
-        if at < 0:
+        index = table.schema.get_field_index(field.name)
+        if index < 0:
             columns.append(pa.nulls(len(table), field.type))
             continue
         try:
-            columns.append(_column(table.column(at), field.type))
+            columns.append(_column(table.column(index), field.type))
         except pa.ArrowException as error:
             place = f"{where}: column {field.name}" if where else f"column {field.name}"
             raise InvalidInput(text=str(error), where=place) from error
@@ -62,8 +62,8 @@ def _as(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 def _part(values: pa.StructArray, target: pa.Field) -> pa.Array:
     """Return a field by name, wherever the slice has it; null if the slice was written before it was added."""
-    at = values.type.get_field_index(target.name)
-    return pa.nulls(len(values), target.type) if at < 0 else _as(values.field(at), target.type)
+    index = values.type.get_field_index(target.name)
+    return pa.nulls(len(values), target.type) if index < 0 else _as(values.field(index), target.type)
 
 
 def _uuid_texts(values: pa.Array) -> pa.Array:
