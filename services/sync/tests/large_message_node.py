@@ -1,6 +1,6 @@
 """A node as a process, so that its memory can be measured: `python large_message_node.py HOME BYTES SECONDS LIST OBJECTS`.
 
-It has the datasets `cities`, with blocks of 40 MB in all, and `towns`, with one block. It receives `BYTES` of large
+It has the datasets `cities`, with blocks of 20 MB in all, and `towns`, with one block. It receives `BYTES` of large
 messages at a time, whose bytes are awaited after `SECONDS`; lists of objects may have `LIST` bytes in a push, and more than
 the chain refers to by `OBJECTS` in a pull. Prints its port.
 """
@@ -26,7 +26,7 @@ from odf_sync.http.smart_protocol.routes import SmartProtocol
 from odf_sync.smart import large_messages
 from odf_sync.smart.large_messages import LargeMessages
 
-BLOCKS, CHARACTERS = 400, 100_000
+BLOCKS, CHARACTERS = 400, 50_000
 
 
 def held(home: Path) -> SyncNode:
