@@ -1,4 +1,4 @@
-"""Pulling a long chain from another node, without and with 20 ms of delay, and one new block of a chain of any length.
+"""Pulling a long chain from another node, without and with 20 ms of delay.
 
 Server, network and client are processes of this machine; the client's coordinator is in its process, and stores are
 files. The peers copy the same files: git clones them, rclone reads them by http.
@@ -10,18 +10,17 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
 from bare_copy import held_against_bare_copies
-from long_chains import Client, chain_in, linked_without_newest, written
+from long_chains import Client, chain_in, written
 from odf_testing.http import running
 from odf_testing.node_datasets import in_files
-from one_new_block import DELAY, LONG_DELAY, REPEATS, Seconds, rows_of_one_block
 from rows import Row, Target, held_against
 from transfer_peers import (
+    DELAY,
     clone,
     commit_all,
     delayed_by,
@@ -40,17 +39,12 @@ from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 BLOCKS: Final = 10_000
 OBJECTS: Final = 1_000
 AS_RCLONE: Final = Target(judged="ratio", sense="≤", bound=1.2)
-TRIPS: Final = ("connect", "head", "pack")
-WITH_SLICE: Final = (*TRIPS, "object")
 
 
 def run() -> list[Row]:
-    """Return the rows; takes half an hour, and 12 GB of disk."""
+    """Return the rows; takes twenty minutes, and 12 GB of disk."""
     with tempfile.TemporaryDirectory(prefix="odf-bench-") as folder:
-        return [
-            *_whole_chain(Path(folder)),
-            *rows_of_one_block("pull", partial(_newest_pulled, Path(folder)), TRIPS, WITH_SLICE),
-        ]
+        return [*_whole_chain(Path(folder))]
 
 
 def _whole_chain(folder: Path) -> Iterator[Row]:
@@ -81,31 +75,15 @@ def _whole_chain(folder: Path) -> Iterator[Row]:
 
 def _pulled(there: Path, here: Path, delay: float, *, trusts_records: bool = False) -> float:
     """Return the seconds that a pull into a new home takes; the home is removed."""
-    with _served(there) as port, delayed_by(port, delay) as delayed:
+    with served(there) as port, delayed_by(port, delay) as delayed:
         took = timed(lambda: Client(here).pull(delayed, trusts_records=trusts_records))
     shutil.rmtree(here)
     return took
 
 
-def _newest_pulled(folder: Path, length: int, *, has_slice: bool) -> Seconds:
-    """Return the seconds of each pull of the newest block, each into a fresh copy of the home that lacks it."""
-    name = f"{length}-{has_slice}"
-    there, here = folder / name / "there", folder / name / "here"
-    chain = chain_in(there, blocks=length, objects=0, is_newest_data=has_slice)
-    dataset = written(there, chain)
-    seconds: dict[float, list[float]] = {DELAY: [], LONG_DELAY: []}
-    for delay in sorted(REPEATS * [*seconds]):
-        linked_without_newest(there, here, dataset, chain)
-        client = Client(here)
-        client.coordinator.states.current(dataset)
-        with _served(there) as port, delayed_by(port, delay) as delayed:
-            seconds[delay].append(timed(partial(client.pull, delayed)))
-        shutil.rmtree(here)
-    return seconds
-
-
 @contextmanager
-def _served(home: Path) -> Iterator[int]:
+def served(home: Path) -> Iterator[int]:
+    """Serve a home in another process; yield the port."""
     with process_of(_serve, home) as port:
         yield port
 

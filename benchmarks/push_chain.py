@@ -1,4 +1,4 @@
-"""Pushing a long chain to another node, without and with 20 ms of delay, and one new block of a chain of any length.
+"""Pushing a long chain to another node, without and with 20 ms of delay.
 
 As in `pull_chain`; the server has a coordinator, too. The peers send the same files: git pushes them, rclone puts them
 by SFTP.
@@ -10,17 +10,16 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
 from bare_copy import held_against_bare_copies
-from long_chains import Client, chain_in, linked_without_newest, written
+from long_chains import Client, chain_in, written
 from odf_testing.http import running
-from one_new_block import DELAY, LONG_DELAY, REPEATS, Seconds, rows_of_one_block
 from rows import Row, Target, held_against
 from transfer_peers import (
+    DELAY,
     commit_all,
     delayed_by,
     empty_repository,
@@ -43,16 +42,12 @@ from odf_sync.http.smart_protocol.routes import SmartProtocol
 BLOCKS: Final = 10_000
 OBJECTS: Final = 1_000
 AS_RCLONE: Final = Target(judged="ratio", sense="≤", bound=1.2)
-TRIPS: Final = ("connect", "head", "upgrade", "exchange")
 
 
 def run() -> list[Row]:
-    """Return the rows; takes half an hour, and 12 GB of disk."""
+    """Return the rows; takes twenty minutes, and 12 GB of disk."""
     with tempfile.TemporaryDirectory(prefix="odf-bench-") as folder:
-        return [
-            *_whole_chain(Path(folder)),
-            *rows_of_one_block("push", partial(_newest_pushed, Path(folder)), TRIPS, TRIPS),
-        ]
+        return [*_whole_chain(Path(folder))]
 
 
 def _whole_chain(folder: Path) -> Iterator[Row]:
@@ -64,7 +59,7 @@ def _whole_chain(folder: Path) -> Iterator[Row]:
     client = Client(here)
     for delay in (0.0, DELAY):
         case = f"push {BLOCKS:,} blocks, {OBJECTS:,} objects of 1.5 MiB, {delay * 1000:g} ms"
-        with _serving(there) as port, delayed_by(port, delay) as ours:
+        with served_with_coordinator(there) as port, delayed_by(port, delay) as ours:
             value = timed(lambda: client.push(ours))
         shutil.rmtree(there)
         if not delay:
@@ -84,25 +79,9 @@ def _whole_chain(folder: Path) -> Iterator[Row]:
     shutil.rmtree(repository)
 
 
-def _newest_pushed(folder: Path, length: int, *, has_slice: bool) -> Seconds:
-    """Return the seconds of each push of the newest block, each to a fresh copy of the home that lacks it."""
-    name = f"{length}-{has_slice}"
-    here, there = folder / name / "here", folder / name / "there"
-    chain = chain_in(here, blocks=length, objects=0, is_newest_data=has_slice)
-    dataset = written(here, chain)
-    client = Client(here)
-    client.coordinator.states.current(dataset)
-    seconds: dict[float, list[float]] = {DELAY: [], LONG_DELAY: []}
-    for delay in sorted(REPEATS * [*seconds]):
-        linked_without_newest(here, there, dataset, chain)
-        with _serving(there, dataset) as port, delayed_by(port, delay) as delayed:
-            seconds[delay].append(timed(partial(client.push, delayed)))
-        shutil.rmtree(there)
-    return seconds
-
-
 @contextmanager
-def _serving(home: Path, warm: DatasetId | None = None) -> Iterator[int]:
+def served_with_coordinator(home: Path, warm: DatasetId | None = None) -> Iterator[int]:
+    """Serve a home in another process, with a coordinator that has read a dataset's chain; yield the port."""
     with process_of(_serve, home, warm) as port:
         yield port
 

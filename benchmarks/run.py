@@ -60,6 +60,7 @@ LONG: Final = (
     "transaction_profile",
     "pull_chain",
     "push_chain",
+    "one_new_block",
     "key_stores",
 )  # alone too, and only when they are named
 NAMES: Final = (*ALONE, *LONG, *WITH_NODE)

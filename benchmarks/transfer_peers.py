@@ -19,6 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
+DELAY: Final = 0.02  # seconds of a round trip
 LOOK_SECONDS: Final = 0.05
 RCLONE: Final = ("rclone", "--config", "/dev/null", "--transfers", "16", "--checkers", "16")
 HERE: Final = "127.0.0.1"

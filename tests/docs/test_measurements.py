@@ -64,7 +64,7 @@ def test_a_benchmark_that_has_changed_since_is_named() -> None:
 
 
 def test_a_case_is_made_of_its_module_and_of_those_that_it_imports() -> None:
-    assert {"push_chain.py", "one_new_block.py", "transfer_peers.py"} <= code_shape.shapes_of(
+    assert {"push_chain.py", "long_chains.py", "transfer_peers.py"} <= code_shape.shapes_of(
         "push_chain"
     ).keys()
     assert "nexmark.py" not in code_shape.shapes_of("push_chain")
